@@ -1,0 +1,104 @@
+"""The command line of an image: its arguments, checked before any device is touched."""
+
+import argparse
+import os
+from typing import List, NoReturn, Optional, Tuple
+
+from flagbench_cases import __version__, config
+from flagbench_cases.errors import UsageError
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are ours, so that a usage error leaves a record too."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, "see python -m flagbench_cases --help")
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("%s is not a positive number" % text)
+    return value
+
+
+def _rank(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError("%s is negative" % text)
+    return value
+
+
+def _minutes(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError("%s is not a positive number" % text)
+    return value
+
+
+def _name(text: str) -> str:
+    """A run id becomes part of file names."""
+    if not text or len(text) > 128 or not all(c.isalnum() and c.isascii() or c in "._-" for c in text):
+        raise argparse.ArgumentTypeError("%r may hold letters, digits, '.', '_' and '-' only" % text)
+    if not text[0].isalnum():
+        raise argparse.ArgumentTypeError("%r does not begin with a letter or digit" % text)
+    return text
+
+
+def build_parser() -> Parser:
+    """The parser; every option stands in the contract of an image."""
+    parser = Parser(
+        prog="flagbench_cases",
+        description="Run one case and print one JSON record on stdout. Progress and logs go to stderr.",
+        epilog="Exit codes: 0 done, 2 usage, 3 data or weights, 4 a rank failed, 5 out of memory, 6 timeout or hang, "
+        "7 interrupted, 13 wrong hardware, 14 measured but not stored.",
+    )
+    parser.add_argument("case", help="one of: %s" % ", ".join(config.case_names()))
+    parser.add_argument("--version", action="version", version="flagbench_cases %s" % __version__)
+    job = parser.add_argument_group("job")
+    job.add_argument("--nodes", type=_count, default=1, metavar="N", help="number of nodes (default 1)")
+    job.add_argument("--gpus", type=_count, default=1, metavar="G", help="processes per node; ranks on cpu (default 1)")
+    job.add_argument("--node-rank", type=_rank, metavar="K", help="which node this is; else the platform says it")
+    job.add_argument("--master", metavar="HOST:PORT", help="where node 0 listens; else FLAGBENCH_MASTER")
+    job.add_argument("--run-id", type=_name, metavar="ID", help="name of the run, the same on all nodes")
+    work = parser.add_argument_group("work")
+    work.add_argument("--preset", choices=("reference", "tiny"), default="reference", help="size (default reference)")
+    work.add_argument("--division", choices=("faithful", "tuned"), default="faithful", help="default faithful")
+    work.add_argument("--precision", choices=("fp32", "tf32", "fp16", "bf16"), help="default: the case's")
+    work.add_argument("--data", metavar="DIR|synthetic", help="prepared data; default /data where it holds any")
+    work.add_argument("--weights", metavar="DIR", help="a checkpoint folder; default random weights")
+    length = work.add_mutually_exclusive_group()
+    length.add_argument("--steps", type=_count, metavar="N", help="measure N steps after the warm-up, no evaluation")
+    length.add_argument("--max-samples", type=_count, metavar="N", help="the same, in samples of all devices")
+    length.add_argument("--full", action="store_true", help="run to the published stop rule, also on synthetic data")
+    work.add_argument("--seed", type=_rank, default=0, help="default 0")
+    work.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a hyper-parameter")
+    limits = parser.add_argument_group("limits and output")
+    limits.add_argument("--max-minutes", type=_minutes, metavar="M", help="end the run after M minutes (exit 6)")
+    limits.add_argument(
+        "--timeout", type=_minutes, default=600.0, metavar="S", help="seconds without progress (default 600)"
+    )
+    limits.add_argument("--out", metavar="DIR", help="write the record there as well")
+    limits.add_argument("--store", metavar="URL", help="put the record into a file:// store as well")
+    limits.add_argument("--resume", metavar="DIR", help="continue from a checkpoint, where the case writes any")
+    limits.add_argument("--describe", action="store_true", help="print the resolved configuration, run nothing")
+    return parser
+
+
+def locate_data(data: Optional[str], default: str = "/data") -> Tuple[Optional[str], Optional[str]]:
+    """`--data` as (source, folder): files and where, synthetic, or neither for the preset's own default."""
+    if data == "synthetic":
+        return "synthetic", None
+    if data is not None:
+        return "files", os.path.abspath(data)
+    try:
+        if os.listdir(default):
+            return "files", default
+    except OSError:
+        pass
+    return None, None
+
+
+def parse(argv: List[str]) -> argparse.Namespace:
+    """The arguments, or UsageError."""
+    return build_parser().parse_args(argv)

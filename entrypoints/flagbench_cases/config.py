@@ -1,0 +1,201 @@
+"""From a case manifest and the command line to one resolved configuration and its digest."""
+
+import copy
+import hashlib
+import json
+import os
+from typing import Any, Dict, List, Optional, Tuple
+
+from flagbench_cases.errors import UsageError
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+TYPES = {"integer": int, "number": float, "string": str, "boolean": bool}
+
+
+def case_names() -> List[str]:
+    """The cases this image carries: every folder with a compiled case.json."""
+    return sorted(
+        name.replace("_", "-")
+        for name in os.listdir(HERE)
+        if os.path.isfile(os.path.join(HERE, name, "case.json"))
+    )
+
+
+def load_case(name: str) -> Dict[str, Any]:
+    """The compiled manifest of a case; an unknown one is a usage error that lists the known."""
+    if name not in case_names():
+        raise UsageError(
+            "there is no case %r here" % name, "choose one of: %s" % (", ".join(case_names()) or "none")
+        )
+    return _read_json(os.path.join(HERE, name.replace("-", "_"), "case.json"))
+
+
+def load_stack(name: str) -> Dict[str, Any]:
+    """The compiled manifest of a stack."""
+    folder = os.path.join(HERE, "stacks")
+    known = sorted(f[: -len(".json")] for f in os.listdir(folder) if f.endswith(".json"))
+    if name not in known:
+        raise UsageError(
+            "there is no stack %r here" % name,
+            "set FLAGBENCH_STACK to one of: %s" % ", ".join(known),
+        )
+    return _read_json(os.path.join(folder, name + ".json"))
+
+
+def _read_json(path: str) -> Dict[str, Any]:
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
+
+
+def merge(base: Dict[str, Any], override: Dict[str, Any]) -> Dict[str, Any]:
+    """`base` with the keys of `override` replaced, section by section; neither is changed."""
+    result = copy.deepcopy(base)
+    for key, value in override.items():
+        if isinstance(value, dict) and isinstance(result.get(key), dict):
+            result[key] = merge(result[key], value)
+        else:
+            result[key] = copy.deepcopy(value)
+    return result
+
+
+def canonical(config: Dict[str, Any]) -> str:
+    """The text the digest is taken of: sorted keys, no spaces, no NaN."""
+    return json.dumps(config, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def digest(config: Dict[str, Any]) -> str:
+    """`sha256:` and the hash of the canonical text."""
+    return "sha256:" + hashlib.sha256(canonical(config).encode("utf-8")).hexdigest()
+
+
+def parse_setting(case: Dict[str, Any], text: str) -> Tuple[List[str], Any]:
+    """One `--set NAME=VALUE` as the path and typed value it sets; what is not settable is refused."""
+    name, equals, raw = text.partition("=")
+    settable = case["settable"]
+    if not equals:
+        raise UsageError("--set %s has no value" % text, "write --set NAME=VALUE")
+    if name not in settable:
+        raise UsageError(
+            "%s is not a hyper-parameter of %s that may be set" % (name, case["name"]),
+            "settable are: %s" % ", ".join(sorted(settable)),
+        )
+    rule = settable[name]
+    value = _typed(name, raw, rule["type"])
+    for key, broken, words in (
+        ("minimum", lambda v, b: v < b, "at least"),
+        ("exclusive_minimum", lambda v, b: v <= b, "more than"),
+        ("maximum", lambda v, b: v > b, "at most"),
+        ("exclusive_maximum", lambda v, b: v >= b, "less than"),
+    ):
+        if key in rule and not value == value or key in rule and broken(value, rule[key]):
+            raise UsageError(
+                "--set %s: %s is out of range" % (name, raw), "it must be %s %s" % (words, rule[key])
+            )
+    if "choices" in rule and value not in rule["choices"]:
+        raise UsageError(
+            "--set %s: %s is not a choice" % (name, raw),
+            "choose one of: %s" % ", ".join(str(c) for c in rule["choices"]),
+        )
+    return rule["path"].split("."), value
+
+
+def _typed(name: str, raw: str, kind: str) -> Any:
+    if kind == "boolean":
+        if raw.lower() in ("true", "false"):
+            return raw.lower() == "true"
+        raise UsageError("--set %s: %r is not a boolean" % (name, raw), "write true or false")
+    try:
+        return TYPES[kind](raw)
+    except ValueError:
+        raise UsageError("--set %s: %r is not of type %s" % (name, raw, kind), "give a %s" % kind) from None
+
+
+def choose_precision(case: Dict[str, Any], stack: Dict[str, Any], asked: Optional[str]) -> str:
+    """The precision to execute: the one asked for, else the case's, else fp32 where TF32 does not exist."""
+    has_tf32 = stack["device"]["kind"] != "cpu"
+    if asked is None:
+        return "fp32" if case["default_precision"] == "tf32" and not has_tf32 else case["default_precision"]
+    if asked not in case["precisions"]:
+        raise UsageError(
+            "%s does not run in %s" % (case["name"], asked), "choose one of: %s" % ", ".join(case["precisions"])
+        )
+    if asked == "tf32" and not has_tf32:
+        raise UsageError("a processor has no TF32", "use --precision fp32 or bf16 on the %s stack" % stack["name"])
+    return asked
+
+
+def resolve(
+    case: Dict[str, Any],
+    stack: Dict[str, Any],
+    *,
+    nodes: int,
+    gpus: int,
+    preset: str,
+    division: str,
+    precision: Optional[str],
+    seed: int,
+    source: Optional[str],
+    weights: bool,
+    steps: Optional[int],
+    max_samples: Optional[int],
+    full: bool,
+    settings: List[str]
+) -> Dict[str, Any]:
+    """Everything that decides what is executed, as plain data; paths and addresses are not part of it.
+
+    `source` is "files", "synthetic" or None (the preset's own default). `train.window_steps` of the result is
+    the number of measured steps, or null for the published run to convergence.
+    """
+    if division not in case["divisions"]:
+        raise UsageError(
+            "%s has no %s division" % (case["name"], division), "choose one of: %s" % ", ".join(case["divisions"])
+        )
+    if case["name"] not in [name for name in stack["runs"]]:
+        raise UsageError(
+            "%s does not run on the stack %s" % (case["name"], stack["name"]),
+            "that stack runs: %s" % ", ".join(stack["runs"]),
+        )
+    config = merge(case["presets"]["reference"], case["presets"][preset] if preset != "reference" else {})
+    for text in settings:
+        path, value = parse_setting(case, text)
+        section = config
+        for key in path[:-1]:
+            section = section[key]
+        section[path[-1]] = value
+    data = config["data"]
+    data["source"] = source or data.pop("default")
+    data.pop("default", None)
+    train = config["train"]
+    _choose_length(train, data["source"], nodes * gpus, steps, max_samples, full)
+    config.update(
+        case=case["name"],
+        division=division,
+        preset=preset,
+        precision=choose_precision(case, stack, precision),
+        nodes=nodes,
+        gpus=gpus,
+        seed=seed,
+        weights="pretrained" if weights else "random",
+    )
+    return config
+
+
+def _choose_length(
+    train: Dict[str, Any], source: str, devices: int, steps: Optional[int], max_samples: Optional[int], full: bool
+) -> None:
+    """Set `window_steps`: what was asked for, else a short window where there is nothing to converge on."""
+    if steps is not None:
+        train["window_steps"] = steps
+    elif max_samples is not None:
+        batch = train["batch_size"] * devices
+        train["window_steps"] = max(1, -(-max_samples // batch))
+    elif full or source != "synthetic":
+        train["window_steps"] = None
+
+
+def stop_rule(config: Dict[str, Any]) -> str:
+    """When training ends, in the words a claim uses."""
+    train = config["train"]
+    if train["window_steps"] is not None:
+        return "window of %d steps" % train["window_steps"]
+    return "acc >= %g or %d epochs" % (train["target_acc"], train["max_epochs"])

@@ -1,0 +1,250 @@
+"""Write the tiny set from its grammar, or prove that the shipped files are the grammar's output.
+
+    python -m flagbench_cases.distilbert.tiny.generate --out DIR
+    python -m flagbench_cases.distilbert.tiny.generate --check
+"""
+
+import argparse
+import re
+import string
+import sys
+import zlib
+from pathlib import Path
+from random import Random
+from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+
+from flagbench_cases.distilbert.tiny import grammar
+from flagbench_cases.errors import CaseError, DataError, ExitCode
+
+SEED = 20
+SIZES = {"train": 6000, "dev": 800}
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+# One template in DEV_SHARE is kept for dev.
+DEV_SHARE = 5
+LONG_SUBJECT_CHANCE = 0.3
+ASIDE_CHANCE = 0.3
+OPENER_CHANCE = 0.15
+TAIL_CHANCE = 0.15
+
+SLOT = re.compile(r"\{(\w)([+-]?)\}")
+NEGATIVE, POSITIVE = 0, 1
+
+
+class Example(NamedTuple):
+    """A sentence, its label (0 negative, 1 positive), the template it was filled from and its split."""
+
+    sentence: str
+    label: int
+    template: str
+    split: str
+
+
+class Draw:
+    """Deterministic choices: only `Random.random` is promised to be the same in every Python version."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = Random(seed)
+
+    def one(self, items: Sequence[str]) -> str:
+        return items[int(self._random.random() * len(items))]
+
+    def chance(self, probability: float) -> bool:
+        return self._random.random() < probability
+
+
+def _turn(pattern: str, polarity: int) -> str:
+    """The pattern with `polarity` written into its polar slots: {A} to {A+} or {A-}."""
+    sign = "+" if polarity == POSITIVE else "-"
+    return re.sub(r"\{([AVvT])\}", r"{\g<1>%s}" % sign, pattern)
+
+
+def _predicate(draw: Draw, label: int, flipped: bool) -> str:
+    if flipped:
+        return _turn(draw.one(grammar.FLIPS), 1 - label)
+    return _turn(draw.one(grammar.HOLDS), label)
+
+
+def _subject(draw: Draw) -> str:
+    return draw.one(grammar.LONG_SUBJECTS if draw.chance(LONG_SUBJECT_CHANCE) else grammar.SHORT_SUBJECTS)
+
+
+def _short_clause(draw: Draw, label: int, flip_chance: float) -> str:
+    flipped = draw.chance(flip_chance)
+    return "%s %s" % (draw.one(grammar.BARE_SUBJECTS), _predicate(draw, label, flipped))
+
+
+def _statement(draw: Draw, label: int, flipped: bool) -> str:
+    return "%s %s" % (_subject(draw), _predicate(draw, label, flipped))
+
+
+def plain(draw: Draw, label: int) -> str:
+    """One clause that says what its polar word says."""
+    return _statement(draw, label, flipped=False)
+
+
+def negation(draw: Draw, label: int) -> str:
+    """One clause whose predicate turns its polar word."""
+    return _statement(draw, label, flipped=True)
+
+
+def _report(draw: Draw, reports: Sequence[str], polarity: int) -> str:
+    reported = draw.one(grammar.REPORTED).replace("{subject}", _subject(draw))
+    aside = draw.one(grammar.ASIDES) if draw.chance(ASIDE_CHANCE) else ""
+    parts = (draw.one(reports), aside, _turn(reported, polarity))
+    return " ".join(part for part in parts if part)
+
+
+def report(draw: Draw, label: int) -> str:
+    """A speaker affirms a clause."""
+    return _report(draw, grammar.REPORTS_HOLD, label)
+
+
+def distant_negation(draw: Draw, label: int) -> str:
+    """A speaker denies a clause: the cue at the start turns a word that stands far behind it."""
+    return _report(draw, grammar.REPORTS_FLIP, 1 - label)
+
+
+def relative_clause(draw: Draw, label: int) -> str:
+    """A relative clause speaks against the main predicate, which decides."""
+    against = "{A-}" if label == POSITIVE else "{A+}"
+    subject = draw.one(grammar.DISTRACTING_SUBJECTS).replace("{B}", against)
+    return "%s %s" % (subject, _predicate(draw, label, flipped=draw.chance(0.25)))
+
+
+def _pair(draw: Draw, frames: Sequence[str], against: int, label: int, flip_chance: float) -> str:
+    decides = _short_clause(draw, label, flip_chance)
+    other = _short_clause(draw, against, flip_chance)
+    return draw.one(frames).replace("{c}", other).replace("{d}", decides)
+
+
+def agreement(draw: Draw, label: int) -> str:
+    """Two clauses of one mind."""
+    return _pair(draw, grammar.AGREEMENTS, label, label, flip_chance=0.1)
+
+
+def contrast(draw: Draw, label: int) -> str:
+    """X but Y: the second clause decides."""
+    return _pair(draw, grammar.CONTRASTS, 1 - label, label, flip_chance=0.1)
+
+
+def concession_first(draw: Draw, label: int) -> str:
+    """Although X, Y: the second clause decides."""
+    return _pair(draw, grammar.CONCESSIONS_FIRST, 1 - label, label, flip_chance=0.1)
+
+
+def concession_last(draw: Draw, label: int) -> str:
+    """Y even though X: the first clause decides."""
+    return _pair(draw, grammar.CONCESSIONS_LAST, 1 - label, label, flip_chance=0.1)
+
+
+# How many of a hundred sentences each construction gives.
+CONSTRUCTIONS: Tuple[Tuple[Callable[[Draw, int], str], int], ...] = (
+    (plain, 30),
+    (report, 10),
+    (agreement, 18),
+    (negation, 10),
+    (distant_negation, 7),
+    (relative_clause, 6),
+    (contrast, 6),
+    (concession_first, 6),
+    (concession_last, 7),
+)
+
+
+def _fill(draw: Draw, pattern: str) -> str:
+    """The pattern with a word in each slot, no word twice in one sentence."""
+    used = set()  # type: Set[str]
+
+    def word(match: "re.Match[str]") -> str:
+        slot, sign = match.groups()
+        words = grammar.POLAR[slot][sign == "+"] if sign else grammar.NEUTRAL[slot]
+        chosen = draw.one([w for w in words if w not in used])
+        used.add(chosen)
+        return chosen
+
+    return SLOT.sub(word, pattern)
+
+
+def split_of(template: str) -> str:
+    """The one split that may use a template: a checksum decides, so that no order of drawing can mix them."""
+    return "train" if zlib.crc32(template.encode()) % DEV_SHARE else "dev"
+
+
+def generate(seed: int = SEED) -> Iterator[Example]:
+    """Every example of both splits, train first, no sentence twice; the same in every Python version.
+
+    A template is a construction and its pattern with open slots, before an opener or a tail is put around it: two
+    sentences that differ in those alone share a template, and so a split.
+    """
+    draw = Draw(seed)
+    seen = set()  # type: Set[str]
+    kinds = [construction for construction, share in CONSTRUCTIONS for _ in range(share)]
+    for split, size in SIZES.items():
+        for index in range(size):
+            # 37 and 100 have no common factor: a hundred steps visit every share once, well mixed.
+            construction, label = kinds[index * 37 % len(kinds)], (index + index // len(kinds)) % 2
+            while True:
+                pattern = construction(draw, label)
+                template = "%s: %s" % (construction.__name__, SLOT.sub(r"{\1}", pattern))
+                if split_of(template) != split:
+                    continue
+                opener = draw.one(grammar.OPENERS) if draw.chance(OPENER_CHANCE) else ""
+                tail = draw.one(grammar.TAILS) if draw.chance(TAIL_CHANCE) else ""
+                parts = (opener, pattern, tail, ".")
+                sentence = _fill(draw, " ".join(part for part in parts if part))
+                if sentence not in seen:
+                    break
+            seen.add(sentence)
+            yield Example(sentence, label, template, split)
+
+
+def files(examples: Sequence[Example]) -> Dict[str, str]:
+    """The text of each shipped file by its name."""
+    words = set(string.ascii_lowercase).union(*(example.sentence.split() for example in examples))
+    contents = {"vocab.txt": "".join("%s\n" % token for token in SPECIAL_TOKENS + tuple(sorted(words)))}
+    for split in SIZES:
+        rows = ["%s\t%d\n" % (e.sentence, e.label) for e in examples if e.split == split]
+        contents["%s.tsv" % split] = "sentence\tlabel\n" + "".join(rows)
+    return contents
+
+
+def write(folder: Path) -> None:
+    """Write the set into `folder`, made if it is missing."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files(list(generate())).items():
+        (folder / name).write_bytes(text.encode("utf-8"))
+
+
+def check(folder: Path) -> None:
+    """Raise DataError naming the files of `folder` that are missing or not what the generator writes."""
+    differing = []  # type: List[str]
+    for name, text in files(list(generate())).items():
+        path = folder / name
+        if not path.is_file() or path.read_bytes() != text.encode("utf-8"):
+            differing.append(name)
+    if differing:
+        raise DataError(
+            "%s in %s differ from the generator's output" % (", ".join(differing), folder),
+            "Write them again with --out %s, or undo the change to the generator." % folder,
+        )
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> int:
+    parser = argparse.ArgumentParser(prog="generate", description="The tiny set of the DistilBERT case.")
+    action = parser.add_mutually_exclusive_group(required=True)
+    action.add_argument("--check", action="store_true", help="prove that the shipped files are the output")
+    action.add_argument("--out", type=Path, metavar="DIR", help="write train.tsv, dev.tsv and vocab.txt here")
+    options = parser.parse_args(arguments)
+    try:
+        if options.check:
+            check(Path(__file__).parent)
+        else:
+            write(options.out)
+    except CaseError as error:
+        print("%s\n%s" % (error.message, error.remedy), file=sys.stderr)
+        return int(error.code)
+    return int(ExitCode.OK)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

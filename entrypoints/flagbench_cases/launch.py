@@ -1,0 +1,289 @@
+"""The parent process of a node: starts the agent and the sampler, watches the ranks, ends them, says how it went.
+
+It imports no torch, so that it outlives whatever happens to the ranks.
+"""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import types
+import uuid
+from typing import Any, Dict, List, Optional
+
+from flagbench_cases import precision, processes
+from flagbench_cases.errors import CaseError, ExitCode
+from flagbench_cases.network import free_port, interface_towards
+from flagbench_cases.nodes import Placement
+from flagbench_cases.progress import Bar
+from flagbench_cases.record import OK, Evidence, Outcome, read_spool
+from flagbench_cases.spool import SpoolReader
+from flagbench_cases.telemetry.summary import summarise
+
+POLL = 0.1
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+INTERRUPT_REMEDY = "run again; the record holds what was measured until then"
+
+
+class Limits:
+    """How long a run may take, seconds: without progress, and in all."""
+
+    def __init__(self, no_progress: float, total: Optional[float]) -> None:
+        self.no_progress = no_progress
+        self.total = total
+
+
+class Run:
+    """One run of this node, from the spool's folder to its removal."""
+
+    def __init__(self, config: Dict[str, Any], stack: Dict[str, Any], place: Placement, limits: Limits) -> None:
+        self.config = config
+        self.stack = stack
+        self.place = place
+        self.limits = limits
+        self.folder = tempfile.mkdtemp(prefix="flagbench-")
+        first = place.node_rank * config["gpus"]
+        self.local_ranks = range(first, first + config["gpus"])
+        self.readers = [SpoolReader(self.folder, rank) for rank in self.local_ranks]
+        self.interrupted_by = None  # type: Optional[int]
+        self.bar = Bar()
+        self._sampler = None  # type: Optional[subprocess.Popen]
+        self._telemetry = os.path.join(self.folder, "telemetry.jsonl")
+
+    # -- the run ---------------------------------------------------------------------------------------------
+
+    def execute(self, config_digest: str, data: Optional[str], weights: Optional[str]) -> Outcome:
+        """Run to the end, whatever end that is."""
+        processes.adopt_orphans()
+        before = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
+        kills = processes.oom_kills()
+        try:
+            self._write_plan(config_digest, data, weights)
+            self._start_sampler()
+            agent = self._start_agent()
+            outcome = self._watch(agent)
+            # The ranks first: the sampler's last line should still see the device.
+            processes.end_all(os.getpid(), spare={self._sampler.pid} if self._sampler else set())
+            agent.wait()
+            if outcome is None:
+                outcome = self._verdict(agent.returncode, kills)
+            return outcome
+        finally:
+            self.bar.end()
+            self._stop_sampler()
+            processes.end_all(os.getpid())
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def evidence(self) -> Evidence:
+        """What the run left behind."""
+        found = read_spool(self.folder, self.config["nodes"] * self.config["gpus"])
+        exits = {f["rank"]: f["exit_code"] for f in self._report().get("failures", [])}
+        summary = summarise(self._telemetry, self._training_span(found))
+        return found._replace(
+            exits=exits,
+            telemetry=summary,
+            telemetry_reason=None if summary else "the sampler left nothing",
+        )
+
+    def clean(self) -> None:
+        """Remove the spool."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    # -- starting --------------------------------------------------------------------------------------------
+
+    def _write_plan(self, config_digest: str, data: Optional[str], weights: Optional[str]) -> None:
+        plan = {
+            "config": self.config,
+            "config_digest": config_digest,
+            "stack": self.stack,
+            "node_rank": self.place.node_rank,
+            "host": self.place.host,
+            "port": self.place.port or free_port(),
+            "rendezvous_id": "flagbench-%s" % uuid.uuid4().hex[:8] if self.place.nodes == 1 else "flagbench",
+            "join_timeout": self.limits.no_progress,
+            "timeout": self.limits.no_progress,
+            "data": data,
+            "weights": weights,
+        }
+        with open(os.path.join(self.folder, "plan.json"), "w", encoding="utf-8") as file:
+            json.dump(plan, file)
+
+    def _environment(self) -> Dict[str, str]:
+        """The ranks' environment: this package importable, the precision switches, one thread pool per core."""
+        env = dict(os.environ)
+        root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+        env["PYTHONPATH"] = os.pathsep.join(p for p in (root, env.get("PYTHONPATH")) if p)
+        # A bare RANK or WORLD_SIZE of a platform would contradict the launcher's.
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+            env.pop(name, None)
+        precision.prepare_environment(env, self.config["precision"])
+        if self.stack["device"]["kind"] == "cpu":
+            cores = len(os.sched_getaffinity(0))
+            env.setdefault("OMP_NUM_THREADS", str(max(1, cores // self.config["gpus"])))
+        interface = interface_towards(self.place.host)
+        if interface is not None:
+            env.setdefault("GLOO_SOCKET_IFNAME", interface)
+        env.setdefault("TOKENIZERS_PARALLELISM", "false")
+        return env
+
+    def _start_agent(self) -> "subprocess.Popen[bytes]":
+        # A session of its own: Ctrl-C on the terminal is for this process to handle, not for the ranks.
+        return subprocess.Popen(
+            [sys.executable, "-m", "flagbench_cases.agent", self.folder],
+            env=self._environment(),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def _start_sampler(self) -> None:
+        env = self._environment()
+        devices = ",".join(str(i) for i in range(self.config["gpus"]))
+        command = [sys.executable, "-m", "flagbench_cases.telemetry", "--out", self._telemetry]
+        command += ["--monitor", self.stack["monitor"], "--pid", str(os.getpid())]
+        if self.stack["device"]["kind"] != "cpu":
+            command += ["--devices", devices]
+        self._sampler = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
+        # Its first sample is the memory in use before our first allocation, so the ranks wait for it, briefly.
+        deadline = time.monotonic() + 5.0
+        while time.monotonic() < deadline and self._sampler.poll() is None and self.interrupted_by is None:
+            if os.path.exists(self._telemetry) and os.path.getsize(self._telemetry):
+                return
+            time.sleep(0.02)
+
+    def _stop_sampler(self) -> None:
+        if self._sampler is not None and self._sampler.poll() is None:
+            self._sampler.terminate()
+            try:
+                self._sampler.wait(timeout=1.5)
+            except subprocess.TimeoutExpired:
+                self._sampler.kill()
+                self._sampler.wait()
+
+    # -- watching --------------------------------------------------------------------------------------------
+
+    def _on_signal(self, number: int, frame: Optional[types.FrameType]) -> None:
+        if self.interrupted_by is None:
+            self.interrupted_by = number
+
+    def _watch(self, agent: "subprocess.Popen[bytes]") -> Optional[Outcome]:
+        """Wait for the agent's end (None), an interruption, a hang or the time limit."""
+        began = moved = time.monotonic()
+        beats = []  # type: List[int]
+        while agent.poll() is None:
+            if self.interrupted_by is not None:
+                name = signal.Signals(self.interrupted_by).name
+                return Outcome("interrupted", self._phase(), "interrupted by %s" % name, INTERRUPT_REMEDY, ExitCode.INTERRUPTED)
+            states = [reader.progress() for reader in self.readers]
+            self.bar.show(states[0])
+            clock = time.monotonic()
+            current = [state.beat if state else -1 for state in states]
+            if current != beats:
+                beats, moved = current, clock
+            if clock - moved > self.limits.no_progress:
+                return self._hang()
+            if self.limits.total is not None and clock - began > self.limits.total:
+                reason = "the limit of --max-minutes was reached after %.0f s" % (clock - began)
+                return Outcome("failed", self._phase(), reason, "allow more time, or fewer --steps", ExitCode.TIMEOUT)
+            time.sleep(POLL)
+        return None
+
+    def _phase(self) -> str:
+        """The phase the slowest rank of this node is in."""
+        states = [reader.progress() for reader in self.readers]
+        if any(state is None for state in states):
+            return "launch"
+        return min((state for state in states if state), key=lambda state: state.beat).phase
+
+    def _hang(self) -> Outcome:
+        """Nobody moved for too long; name the ranks that are stopped, else those that are behind."""
+        pids = {f["rank"]: f["pid"] for r in self.readers for f in r.facts() if f["kind"] == "rank"}
+        stopped = ["rank %d (process %d) is stopped" % (r, p) for r, p in sorted(pids.items()) if processes.state(p) in ("T", "t")]
+        counts = {r.rank: state.steps for r in self.readers for state in [r.progress()] if state}
+        behind = ["rank %d has done %d steps" % (r, n) for r, n in sorted(counts.items())]
+        detail = "; ".join(stopped or behind) or "no rank has begun"
+        reason = "no progress for %.0f s: %s" % (self.limits.no_progress, detail)
+        remedy = "look at the node of that rank; where steps are just slow, give a longer --timeout"
+        return Outcome("failed", self._phase(), reason, remedy, ExitCode.TIMEOUT)
+
+    # -- the end ---------------------------------------------------------------------------------------------
+
+    def _report(self) -> Dict[str, Any]:
+        try:
+            with open(os.path.join(self.folder, "agent.json"), encoding="utf-8") as file:
+                return json.load(file)
+        except (OSError, ValueError):
+            return {}
+
+    def _verdict(self, returncode: int, kills_before: Optional[int]) -> Outcome:
+        """Why the agent ended, from the most to the least telling evidence."""
+        report = self._report()
+        if report.get("ok"):
+            return OK
+        phase = self._phase()
+        if report.get("code") is not None:
+            return Outcome("failed", report["phase"], report["message"], report["remedy"], report["code"])
+        failures = [f for reader in self.readers for f in reader.facts() if f["kind"] == "failure"]
+        primary = sorted((f for f in failures if not f["secondary"]), key=lambda f: f["time"])
+        kills = processes.oom_kills()
+        memory_killed = kills is not None and kills_before is not None and kills > kills_before
+        # SIGTERM is how the launcher ends the others once one has failed.
+        killed = [f for f in report.get("failures", []) if f["exit_code"] < 0 and f["exit_code"] != -signal.SIGTERM]
+        if memory_killed:
+            return Outcome("failed", phase, _killed_for_memory(killed), MEMORY_REMEDY, ExitCode.OUT_OF_MEMORY)
+        if primary:
+            first = primary[0]
+            reason = "rank %d: %s" % (first["rank"], first["message"])
+            return Outcome("failed", phase, reason, first["remedy"], first["code"])
+        if killed:
+            first = min(killed, key=lambda f: f["time"])
+            words = "rank %d was ended by %s" % (first["rank"], processes.describe_exit(first["exit_code"]))
+            return Outcome("failed", phase, words, "see who sent it; the kernel log names its own kills", ExitCode.RANK_FAILED)
+        if failures:
+            first = min(failures, key=lambda f: f["time"])
+            reason = "rank %d: %s" % (first["rank"], first["message"])
+            return Outcome("failed", phase, reason, "see the log of the other nodes", ExitCode.RANK_FAILED)
+        words = report.get("message") or "the launcher of the ranks ended with %s" % processes.describe_exit(returncode)
+        return Outcome("failed", "launch", words, "see the log above; check --master on every node", ExitCode.RANK_FAILED)
+
+    def _training_span(self, evidence: Evidence) -> Optional[Any]:
+        """When training began and ended, Unix seconds, by rank 0's phases."""
+        times = {f["name"]: f["time"] for f in reversed(evidence.of("phase")) if f["rank"] == 0}
+        begin = times.get("warmup")
+        return None if begin is None else (begin, times.get("report", time.time()))
+
+
+MEMORY_REMEDY = "use a smaller --set batch_size or fewer workers, or give the container more memory"
+
+
+def _killed_for_memory(killed: List[Dict[str, Any]]) -> str:
+    if not killed:
+        return "the kernel killed a process of this run for memory"
+    return "the kernel killed rank %d for memory" % min(killed, key=lambda f: f["time"])["rank"]
+
+
+def new_run_id() -> str:
+    """A name for a run that nobody named."""
+    return "run-%s" % uuid.uuid4().hex[:12]
+
+
+def wait_for_master(host: str, seconds: float) -> None:
+    """Wait until the name of node 0 resolves: on Kubernetes it does so only once that pod is there."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            socket.getaddrinfo(host, None)
+            return
+        except socket.gaierror as error:
+            if time.monotonic() > deadline:
+                raise CaseError(
+                    "the name of node 0, %s, did not resolve within %.0f s (%s)" % (host, seconds, error),
+                    "check --master, and that node 0 has started",
+                    ExitCode.TIMEOUT,
+                ) from None
+        time.sleep(0.5)

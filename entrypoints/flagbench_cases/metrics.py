@@ -1,0 +1,174 @@
+"""From the steps the ranks left in the spool to the metrics of a record, by the definitions in loop.py."""
+
+import math
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+
+from flagbench_cases import stats
+from flagbench_cases.spool import Step
+
+GIB = 1024.0**3
+LOSS_TAIL = 50
+
+
+class Window(NamedTuple):
+    """The steps p_core is computed from: job step times (maximum over ranks) and what they did (sum over ranks)."""
+
+    first: int
+    seconds: List[float]
+    samples: List[float]
+    flops_executed: float
+    flops_useful: float
+
+
+def metric(name: str, value: float, unit: str, scope: str = "job", **more: Any) -> Dict[str, Any]:
+    """One entry of `metrics`; whatever is None is left out."""
+    entry = {"name": name, "value": value, "unit": unit, "scope": scope}
+    entry.update({key: item for key, item in more.items() if item is not None})
+    return entry
+
+
+def complete_steps(ranks: Dict[int, List[Step]], world: int) -> int:
+    """How many steps every rank has finished, device times included."""
+    if len(ranks) < world:
+        return 0
+    counts = []
+    for steps in ranks.values():
+        count = len(steps)
+        while count and math.isnan(steps[count - 1].device):
+            count -= 1
+        counts.append(count)
+    return min(counts) if counts else 0
+
+
+def window(ranks: Dict[int, List[Step]], first: int, count: int) -> Optional[Window]:
+    """Steps `first` to `count` of all ranks as one; None where there are none."""
+    if count <= first:
+        return None
+    columns = [steps[first:count] for steps in ranks.values()]
+    rows = list(zip(*columns))
+    return Window(
+        first,
+        [max(step.device for step in row) for row in rows],
+        [sum(step.samples for step in row) for row in rows],
+        sum(step.flops_executed for row in rows for step in row),
+        sum(step.flops_useful for row in rows for step in row),
+    )
+
+
+def rate(name: str, unit: str, amounts: Sequence[float], seconds: Sequence[float], note: str) -> Dict[str, Any]:
+    """Amounts over seconds as a metric, with its interval within the run."""
+    interval = stats.rate_interval(amounts, seconds)
+    return metric(
+        name,
+        math.fsum(amounts) / math.fsum(seconds),
+        unit + "/s",
+        n=len(seconds),
+        stdev=stats.stdev([a / s for a, s in zip(amounts, seconds)]),
+        ci95=list(interval) if interval else None,
+        ci_method="within-run block bootstrap" if interval else None,
+        note=note,
+    )
+
+
+def throughput(
+    ranks: Dict[int, List[Step]], steady: Window, count: int, unit: str, train_seconds: Optional[float]
+) -> List[Dict[str, Any]]:
+    """p_core, p_core_host and p_train; p_whole where `train_seconds` is given, the whole published run."""
+    full = train_seconds is not None
+    begin = 0 if full else steady.first
+    span = "all steps" if full else "the window"
+    rows = list(zip(*(steps[begin:count] for steps in ranks.values())))
+    samples = [sum(step.samples for step in row) for row in rows]
+    found = [rate("p_core", unit, steady.samples, steady.seconds, "device time of a step, maximum over ranks; warm-up left out")]
+    clock = ranks[min(ranks)][begin:count]
+    published = [step.published_samples * len(ranks) for step in clock]
+    found.append(
+        rate(
+            "p_core_host",
+            unit,
+            published,
+            [step.host for step in clock],
+            "the publisher's clock and count: host time of rank 0's step, over %s" % span,
+        )
+    )
+    spent = [max(step.data_wait + step.to_device + step.host for step in row) for row in rows]
+    found.append(rate("p_train", unit, samples, spent, "data wait, hand-over and step, over %s" % span))
+    if full and train_seconds:
+        note = "training with its evaluations"
+        found.append(metric("p_whole", math.fsum(samples) / train_seconds, unit + "/s", n=1, note=note))
+    return found
+
+
+def utilisation(steady: Window, devices: int, peak: Optional[float], ceiling: Optional[float]) -> List[Dict[str, Any]]:
+    """mfu and hfu against the datasheet's peak, mfu_measured against this run's own matrix product; fractions."""
+    achieved = steady.flops_executed / math.fsum(steady.seconds) / devices
+    found = []
+    if peak:
+        found.append(metric("mfu", achieved / peak, "fraction", note="model FLOPs executed, padding included"))
+        found.append(metric("hfu", achieved / peak, "fraction", note="equal to mfu: nothing is recomputed"))
+        useful = achieved * steady.flops_useful / steady.flops_executed
+        found.append(metric("mfu_useful", useful / peak, "fraction", note="padding left out"))
+    if ceiling:
+        note = "against the matrix product measured in this run"
+        found.append(metric("mfu_measured", achieved / ceiling, "fraction", note=note))
+    return found
+
+
+def memory(facts: Sequence[Dict[str, Any]], kind: str) -> List[Dict[str, Any]]:
+    """mem_peak and allocator_peak of the fullest device, GiB."""
+    peaks = [f["peak"] for f in facts if f.get("peak")]
+    allocators = [f["allocator_peak"] for f in facts if f.get("allocator_peak")]
+    found = []
+    if peaks:
+        note = "resident set of the largest rank" if kind == "cpu" else "in use on the device when training ended"
+        found.append(metric("mem_peak", max(peaks) / GIB, "GiB", "device", n=len(peaks), note=note))
+    if allocators:
+        note = "largest sum of live tensors"
+        found.append(metric("allocator_peak", max(allocators) / GIB, "GiB", "device", n=len(allocators), note=note))
+    return found
+
+
+def losses(ranks: Dict[int, List[Step]], count: int) -> List[float]:
+    """The loss of each step, the mean over ranks."""
+    return [sum(step.loss for step in row) / len(row) for row in zip(*(s[:count] for s in ranks.values()))]
+
+
+def final_loss(curve: Sequence[float]) -> List[Dict[str, Any]]:
+    """The mean of the last steps' losses, where they are finite."""
+    tail = curve[-LOSS_TAIL:]
+    value = sum(tail) / len(tail) if tail else float("nan")
+    if not math.isfinite(value):
+        return []
+    return [metric("loss", value, "nats", n=len(tail), note="mean training loss of the last %d steps" % len(tail))]
+
+
+def accuracy(evaluations: Sequence[Dict[str, Any]]) -> List[Dict[str, Any]]:
+    """acc and the publisher's count of it, from the last evaluation after training."""
+    after = [e for e in evaluations if e["epoch"] >= 0]
+    if not after:
+        return []
+    last = after[-1]
+    note = "each of %d examples once" % last["counted"]
+    return [
+        metric("acc", last["accuracy"], "fraction", n=last["counted"], note=note),
+        metric(
+            "acc_published_count",
+            last["published_accuracy"],
+            "fraction",
+            n=last["counted"],
+            note="repeated examples counted in the numerator, as published",
+        ),
+    ]
+
+
+def work(ranks: Dict[int, List[Step]], count: int, unit: str) -> Dict[str, Any]:
+    """What the run trained on, all ranks."""
+    done = [step for steps in ranks.values() for step in steps[:count]]
+    return {
+        "unit": unit,
+        "steps": count,
+        "samples_executed": int(sum(step.samples for step in done)),
+        "samples_published_count": int(sum(step.published_samples for step in done)),
+        "tokens_executed": int(sum(step.tokens for step in done)),
+        "tokens_useful": int(sum(step.tokens_useful for step in done)),
+    }

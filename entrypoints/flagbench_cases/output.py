@@ -1,0 +1,76 @@
+"""Where a record goes: the one line on stdout, a folder, a store. Stdout is kept aside from the first moment."""
+
+import errno
+import os
+import tempfile
+from typing import Any, Dict, Optional
+from urllib.parse import unquote, urlparse
+
+from flagbench_cases.errors import CaseError, ExitCode, UsageError
+
+
+def keep_stdout() -> int:
+    """A private copy of stdout; descriptor 1 then leads to stderr, for whatever libraries and banners print."""
+    kept = os.dup(1)
+    os.set_inheritable(kept, False)
+    os.dup2(2, 1)
+    return kept
+
+
+def write_line(descriptor: int, line: str) -> None:
+    """Write the whole line. Raises CaseError (14) where the reader is gone or the disk is full."""
+    content = (line + "\n").encode("utf-8")
+    try:
+        while content:
+            content = content[os.write(descriptor, content) :]
+    except OSError as error:
+        raise CaseError(
+            "the record could not be printed on stdout (%s)" % os.strerror(error.errno or 0),
+            "read stdout to its end, or give --out",
+            ExitCode.NOT_STORED,
+        ) from None
+
+
+def write_file(folder: str, name: str, line: str, replace: bool = False) -> str:
+    """Write `name` into `folder` atomically: whole, or not at all. Without `replace` an existing file is kept."""
+    path = os.path.join(folder, name)
+    part = None  # type: Optional[str]
+    try:
+        os.makedirs(folder, exist_ok=True)
+        handle, part = tempfile.mkstemp(prefix=".", suffix=".part", dir=folder)
+        with os.fdopen(handle, "wb") as file:
+            file.write((line + "\n").encode("utf-8"))
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(part, 0o644)
+        if replace:
+            os.replace(part, path)
+        else:
+            os.link(part, path)
+    except OSError as error:
+        reason = "it is there already" if error.errno == errno.EEXIST else os.strerror(error.errno or 0)
+        raise CaseError(
+            "the record could not be written to %s (%s)" % (path, reason),
+            "the record is on stdout; give a folder with room and write permission",
+            ExitCode.NOT_STORED,
+        ) from None
+    finally:
+        if part is not None and os.path.exists(part):
+            os.unlink(part)
+    return path
+
+
+def store_folder(url: str) -> str:
+    """The folder of a file:// store. Other kinds of store are put to by the host tool."""
+    parsed = urlparse(url)
+    if parsed.scheme not in ("", "file") or parsed.netloc not in ("", "localhost"):
+        raise UsageError(
+            "--store %s is not a file:// URL" % url.split("@")[-1], "give file:///FOLDER, or --out and flagbench"
+        )
+    return os.path.abspath(unquote(parsed.path))
+
+
+def store_path(root: str, record: Dict[str, Any]) -> str:
+    """The folder of a record in a store: results/v1/case=.../stack=.../YYYY-MM-DD."""
+    parts = ("case=%s" % record["case"], "stack=%s" % record["stack"], record["created_at"][:10])
+    return os.path.join(root, "results", "v1", *parts)

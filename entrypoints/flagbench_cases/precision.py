@@ -1,0 +1,67 @@
+"""Which precision matrix products have: the switches that decide it, and a product that proves it.
+
+On torch 1.12 and 1.13 TORCH_ALLOW_TF32_CUBLAS_OVERRIDE, which NGC images set, beats the switches in code; from
+torch 2 on code wins. So the environment is put right before torch is imported, and the code switches after.
+"""
+
+from typing import Any, Dict, MutableMapping
+
+OVERRIDE = "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"
+
+
+def prepare_environment(env: MutableMapping[str, str], precision: str) -> None:
+    """Set or unset the override for processes that have not imported torch yet."""
+    if precision == "tf32":
+        env[OVERRIDE] = "1"
+    else:
+        env.pop(OVERRIDE, None)
+
+
+def set_switches(precision: str) -> None:
+    """TF32 on for tf32, off for everything else, for matrix products and convolutions alike."""
+    import torch
+
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
+
+
+def classify(relative_error: float) -> str:
+    """The precision that a Frobenius-relative error of a product of random matrices tells of.
+
+    Rounding inputs to m explicit mantissa bits gives about 2**-(m+1) / sqrt(3) * sqrt(2) per product term: 4e-4 at
+    10 bits (TF32, FP16), 3e-3 at 7 (BF16), and about 1e-7 when inputs are kept (FP32). The borders lie between.
+    """
+    if relative_error < 2e-5:
+        return "fp32"
+    if relative_error < 1.2e-3:
+        return "tf32"
+    return "bf16"
+
+
+def prove(device: Any, precision: str) -> Dict[str, Any]:
+    """Multiply two random 256 x 256 matrices as a step would and hold the product against float64."""
+    import torch
+
+    generator = torch.Generator().manual_seed(20)
+    a, b = (torch.randn(256, 256, generator=generator) for _ in range(2))
+    with autocast(device, precision):
+        product = torch.matmul(a.to(device), b.to(device))
+    exact = a.double() @ b.double()
+    error = float((product.double().cpu() - exact).norm() / exact.norm())
+    executed = {torch.float16: "fp16", torch.bfloat16: "bf16"}.get(product.dtype) or classify(error)
+    return {
+        "requested": precision,
+        "executed": executed,
+        "relative_error": error,
+        "matmul_allow_tf32": torch.get_float32_matmul_precision() != "highest",
+        "cudnn_allow_tf32": bool(torch.backends.cudnn.allow_tf32),
+    }
+
+
+def autocast(device: Any, precision: str) -> Any:
+    """The context a step runs in: automatic casting for bf16 and fp16, nothing otherwise."""
+    import torch
+
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
+    kind = torch.device(device).type
+    return torch.autocast(kind, dtype=dtype or torch.bfloat16, enabled=dtype is not None)

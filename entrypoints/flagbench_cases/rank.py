@@ -1,0 +1,193 @@
+"""One rank: joins the others, runs the loop, leaves its facts and, if it fails, the reason, in the spool."""
+
+import datetime
+import importlib
+import json
+import os
+import re
+import socket
+import sys
+import traceback
+from typing import Any, Dict, NamedTuple, Optional
+
+import torch
+import torch.distributed as dist
+
+from flagbench_cases import ceiling, config as configuration, precision, processes, system
+from flagbench_cases.clock import now
+from flagbench_cases.collectives import CollectiveProbe
+from flagbench_cases.device import open_device
+from flagbench_cases.errors import CaseError, ExitCode, UsageError
+from flagbench_cases.loop import Loop, Plan
+from flagbench_cases.spool import RankSpool, receive
+
+PEER_LOST = re.compile(
+    r"connection (closed|reset)|connect(ion)? (refused|timeout)|broken pipe|timed? ?out|socket|nccl|gloo", re.IGNORECASE
+)
+OUT_OF_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory|Cannot allocate", re.IGNORECASE)
+
+
+class Context(NamedTuple):
+    """What a workload is given: its configuration, its device, its place, and how to say that it moves."""
+
+    config: Dict[str, Any]
+    device: Any
+    rank: int
+    world: int
+    local_rank: int
+    probe: CollectiveProbe
+    spool: RankSpool
+    data: Optional[str]
+    weights: Optional[str]
+
+
+class Job:
+    """This rank among the others: torch.distributed where there is more than one."""
+
+    def __init__(self, device: Any, timeout: float) -> None:
+        self.rank = int(os.environ["RANK"])
+        self.world = int(os.environ["WORLD_SIZE"])
+        self.control = None  # type: Any
+        if self.world > 1:
+            # The parent's watchdog decides what a hang is; the collective's own limit is only a net below it.
+            limit = datetime.timedelta(seconds=2 * timeout + 600)
+            dist.init_process_group(device.backend, init_method="env://", timeout=limit)
+            self.control = dist.new_group(backend="gloo", timeout=limit) if device.backend != "gloo" else dist.group.WORLD
+
+    def broadcast(self, value: Any) -> Any:
+        """Rank 0's value on every rank."""
+        if self.world == 1:
+            return value
+        box = [value]
+        dist.broadcast_object_list(box, src=0, group=self.control)
+        return box[0]
+
+    def gather(self, value: Any) -> Any:
+        """Every rank's value, in rank order, on rank 0; None elsewhere."""
+        if self.world == 1:
+            return [value]
+        values = [None] * self.world if self.rank == 0 else None
+        dist.gather_object(value, values, dst=0, group=self.control)
+        return values
+
+    def close(self) -> None:
+        """Leave together."""
+        if self.world > 1:
+            dist.barrier(group=self.control)
+            dist.destroy_process_group()
+
+
+def parameter_sum(module: torch.nn.Module) -> float:
+    """A checksum of the parameters: ranks in step have the same."""
+    return float(sum(p.detach().double().sum() for p in module.parameters()))
+
+
+def agree(job: Job, plan: Dict[str, Any]) -> None:
+    """Refuse nodes that were started with other arguments than node 0."""
+    first = job.broadcast(plan["config_digest"])
+    if first != plan["config_digest"]:
+        raise UsageError(
+            "node %d resolved the configuration %s and node 0 %s" % (plan["node_rank"], plan["config_digest"], first),
+            "start every node with the same arguments and the same image",
+        )
+
+
+def run(plan: Dict[str, Any], spool: RankSpool, started: float) -> None:
+    """Everything this rank does."""
+    config, stack = plan["config"], plan["stack"]
+    local_rank = int(os.environ["LOCAL_RANK"])
+    precision.set_switches(config["precision"])
+    device = open_device(stack, local_rank)
+    job = Job(device, plan["timeout"])
+    agree(job, plan)
+    spool.fact(
+        "rank",
+        node=plan["node_rank"],
+        local_rank=local_rank,
+        pid=os.getpid(),
+        host=socket.gethostname(),
+        device=device.describe(local_rank),
+    )
+    spool.fact("precision", **precision.prove(device.torch, config["precision"]))
+    if job.rank == 0:
+        spool.fact("software", **system.software(device.kind, config["precision"]))
+    module = importlib.import_module("flagbench_cases.%s.workload" % config["case"].replace("-", "_"))
+    probe = CollectiveProbe(device.clock)
+    context = Context(
+        config, device, job.rank, job.world, local_rank, probe, spool, plan["data"], plan["weights"]
+    )
+    spool.phase("data")
+    workload = module.build(context)
+    workload.setup()
+    if job.rank == 0:
+        spool.fact("workload", **workload.describe())
+    train = config["train"]
+    loop_plan = Plan(
+        train["max_epochs"], train["warmup_steps"], train["window_steps"], train["target_acc"], config["eval"]["initial"]
+    )
+    spool.reserve(loop_plan.capacity(workload.steps_per_epoch()))
+    device.synchronize()
+    init = now() - started
+    timing = Loop(workload, loop_plan, spool, device, probe).run()
+    spool.phase("report")
+    timing.update(init=init, e2e=now() - started)
+    spool.fact("timing", **timing)
+    spool.fact(
+        "memory", peak=device.memory_peak(), allocator_peak=device.allocator_peak(), parameters=parameter_sum(workload.module)
+    )
+    spool.fact("ceiling", **ceiling.measure(device, config["precision"]))
+    spool.phase("done")
+    collect(job, plan, spool)
+    job.close()
+
+
+def collect(job: Job, plan: Dict[str, Any], spool: RankSpool) -> None:
+    """Bring the spools of other nodes to node 0, where the record is assembled."""
+    theirs = job.gather(spool.files() if plan["node_rank"] > 0 else None)
+    for rank, files in enumerate(theirs or []):
+        if files:
+            receive(spool.folder, rank, files)
+
+
+def classify(error: BaseException) -> Dict[str, Any]:
+    """A failure as facts: exit code, words, and whether it only echoes another rank's end."""
+    text = str(error).strip()
+    first = text.split("\n")[0] if text else type(error).__name__
+    if isinstance(error, CaseError):
+        return {"code": int(error.code), "message": error.message, "remedy": error.remedy, "secondary": False}
+    if isinstance(error, MemoryError) or OUT_OF_MEMORY.search(text):
+        remedy = "use a smaller --set batch_size, or a device with more memory"
+        return {"code": int(ExitCode.OUT_OF_MEMORY), "message": first, "remedy": remedy, "secondary": False}
+    if isinstance(error, OSError) and error.errno == 28:
+        remedy = "free space there, or set TMPDIR to a folder with room"
+        return {"code": int(ExitCode.RANK_FAILED), "message": first, "remedy": remedy, "secondary": False}
+    secondary = isinstance(error, RuntimeError) and PEER_LOST.search(text) is not None
+    message = "%s: %s" % (type(error).__name__, first)
+    if secondary:
+        message = "the connection to another rank broke: %s" % first
+    remedy = "see the log above for the traceback of the rank that failed first"
+    return {"code": int(ExitCode.RANK_FAILED), "message": message, "remedy": remedy, "secondary": secondary}
+
+
+def main(folder: str) -> int:
+    """Run the rank that the launcher's environment names."""
+    started = now()
+    processes.die_with_parent()
+    rank = int(os.environ["RANK"])
+    spool = RankSpool(folder, rank)
+    spool.phase("init")
+    with open(os.path.join(folder, "plan.json"), encoding="utf-8") as file:
+        plan = json.load(file)
+    try:
+        run(plan, spool, started)
+    except BaseException as error:  # the edge of this process: whatever ends it must be in the record
+        traceback.print_exc()
+        spool.fact("failure", **classify(error))
+        # Not sys.exit: destructors of a broken process group can wait for peers that are gone.
+        sys.stderr.flush()
+        os._exit(1)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

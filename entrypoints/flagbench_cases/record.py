@@ -1,0 +1,321 @@
+"""Assembles the record of a run from what its ranks left behind, complete or not."""
+
+import datetime
+import json
+import math
+import os
+import re
+import uuid
+from typing import Any, Dict, List, NamedTuple, Optional
+
+from flagbench_cases import __version__, metrics, stats, system
+from flagbench_cases.config import stop_rule
+from flagbench_cases.processes import describe_exit
+from flagbench_cases.spool import SpoolReader, Step
+
+CURVE_POINTS = 200
+STEP_POINTS = 2000
+
+
+class Outcome(NamedTuple):
+    """How the run ended, in the terms of a record's `status`."""
+
+    state: str
+    phase: str
+    reason: Optional[str]
+    remedy: Optional[str]
+    exit_code: int
+
+    def as_dict(self) -> Dict[str, Any]:
+        """The `status` of the record."""
+        return dict(self._asdict())
+
+
+OK = Outcome("ok", "done", None, None, 0)
+
+
+class Request(NamedTuple):
+    """What was asked for, as far as it could be resolved."""
+
+    argv: List[str]
+    case: str
+    stack: Dict[str, Any]
+    run_id: str
+    preset: str
+    division: str
+    nodes: int
+    gpus: int
+    config: Optional[Dict[str, Any]]
+    config_digest: Optional[str]
+    formula: Optional[str]
+    unit: str
+
+
+class Evidence(NamedTuple):
+    """What the ranks left: steps and facts by rank, and how the processes of this node ended."""
+
+    steps: Dict[int, List[Step]]
+    facts: List[Dict[str, Any]]
+    exits: Dict[int, Optional[int]]
+    telemetry: Optional[Dict[str, Any]]
+    telemetry_reason: Optional[str]
+
+    def of(self, kind: str) -> List[Dict[str, Any]]:
+        """All facts of a kind, in rank order."""
+        return [fact for fact in self.facts if fact["kind"] == kind]
+
+    def first(self, kind: str) -> Dict[str, Any]:
+        """The first fact of a kind without its envelope, or an empty one."""
+        found = self.of(kind)
+        return {k: v for k, v in found[0].items() if k not in ("kind", "rank", "time")} if found else {}
+
+
+NOTHING = Evidence({}, [], {}, None, "the run ended before the sampler began")
+
+
+def read_spool(folder: str, world: int) -> Evidence:
+    """Everything in the spool."""
+    steps, facts = {}, []  # type: Dict[int, List[Step]], List[Dict[str, Any]]
+    for rank in range(world):
+        reader = SpoolReader(folder, rank)
+        found = reader.facts()
+        if found:
+            steps[rank] = reader.steps()
+            facts.extend(found)
+    return Evidence(steps, facts, {}, None, None)
+
+
+def slug(text: str) -> str:
+    """A name that a record may carry, whatever was typed."""
+    return re.sub(r"[^a-z0-9.-]+", "-", text.lower()).strip("-.")[:64] or "unknown"
+
+
+def new_record_id(request: Request, created: datetime.datetime) -> str:
+    """Sortable by time, readable, unique."""
+    parts = (created.strftime("%Y%m%dT%H%M%SZ"), slug(request.case), slug(request.stack["name"]))
+    return "%s-%s-%s-%dx%d-%s" % (parts + (request.nodes, request.gpus, uuid.uuid4().hex[:8]))
+
+
+def assemble(request: Request, evidence: Evidence, outcome: Outcome) -> Dict[str, Any]:
+    """The record, `record/v1`."""
+    created = datetime.datetime.now(datetime.timezone.utc).replace(microsecond=0)
+    world = request.nodes * request.gpus
+    count = metrics.complete_steps(evidence.steps, world)
+    software = _software(evidence)
+    machine = system.machine()
+    devices = [fact["device"] for fact in evidence.of("rank") if fact["node"] == 0]
+    record = {
+        "schema": "record/v1",
+        "record_id": new_record_id(request, created),
+        "run_id": request.run_id,
+        "created_at": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "flagbench": {"version": __version__, "commit": os.environ.get("FLAGBENCH_COMMIT")},
+        "case": slug(request.case),
+        "stack": request.stack["name"],
+        "preset": request.preset,
+        "division": request.division,
+        "argv": request.argv,
+        "config": request.config,
+        "config_digest": request.config_digest,
+        "conditions": conditions(request, evidence, devices, software, machine["driver"]),
+        "system": dict(machine, nodes=request.nodes, devices_per_node=request.gpus, devices=devices),
+        "software": software,
+        "timing": {},
+        "metrics": [],
+        "window": None,
+        "flops": None,
+        "work": None,
+        "quality": None,
+        "telemetry": evidence.telemetry,
+        "telemetry_reason": evidence.telemetry_reason,
+        "ranks": [rank_entry(fact, evidence) for fact in evidence.of("rank")],
+        "status": outcome.as_dict(),
+    }  # type: Dict[str, Any]
+    if request.config is not None and count:
+        _measured(record, request, evidence, count)
+    return record
+
+
+def _software(evidence: Evidence) -> Dict[str, Any]:
+    """Versions as the ranks saw them; of the parent alone where no rank came up."""
+    found = evidence.first("software")
+    if not found:
+        return {"python": system.python_version(), "torch": None, "cuda": None, "packages": {}, "precision": None}
+    return dict(found, precision=evidence.first("precision") or None)
+
+
+def accelerator(stack: Dict[str, Any], name: Optional[str]) -> Optional[Dict[str, Any]]:
+    """The stack's entry for a device name as the driver reports it."""
+    return next((a for a in stack["accelerators"] if name and a["match"] in name), None)
+
+
+def conditions(
+    request: Request,
+    evidence: Evidence,
+    devices: List[Dict[str, Any]],
+    software: Dict[str, Any],
+    driver: Optional[str],
+) -> Dict[str, Any]:
+    """The flat facts that a claim's conditions are compared with; null where a fact is not known."""
+    if request.config is None:
+        return {}
+    names = sorted({device["name"] for device in devices})
+    known = accelerator(request.stack, names[0]) if len(names) == 1 else None
+    found = {
+        "device_model": known["name"] if known else (" + ".join(names) or None),
+        "devices": request.nodes * request.gpus,
+        "nodes": request.nodes,
+        "division": request.division,
+        "precision": (software.get("precision") or {}).get("executed"),
+        "seed": request.config["seed"],
+        "stop_rule": stop_rule(request.config),
+        "torch": software["torch"],
+        "cuda": software.get("cuda"),
+        "driver": driver,
+    }
+    found.update(evidence.first("workload").get("conditions", {}))
+    return found
+
+
+def rank_entry(fact: Dict[str, Any], evidence: Evidence) -> Dict[str, Any]:
+    """One rank: what it did by itself and how long it waited for the others."""
+    rank = fact["rank"]
+    steps = evidence.steps.get(rank, [])
+
+    def middle(values: List[float]) -> Optional[float]:
+        finite = [v for v in values if math.isfinite(v)]
+        return stats.median(finite) if finite else None
+
+    return {
+        "rank": rank,
+        "node": fact["node"],
+        "local_rank": fact["local_rank"],
+        "pid": fact["pid"],
+        "host": fact["host"],
+        "steps": len(steps),
+        "step_median": middle([s.device for s in steps]),
+        "first_collective_median": middle([s.first_collective for s in steps]),
+        "collective_wait_median": middle([s.collective_wait for s in steps]),
+        "data_wait_total": sum(s.data_wait for s in steps),
+        "exit": describe_exit(evidence.exits.get(rank)),
+    }
+
+
+def _measured(record: Dict[str, Any], request: Request, evidence: Evidence, count: int) -> None:
+    """Fill in everything that the steps tell; a run that broke off has what it got to."""
+    config = request.config or {}
+    train = config["train"]
+    ranks, evaluations = evidence.steps, [e for e in evidence.of("evaluation") if e["rank"] == 0]
+    timing, whole = evidence.first("timing"), train["window_steps"] is None
+    finished = record["status"]["state"] == "ok"
+    curve = metrics.losses(ranks, count)
+    found = []  # type: List[Dict[str, Any]]
+    steady = metrics.window(ranks, train["warmup_steps"], count)
+    kind = request.stack["device"]["kind"]
+    if steady is not None:
+        train_seconds = timing.get("train") if whole and finished else None
+        found += metrics.throughput(ranks, steady, count, request.unit, train_seconds)
+        found += _flops(record, request, evidence, steady)
+        record["window"] = _window(steady)
+    if whole and finished and timing:
+        found.append(metrics.metric("e2e_time", timing["e2e"], "s", n=1, note="imports left out, as published"))
+    found += metrics.memory(evidence.of("memory"), kind)
+    found += metrics.accuracy(evaluations)
+    found += metrics.final_loss(curve)
+    record["metrics"] = found
+    record["work"] = metrics.work(ranks, count, request.unit)
+    record["timing"] = _timing(timing, ranks, train["warmup_steps"], count)
+    converged = timing.get("converged")
+    record["quality"] = {
+        "loss_curve": [[int(i), curve[int(i)]] for i in stats.thin(range(count), CURVE_POINTS) if math.isfinite(curve[int(i)])],
+        "evaluations": [{k: v for k, v in e.items() if k not in ("kind", "rank", "time")} for e in evaluations],
+        "converged": converged,
+        "data": evidence.first("workload").get("data"),
+        "parameters": evidence.first("workload").get("parameters"),
+        "checks": checks(config, evidence, curve, finished),
+    }
+
+
+def _window(steady: metrics.Window) -> Dict[str, Any]:
+    change = stats.drift(steady.seconds)
+    return {
+        "first_step": steady.first,
+        "steps": len(steady.seconds),
+        "samples": int(sum(steady.samples)),
+        "seconds": math.fsum(steady.seconds),
+        "step_seconds": stats.thin(steady.seconds, STEP_POINTS),
+        "drift": change,
+        "steady": None if change is None else abs(change) <= 0.02,
+    }
+
+
+def _flops(
+    record: Dict[str, Any], request: Request, evidence: Evidence, steady: metrics.Window
+) -> List[Dict[str, Any]]:
+    """The `flops` section, and the metrics that follow from it."""
+    config = request.config or {}
+    name = record["conditions"].get("device_model")
+    precision = record["conditions"].get("precision") or config["precision"]
+    known = accelerator(request.stack, name)
+    peak = known["peaks"].get(precision) if known else None
+    ceilings = evidence.of("ceiling")
+    ceiling = min(ceilings, key=lambda c: c["flops"]) if ceilings else None
+    record["flops"] = {
+        "formula": request.formula,
+        "executed": steady.flops_executed,
+        "useful": steady.flops_useful,
+        "peak": dict(peak, precision=precision) if peak else None,
+        "peak_reason": None if peak else "the stack %s gives no %s peak for %s" % (request.stack["name"], precision, name),
+        "measured_ceiling": {k: ceiling[k] for k in ("flops", "precision", "method")} if ceiling else None,
+    }
+    devices = request.nodes * request.gpus
+    return metrics.utilisation(
+        steady, devices, peak["flops"] if peak else None, ceiling["flops"] if ceiling else None
+    )
+
+
+def _timing(timing: Dict[str, Any], ranks: Dict[int, List[Step]], warmup: int, count: int) -> Dict[str, float]:
+    """Seconds of rank 0, phase by phase."""
+    steps = ranks[min(ranks)][:count]
+    found = {key: timing[key] for key in ("init", "train", "eval", "e2e") if key in timing}
+    found["warmup"] = sum(s.data_wait + s.to_device + s.host for s in steps[:warmup])
+    found["data_wait"] = sum(s.data_wait for s in steps)
+    found["step"] = sum(s.device for s in steps)
+    return found
+
+
+def checks(config: Dict[str, Any], evidence: Evidence, curve: List[float], finished: bool) -> List[Dict[str, Any]]:
+    """What must hold for the numbers to mean anything."""
+    found = []  # type: List[Dict[str, Any]]
+
+    def check(name: str, ok: bool, detail: str) -> None:
+        found.append({"name": name, "ok": bool(ok), "detail": detail})
+
+    proofs = evidence.of("precision")
+    executed = sorted({proof["executed"] for proof in proofs})
+    error = max((proof["relative_error"] for proof in proofs), default=float("nan"))
+    check(
+        "precision",
+        executed == [config["precision"]],
+        "asked for %s; a matrix product ran in %s, relative error %.1e" % (config["precision"], "/".join(executed), error),
+    )
+    bad = next((i for i, loss in enumerate(curve) if not math.isfinite(loss)), None)
+    check("loss_finite", bad is None, "all of %d steps" % len(curve) if bad is None else "not finite at step %d" % bad)
+    sums = [fact["parameters"] for fact in evidence.of("memory")]
+    if len(sums) > 1:
+        spread = max(sums) - min(sums)
+        check("ranks_in_step", spread <= 1e-6 * max(1.0, abs(sums[0])), "parameter checksums differ by %.1e" % spread)
+    window_steps = config["train"]["window_steps"]
+    if finished and window_steps is not None:
+        wanted = window_steps + config["train"]["warmup_steps"]
+        check("window", len(curve) == wanted, "%d of %d steps" % (len(curve), wanted))
+    if finished and window_steps is None and config["data"]["source"] != "synthetic" and len(curve) >= 50:
+        tenth = len(curve) // 10
+        early, late = sum(curve[:tenth]) / tenth, sum(curve[-tenth:]) / tenth
+        check("learned", late < early, "mean loss of the first tenth %.4f, of the last %.4f" % (early, late))
+    return found
+
+
+def to_line(record: Dict[str, Any]) -> str:
+    """The record as one line of strict JSON."""
+    return json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

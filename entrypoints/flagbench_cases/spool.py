@@ -1,0 +1,196 @@
+"""What a rank leaves behind step by step: a memory-mapped file that survives the rank's death.
+
+One file of fixed-size slots a rank (`rank-00003.steps`) and one of facts, a JSON line each
+(`rank-00003.facts`). The parent reads both at any time; the header doubles as the heartbeat.
+"""
+
+import json
+import mmap
+import os
+import struct
+import time
+from typing import Any, Dict, List, NamedTuple, Optional
+
+MAGIC = b"FBSPOOL1"
+PHASES = ("launch", "init", "data", "warmup", "train", "eval", "report", "done")
+HEADER = struct.Struct("<8sQQQQQd")  # magic, capacity, steps, phase, done, total, last loss
+_PROGRESS = struct.Struct("<QQQ")  # phase, done, total
+_PROGRESS_AT = 24
+_COUNT = struct.Struct("<Q")
+_CAPACITY_AT = 8
+_COUNT_AT = 16
+_LOSS = struct.Struct("<d")
+_LOSS_AT = 48
+_BEAT_AT = 56
+HEADER_SIZE = 64
+
+
+class Step(NamedTuple):
+    """What one rank measured of one step. Seconds; NaN where a device has not answered yet or does not say."""
+
+    data_wait: float  # from the end of the last step's bookkeeping until the batch is there
+    to_device: float  # host time of handing the batch to the device
+    host: float  # the publisher's clock: host time of the step itself
+    device: float  # device time of the step
+    first_collective: float  # from step start to the first gradient handed to a collective
+    collective_wait: float  # from the last gradient handed over to the end of the backward pass
+    loss: float
+    samples: float  # examples of this rank's batch
+    published_samples: float  # the same as the publisher counts them
+    tokens: float  # tokens executed, padding included
+    tokens_useful: float
+    flops_executed: float  # model FLOPs, padding included, nothing recomputed
+    flops_useful: float  # the same without padding
+
+
+SLOT = struct.Struct("<%dd" % len(Step._fields))
+_TIMES = struct.Struct("<3d")
+_TIMES_AT = 3 * 8  # device, first_collective, collective_wait
+
+
+def path_of(folder: str, rank: int, kind: str) -> str:
+    """The file of a rank: kind is `steps` or `facts`."""
+    return os.path.join(folder, "rank-%05d.%s" % (rank, kind))
+
+
+class RankSpool:
+    """The writing end, one per rank."""
+
+    def __init__(self, folder: str, rank: int) -> None:
+        self.folder = folder
+        self.rank = rank
+        self.capacity = 0
+        self._beats = 0
+        self._steps = 0
+        self._facts = open(path_of(folder, rank, "facts"), "a", encoding="utf-8")
+        self._file = open(path_of(folder, rank, "steps"), "w+b")
+        self._map = self._reserved(HEADER_SIZE)
+        HEADER.pack_into(self._map, 0, MAGIC, 0, 0, 0, 0, 0, float("nan"))
+
+    def _reserved(self, size: int) -> mmap.mmap:
+        """The file at `size` bytes, mapped. Its blocks are taken now: a full disk must be an error here, not a
+        SIGBUS in the middle of a step."""
+        os.posix_fallocate(self._file.fileno(), 0, size)
+        return mmap.mmap(self._file.fileno(), size)
+
+    def reserve(self, capacity: int) -> None:
+        """Make room for `capacity` steps. Raises OSError (ENOSPC) where the disk has none."""
+        self._map.close()
+        self._map = self._reserved(HEADER_SIZE + capacity * SLOT.size)
+        self.capacity = capacity
+        _COUNT.pack_into(self._map, _CAPACITY_AT, capacity)
+
+    def phase(self, name: str, total: int = 0) -> None:
+        """Enter a phase of `total` units of progress."""
+        _PROGRESS.pack_into(self._map, _PROGRESS_AT, PHASES.index(name), 0, total)
+        self.beat()
+        self.fact("phase", name=name)
+
+    def progress(self, done: int, total: int) -> None:
+        """Progress within the phase."""
+        struct.pack_into("<QQ", self._map, _PROGRESS_AT + 8, done, total)
+        self.beat()
+
+    def beat(self) -> None:
+        """Say that this rank is alive and moving."""
+        self._beats += 1
+        _COUNT.pack_into(self._map, _BEAT_AT, self._beats)
+
+    def step(self, step: Step) -> None:
+        """Append one step; its device times may follow through `device_times`."""
+        if self._steps >= self.capacity:
+            raise IndexError("the spool holds %d steps" % self.capacity)
+        SLOT.pack_into(self._map, HEADER_SIZE + self._steps * SLOT.size, *step)
+        self._steps += 1
+        _COUNT.pack_into(self._map, _COUNT_AT, self._steps)
+        _COUNT.pack_into(self._map, _PROGRESS_AT + 8, self._steps)
+        _LOSS.pack_into(self._map, _LOSS_AT, step.loss)
+        self.beat()
+
+    def device_times(self, index: int, device: float, first_collective: float, collective_wait: float) -> None:
+        """Fill in what the device answered for step `index`."""
+        offset = HEADER_SIZE + index * SLOT.size + _TIMES_AT
+        _TIMES.pack_into(self._map, offset, device, first_collective, collective_wait)
+
+    def fact(self, kind: str, **values: Any) -> None:
+        """Append one fact, a JSON line."""
+        line = json.dumps({"kind": kind, "rank": self.rank, "time": time.time(), **values}, sort_keys=True)
+        self._facts.write(line + "\n")
+        self._facts.flush()
+
+    def files(self) -> Dict[str, bytes]:
+        """Both files as bytes, for a rank of another node to send to node 0."""
+        self._map.flush()
+        return {kind: _read(path_of(self.folder, self.rank, kind)) for kind in ("steps", "facts")}
+
+
+def receive(folder: str, rank: int, files: Dict[str, bytes]) -> None:
+    """Put the files of another node's rank into this node's spool."""
+    for kind, content in files.items():
+        with open(path_of(folder, rank, kind), "wb") as file:
+            file.write(content)
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+class Progress(NamedTuple):
+    """A rank's heartbeat: `beat` changes whenever it moves."""
+
+    phase: str
+    done: int
+    total: int
+    steps: int
+    loss: float
+    beat: int
+
+
+class SpoolReader:
+    """The reading end of one rank; every file may be missing, empty or half written."""
+
+    def __init__(self, folder: str, rank: int) -> None:
+        self.rank = rank
+        self._steps = path_of(folder, rank, "steps")
+        self._facts = path_of(folder, rank, "facts")
+
+    def progress(self) -> Optional[Progress]:
+        """The heartbeat, or None before the rank has begun."""
+        try:
+            with open(self._steps, "rb") as file:
+                header = file.read(HEADER_SIZE)
+        except OSError:
+            return None
+        if len(header) < HEADER_SIZE or not header.startswith(MAGIC):
+            return None
+        _, _, steps, phase, done, total, loss = HEADER.unpack_from(header)
+        beat = _COUNT.unpack_from(header, _BEAT_AT)[0]
+        return Progress(PHASES[min(phase, len(PHASES) - 1)], done, total, steps, loss, beat)
+
+    def steps(self) -> List[Step]:
+        """The steps written so far."""
+        try:
+            content = _read(self._steps)
+        except OSError:
+            return []
+        if len(content) < HEADER_SIZE or not content.startswith(MAGIC):
+            return []
+        count = _COUNT.unpack_from(content, _COUNT_AT)[0]
+        whole = content[HEADER_SIZE : HEADER_SIZE + count * SLOT.size]
+        whole = whole[: len(whole) - len(whole) % SLOT.size]
+        return [Step(*values) for values in SLOT.iter_unpack(whole)]
+
+    def facts(self) -> List[Dict[str, Any]]:
+        """The facts written so far; a torn last line is passed over."""
+        try:
+            lines = _read(self._facts).split(b"\n")
+        except OSError:
+            return []
+        facts = []
+        for line in lines:
+            try:
+                facts.append(json.loads(line.decode("utf-8")))
+            except ValueError:
+                continue
+        return facts

@@ -1,0 +1,69 @@
+"""Statistics of step times: median, spread, and the interval of a rate by block bootstrap. Standard library only."""
+
+import math
+import random
+from typing import List, Optional, Sequence, Tuple
+
+RESAMPLES = 1000
+MIN_STEPS = 20
+
+
+def median(values: Sequence[float]) -> float:
+    """The middle value; the mean of the middle two."""
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+def stdev(values: Sequence[float]) -> float:
+    """Sample standard deviation (n - 1); 0 for one value."""
+    if len(values) < 2:
+        return 0.0
+    mean = math.fsum(values) / len(values)
+    return math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
+
+
+def drift(values: Sequence[float]) -> Optional[float]:
+    """Median of the second half over that of the first, less 1; None under 20 values."""
+    if len(values) < MIN_STEPS:
+        return None
+    half = len(values) // 2
+    return median(values[half:]) / median(values[:half]) - 1
+
+
+def rate_interval(amounts: Sequence[float], seconds: Sequence[float]) -> Optional[Tuple[float, float]]:
+    """95 % percentile interval of sum(amounts) / sum(seconds) by moving-block bootstrap; None under 20 steps.
+
+    Steps are autocorrelated, so blocks of about the square root of n of them are drawn, not single steps
+    (Kuensch 1989, The jackknife and the bootstrap for general stationary observations). Blocks wrap around, so
+    that every step is drawn equally often (Politis and Romano 1992). The draw is seeded: one input, one interval.
+    """
+    n = len(seconds)
+    if n < MIN_STEPS:
+        return None
+    block = max(2, math.isqrt(n))
+    sums_a, sums_t = _wrapped_sums(amounts, block), _wrapped_sums(seconds, block)
+    generator = random.Random(n)
+    rates = []
+    for _ in range(RESAMPLES):
+        starts = [int(generator.random() * n) for _ in range(-(-n // block))]
+        rates.append(sum(sums_a[s] for s in starts) / sum(sums_t[s] for s in starts))
+    rates.sort()
+    return rates[int(0.025 * RESAMPLES)], rates[int(0.975 * RESAMPLES) - 1]
+
+
+def _wrapped_sums(values: Sequence[float], block: int) -> List[float]:
+    """Sum of each block of `block` values starting at i, wrapping around."""
+    total, sums = [0.0], []  # type: List[float], List[float]
+    for value in list(values) + list(values[: block - 1]):
+        total.append(total[-1] + value)
+    for start in range(len(values)):
+        sums.append(total[start + block] - total[start])
+    return sums
+
+
+def thin(values: Sequence[float], most: int) -> List[float]:
+    """At most `most` of the values, evenly spaced, the order kept."""
+    if len(values) <= most:
+        return list(values)
+    return [values[int(i * len(values) / most)] for i in range(most)]

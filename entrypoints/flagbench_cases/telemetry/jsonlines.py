@@ -1,0 +1,61 @@
+"""A file of JSON lines that survives a full disk and a killed writer."""
+
+import json
+import os
+from types import TracebackType
+from typing import Any, Dict, Iterable, Iterator, Optional, Type
+
+
+class JsonLinesWriter:
+    """Appends whole lines to `path`, each in the file when `append` returns. The only writer of its file."""
+
+    def __init__(self, path: str) -> None:
+        """Create or continue the file; OSError where that cannot be done."""
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        size = os.fstat(self._fd).st_size
+        # A writer killed in mid-line left a torn one: closed off, so that it does not swallow our first.
+        self._torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
+
+    def append(self, lines: Iterable[Dict[str, Any]]) -> bool:
+        """Write the lines at once; False when not all fitted: the file then ends with the last whole one."""
+        payload = b"".join(
+            json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n" for line in lines
+        )
+        if self._torn:
+            payload = b"\n" + payload
+        base = os.fstat(self._fd).st_size
+        written = 0
+        try:
+            while written < len(payload):
+                written += os.write(self._fd, payload[written:])
+        except OSError:
+            os.ftruncate(self._fd, base + payload.rfind(b"\n", 0, written) + 1)
+            return False
+        self._torn = False
+        return True
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def __enter__(self) -> "JsonLinesWriter":
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        self.close()
+
+
+def read_lines(path: str) -> Iterator[Dict[str, Any]]:
+    """The objects of a file, one a line; torn and foreign lines are passed over. OSError where unreadable."""
+    with open(path, "rb") as file:
+        for line in file:
+            try:
+                value = json.loads(line.decode("utf-8"))
+            except ValueError:
+                continue
+            if isinstance(value, dict):
+                yield value

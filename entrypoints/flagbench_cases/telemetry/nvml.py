@@ -1,0 +1,265 @@
+"""The monitor of NVIDIA devices: NVML through nvidia-ml-py, from driver R470 on.
+
+Power is as `nvmlDeviceGetPowerUsage` gives it: the mean of the last second, on GA100 and older an instant.
+Used memory is that of MemoryInfo v2 where the driver has it (without what the driver reserves), else of v1
+(NVML API reference).
+"""
+
+import os
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+from flagbench_cases.telemetry.monitor import Monitor, MonitorUnavailable, Reading
+from flagbench_cases.telemetry.visible import visible_devices
+
+try:
+    import pynvml
+except ImportError:  # the sampler then says so in its file, and goes on with the processors
+    pynvml = None
+
+# Bits of nvmlClocksEventReasons (nvml.h), whose old name is nvmlClocksThrottleReasons.
+_REASONS = (
+    (0x001, "gpu_idle"),
+    (0x002, "applications_clocks_setting"),
+    (0x004, "sw_power_cap"),
+    (0x008, "hw_slowdown"),
+    (0x010, "sync_boost"),
+    (0x020, "sw_thermal_slowdown"),
+    (0x040, "hw_thermal_slowdown"),
+    (0x080, "hw_power_brake_slowdown"),
+    (0x100, "display_clock_setting"),
+)
+
+# Errors that say "this value, never": the driver or device lacks the call, or will not answer it. In the
+# order of nvml.h: INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND,
+# ARGUMENT_VERSION_MISMATCH, DEPRECATED, UNKNOWN; by number, since older bindings do not name them all.
+_REFUSALS = frozenset((2, 3, 4, 13, 25, 26, 999))
+
+_Read = Callable[[Any], Any]
+
+
+def create(devices: Optional[Sequence[int]] = None) -> Monitor:
+    """The monitor of the run's `devices`, numbered as CUDA_VISIBLE_DEVICES shows them (None: all shown)."""
+    return NvmlMonitor(devices)
+
+
+def throttle_reasons(mask: int) -> List[str]:
+    """Names of the reasons in a bit mask; a bit newer than this table keeps its number."""
+    names = [name for bit, name in _REASONS if mask & bit]
+    rest = mask & ~sum(bit for bit, _ in _REASONS)
+    return names + ["reason_0x%x" % (1 << n) for n in range(rest.bit_length()) if rest >> n & 1]
+
+
+class _Field:
+    """One value of one device, read by the first call that its driver knows; a refused call is dropped."""
+
+    def __init__(self, name: str, *reads: _Read) -> None:
+        self.name = name
+        self._reads = list(reads)
+
+    def read(self, handle: Any) -> Optional[Any]:
+        """The value, or None where the driver gives none; NVMLError when the device itself is in trouble."""
+        while self._reads:
+            try:
+                return self._reads[0](handle)
+            except pynvml.NVMLError as error:
+                if error.value not in _REFUSALS:
+                    raise
+                del self._reads[0]
+        return None
+
+
+class _Device:
+    """One device of the run: its handle and the fields that are sampled."""
+
+    def __init__(self, index: int, handle: Any) -> None:
+        self.index = index
+        self.handle = handle
+        self.sampled = _sampled_fields()
+
+    def read(self, fields: Sequence[_Field]) -> Tuple[Dict[str, Any], Optional[Dict[str, Any]]]:
+        """The values that `fields` give, and the error at which reading ended, if one did."""
+        values: Dict[str, Any] = {"index": self.index}
+        for field in fields:
+            try:
+                value = field.read(self.handle)
+            except pynvml.NVMLError as error:
+                return values, {"device": self.index, "reason": "%s: %s" % (field.name, error)}
+            if value is not None:
+                values[field.name] = value
+        return values, None
+
+
+class NvmlMonitor:
+    """Reads the run's devices. `index` is the number within the run, `nvml_index` the physical one."""
+
+    def __init__(self, devices: Optional[Sequence[int]] = None) -> None:
+        self._wanted = devices
+        self._devices: List[_Device] = []
+        self._open = False
+
+    def open(self) -> None:
+        if pynvml is None:
+            raise MonitorUnavailable("the Python package nvidia-ml-py is not installed")
+        try:
+            pynvml.nvmlInit()
+            self._open = True
+            self._devices = self._find()
+        except pynvml.NVMLError as error:
+            raise MonitorUnavailable("NVML: %s" % error) from error
+
+    def static(self) -> Dict[str, Any]:
+        static: Dict[str, Any] = {"devices": []}
+        driver = _Field("driver_version", lambda _: _text(pynvml.nvmlSystemGetDriverVersion())).read(None)
+        if driver is not None:
+            static["driver_version"] = driver
+        for device in self._devices:
+            # An error here is one that the first sample, a moment later, meets and reports.
+            static["devices"].append(device.read(_static_fields())[0])
+        return static
+
+    def sample(self) -> Reading:
+        reading = Reading([], [])
+        for device in self._devices:
+            values, error = device.read(device.sampled)
+            if len(values) > 1:
+                reading.devices.append(values)
+            if error is not None:
+                reading.errors.append(error)
+        return reading
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            try:
+                pynvml.nvmlShutdown()
+            except pynvml.NVMLError:  # the driver went away before us: nothing is left to let go
+                pass
+
+    def _find(self) -> List[_Device]:
+        uuids, names = _inventory()
+        value = os.environ.get("CUDA_VISIBLE_DEVICES")
+        shown = visible_devices(value, uuids)
+        if not shown:
+            raise MonitorUnavailable(
+                "CUDA_VISIBLE_DEVICES=%s shows none of %d devices" % (value, len(uuids))
+                if uuids
+                else "NVML shows no device"
+            )
+        if (value is None or "-" not in value) and not _same_order(names):
+            raise MonitorUnavailable(
+                "the devices of this node are of several models, which CUDA may number in another order than "
+                "NVML; set CUDA_DEVICE_ORDER=PCI_BUS_ID or give CUDA_VISIBLE_DEVICES as UUIDs"
+            )
+        wanted = range(len(shown)) if self._wanted is None else self._wanted
+        missing = [index for index in wanted if index >= len(shown)]
+        if missing:
+            raise MonitorUnavailable(
+                "device %d is not among the %d that are visible" % (missing[0], len(shown))
+            )
+        return [_Device(index, _handle(shown[index])) for index in wanted]
+
+
+def _inventory() -> Tuple[List[str], List[Optional[str]]]:
+    """UUIDs and names of all physical devices; of one that is lost, an empty UUID and no name."""
+    uuids: List[str] = []
+    names: List[Optional[str]] = []
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            uuids.append(_text(pynvml.nvmlDeviceGetUUID(handle)))
+            names.append(_text(pynvml.nvmlDeviceGetName(handle)))
+        except pynvml.NVMLError:
+            uuids[index:] = [""]
+            names.append(None)
+    return uuids, names
+
+
+def _same_order(names: Sequence[Optional[str]]) -> bool:
+    """Whether CUDA numbers devices as NVML does, by PCI bus; untold, it puts the fastest model first."""
+    return os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len(set(names) - {None}) <= 1
+
+
+def _handle(device: Any) -> Any:
+    if isinstance(device, int):
+        return pynvml.nvmlDeviceGetHandleByIndex(device)
+    return pynvml.nvmlDeviceGetHandleByUUID(device)
+
+
+def _get(function: str, *arguments: Any, of: Callable[[Any], Any] = lambda value: value) -> _Read:
+    """A read that calls `function` of the binding, and passes what it returns through `of`.
+
+    A binding older than the function counts as a driver older than it.
+    """
+
+    def read(handle: Any) -> Any:
+        call = getattr(pynvml, function, None)
+        if call is None:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+        return of(call(handle, *arguments))
+
+    return read
+
+
+def _sampled_fields() -> List[_Field]:
+    return [
+        _Field("power_w", _get("nvmlDeviceGetPowerUsage", of=_watts)),
+        _Field("temperature_c", _get("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU)),
+        _Field("sm_clock_mhz", _get("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM)),
+        _Field("mem_clock_mhz", _get("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM)),
+        _Field("util", _get("nvmlDeviceGetUtilizationRates", of=lambda rates: rates.gpu / 100)),
+        _Field("mem_used_bytes", *_memory(lambda memory: memory.used)),
+        _Field(
+            "throttle",
+            _get("nvmlDeviceGetCurrentClocksEventReasons", of=throttle_reasons),
+            _get("nvmlDeviceGetCurrentClocksThrottleReasons", of=throttle_reasons),
+        ),
+    ]
+
+
+def _static_fields() -> List[_Field]:
+    return [
+        _Field("nvml_index", _get("nvmlDeviceGetIndex")),
+        _Field("name", _get("nvmlDeviceGetName", of=_text)),
+        _Field("uuid", _get("nvmlDeviceGetUUID", of=_text)),
+        _Field("memory_total_bytes", *_memory(lambda memory: memory.total)),
+        _Field("power_limit_w", _get("nvmlDeviceGetEnforcedPowerLimit", of=_watts)),
+        # Lower than its default where a site has capped it: the first thing to ask of a slow device.
+        _Field("power_limit_default_w", _get("nvmlDeviceGetPowerManagementDefaultLimit", of=_watts)),
+        _Field("sm_clock_max_mhz", _get("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_SM)),
+        _Field("mem_clock_max_mhz", _get("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_MEM)),
+        _Field("mig", _get("nvmlDeviceGetMigMode", of=lambda modes: bool(modes[0]))),
+        _Field("ecc", _get("nvmlDeviceGetEccMode", of=lambda modes: bool(modes[0]))),
+        _Field("persistence", _get("nvmlDeviceGetPersistenceMode", of=bool)),
+        _Field("mem_used_bytes", *_memory(lambda memory: memory.used)),
+        _Field(
+            "processes",
+            # The unversioned name of current bindings means v3, and hides that a driver lacks it.
+            _get("nvmlDeviceGetComputeRunningProcesses_v3", of=_processes),
+            _get("nvmlDeviceGetComputeRunningProcesses_v2", of=_processes),
+        ),
+    ]
+
+
+def _memory(of: Callable[[Any], Any]) -> Tuple[_Read, _Read]:
+    version_2 = getattr(pynvml, "nvmlMemory_v2", 0x02000028)
+    return _get("nvmlDeviceGetMemoryInfo", version_2, of=of), _get("nvmlDeviceGetMemoryInfo", of=of)
+
+
+def _processes(processes: Sequence[Any]) -> List[Dict[str, int]]:
+    """Compute processes on a device; the memory of one that the driver will not tell is left out."""
+    found = []
+    for process in processes:
+        entry = {"pid": int(process.pid)}
+        if process.usedGpuMemory is not None:
+            entry["mem_used_bytes"] = int(process.usedGpuMemory)
+        found.append(entry)
+    return found
+
+
+def _watts(milliwatts: int) -> float:
+    return milliwatts / 1000
+
+
+def _text(value: Any) -> str:
+    """Old versions of nvidia-ml-py return bytes."""
+    return value.decode() if isinstance(value, bytes) else value

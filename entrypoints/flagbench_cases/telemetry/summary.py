@@ -1,0 +1,182 @@
+"""A sampler's file as the record's `telemetry`: means, maxima, energy and seconds per throttle reason."""
+
+import math
+from itertools import islice
+from statistics import median
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+
+from flagbench_cases.telemetry.jsonlines import read_lines
+
+# Samples further apart than this many intervals have a hole between them, about which nothing is said.
+_HOLE = 3.0
+
+_Window = Tuple[float, float]
+_Series = List[Tuple[float, Any]]
+
+
+def summarise(path: str, window: Optional[_Window] = None) -> Optional[Dict[str, Any]]:
+    """Summary of the samples within `window` (unix seconds, ends included; None: all); None without a file.
+
+    Keys as in the record: `samples`, `interval_s` (median), `cpu`, `devices`, `errors`, and `unavailable`
+    where the devices could not be monitored. Powers in W, `energy_j` in J over the `energy_seconds` of the
+    window that the samples cover, temperatures in degrees Celsius, clocks in MHz, memory in bytes,
+    utilisation as a fraction. What was not measured is absent. A file may be empty or end in a torn line; of
+    several runs in it the last counts.
+    """
+    try:
+        start, lines = _last_run(path)
+    except FileNotFoundError:
+        return None
+    span = window or (-math.inf, math.inf)
+    samples = [line for line in lines if line["kind"] == "sample"]
+    inside = [sample for sample in samples if _within(sample["t"], span)]
+    summary: Dict[str, Any] = {
+        "samples": len(inside),
+        "cpu": _cpu([sample.get("cpu", {}) for sample in inside]),
+        "devices": _devices(start, samples, span),
+        "errors": sum(line["kind"] == "error" and _within(line["t"], span) for line in lines),
+    }
+    spacing = _spacing(inside)
+    if spacing is not None:
+        summary["interval_s"] = round(spacing, 3)
+    if "unavailable" in start:
+        summary["unavailable"] = start["unavailable"]
+    return summary
+
+
+def read_start(path: str) -> Optional[Dict[str, Any]]:
+    """The start line: driver, names, limits and occupants before the run; None where there is none."""
+    try:
+        return _last_run(path)[0] or None
+    except FileNotFoundError:
+        return None
+
+
+def _last_run(path: str) -> Tuple[Dict[str, Any], List[Dict[str, Any]]]:
+    """The last start line ({} where there is none) and the samples and errors after it."""
+    start: Dict[str, Any] = {}
+    lines: List[Dict[str, Any]] = []
+    for line in read_lines(path):
+        if line.get("kind") == "start":
+            start, lines = line, []
+        elif line.get("kind") in ("sample", "error") and isinstance(line.get("t"), (int, float)):
+            lines.append(line)
+    return start, lines
+
+
+def _cpu(samples: Sequence[Dict[str, Any]]) -> Dict[str, Any]:
+    util = [sample["util"] for sample in samples if "util" in sample]
+    used = [sample["mem_used_bytes"] for sample in samples if "mem_used_bytes" in sample]
+    rss = [sample["rss_bytes"] for sample in samples if "rss_bytes" in sample]
+    return _present(
+        util_mean=_mean(util),
+        mem_used_max_bytes=max(used, default=None),
+        rss_max_bytes=max(rss, default=None),
+    )
+
+
+def _devices(start: Dict[str, Any], samples: Sequence[Dict[str, Any]], span: _Window) -> List[Dict[str, Any]]:
+    series: Dict[int, _Series] = {}
+    for sample in samples:
+        for device in sample.get("devices", []):
+            series.setdefault(device["index"], []).append((sample["t"], device))
+    static = {device["index"]: device for device in start.get("devices", [])}
+    interval = max(start.get("interval_s", 1.0), _spacing(samples) or 0.0)
+    run_pids = set(start.get("run_pids", []))
+    return [
+        _device(index, static.get(index, {}), series.get(index, []), span, interval, run_pids)
+        for index in sorted(set(static) | set(series))
+    ]
+
+
+def _device(
+    index: int, static: Dict[str, Any], series: _Series, span: _Window, interval: float, run_pids: Any
+) -> Dict[str, Any]:
+    def inside(key: str) -> List[float]:
+        return [device[key] for t, device in series if key in device and _within(t, span)]
+
+    power, clock = inside("power_w"), inside("sm_clock_mhz")
+    energy = _energy([(t, device.get("power_w")) for t, device in series], span, _HOLE * interval)
+    foreign = None
+    if "processes" in static:
+        foreign = sum(process["pid"] not in run_pids for process in static["processes"])
+    return _present(
+        index=index,
+        name=static.get("name"),
+        power_mean_w=_mean(power),
+        power_max_w=max(power, default=None),
+        energy_j=energy and round(energy[0], 3),
+        energy_seconds=energy and round(energy[1], 3),
+        temperature_max_c=max(inside("temperature_c"), default=None),
+        sm_clock_mean_mhz=_mean(clock),
+        sm_clock_min_mhz=min(clock, default=None),
+        util_mean=_mean(inside("util")),
+        mem_used_max_bytes=max(inside("mem_used_bytes"), default=None),
+        mem_used_before_bytes=static.get("mem_used_bytes"),
+        foreign_processes=foreign,
+        throttle_seconds=_throttle_seconds(
+            [(t, device.get("throttle")) for t, device in series], span, interval
+        ),
+    )
+
+
+def _energy(series: _Series, span: _Window, longest: float) -> Optional[Tuple[float, float]]:
+    """Joules by the trapezoid rule, and the seconds they cover.
+
+    Power runs straight between two samples, also across the window's ends. A pair that is more than `longest`
+    seconds apart, lacks a value or runs backwards (a clock that was set) covers nothing.
+    """
+    joules = seconds = 0.0
+    for (t0, p0), (t1, p1) in _pairs(series):
+        if p0 is None or p1 is None or not 0 < t1 - t0 <= longest:
+            continue
+        low, high = max(t0, span[0]), min(t1, span[1])
+        if high > low:
+            slope = (p1 - p0) / (t1 - t0)
+            joules += (high - low) * (p0 + slope * ((low + high) / 2 - t0))
+            seconds += high - low
+    return (joules, seconds) if seconds > 0 else None
+
+
+def _throttle_seconds(series: _Series, span: _Window, interval: float) -> Optional[Dict[str, float]]:
+    """Seconds of the window in which each reason was in force; None where reasons were never read.
+
+    A sample stands for the time to the next one, or for one interval where that is missing or lies behind a
+    hole.
+    """
+    held: Dict[str, float] = {}
+    measured = False
+    following = [t for t, _ in series[1:]] + [math.inf]
+    for (t, reasons), after in zip(series, following):
+        if reasons is None:
+            continue
+        until = after if 0 < after - t <= _HOLE * interval else t + interval
+        seconds = min(until, span[1]) - max(t, span[0])
+        if seconds > 0:
+            measured = True
+            for reason in reasons:
+                held[reason] = held.get(reason, 0.0) + seconds
+    return {reason: round(seconds, 3) for reason, seconds in sorted(held.items())} if measured else None
+
+
+def _spacing(samples: Sequence[Dict[str, Any]]) -> Optional[float]:
+    """Median seconds between samples; None below two."""
+    times = [sample["t"] for sample in samples]
+    return median(after - before for before, after in _pairs(times)) if len(times) > 1 else None
+
+
+def _pairs(items: Sequence[Any]) -> Iterator[Tuple[Any, Any]]:
+    """Neighbours, as itertools.pairwise gives them from Python 3.10 on."""
+    return zip(items, islice(items, 1, None))
+
+
+def _within(t: float, span: _Window) -> bool:
+    return span[0] <= t <= span[1]
+
+
+def _mean(values: Sequence[float]) -> Optional[float]:
+    return round(sum(values) / len(values), 4) if values else None
+
+
+def _present(**values: Any) -> Dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}
