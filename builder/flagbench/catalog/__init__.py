@@ -1,0 +1,1 @@
+"""What there is: manifests read, checked and looked up by name."""

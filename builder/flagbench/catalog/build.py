@@ -1,0 +1,122 @@
+"""Schema-valid manifest data turned into Case, Stack and Claim, one field per key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flagbench.catalog.model import (
+    Accelerator,
+    Anomaly,
+    Case,
+    Claim,
+    ClaimMetric,
+    ClaimRun,
+    MetricSpec,
+    Peak,
+    Quirk,
+    Source,
+    Stack,
+)
+
+Raw = Mapping[str, Any]
+
+
+def build_case(raw: Raw, path: Path) -> Case:
+    """A Case from its manifest's data, the groups in `depends_on` expanded to condition names."""
+    groups = {name: tuple(conditions) for name, conditions in raw["condition_groups"].items()}
+    return Case(
+        name=raw["name"],
+        title=raw["title"],
+        task=raw["task"],
+        unit=raw["unit"],
+        gate=raw["gate"],
+        divisions=tuple(raw["divisions"]),
+        precisions=tuple(raw["precisions"]),
+        default_precision=raw["default_precision"],
+        presets=raw["presets"],
+        settable=raw["settable"],
+        condition_groups=groups,
+        metrics=tuple(_metric_spec(metric, groups) for metric in raw["metrics"]),
+        quirks=tuple(Quirk(**quirk) for quirk in raw["quirks"]),
+        published=raw["published"],
+        raw=raw,
+        path=path,
+    )
+
+
+def _metric_spec(raw: Raw, groups: Mapping[str, tuple[str, ...]]) -> MetricSpec:
+    return MetricSpec(
+        name=raw["name"],
+        unit=raw["unit"],
+        scope=raw["scope"],
+        better=raw["better"],
+        depends_on=tuple(condition for group in raw["depends_on"] for condition in groups[group]),
+        held_by=raw.get("held_by"),
+    )
+
+
+def build_stack(raw: Raw, path: Path) -> Stack:
+    """A Stack from its manifest's data."""
+    device = raw["device"]
+    return Stack(
+        name=raw["name"],
+        title=raw["title"],
+        vendor=raw["vendor"],
+        aliases=tuple(raw["aliases"]),
+        base_image=raw["base"]["image"],
+        base_digest=raw["base"]["digest"],
+        python=raw["python"],
+        expects=raw["expects"],
+        runs=tuple(raw["runs"]),
+        device_kind=device["kind"],
+        visibility_variable=device["visibility_variable"],
+        docker_flags=tuple(device["docker_flags"]),
+        driver_floor=device["driver_floor"],
+        backend=device["backend"],
+        monitor=raw["monitor"],
+        accelerators=tuple(_accelerator(entry) for entry in raw["accelerators"]),
+        raw=raw,
+        path=path,
+    )
+
+
+def _accelerator(raw: Raw) -> Accelerator:
+    return Accelerator(
+        match=raw["match"],
+        name=raw["name"],
+        memory_gib=raw["memory_gib"],
+        peaks={precision: Peak(**peak) for precision, peak in raw["peaks"].items()},
+    )
+
+
+def build_claims(raw: Raw, path: Path) -> tuple[Claim, ...]:
+    """The claims of one file, in its order; they share its case and its source."""
+    source = Source(**raw["source"])
+    return tuple(_claim(entry, raw["case"], source, path) for entry in raw["claims"])
+
+
+def _claim(raw: Raw, case: str, source: Source, path: Path) -> Claim:
+    return Claim(
+        id=raw["id"],
+        case=case,
+        title=raw["title"],
+        row=raw["row"],
+        stack=raw["stack"],
+        published_image=raw["published_image"],
+        precision_label=raw["precision"]["label"],
+        precision_executed=raw["precision"]["executed"],
+        precision_derivation=raw["precision"]["derivation"],
+        run=ClaimRun(**raw["run"]),
+        conditions=raw["conditions"],
+        environment=raw["environment"],
+        metrics=tuple(_claim_metric(metric) for metric in raw["metrics"]),
+        anomalies=tuple(Anomaly(**anomaly) for anomaly in raw["anomalies"]),
+        source=source,
+        path=path,
+    )
+
+
+def _claim_metric(raw: Raw) -> ClaimMetric:
+    return ClaimMetric(raw["name"], raw["value"], raw["unit"], raw["scope"], raw.get("of"))

@@ -1,0 +1,70 @@
+"""Manifests compiled to the JSON that the image side reads with the standard library."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flagbench.catalog.model import Case, Catalog, Stack
+from flagbench.errors import FlagbenchError
+
+
+def compile_case(case: Case) -> str:
+    """The text of case.json: the whole manifest, keys sorted, indented by one, newline at the end."""
+    return _canonical(case.raw)
+
+
+def compile_stack(stack: Stack) -> str:
+    """The text of stacks/NAME.json, in the same form."""
+    return _canonical(stack.raw)
+
+
+def _canonical(raw: Mapping[str, Any]) -> str:
+    return json.dumps(raw, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def compiled_files(catalog: Catalog) -> dict[str, str]:
+    """Every compiled file: its path inside the image side's package, and its text."""
+    files = {f"{case.name.replace('-', '_')}/case.json": compile_case(case) for case in catalog.cases.values()}
+    files.update({f"stacks/{stack.name}.json": compile_stack(stack) for stack in catalog.stacks.values()})
+    return files
+
+
+def image_package(catalog: Catalog) -> Path:
+    """The image side's package beside the manifests. Raises FlagbenchError (usage) outside a checkout."""
+    package = catalog.root.parent / "entrypoints" / "flagbench_cases"
+    if not package.is_dir():
+        raise FlagbenchError(
+            f"{catalog.root} is not in a checkout: there is no {package}",
+            remedy="run this in a checkout of flagbench",
+        )
+    return package
+
+
+def stale_files(catalog: Catalog, package: Path) -> list[str]:
+    """Compiled files that are missing, differ from the manifests or have no manifest any more, sorted."""
+    wanted = compiled_files(catalog)
+    stale = {name for name, text in wanted.items() if _text(package / name) != text}
+    found = [*package.glob("*/case.json"), *package.glob("stacks/*.json")]
+    left_over = {path.relative_to(package).as_posix() for path in found} - set(wanted)
+    return sorted(stale | left_over)
+
+
+def write_compiled(catalog: Catalog, package: Path) -> list[str]:
+    """Bring the compiled files up to date; returns those that were written or removed."""
+    wanted = compiled_files(catalog)
+    changed = stale_files(catalog, package)
+    for name in changed:
+        path = package / name
+        if name not in wanted:
+            path.unlink()
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(wanted[name], encoding="utf-8")
+    return changed
+
+
+def _text(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.is_file() else None

@@ -1,0 +1,66 @@
+"""Names looked up in the catalog; an unknown one is answered with the nearest that exist."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import TypeVar
+
+from flagbench.catalog.model import Case, Catalog, Stack
+from flagbench.errors import FlagbenchError
+
+T = TypeVar("T")
+
+
+class UnknownNameError(FlagbenchError):
+    """A case, stack, claim or image that there is not."""
+
+
+def catalog_get(entries: Mapping[str, T], name: str, *, kind: str) -> T:
+    """`entries[name]`; `kind` is `case`, `stack` or `claim`. Raises UnknownNameError (usage)."""
+    if name in entries:
+        return entries[name]
+    close = difflib.get_close_matches(name, list(entries), n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(close)}? " if close else ""
+    raise UnknownNameError(
+        f"there is no {kind} '{name}'", remedy=f"{hint}`flagbench list {kind}s` shows every {kind}"
+    )
+
+
+def get_stack(name: str, catalog: Catalog) -> Stack:
+    """The stack of that name or alias. Raises UnknownNameError (usage)."""
+    by_name = {alias: stack for stack in catalog.stacks.values() for alias in stack.aliases}
+    by_name.update(catalog.stacks)
+    return catalog_get(by_name, name, kind="stack")
+
+
+def resolve_image(image: str, catalog: Catalog) -> tuple[Case, Stack]:
+    """The case and the stack that `case:stack` names, like `distilbert:cpu`; the stack may be an alias.
+
+    A leading `flagbench/`, as in the image's name in a registry, is accepted.
+    Raises UnknownNameError (usage) for a missing colon, an unknown name, or a stack without that case.
+    """
+    case_name, colon, stack_name = image.removeprefix("flagbench/").partition(":")
+    if not (case_name and colon and stack_name):
+        example = next(iter(image_names(catalog)), "distilbert:cpu")
+        raise UnknownNameError(f"'{image}' does not name an image", remedy=f"write case:stack, for example {example}")
+    case = catalog_get(catalog.cases, case_name, kind="case")
+    stack = get_stack(stack_name, catalog)
+    if case.name not in stack.runs:
+        able = [other.name for other in catalog.stacks.values() if case.name in other.runs]
+        raise UnknownNameError(
+            f"the stack '{stack.name}' does not run the case '{case.name}'",
+            remedy=f"stacks that run it: {', '.join(able) or 'none yet'}",
+        )
+    return case, stack
+
+
+def image_names(catalog: Catalog) -> list[str]:
+    """Every `case:stack` there is, by the stacks' names and aliases, sorted."""
+    names = {
+        f"{case}:{name}"
+        for stack in catalog.stacks.values()
+        for case in stack.runs
+        for name in (stack.name, *stack.aliases)
+    }
+    return sorted(names)

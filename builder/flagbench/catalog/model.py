@@ -1,0 +1,191 @@
+"""What there is, as typed data: Case, Stack and Claim, one field per key of their manifests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+NOT_PUBLISHED = "not published"
+"""The value of a condition that the publisher did not state."""
+
+Scalar = str | int | float | bool
+
+
+@dataclass(frozen=True)
+class MetricSpec:
+    """A metric of a case: its unit, its direction and the conditions its value depends on."""
+
+    name: str
+    unit: str
+    scope: str
+    better: str
+    depends_on: tuple[str, ...]
+    """Names of conditions, the groups of the manifest already expanded, in the manifest's order."""
+    held_by: str | None
+    """The measured metric a published value of this name is held against, where it is another one."""
+
+
+@dataclass(frozen=True)
+class Quirk:
+    """A surprise in the publisher's code, and whether a comparable run repeats it."""
+
+    id: str
+    decision: str
+    publisher: str
+    here: str
+
+
+@dataclass(frozen=True)
+class Case:
+    """One workload: a model, a dataset, a task and its metrics."""
+
+    name: str
+    title: str
+    task: str
+    unit: str
+    gate: str
+    divisions: tuple[str, ...]
+    precisions: tuple[str, ...]
+    default_precision: str
+    presets: Mapping[str, Mapping[str, Any]]
+    settable: Mapping[str, Mapping[str, Any]]
+    condition_groups: Mapping[str, tuple[str, ...]]
+    metrics: tuple[MetricSpec, ...]
+    quirks: tuple[Quirk, ...]
+    published: Mapping[str, str]
+    raw: Mapping[str, Any]
+    """The whole manifest, as it is compiled for the image side."""
+    path: Path
+
+    def metric(self, name: str) -> MetricSpec | None:
+        """The specification of a metric, or None if the case has none of that name."""
+        return next((m for m in self.metrics if m.name == name), None)
+
+    @property
+    def software_conditions(self) -> tuple[str, ...]:
+        """Conditions that qualify a verdict (`software differs`) instead of forbidding it."""
+        return self.condition_groups.get("software", ())
+
+
+@dataclass(frozen=True)
+class Peak:
+    """A device's peak throughput at one precision, FLOP/s, with its source."""
+
+    flops: float
+    source: str
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """A device model a stack runs on; `match` is the part of the reported name that identifies it."""
+
+    match: str
+    name: str
+    memory_gib: float
+    peaks: Mapping[str, Peak]
+
+
+@dataclass(frozen=True)
+class Stack:
+    """One vendor software stack on one accelerator."""
+
+    name: str
+    title: str
+    vendor: str
+    aliases: tuple[str, ...]
+    base_image: str | None
+    base_digest: str
+    python: str
+    expects: Mapping[str, str]
+    runs: tuple[str, ...]
+    device_kind: str
+    visibility_variable: str | None
+    docker_flags: tuple[str, ...]
+    driver_floor: str | None
+    backend: str
+    monitor: str
+    accelerators: tuple[Accelerator, ...]
+    raw: Mapping[str, Any]
+    path: Path
+
+
+@dataclass(frozen=True)
+class ClaimMetric:
+    """One published value. `of` is the total where a cell was printed as used/total."""
+
+    name: str
+    value: float
+    unit: str
+    scope: str
+    of: float | None
+
+
+@dataclass(frozen=True)
+class Anomaly:
+    """An oddity of a published row, with its derivation; the row itself is left as it was printed."""
+
+    id: str
+    field: str
+    note: str
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a claim was published."""
+
+    project: str
+    url: str
+    file: str
+    commit: str
+    table: str
+
+
+@dataclass(frozen=True)
+class ClaimRun:
+    """How to run what a claim says: the arguments of the image."""
+
+    nodes: int
+    gpus: int
+    preset: str
+    division: str
+    precision: str
+    set: Mapping[str, Scalar]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One published row: its source, its conditions and its metrics."""
+
+    id: str
+    case: str
+    title: str
+    row: str
+    stack: str
+    published_image: str
+    precision_label: str
+    precision_executed: str
+    precision_derivation: str
+    run: ClaimRun
+    conditions: Mapping[str, Scalar]
+    """By name; NOT_PUBLISHED where the publisher is silent."""
+    environment: Mapping[str, Scalar]
+    metrics: tuple[ClaimMetric, ...]
+    anomalies: tuple[Anomaly, ...]
+    source: Source
+    path: Path
+
+    def metric(self, name: str) -> ClaimMetric | None:
+        """A published value by the metric's name, or None if the row has none."""
+        return next((m for m in self.metrics if m.name == name), None)
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """Everything in manifests/, loaded and checked."""
+
+    root: Path
+    cases: Mapping[str, Case]
+    stacks: Mapping[str, Stack]
+    claims: Mapping[str, Claim]

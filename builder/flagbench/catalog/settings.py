@@ -1,0 +1,26 @@
+"""Whether a value is one that a settable hyper-parameter may have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flagbench.schema import type_name
+
+
+def setting_fault(spec: Mapping[str, Any], value: Any) -> str | None:
+    """Why `value` is not allowed by `spec`, an entry of a case's `settable`; None where it is."""
+    kind = type_name(value)
+    if kind != spec["type"] and not (spec["type"] == "number" and kind == "integer"):
+        return f"expected {spec['type']}, got {kind} {value!r}"
+    if "choices" in spec and value not in spec["choices"]:
+        return f"{value!r} is not allowed; allowed: {', '.join(map(str, spec['choices']))}"
+    if "minimum" in spec and value < spec["minimum"]:
+        return f"{value!r} must be at least {spec['minimum']}"
+    if "exclusive_minimum" in spec and value <= spec["exclusive_minimum"]:
+        return f"{value!r} must be greater than {spec['exclusive_minimum']}"
+    if "maximum" in spec and value > spec["maximum"]:
+        return f"{value!r} must be at most {spec['maximum']}"
+    if "exclusive_maximum" in spec and value >= spec["exclusive_maximum"]:
+        return f"{value!r} must be less than {spec['exclusive_maximum']}"
+    return None

@@ -1,0 +1,133 @@
+"""YAML read strictly, with the line of every field kept, so that an error can point at it.
+
+Stricter than a safe loader: a key given twice is an error (loaders keep the last one silently), and so
+is a value that JSON does not have, because manifests are compiled to JSON for the image side.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from flagbench.catalog.problems import Problem
+from flagbench.schema import FieldPath
+
+# libyaml's parser is about ten times as fast; wheels have it, a build from source may not.
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_MERGE_TAG = "tag:yaml.org,2002:merge"
+
+
+@dataclass
+class Document:
+    """One YAML file: its data as JSON would hold it, the line of each field, and what was wrong."""
+
+    path: Path
+    shown: str
+    """The file's name in messages."""
+    data: Any = None
+    lines: dict[FieldPath, int] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    def line(self, path: FieldPath) -> int:
+        """The line (from 1) of a field, or of the nearest thing around it that exists."""
+        for length in range(len(path), -1, -1):
+            if path[:length] in self.lines:
+                return self.lines[path[:length]]
+        return 1
+
+    def problem(self, path: FieldPath, message: str) -> None:
+        """Note that the field at `path` is wrong."""
+        self.problems.append(Problem(self.shown, self.line(path), path, message))
+
+
+def read_document(path: Path, shown: str) -> Document:
+    """Read one YAML file. What is wrong with it is in `problems`; `data` is then incomplete."""
+    document = Document(path, shown)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        document.problem((), f"cannot be read: {error}")
+        return document
+    loader = _Loader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            document.problem((), "the file is empty")
+        else:
+            document.data = _Reader(document, loader).value(node, ())
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        what = error.problem or "cannot be parsed"
+        document.problems.append(Problem(shown, line, (), f"not valid YAML: {what}"))
+    except yaml.YAMLError as error:
+        document.problem((), f"not valid YAML: {' '.join(str(error).split())}")
+    finally:
+        loader.dispose()
+    return document
+
+
+class _Reader:
+    """Turns composed nodes into plain data, noting lines and problems on the way."""
+
+    def __init__(self, document: Document, loader: Any) -> None:
+        self._document = document
+        self._loader = loader
+        self._open: set[int] = set()
+
+    def value(self, node: yaml.Node, path: FieldPath) -> Any:
+        # A mapping entry's line was noted with its key; items and the document have only their own.
+        self._document.lines.setdefault(path, node.start_mark.line + 1)
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node, path)
+        if id(node) in self._open:
+            self._document.problem(path, "an alias stands inside what it names")
+            return None
+        self._open.add(id(node))
+        try:
+            if isinstance(node, yaml.MappingNode):
+                return self._mapping(node, path)
+            return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
+        finally:
+            self._open.discard(id(node))
+
+    def _mapping(self, node: yaml.MappingNode, path: FieldPath) -> dict[str, Any]:
+        data: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            if key_node.tag == _MERGE_TAG:
+                self._note(line, path, "merge keys (<<) are not supported; write the fields out")
+                continue
+            key = self._loader.construct_object(key_node, deep=True)
+            if not isinstance(key, str):
+                self._note(line, path, f"the key {key!r} is not a string; put it in quotes")
+                continue
+            entry = (*path, key)
+            if key in data:
+                first = self._document.lines[entry]
+                self._note(line, entry, f"given twice, first in line {first}; remove one")
+                continue
+            self._document.lines[entry] = line
+            data[key] = self.value(value_node, entry)
+        return data
+
+    def _scalar(self, node: yaml.ScalarNode, path: FieldPath) -> Any:
+        try:
+            value = self._loader.construct_object(node, deep=True)
+        except (yaml.constructor.ConstructorError, ValueError) as error:
+            reason = getattr(error, "problem", None) or str(error)
+            self._document.problem(path, f"{node.value!r} cannot be read: {reason}")
+            return None
+        if isinstance(value, float) and not math.isfinite(value):
+            self._document.problem(path, f"{node.value!r} is not a finite number")
+        elif value is not None and not isinstance(value, (str, int, float, bool)):
+            kind = type(value).__name__
+            self._document.problem(path, f"{node.value!r} reads as a {kind}; put it in quotes")
+            return None
+        return value
+
+    def _note(self, line: int, path: FieldPath, message: str) -> None:
+        self._document.problems.append(Problem(self._document.shown, line, path, message))

@@ -1,0 +1,42 @@
+"""What the shell completes: images, claims and stored records. A broken setup completes to nothing."""
+
+from __future__ import annotations
+
+from flagbench.errors import FlagbenchError
+
+RECENT = 50
+"""Records offered for completion: reading a large store would make the shell wait."""
+
+
+def images(incomplete: str) -> list[str]:
+    """Every `case:stack` that starts with what was typed."""
+    from flagbench.catalog.load import load_catalog
+    from flagbench.catalog.lookup import image_names
+
+    try:
+        return [name for name in image_names(load_catalog()) if name.startswith(incomplete)]
+    except FlagbenchError:
+        return []
+
+
+def claims(incomplete: str) -> list[str]:
+    """Every claim's id that starts with what was typed."""
+    from flagbench.catalog.load import load_catalog
+
+    try:
+        return [claim_id for claim_id in load_catalog().claims if claim_id.startswith(incomplete)]
+    except FlagbenchError:
+        return []
+
+
+def records(incomplete: str) -> list[str]:
+    """`last` and the newest records' ids that start with what was typed."""
+    from itertools import islice
+
+    from flagbench.stores import open_store
+
+    try:
+        recent = [entry.record_id for entry in islice(open_store().list(), RECENT)]
+    except FlagbenchError:
+        return []
+    return [name for name in ("last", *recent) if name.startswith(incomplete)]

@@ -1,0 +1,40 @@
+"""`flagbench doctor`: what this machine has and lacks."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from flagbench.errors import ExitCode
+
+
+def command(
+    store: Annotated[
+        str | None, typer.Option("--store", metavar="URL", help="The store to look at, else FLAGBENCH_STORE.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Check this machine: installation, manifests, store, packages, hardware, container engine.
+
+    Exits 0 unless something fails, then 2; a warning only says which runs are not possible here.
+    --json prints {"ok": bool, "findings": [{name, level: ok|warn|fail, detail, remedy}]}.
+    """
+    from flagbench.cli.output import echo, echo_json, echo_table
+    from flagbench.doctor import Level, examine
+
+    findings = examine(store)
+    failed = any(finding.level is Level.FAIL for finding in findings)
+    if json:
+        echo_json({"ok": not failed, "findings": [vars(finding) for finding in findings]})
+    else:
+        echo_table(["check", "level", "detail"], [[f.name, f.level.value, f.detail] for f in findings])
+        # One remedy may answer several findings.
+        remedies: dict[str, list[str]] = {}
+        for finding in findings:
+            if finding.remedy is not None:
+                remedies.setdefault(finding.remedy, []).append(finding.name)
+        for remedy, names in remedies.items():
+            echo(f"fix: {', '.join(names)}: {remedy}")
+    if failed:
+        raise typer.Exit(int(ExitCode.USAGE))

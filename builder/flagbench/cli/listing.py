@@ -1,0 +1,119 @@
+"""`flagbench list`: the cases, stacks and claims there are."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from flagbench.catalog.model import Case, Catalog, Claim, Stack
+
+
+class What(str, Enum):
+    """The three kinds of things in the catalog."""
+
+    CASES = "cases"
+    STACKS = "stacks"
+    CLAIMS = "claims"
+
+
+def command(
+    what: Annotated[What | None, typer.Argument(help="One kind only; all three by default.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show the cases, stacks and claims there are.
+
+    --json prints {"cases": [...], "stacks": [...], "claims": [...]}, or the one kind asked for. A case
+    has name, title, task, unit, gate, divisions, precisions and default_precision; a stack has name,
+    title, vendor, aliases, runs, base_image and accelerators; a claim has id, case, stack, title,
+    run, precision {label, executed}, metrics [{name, value, unit, scope, of}] and source.
+    """
+    from flagbench.catalog.load import load_catalog
+    from flagbench.cli.output import echo, echo_json, echo_table
+
+    catalog = load_catalog()
+    kinds = list(What) if what is None else [what]
+    if json:
+        echo_json({kind.value: _AS_JSON[kind](catalog) for kind in kinds})
+        return
+    for index, kind in enumerate(kinds):
+        if index:
+            echo()
+        columns, rows = _AS_TABLE[kind](catalog)
+        echo_table(columns, rows, title=kind.value if what is None else None)
+
+
+def _cases_table(catalog: Catalog) -> tuple[list[str], list[list[str]]]:
+    rows = [
+        [case.name, case.title, ", ".join(case.divisions), ", ".join(case.precisions), case.gate]
+        for case in catalog.cases.values()
+    ]
+    return ["case", "title", "divisions", "precisions", "gate"], rows
+
+
+def _stacks_table(catalog: Catalog) -> tuple[list[str], list[list[str]]]:
+    rows = [
+        [stack.name, ", ".join(_other_names(stack)), ", ".join(stack.runs), stack.base_image or "none"]
+        for stack in catalog.stacks.values()
+    ]
+    return ["stack", "aliases", "runs", "base image"], rows
+
+
+def _other_names(stack: Stack) -> list[str]:
+    return [alias for alias in stack.aliases if alias != stack.name]
+
+
+def _claims_table(catalog: Catalog) -> tuple[list[str], list[list[str]]]:
+    rows = [
+        [claim.id, claim.title, claim.stack, _gate_value(claim, catalog.cases[claim.case])]
+        for claim in catalog.claims.values()
+    ]
+    return ["claim", "title", "stack", "published"], rows
+
+
+def _gate_value(claim: Claim, case: Case) -> str:
+    """The published value of the case's gate, digit for digit."""
+    metric = claim.metric(case.gate)
+    return f"{metric.name} {metric.value} {metric.unit}" if metric else f"no {case.gate}"
+
+
+def _cases_json(catalog: Catalog) -> list[dict[str, Any]]:
+    keys = ("name", "title", "task", "unit", "gate", "divisions", "precisions", "default_precision")
+    return [{key: case.raw[key] for key in keys} for case in catalog.cases.values()]
+
+
+def _stacks_json(catalog: Catalog) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": stack.name,
+            "title": stack.title,
+            "vendor": stack.vendor,
+            "aliases": list(stack.aliases),
+            "runs": list(stack.runs),
+            "base_image": stack.base_image,
+            "accelerators": [accelerator.name for accelerator in stack.accelerators],
+        }
+        for stack in catalog.stacks.values()
+    ]
+
+
+def _claims_json(catalog: Catalog) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": claim.id,
+            "case": claim.case,
+            "stack": claim.stack,
+            "title": claim.title,
+            "run": vars(claim.run),
+            "precision": {"label": claim.precision_label, "executed": claim.precision_executed},
+            "metrics": [vars(metric) for metric in claim.metrics],
+            "source": vars(claim.source),
+        }
+        for claim in catalog.claims.values()
+    ]
+
+
+_AS_TABLE = {What.CASES: _cases_table, What.STACKS: _stacks_table, What.CLAIMS: _claims_table}
+_AS_JSON = {What.CASES: _cases_json, What.STACKS: _stacks_json, What.CLAIMS: _claims_json}

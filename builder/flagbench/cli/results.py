@@ -1,0 +1,172 @@
+"""`flagbench results`: the records in a store, listed and shown."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flagbench.cli.complete import records as complete_records
+from flagbench.errors import ExitCode
+
+if TYPE_CHECKING:
+    from flagbench.record.model import Metric, Record
+    from flagbench.stores import Store, StoredRecord
+
+app = typer.Typer(help="List and show stored records.", no_args_is_help=True, rich_markup_mode=None)
+
+StoreOption = Annotated[
+    str | None, typer.Option("--store", metavar="URL", help="A folder or file:// URL, else FLAGBENCH_STORE.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command("ls")
+def list_records(
+    case: Annotated[str | None, typer.Option(help="Only this case.")] = None,
+    stack: Annotated[str | None, typer.Option(help="Only this stack, by name or alias.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 20,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """List stored records, newest first.
+
+    --json prints {"store": URL, "records": [...]}; a record has record_id, created_at, case, stack,
+    location, preset, division, state and metrics {name: value}. Of a damaged record, whose error says
+    why, preset, division and state are null and metrics is empty.
+    """
+    from flagbench.catalog.load import load_catalog
+    from flagbench.catalog.lookup import catalog_get, get_stack
+    from flagbench.cli.output import echo, echo_json, echo_table
+    from flagbench.stores import open_store
+
+    # A misspelt name would otherwise look like an empty store.
+    catalog = load_catalog()
+    case_name = catalog_get(catalog.cases, case, kind="case").name if case else None
+    stack_name = get_stack(stack, catalog).name if stack else None
+    place = open_store(store)
+    entries = [_entry(place, found) for found in islice(place.list(case_name, stack_name), limit)]
+    if json:
+        echo_json({"store": place.url, "records": entries})
+        return
+    if not entries:
+        echo(f"no records in {place.url}")
+        return
+    gates = {known.name: known.gate for known in catalog.cases.values()}
+    columns = ["record", "created", "image", "preset", "state", "gate"]
+    echo_table(columns, [_row(entry, gates.get(entry["case"])) for entry in entries])
+
+
+def _entry(place: Store, found: StoredRecord) -> dict[str, Any]:
+    from flagbench.errors import FlagbenchError
+    from flagbench.record.read import read_record
+
+    entry: dict[str, Any] = {**vars(found), "preset": None, "division": None, "state": None, "metrics": {}}
+    try:
+        record = read_record(place.get(found.record_id))
+    except FlagbenchError as error:
+        return {**entry, "error": error.message}
+    entry.update(preset=record.preset, division=record.division, state=record.status.state)
+    entry["metrics"] = {metric.name: metric.value for metric in record.metrics}
+    return entry
+
+
+def _row(entry: dict[str, Any], gate: str | None) -> list[str]:
+    image = f"{entry['case']}:{entry['stack']}"
+    value = entry["metrics"].get(gate)
+    shown = f"{gate} {value:.5g}" if value is not None else "-"
+    return [
+        entry["record_id"],
+        entry["created_at"],
+        image,
+        entry["preset"] or "-",
+        entry["state"] or "damaged",
+        shown,
+    ]
+
+
+@app.command("show")
+def show_record(
+    record: Annotated[
+        str, typer.Argument(metavar="[ID|last]", autocompletion=complete_records, help="Which record.")
+    ] = "last",
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show one record: how it ended, its metrics with their intervals, its conditions and checks.
+
+    --json prints the record as it was stored, byte for byte.
+    """
+    from flagbench.cli.output import echo
+    from flagbench.record.read import read_record
+    from flagbench.stores import open_store
+
+    place = open_store(store)
+    content = place.get(_last_id(place) if record == "last" else record)
+    parsed = read_record(content)
+    if json:
+        echo(content.decode("utf-8").rstrip("\n"))
+        return
+    _show(parsed)
+
+
+def _last_id(place: Store) -> str:
+    from flagbench.stores import StoreError
+
+    found = place.last()
+    if found is None:
+        raise StoreError(
+            f"there are no records in {place.url}",
+            remedy="run a case first, for example `flagbench run distilbert:cpu --preset tiny`",
+            code=ExitCode.DATA,
+        )
+    return found.record_id
+
+
+def _show(record: Record) -> None:
+    from flagbench.cli.output import echo, echo_table
+
+    status = record.status
+    ended = f"{status.state} (exit code {status.exit_code}, in phase {status.phase})"
+    facts = {
+        "record": record.record_id,
+        "image": f"{record.case}:{record.stack}",
+        "preset": f"{record.preset}, {record.division} division",
+        "created": record.created_at,
+        "status": ended,
+        "reason": status.reason,
+        "fix": status.remedy,
+        "config": record.config_digest,
+    }
+    for name, fact in facts.items():
+        if fact is not None:
+            echo(f"{name:<8} {fact}")
+    if record.metrics:
+        echo()
+        columns = ["metric", "value", "unit", "scope", "95 % interval", "n", "note"]
+        echo_table(columns, [_metric_row(metric) for metric in record.metrics])
+    if record.conditions:
+        echo()
+        rows = [[name, _shown(value)] for name, value in record.conditions.items()]
+        echo_table(["condition", "value"], rows)
+    if record.checks:
+        echo()
+        rows = [[check.name, "ok" if check.ok else "FAILED", check.detail] for check in record.checks]
+        echo_table(["check", "result", "detail"], rows)
+
+
+def _metric_row(metric: Metric) -> list[str]:
+    interval = "-"
+    if metric.ci95 is not None:
+        low, high = metric.ci95
+        method = f" ({metric.ci_method})" if metric.ci_method else ""
+        interval = f"{low:.6g} to {high:.6g}{method}"
+    count = str(metric.n) if metric.n is not None else "-"
+    return [metric.name, f"{metric.value:.6g}", metric.unit, metric.scope, interval, count, metric.note or ""]
+
+
+def _shown(value: str | int | float | bool | None) -> str:
+    if value is None:
+        return "unknown"
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,161 @@
+"""`flagbench run`: run a case, keep its record, and show it beside the published row."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flagbench.cli import complete
+
+if TYPE_CHECKING:
+    from flagbench.catalog.model import Case, Catalog
+    from flagbench.launchers import LaunchResult
+    from flagbench.record.model import Record
+    from flagbench.stores.base import Store
+
+
+class Via(str, Enum):
+    """How an image is run."""
+
+    NATIVE = "native"
+
+
+class Preset(str, Enum):
+    """How large the case is."""
+
+    REFERENCE = "reference"
+    TINY = "tiny"
+
+
+class Division(str, Enum):
+    """As the publisher did it, or the same mathematics done well."""
+
+    FAITHFUL = "faithful"
+    TUNED = "tuned"
+
+
+class Precision(str, Enum):
+    """What matrix products run in."""
+
+    FP32 = "fp32"
+    TF32 = "tf32"
+    FP16 = "fp16"
+    BF16 = "bf16"
+
+
+def command(
+    image: Annotated[
+        str,
+        typer.Argument(metavar="CASE:STACK", autocompletion=complete.images, help="For example distilbert:cpu."),
+    ],
+    nodes: Annotated[int, typer.Option(min=1, help="Number of nodes.")] = 1,
+    gpus: Annotated[int, typer.Option(min=1, help="Processes per node; ranks on cpu.")] = 1,
+    via: Annotated[Via, typer.Option(help="How to run it: native is this Python, without a container.")] = Via.NATIVE,
+    preset: Annotated[
+        Preset, typer.Option(help="The published size, or seconds of the same code.")
+    ] = Preset.REFERENCE,
+    division: Annotated[Division, typer.Option(help="Which way of doing the work.")] = Division.FAITHFUL,
+    precision: Annotated[Precision | None, typer.Option(help="Default: the case's own.")] = None,
+    data: Annotated[str | None, typer.Option(metavar="DIR|synthetic", help="Prepared data.")] = None,
+    weights: Annotated[str | None, typer.Option(metavar="DIR", help="A checkpoint folder. Default: random.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Measure that many steps after the warm-up.")] = None,
+    max_samples: Annotated[int | None, typer.Option(min=1, help="The same, in samples of all devices.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="Run to the published stop rule on any data.")] = False,
+    seed: Annotated[int | None, typer.Option(min=0, help="Default: 0.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a hyper-parameter; repeatable."),
+    ] = None,
+    max_minutes: Annotated[float | None, typer.Option(help="End the run after that many minutes.")] = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds without progress that count as a hang.")] = None,
+    node_rank: Annotated[int | None, typer.Option(min=0, help="Which node this is, of several.")] = None,
+    master: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where node 0 listens.")] = None,
+    run_id: Annotated[str | None, typer.Option(help="Name of the run, the same on all nodes.")] = None,
+    out: Annotated[str | None, typer.Option(metavar="DIR", help="Write the record there as well.")] = None,
+    store: Annotated[
+        str | None, typer.Option(metavar="URL", help="Where records are kept. Default: FLAGBENCH_STORE.")
+    ] = None,
+    claim: Annotated[
+        str | None,
+        typer.Option(autocompletion=complete.claims, help="The claim to show beside it. Default: the nearest."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record instead of a table.")] = False,
+) -> None:
+    """Run a case, keep its record in the store, and show it beside the published row.
+
+    Ends with the run's own exit code: 0 done, 3 data, 4 a rank failed, 5 out of memory, 6 timeout or hang,
+    7 interrupted, 13 wrong hardware, 14 measured but not stored. Only `verify` exits by its verdict.
+    """
+    from flagbench.catalog.load import load_catalog
+    from flagbench.catalog.lookup import catalog_get, resolve_image
+    from flagbench.launchers import RunRequest
+    from flagbench.launchers.native import NativeLauncher
+    from flagbench.stores import open_store
+
+    catalog = load_catalog()
+    case, stack = resolve_image(image, catalog)
+    if claim is not None:
+        catalog_get(catalog.claims, claim, kind="claim")
+    keeper = open_store(store)  # before the run: an address nobody can use should not cost a run
+    request = RunRequest(
+        case,
+        stack,
+        nodes=nodes,
+        gpus=gpus,
+        preset=preset.value,
+        division=division.value,
+        precision=None if precision is None else precision.value,
+        data=data,
+        weights=weights,
+        steps=steps,
+        max_samples=max_samples,
+        full=full,
+        seed=seed,
+        settings=tuple(set_ or ()),
+        max_minutes=max_minutes,
+        timeout=timeout,
+        node_rank=node_rank,
+        master=master,
+        run_id=run_id,
+        out=out,
+    )
+    launchers = {Via.NATIVE: NativeLauncher}
+    result = launchers[via]().launch(request)
+    if result is None:
+        raise typer.Exit(0)
+    stored = _keep(result, keeper)
+    if as_json:
+        typer.echo(result.record.decode().rstrip("\n"))
+    else:
+        _show(result, catalog, case, claim)
+    raise typer.Exit(result.exit_code or stored)
+
+
+def _keep(result: LaunchResult, store: Store) -> int:
+    """Put the record into the store; 0, or the code for a record that was measured and not kept."""
+    from flagbench.stores.base import StoreError
+
+    try:
+        kept = store.put(result.record)
+    except StoreError as error:
+        typer.echo(f"error: {error.message}\nfix: {error.remedy}; the record follows on stdout with --json", err=True)
+        return int(error.code)
+    typer.echo(f"record {kept.record_id} kept in {kept.location}", err=True)
+    return 0
+
+
+def _show(result: LaunchResult, catalog: Catalog, case: Case, claim: str | None) -> None:
+    """The table a run ends with; the verdict is shown and does not decide the exit code."""
+    from flagbench.record.read import read_record
+    from flagbench.report.tables import run_summary
+    from flagbench.verify import choose_claim, verify_claim
+
+    record: Record = read_record(result.record)
+    claims = [c for c in catalog.claims.values() if c.case == case.name]
+    if not claims:
+        typer.echo(run_summary(record, None), nl=False)
+        return
+    against = catalog.claims[claim] if claim is not None else choose_claim(record, case, claims)
+    typer.echo(run_summary(record, verify_claim([record], against, case, chosen=claim is None)), nl=False)

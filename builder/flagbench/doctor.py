@@ -1,0 +1,177 @@
+"""What this machine has and lacks for running flagbench, as findings with a remedy each."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from flagbench._version import __version__
+from flagbench.catalog.load import load_catalog
+from flagbench.errors import FlagbenchError
+from flagbench.stores import open_store
+
+GIB = 2**30
+_NATIVE_REMEDY = "for runs without a container: pip install 'flagbench[cases]'"
+_PROC_REMEDY = "mount /proc, which runs read too"
+# Import name of what a case needs, and the distribution that brings it.
+_NATIVE = {
+    "torch": "torch",
+    "numpy": "numpy",
+    "psutil": "psutil",
+    "pynvml": "nvidia-ml-py",
+    "tokenizers": "tokenizers",
+    "safetensors": "safetensors",
+}
+
+
+class Level(str, Enum):
+    """How much a finding stands in the way: not at all, of some runs, of every run."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    name: str
+    level: Level
+    detail: str
+    remedy: str | None = None
+
+
+def examine(store_url: str | None = None) -> list[Finding]:
+    """Look at everything. Imports no framework, starts no process and leaves nothing behind."""
+    return [
+        Finding("python", Level.OK, f"{platform.python_version()} ({platform.machine()})"),
+        Finding("flagbench", Level.OK, __version__),
+        manifests(),
+        store(store_url),
+        *native_packages(),
+        processors(),
+        memory(),
+        disk(Path.cwd()),
+        accelerator(),
+        docker(os.environ),
+    ]
+
+
+def manifests(root: Path | None = None) -> Finding:
+    """Whether the manifests are found and valid."""
+    try:
+        catalog = load_catalog(root)
+    except FlagbenchError as error:
+        # Of many problems the count and the first: `flagbench list` shows the others.
+        detail = " ".join(line.strip() for line in error.message.splitlines()[:2])
+        return Finding("manifests", Level.FAIL, detail, error.remedy)
+    counts = f"{len(catalog.cases)} cases, {len(catalog.stacks)} stacks, {len(catalog.claims)} claims"
+    return Finding("manifests", Level.OK, f"{catalog.root}: {counts}")
+
+
+def store(url: str | None) -> Finding:
+    """Whether records can be stored."""
+    try:
+        health = open_store(url).health()
+    except FlagbenchError as error:
+        return Finding("store", Level.FAIL, error.message, error.remedy)
+    return Finding("store", Level.OK if health.ok else Level.FAIL, health.detail, health.remedy)
+
+
+def native_packages() -> Iterator[Finding]:
+    """What a run without a container imports: looked up, because importing torch takes seconds."""
+    for module, distribution in _NATIVE.items():
+        if importlib.util.find_spec(module) is None:
+            yield Finding(module, Level.WARN, "not installed", _NATIVE_REMEDY)
+            continue
+        try:
+            version = importlib.metadata.version(distribution)
+        except importlib.metadata.PackageNotFoundError:
+            version = "installed, version unknown"
+        yield Finding(module, Level.OK, version)
+
+
+def processors() -> Finding:
+    """Logical CPUs this process may use; a container's quota may be lower than the machine's count."""
+    usable = len(os.sched_getaffinity(0))
+    return Finding("cpus", Level.OK, f"{usable} of {os.cpu_count()} usable")
+
+
+def memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> Finding:
+    """Memory available now, and the control group's limit (version 2, else 1) where it is lower."""
+    try:
+        found = re.findall(r"^(MemTotal|MemAvailable):\s+(\d+) kB", meminfo.read_text(), re.MULTILINE)
+    except OSError as error:
+        return Finding("memory", Level.WARN, f"unknown: {meminfo}: {error.strerror}", _PROC_REMEDY)
+    amounts = {name: int(kib) * 1024 for name, kib in found}
+    if len(amounts) != 2:
+        return Finding("memory", Level.WARN, f"unknown: {meminfo} has no MemTotal and MemAvailable", _PROC_REMEDY)
+    detail = f"{amounts['MemAvailable'] / GIB:.1f} of {amounts['MemTotal'] / GIB:.1f} GiB available"
+    limits = [_number(cgroup / name) for name in ("memory.max", "memory/memory.limit_in_bytes")]
+    lower = [limit for limit in limits if limit is not None and limit < amounts["MemTotal"]]
+    if lower:
+        detail += f"; limited to {min(lower) / GIB:.1f} GiB"
+    return Finding("memory", Level.OK, detail)
+
+
+def _number(path: Path) -> int | None:
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
+def disk(folder: Path, least: int = 5 * GIB) -> Finding:
+    """Free bytes where a run writes its output by default; `least` is what a case's image takes."""
+    free = shutil.disk_usage(folder).free
+    detail = f"{free / GIB:.1f} GiB free at {folder}"
+    if free < least:
+        remedy = "free some space, or run where there is more: images and weights take several GiB"
+        return Finding("disk", Level.WARN, detail, remedy)
+    return Finding("disk", Level.OK, detail)
+
+
+def accelerator(driver: Path = Path("/proc/driver/nvidia/version")) -> Finding:
+    """The accelerator's driver, read from the kernel and not asked of a tool that may hang."""
+    try:
+        text = driver.read_text()
+    except OSError:
+        text = ""
+    version = re.search(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
+    if version:
+        return Finding("accelerator", Level.OK, f"NVIDIA driver {version[1]}")
+    for tool in ("nvidia-smi", "mx-smi"):
+        if shutil.which(tool):
+            return Finding("accelerator", Level.OK, f"{tool} found, driver version unknown")
+    remedy = "images of the cpu stack run here; for others install the accelerator's driver"
+    return Finding("accelerator", Level.WARN, "no driver found", remedy)
+
+
+def docker(environment: Mapping[str, str], default: Path = Path("/var/run/docker.sock")) -> Finding:
+    """Whether a container engine's socket is there and may be used; a remote engine is only named."""
+    host = environment.get("DOCKER_HOST", "")
+    if host and not host.startswith("unix://"):
+        return Finding("docker", Level.OK, f"DOCKER_HOST={host} (not contacted)")
+    socket = Path(host.removeprefix("unix://")) if host else default
+    try:
+        is_socket = stat.S_ISSOCK(socket.stat().st_mode)
+    except OSError:
+        is_socket = False
+    if not is_socket:
+        remedy = "start the container engine or set DOCKER_HOST; --via native runs without one"
+        return Finding("docker", Level.WARN, f"no socket at {socket}", remedy)
+    if not os.access(socket, os.R_OK | os.W_OK):
+        remedy = "join the socket's group (usually docker) and log in again; --via native needs no engine"
+        return Finding("docker", Level.WARN, f"{socket} may not be used by this user", remedy)
+    return Finding("docker", Level.OK, f"socket {socket}")

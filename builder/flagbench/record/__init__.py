@@ -1,0 +1,1 @@
+"""Records: what a run printed, read and checked."""

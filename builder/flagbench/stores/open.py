@@ -1,0 +1,43 @@
+"""Which store is meant: the flag, the environment, or a folder of the user's."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from flagbench.errors import ExitCode
+from flagbench.stores.base import Store, StoreError
+from flagbench.stores.file import FileStore
+
+VARIABLE = "FLAGBENCH_STORE"
+
+
+def open_store(url: str | None = None) -> Store:
+    """The store at `url`, else at FLAGBENCH_STORE, else in the user's data folder. Creates nothing.
+
+    `url` is a plain path or `file:///path`. Raises StoreError (usage) for any other kind of address.
+    """
+    address = url or os.environ.get(VARIABLE) or ""
+    if not address:
+        # Imported here: it is needed only where nobody said where the store is.
+        import platformdirs
+
+        return FileStore(Path(platformdirs.user_data_dir("flagbench")) / "store")
+    if "://" not in address:
+        return FileStore(Path(address))
+    parts = urlsplit(address)
+    if parts.scheme != "file":
+        what = "this version stores in folders" if parts.scheme == "s3" else "there is no such kind of store"
+        raise StoreError(
+            f"the store {address} cannot be used: {what}",
+            remedy=f"name a folder with --store or {VARIABLE}, for example file:///srv/flagbench",
+            code=ExitCode.USAGE,
+        )
+    if parts.netloc not in ("", "localhost") or not parts.path:
+        raise StoreError(
+            f"the store {address} names a host, not a folder here",
+            remedy=f"write three slashes: file:///{parts.netloc}{parts.path}",
+            code=ExitCode.USAGE,
+        )
+    return FileStore(Path(unquote(parts.path)))

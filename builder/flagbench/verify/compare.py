@@ -1,0 +1,114 @@
+"""Two records side by side: what differs, and the ratio of what both measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flagbench.errors import FlagbenchError
+from flagbench.record.model import Record
+from flagbench.verify import sanity
+from flagbench.verify.conditions import Agreement, ConditionResult, compare_conditions
+from flagbench.verify.interval import Estimate, Ratio, estimate, quotient
+from flagbench.verify.result import estimate_dict, ratio_dict
+
+
+@dataclass(frozen=True)
+class MetricPair:
+    """A metric of two records. `ratio` is B over A, None where either is absent or in another unit."""
+
+    name: str
+    unit: str
+    a: Estimate | None
+    b: Estimate | None
+    ratio: Ratio | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "name": self.name,
+            "unit": self.unit,
+            "a": None if self.a is None else estimate_dict(self.a),
+            "b": None if self.b is None else estimate_dict(self.b),
+            "ratio": ratio_dict(self.ratio),
+        }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two records of one case. `config` are leaves of the configuration that differ, by dotted path.
+
+    In `conditions`, `here` is B and `expected` is A; only those that are not equal are listed.
+    """
+
+    a: Record
+    b: Record
+    conditions: tuple[ConditionResult, ...]
+    config: tuple[tuple[str, Any, Any], ...]
+    metrics: tuple[MetricPair, ...]
+    problems: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON; the shape `flagbench compare --json` prints."""
+        return {
+            "schema": "comparison/v1",
+            "a": self.a.record_id,
+            "b": self.b.record_id,
+            "case": self.a.case,
+            "conditions": [
+                {"name": c.name, "a": c.expected, "b": c.here, "agreement": c.agreement.value}
+                for c in self.conditions
+            ],
+            "config": [{"path": path, "a": a, "b": b} for path, a, b in self.config],
+            "metrics": [m.to_dict() for m in self.metrics],
+            "problems": list(self.problems),
+        }
+
+
+def compare_records(a: Record, b: Record) -> Comparison:
+    """Lay record B beside record A. Differing conditions are shown and never refused.
+
+    Raises:
+        FlagbenchError: the records are of different cases.
+    """
+    if a.case != b.case:
+        raise FlagbenchError(
+            f"the records are of different cases: {a.case} and {b.case}",
+            remedy="compare two records of the same case; `flagbench results ls` shows them",
+        )
+    names = dict.fromkeys((*a.conditions, *b.conditions))
+    conditions = compare_conditions(names, b.conditions, a.conditions)
+    return Comparison(
+        a=a,
+        b=b,
+        conditions=tuple(
+            c
+            for c in conditions
+            if c.agreement is not Agreement.EQUAL and not (c.here is None and c.expected is None)
+        ),
+        config=_config_differences(a.raw.get("config"), b.raw.get("config")),
+        metrics=tuple(_pair(a, b, n) for n in dict.fromkeys(m.name for m in (*a.metrics, *b.metrics))),
+        problems=tuple(f"{label}: {p}" for label, r in (("A", a), ("B", b)) for p in sanity.problems(r)),
+    )
+
+
+def _pair(a: Record, b: Record, name: str) -> MetricPair:
+    left, right = a.metric(name), b.metric(name)
+    left_estimate = None if left is None else estimate([left])
+    right_estimate = None if right is None else estimate([right])
+    ratio = None
+    if left is not None and right is not None and (left.unit, left.scope) == (right.unit, right.scope):
+        ratio = quotient(estimate([right]), estimate([left]))
+    units = dict.fromkeys(m.unit for m in (left, right) if m is not None)
+    return MetricPair(name, " | ".join(units), left_estimate, right_estimate, ratio)
+
+
+def _config_differences(a: object, b: object, path: str = "") -> tuple[tuple[str, Any, Any], ...]:
+    """Leaves that differ, in the order of A and then of B; a missing leaf is None."""
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        found: list[tuple[str, Any, Any]] = []
+        for key in dict.fromkeys((*a, *b)):
+            found += _config_differences(a.get(key), b.get(key), f"{path}.{key}" if path else str(key))
+        return tuple(found)
+    return () if a == b and type(a) is type(b) else ((path or "config", a, b),)

@@ -1,0 +1,130 @@
+"""Whether two sets of conditions agree, field by field."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeGuard
+
+from flagbench.catalog.model import NOT_PUBLISHED, Case, Scalar
+
+_RELATIVE_TOLERANCE = 1e-9
+"""Wide enough for a number that went through decimal text, far too narrow for another setting."""
+
+SOFTWARE_DIFFERS = "software differs"
+SOFTWARE_UNKNOWN = "software unknown"
+
+SHAPES = ("model", "sequence_length")
+"""Conditions without which two speeds measure different work, so that their ratio means nothing."""
+
+
+class Agreement(str, Enum):
+    """What is known of one condition on both sides."""
+
+    EQUAL = "equal"
+    DIFFERS = "differs"
+    NOT_PUBLISHED = "not published"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class ConditionResult:
+    """One condition here and on the other side; None is a fact that could not be found out."""
+
+    name: str
+    here: Scalar | None
+    expected: Scalar | None
+    agreement: Agreement
+
+    @property
+    def forbids(self) -> bool:
+        """Whether a metric that depends on this condition cannot be compared."""
+        return self.agreement in (Agreement.DIFFERS, Agreement.UNKNOWN)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "name": self.name,
+            "here": self.here,
+            "expected": self.expected,
+            "agreement": self.agreement.value,
+        }
+
+
+def agreement(here: Scalar | None, expected: Scalar | None) -> Agreement:
+    """Compare one condition: strings exactly, numbers to 1e-9 relative, and a bool is no number."""
+    if expected == NOT_PUBLISHED:
+        return Agreement.NOT_PUBLISHED
+    if here is None or expected is None:
+        return Agreement.UNKNOWN
+    if _is_number(here) and _is_number(expected):
+        # Equality first: it also holds for integers too large for a float.
+        same = here == expected or _close(here, expected)
+    else:
+        same = type(here) is type(expected) and here == expected
+    return Agreement.EQUAL if same else Agreement.DIFFERS
+
+
+def compare_conditions(
+    names: Iterable[str], here: Mapping[str, Scalar | None], expected: Mapping[str, Scalar | None]
+) -> tuple[ConditionResult, ...]:
+    """Compare the named conditions in order. A name absent on a side is unknown there."""
+    return tuple(
+        ConditionResult(n, here.get(n), expected.get(n), agreement(here.get(n), expected.get(n))) for n in names
+    )
+
+
+def claim_conditions(case: Case, conditions: Mapping[str, Scalar]) -> dict[str, Scalar | None]:
+    """Every condition of a case as a claim states it; one the row leaves out was not published."""
+    return {name: conditions.get(name, NOT_PUBLISHED) for name in case_conditions(case)}
+
+
+def case_conditions(case: Case) -> tuple[str, ...]:
+    """Names of all conditions of a case, groups expanded, in the manifest's order."""
+    return tuple(dict.fromkeys(n for group in case.condition_groups.values() for n in group))
+
+
+def forbidding(results: Iterable[ConditionResult], case: Case) -> tuple[ConditionResult, ...]:
+    """Those that make a metric not comparable. Software qualifies a verdict and never forbids it."""
+    return tuple(r for r in results if r.forbids and r.name not in case.software_conditions)
+
+
+def software_qualifiers(results: Iterable[ConditionResult], case: Case) -> tuple[str, ...]:
+    """What to say of the software beside a verdict; nothing where it is equal or absent on both sides."""
+    software = [r for r in results if r.name in case.software_conditions]
+    qualifiers = []
+    if any(r.agreement is Agreement.DIFFERS for r in software):
+        qualifiers.append(SOFTWARE_DIFFERS)
+    if any(r.agreement is Agreement.UNKNOWN and r.here != r.expected for r in software):
+        qualifiers.append(SOFTWARE_UNKNOWN)
+    return tuple(qualifiers)
+
+
+def same_work(results: Iterable[ConditionResult]) -> bool:
+    """Whether model and shapes are equal, so that a ratio of speeds is a ratio of something."""
+    return all(r.agreement is Agreement.EQUAL for r in results if r.name in SHAPES)
+
+
+def describe(result: ConditionResult, *, other: str = "published") -> str:
+    """`devices is 1 here, 8 published`."""
+    return f"{result.name} is {shown(result.here)} here, {shown(result.expected)} {other}"
+
+
+def shown(value: Scalar | None) -> str:
+    """A condition's value as a person reads it; booleans as in the manifests."""
+    if value is None:
+        return "unknown"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _is_number(value: Scalar) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _close(a: float, b: float) -> bool:
+    try:
+        return math.isclose(a, b, rel_tol=_RELATIVE_TOLERANCE)
+    except OverflowError:
+        return False

@@ -1,0 +1,224 @@
+"""The verdict: is a record sane, is it comparable, and is it fast enough; in that order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from flagbench.catalog.model import Anomaly, Case, Claim, MetricSpec
+from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.record.model import Record
+from flagbench.verify import sanity
+from flagbench.verify.conditions import (
+    Agreement,
+    ConditionResult,
+    agreement,
+    case_conditions,
+    claim_conditions,
+    compare_conditions,
+    forbidding,
+    same_work,
+    shown,
+    software_qualifiers,
+)
+from flagbench.verify.interval import Estimate, estimate
+from flagbench.verify.metric import Expected, candidates, hold
+from flagbench.verify.result import Against, AgainstKind, MetricResult, Verdict, VerifyResult
+
+
+def verify_claim(records: Sequence[Record], claim: Claim, case: Case, *, chosen: bool = False) -> VerifyResult:
+    """Hold the records of one or more runs against a claim.
+
+    Args:
+        records: runs of the claim's case under the same conditions; five or more give an interval
+            between runs.
+        chosen: whether the claim was chosen here (`choose_claim`) and not named by a person.
+
+    Raises:
+        FlagbenchError: the records are of another case, or not of the same conditions, or one is
+            given twice.
+    """
+    if claim.case != case.name:
+        raise FlagbenchError(
+            f"the claim {claim.id} is of the case {claim.case}, and the record is of {case.name}",
+            remedy=f"name a claim of {case.name}; `flagbench list claims` shows them",
+        )
+    _check_alike(records, case)
+    published = claim_conditions(case, claim.conditions)
+    conditions = compare_conditions(published, records[0].conditions, published)
+    against = Against(AgainstKind.CLAIM, claim.id, chosen)
+    invalid = _invalid(records, case, candidates(_spec(case, case.gate)))
+    metrics: list[MetricResult] = []
+    for value in claim.metrics if invalid is None else ():
+        spec = _spec(case, value.name)
+        blocking = forbidding((c for c in conditions if c.name in spec.depends_on), case)
+        expected = Expected(Estimate.published(value.value), value.unit, value.scope)
+        metrics.append(
+            hold(
+                records,
+                spec,
+                candidates(spec),
+                expected,
+                blocking,
+                same_work=same_work(conditions),
+                against=against,
+            )
+        )
+    compared = {m.name for m in metrics} | published.keys()
+    anomalies = tuple(a for a in claim.anomalies if metrics and a.field in compared)
+    return _conclude(case, against, records, conditions, metrics, invalid, anomalies)
+
+
+def verify_baseline(records: Sequence[Record], baseline: Record, case: Case) -> VerifyResult:
+    """Hold the records of one or more runs against another record of the same configuration.
+
+    Every condition and the configuration digest must be equal; software gives a qualifier only.
+
+    Raises:
+        FlagbenchError: as `verify_claim`, or the baseline itself is invalid.
+    """
+    _check_alike(records, case)
+    _check_case(baseline, case)
+    if wrong := _invalid([baseline], case, (case.gate,)):
+        raise FlagbenchError(
+            f"the baseline cannot be used: {wrong}",
+            remedy="give the record of a run that ended well as the baseline",
+            code=ExitCode.DATA,
+        )
+    conditions = _baseline_conditions(records[0], baseline, case)
+    against = Against(AgainstKind.BASELINE, baseline.record_id)
+    invalid = _invalid(records, case, (case.gate,))
+    blocking = forbidding(conditions, case)
+    metrics: list[MetricResult] = []
+    for metric in baseline.metrics if invalid is None else ():
+        # A metric the case does not know has no direction, so nothing can be said of it.
+        if (spec := case.metric(metric.name)) is not None:
+            expected = Expected(estimate([metric]), metric.unit, metric.scope)
+            metrics.append(
+                hold(
+                    records,
+                    spec,
+                    (spec.name,),
+                    expected,
+                    blocking,
+                    same_work=same_work(conditions),
+                    against=against,
+                )
+            )
+    return _conclude(case, against, records, conditions, metrics, invalid)
+
+
+def choose_claim(record: Record, case: Case, claims: Iterable[Claim]) -> Claim:
+    """The claim of the record's case with the fewest conditions that differ; the first of equals.
+
+    Raises:
+        FlagbenchError: the case has no claim.
+    """
+    candidates = [c for c in claims if c.case == record.case]
+    if not candidates:
+        raise FlagbenchError(
+            f"there is no claim of the case {record.case}",
+            remedy="hold the record against another one: `flagbench verify RECORD --baseline RECORD`",
+        )
+
+    def distance(claim: Claim) -> int:
+        expected = claim_conditions(case, claim.conditions)
+        return sum(c.forbids for c in compare_conditions(expected, record.conditions, expected))
+
+    return min(candidates, key=distance)
+
+
+def _conclude(
+    case: Case,
+    against: Against,
+    records: Sequence[Record],
+    conditions: tuple[ConditionResult, ...],
+    metrics: Sequence[MetricResult],
+    invalid: str | None,
+    anomalies: tuple[Anomaly, ...] = (),
+) -> VerifyResult:
+    """The verdict of the whole: that of the gate metric, unless a record is invalid."""
+    gate = next((m for m in metrics if m.name == case.gate), None)
+    if invalid is not None:
+        verdict, reason = Verdict.INVALID, invalid
+    elif gate is None:
+        verdict, reason = Verdict.NOT_COMPARABLE, f"the {against.kind.value} publishes no {case.gate}"
+    elif gate.verdict is None:
+        # Each record holds the gate (checked before), and not all of them by the same metric.
+        verdict, reason = Verdict.INVALID, gate.reason
+    else:
+        verdict, reason = gate.verdict, gate.reason
+    judged = verdict not in (Verdict.INVALID, Verdict.NOT_COMPARABLE)
+    return VerifyResult(
+        verdict=verdict,
+        reason=reason,
+        qualifiers=software_qualifiers(conditions, case) if judged else (),
+        gate=case.gate,
+        against=against,
+        record_ids=tuple(r.record_id for r in records),
+        conditions=conditions,
+        metrics=tuple(metrics),
+        anomalies=anomalies,
+    )
+
+
+def _baseline_conditions(record: Record, baseline: Record, case: Case) -> tuple[ConditionResult, ...]:
+    """Every condition of either record, and the digest of what was configured."""
+    names = dict.fromkeys((*case_conditions(case), *record.conditions, *baseline.conditions))
+    digests = record.config_digest, baseline.config_digest
+    return (
+        *compare_conditions(names, record.conditions, baseline.conditions),
+        ConditionResult("config_digest", *digests, agreement(*digests)),
+    )
+
+
+def _invalid(records: Sequence[Record], case: Case, gate_names: Sequence[str]) -> str | None:
+    """What is wrong with the first record that is invalid, or None."""
+    for record in records:
+        found = list(sanity.problems(record))
+        if (gate := sanity.gate_problem(record, case, gate_names)) is not None:
+            found.append(gate)
+        if found:
+            return f"record {record.record_id}: {'; '.join(found)}"
+    return None
+
+
+def _check_alike(records: Sequence[Record], case: Case) -> None:
+    """Refuse records that are not runs of one thing: their spread would be of something else."""
+    if not records:
+        raise FlagbenchError("there is no record to verify", remedy="name at least one record")
+    first, ids = records[0], [r.record_id for r in records]
+    for record in records:
+        _check_case(record, case)
+        if ids.count(record.record_id) > 1:
+            raise FlagbenchError(
+                f"the record {record.record_id} is given more than once",
+                remedy="give each run once: a repeated record would narrow the interval",
+            )
+        names = dict.fromkeys((*first.conditions, *record.conditions))
+        for name in names:
+            mine, other = first.conditions.get(name), record.conditions.get(name)
+            # Unknown in both is alike: nothing says that the runs differ.
+            if mine != other and agreement(mine, other) is not Agreement.EQUAL:
+                raise FlagbenchError(
+                    f"the records are not of the same conditions: {name} is {shown(mine)} in "
+                    f"{first.record_id} and {shown(other)} in {record.record_id}",
+                    remedy="verify them one at a time, or give only runs of the same conditions",
+                )
+
+
+def _check_case(record: Record, case: Case) -> None:
+    if record.case != case.name:
+        raise FlagbenchError(
+            f"the record {record.record_id} is of the case {record.case}, not of {case.name}",
+            remedy=f"give a record of {case.name}, or name a claim or baseline of {record.case}",
+        )
+
+
+def _spec(case: Case, name: str) -> MetricSpec:
+    spec = case.metric(name)
+    if spec is None:
+        raise FlagbenchError(
+            f"the case {case.name} has no metric {name}",
+            remedy=f"describe {name} under `metrics` in the manifest of the case",
+        )
+    return spec
