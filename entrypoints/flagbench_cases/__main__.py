@@ -23,7 +23,20 @@ def unresolved(argv: List[str], arguments: Optional[argparse.Namespace]) -> Requ
     """What can be said of a request that was refused."""
     case = next((a for a in argv if not a.startswith("-")), "unknown")
     if arguments is None:
-        return Request(redact(argv), case, FALLBACK_STACK, launch.new_run_id(), "reference", "faithful", 1, 1, None, None, None, "samples")
+        return Request(
+            redact(argv),
+            case,
+            FALLBACK_STACK,
+            launch.new_run_id(),
+            "reference",
+            "faithful",
+            1,
+            1,
+            None,
+            None,
+            None,
+            "samples",
+        )
     run_id = arguments.run_id or launch.new_run_id()
     shape = (arguments.preset, arguments.division, arguments.nodes, arguments.gpus)
     return Request(redact(argv), arguments.case, FALLBACK_STACK, run_id, *shape, None, None, None, "samples")
@@ -78,16 +91,21 @@ def find_weights(given: Optional[str], data: Optional[str]) -> Optional[str]:
     return beside if beside and os.path.isfile(os.path.join(beside, "config.json")) else None
 
 
-def execute(arguments: argparse.Namespace, request: Request, place: nodes.Placement, data: Optional[str]) -> Tuple[Evidence, Outcome]:
+def execute(
+    arguments: argparse.Namespace, request: Request, place: nodes.Placement, data: Optional[str]
+) -> Tuple[Evidence, Outcome]:
     """Run, and gather what was left; a spool that cannot even be made is a failure like any other."""
     limits = launch.Limits(arguments.timeout, arguments.max_minutes and arguments.max_minutes * 60)
     try:
         if place.nodes > 1:
-            launch.wait_for_master(place.host, limits.no_progress)
+            launch.wait_for_master(place.host, max(limits.no_progress, launch.START_SECONDS))
         run = launch.Run(request.config or {}, request.stack, place, limits)
     except OSError as error:
-        reason = "the run's spool could not be made in %s: %s" % (os.environ.get("TMPDIR", "/tmp"), error.strerror)
-        return NOTHING, Outcome("failed", "launch", reason, "free space there, or set TMPDIR", ExitCode.NOT_STORED)
+        reason = "the run's spool could not be made in %s: %s" % (
+            os.environ.get("TMPDIR", "/tmp"),
+            error.strerror,
+        )
+        return NOTHING, Outcome("failed", "launch", reason, "free space there, or set TMPDIR", ExitCode.RANK_FAILED)
     except CaseError as error:
         return NOTHING, Outcome("failed", "launch", error.message, error.remedy, error.code)
     try:
@@ -95,7 +113,9 @@ def execute(arguments: argparse.Namespace, request: Request, place: nodes.Placem
         return run.evidence(), outcome
     except OSError as error:
         reason = "the run's spool in %s broke: %s" % (os.path.dirname(run.folder), error.strerror)
-        return run.evidence(), Outcome("failed", "launch", reason, "free space there, or set TMPDIR", ExitCode.NOT_STORED)
+        return run.evidence(), Outcome(
+            "failed", "launch", reason, "free space there, or set TMPDIR", ExitCode.RANK_FAILED
+        )
     finally:
         run.clean()
 
@@ -133,8 +153,8 @@ def main(argv: List[str]) -> int:
     """One run from its arguments to its exit code."""
     if any(argument in ("-h", "--help", "--version") for argument in argv):
         cli.parse(argv)
-    stdout = output.keep_stdout()
-    arguments = None  # type: Optional[argparse.Namespace]
+    stdout: Optional[int] = output.keep_stdout()
+    arguments: Optional[argparse.Namespace] = None
     evidence = NOTHING
     request = unresolved(argv, None)
     try:
@@ -145,14 +165,18 @@ def main(argv: List[str]) -> int:
         outcome = Outcome("failed", "usage", error.message, error.remedy, int(error.code))
     else:
         if arguments.describe:
-            described = {"config": request.config, "config_digest": request.config_digest, "stack": request.stack["name"]}
+            described = {
+                "config": request.config,
+                "config_digest": request.config_digest,
+                "stack": request.stack["name"],
+            }
             output.write_line(stdout, json.dumps(described, sort_keys=True, ensure_ascii=False))
             return 0
         evidence, outcome = execute(arguments, request, place, data)
         if place.node_rank > 0:
             # Only node 0 speaks: its record is the job's.
             os.close(stdout)
-            stdout = None  # type: ignore[assignment]
+            stdout = None
     if outcome.state != "ok":
         complain(outcome.reason, outcome.remedy)
     made = record.assemble(request, evidence, outcome._replace(exit_code=int(outcome.exit_code)))

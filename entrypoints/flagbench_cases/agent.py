@@ -23,8 +23,8 @@ def write_report(folder: str, report: Dict[str, Any]) -> None:
 
 def launch(folder: str, plan: Dict[str, Any]) -> Dict[str, Any]:
     """Run the ranks to their end and say how each that failed ended."""
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     from flagbench_cases.device import preflight
@@ -48,7 +48,13 @@ def launch(folder: str, plan: Dict[str, Any]) -> Dict[str, Any]:
         elastic_launch(launch_config, sys.executable)("-m", "flagbench_cases.rank", folder)
     except ChildFailedError as error:
         failures = [
-            {"rank": rank, "local_rank": f.local_rank, "pid": f.pid, "exit_code": f.exitcode, "time": f.timestamp}
+            {
+                "rank": rank,
+                "local_rank": f.local_rank,
+                "pid": f.pid,
+                "exit_code": f.exitcode,
+                "time": f.timestamp,
+            }
             for rank, f in error.failures.items()
         ]
         return {"ok": False, "failures": failures}

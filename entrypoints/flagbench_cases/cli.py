@@ -15,22 +15,38 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message, "see python -m flagbench_cases --help")
 
 
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("%s is not a positive number" % text)
+MOST = 10**12
+SEEDS = 2**31
+
+
+def _whole(text: str, least: int, limit: int) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError("%r is not a whole number" % text) from None
+    if not least <= value < limit:
+        raise argparse.ArgumentTypeError("%s is not a number from %d to %d" % (text, least, limit - 1))
     return value
+
+
+def _count(text: str) -> int:
+    return _whole(text, 1, MOST)
 
 
 def _rank(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError("%s is negative" % text)
-    return value
+    return _whole(text, 0, MOST)
 
 
-def _minutes(text: str) -> float:
-    value = float(text)
+def _seed(text: str) -> int:
+    """Within what every generator takes: NumPy's has 32 bits, and ranks add their number."""
+    return _whole(text, 0, SEEDS)
+
+
+def _span(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError("%r is not a number" % text) from None
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError("%s is not a positive number" % text)
     return value
@@ -38,7 +54,7 @@ def _minutes(text: str) -> float:
 
 def _name(text: str) -> str:
     """A run id becomes part of file names."""
-    if not text or len(text) > 128 or not all(c.isalnum() and c.isascii() or c in "._-" for c in text):
+    if not text or len(text) > 128 or not all((c.isalnum() and c.isascii()) or c in "._-" for c in text):
         raise argparse.ArgumentTypeError("%r may hold letters, digits, '.', '_' and '-' only" % text)
     if not text[0].isalnum():
         raise argparse.ArgumentTypeError("%r does not begin with a letter or digit" % text)
@@ -52,12 +68,16 @@ def build_parser() -> Parser:
         description="Run one case and print one JSON record on stdout. Progress and logs go to stderr.",
         epilog="Exit codes: 0 done, 2 usage, 3 data or weights, 4 a rank failed, 5 out of memory, 6 timeout or hang, "
         "7 interrupted, 13 wrong hardware, 14 measured but not stored.",
+        # An abbreviation that is clear today would be ambiguous with the next option.
+        allow_abbrev=False,
     )
     parser.add_argument("case", help="one of: %s" % ", ".join(config.case_names()))
     parser.add_argument("--version", action="version", version="flagbench_cases %s" % __version__)
     job = parser.add_argument_group("job")
     job.add_argument("--nodes", type=_count, default=1, metavar="N", help="number of nodes (default 1)")
-    job.add_argument("--gpus", type=_count, default=1, metavar="G", help="processes per node; ranks on cpu (default 1)")
+    job.add_argument(
+        "--gpus", type=_count, default=1, metavar="G", help="processes per node; ranks on cpu (default 1)"
+    )
     job.add_argument("--node-rank", type=_rank, metavar="K", help="which node this is; else the platform says it")
     job.add_argument("--master", metavar="HOST:PORT", help="where node 0 listens; else FLAGBENCH_MASTER")
     job.add_argument("--run-id", type=_name, metavar="ID", help="name of the run, the same on all nodes")
@@ -71,12 +91,16 @@ def build_parser() -> Parser:
     length.add_argument("--steps", type=_count, metavar="N", help="measure N steps after the warm-up, no evaluation")
     length.add_argument("--max-samples", type=_count, metavar="N", help="the same, in samples of all devices")
     length.add_argument("--full", action="store_true", help="run to the published stop rule, also on synthetic data")
-    work.add_argument("--seed", type=_rank, default=0, help="default 0")
+    work.add_argument("--seed", type=_seed, default=0, help="default 0")
     work.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a hyper-parameter")
     limits = parser.add_argument_group("limits and output")
-    limits.add_argument("--max-minutes", type=_minutes, metavar="M", help="end the run after M minutes (exit 6)")
+    limits.add_argument("--max-minutes", type=_span, metavar="M", help="end the run after M minutes (exit 6)")
     limits.add_argument(
-        "--timeout", type=_minutes, default=600.0, metavar="S", help="seconds without progress (default 600)"
+        "--timeout",
+        type=_span,
+        default=600.0,
+        metavar="S",
+        help="seconds without progress once the ranks have begun (default 600)",
     )
     limits.add_argument("--out", metavar="DIR", help="write the record there as well")
     limits.add_argument("--store", metavar="URL", help="put the record into a file:// store as well")
@@ -89,6 +113,8 @@ def locate_data(data: Optional[str], default: str = "/data") -> Tuple[Optional[s
     """`--data` as (source, folder): files and where, synthetic, or neither for the preset's own default."""
     if data == "synthetic":
         return "synthetic", None
+    if data == "":
+        raise UsageError("--data is empty", "give a folder, or --data synthetic")
     if data is not None:
         return "files", os.path.abspath(data)
     try:

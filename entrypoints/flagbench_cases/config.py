@@ -3,6 +3,7 @@
 import copy
 import hashlib
 import json
+import math
 import os
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -15,18 +16,14 @@ TYPES = {"integer": int, "number": float, "string": str, "boolean": bool}
 def case_names() -> List[str]:
     """The cases this image carries: every folder with a compiled case.json."""
     return sorted(
-        name.replace("_", "-")
-        for name in os.listdir(HERE)
-        if os.path.isfile(os.path.join(HERE, name, "case.json"))
+        name.replace("_", "-") for name in os.listdir(HERE) if os.path.isfile(os.path.join(HERE, name, "case.json"))
     )
 
 
 def load_case(name: str) -> Dict[str, Any]:
     """The compiled manifest of a case; an unknown one is a usage error that lists the known."""
     if name not in case_names():
-        raise UsageError(
-            "there is no case %r here" % name, "choose one of: %s" % (", ".join(case_names()) or "none")
-        )
+        raise UsageError("there is no case %r here" % name, "choose one of: %s" % (", ".join(case_names()) or "none"))
     return _read_json(os.path.join(HERE, name.replace("-", "_"), "case.json"))
 
 
@@ -87,10 +84,8 @@ def parse_setting(case: Dict[str, Any], text: str) -> Tuple[List[str], Any]:
         ("maximum", lambda v, b: v > b, "at most"),
         ("exclusive_maximum", lambda v, b: v >= b, "less than"),
     ):
-        if key in rule and not value == value or key in rule and broken(value, rule[key]):
-            raise UsageError(
-                "--set %s: %s is out of range" % (name, raw), "it must be %s %s" % (words, rule[key])
-            )
+        if key in rule and broken(value, rule[key]):
+            raise UsageError("--set %s: %s is out of range" % (name, raw), "it must be %s %s" % (words, rule[key]))
     if "choices" in rule and value not in rule["choices"]:
         raise UsageError(
             "--set %s: %s is not a choice" % (name, raw),
@@ -105,9 +100,14 @@ def _typed(name: str, raw: str, kind: str) -> Any:
             return raw.lower() == "true"
         raise UsageError("--set %s: %r is not a boolean" % (name, raw), "write true or false")
     try:
-        return TYPES[kind](raw)
+        value = TYPES[kind](raw)
     except ValueError:
-        raise UsageError("--set %s: %r is not of type %s" % (name, raw, kind), "give a %s" % kind) from None
+        words = "an integer" if kind == "integer" else "a %s" % kind
+        raise UsageError("--set %s: %r is not %s" % (name, raw, words), "give %s" % words) from None
+    if isinstance(value, float) and not math.isfinite(value):
+        # It would pass a range open at that end, and has no place in canonical JSON.
+        raise UsageError("--set %s: %s is not a finite number" % (name, raw), "give a finite number")
+    return value
 
 
 def choose_precision(case: Dict[str, Any], stack: Dict[str, Any], asked: Optional[str]) -> str:
@@ -117,7 +117,8 @@ def choose_precision(case: Dict[str, Any], stack: Dict[str, Any], asked: Optiona
         return "fp32" if case["default_precision"] == "tf32" and not has_tf32 else case["default_precision"]
     if asked not in case["precisions"]:
         raise UsageError(
-            "%s does not run in %s" % (case["name"], asked), "choose one of: %s" % ", ".join(case["precisions"])
+            "%s does not run in %s" % (case["name"], asked),
+            "choose one of: %s" % ", ".join(case["precisions"]),
         )
     if asked == "tf32" and not has_tf32:
         raise UsageError("a processor has no TF32", "use --precision fp32 or bf16 on the %s stack" % stack["name"])
@@ -139,7 +140,7 @@ def resolve(
     steps: Optional[int],
     max_samples: Optional[int],
     full: bool,
-    settings: List[str]
+    settings: List[str],
 ) -> Dict[str, Any]:
     """Everything that decides what is executed, as plain data; paths and addresses are not part of it.
 
@@ -148,9 +149,15 @@ def resolve(
     """
     if division not in case["divisions"]:
         raise UsageError(
-            "%s has no %s division" % (case["name"], division), "choose one of: %s" % ", ".join(case["divisions"])
+            "%s has no %s division" % (case["name"], division),
+            "choose one of: %s" % ", ".join(case["divisions"]),
         )
-    if case["name"] not in [name for name in stack["runs"]]:
+    if preset not in case["presets"]:
+        raise UsageError(
+            "%s has no %s preset" % (case["name"], preset),
+            "choose one of: %s" % ", ".join(sorted(case["presets"])),
+        )
+    if case["name"] not in stack["runs"]:
         raise UsageError(
             "%s does not run on the stack %s" % (case["name"], stack["name"]),
             "that stack runs: %s" % ", ".join(stack["runs"]),
@@ -181,7 +188,12 @@ def resolve(
 
 
 def _choose_length(
-    train: Dict[str, Any], source: str, devices: int, steps: Optional[int], max_samples: Optional[int], full: bool
+    train: Dict[str, Any],
+    source: str,
+    devices: int,
+    steps: Optional[int],
+    max_samples: Optional[int],
+    full: bool,
 ) -> None:
     """Set `window_steps`: what was asked for, else a short window where there is nothing to converge on."""
     if steps is not None:

@@ -26,6 +26,8 @@ from flagbench_cases.spool import SpoolReader
 from flagbench_cases.telemetry.summary import summarise
 
 POLL = 0.1
+# Until its ranks have begun, a node imports torch, perhaps from a slow disk, and waits for the other nodes.
+START_SECONDS = 300.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 INTERRUPT_REMEDY = "run again; the record holds what was measured until then"
 
@@ -50,9 +52,9 @@ class Run:
         first = place.node_rank * config["gpus"]
         self.local_ranks = range(first, first + config["gpus"])
         self.readers = [SpoolReader(self.folder, rank) for rank in self.local_ranks]
-        self.interrupted_by = None  # type: Optional[int]
+        self.interrupted_by: Optional[int] = None
         self.bar = Bar()
-        self._sampler = None  # type: Optional[subprocess.Popen]
+        self._sampler: Optional[subprocess.Popen] = None
         self._telemetry = os.path.join(self.folder, "telemetry.jsonl")
 
     # -- the run ---------------------------------------------------------------------------------------------
@@ -106,7 +108,7 @@ class Run:
             "host": self.place.host,
             "port": self.place.port or free_port(),
             "rendezvous_id": "flagbench-%s" % uuid.uuid4().hex[:8] if self.place.nodes == 1 else "flagbench",
-            "join_timeout": self.limits.no_progress,
+            "join_timeout": max(self.limits.no_progress, START_SECONDS),
             "timeout": self.limits.no_progress,
             "data": data,
             "weights": weights,
@@ -126,6 +128,9 @@ class Run:
         if self.stack["device"]["kind"] == "cpu":
             cores = len(os.sched_getaffinity(0))
             env.setdefault("OMP_NUM_THREADS", str(max(1, cores // self.config["gpus"])))
+        else:
+            # CUDA numbers devices fastest first, NVML by bus: on a mixed node the sampler would watch another one.
+            env.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
         interface = interface_towards(self.place.host)
         if interface is not None:
             env.setdefault("GLOO_SOCKET_IFNAME", interface)
@@ -174,19 +179,26 @@ class Run:
     def _watch(self, agent: "subprocess.Popen[bytes]") -> Optional[Outcome]:
         """Wait for the agent's end (None), an interruption, a hang or the time limit."""
         began = moved = time.monotonic()
-        beats = []  # type: List[int]
+        beats: List[int] = []
         while agent.poll() is None:
             if self.interrupted_by is not None:
                 name = signal.Signals(self.interrupted_by).name
-                return Outcome("interrupted", self._phase(), "interrupted by %s" % name, INTERRUPT_REMEDY, ExitCode.INTERRUPTED)
+                return Outcome(
+                    "interrupted",
+                    self._phase(),
+                    "interrupted by %s" % name,
+                    INTERRUPT_REMEDY,
+                    ExitCode.INTERRUPTED,
+                )
             states = [reader.progress() for reader in self.readers]
             self.bar.show(states[0])
             clock = time.monotonic()
             current = [state.beat if state else -1 for state in states]
             if current != beats:
                 beats, moved = current, clock
-            if clock - moved > self.limits.no_progress:
-                return self._hang()
+            started = all(states)
+            if clock - moved > (self.limits.no_progress if started else max(self.limits.no_progress, START_SECONDS)):
+                return self._hang(clock - moved)
             if self.limits.total is not None and clock - began > self.limits.total:
                 reason = "the limit of --max-minutes was reached after %.0f s" % (clock - began)
                 return Outcome("failed", self._phase(), reason, "allow more time, or fewer --steps", ExitCode.TIMEOUT)
@@ -200,14 +212,18 @@ class Run:
             return "launch"
         return min((state for state in states if state), key=lambda state: state.beat).phase
 
-    def _hang(self) -> Outcome:
+    def _hang(self, seconds: float) -> Outcome:
         """Nobody moved for too long; name the ranks that are stopped, else those that are behind."""
         pids = {f["rank"]: f["pid"] for r in self.readers for f in r.facts() if f["kind"] == "rank"}
-        stopped = ["rank %d (process %d) is stopped" % (r, p) for r, p in sorted(pids.items()) if processes.state(p) in ("T", "t")]
+        stopped = [
+            "rank %d (process %d) is stopped" % (r, p)
+            for r, p in sorted(pids.items())
+            if processes.state(p) in ("T", "t")
+        ]
         counts = {r.rank: state.steps for r in self.readers for state in [r.progress()] if state}
         behind = ["rank %d has done %d steps" % (r, n) for r, n in sorted(counts.items())]
         detail = "; ".join(stopped or behind) or "no rank has begun"
-        reason = "no progress for %.0f s: %s" % (self.limits.no_progress, detail)
+        reason = "no progress for %.0f s: %s" % (seconds, detail)
         remedy = "look at the node of that rank; where steps are just slow, give a longer --timeout"
         return Outcome("failed", self._phase(), reason, remedy, ExitCode.TIMEOUT)
 
@@ -243,13 +259,23 @@ class Run:
         if killed:
             first = min(killed, key=lambda f: f["time"])
             words = "rank %d was ended by %s" % (first["rank"], processes.describe_exit(first["exit_code"]))
-            return Outcome("failed", phase, words, "see who sent it; the kernel log names its own kills", ExitCode.RANK_FAILED)
+            return Outcome(
+                "failed",
+                phase,
+                words,
+                "see who sent it; the kernel log names its own kills",
+                ExitCode.RANK_FAILED,
+            )
         if failures:
             first = min(failures, key=lambda f: f["time"])
             reason = "rank %d: %s" % (first["rank"], first["message"])
             return Outcome("failed", phase, reason, "see the log of the other nodes", ExitCode.RANK_FAILED)
-        words = report.get("message") or "the launcher of the ranks ended with %s" % processes.describe_exit(returncode)
-        return Outcome("failed", "launch", words, "see the log above; check --master on every node", ExitCode.RANK_FAILED)
+        words = report.get("message") or "the launcher of the ranks ended with %s" % processes.describe_exit(
+            returncode
+        )
+        return Outcome(
+            "failed", "launch", words, "see the log above; check --master on every node", ExitCode.RANK_FAILED
+        )
 
     def _training_span(self, evidence: Evidence) -> Optional[Any]:
         """When training began and ended, Unix seconds, by rank 0's phases."""

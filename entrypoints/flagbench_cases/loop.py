@@ -14,9 +14,12 @@ from typing import Any, Deque, Dict, Iterable, NamedTuple, Optional, Tuple
 
 from flagbench_cases.clock import now
 from flagbench_cases.collectives import CollectiveProbe
+from flagbench_cases.errors import DataError
 from flagbench_cases.spool import RankSpool, Step
 
+# Device times are asked for this often: rarely enough to cost nothing, often enough that a killed run keeps them.
 DRAIN_EVERY = 100
+DRAIN_SECONDS = 1.0
 NAN = float("nan")
 
 
@@ -103,11 +106,14 @@ class Loop:
         self.probe = probe
         self.steps = 0
         self.eval_seconds = 0.0
-        self._pending = deque()  # type: Deque[Tuple[int, Any, Any, Any]]
+        self._drained = now()
+        self._pending: Deque[Tuple[int, Any, Any, Any]] = deque()
 
     def run(self) -> Dict[str, Any]:
         """Train. Returns seconds of train and evaluation, and whether the target was reached."""
         plan, per_epoch = self.plan, self.workload.steps_per_epoch()
+        if per_epoch < 1:
+            raise DataError("an epoch has no step on this rank", "use a smaller batch_size or more data")
         initial = 0.0
         if plan.initial_evaluation and plan.window_steps is None:
             self._evaluate(epoch=-1)
@@ -115,7 +121,7 @@ class Loop:
         self.spool.phase("warmup", plan.capacity(per_epoch))
         self.device.synchronize()
         start = now()
-        converged = None  # type: Optional[bool]
+        converged: Optional[bool] = None
         if plan.window_steps is not None:
             epoch = 0
             while self._epoch(epoch):
@@ -139,13 +145,13 @@ class Loop:
         limit = self.plan.capacity(self.workload.steps_per_epoch())
         mark = now()
         for batch in self.workload.batches(epoch):
-            if self.steps >= limit:
-                return False
             mark = self._step(batch, mark)
+            if self.steps >= limit:
+                return False  # before another batch is made that nobody needs
             if self.steps == self.plan.warmup_steps:
                 self.spool.phase("train", limit)
                 mark = now()
-        return self.steps < limit
+        return True
 
     def _step(self, batch: Any, mark: float) -> float:
         """One step between its marks; returns when its bookkeeping ended."""
@@ -160,8 +166,9 @@ class Loop:
         self.spool.step(Step(ready - mark, begun - ready, ended - begun, NAN, NAN, NAN, loss, *work))
         self._pending.append((self.steps, start, end, self.probe.take()))
         self.steps += 1
-        if len(self._pending) >= DRAIN_EVERY:
+        if len(self._pending) >= DRAIN_EVERY or ended - self._drained > DRAIN_SECONDS:
             self._drain()
+            self._drained = ended
         return now()
 
     def _drain(self, everything: bool = False) -> None:

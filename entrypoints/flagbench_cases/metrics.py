@@ -79,7 +79,15 @@ def throughput(
     span = "all steps" if full else "the window"
     rows = list(zip(*(steps[begin:count] for steps in ranks.values())))
     samples = [sum(step.samples for step in row) for row in rows]
-    found = [rate("p_core", unit, steady.samples, steady.seconds, "device time of a step, maximum over ranks; warm-up left out")]
+    found = [
+        rate(
+            "p_core",
+            unit,
+            steady.samples,
+            steady.seconds,
+            "device time of a step, maximum over ranks; warm-up left out",
+        )
+    ]
     clock = ranks[min(ranks)][begin:count]
     published = [step.published_samples * len(ranks) for step in clock]
     found.append(
@@ -99,14 +107,16 @@ def throughput(
     return found
 
 
-def utilisation(steady: Window, devices: int, peak: Optional[float], ceiling: Optional[float]) -> List[Dict[str, Any]]:
+def utilisation(
+    steady: Window, devices: int, peak: Optional[float], ceiling: Optional[float]
+) -> List[Dict[str, Any]]:
     """mfu and hfu against the datasheet's peak, mfu_measured against this run's own matrix product; fractions."""
     achieved = steady.flops_executed / math.fsum(steady.seconds) / devices
     found = []
     if peak:
         found.append(metric("mfu", achieved / peak, "fraction", note="model FLOPs executed, padding included"))
         found.append(metric("hfu", achieved / peak, "fraction", note="equal to mfu: nothing is recomputed"))
-        useful = achieved * steady.flops_useful / steady.flops_executed
+        useful = steady.flops_useful / math.fsum(steady.seconds) / devices
         found.append(metric("mfu_useful", useful / peak, "fraction", note="padding left out"))
     if ceiling:
         note = "against the matrix product measured in this run"

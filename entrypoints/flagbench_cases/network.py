@@ -24,7 +24,7 @@ def interface_towards(host: str) -> Optional[str]:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect(address)
             own = probe.getsockname()[0]
-    except OSError:
+    except (OSError, UnicodeError):  # the latter for a name that cannot be encoded for the resolver
         return None
     for name, addresses in psutil.net_if_addrs().items():
         if any(entry.address.split("%")[0] == own for entry in addresses):

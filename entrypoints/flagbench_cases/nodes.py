@@ -3,6 +3,7 @@
 Never from bare RANK or WORLD_SIZE: on some platforms they count nodes, on others processes.
 """
 
+import ipaddress
 import os
 import re
 import subprocess
@@ -27,10 +28,31 @@ class Placement:
 
 def parse_address(text: str, option: str) -> Tuple[str, int]:
     """HOST[:PORT] as a pair; an IPv6 address stands in brackets where a port follows."""
-    match = re.match(r"^(?:\[(?P<six>[0-9A-Fa-f:.%]+)\]|(?P<host>[^:\s]+))(?::(?P<port>\d{1,5}))?$", text)
-    if match is None or int(match.group("port") or 1) > 65535 or match.group("port") == "0":
+    match = re.fullmatch(r"(?:\[(?P<six>[^\]\s]+)\]|(?P<host>[^:\[\]\s]+))(?::(?P<port>[0-9]{1,5}))?", text)
+    port = int(match.group("port") or DEFAULT_PORT) if match else 0
+    if match is None or not 1 <= port <= 65535 or not _is_host(match.group("six"), match.group("host")):
         raise UsageError("%s %r is not HOST:PORT" % (option, text), "for example %s node-0:29400" % option)
-    return match.group("six") or match.group("host"), int(match.group("port") or DEFAULT_PORT)
+    return match.group("six") or match.group("host"), port
+
+
+def _is_host(six: Optional[str], host: Optional[str]) -> bool:
+    """Whether an IPv6 address is one, and a name one that the resolver can be asked for at all."""
+    try:
+        if six is not None:
+            ipaddress.IPv6Address(six.partition("%")[0])
+        else:
+            (host or "").encode("idna")
+    except ValueError:
+        return False
+    return True
+
+
+def _address(host: Optional[str], port: Optional[str] = None) -> Optional[str]:
+    """A platform's bare host and port as HOST:PORT."""
+    if not host:
+        return None
+    bracketed = "[%s]" % host if ":" in host and not host.startswith("[") else host
+    return "%s:%s" % (bracketed, port) if port else bracketed
 
 
 def slurm_hosts(nodelist: str) -> List[str]:
@@ -61,23 +83,28 @@ def _number(env: Mapping[str, str], key: str) -> int:
 def _from_environment(
     env: Mapping[str, str], expand: Callable[[str], List[str]]
 ) -> Tuple[Optional[int], Optional[str], str]:
-    """Node rank, master address and the platform they came from; the first platform found decides."""
+    """Node rank, master address and the platform they came from; the first platform found decides.
+
+    FLAGBENCH_MASTER, which only a person sets, beats the platform's own idea of where node 0 is.
+    """
+    master = env.get("FLAGBENCH_MASTER")
     if "FLAGBENCH_NODE_RANK" in env:
-        return _number(env, "FLAGBENCH_NODE_RANK"), env.get("FLAGBENCH_MASTER"), "FLAGBENCH_NODE_RANK"
+        return _number(env, "FLAGBENCH_NODE_RANK"), master, "FLAGBENCH_NODE_RANK"
     if "JOB_COMPLETION_INDEX" in env:
-        return _number(env, "JOB_COMPLETION_INDEX"), env.get("FLAGBENCH_MASTER"), "JOB_COMPLETION_INDEX"
+        return _number(env, "JOB_COMPLETION_INDEX"), master, "JOB_COMPLETION_INDEX"
     if "PET_NODE_RANK" in env:
-        master = env.get("PET_MASTER_ADDR")
-        if master and "PET_MASTER_PORT" in env:
-            master = "%s:%s" % (master, env["PET_MASTER_PORT"])
+        master = master or _address(env.get("PET_MASTER_ADDR"), env.get("PET_MASTER_PORT"))
         return _number(env, "PET_NODE_RANK"), master, "PET_NODE_RANK"
     if "SLURM_NODEID" in env and "SLURM_JOB_NODELIST" in env:
-        master = env.get("FLAGBENCH_MASTER") or expand(env["SLURM_JOB_NODELIST"])[0]
+        # SLURM_NODEID counts within the step, which may be a part of the job's nodes.
+        hosts = [] if master else expand(env.get("SLURM_STEP_NODELIST") or env["SLURM_JOB_NODELIST"])
+        master = master or _address(hosts[0] if hosts else None)
         return _number(env, "SLURM_NODEID"), master, "SLURM_NODEID"
     if "SKYPILOT_NODE_RANK" in env:
         hosts = env.get("SKYPILOT_NODE_IPS", "").split()
-        return _number(env, "SKYPILOT_NODE_RANK"), hosts[0] if hosts else None, "SKYPILOT_NODE_RANK"
-    return None, env.get("FLAGBENCH_MASTER"), "default"
+        master = master or _address(hosts[0] if hosts else None)
+        return _number(env, "SKYPILOT_NODE_RANK"), master, "SKYPILOT_NODE_RANK"
+    return None, master, "default"
 
 
 def place(
@@ -106,7 +133,8 @@ def place(
         )
     if not 0 <= node_rank < nodes:
         raise UsageError(
-            "node rank %d does not exist among %d nodes" % (node_rank, nodes), "it runs from 0 to %d" % (nodes - 1)
+            "node rank %d does not exist among %d nodes" % (node_rank, nodes),
+            "it runs from 0 to %d" % (nodes - 1),
         )
     if not master:
         raise UsageError(

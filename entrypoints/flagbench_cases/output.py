@@ -8,6 +8,8 @@ from urllib.parse import unquote, urlparse
 
 from flagbench_cases.errors import CaseError, ExitCode, UsageError
 
+NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+
 
 def keep_stdout() -> int:
     """A private copy of stdout; descriptor 1 then leads to stderr, for whatever libraries and banners print."""
@@ -34,7 +36,7 @@ def write_line(descriptor: int, line: str) -> None:
 def write_file(folder: str, name: str, line: str, replace: bool = False) -> str:
     """Write `name` into `folder` atomically: whole, or not at all. Without `replace` an existing file is kept."""
     path = os.path.join(folder, name)
-    part = None  # type: Optional[str]
+    part: Optional[str] = None
     try:
         os.makedirs(folder, exist_ok=True)
         handle, part = tempfile.mkstemp(prefix=".", suffix=".part", dir=folder)
@@ -46,9 +48,10 @@ def write_file(folder: str, name: str, line: str, replace: bool = False) -> str:
         if replace:
             os.replace(part, path)
         else:
-            os.link(part, path)
+            _link_or_claim(part, path)
     except OSError as error:
-        reason = "it is there already" if error.errno == errno.EEXIST else os.strerror(error.errno or 0)
+        taken = error.errno == errno.EEXIST and part is not None
+        reason = "it is there already" if taken else os.strerror(error.errno or 0)
         raise CaseError(
             "the record could not be written to %s (%s)" % (path, reason),
             "the record is on stdout; give a folder with room and write permission",
@@ -60,14 +63,32 @@ def write_file(folder: str, name: str, line: str, replace: bool = False) -> str:
     return path
 
 
+def _link_or_claim(part: str, path: str) -> None:
+    """Give the whole file its name, unless the name is taken (FileExistsError)."""
+    try:
+        os.link(part, path)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        # Mounted buckets and some shares have no hard links: claim the name, then put the file in its place.
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+        try:
+            os.replace(part, path)
+        except OSError:
+            os.unlink(path)
+            raise
+
+
 def store_folder(url: str) -> str:
     """The folder of a file:// store. Other kinds of store are put to by the host tool."""
     parsed = urlparse(url)
-    if parsed.scheme not in ("", "file") or parsed.netloc not in ("", "localhost"):
+    if parsed.scheme not in ("", "file") or parsed.netloc not in ("", "localhost") or not parsed.path:
         raise UsageError(
-            "--store %s is not a file:// URL" % url.split("@")[-1], "give file:///FOLDER, or --out and flagbench"
+            "--store %s is not a file:// URL" % url.split("@")[-1],
+            "give file:///FOLDER, or --out and flagbench",
         )
-    return os.path.abspath(unquote(parsed.path))
+    # A plain path is taken as it stands: there, '%20' and '#' are part of the name.
+    return os.path.abspath(unquote(parsed.path) if parsed.scheme else url)
 
 
 def store_path(root: str, record: Dict[str, Any]) -> str:

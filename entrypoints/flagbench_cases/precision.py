@@ -4,6 +4,7 @@ On torch 1.12 and 1.13 TORCH_ALLOW_TF32_CUBLAS_OVERRIDE, which NGC images set, b
 torch 2 on code wins. So the environment is put right before torch is imported, and the code switches after.
 """
 
+import math
 from typing import Any, Dict, MutableMapping
 
 OVERRIDE = "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"
@@ -30,7 +31,10 @@ def classify(relative_error: float) -> str:
 
     Rounding inputs to m explicit mantissa bits gives about 2**-(m+1) / sqrt(3) * sqrt(2) per product term: 4e-4 at
     10 bits (TF32, FP16), 3e-3 at 7 (BF16), and about 1e-7 when inputs are kept (FP32). The borders lie between.
+    A product further off, or not a number, is no rounding: it is `wrong`, and so is the device or its library.
     """
+    if not math.isfinite(relative_error) or relative_error > 2e-2:
+        return "wrong"
     if relative_error < 2e-5:
         return "fp32"
     if relative_error < 1.2e-3:
@@ -48,7 +52,9 @@ def prove(device: Any, precision: str) -> Dict[str, Any]:
         product = torch.matmul(a.to(device), b.to(device))
     exact = a.double() @ b.double()
     error = float((product.double().cpu() - exact).norm() / exact.norm())
-    executed = {torch.float16: "fp16", torch.bfloat16: "bf16"}.get(product.dtype) or classify(error)
+    executed = classify(error)
+    if executed != "wrong":
+        executed = {torch.float16: "fp16", torch.bfloat16: "bf16"}.get(product.dtype, executed)
     return {
         "requested": precision,
         "executed": executed,

@@ -37,13 +37,14 @@ def state(pid: int) -> Optional[str]:
 
 def descendants(root: int) -> Set[int]:
     """Live processes below `root`, at any depth, zombies left out."""
-    children = {}  # type: Dict[int, List[int]]
+    children: Dict[int, List[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
             fields = _stat(int(name))
             if fields and fields[0] != "Z":
                 children.setdefault(int(fields[1]), []).append(int(name))
-    found, open_ = set(), [root]  # type: Set[int], List[int]
+    found: Set[int] = set()
+    open_: List[int] = [root]
     while open_:
         for child in children.get(open_.pop(), []):
             if child not in found:
@@ -63,7 +64,10 @@ def collect_zombies() -> None:
 
 
 def end_all(root: int, grace: float = 1.0, spare: Optional[Set[int]] = None) -> None:
-    """End every descendant of `root` but `spare`: SIGTERM, then after `grace` seconds SIGKILL, which a stopped process obeys too."""
+    """End every descendant of `root` but `spare`: SIGTERM, and after `grace` seconds SIGKILL.
+
+    A stopped process does not see SIGTERM; SIGKILL ends it all the same.
+    """
     spare = spare or set()
     deadline = time.monotonic() + grace
     _signal(descendants(root) - spare, signal.SIGTERM)
@@ -84,7 +88,7 @@ def _signal(pids: Set[int], number: int) -> None:
     for pid in pids:
         try:
             os.kill(pid, number)
-        except ProcessLookupError:
+        except (ProcessLookupError, PermissionError):
             continue
 
 
@@ -109,12 +113,17 @@ def _first_folder(*paths: str) -> Optional[str]:
     return next((p for p in paths if os.path.isdir(p)), None)
 
 
-def oom_kills() -> Optional[int]:
-    """How many processes of this memory cgroup the kernel has killed for memory; None where it does not say."""
-    folder = memory_cgroup()
+def oom_kills(folder: Optional[str] = None) -> Optional[int]:
+    """How many processes of a memory cgroup, by default this process's own, the kernel has killed for memory.
+
+    Read from `memory.events` (version 2) or `memory.oom_control` (version 1); None where neither says it.
+    """
+    folder = folder or memory_cgroup()
+    if folder is None:
+        return None
     for name in ("memory.events", "memory.oom_control"):
         try:
-            with open(os.path.join(folder or "", name), encoding="utf-8") as file:
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
                 for line in file:
                     key, _, value = line.partition(" ")
                     if key == "oom_kill":

@@ -13,7 +13,7 @@ from typing import Any, Dict, NamedTuple, Optional
 import torch
 import torch.distributed as dist
 
-from flagbench_cases import ceiling, config as configuration, precision, processes, system
+from flagbench_cases import ceiling, precision, processes, system
 from flagbench_cases.clock import now
 from flagbench_cases.collectives import CollectiveProbe
 from flagbench_cases.device import open_device
@@ -22,7 +22,8 @@ from flagbench_cases.loop import Loop, Plan
 from flagbench_cases.spool import RankSpool, receive
 
 PEER_LOST = re.compile(
-    r"connection (closed|reset)|connect(ion)? (refused|timeout)|broken pipe|timed? ?out|socket|nccl|gloo", re.IGNORECASE
+    r"connection (closed|reset)|connect(ion)? (refused|timeout)|broken pipe|timed? ?out|socket|nccl|gloo",
+    re.IGNORECASE,
 )
 OUT_OF_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory|Cannot allocate", re.IGNORECASE)
 
@@ -47,12 +48,14 @@ class Job:
     def __init__(self, device: Any, timeout: float) -> None:
         self.rank = int(os.environ["RANK"])
         self.world = int(os.environ["WORLD_SIZE"])
-        self.control = None  # type: Any
+        self.control: Any = None
         if self.world > 1:
             # The parent's watchdog decides what a hang is; the collective's own limit is only a net below it.
             limit = datetime.timedelta(seconds=2 * timeout + 600)
             dist.init_process_group(device.backend, init_method="env://", timeout=limit)
-            self.control = dist.new_group(backend="gloo", timeout=limit) if device.backend != "gloo" else dist.group.WORLD
+            self.control = (
+                dist.new_group(backend="gloo", timeout=limit) if device.backend != "gloo" else dist.group.WORLD
+            )
 
     def broadcast(self, value: Any) -> Any:
         """Rank 0's value on every rank."""
@@ -113,9 +116,7 @@ def run(plan: Dict[str, Any], spool: RankSpool, started: float) -> None:
         spool.fact("software", **system.software(device.kind, config["precision"]))
     module = importlib.import_module("flagbench_cases.%s.workload" % config["case"].replace("-", "_"))
     probe = CollectiveProbe(device.clock)
-    context = Context(
-        config, device, job.rank, job.world, local_rank, probe, spool, plan["data"], plan["weights"]
-    )
+    context = Context(config, device, job.rank, job.world, local_rank, probe, spool, plan["data"], plan["weights"])
     spool.phase("data")
     workload = module.build(context)
     workload.setup()
@@ -123,7 +124,11 @@ def run(plan: Dict[str, Any], spool: RankSpool, started: float) -> None:
         spool.fact("workload", **workload.describe())
     train = config["train"]
     loop_plan = Plan(
-        train["max_epochs"], train["warmup_steps"], train["window_steps"], train["target_acc"], config["eval"]["initial"]
+        train["max_epochs"],
+        train["warmup_steps"],
+        train["window_steps"],
+        train["target_acc"],
+        config["eval"]["initial"],
     )
     spool.reserve(loop_plan.capacity(workload.steps_per_epoch()))
     device.synchronize()
@@ -133,7 +138,10 @@ def run(plan: Dict[str, Any], spool: RankSpool, started: float) -> None:
     timing.update(init=init, e2e=now() - started)
     spool.fact("timing", **timing)
     spool.fact(
-        "memory", peak=device.memory_peak(), allocator_peak=device.allocator_peak(), parameters=parameter_sum(workload.module)
+        "memory",
+        peak=device.memory_peak(),
+        allocator_peak=device.allocator_peak(),
+        parameters=parameter_sum(workload.module),
     )
     spool.fact("ceiling", **ceiling.measure(device, config["precision"]))
     spool.phase("done")

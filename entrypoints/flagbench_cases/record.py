@@ -75,7 +75,8 @@ NOTHING = Evidence({}, [], {}, None, "the run ended before the sampler began")
 
 def read_spool(folder: str, world: int) -> Evidence:
     """Everything in the spool."""
-    steps, facts = {}, []  # type: Dict[int, List[Step]], List[Dict[str, Any]]
+    steps: Dict[int, List[Step]] = {}
+    facts: List[Dict[str, Any]] = []
     for rank in range(world):
         reader = SpoolReader(folder, rank)
         found = reader.facts()
@@ -104,7 +105,7 @@ def assemble(request: Request, evidence: Evidence, outcome: Outcome) -> Dict[str
     software = _software(evidence)
     machine = system.machine()
     devices = [fact["device"] for fact in evidence.of("rank") if fact["node"] == 0]
-    record = {
+    record: Dict[str, Any] = {
         "schema": "record/v1",
         "record_id": new_record_id(request, created),
         "run_id": request.run_id,
@@ -130,7 +131,7 @@ def assemble(request: Request, evidence: Evidence, outcome: Outcome) -> Dict[str
         "telemetry_reason": evidence.telemetry_reason,
         "ranks": [rank_entry(fact, evidence) for fact in evidence.of("rank")],
         "status": outcome.as_dict(),
-    }  # type: Dict[str, Any]
+    }
     if request.config is not None and count:
         _measured(record, request, evidence, count)
     return record
@@ -140,7 +141,13 @@ def _software(evidence: Evidence) -> Dict[str, Any]:
     """Versions as the ranks saw them; of the parent alone where no rank came up."""
     found = evidence.first("software")
     if not found:
-        return {"python": system.python_version(), "torch": None, "cuda": None, "packages": {}, "precision": None}
+        return {
+            "python": system.python_version(),
+            "torch": None,
+            "cuda": None,
+            "packages": {},
+            "precision": None,
+        }
     return dict(found, precision=evidence.first("precision") or None)
 
 
@@ -209,7 +216,7 @@ def _measured(record: Dict[str, Any], request: Request, evidence: Evidence, coun
     timing, whole = evidence.first("timing"), train["window_steps"] is None
     finished = record["status"]["state"] == "ok"
     curve = metrics.losses(ranks, count)
-    found = []  # type: List[Dict[str, Any]]
+    found: List[Dict[str, Any]] = []
     steady = metrics.window(ranks, train["warmup_steps"], count)
     kind = request.stack["device"]["kind"]
     if steady is not None:
@@ -222,12 +229,14 @@ def _measured(record: Dict[str, Any], request: Request, evidence: Evidence, coun
     found += metrics.memory(evidence.of("memory"), kind)
     found += metrics.accuracy(evaluations)
     found += metrics.final_loss(curve)
-    record["metrics"] = found
+    record["metrics"] = [entry for entry in found if math.isfinite(entry["value"])]
     record["work"] = metrics.work(ranks, count, request.unit)
     record["timing"] = _timing(timing, ranks, train["warmup_steps"], count)
     converged = timing.get("converged")
     record["quality"] = {
-        "loss_curve": [[int(i), curve[int(i)]] for i in stats.thin(range(count), CURVE_POINTS) if math.isfinite(curve[int(i)])],
+        "loss_curve": [
+            [int(i), curve[int(i)]] for i in stats.thin(range(count), CURVE_POINTS) if math.isfinite(curve[int(i)])
+        ],
         "evaluations": [{k: v for k, v in e.items() if k not in ("kind", "rank", "time")} for e in evaluations],
         "converged": converged,
         "data": evidence.first("workload").get("data"),
@@ -265,7 +274,9 @@ def _flops(
         "executed": steady.flops_executed,
         "useful": steady.flops_useful,
         "peak": dict(peak, precision=precision) if peak else None,
-        "peak_reason": None if peak else "the stack %s gives no %s peak for %s" % (request.stack["name"], precision, name),
+        "peak_reason": None
+        if peak
+        else "the stack %s gives no %s peak for %s" % (request.stack["name"], precision, name),
         "measured_ceiling": {k: ceiling[k] for k in ("flops", "precision", "method")} if ceiling else None,
     }
     devices = request.nodes * request.gpus
@@ -286,7 +297,7 @@ def _timing(timing: Dict[str, Any], ranks: Dict[int, List[Step]], warmup: int, c
 
 def checks(config: Dict[str, Any], evidence: Evidence, curve: List[float], finished: bool) -> List[Dict[str, Any]]:
     """What must hold for the numbers to mean anything."""
-    found = []  # type: List[Dict[str, Any]]
+    found: List[Dict[str, Any]] = []
 
     def check(name: str, ok: bool, detail: str) -> None:
         found.append({"name": name, "ok": bool(ok), "detail": detail})
@@ -297,14 +308,25 @@ def checks(config: Dict[str, Any], evidence: Evidence, curve: List[float], finis
     check(
         "precision",
         executed == [config["precision"]],
-        "asked for %s; a matrix product ran in %s, relative error %.1e" % (config["precision"], "/".join(executed), error),
+        "asked for %s; a matrix product ran in %s, relative error %.1e"
+        % (config["precision"], "/".join(executed), error),
     )
     bad = next((i for i, loss in enumerate(curve) if not math.isfinite(loss)), None)
-    check("loss_finite", bad is None, "all of %d steps" % len(curve) if bad is None else "not finite at step %d" % bad)
+    check(
+        "loss_finite",
+        bad is None,
+        "all of %d steps" % len(curve) if bad is None else "not finite at step %d" % bad,
+    )
     sums = [fact["parameters"] for fact in evidence.of("memory")]
     if len(sums) > 1:
-        spread = max(sums) - min(sums)
-        check("ranks_in_step", spread <= 1e-6 * max(1.0, abs(sums[0])), "parameter checksums differ by %.1e" % spread)
+        # max and min pass over a NaN that does not come first, so it is asked for by itself.
+        finite = all(math.isfinite(s) for s in sums)
+        spread = max(sums) - min(sums) if finite else float("nan")
+        check(
+            "ranks_in_step",
+            finite and spread <= 1e-6 * max(1.0, abs(sums[0])),
+            "parameter checksums differ by %.1e" % spread,
+        )
     window_steps = config["train"]["window_steps"]
     if finished and window_steps is not None:
         wanted = window_steps + config["train"]["warmup_steps"]
@@ -316,6 +338,16 @@ def checks(config: Dict[str, Any], evidence: Evidence, curve: List[float], finis
     return found
 
 
+def strict(value: Any) -> Any:
+    """`value` with null for every number that JSON cannot hold: a broken device measures NaN, and is recorded."""
+    if isinstance(value, dict):
+        return {key: strict(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [strict(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def to_line(record: Dict[str, Any]) -> str:
-    """The record as one line of strict JSON."""
-    return json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    """The record as one line of strict JSON in UTF-8; what UTF-8 cannot hold (undecodable arguments) becomes `?`."""
+    text = json.dumps(strict(record), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode("utf-8", "replace").decode("utf-8")

@@ -190,7 +190,9 @@ class SpoolReader:
         facts = []
         for line in lines:
             try:
-                facts.append(json.loads(line.decode("utf-8")))
+                fact = json.loads(line.decode("utf-8"))
             except ValueError:
                 continue
+            if isinstance(fact, dict) and "kind" in fact:
+                facts.append(fact)
         return facts

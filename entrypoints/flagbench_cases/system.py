@@ -5,7 +5,16 @@ import platform
 import sys
 from typing import Any, Dict, List, Optional
 
-PACKAGES = ("numpy", "safetensors", "tokenizers", "transformers", "deepspeed", "flash-attn", "psutil", "nvidia-ml-py")
+PACKAGES = (
+    "numpy",
+    "safetensors",
+    "tokenizers",
+    "transformers",
+    "deepspeed",
+    "flash-attn",
+    "psutil",
+    "nvidia-ml-py",
+)
 
 
 def packages() -> Dict[str, str]:
@@ -69,8 +78,11 @@ def driver() -> Optional[str]:
 
 def network_interfaces() -> List[Dict[str, Any]]:
     """Name, state and speed (Mb/s, where the driver says) of every interface but loopback, and InfiniBand devices."""
-    found = []  # type: List[Dict[str, Any]]
-    for kind, folder, rate in (("ethernet", "/sys/class/net", "speed"), ("infiniband", "/sys/class/infiniband", "ports/1/rate")):
+    found: List[Dict[str, Any]] = []
+    for kind, folder, rate in (
+        ("ethernet", "/sys/class/net", "speed"),
+        ("infiniband", "/sys/class/infiniband", "ports/1/rate"),
+    ):
         try:
             names = sorted(os.listdir(folder))
         except OSError:
@@ -87,9 +99,9 @@ def network_interfaces() -> List[Dict[str, Any]]:
 
 
 def machine() -> Dict[str, Any]:
-    """This node, without its devices; host name and addresses are left out, they say nothing about speed."""
+    """This node, without its devices; network addresses are left out, they say nothing about speed."""
     try:
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # type: Optional[int]
+        memory: Optional[int] = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):
         memory = None
     model = _first_line("/proc/cpuinfo", "model name")
@@ -97,7 +109,10 @@ def machine() -> Dict[str, Any]:
         "driver": driver(),
         "kernel": platform.release(),
         "os": operating_system(),
-        "cpu": {"model": model.split(":", 1)[1].strip() if model else platform.machine(), "logical": os.cpu_count()},
+        "cpu": {
+            "model": model.split(":", 1)[1].strip() if model else platform.machine(),
+            "logical": os.cpu_count(),
+        },
         "memory_bytes": memory,
         "nics": network_interfaces(),
         "image": image(),

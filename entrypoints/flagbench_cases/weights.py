@@ -58,7 +58,9 @@ def read_state(folder: str) -> Dict[str, torch.Tensor]:
             "give --weights a Hugging Face checkpoint folder",
         ) from None
     except pickle.UnpicklingError as error:
-        raise DataError("%s is not a plain checkpoint: %s" % (path, error), "use weights from a source you trust") from error
+        raise DataError(
+            "%s is not a plain checkpoint: %s" % (path, error), "use weights from a source you trust"
+        ) from error
     except Exception as error:
         # safetensors and torch.load raise their own types for a corrupt file, differing by version.
         raise DataError(

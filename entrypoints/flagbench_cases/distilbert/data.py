@@ -56,7 +56,9 @@ class Sets(NamedTuple):
     condition: str
 
 
-def load(data: Dict[str, Any], model: Dict[str, Any], folder: Optional[str], weights: Optional[str], seed: int) -> Sets:
+def load(
+    data: Dict[str, Any], model: Dict[str, Any], folder: Optional[str], weights: Optional[str], seed: int
+) -> Sets:
     """The sets that the resolved `data` section names."""
     if data["source"] == "synthetic":
         train = synthetic(data, model, data["train_examples"] or 2048, seed)
@@ -95,24 +97,29 @@ def read_npz(path: str, length: int, model: Dict[str, Any]) -> SentenceSet:
         with np.load(path, allow_pickle=False) as archive:
             missing = [key for key in NPZ_KEYS if key not in archive.files]
             if missing:
-                raise DataError("%s has no array %s" % (path, ", ".join(missing)), "it needs %s" % ", ".join(NPZ_KEYS))
+                raise DataError(
+                    "%s has no array %s" % (path, ", ".join(missing)), "it needs %s" % ", ".join(NPZ_KEYS)
+                )
             ids, mask, labels = (archive[key] for key in NPZ_KEYS)
     except FileNotFoundError:
         raise DataError("%s does not exist" % path, "a data folder needs both sets") from None
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(
-            "%s cannot be read (%s)" % (path, str(error).split("\n")[0]), "it is truncated or no npz: fetch it again"
+            "%s cannot be read (%s)" % (path, str(error).split("\n")[0]),
+            "it is truncated or no npz: fetch it again",
         ) from error
     for key, array, dimensions in (("input_ids", ids, 2), ("attention_mask", mask, 2), ("label", labels, 1)):
         if array.dtype != np.int64:
             raise DataError("%s: %s is %s" % (path, key, array.dtype), "the published layout is int64")
         if array.ndim != dimensions or array.shape[0] != len(labels):
             raise DataError(
-                "%s: %s has the shape %s" % (path, key, array.shape), "it must have a row for each of the labels"
+                "%s: %s has the shape %s" % (path, key, array.shape),
+                "it must have a row for each of the labels",
             )
     if ids.shape != mask.shape or ids.shape[1] != length:
         raise DataError(
-            "%s: rows are %d tokens long" % (path, ids.shape[1]), "this preset needs rows padded to %d" % length
+            "%s: rows are %d tokens long" % (path, ids.shape[1]),
+            "this preset needs rows padded to %d" % length,
         )
     lengths = mask.sum(axis=1)
     if not np.array_equal(mask, np.arange(length) < lengths[:, None]):
@@ -120,7 +127,9 @@ def read_npz(path: str, length: int, model: Dict[str, Any]) -> SentenceSet:
     return checked(path, ids, lengths, labels, model)
 
 
-def checked(path: str, ids: np.ndarray, lengths: np.ndarray, labels: np.ndarray, model: Dict[str, Any]) -> SentenceSet:
+def checked(
+    path: str, ids: np.ndarray, lengths: np.ndarray, labels: np.ndarray, model: Dict[str, Any]
+) -> SentenceSet:
     """The set, once every value is in the range the model can take."""
     if len(labels) == 0:
         raise DataError("%s holds no examples" % path, "fetch it again")
@@ -148,7 +157,8 @@ def find_vocabulary(*folders: Optional[str]) -> str:
 
 def read_tsv(path: str) -> Tuple[List[str], List[int]]:
     """Sentences and labels of one GLUE TSV file, header `sentence<TAB>label`."""
-    sentences, labels = [], []  # type: List[str], List[int]
+    sentences: List[str] = []
+    labels: List[int] = []
     try:
         with open(path, encoding="utf-8") as file:
             header = file.readline().rstrip("\n").split("\t")

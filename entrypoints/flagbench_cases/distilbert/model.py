@@ -34,9 +34,7 @@ class DistilBertConfig:
 
     def __post_init__(self) -> None:
         if self.dim % self.heads:
-            raise ValueError(
-                "dim %d does not divide into %d heads; choose a multiple" % (self.dim, self.heads)
-            )
+            raise ValueError("dim %d does not divide into %d heads; choose a multiple" % (self.dim, self.heads))
 
 
 class Embeddings(nn.Module):

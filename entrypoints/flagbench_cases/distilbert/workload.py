@@ -72,7 +72,7 @@ class DistilBertWorkload(Workload):
         context.spool.beat()
         torch.manual_seed(config["seed"] + context.rank)
         self.module = model.to(self.device)
-        self.network = self.module  # type: torch.nn.Module
+        self.network: torch.nn.Module = self.module
         if context.world > 1:
             ids = [context.local_rank] if self.device.type == "cuda" else None
             self.network = torch.nn.parallel.DistributedDataParallel(self.module, device_ids=ids)
@@ -129,7 +129,10 @@ class DistilBertWorkload(Workload):
         exempt = ("bias", "LayerNorm.weight", "layer_norm.weight")
         groups = [
             {"params": [p for n, p in self.module.named_parameters() if not n.endswith(exempt)]},
-            {"params": [p for n, p in self.module.named_parameters() if n.endswith(exempt)], "weight_decay": 0.0},
+            {
+                "params": [p for n, p in self.module.named_parameters() if n.endswith(exempt)],
+                "weight_decay": 0.0,
+            },
         ]
         self.optimizer = torch.optim.AdamW(groups, lr=train["learning_rate"], weight_decay=train["weight_decay"])
         total = len(self.loader) * train["max_epochs"]
@@ -197,7 +200,8 @@ def load_checkpoint(model: DistilBertClassifier, folder: str, section: Dict[str,
     for theirs, ours in CONFIG_KEYS.items():
         if theirs in config and config[theirs] != section[ours]:
             raise DataError(
-                "%s/config.json says %s = %s and this preset has %s" % (folder, theirs, config[theirs], section[ours]),
+                "%s/config.json says %s = %s and this preset has %s"
+                % (folder, theirs, config[theirs], section[ours]),
                 "give the checkpoint of %s" % section["name"],
             )
     state = checkpoints.read_state(folder)

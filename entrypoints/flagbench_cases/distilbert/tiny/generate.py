@@ -1,7 +1,7 @@
 """Write the tiny set from its grammar, or prove that the shipped files are the grammar's output.
 
-    python -m flagbench_cases.distilbert.tiny.generate --out DIR
-    python -m flagbench_cases.distilbert.tiny.generate --check
+python -m flagbench_cases.distilbert.tiny.generate --out DIR
+python -m flagbench_cases.distilbert.tiny.generate --check
 """
 
 import argparse
@@ -11,7 +11,7 @@ import sys
 import zlib
 from pathlib import Path
 from random import Random
-from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Callable, Dict, Iterator, NamedTuple, Optional, Sequence, Set, Tuple
 
 from flagbench_cases.distilbert.tiny import grammar
 from flagbench_cases.errors import CaseError, DataError, ExitCode
@@ -19,15 +19,20 @@ from flagbench_cases.errors import CaseError, DataError, ExitCode
 SEED = 20
 SIZES = {"train": 6000, "dev": 800}
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
 # One template in DEV_SHARE is kept for dev.
 DEV_SHARE = 5
 LONG_SUBJECT_CHANCE = 0.3
 ASIDE_CHANCE = 0.3
 OPENER_CHANCE = 0.15
 TAIL_CHANCE = 0.15
+# Negated predicates where a construction does not fix them.
+NEGATED_MAIN_CLAUSE = 0.25
+NEGATED_CLAUSE_OF_PAIR = 0.1
 
+# A slot whose word has a polarity carries its sign: {A+}, {A-}.
 SLOT = re.compile(r"\{(\w)([+-]?)\}")
-NEGATIVE, POSITIVE = 0, 1
+POSITIVE = 1
 
 
 class Example(NamedTuple):
@@ -53,45 +58,36 @@ class Draw:
 
 
 def _turn(pattern: str, polarity: int) -> str:
-    """The pattern with `polarity` written into its polar slots: {A} to {A+} or {A-}."""
+    """The pattern with the polarity (0 or 1) written into its polar slots."""
     sign = "+" if polarity == POSITIVE else "-"
     return re.sub(r"\{([AVvT])\}", r"{\g<1>%s}" % sign, pattern)
-
-
-def _predicate(draw: Draw, label: int, flipped: bool) -> str:
-    if flipped:
-        return _turn(draw.one(grammar.FLIPS), 1 - label)
-    return _turn(draw.one(grammar.HOLDS), label)
 
 
 def _subject(draw: Draw) -> str:
     return draw.one(grammar.LONG_SUBJECTS if draw.chance(LONG_SUBJECT_CHANCE) else grammar.SHORT_SUBJECTS)
 
 
-def _short_clause(draw: Draw, label: int, flip_chance: float) -> str:
-    flipped = draw.chance(flip_chance)
-    return "%s %s" % (draw.one(grammar.BARE_SUBJECTS), _predicate(draw, label, flipped))
-
-
-def _statement(draw: Draw, label: int, flipped: bool) -> str:
-    return "%s %s" % (_subject(draw), _predicate(draw, label, flipped))
+def _predicate(draw: Draw, label: int, negated_chance: float) -> str:
+    """A predicate that says `label`, by a word of that polarity or by turning one of the other."""
+    if draw.chance(negated_chance):
+        return _turn(draw.one(grammar.FLIPS), 1 - label)
+    return _turn(draw.one(grammar.HOLDS), label)
 
 
 def plain(draw: Draw, label: int) -> str:
     """One clause that says what its polar word says."""
-    return _statement(draw, label, flipped=False)
+    return "%s %s" % (_subject(draw), _predicate(draw, label, 0.0))
 
 
 def negation(draw: Draw, label: int) -> str:
     """One clause whose predicate turns its polar word."""
-    return _statement(draw, label, flipped=True)
+    return "%s %s" % (_subject(draw), _predicate(draw, label, 1.0))
 
 
 def _report(draw: Draw, reports: Sequence[str], polarity: int) -> str:
     reported = draw.one(grammar.REPORTED).replace("{subject}", _subject(draw))
     aside = draw.one(grammar.ASIDES) if draw.chance(ASIDE_CHANCE) else ""
-    parts = (draw.one(reports), aside, _turn(reported, polarity))
-    return " ".join(part for part in parts if part)
+    return _join(draw.one(reports), aside, _turn(reported, polarity))
 
 
 def report(draw: Draw, label: int) -> str:
@@ -108,36 +104,42 @@ def relative_clause(draw: Draw, label: int) -> str:
     """A relative clause speaks against the main predicate, which decides."""
     against = "{A-}" if label == POSITIVE else "{A+}"
     subject = draw.one(grammar.DISTRACTING_SUBJECTS).replace("{B}", against)
-    return "%s %s" % (subject, _predicate(draw, label, flipped=draw.chance(0.25)))
+    return "%s %s" % (subject, _predicate(draw, label, NEGATED_MAIN_CLAUSE))
 
 
-def _pair(draw: Draw, frames: Sequence[str], against: int, label: int, flip_chance: float) -> str:
-    decides = _short_clause(draw, label, flip_chance)
-    other = _short_clause(draw, against, flip_chance)
-    return draw.one(frames).replace("{c}", other).replace("{d}", decides)
+def _pair(draw: Draw, frames: Sequence[str], other: int, label: int) -> str:
+    """Two clauses, {d} that says `label` and {c} that says `other`; at most one speaks of the film as a whole."""
+    first = draw.one(grammar.WHOLE_SUBJECTS + grammar.PART_SUBJECTS)
+    second = draw.one(grammar.PART_SUBJECTS)
+    subjects = (first, second) if draw.chance(0.5) else (second, first)
+    deciding, conceded = (
+        "%s %s" % (subject, _predicate(draw, polarity, NEGATED_CLAUSE_OF_PAIR))
+        for subject, polarity in zip(subjects, (label, other))
+    )
+    return draw.one(frames).replace("{d}", deciding).replace("{c}", conceded)
 
 
 def agreement(draw: Draw, label: int) -> str:
     """Two clauses of one mind."""
-    return _pair(draw, grammar.AGREEMENTS, label, label, flip_chance=0.1)
+    return _pair(draw, grammar.AGREEMENTS, label, label)
 
 
 def contrast(draw: Draw, label: int) -> str:
     """X but Y: the second clause decides."""
-    return _pair(draw, grammar.CONTRASTS, 1 - label, label, flip_chance=0.1)
+    return _pair(draw, grammar.CONTRASTS, 1 - label, label)
 
 
 def concession_first(draw: Draw, label: int) -> str:
     """Although X, Y: the second clause decides."""
-    return _pair(draw, grammar.CONCESSIONS_FIRST, 1 - label, label, flip_chance=0.1)
+    return _pair(draw, grammar.CONCESSIONS_FIRST, 1 - label, label)
 
 
 def concession_last(draw: Draw, label: int) -> str:
     """Y even though X: the first clause decides."""
-    return _pair(draw, grammar.CONCESSIONS_LAST, 1 - label, label, flip_chance=0.1)
+    return _pair(draw, grammar.CONCESSIONS_LAST, 1 - label, label)
 
 
-# How many of a hundred sentences each construction gives.
+# How many of a hundred sentences each construction gives. Word counts can be right about the first three alone.
 CONSTRUCTIONS: Tuple[Tuple[Callable[[Draw, int], str], int], ...] = (
     (plain, 30),
     (report, 10),
@@ -151,14 +153,21 @@ CONSTRUCTIONS: Tuple[Tuple[Callable[[Draw, int], str], int], ...] = (
 )
 
 
+def _join(*parts: str) -> str:
+    return " ".join(part for part in parts if part)
+
+
 def _fill(draw: Draw, pattern: str) -> str:
-    """The pattern with a word in each slot, no word twice in one sentence."""
-    used = set()  # type: Set[str]
+    """The pattern with a word in each slot: one film a sentence, and no other word twice."""
+    film = draw.one(grammar.NEUTRAL["N"])
+    used: Set[str] = set()
 
     def word(match: "re.Match[str]") -> str:
         slot, sign = match.groups()
+        if slot == "N":
+            return film
         words = grammar.POLAR[slot][sign == "+"] if sign else grammar.NEUTRAL[slot]
-        chosen = draw.one([w for w in words if w not in used])
+        chosen = draw.one([candidate for candidate in words if candidate not in used])
         used.add(chosen)
         return chosen
 
@@ -170,6 +179,15 @@ def split_of(template: str) -> str:
     return "train" if zlib.crc32(template.encode()) % DEV_SHARE else "dev"
 
 
+def _example(draw: Draw, construction: Callable[[Draw, int], str], label: int) -> Example:
+    pattern = construction(draw, label)
+    template = "%s: %s" % (construction.__name__, SLOT.sub(r"{\1}", pattern))
+    opener = draw.one(grammar.OPENERS) if draw.chance(OPENER_CHANCE) else ""
+    tail = draw.one(grammar.TAILS) if draw.chance(TAIL_CHANCE) else ""
+    sentence = _fill(draw, _join(opener, pattern, tail, "."))
+    return Example(sentence, label, template, split_of(template))
+
+
 def generate(seed: int = SEED) -> Iterator[Example]:
     """Every example of both splits, train first, no sentence twice; the same in every Python version.
 
@@ -177,25 +195,19 @@ def generate(seed: int = SEED) -> Iterator[Example]:
     sentences that differ in those alone share a template, and so a split.
     """
     draw = Draw(seed)
-    seen = set()  # type: Set[str]
+    seen: Set[str] = set()
     kinds = [construction for construction, share in CONSTRUCTIONS for _ in range(share)]
     for split, size in SIZES.items():
         for index in range(size):
-            # 37 and 100 have no common factor: a hundred steps visit every share once, well mixed.
-            construction, label = kinds[index * 37 % len(kinds)], (index + index // len(kinds)) % 2
-            while True:
-                pattern = construction(draw, label)
-                template = "%s: %s" % (construction.__name__, SLOT.sub(r"{\1}", pattern))
-                if split_of(template) != split:
-                    continue
-                opener = draw.one(grammar.OPENERS) if draw.chance(OPENER_CHANCE) else ""
-                tail = draw.one(grammar.TAILS) if draw.chance(TAIL_CHANCE) else ""
-                parts = (opener, pattern, tail, ".")
-                sentence = _fill(draw, " ".join(part for part in parts if part))
-                if sentence not in seen:
-                    break
-            seen.add(sentence)
-            yield Example(sentence, label, template, split)
+            # 37 and 100 have no common factor: a hundred steps visit every share once, well mixed. The label
+            # turns with each step and with each hundred, so that every share sees both labels equally often.
+            construction = kinds[index * 37 % len(kinds)]
+            label = (index + index // len(kinds)) % 2
+            example = _example(draw, construction, label)
+            while example.split != split or example.sentence in seen:
+                example = _example(draw, construction, label)
+            seen.add(example.sentence)
+            yield example
 
 
 def files(examples: Sequence[Example]) -> Dict[str, str]:
@@ -217,19 +229,20 @@ def write(folder: Path) -> None:
 
 def check(folder: Path) -> None:
     """Raise DataError naming the files of `folder` that are missing or not what the generator writes."""
-    differing = []  # type: List[str]
+    differing = []
     for name, text in files(list(generate())).items():
         path = folder / name
         if not path.is_file() or path.read_bytes() != text.encode("utf-8"):
             differing.append(name)
     if differing:
         raise DataError(
-            "%s in %s differ from the generator's output" % (", ".join(differing), folder),
-            "Write them again with --out %s, or undo the change to the generator." % folder,
+            "%s: not what the generator writes: %s" % (folder, ", ".join(differing)),
+            "write the set again with --out, or undo the change to the generator",
         )
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
+    """The command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="generate", description="The tiny set of the DistilBERT case.")
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--check", action="store_true", help="prove that the shipped files are the output")

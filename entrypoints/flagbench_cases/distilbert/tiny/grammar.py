@@ -1,56 +1,59 @@
 """The words and the sentence patterns of the tiny set, as data.
 
 A clause is a subject and a predicate. A predicate of `HOLDS` says what its polar word says, one of `FLIPS` the
-opposite. Slots in braces are filled from `NEUTRAL` (never a cue) or `POLAR` (a positive and a negative word list):
-{A} adjective, {V} verb, third person, {v} the same verb's base form, {T} noun; {B} is an adjective that speaks
-against the label of its sentence. What follows an article begins with a consonant, so that "a" is always right, and no word
-stands in two lists, so that a sentence can be led back to its pattern.
+opposite. Slots in braces are filled from `NEUTRAL` (never a cue) or from `POLAR` (negative and positive words):
+{A} adjective, {V} verb in the third person, {v} its base form, {T} noun; {B} is an adjective that speaks against
+the label of its sentence. What can follow "a" begins with a consonant, and no word stands in two lists or in a
+list and a pattern, so that a sentence can be led back to its pattern.
 """
 
 from typing import Dict, Tuple
 
 Phrases = Tuple[str, ...]
 
-POSITIVE_ADJECTIVES = "brilliant charming clever fresh funny good great gripping lively moving superb warm witty wonderful"
-NEGATIVE_ADJECTIVES = "bad boring clumsy dreary dull flat hollow lifeless messy poor shallow silly tedious terrible"
+
+def _words(text: str) -> Phrases:
+    return tuple(text.split())
+
 
 # Slot -> (negative words, positive words), indexed by polarity 0 or 1.
 POLAR: Dict[str, Tuple[Phrases, Phrases]] = {
-    "A": (tuple(NEGATIVE_ADJECTIVES.split()), tuple(POSITIVE_ADJECTIVES.split())),
+    "A": (
+        _words("bad boring clumsy dreary dull flat hollow lifeless messy poor shallow silly tedious terrible"),
+        _words("brilliant charming clever fresh funny good great gripping lively moving superb warm witty wonderful"),
+    ),
     "V": (
-        tuple("bores disappoints drags fails irritates stumbles".split()),
-        tuple("charms delights entertains impresses shines works".split()),
+        _words("bores disappoints drags fails irritates stumbles"),
+        _words("charms delights entertains impresses shines works"),
     ),
     "v": (
-        tuple("bore disappoint drag fail irritate stumble".split()),
-        tuple("charm delight entertain impress shine work".split()),
+        _words("bore disappoint drag fail irritate stumble"),
+        _words("charm delight entertain impress shine work"),
     ),
     "T": (
-        tuple("chore disaster failure letdown mess".split()),
-        tuple("gem joy pleasure treat triumph".split()),
+        _words("chore disaster failure letdown mess"),
+        _words("gem joy pleasure treat triumph"),
     ),
 }
 
 NEUTRAL: Dict[str, Phrases] = {
-    "N": tuple(
-        "comedy drama fable film movie musical mystery picture remake romance sequel story thriller western".split()
-    ),
-    "P": tuple(
+    # Films; every {N} of a sentence is the same one.
+    "N": _words("comedy drama fable film movie musical mystery picture remake romance sequel story thriller western"),
+    # Parts of a film.
+    "P": _words(
         "acting cast dialogue direction editing ending finale hero humor lead music pacing plot premise script "
-        "villain".split()
+        "villain"
     ),
-    "W": tuple("brother cousin daughter father friend mother neighbor sister teacher uncle".split()),
-    "L": tuple("cinema club festival library museum school theater".split()),
-    "D": tuple("friday month night summer sunday week winter year".split()),
-    "I": tuple("genuinely quite really simply so thoroughly truly very".split()),
+    # People, places, times and degrees.
+    "W": _words("brother cousin daughter father friend mother neighbor sister teacher uncle"),
+    "L": _words("cinema club festival library museum school theater"),
+    "D": _words("friday month night summer sunday week winter year"),
+    "I": _words("genuinely quite really simply so thoroughly truly very"),
 }
 
-BARE_SUBJECTS: Phrases = ("the {P}", "the {N}", "this {N}", "the {P} of the {N}")
-SHORT_SUBJECTS: Phrases = (
-    *BARE_SUBJECTS,
-    "the {P} in this {N}",
-    "the rest of the {N}",
-)
+WHOLE_SUBJECTS: Phrases = ("the {N}", "this {N}")
+PART_SUBJECTS: Phrases = ("the {P}", "the {P} of the {N}")
+SHORT_SUBJECTS: Phrases = (*WHOLE_SUBJECTS, *PART_SUBJECTS, "the {P} in this {N}", "the rest of the {N}")
 LONG_SUBJECTS: Phrases = (
     "the {N} we saw last {D}",
     "the {N} my {W} showed us",
@@ -58,6 +61,15 @@ LONG_SUBJECTS: Phrases = (
     "the {N} that they showed at the {L} last {D}",
     "the {N} , which my {W} and i saw at the {L} ,",
     "the {P} of the {N} that opened at the {L} last {D}",
+)
+# A subject whose relative clause speaks against the predicate that follows.
+DISTRACTING_SUBJECTS: Phrases = (
+    "the {N} that my {W} called {B}",
+    "the {N} , which my {W} found {B} ,",
+    "the {P} that everybody at the {L} called {B}",
+    "the {N} that looked {B} in the trailer",
+    "the {N} whose first half was {B}",
+    "the {P} of the {N} that my {W} found {B}",
 )
 
 HOLDS: Phrases = (
@@ -95,17 +107,17 @@ FLIPS: Phrases = (
 REPORTS_HOLD: Phrases = (
     "i think",
     "i often felt",
-    "everybody told me",
-    "we all believed",
-    "my {W} always said",
+    "everybody says",
+    "we could say",
+    "my {W} would say",
     "it is true",
 )
 REPORTS_FLIP: Phrases = (
     "i do not think",
     "i never felt",
-    "nobody told me",
-    "we hardly believed",
-    "my {W} never said",
+    "nobody says",
+    "we could not say",
+    "my {W} would not say",
     "it is not true",
 )
 ASIDES: Phrases = (
@@ -131,15 +143,6 @@ CONCESSIONS_LAST: Phrases = (
     "{d} in spite of the fact that {c}",
 )
 
-# A subject whose relative clause speaks against the predicate that follows.
-DISTRACTING_SUBJECTS: Phrases = (
-    "the {N} that my {W} called {B}",
-    "the {N} , which my {W} found {B} ,",
-    "the {P} that everybody at the {L} called {B}",
-    "the {N} that looked {B} in the trailer",
-    "the {N} whose first half was {B}",
-    "the {P} of the {N} that my {W} found {B}",
-)
-
+# Put around a sentence; no part of its template.
 OPENERS: Phrases = ("in short ,", "all in all ,", "for my money ,", "as my {W} noticed ,")
 TAILS: Phrases = ("in the end", "from start to finish", "for the whole two hours", "on a second viewing")

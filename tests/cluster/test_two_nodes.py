@@ -1,0 +1,158 @@
+"""Two nodes: as two processes, and as two network namespaces with a wire between them."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+
+import jsonschema
+import pytest
+from running import ENDLESS, CaseRun, alive, wait_until
+
+pytestmark = [pytest.mark.image, pytest.mark.alone]
+
+SHORT = ["--preset", "tiny", "--data", "synthetic", "--steps", "20"]
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Nodes:
+    """Both nodes of a job, each with a folder of its own."""
+
+    def __init__(self, folder, arguments, other=None):
+        self.runs = []
+        self.folder = folder
+        self.master = "127.0.0.1:%d" % free_port()
+        self.arguments = [arguments, arguments if other is None else other]
+
+    def start(self, rank, **options):
+        place = self.folder / ("node-%d-%d" % (rank, len(self.runs)))
+        place.mkdir()
+        job = ["--nodes", "2", "--gpus", "1"]
+        if "env" not in options:
+            job += ["--node-rank", str(rank), "--master", self.master]
+        run = CaseRun(place, job + self.arguments[rank], **options)
+        self.runs.append(run)
+        return run
+
+
+def check_job(first, second, schema):
+    """Node 0 speaks for the job, node 1 says nothing; both end well."""
+    record = first.record
+    jsonschema.Draft202012Validator(schema).validate(record)
+    assert (first.code, second.code) == (0, 0), (first.stderr, second.stderr)
+    assert second.lines == [], "node 1 prints nothing on stdout"
+    assert record["status"]["state"] == "ok"
+    assert record["system"]["nodes"] == 2
+    assert [(rank["rank"], rank["node"]) for rank in record["ranks"]] == [(0, 0), (1, 1)]
+    assert {rank["steps"] for rank in record["ranks"]} == {30}
+    assert record["work"]["samples_executed"] == 30 * 2 * 32, "both nodes' samples count"
+    assert all(check["ok"] for check in record["quality"]["checks"])
+    return record
+
+
+def test_two_processes(tmp_path, record_schema):
+    nodes = Nodes(tmp_path, [*SHORT, "--run-id", "two"])
+    first, second = nodes.start(0), nodes.start(1)
+    record = check_job(first.wait(), second.wait(), record_schema)
+    assert record["run_id"] == "two"
+
+
+def test_worker_first_and_the_environment_of_kubernetes(tmp_path, record_schema):
+    """Node 1 starts first; rank and master come from an Indexed Job's environment, RANK would mislead."""
+    nodes = Nodes(tmp_path, SHORT)
+    env = {"FLAGBENCH_MASTER": nodes.master, "RANK": "7", "WORLD_SIZE": "99"}
+    second = nodes.start(1, env=dict(env, JOB_COMPLETION_INDEX="1"))
+    wait_until(lambda: any(name.startswith("flagbench-") for name in os.listdir(second.folder)), 30)
+    first = nodes.start(0, env=dict(env, JOB_COMPLETION_INDEX="0"))
+    check_job(first.wait(), second.wait(), record_schema)
+
+
+def test_different_arguments_are_refused(tmp_path):
+    nodes = Nodes(tmp_path, SHORT, [*SHORT, "--seed", "1"])
+    first, second = nodes.start(0), nodes.start(1)
+    ended, other = first.wait(), second.wait()
+    assert other.code == 2
+    assert "start every node with the same arguments" in other.stderr
+    assert ended.code == 4, "node 0 loses its peer"
+    assert ended.status["state"] == "failed"
+
+
+def test_killed_node_ends_the_other(tmp_path):
+    nodes = Nodes(tmp_path, ENDLESS)
+    first, second = nodes.start(0), nodes.start(1)
+    first.wait_for_steps(1)
+    second.process.kill()
+    second.process.communicate()
+    killed = time.monotonic()
+    ended = first.wait(60)
+    assert time.monotonic() - killed < 10
+    assert (ended.code, ended.status["exit_code"]) == (4, 4)
+    assert "connection" in ended.status["reason"]
+
+
+def test_paused_node_is_found_within_the_timeout(tmp_path):
+    nodes = Nodes(tmp_path, ["--timeout", "8", *ENDLESS])
+    first, second = nodes.start(0), nodes.start(1)
+    first.wait_for_steps(1)
+    second.wait_for_steps(1)
+    pids = second.pids()
+    for pid in [second.process.pid, *pids]:
+        os.kill(pid, signal.SIGSTOP)
+    paused = time.monotonic()
+    ended = first.wait(60)
+    assert (ended.code, ended.status["exit_code"]) == (6, 6)
+    assert time.monotonic() - paused < 8 + 6
+    second.process.kill()
+    second.process.communicate()
+    wait_until(lambda: not any(alive(pid) for pid in pids), 10)
+
+
+@pytest.fixture
+def namespaces():
+    """Two network namespaces with a wire between them: their names and addresses."""
+    if os.geteuid() != 0:
+        pytest.skip("network namespaces need root")
+    assert shutil.which("ip"), "this test needs iproute2"
+    tag = uuid.uuid4().hex[:6]
+    names, wires = ["fb-%s-%d" % (tag, i) for i in range(2)], ["fb%s%d" % (tag, i) for i in range(2)]
+    addresses = ["10.199.7.%d" % (i + 1) for i in range(2)]
+
+    def ip(*words):
+        subprocess.run(["ip", *words], check=True)
+
+    try:
+        for name in names:
+            ip("netns", "add", name)
+        ip("link", "add", wires[0], "type", "veth", "peer", "name", wires[1])
+        for name, wire, address in zip(names, wires, addresses):
+            ip("link", "set", wire, "netns", name)
+            ip("-n", name, "addr", "add", address + "/24", "dev", wire)
+            ip("-n", name, "link", "set", wire, "up")
+            ip("-n", name, "link", "set", "lo", "up")
+        yield list(zip(names, addresses))
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "delete", name], check=False)
+
+
+def test_two_namespaces(tmp_path, record_schema, namespaces):
+    """The host's own name leads nowhere here: the ranks must find each other by the route to node 0."""
+    port = free_port()
+    runs = []
+    for rank, (name, _) in enumerate(namespaces):
+        place = tmp_path / name
+        place.mkdir()
+        command = ["ip", "netns", "exec", name, sys.executable, "-m", "flagbench_cases", "distilbert"]
+        job = ["--nodes", "2", "--gpus", "1", "--node-rank", str(rank)]
+        job += ["--master", "%s:%d" % (namespaces[0][1], port)]
+        runs.append(CaseRun(place, job + SHORT, command=command))
+    check_job(runs[0].wait(), runs[1].wait(), record_schema)

@@ -1,0 +1,108 @@
+"""Runs that end well: one line on stdout whatever libraries print, and a record that says what was done."""
+
+import json
+import math
+import os
+
+import jsonschema
+import pytest
+
+from running import ENTRYPOINTS, run_case
+
+pytestmark = [pytest.mark.image, pytest.mark.alone]
+
+
+def metrics(record):
+    return {metric["name"]: metric for metric in record["metrics"]}
+
+
+def test_two_ranks_print_one_valid_record(tmp_path, record_schema):
+    ended = run_case(tmp_path, "--gpus", "2", "--preset", "tiny", "--data", "synthetic", "--steps", "30")
+    record = ended.record
+    jsonschema.Draft202012Validator(record_schema).validate(record)
+    assert (ended.code, record["status"]["state"]) == (0, "ok")
+    assert record["work"]["samples_executed"] == 40 * 2 * 32
+    assert record["window"]["steps"] == 30
+    assert all(check["ok"] for check in record["quality"]["checks"]), record["quality"]["checks"]
+    found = metrics(record)
+    seconds = sum(record["window"]["step_seconds"])
+    assert found["p_core"]["value"] == pytest.approx(30 * 64 / seconds)
+    low, high = found["p_core"]["ci95"]
+    assert low < found["p_core"]["value"] < high
+    assert "acc" not in found, "nothing was evaluated, so nothing is said"
+    assert record["conditions"]["data"] == "synthetic"
+    assert record["conditions"]["weights"] == "random"
+    assert [rank["rank"] for rank in record["ranks"]] == [0, 1]
+    assert all(rank["first_collective_median"] > 0 for rank in record["ranks"])
+    assert record["telemetry"]["samples"] >= 1
+    assert not [name for name in os.listdir(str(tmp_path)) if name.startswith("flagbench-")], "the spool is removed"
+
+
+def test_published_run_evaluates_and_stops(tmp_path, record_schema):
+    """The whole published rule on the shipped set, cut to one epoch."""
+    ended = run_case(tmp_path, "--gpus", "1", "--preset", "tiny", "--set", "max_epochs=1", "--set", "batch_size=64")
+    record = ended.record
+    jsonschema.Draft202012Validator(record_schema).validate(record)
+    assert record["conditions"]["data"] == "shipped"
+    assert record["quality"]["converged"] in (True, False)
+    assert [e["epoch"] for e in record["quality"]["evaluations"]] == [-1, 0]
+    found = metrics(record)
+    assert {"p_core", "p_core_host", "p_train", "p_whole", "e2e_time", "acc", "loss", "mem_peak"} <= set(found)
+    assert found["p_whole"]["value"] < found["p_train"]["value"] <= found["p_core"]["value"] * 1.2
+    assert found["e2e_time"]["value"] >= record["timing"]["train"]
+    assert all(math.isfinite(metric["value"]) for metric in record["metrics"])
+
+
+def test_whatever_libraries_print_goes_to_stderr(tmp_path):
+    """A banner written to descriptor 1 by every Python process of the run, as NCCL and base images do."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text("import os; os.write(1, b'BANNER\\n')\n")
+    path = os.pathsep.join([str(tmp_path / "site"), ENTRYPOINTS])
+    ended = run_case(tmp_path, "--preset", "tiny", "--data", "synthetic", "--steps", "1", env={"PYTHONPATH": path})
+    assert ended.lines[0] == "BANNER", "the parent's own interpreter start comes before us"
+    assert ended.stderr.count("BANNER") >= 2, "sampler, agent and rank"
+    assert json.loads(ended.lines[1])["status"]["state"] == "ok"
+    assert len(ended.lines) == 2
+
+
+def test_describe_runs_nothing(tmp_path):
+    ended = run_case(tmp_path, "--describe", "--preset", "tiny", "--set", "batch_size=7")
+    described = json.loads(ended.lines[0])
+    assert ended.code == 0
+    assert described["config"]["train"]["batch_size"] == 7
+    assert described["config_digest"].startswith("sha256:")
+    again = run_case(tmp_path, "--preset", "tiny", "--describe", "--set", "batch_size=7")
+    assert again.lines == ended.lines
+
+
+def test_out_and_store_hold_the_same_record(tmp_path):
+    out, store = tmp_path / "out", tmp_path / "store of mine"
+    url = "file://" + str(store).replace(" ", "%20")
+    arguments = ["--preset", "tiny", "--data", "synthetic", "--steps", "1", "--out", str(out), "--store", url]
+    record = run_case(tmp_path, *arguments).record
+    name = record["record_id"] + ".json"
+    assert json.loads((out / name).read_text()) == record
+    day = record["created_at"][:10]
+    kept = store / "results" / "v1" / "case=distilbert" / "stack=cpu" / day / name
+    assert json.loads(kept.read_text()) == record
+
+
+def test_bf16_is_proven(tmp_path):
+    arguments = ["--preset", "tiny", "--data", "synthetic", "--steps", "2", "--precision", "bf16"]
+    record = run_case(tmp_path, *arguments).record
+    assert record["conditions"]["precision"] == "bf16"
+    assert record["software"]["precision"]["executed"] == "bf16"
+
+
+def test_an_inherited_override_does_not_reach_fp32(tmp_path):
+    """NGC images set TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1, which on torch 1.12 beats code."""
+    arguments = ["--preset", "tiny", "--data", "synthetic", "--steps", "1"]
+    record = run_case(tmp_path, *arguments, env={"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}).record
+    assert record["software"]["precision"]["matmul_allow_tf32"] is False
+
+
+def test_an_accelerator_stack_without_devices_is_wrong_hardware(tmp_path):
+    arguments = ["--preset", "tiny", "--data", "synthetic", "--steps", "1"]
+    ended = run_case(tmp_path, *arguments, env={"FLAGBENCH_STACK": "a100-cuda11.6", "CUDA_VISIBLE_DEVICES": ""})
+    assert (ended.code, ended.status["phase"]) == (13, "preflight")
+    assert "--gpus all" in ended.status["remedy"]

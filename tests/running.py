@@ -1,0 +1,100 @@
+"""Starting a case as its own process, watching its spool, and reading what it printed."""
+
+import glob
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
+
+from flagbench_cases.spool import Progress, SpoolReader
+
+ENTRYPOINTS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "entrypoints")
+ENDLESS = ["--preset", "tiny", "--data", "synthetic", "--steps", "1000000"]
+
+
+class Ended(NamedTuple):
+    """A finished run: its exit code, the lines on stdout, stderr, and the record where there is one."""
+
+    code: int
+    lines: List[str]
+    stderr: str
+
+    @property
+    def record(self) -> Dict[str, Any]:
+        """The one record; anything else on stdout is a failure."""
+        assert len(self.lines) == 1, "stdout has %d lines:\n%s\n%s" % (len(self.lines), self.lines, self.stderr)
+        return json.loads(self.lines[0])
+
+    @property
+    def status(self) -> Dict[str, Any]:
+        """The record's status."""
+        return self.record["status"]
+
+
+class CaseRun:
+    """One process of `python -m flagbench_cases distilbert`, its spool under `folder`."""
+
+    def __init__(self, folder: str, arguments: List[str], **options: Any) -> None:
+        self.folder = str(folder)
+        env = dict(os.environ, PYTHONPATH=ENTRYPOINTS, TMPDIR=self.folder, OMP_NUM_THREADS="1")
+        env.pop("FLAGBENCH_STACK", None)
+        env.update(options.pop("env", {}))
+        command = options.pop("command", [sys.executable, "-m", "flagbench_cases", "distilbert"])
+        self.process = subprocess.Popen(
+            command + arguments, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
+        )
+
+    def readers(self) -> List[SpoolReader]:
+        """The ranks of the newest spool."""
+        folders = sorted(glob.glob(os.path.join(self.folder, "flagbench-*")), key=os.path.getmtime)
+        if not folders:
+            return []
+        ranks = (int(name[5:10]) for name in os.listdir(folders[-1]) if name.endswith(".facts"))
+        return [SpoolReader(folders[-1], rank) for rank in sorted(ranks)]
+
+    def pids(self) -> List[int]:
+        """The processes of the ranks that have begun, in rank order."""
+        return [f["pid"] for reader in self.readers() for f in reader.facts() if f["kind"] == "rank"]
+
+    def wait_for_steps(self, ranks: int, steps: int = 3) -> None:
+        """Until every rank has trained a little."""
+
+        def trained() -> bool:
+            states: List[Optional[Progress]] = [reader.progress() for reader in self.readers()]
+            return len(states) == ranks and all(s is not None and s.steps >= steps for s in states)
+
+        wait_until(lambda: trained() or self.process.poll() is not None, 120)
+        assert self.process.poll() is None, self.process.communicate()
+
+    def wait(self, seconds: float = 180) -> Ended:
+        """The end of the run."""
+        try:
+            out, err = self.process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+        return Ended(self.process.returncode, out.splitlines(), err)
+
+
+def run_case(folder: str, *arguments: str, **options: Any) -> Ended:
+    """Run to the end."""
+    return CaseRun(folder, list(arguments), **options).wait()
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> None:
+    """Poll until the condition holds; fail loudly at the deadline."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited %.0f s in vain" % seconds
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process exists and is not a zombie."""
+    try:
+        with open("/proc/%d/stat" % pid) as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
