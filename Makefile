@@ -1,0 +1,63 @@
+# Two commands matter: `make demo` and `make test`. Both need Python 3.11 and make, nothing else.
+
+PYTHON ?= python3.11
+VENV ?= .venv
+# Where CPU builds of torch come from; empty: from wherever pip is configured to look.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+WHEELS := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+LOCKS := images/locks
+
+.PHONY: demo test lint format bench compile clean
+
+## demo: train a real model on real sentences, here and now, beside the published row
+demo: $(VENV)/.cases
+	$(BIN)/flagbench run distilbert:cpu --preset tiny --gpus 2 --via native
+
+## test: everything that this machine can test
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -m "not alone" -n 2 -q
+	$(BIN)/python -m pytest -m alone -q
+
+## lint: style, types, layers, generated files
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/flagbench manifests compile --check
+
+## format: what `lint` would complain of and a tool can mend
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+## bench: what the harness costs, as ratios
+bench: $(VENV)/.bench
+	$(BIN)/python tests/bench/harness.py
+	$(BIN)/python tests/bench/trainer.py
+	$(BIN)/python tests/bench/startup.py
+
+## compile: the image side's copy of the manifests
+compile: $(VENV)/.cases
+	$(BIN)/flagbench manifests compile
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.cases: $(LOCKS)/cpu.txt pyproject.toml | $(BIN)/python
+	$(PIP) $(WHEELS) -r $(LOCKS)/cpu.txt
+	$(PIP) $(WHEELS) -c $(LOCKS)/cpu.txt -e ".[cases]"
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.cases $(LOCKS)/oracles.txt
+	$(PIP) $(WHEELS) -c $(LOCKS)/cpu.txt -e ".[cases,dev]" -r $(LOCKS)/oracles.txt
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.dev
+	$(PIP) docker boto3 jinja2
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
