@@ -27,6 +27,7 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/flagbench manifests compile --check
+	$(BIN)/flagbench manifests docs --check
 
 ## format: what `lint` would complain of and a tool can mend
 format: $(VENV)/.dev
@@ -39,9 +40,10 @@ bench: $(VENV)/.bench
 	$(BIN)/python tests/bench/trainer.py
 	$(BIN)/python tests/bench/startup.py
 
-## compile: the image side's copy of the manifests
+## compile: the image side's copy of the manifests, and the reference page
 compile: $(VENV)/.cases
 	$(BIN)/flagbench manifests compile
+	$(BIN)/flagbench manifests docs
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

@@ -43,3 +43,24 @@ def compile_manifests(
         echo(f"wrote or removed {package / name}")
     if not changed:
         echo(f"up to date: {package}")
+
+
+@app.command("docs")
+def write_docs(
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; exit 2 if the page is stale.")] = False,
+) -> None:
+    """Write docs/reference.md, the tables of cases, stacks, claims and exit codes, from the manifests."""
+    from flagbench.catalog.compile import image_package
+    from flagbench.catalog.load import load_catalog
+    from flagbench.cli.output import echo
+    from flagbench.report.reference import reference
+
+    catalog = load_catalog()
+    path = image_package(catalog).parents[1] / "docs" / "reference.md"
+    text = reference(catalog)
+    stale = not path.is_file() or path.read_text(encoding="utf-8") != text
+    if check and stale:
+        raise FlagbenchError(f"{path} is stale", remedy="run `flagbench manifests docs`")
+    if stale:
+        path.write_text(text, encoding="utf-8")
+    echo(f"{'wrote' if stale else 'up to date:'} {path}")

@@ -128,7 +128,7 @@ def _judge(
     if not is_speed(spec):
         return None, f"{text}: {spec.name} is no speed, so the limits {LOW:.2f} to {HIGH:.2f} do not fit it"
     if held is None:
-        return Verdict.INCONCLUSIVE, f"{text}: no ratio, because a value is not positive or the work differs"
+        return Verdict.INCONCLUSIVE, f"{text}: no ratio, a value is not positive or the model not published"
     text = f"{text}: ratio {ratio_text(held)}, allowed {LOW:.2f} to {HIGH:.2f}"
     if spec.held_by not in (None, name) and not other.runs:
         text = f"{text}; {name} itself is held, the record has no {spec.held_by}"

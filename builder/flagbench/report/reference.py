@@ -1,0 +1,116 @@
+"""The reference tables of the docs, generated from the manifests so that they cannot drift."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from flagbench.catalog.model import NOT_PUBLISHED, Case, Catalog, Claim, ClaimMetric, Stack
+from flagbench.errors import ExitCode
+
+HEADER = """<!-- GENERATED from manifests/ by `flagbench manifests docs`. Do not edit. -->
+
+# Reference
+"""
+
+
+def reference(catalog: Catalog) -> str:
+    """docs/reference.md: cases, stacks, claims and exit codes, as Markdown."""
+    parts = [HEADER, *_cases(catalog.cases.values()), *_stacks(catalog.stacks.values())]
+    parts += [*_claims(catalog), *_exit_codes()]
+    return "\n".join(parts) + "\n"
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines) + "\n"
+
+
+def _cell(value: object) -> str:
+    return str(value).replace("|", "\\|").replace("\n", " ")
+
+
+def _cases(cases: Iterable[Case]) -> Iterable[str]:
+    yield "## Cases\n"
+    for case in cases:
+        yield f"### `{case.name}`: {case.title}\n"
+        yield (
+            f"Counts {case.unit}; the gate is `{case.gate}`; divisions {', '.join(case.divisions)}; precisions "
+            f"{', '.join(case.precisions)}. Published as {case.published['project']} "
+            f"`{case.published['path']}` at `{case.published['commit']}`.\n"
+        )
+        groups = {name: ", ".join(members) for name, members in case.condition_groups.items()}
+        yield _table(("condition group", "conditions"), groups.items())
+        rows = (
+            (f"`{m.name}`", m.unit, m.scope, m.better, _groups_of(case, m.depends_on), m.held_by or "")
+            for m in case.metrics
+        )
+        yield _table(("metric", "unit", "scope", "better", "depends on", "held by"), rows)
+        settings = ((f"`{name}`", s["type"], _range(s)) for name, s in case.settable.items())
+        yield _table(("`--set`", "type", "range"), settings)
+        quirks = ((q.id, q.decision, q.publisher, q.here) for q in case.quirks)
+        yield _table(("quirk", "decision", "the publisher's code", "here"), quirks)
+
+
+def _groups_of(case: Case, conditions: Sequence[str]) -> str:
+    named = [name for name, members in case.condition_groups.items() if set(members) <= set(conditions)]
+    return ", ".join(named)
+
+
+_BOUNDS = {
+    "minimum": "at least",
+    "exclusive_minimum": "more than",
+    "maximum": "at most",
+    "exclusive_maximum": "less than",
+}
+
+
+def _range(setting: Mapping[str, Any]) -> str:
+    bounds = [f"{words} {setting[key]}" for key, words in _BOUNDS.items() if key in setting]
+    return ", ".join(bounds + [str(choice) for choice in setting.get("choices", [])])
+
+
+def _stacks(stacks: Iterable[Stack]) -> Iterable[str]:
+    yield "## Stacks\n"
+    rows = []
+    for stack in stacks:
+        names = ", ".join(f"`{name}`" for name in dict.fromkeys((stack.name, *stack.aliases)))
+        expected = ", ".join(f"{name} {version}" for name, version in stack.expects.items())
+        rows.append((names, stack.title, stack.base_image or "given with --base", stack.python, expected))
+    yield _table(("stack", "what", "base image", "Python", "expects"), rows)
+    peaks = [
+        (f"`{stack.name}`", device.name, precision, f"{peak.flops / 1e12:g}", peak.source)
+        for stack in stacks
+        for device in stack.accelerators
+        for precision, peak in device.peaks.items()
+    ]
+    yield _table(("stack", "device", "precision", "peak, TFLOP/s", "source"), peaks)
+
+
+def _claims(catalog: Catalog) -> Iterable[str]:
+    yield "## Claims\n"
+    for claim in catalog.claims.values():
+        yield f"### `{claim.id}`\n"
+        source = claim.source
+        yield (
+            f"{claim.title}. {source.project}, `{source.file}` at `{source.commit}`, row “{_cell(claim.row)}”. "
+            f"Labelled {claim.precision_label}, executed {claim.precision_executed}: "
+            f"{claim.precision_derivation.strip()}\n"
+        )
+        yield _table(("metric", "published", "unit"), ((f"`{m.name}`", _value(m), m.unit) for m in claim.metrics))
+        yield f"Not published: {', '.join(_silent(claim)) or 'nothing that a metric depends on'}.\n"
+        yield from (f"- **{a.id}** (`{a.field}`): {a.note.strip()}" for a in claim.anomalies)
+        yield ""
+
+
+def _value(metric: ClaimMetric) -> str:
+    return f"{metric.value}" if metric.of is None else f"{metric.value} of {metric.of}"
+
+
+def _silent(claim: Claim) -> list[str]:
+    return [name for name, value in claim.conditions.items() if value == NOT_PUBLISHED]
+
+
+def _exit_codes() -> Iterable[str]:
+    yield "## Exit codes\n"
+    yield _table(("code", "name", "meaning"), ((int(code), code.name, code.meaning) for code in ExitCode))
