@@ -35,7 +35,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format .
 
 ## bench: what the harness costs, as ratios
-bench: $(VENV)/.bench
+bench: $(VENV)/.dev
 	$(BIN)/python tests/bench/harness.py
 	$(BIN)/python tests/bench/trainer.py
 	$(BIN)/python tests/bench/startup.py
@@ -55,10 +55,6 @@ $(VENV)/.cases: $(LOCKS)/cpu.txt pyproject.toml | $(BIN)/python
 
 $(VENV)/.dev: $(VENV)/.cases $(LOCKS)/oracles.txt
 	$(PIP) $(WHEELS) -c $(LOCKS)/cpu.txt -e ".[cases,dev]" -r $(LOCKS)/oracles.txt
-	@touch $@
-
-$(VENV)/.bench: $(VENV)/.dev
-	$(PIP) docker boto3 jinja2
 	@touch $@
 
 clean:
