@@ -5,7 +5,7 @@ import json
 import os
 import re
 import sys
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from flagbench_cases import cli, config, launch, nodes, output, record
 from flagbench_cases.errors import CaseError, ExitCode, UsageError
@@ -15,31 +15,28 @@ FALLBACK_STACK = {"name": "cpu", "device": {"kind": "cpu"}, "accelerators": []}
 
 
 def redact(argv: List[str]) -> List[str]:
-    """The arguments without the credentials an URL may carry."""
-    return [re.sub(r"://[^/@\s]+@", "://", argument) for argument in argv]
+    """The arguments without what an URL may carry of secrets: all before its last @, and its query."""
+    without_user = (re.sub(r"://.*@", "://", argument) for argument in argv)
+    return [re.sub(r"(://[^?]*)\?.*", r"\1", argument) for argument in without_user]
 
 
 def unresolved(argv: List[str], arguments: Optional[argparse.Namespace]) -> Request:
-    """What can be said of a request that was refused."""
+    """What can be said of a request before, or without, resolving it."""
     case = next((a for a in argv if not a.startswith("-")), "unknown")
-    if arguments is None:
-        return Request(
-            redact(argv),
-            case,
-            FALLBACK_STACK,
-            launch.new_run_id(),
-            "reference",
-            "faithful",
-            1,
-            1,
-            None,
-            None,
-            None,
-            "samples",
-        )
-    run_id = arguments.run_id or launch.new_run_id()
-    shape = (arguments.preset, arguments.division, arguments.nodes, arguments.gpus)
-    return Request(redact(argv), arguments.case, FALLBACK_STACK, run_id, *shape, None, None, None, "samples")
+    return Request(
+        argv=redact(argv),
+        case=arguments.case if arguments else case,
+        stack=FALLBACK_STACK,
+        run_id=(arguments.run_id if arguments else None) or launch.new_run_id(),
+        preset=arguments.preset if arguments else "reference",
+        division=arguments.division if arguments else "faithful",
+        nodes=arguments.nodes if arguments else 1,
+        gpus=arguments.gpus if arguments else 1,
+        config=None,
+        config_digest=None,
+        formula=None,
+        unit="samples",
+    )
 
 
 def resolve(arguments: argparse.Namespace, request: Request) -> Tuple[Request, nodes.Placement, Optional[str]]:
@@ -120,18 +117,21 @@ def execute(
         run.clean()
 
 
-def deliver(made: Dict[str, Any], arguments: Optional[argparse.Namespace], stdout: Optional[int]) -> int:
+def deliver(made: Dict[str, Any], arguments: Optional[argparse.Namespace], stdout: int) -> int:
     """Print the record, then write it where it was asked for; returns the exit code of the run."""
     line, code = record.to_line(made), int(made["status"]["exit_code"])
     name = made["record_id"] + ".json"
-    tasks = []
-    if stdout is not None:
-        tasks.append(lambda: output.write_line(stdout, line))
-        if arguments is not None and arguments.out:
-            tasks.append(lambda: output.write_file(arguments.out, name, line))
-        if arguments is not None and arguments.store:
-            root = output.store_folder(arguments.store)
-            tasks.append(lambda: output.write_file(output.store_path(root, made), name, line))
+    out, store = (arguments.out, arguments.store) if arguments is not None else (None, None)
+
+    def put_into_store() -> None:
+        output.write_file(output.store_path(output.store_folder(store or ""), made), name, line)
+
+    tasks: List[Callable[[], Any]] = [lambda: output.write_line(stdout, line)]
+    if out:
+        tasks.append(lambda: output.write_file(out, name, line))
+    # A store that was refused has been complained of already: the record says it.
+    if store and made["status"]["phase"] != "usage":
+        tasks.append(put_into_store)
     for task in tasks:
         try:
             task()
@@ -152,10 +152,10 @@ def complain(message: Optional[str], remedy: Optional[str]) -> None:
 def main(argv: List[str]) -> int:
     """One run from its arguments to its exit code."""
     if any(argument in ("-h", "--help", "--version") for argument in argv):
-        cli.parse(argv)
-    stdout: Optional[int] = output.keep_stdout()
+        return show_help(argv)
+    stdout = output.keep_stdout()
     arguments: Optional[argparse.Namespace] = None
-    evidence = NOTHING
+    evidence, speaks = NOTHING, True
     request = unresolved(argv, None)
     try:
         arguments = cli.parse(argv)
@@ -165,22 +165,39 @@ def main(argv: List[str]) -> int:
         outcome = Outcome("failed", "usage", error.message, error.remedy, int(error.code))
     else:
         if arguments.describe:
-            described = {
-                "config": request.config,
-                "config_digest": request.config_digest,
-                "stack": request.stack["name"],
-            }
-            output.write_line(stdout, json.dumps(described, sort_keys=True, ensure_ascii=False))
-            return 0
+            return describe(request, stdout)
         evidence, outcome = execute(arguments, request, place, data)
-        if place.node_rank > 0:
-            # Only node 0 speaks: its record is the job's.
-            os.close(stdout)
-            stdout = None
+        speaks = place.node_rank == 0  # its record is the job's
     if outcome.state != "ok":
         complain(outcome.reason, outcome.remedy)
+    if not speaks:
+        return int(outcome.exit_code)
     made = record.assemble(request, evidence, outcome._replace(exit_code=int(outcome.exit_code)))
     return deliver(made, arguments, stdout)
+
+
+def show_help(argv: List[str]) -> int:
+    """Help or version on stdout; argparse ends the process itself unless the rest is wrong."""
+    try:
+        cli.parse(argv)
+    except CaseError as error:
+        complain(error.message, error.remedy)
+    return int(ExitCode.USAGE)
+
+
+def describe(request: Request, stdout: int) -> int:
+    """Print the resolved configuration and run nothing."""
+    described = {
+        "config": request.config,
+        "config_digest": request.config_digest,
+        "stack": request.stack["name"],
+    }
+    try:
+        output.write_line(stdout, json.dumps(described, sort_keys=True, ensure_ascii=False))
+    except CaseError as error:
+        complain(error.message, error.remedy)
+        return int(error.code)
+    return 0
 
 
 if __name__ == "__main__":

@@ -177,6 +177,14 @@ def classify(error: BaseException) -> Dict[str, Any]:
     return {"code": int(ExitCode.RANK_FAILED), "message": message, "remedy": remedy, "secondary": secondary}
 
 
+def report(spool: RankSpool, failure: Dict[str, Any]) -> None:
+    """Leave the reason in the spool. Where the disk is full even for that, the traceback above is all there is."""
+    try:
+        spool.fact("failure", **failure)
+    except OSError:
+        traceback.print_exc()
+
+
 def main(folder: str) -> int:
     """Run the rank that the launcher's environment names."""
     started = now()
@@ -190,7 +198,7 @@ def main(folder: str) -> int:
         run(plan, spool, started)
     except BaseException as error:  # the edge of this process: whatever ends it must be in the record
         traceback.print_exc()
-        spool.fact("failure", **classify(error))
+        report(spool, classify(error))
         # Not sys.exit: destructors of a broken process group can wait for peers that are gone.
         sys.stderr.flush()
         os._exit(1)

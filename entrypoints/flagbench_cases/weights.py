@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import types
+import zipfile
 from typing import Any, Dict
 
 import torch
@@ -20,6 +21,21 @@ ALLOWED = {
     ("torch", "LongStorage"),
     ("torch", "BoolStorage"),
 }
+
+# What torch.load raises for a damaged pickle, found by damaging some on torch 1.12 and 2.13: its own format
+# errors are RuntimeError, ValueError and AssertionError, the others come of opcodes that make no sense.
+# MemoryError is not among them: a machine without memory is no fault of the file.
+PICKLE_ERRORS = (
+    OSError,
+    EOFError,
+    RuntimeError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    LookupError,
+    AssertionError,
+    zipfile.BadZipFile,
+)
 
 
 class TensorUnpickler(pickle.Unpickler):
@@ -44,32 +60,62 @@ def _tensor_pickle() -> types.ModuleType:
 def read_state(folder: str) -> Dict[str, torch.Tensor]:
     """All tensors of model.safetensors, or else of pytorch_model.bin, on the host."""
     tensors, pickled = (os.path.join(folder, name) for name in ("model.safetensors", "pytorch_model.bin"))
-    path = tensors if os.path.exists(tensors) else pickled
-    try:
-        if path == tensors:
-            from safetensors.torch import load_file
+    if os.path.exists(tensors):
+        return _read_safetensors(tensors)
+    if os.path.exists(pickled):
+        return _read_pickle(pickled)
+    raise DataError(
+        "%s holds neither model.safetensors nor pytorch_model.bin" % folder,
+        "give --weights a Hugging Face checkpoint folder",
+    )
 
-            return load_file(path)
-        options = {} if not hasattr(torch, "compile") else {"weights_only": False}
+
+def _read_safetensors(path: str) -> Dict[str, torch.Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError, KeyError) as error:  # KeyError: a type that this torch does not have
+        raise _unreadable(path, error) from error
+
+
+def _read_pickle(path: str) -> Dict[str, torch.Tensor]:
+    options = {} if not hasattr(torch, "compile") else {"weights_only": False}
+    try:
+        _refuse_torchscript(path)
         state = torch.load(path, map_location="cpu", pickle_module=_tensor_pickle(), **options)
-    except FileNotFoundError:
-        raise DataError(
-            "%s holds neither model.safetensors nor pytorch_model.bin" % folder,
-            "give --weights a Hugging Face checkpoint folder",
-        ) from None
     except pickle.UnpicklingError as error:
         raise DataError(
             "%s is not a plain checkpoint: %s" % (path, error), "use weights from a source you trust"
         ) from error
-    except Exception as error:
-        # safetensors and torch.load raise their own types for a corrupt file, differing by version.
-        raise DataError(
-            "%s cannot be read (%s: %s)" % (path, type(error).__name__, str(error).split("\n")[0]),
-            "it is truncated or no checkpoint: fetch it again",
-        ) from error
-    if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
+    except PICKLE_ERRORS as error:
+        if "allocate memory" in str(error):  # torch's host allocator says so in a RuntimeError
+            raise
+        raise _unreadable(path, error) from error
+    if not isinstance(state, dict) or not all(
+        isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in state.items()
+    ):
         raise DataError("%s is not a table of tensors" % path, "give a checkpoint saved as a state dict")
     return state
+
+
+def _refuse_torchscript(path: str) -> None:
+    """torch.load hands an archive with this member to torch.jit.load, which runs the code in it."""
+    with open(path, "rb") as file:
+        if file.read(4) != b"PK\x03\x04":  # torch.load's own test of what is an archive
+            return
+    with zipfile.ZipFile(path) as archive:
+        if any(name.split("/")[-1] == "constants.pkl" for name in archive.namelist()):
+            raise pickle.UnpicklingError("it is a TorchScript program")
+
+
+def _unreadable(path: str, error: Exception) -> DataError:
+    cause = str(error).split("\n")[0]
+    return DataError(
+        "%s cannot be read (%s: %s)" % (path, type(error).__name__, cause),
+        "fetch it again: it is truncated or no checkpoint",
+    )
 
 
 def read_config(folder: str) -> Dict[str, Any]:
@@ -80,7 +126,7 @@ def read_config(folder: str) -> Dict[str, Any]:
             content = json.load(file)
     except FileNotFoundError:
         raise DataError("%s does not exist" % path, "give --weights a Hugging Face checkpoint folder") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError("%s cannot be read (%s)" % (path, error), "fetch the checkpoint again") from error
     if not isinstance(content, dict):
         raise DataError("%s is not a JSON object" % path, "fetch the checkpoint again")

@@ -64,7 +64,8 @@ def main():
         with tempfile.TemporaryDirectory() as folder:
             costs.append(measure(folder))
     cost = min(costs) / STEPS * 1e6
-    print("harness: %.1f us of CPU a step (best of %d x %d empty steps; at most %.0f)" % (cost, REPEATS, STEPS, BOUND_US))
+    text = "harness: %.1f us of CPU a step (best of %d x %d empty steps; at most %.0f)"
+    print(text % (cost, REPEATS, STEPS, BOUND_US))
     return int(cost > BOUND_US)
 
 

@@ -56,9 +56,8 @@ def ours(config):
     with tempfile.TemporaryDirectory() as folder:
         spool = RankSpool(folder, 0)
         probe = CollectiveProbe(device.clock)
-        context = types.SimpleNamespace(
-            config=config, device=device, rank=0, world=1, local_rank=0, probe=probe, spool=spool, data=None, weights=None
-        )
+        place = {"rank": 0, "world": 1, "local_rank": 0, "data": None, "weights": None}
+        context = types.SimpleNamespace(config=config, device=device, probe=probe, spool=spool, **place)
         workload = DistilBertWorkload(context)
         workload.setup()
         spool.reserve(STEPS)

@@ -11,6 +11,7 @@ import uuid
 
 import jsonschema
 import pytest
+
 from running import ENDLESS, CaseRun, alive, wait_until
 
 pytestmark = [pytest.mark.image, pytest.mark.alone]

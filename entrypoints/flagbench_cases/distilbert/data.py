@@ -19,7 +19,10 @@ from flagbench_cases.errors import DataError
 
 TINY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tiny")
 NPZ_KEYS = ("input_ids", "attention_mask", "label")
+# What numpy, zipfile and zlib raise for damaged archives (RuntimeError: a flag bit says "encrypted").
+NPZ_ERRORS = (OSError, ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error)
 CLS, SEP = 101, 102
+SPECIAL_TOKENS = ("[UNK]", "[CLS]", "[SEP]")
 
 
 class SentenceSet(torch.utils.data.Dataset):
@@ -94,37 +97,49 @@ def read_folder(
 def read_npz(path: str, length: int, model: Dict[str, Any]) -> SentenceSet:
     """One of FlagPerf's npz files. Raises DataError for whatever is not as it must be."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            missing = [key for key in NPZ_KEYS if key not in archive.files]
-            if missing:
-                raise DataError(
-                    "%s has no array %s" % (path, ", ".join(missing)), "it needs %s" % ", ".join(NPZ_KEYS)
-                )
-            ids, mask, labels = (archive[key] for key in NPZ_KEYS)
+        ids, mask, labels = _arrays(path)
     except FileNotFoundError:
-        raise DataError("%s does not exist" % path, "a data folder needs both sets") from None
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError("%s does not exist" % path, "put both sets into the data folder") from None
+    except NPZ_ERRORS as error:
         raise DataError(
-            "%s cannot be read (%s)" % (path, str(error).split("\n")[0]),
-            "it is truncated or no npz: fetch it again",
+            "%s cannot be read (%s: %s)" % (path, type(error).__name__, str(error).split("\n")[0]),
+            "fetch it again: it is truncated or no npz",
         ) from error
-    for key, array, dimensions in (("input_ids", ids, 2), ("attention_mask", mask, 2), ("label", labels, 1)):
+    for key, array, shape in (
+        ("label", labels, (labels.size,)),
+        ("input_ids", ids, (labels.size, length)),
+        ("attention_mask", mask, (labels.size, length)),
+    ):
         if array.dtype != np.int64:
-            raise DataError("%s: %s is %s" % (path, key, array.dtype), "the published layout is int64")
-        if array.ndim != dimensions or array.shape[0] != len(labels):
+            raise DataError("%s: %s is %s" % (path, key, array.dtype), "store it as int64, the published layout")
+        if array.shape != shape:
             raise DataError(
-                "%s: %s has the shape %s" % (path, key, array.shape),
-                "it must have a row for each of the labels",
+                "%s: %s has the shape %s, not %s" % (path, key, array.shape, shape),
+                "give a row for each label, padded to the %d tokens of this preset" % length,
             )
-    if ids.shape != mask.shape or ids.shape[1] != length:
-        raise DataError(
-            "%s: rows are %d tokens long" % (path, ids.shape[1]),
-            "this preset needs rows padded to %d" % length,
-        )
     lengths = mask.sum(axis=1)
     if not np.array_equal(mask, np.arange(length) < lengths[:, None]):
         raise DataError("%s: attention_mask is not ones followed by zeros" % path, "pad on the right")
     return checked(path, ids, lengths, labels, model)
+
+
+def _arrays(path: str) -> List[np.ndarray]:
+    """The arrays of NPZ_KEYS, no other being touched. Raises NPZ_ERRORS for a file that is not whole."""
+    with open(path, "rb") as file:
+        if file.read(4) != b"PK\x03\x04":  # np.load would try it as a single array, then as a pickle
+            raise ValueError("it is no zip archive")
+    with np.load(path, allow_pickle=False) as archive:
+        missing = [key for key in NPZ_KEYS if key not in archive.files]
+        if missing:
+            raise DataError(
+                "%s has no array %s" % (path, ", ".join(missing)),
+                "write the file with %s" % ", ".join(NPZ_KEYS),
+            )
+        arrays = [archive[key] for key in NPZ_KEYS]
+    for key, array in zip(NPZ_KEYS, arrays):
+        if not isinstance(array, np.ndarray):  # numpy gives the bytes of a member without its magic number
+            raise ValueError("%s is not an array" % key)
+    return arrays
 
 
 def checked(
@@ -155,25 +170,42 @@ def find_vocabulary(*folders: Optional[str]) -> str:
     )
 
 
-def read_tsv(path: str) -> Tuple[List[str], List[int]]:
-    """Sentences and labels of one GLUE TSV file, header `sentence<TAB>label`."""
+def read_vocabulary(path: str) -> Dict[str, int]:
+    """The tokens of a WordPiece vocab.txt, one a line, with their ids."""
+    try:
+        with open(path, encoding="utf-8", newline="\n") as file:
+            vocabulary = {line.rstrip(): index for index, line in enumerate(file)}
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError("%s cannot be read (%s)" % (path, error), "give it as UTF-8 text") from error
+    missing = [token for token in SPECIAL_TOKENS if token not in vocabulary]
+    if missing:
+        raise DataError("%s has no token %s" % (path, ", ".join(missing)), "give the vocabulary of the checkpoint")
+    return vocabulary
+
+
+def read_tsv(path: str, classes: int) -> Tuple[List[str], List[int]]:
+    """Sentences and labels (0 to classes - 1) of one GLUE TSV file, header `sentence<TAB>label`."""
     sentences: List[str] = []
     labels: List[int] = []
+    known = {str(label): label for label in range(classes)}
     try:
         with open(path, encoding="utf-8") as file:
             header = file.readline().rstrip("\n").split("\t")
-            if header[:2] != ["sentence", "label"]:
-                raise DataError("%s begins with %r" % (path, header), "its header must be sentence<TAB>label")
+            if header != ["sentence", "label"]:
+                raise DataError("%s begins with %r" % (path, header), "make its header sentence<TAB>label")
             for number, line in enumerate(file, start=2):
                 cells = line.rstrip("\n").split("\t")
-                if len(cells) != 2 or not cells[1].strip().isdigit():
-                    raise DataError("%s:%d is not sentence<TAB>label" % (path, number), "correct or fetch the file")
+                if len(cells) != 2 or cells[1].strip() not in known:
+                    raise DataError(
+                        "%s:%d is not sentence<TAB>label" % (path, number),
+                        "correct that line (labels are 0 to %d) or fetch the file again" % (classes - 1),
+                    )
                 sentences.append(cells[0])
-                labels.append(int(cells[1]))
+                labels.append(known[cells[1].strip()])
     except FileNotFoundError:
-        raise DataError("%s does not exist" % path, "a data folder needs both train.tsv and dev.tsv") from None
+        raise DataError("%s does not exist" % path, "put both train.tsv and dev.tsv there") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError("%s cannot be read (%s)" % (path, error), "it must be UTF-8 text") from error
+        raise DataError("%s cannot be read (%s)" % (path, error), "give it as UTF-8 text") from error
     return sentences, labels
 
 
@@ -183,12 +215,12 @@ def read_tsv_pair(
     """train.tsv and dev.tsv, tokenised by WordPiece, cut and padded to `length`."""
     from tokenizers import BertWordPieceTokenizer
 
-    tokenizer = BertWordPieceTokenizer(vocabulary, lowercase=True)
+    tokenizer = BertWordPieceTokenizer(read_vocabulary(vocabulary), lowercase=True)
     tokenizer.enable_truncation(length)
     sets = []
     for name in ("train.tsv", "dev.tsv"):
         path = os.path.join(folder, name)
-        sentences, labels = read_tsv(path)
+        sentences, labels = read_tsv(path, model["labels"])
         rows = [encoding.ids for encoding in tokenizer.encode_batch(sentences)]
         ids = np.full((len(rows), length), model["pad_token_id"], dtype=np.int64)
         for row, tokens in zip(ids, rows):

@@ -80,9 +80,7 @@ def _interval(text: str) -> float:
 def _devices(text: str) -> List[int]:
     tokens = text.split(",")
     if not all(token.isdigit() for token in tokens) or len(set(tokens)) < len(tokens):
-        raise argparse.ArgumentTypeError(
-            "%r is not a list of different device numbers; give them as in 0,1" % text
-        )
+        raise argparse.ArgumentTypeError("%r is not a list of different device numbers; give them as in 0,1" % text)
     return [int(token) for token in tokens]
 
 

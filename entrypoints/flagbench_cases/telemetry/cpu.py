@@ -127,9 +127,7 @@ def _clock_files(sys: str) -> List[str]:
     """
     cores = os.cpu_count() or 1
     step = max(1, cores // _CLOCKED_CORES)
-    paths = [
-        "%s/devices/system/cpu/cpu%d/cpufreq/scaling_cur_freq" % (sys, core) for core in range(0, cores, step)
-    ]
+    paths = ["%s/devices/system/cpu/cpu%d/cpufreq/scaling_cur_freq" % (sys, core) for core in range(0, cores, step)]
     return [path for path in paths[:_CLOCKED_CORES] if os.path.exists(path)]
 
 

@@ -153,9 +153,7 @@ class NvmlMonitor:
         wanted = range(len(shown)) if self._wanted is None else self._wanted
         missing = [index for index in wanted if index >= len(shown)]
         if missing:
-            raise MonitorUnavailable(
-                "device %d is not among the %d that are visible" % (missing[0], len(shown))
-            )
+            raise MonitorUnavailable("device %d is not among the %d that are visible" % (missing[0], len(shown)))
         return [_Device(index, _handle(shown[index])) for index in wanted]
 
 

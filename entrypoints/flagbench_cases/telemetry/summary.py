@@ -114,9 +114,7 @@ def _device(
         mem_used_max_bytes=max(inside("mem_used_bytes"), default=None),
         mem_used_before_bytes=static.get("mem_used_bytes"),
         foreign_processes=foreign,
-        throttle_seconds=_throttle_seconds(
-            [(t, device.get("throttle")) for t, device in series], span, interval
-        ),
+        throttle_seconds=_throttle_seconds([(t, device.get("throttle")) for t, device in series], span, interval),
     )
 
 

@@ -1,0 +1,129 @@
+"""Losses of DistilBERT's faithful division, held to four decimals over versions of Python, torch and this code.
+
+A tiny model without dropout, in fp32, with weights from numpy (torch's generators may change between versions) on
+a fixed synthetic set in the case's own order: 20 steps on one rank, and on two gloo ranks. All sizes are written
+here, so that tuning the tiny preset changes nothing: a change of these numbers is a change of the mathematics or of
+the order of the data. Where it is meant, write them anew and say why in the commit:
+
+    PYTHONPATH=entrypoints python tests/golden/test_losses.py --update
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from flagbench_cases.collectives import CollectiveProbe
+from flagbench_cases.config import load_case, merge
+from flagbench_cases.device import CpuDevice
+from flagbench_cases.distilbert.workload import build
+from flagbench_cases.rank import Context
+from flagbench_cases.spool import RankSpool
+
+pytestmark = pytest.mark.image
+
+GOLDEN = Path(__file__).parent / "distilbert_losses.json"
+STEPS = 20
+BATCH = 8  # over all ranks
+SIZES = {"layers": 2, "dim": 64, "heads": 2, "hidden_dim": 128, "vocab_size": 1024, "positions": 128, "labels": 2}
+CHANGED = {
+    "model": {**SIZES, "dropout": 0.0, "attention_dropout": 0.0, "classifier_dropout": 0.0},
+    "data": {
+        "source": "synthetic",
+        "sequence_length": 32,
+        "train_examples": 64,
+        "eval_examples": 8,
+        "workers": 0,
+        "synthetic": {"mean_length": 13.3, "sigma": 0.6, "min_length": 3, "max_length": 32},
+    },
+    "train": {
+        "batch_size": BATCH,
+        "gradient_accumulation_steps": 1,
+        "learning_rate": 1e-3,
+        "weight_decay": 0.0,
+        "max_epochs": 4,
+    },
+    "precision": "fp32",
+    "weights": "random",
+    "seed": 0,
+}
+
+
+def fixed_weights(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Weights that depend on the names and shapes of the parameters only."""
+    generator = np.random.RandomState(0)
+    state = {}
+    for name, tensor in sorted(module.state_dict().items()):
+        centre = 1.0 if name.lower().endswith("norm.weight") else 0.0
+        state[name] = torch.from_numpy(generator.normal(centre, 0.1, tuple(tensor.shape)).astype(np.float32))
+    return state
+
+
+def train(folder: str, rank: int, world: int) -> list[float]:
+    """The losses of one rank's first steps, in the case's own order of the data."""
+    config = merge(load_case("distilbert")["presets"]["reference"], CHANGED)
+    config["train"]["batch_size"] = BATCH // world
+    device = CpuDevice(rank)
+    probe, spool = CollectiveProbe(device.clock), RankSpool(folder, rank)
+    workload = build(Context(config, device, rank, world, rank, probe, spool, None, None))
+    workload.setup()
+    workload.module.load_state_dict(fixed_weights(workload.module))
+    losses: list[float] = []
+    epoch = 0
+    while len(losses) < STEPS:
+        for batch in workload.batches(epoch):
+            losses.append(workload.step(workload.to_device(batch)))
+            probe.take()
+        epoch += 1
+    return losses[:STEPS]
+
+
+def _rank(rank: int, world: int, folder: str) -> None:
+    torch.set_num_threads(1)  # a forked process must not wake the thread pool of its parent
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    address, limit = f"file://{folder}/rendezvous", datetime.timedelta(seconds=60)
+    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=world, timeout=limit)
+    (Path(folder) / f"losses-{rank}.json").write_text(json.dumps(train(folder, rank, world)))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def run(folder: str, world: int) -> list[list[float]]:
+    """The losses of `world` ranks, a list for each."""
+    arguments = (world, folder)
+    torch.multiprocessing.start_processes(_rank, args=arguments, nprocs=world, start_method="fork")
+    return [json.loads((Path(folder) / f"losses-{rank}.json").read_text()) for rank in range(world)]
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_losses_are_those_on_record(tmp_path: Path, world: int) -> None:
+    expected = json.loads(GOLDEN.read_text())[f"ranks-{world}"]
+    losses = run(str(tmp_path), world)
+    assert len(losses) == len(expected) == world
+    for measured, golden in zip(losses, expected):
+        assert len(golden) == STEPS
+        assert measured == pytest.approx(golden, abs=5e-5)
+
+
+def update() -> None:
+    """Write the losses of this version down as the golden ones."""
+    content = {}
+    for world in (1, 2):
+        with tempfile.TemporaryDirectory() as folder:
+            content[f"ranks-{world}"] = [[round(loss, 6) for loss in losses] for losses in run(folder, world)]
+    GOLDEN.write_text(json.dumps(content, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["--update"]:
+        sys.exit("this is a test; run it with pytest, or with --update to write the losses anew")
+    update()

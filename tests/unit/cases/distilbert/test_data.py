@@ -1,0 +1,350 @@
+"""SST-2 in each form it is given in; what is damaged or does not fit is refused with the file's name and a remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from flagbench_cases.config import load_case
+from flagbench_cases.distilbert import data as sst2
+from flagbench_cases.errors import DataError, ExitCode
+
+pytestmark = pytest.mark.image
+
+REFERENCE = load_case("distilbert")["presets"]["reference"]
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "film", "is", "gr", "##eat", "dull", '"', ".", "café"]
+MODEL = {**REFERENCE["model"], "vocab_size": len(VOCABULARY)}
+LENGTH = 16
+# The sentences, their WordPiece rows by hand, and their labels.
+SENTENCES = ["the film is great .", "dull", "the film is dull .", '"the" film', "great great great great"]
+ROWS = [[2, 4, 5, 6, 7, 8, 11, 3], [2, 9, 3], [2, 4, 5, 6, 9, 11, 3], [2, 10, 4, 10, 5, 3], [2, *[7, 8] * 4, 3]]
+LABELS = [1, 0, 0, 1, 1]
+
+
+def published_arrays(length: int = LENGTH) -> dict[str, np.ndarray]:
+    """The arrays of FlagPerf's npz files, in its order and types."""
+    ids = np.array([row + [0] * (length - len(row)) for row in ROWS], dtype=np.int64)
+    return {
+        "idx": np.arange(len(ROWS)),
+        "sentence": np.array(SENTENCES),
+        "label": np.array(LABELS, dtype=np.int64),
+        "input_ids": ids,
+        "attention_mask": (ids != 0).astype(np.int64),
+    }
+
+
+def write_npz(folder: Path, **changed: Any) -> Path:
+    """A data folder in FlagPerf's layout; `changed` arrays of the training set replace the good ones."""
+    (folder / "dataset").mkdir(exist_ok=True)
+    np.savez(str(folder / "dataset" / "eval_dataset.npz"), **published_arrays())
+    np.savez(str(folder / "dataset" / "train_dataset.npz"), **{**published_arrays(), **changed})
+    return folder
+
+
+def write_tsv(folder: Path, text: str | None = None, vocabulary: list[str] | None = VOCABULARY) -> Path:
+    """A data folder in GLUE's layout; `text` replaces the training set."""
+    (folder / "SST-2").mkdir(exist_ok=True)
+    good = "sentence\tlabel\n" + "".join(f"{s}\t{y}\n" for s, y in zip(SENTENCES, LABELS))
+    (folder / "SST-2" / "dev.tsv").write_bytes(good.encode())
+    (folder / "SST-2" / "train.tsv").write_bytes((good if text is None else text).encode())
+    if vocabulary is not None:
+        (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n", encoding="utf-8")
+    return folder
+
+
+def read(folder: Path, weights: str | None = None, length: int = LENGTH) -> sst2.SentenceSet:
+    """The training set of a folder."""
+    return sst2.read_folder(str(folder), weights, length, MODEL)[0]
+
+
+def refusal(folder: Path, **options: Any) -> str:
+    """The message and remedy that reading a folder ends in."""
+    with pytest.raises(DataError) as caught:
+        read(folder, **options)
+    assert caught.value.code == ExitCode.DATA == 3
+    assert caught.value.remedy
+    return f"{caught.value.message}; {caught.value.remedy}"
+
+
+# npz
+
+
+def test_npz_in_the_published_layout(tmp_path: Path) -> None:
+    train, evaluation = sst2.read_folder(str(write_npz(tmp_path)), None, LENGTH, MODEL)
+    assert (len(train), len(evaluation)) == (5, 5)
+    assert train.lengths.tolist() == [len(row) for row in ROWS]
+    assert (train.input_ids.dtype, train.lengths.dtype, train.labels.dtype) == (np.int32, np.int32, np.int64)
+    ids, mask, label = train[1]
+    assert ids.tolist() == [2, 9, 3] + [0] * (LENGTH - 3)
+    assert mask.tolist() == [1] * 3 + [0] * (LENGTH - 3)
+    assert label.item() == 0
+    assert (ids.dtype, mask.dtype, label.dtype) == (torch.int64,) * 3
+    assert (ids.shape, mask.shape, label.shape) == ((LENGTH,), (LENGTH,), ())
+
+
+def test_npz_padded_to_the_reference_length_beside_the_folder(tmp_path: Path) -> None:
+    for part in ("train", "eval"):
+        np.savez_compressed(str(tmp_path / f"{part}_dataset.npz"), **published_arrays(512))
+    assert read(tmp_path, length=512).input_ids.shape == (5, 512)
+
+
+class Canary:
+    """Leaves a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return Path.touch, (self.path,)
+
+
+def test_object_sentences_are_never_unpickled(tmp_path: Path) -> None:
+    sentences = np.array([Canary(tmp_path / "canary")] * 5, dtype=object)
+    assert read(write_npz(tmp_path, sentence=sentences)).digest() == read(write_npz(tmp_path)).digest()
+    assert not (tmp_path / "canary").exists()
+
+
+def test_object_ids_are_never_unpickled(tmp_path: Path) -> None:
+    ids = np.array([[Canary(tmp_path / "canary")] * LENGTH] * 5, dtype=object)
+    assert "train_dataset.npz cannot be read" in refusal(write_npz(tmp_path, input_ids=ids))
+    assert not (tmp_path / "canary").exists()
+
+
+def altered(key: str, row: int, column: int, value: int) -> dict[str, np.ndarray]:
+    array = published_arrays()[key]
+    array[row, column] = value
+    return {key: array}
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"label": np.array(LABELS, dtype=np.float64)}, "label is float64"),
+        ({"input_ids": published_arrays()["input_ids"].astype(np.int32)}, "input_ids is int32"),
+        ({"label": np.int64(1)}, "label has the shape ()"),
+        ({"label": np.array(LABELS[:4])}, "input_ids has the shape (5, 16), not (4, 16)"),
+        ({"input_ids": published_arrays(17)["input_ids"]}, "input_ids has the shape (5, 17), not (5, 16)"),
+        ({"attention_mask": published_arrays(15)["attention_mask"]}, "attention_mask has the shape (5, 15)"),
+        ({"label": np.array([0, 1, 2, 0, 1])}, "label 2 is out of range; it must lie in 0 to 1"),
+        ({"label": np.array([0, 1, -1, 0, 1])}, "label -1 is out of range"),
+        (altered("input_ids", 2, 3, len(VOCABULARY)), "token id 13 is out of range; it must lie in 0 to 12"),
+        (altered("input_ids", 2, 3, -7), "token id -7 is out of range"),
+        (altered("attention_mask", 0, 3, 0), "attention_mask is not ones followed by zeros; pad on the right"),
+        (altered("attention_mask", 0, 3, 2), "attention_mask is not ones followed by zeros"),
+        ({"attention_mask": np.zeros((5, LENGTH), np.int64)}, "example 0 is empty"),
+        ({key: array[:0] for key, array in published_arrays().items()}, "holds no examples"),
+    ],
+)
+def test_npz_with_wrong_values_is_refused(tmp_path: Path, changed: dict[str, Any], words: str) -> None:
+    message = refusal(write_npz(tmp_path, **changed))
+    assert words in message
+    assert "train_dataset.npz" in message
+
+
+@pytest.mark.parametrize("key", sst2.NPZ_KEYS)
+def test_npz_without_an_array_is_refused(tmp_path: Path, key: str) -> None:
+    arrays = published_arrays()
+    del arrays[key]
+    np.savez(str(write_npz(tmp_path) / "dataset" / "train_dataset.npz"), **arrays)
+    assert f"has no array {key}" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.99])
+def test_truncated_npz_is_refused(tmp_path: Path, share: float) -> None:
+    path = write_npz(tmp_path) / "dataset" / "train_dataset.npz"
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+    assert "train_dataset.npz cannot be read" in refusal(tmp_path)
+
+
+def test_damaged_npz_is_refused(tmp_path: Path) -> None:
+    path = write_npz(tmp_path) / "dataset" / "train_dataset.npz"
+    content = path.read_bytes()
+    at = content.index(published_arrays()["input_ids"].tobytes())
+    path.write_bytes(content[:at] + b"\x01" + content[at + 1 :])
+    assert "Bad CRC-32" in refusal(tmp_path)
+
+
+def save_single_array(path: Path) -> None:
+    with open(str(path), "wb") as file:
+        np.save(file, np.arange(5))
+
+
+def save_member_that_is_no_array(path: Path) -> None:
+    import zipfile
+
+    with zipfile.ZipFile(str(path), "w") as archive:
+        for key in sst2.NPZ_KEYS:
+            archive.writestr(key + ".npy", b"no array")
+
+
+@pytest.mark.parametrize(
+    ("save", "words"),
+    [
+        (lambda path: path.write_bytes(b"<html>404</html>"), "it is no zip archive"),
+        (lambda path: path.write_bytes(b"\x80\x04N."), "it is no zip archive"),  # a pickle
+        (save_single_array, "it is no zip archive"),
+        (save_member_that_is_no_array, "is not an array"),
+    ],
+    ids=["html", "pickle", "npy", "zip-of-text"],
+)
+def test_what_is_no_npz_is_refused(tmp_path: Path, save: Callable[[Path], Any], words: str) -> None:
+    save(write_npz(tmp_path) / "dataset" / "train_dataset.npz")
+    assert words in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["train_dataset.npz", "eval_dataset.npz"])
+def test_one_npz_missing_is_refused(tmp_path: Path, name: str) -> None:
+    (write_npz(tmp_path) / "dataset" / name).unlink()
+    assert f"{name} does not exist; put both sets" in refusal(tmp_path)
+
+
+def test_folder_missing_or_empty_is_refused(tmp_path: Path) -> None:
+    assert "does not exist; give --data a folder" in refusal(tmp_path / "nowhere")
+    assert "holds neither {train,eval}_dataset.npz nor {train,dev}.tsv" in refusal(tmp_path)
+
+
+# TSV
+
+
+def test_tsv_gives_the_rows_of_the_npz(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    from_npz, from_tsv = read(write_npz(tmp_path / "a")), read(write_tsv(tmp_path / "b"))
+    assert from_tsv.input_ids.tolist() == from_npz.input_ids.tolist()
+    assert from_tsv.digest() == from_npz.digest()
+
+
+def test_digest_tells_labels_and_tokens_apart(tmp_path: Path) -> None:
+    digests = {
+        read(write_npz(tmp_path)).digest(),
+        read(write_npz(tmp_path, label=np.array([0, 0, 0, 1, 1]))).digest(),
+        read(write_npz(tmp_path, **altered("input_ids", 0, 1, 5))).digest(),
+        read(write_npz(tmp_path, **altered("attention_mask", 1, 3, 1))).digest(),
+    }
+    assert len(digests) == 4
+
+
+def test_tsv_with_crlf_is_the_same_set(tmp_path: Path) -> None:
+    digest = read(write_tsv(tmp_path)).digest()
+    path = tmp_path / "SST-2" / "train.tsv"
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    vocabulary = tmp_path / "vocab.txt"
+    vocabulary.write_bytes(vocabulary.read_bytes().replace(b"\n", b"\r\n"))
+    assert read(tmp_path).digest() == digest
+
+
+def test_tsv_keeps_quotes_and_folds_unicode(tmp_path: Path) -> None:
+    """A quote is a token like any other; accents fold, so that `café` becomes `cafe`, which is not in the list."""
+    train = read(write_tsv(tmp_path, 'sentence\tlabel\n"the "film" is\t1\nCAFÉ the\u2028film\t0\n'))
+    assert train.input_ids[0][:8].tolist() == [2, 10, 4, 10, 5, 10, 6, 3]
+    assert train.input_ids[1][:5].tolist() == [2, 1, 4, 5, 3]
+
+
+def test_long_sentence_is_cut_and_still_ends_in_sep(tmp_path: Path) -> None:
+    train = read(write_tsv(tmp_path, "sentence\tlabel\n" + "the " * 99 + "\t1\n"))
+    assert train.lengths.tolist() == [LENGTH]
+    assert train.input_ids[0].tolist() == [2, *[4] * (LENGTH - 2), 3]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "train.tsv begins with ['']; make its header sentence<TAB>label"),
+        ("the film\t1\n", "train.tsv begins with ['the film', '1']"),
+        ("sentence\tlabel\n", "train.tsv holds no examples"),
+        ("sentence\tlabel\ndull\t0\nthe film 1\n", "train.tsv:3 is not sentence<TAB>label"),
+        ("sentence\tlabel\ndull\t0\t1\n", "train.tsv:2 is not sentence<TAB>label"),
+        ("sentence\tlabel\n\n", "train.tsv:2 is not sentence<TAB>label"),
+        ("sentence\tlabel\ndull\t²\n", "train.tsv:2 is not sentence<TAB>label"),
+        (
+            "sentence\tlabel\ndull\t-1\n",
+            "train.tsv:2 is not sentence<TAB>label; correct that line (labels are 0 to 1)",
+        ),
+        ("sentence\tlabel\ndull\t2\n", "train.tsv:2 is not sentence<TAB>label"),
+        ("sentence\tlabel\ndull\t" + "9" * 30 + "\n", "train.tsv:2 is not sentence<TAB>label"),
+    ],
+)
+def test_bad_tsv_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    assert words in refusal(write_tsv(tmp_path, text))
+
+
+def test_tsv_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    (write_tsv(tmp_path) / "SST-2" / "train.tsv").write_bytes("sentence\tlabel\ncafé\t1\n".encode("latin-1"))
+    assert "train.tsv cannot be read" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["train.tsv", "dev.tsv"])
+def test_one_tsv_missing_is_refused(tmp_path: Path, name: str) -> None:
+    (write_tsv(tmp_path) / "SST-2" / name).unlink()
+    assert f"{name} does not exist; put both train.tsv and dev.tsv there" in refusal(tmp_path)
+
+
+def test_tsv_needs_a_vocabulary_from_data_or_weights(tmp_path: Path) -> None:
+    write_tsv(tmp_path, vocabulary=None)
+    assert "no vocab.txt was found; put vocab.txt" in refusal(tmp_path)
+    weights = tmp_path / "weights"
+    weights.mkdir()
+    (weights / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
+    assert len(read(tmp_path, weights=str(weights))) == 5
+
+
+def test_vocabulary_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    longer = [*VOCABULARY, "cafe"]  # one more than the model has embeddings
+    assert "token id 13 is out of range" in refusal(write_tsv(tmp_path, "sentence\tlabel\ncafé\t1\n", longer))
+    assert "vocab.txt has no token [CLS], [SEP]" in refusal(write_tsv(tmp_path, vocabulary=["[PAD]", "[UNK]", "the"]))
+    (tmp_path / "vocab.txt").write_bytes(b"\xff\xfe\n")
+    assert "vocab.txt cannot be read" in refusal(tmp_path)
+
+
+# synthetic and shipped
+
+
+def test_synthetic_set_has_the_shape_of_sst2() -> None:
+    train = sst2.synthetic(REFERENCE["data"], REFERENCE["model"], 67_349, seed=0)
+    assert len(train) == 67_349
+    assert train.lengths.mean() == pytest.approx(13.3, abs=0.4)
+    assert (train.lengths.min(), train.lengths.max()) == (3, 66)
+    assert train.labels.mean() == pytest.approx(0.5, abs=0.02)
+    assert train.input_ids.shape == (67_349, 512)
+    ids, lengths = train.input_ids[:1000], train.lengths[:1000]
+    inside = np.arange(512) < lengths[:, None]
+    assert not ids[~inside].any()
+    assert (ids[:, 0] == sst2.CLS).all()
+    assert (ids[np.arange(1000), lengths - 1] == sst2.SEP).all()
+    assert 0 < ids[inside].min() <= ids[inside].max() < REFERENCE["model"]["vocab_size"]
+
+
+def test_synthetic_set_is_one_set_a_seed() -> None:
+    first, again, other = (sst2.synthetic(REFERENCE["data"], REFERENCE["model"], 500, seed) for seed in (3, 3, 4))
+    assert first.digest() == again.digest() != other.digest()
+
+
+def test_synthetic_rows_of_a_short_preset_fit_it() -> None:
+    short = {**REFERENCE["data"], "sequence_length": 16}
+    assert sst2.synthetic(short, REFERENCE["model"], 2000, seed=0).lengths.max() == 16
+
+
+def test_load_names_the_condition_of_its_source(tmp_path: Path) -> None:
+    data = {**REFERENCE["data"], "sequence_length": LENGTH, "train_examples": 20, "eval_examples": 20}
+    synthetic = sst2.load({**data, "source": "synthetic"}, REFERENCE["model"], None, None, seed=0)
+    assert (len(synthetic.train), len(synthetic.evaluation), synthetic.condition) == (20, 20, "synthetic")
+    assert synthetic.train.digest() != synthetic.evaluation.digest()
+    files = sst2.load({**data, "source": "files"}, MODEL, str(write_npz(tmp_path)), None, seed=0)
+    assert files.condition == "files"
+
+
+def test_shipped_set_fits_the_tiny_preset() -> None:
+    tiny = load_case("distilbert")["presets"]["tiny"]
+    model = {**REFERENCE["model"], **tiny["model"]}
+    sets = sst2.load({**tiny["data"], "source": "shipped"}, model, None, None, seed=0)
+    assert sets.condition == "shipped"
+    assert min(len(sets.train), len(sets.evaluation)) > 100
+    for part in (sets.train, sets.evaluation):
+        assert part.labels.mean() == pytest.approx(0.5, abs=0.1)
+        assert part.lengths.max() < tiny["data"]["sequence_length"]  # nothing was cut

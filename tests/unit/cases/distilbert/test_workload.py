@@ -1,0 +1,359 @@
+"""The faithful division on 1 to 3 ranks: order of data, optimizer, schedule, accumulation, evaluation, work."""
+
+from __future__ import annotations
+
+import copy
+import datetime
+import functools
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn import functional as F
+from torch.utils.data import default_collate
+
+from flagbench_cases.collectives import CollectiveProbe
+from flagbench_cases.config import load_case, merge
+from flagbench_cases.device import CpuDevice
+from flagbench_cases.distilbert import data as sst2
+from flagbench_cases.distilbert.workload import DistilBertWorkload, EvaluationSet, build
+from flagbench_cases.rank import Context
+from flagbench_cases.spool import RankSpool
+
+pytestmark = pytest.mark.image
+
+PRESETS = load_case("distilbert")["presets"]
+# Weights wider than the published spread: in a model this narrow their signal would drown in rounding.
+MODEL = {
+    "initializer_range": 0.2,
+    "layers": 2,
+    "dim": 16,
+    "heads": 2,
+    "hidden_dim": 24,
+    "vocab_size": 200,
+    "positions": 16,
+}
+SMALL = {
+    "model": {**MODEL, "dropout": 0.0, "attention_dropout": 0.0, "classifier_dropout": 0.0},
+    "data": {"source": "synthetic", "sequence_length": 16, "workers": 0, "train_examples": 40, "eval_examples": 7},
+    "train": {"batch_size": 4, "max_epochs": 2, "learning_rate": 1e-2},
+    "eval": {"batch_size": 2},
+    "precision": "fp32",
+    "weights": "random",
+    "seed": 0,
+}
+LEARNING_RATE = 1e-2
+# The published schedule moves on every micro-batch, also before the first update; torch finds that unusual.
+UNUSUAL_ORDER = pytest.mark.filterwarnings("ignore:Detected call of .lr_scheduler.step")
+
+
+def workload(folder: Path, rank: int = 0, world: int = 1, **changed: dict[str, Any]) -> DistilBertWorkload:
+    """A workload that is set up on a small synthetic set; `changed` replaces keys of sections."""
+    config = merge(merge(PRESETS["reference"], SMALL), changed)
+    device = CpuDevice(rank)
+    probe, spool = CollectiveProbe(device.clock), RankSpool(str(folder), rank)
+    built = build(Context(config, device, rank, world, rank, probe, spool, None, None))
+    built.setup()
+    return built
+
+
+def train(work: DistilBertWorkload, steps: int) -> tuple[list[float], list[list[torch.Tensor]]]:
+    """Take `steps` steps, epoch after epoch: the losses, and the batches in their order."""
+    losses, batches, epoch = [], [], 0
+    while len(losses) < steps:
+        for batch in work.batches(epoch):
+            losses.append(work.step(work.to_device(batch)))
+            batches.append(batch)
+            work.context.probe.take()
+            if len(losses) == steps:
+                break
+        epoch += 1
+    return losses, batches
+
+
+def first_ids(batches: list[list[torch.Tensor]]) -> list[int]:
+    """What tells the examples of batches apart: a hash of each row's tokens."""
+    return [hash(tuple(row.tolist())) for batch in batches for row in batch[0]]
+
+
+def _rank(rank: int, world: int, folder: str, body: Callable[[Path, int, int], Any]) -> None:
+    torch.set_num_threads(1)  # a forked process must not wake the thread pool of its parent
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    address = f"file://{folder}/rendezvous"
+    limit = datetime.timedelta(seconds=60)
+    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=world, timeout=limit)
+    torch.save(body(Path(folder), rank, world), os.path.join(folder, f"result-{rank}.pt"))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def on_ranks(world: int, folder: Path, body: Callable[[Path, int, int], Any]) -> list[Any]:
+    """What `body(folder, rank, world)` returns on each of `world` gloo ranks."""
+    folder.mkdir(exist_ok=True)
+    arguments = (world, str(folder), body)
+    torch.multiprocessing.start_processes(_rank, args=arguments, nprocs=world, start_method="fork")
+    options = {"weights_only": False} if hasattr(torch, "compile") else {}
+    return [torch.load(str(folder / f"result-{rank}.pt"), **options) for rank in range(world)]
+
+
+# Order of data
+
+
+def test_one_rank_reshuffles_every_epoch(tmp_path: Path) -> None:
+    work = workload(tmp_path)
+    assert work.steps_per_epoch() == 10
+    orders = [first_ids(list(work.batches(epoch))) for epoch in range(2)]
+    assert sorted(orders[0]) == sorted(orders[1])
+    assert orders[0] != orders[1]
+
+
+def test_two_ranks_share_one_order_that_no_epoch_changes(tmp_path: Path) -> None:
+    def body(folder: Path, rank: int, world: int) -> Any:
+        work = workload(folder, rank, world)
+        return work.steps_per_epoch(), [first_ids(list(work.batches(epoch))) for epoch in range(3)]
+
+    (steps, one), (_, two) = on_ranks(2, tmp_path, body)
+    assert steps == 5
+    assert one[0] == one[1] == one[2]
+    assert two[0] == two[1] == two[2]
+    examples = [hash(tuple(row.tolist())) for row, _, _ in workload(tmp_path).sets.train]
+    assert sorted(one[0] + two[0]) == sorted(examples)
+
+
+def test_a_seed_is_a_run(tmp_path: Path) -> None:
+    dropout = {"dropout": 0.1}
+    runs = [train(workload(tmp_path, model=dropout, seed=seed), 6)[0] for seed in (0, 0, 1)]
+    assert runs[0] == runs[1]
+    assert runs[0] != runs[2]
+
+
+# Optimizer and schedule
+
+
+class PlainAdamW:
+    """Loshchilov and Hutter's algorithm 2 with torch's defaults, and the linear schedule, written out."""
+
+    def __init__(self, module: torch.nn.Module, total: int, weight_decay: float) -> None:
+        self.module, self.total, self.weight_decay, self.count = module, total, weight_decay, 0
+        self.first = {name: torch.zeros_like(p) for name, p in module.named_parameters()}
+        self.second = {name: torch.zeros_like(p) for name, p in module.named_parameters()}
+
+    @torch.no_grad()
+    def step(self) -> None:
+        rate = LEARNING_RATE * (1 - self.count / self.total)
+        self.count += 1
+        for name, p in self.module.named_parameters():
+            self.first[name].mul_(0.9).add_(p.grad, alpha=0.1)
+            self.second[name].mul_(0.999).addcmul_(p.grad, p.grad, value=0.001)
+            unbiased = self.first[name] / (1 - 0.9**self.count)
+            spread = (self.second[name] / (1 - 0.999**self.count)).sqrt() + 1e-8
+            if p.dim() > 1:  # biases and the gains of layer norms are exempt
+                p.mul_(1 - rate * self.weight_decay)
+            p.sub_(rate * unbiased / spread)
+            p.grad = None
+
+
+def plain_losses(module: torch.nn.Module, batches: list[Any], total: int, weight_decay: float) -> list[float]:
+    optimizer, losses = PlainAdamW(module, total, weight_decay), []
+    for ids, mask, labels in batches:
+        loss = F.cross_entropy(module(ids, mask), labels)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.3])
+def test_losses_are_those_of_a_plain_loop(tmp_path: Path, weight_decay: float) -> None:
+    work = workload(tmp_path, train={"weight_decay": weight_decay})
+    module = copy.deepcopy(work.module)
+    losses, batches = train(work, 5)
+    assert losses == pytest.approx(plain_losses(module, batches, 20, weight_decay), abs=1e-5)
+    assert len({round(loss, 4) for loss in losses}) == 5
+
+
+def test_two_ranks_do_a_plain_loop_on_both_their_batches(tmp_path: Path) -> None:
+    def body(folder: Path, rank: int, world: int) -> Any:
+        return train(workload(folder, rank, world), 5)
+
+    (one, batches_one), (two, batches_two) = on_ranks(2, tmp_path, body)
+    both = [[torch.cat(pair) for pair in zip(*batches)] for batches in zip(batches_one, batches_two)]
+    expected = plain_losses(workload(tmp_path).module, both, total=10, weight_decay=0.0)
+    assert [(a + b) / 2 for a, b in zip(one, two)] == pytest.approx(expected, abs=1e-5)
+
+
+def test_ranks_stay_in_step_though_their_dropout_differs(tmp_path: Path) -> None:
+    def body(folder: Path, rank: int, world: int) -> Any:
+        work = workload(folder, rank, world, model={"dropout": 0.3})
+        before = copy.deepcopy(work.module.state_dict())
+        draw = torch.rand(4)
+        train(work, 4)
+        return before, draw, work.module.state_dict()
+
+    (begun, draw, one), (begun_too, other_draw, two) = on_ranks(2, tmp_path, body)
+    assert not torch.equal(draw, other_draw)
+    for name in one:
+        assert torch.equal(begun[name], begun_too[name]), name
+        assert torch.equal(one[name], two[name]), name
+    assert not torch.equal(begun["classifier.weight"], one["classifier.weight"])
+
+
+def test_steps_of_two_ranks_leave_the_marks_of_their_collectives(tmp_path: Path) -> None:
+    def body(folder: Path, rank: int, world: int) -> Any:
+        work = workload(folder, rank, world)
+        work.step(next(iter(work.batches(0))))
+        return work.context.probe.take()
+
+    for first, last, done in on_ranks(2, tmp_path, body):
+        assert first <= last <= done
+
+
+@UNUSUAL_ORDER
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_learning_rate_falls_a_micro_batch_at_a_time_to_zero(tmp_path: Path, accumulate: int) -> None:
+    work = workload(tmp_path, train={"gradient_accumulation_steps": accumulate})
+    rates = []
+    for epoch in range(2):
+        for batch in work.batches(epoch):
+            rates.append([group["lr"] for group in work.optimizer.param_groups])
+            work.step(batch)
+    expected = [LEARNING_RATE * (1 - step / 20) for step in range(20)]
+    assert [rate for rate, _ in rates] == [rate for _, rate in rates] == pytest.approx(expected)
+    assert [group["lr"] for group in work.optimizer.param_groups] == [0.0, 0.0]
+
+
+def gradients_at_updates(work: DistilBertWorkload) -> list[dict[str, torch.Tensor]]:
+    """A list that fills with the gradients of every update."""
+    taken: list[dict[str, torch.Tensor]] = []
+    update = work.optimizer.step
+
+    @functools.wraps(update)
+    def step(*arguments: Any) -> Any:
+        taken.append({name: p.grad.clone() for name, p in work.module.named_parameters()})
+        return update(*arguments)
+
+    work.optimizer.step = step
+    return taken
+
+
+@UNUSUAL_ORDER
+@pytest.mark.parametrize("k", [2, 4])
+def test_accumulation_over_k_is_a_batch_k_times_as_large(tmp_path: Path, k: int) -> None:
+    whole = workload(tmp_path)
+    parts = workload(tmp_path, train={"gradient_accumulation_steps": k})
+    for work in (whole, parts):
+        work.module.double()
+    expected, taken = gradients_at_updates(whole), gradients_at_updates(parts)
+    examples = [whole.sets.train[index] for index in range(8)]
+    loss = whole.step(default_collate(examples))
+    losses = [parts.step(default_collate(examples[i : i + 8 // k])) for i in range(0, 8, 8 // k)]
+    assert sum(losses) / k == pytest.approx(loss, abs=1e-12)
+    assert (len(expected), len(taken)) == (1, 1)
+    for name, gradient in expected[0].items():
+        # Softmax does not see a key's bias; its gradient is rounding, and the weight's beside it the scale.
+        scale = float(expected[0][name.replace("k_lin.bias", "k_lin.weight")].abs().max())
+        assert float((taken[0][name] - gradient).abs().max()) <= 1e-10 * scale, name
+
+
+def test_bf16_step_computes_the_fp32_loss_roughly(tmp_path: Path) -> None:
+    losses = [workload(tmp_path, precision=p).step(_batch(tmp_path)) for p in ("fp32", "bf16")]
+    assert losses[0] == pytest.approx(losses[1], rel=0.02)
+    assert losses[0] != losses[1]
+
+
+def _batch(folder: Path) -> list[torch.Tensor]:
+    return default_collate([workload(folder).sets.train[index] for index in range(4)])
+
+
+# Evaluation
+
+
+def always_class_zero(work: DistilBertWorkload) -> None:
+    with torch.no_grad():
+        work.module.classifier.weight.zero_()
+        work.module.classifier.bias.copy_(torch.tensor([1.0, 0.0]))
+    work.sets.evaluation.labels[:] = [0, 1, 0, 1, 0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("world", "published"),
+    [(1, 4 / 7), (2, 5 / 7), (3, 5 / 7)],  # the publisher repeats example 0 at two ranks, 0 and 1 at three
+)
+def test_evaluation_counts_each_example_once_and_as_published(tmp_path: Path, world: int, published: float) -> None:
+    def body(folder: Path, rank: int, world: int) -> Any:
+        work = workload(folder, rank, world)
+        always_class_zero(work)
+        result = work.evaluate()
+        assert work.network.training
+        return tuple(result)
+
+    results = on_ranks(world, tmp_path / "ranks", body) if world > 1 else [body(tmp_path, 0, 1)]
+    for result in results:
+        assert result == (pytest.approx(4 / 7), pytest.approx(published), 7)
+
+
+def test_evaluation_drops_nothing_at_random(tmp_path: Path) -> None:
+    work = workload(tmp_path, model={"dropout": 0.9, "classifier_dropout": 0.9}, data={"eval_examples": 50})
+    assert work.evaluate() == work.evaluate()
+
+
+@pytest.mark.parametrize(("count", "world"), [(872, 16), (872, 8), (7, 1), (7, 2), (7, 3), (3, 8)])
+def test_shares_of_the_evaluation_set_cover_it_once(count: int, world: int) -> None:
+    ids = np.arange(count, dtype=np.int32)[:, None]
+    sentences = sst2.SentenceSet(ids, np.ones(count, np.int32), np.zeros(count, np.int64))
+    shares = [EvaluationSet(sentences, rank, world) for rank in range(world)]
+    assert {len(share) for share in shares} == {math.ceil(count / world)}
+    items = [share[i] for i in range(len(shares[0])) for share in shares]  # the order of the publisher's sampler
+    assert [int(item[0]) for item in items] == [i % count for i in range(len(items))]
+    assert [float(item[3]) for item in items] == [float(i < count) for i in range(len(items))]
+
+
+# What the record is told
+
+
+def test_work_of_a_ragged_and_partial_batch(tmp_path: Path) -> None:
+    work = workload(tmp_path)
+    lengths = [3, 16, 7]
+    mask = (torch.arange(16) < torch.tensor(lengths)[:, None]).long()
+    done = work.work([mask * 5, mask, torch.zeros(3)])
+
+    def training_flops(tokens: int) -> int:
+        d, hidden, classes = MODEL["dim"], MODEL["hidden_dim"], 2
+        layer = 4 * tokens * d * d + 2 * tokens * tokens * d + 2 * tokens * d * hidden
+        return 3 * 2 * (MODEL["layers"] * layer + d * d + d * classes)
+
+    assert (done.samples, done.published_samples) == (3, 4)
+    assert (done.tokens, done.tokens_useful) == (48, 26)
+    assert done.flops_executed == 3 * training_flops(16)
+    assert done.flops_useful == sum(training_flops(tokens) for tokens in lengths)
+
+
+def test_description_tells_what_a_claim_is_compared_by(tmp_path: Path) -> None:
+    work = workload(tmp_path, model={"dropout": 0.1, "attention_dropout": 0.1, "classifier_dropout": 0.2})
+    described = work.describe()
+    assert described["conditions"] == {
+        "model": "distilbert-base-uncased",
+        "sequence_length": 16,
+        "batch_size": 4,
+        "gradient_accumulation_steps": 1,
+        "recompute": False,
+        "optimizer": "AdamW(betas=0.9/0.999, eps=1e-08, weight_decay=0)",
+        "learning_rate": LEARNING_RATE,
+        "schedule": "linear to zero over max_epochs, a step per micro-batch, no warm-up",
+        "max_epochs": 2,
+        "dropout": "0.1/0.1/0.2",
+        "data": "synthetic",
+        "weights": "random",
+    }
+    for group in work.optimizer.param_groups:
+        assert (group["betas"], group["eps"], group["weight_decay"]) == ((0.9, 0.999), 1e-8, 0.0)
+    assert described["data"]["train_examples"] == 40
+    assert described["data"]["eval_examples"] == 7
+    assert described["data"]["train_sha256"] == work.sets.train.digest() != described["data"]["eval_sha256"]
+    assert described["parameters"] == sum(tensor.numel() for tensor in work.module.state_dict().values())

@@ -1,0 +1,81 @@
+"""Processor and memory figures from a recorded /proc."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from flagbench_cases.telemetry.cpu import CpuProbe
+
+pytestmark = pytest.mark.image
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def process(proc: Path, pid: int, parent: int, rss_pages: int, name: str = "python") -> None:
+    (proc / str(pid)).mkdir()
+    numbers = " ".join(["0"] * 19)
+    (proc / str(pid) / "stat").write_text(f"{pid} ({name}) S {parent} {numbers} {rss_pages} 0")
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    proc = tmp_path / "proc"
+    proc.mkdir()
+    (proc / "stat").write_text("cpu  100 0 100 700 100 0 0 0 50 0\ncpu0 1 2 3 4 5 6 7 8\n")
+    (proc / "loadavg").write_text("2.50 1.00 0.50 3/200 4242\n")
+    (proc / "meminfo").write_text("MemTotal: 1000 kB\nMemFree: 100 kB\nMemAvailable: 400 kB\n")
+    process(proc, 10, 1, 5)
+    process(proc, 11, 10, 7, name="a) S 99 (b")
+    process(proc, 12, 11, 11)
+    process(proc, 13, 1, 1000)
+    return proc
+
+
+def probe(proc: Path, pid: int = 10) -> CpuProbe:
+    return CpuProbe(pid, proc=str(proc), sys=str(proc.parent / "sys"))
+
+
+def test_the_first_sample_has_no_utilisation_and_no_clock_it_cannot_know(proc: Path) -> None:
+    assert probe(proc).sample() == {
+        "load1": 2.5,
+        "mem_used_bytes": 600 * 1024,
+        "mem_available_bytes": 400 * 1024,
+        "rss_bytes": 23 * PAGE,
+    }
+
+
+def test_utilisation_is_the_share_of_all_ticks_since_the_last_sample_that_were_not_idle(proc: Path) -> None:
+    cpu = probe(proc)
+    cpu.sample()
+    # 200 more ticks, of which 40 idle and 10 waiting for input and output.
+    (proc / "stat").write_text("cpu  200 0 150 740 110 0 0 0 90 0\n")
+    assert cpu.sample()["util"] == 0.75
+
+
+def test_the_tree_holds_descendants_only_and_survives_brackets_in_names(proc: Path) -> None:
+    assert probe(proc).tree() == {10, 11, 12}
+    assert probe(proc, pid=13).tree() == {13}
+    assert probe(proc, pid=99).tree() == set()
+
+
+def test_a_process_that_ended_has_no_memory(proc: Path) -> None:
+    assert "rss_bytes" not in probe(proc, pid=99).sample()
+
+
+def test_the_sampler_does_not_count_itself(proc: Path) -> None:
+    process(proc, os.getpid(), 10, 1)
+    assert probe(proc).sample()["rss_bytes"] == 23 * PAGE
+
+
+def test_the_clock_is_the_mean_of_the_cores_that_show_one(proc: Path) -> None:
+    clock = proc.parent / "sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq"
+    clock.parent.mkdir(parents=True)
+    clock.write_text("2450000\n")
+    assert probe(proc).sample()["freq_mhz"] == 2450.0
+
+
+def test_a_node_without_these_files_gives_nothing(tmp_path: Path) -> None:
+    assert probe(tmp_path).sample() == {}

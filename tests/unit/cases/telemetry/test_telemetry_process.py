@@ -1,0 +1,190 @@
+"""The sampler as a process: its arguments, and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flagbench_cases.telemetry.__main__ import main
+from flagbench_cases.telemetry.summary import read_start, summarise
+
+pytestmark = pytest.mark.image
+
+DEADLINE_S = 20.0
+
+# Starts a sampler and waits to be killed; the sampler shares this process's standard error.
+PARENT = """
+import os, subprocess, sys
+module = [sys.executable, "-m", "flagbench_cases.telemetry"]
+subprocess.Popen([*module, "--pid", str(os.getpid()), *sys.argv[1:]])
+sys.stdin.read()
+os._exit(0)
+"""
+
+
+def first_line(path: Path, sampler: subprocess.Popen[str]) -> dict[str, Any]:
+    """The start line, as soon as it is there."""
+    until = time.monotonic() + DEADLINE_S
+    while time.monotonic() < until and sampler.poll() is None:
+        if path.exists() and b"\n" in path.read_bytes():
+            return json.loads(path.read_bytes().splitlines()[0])
+        select.select([], [], [], 0.01)
+    pytest.fail(f"no start line within {DEADLINE_S:.0f} s; exit code {sampler.poll()}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--interval", "0.5"], "not an interval of 1.0 s or more"),
+        (["--interval", "nan"], "not an interval of 1.0 s or more"),
+        (["--interval", "soon"], "not an interval of 1.0 s or more"),
+        (["--monitor", "mx"], "invalid choice"),
+        (["--devices", "0,x"], "not a list of different device numbers"),
+        (["--devices", "1,1"], "not a list of different device numbers"),
+        (["--pid", "4194999"], "process 4194999 does not run"),
+    ],
+)
+def test_wrong_arguments_are_usage_errors(
+    tmp_path: Path, capsys: pytest.CaptureFixture, arguments: Any, message: str
+) -> None:
+    out = tmp_path / "t.jsonl"
+    valid = ["--out", str(out), "--monitor", "cpu", "--pid", str(os.getpid())]
+    with pytest.raises(SystemExit) as ended:
+        main(valid + arguments)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_a_file_that_cannot_be_made_is_a_usage_error(
+    tmp_path: Path, start_sampler: Callable[..., subprocess.Popen[str]]
+) -> None:
+    out = str(tmp_path / "missing" / "t.jsonl")
+    sampler = start_sampler("--out", out, "--monitor", "cpu", "--pid", str(os.getpid()))
+    _, errors = sampler.communicate(timeout=DEADLINE_S)
+    assert sampler.returncode == 2
+    assert "cannot be opened for writing (No such file or directory)" in errors
+    assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_within_two_seconds(
+    tmp_path: Path, start_sampler: Callable[..., subprocess.Popen[str]], number: int
+) -> None:
+    out = tmp_path / "t.jsonl"
+    # The interval is long: what ends it is the signal, not the next sample.
+    sampler = start_sampler("--out", str(out), "--monitor", "cpu", "--pid", str(os.getpid()), "--interval", "600")
+    start = first_line(out, sampler)
+    sampler.send_signal(number)
+    _, errors = sampler.communicate(timeout=2.0)
+    assert (sampler.returncode, errors) == (0, "")
+    assert start["kind"] == "start"
+    assert {os.getpid(), sampler.pid} <= set(start["run_pids"])
+    summary = summarise(str(out))
+    assert summary is not None
+    assert summary["samples"] == 1
+    assert summary["cpu"]["rss_max_bytes"] > 1 << 20
+
+
+def test_it_ends_with_its_parent(tmp_path: Path, clean_environment: Callable[..., dict[str, str]]) -> None:
+    out = tmp_path / "t.jsonl"
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, "--out", str(out), "--monitor", "cpu", "--interval", "600"],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=clean_environment(),
+        universal_newlines=True,
+        start_new_session=True,
+    )
+    try:
+        first_line(out, parent)
+        parent.kill()
+        # Standard error ends when the last process that holds it has ended: the sampler.
+        _, errors = parent.communicate(timeout=DEADLINE_S)
+        assert errors == ""
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # a group is gone once its last process is
+            os.killpg(parent.pid, signal.SIGKILL)
+
+
+def test_a_full_disk_ends_it_quietly_with_whole_lines(
+    tmp_path: Path, start_sampler: Callable[..., subprocess.Popen[str]]
+) -> None:
+    out = tmp_path / "t.jsonl"
+    room = 200  # more than a start line, less than a start line and a sample
+
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+
+    sampler = start_sampler("--out", str(out), "--monitor", "cpu", "--pid", str(os.getpid()), preexec_fn=limit)
+    _, errors = sampler.communicate(timeout=DEADLINE_S)
+    assert (sampler.returncode, errors) == (0, "")
+    lines = out.read_bytes().splitlines(keepends=True)
+    assert len(lines) == 1
+    assert lines[0].endswith(b"\n")
+    assert read_start(str(out)) == json.loads(lines[0].decode())
+
+
+def test_with_a_driver_the_start_line_shows_who_was_there_before(
+    tmp_path: Path,
+    start_sampler: Callable[..., subprocess.Popen[str]],
+    nvml_stub: Callable[..., dict[str, str]],
+) -> None:
+    out = tmp_path / "t.jsonl"
+    sampler = start_sampler(
+        "--out",
+        str(out),
+        "--monitor",
+        "nvml",
+        "--pid",
+        str(os.getpid()),
+        "--devices",
+        "0,1",
+        env=nvml_stub("R470"),
+    )
+    start = first_line(out, sampler)
+    sampler.terminate()
+    sampler.communicate(timeout=DEADLINE_S)
+    assert sampler.returncode == 0
+    assert start["driver_version"] == "470.129.06"
+    summary = summarise(str(out))
+    assert summary is not None
+    assert [device["foreign_processes"] for device in summary["devices"]] == [0, 1]
+    assert summary["devices"][0]["mem_used_before_bytes"] == 600 << 20
+
+
+def test_without_a_driver_it_samples_the_processors_and_says_so(
+    tmp_path: Path,
+    start_sampler: Callable[..., subprocess.Popen[str]],
+    nvml_stub: Callable[..., dict[str, str]],
+) -> None:
+    out = tmp_path / "t.jsonl"
+    env = {**nvml_stub(), "NVML_STUB_NO_DRIVER": "1"}
+    sampler = start_sampler("--out", str(out), "--monitor", "nvml", "--pid", str(os.getpid()), env=env)
+    start = first_line(out, sampler)
+    sampler.terminate()
+    sampler.communicate(timeout=DEADLINE_S)
+    assert start["unavailable"] == "NVML: Driver Not Loaded"
+    assert start["devices"] == []
+
+
+def test_it_does_not_import_torch(clean_environment: Callable[..., dict[str, str]]) -> None:
+    script = (
+        "import sys, flagbench_cases.telemetry.__main__, flagbench_cases.telemetry.nvml\n"
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], env=clean_environment(), stdout=subprocess.PIPE, check=True)
+    assert done.stdout.strip() == b"False"

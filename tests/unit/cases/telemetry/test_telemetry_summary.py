@@ -1,0 +1,149 @@
+"""What a sampler's file says of a run: recorded files in, the record's `telemetry` out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flagbench_cases.telemetry.summary import read_start, summarise
+
+pytestmark = pytest.mark.image
+
+RECORDED = str(Path(__file__).parent / "a100_power_capped.jsonl")
+
+
+def write(path: Path, *lines: dict[str, Any]) -> str:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return str(path)
+
+
+def sample(t: float, **device: Any) -> dict[str, Any]:
+    return {"kind": "sample", "t": t, "cpu": {}, "devices": [{"index": 0, **device}]}
+
+
+def test_a_whole_recorded_run() -> None:
+    summary = summarise(RECORDED)
+    assert summary is not None
+    assert summary["samples"] == 5  # the torn sixth is passed over
+    assert summary["interval_s"] == 1.0
+    assert summary["errors"] == 1
+    assert summary["cpu"] == {"util_mean": 0.5, "mem_used_max_bytes": 8000, "rss_max_bytes": 4000}
+    assert summary["devices"][0] == {
+        "index": 0,
+        "name": "NVIDIA A100-SXM4-40GB",
+        "power_mean_w": 270.0,
+        "power_max_w": 400.0,
+        "energy_j": 175.0 + 350.0 + 400.0 + 300.0,
+        "energy_seconds": 4.0,
+        "temperature_max_c": 70,
+        "sm_clock_mean_mhz": 1122.0,
+        "sm_clock_min_mhz": 210,
+        "util_mean": 0.68,
+        "mem_used_max_bytes": 30000000000,
+        "mem_used_before_bytes": 3145728,
+        "foreign_processes": 0,
+        "throttle_seconds": {"gpu_idle": 1.0, "hw_thermal_slowdown": 1.0, "sw_power_cap": 2.0},
+    }
+    assert json.loads(json.dumps(summary)) == summary
+
+
+def test_what_a_device_does_not_give_is_absent_and_other_tenants_are_counted() -> None:
+    summary = summarise(RECORDED)
+    assert summary is not None
+    # Process 71 is the run's own. The sample it lost is bridged: two intervals are no hole.
+    assert summary["devices"][1] == {
+        "index": 1,
+        "name": "NVIDIA A100-SXM4-40GB",
+        "power_mean_w": 200.0,
+        "power_max_w": 200.0,
+        "energy_j": 800.0,
+        "energy_seconds": 4.0,
+        "temperature_max_c": 47,
+        "mem_used_before_bytes": 9000000000,
+        "foreign_processes": 1,
+    }
+
+
+def test_a_window_cuts_energy_and_throttle_seconds_between_samples() -> None:
+    summary = summarise(RECORDED, (1001.5, 1003.25))
+    assert summary is not None
+    device = summary["devices"][0]
+    assert summary["samples"] == 2
+    assert summary["errors"] == 1
+    # 350 to 400 W in half a second, 400 W for one, 400 to 350 W in a quarter.
+    assert device["energy_j"] == pytest.approx(375 * 0.5 + 400 + 375 * 0.25)
+    assert device["energy_seconds"] == 1.75
+    assert device["throttle_seconds"] == {"hw_thermal_slowdown": 0.25, "sw_power_cap": 1.25}
+    assert device["sm_clock_min_mhz"] == 1245
+
+
+def test_a_window_without_samples_has_no_values() -> None:
+    summary = summarise(RECORDED, (2000.0, 2001.0))
+    assert summary is not None
+    assert (summary["samples"], summary["errors"], summary["cpu"]) == (0, 0, {})
+    assert "interval_s" not in summary
+    assert summary["devices"][0] == {
+        "index": 0,
+        "name": "NVIDIA A100-SXM4-40GB",
+        "mem_used_before_bytes": 3145728,
+        "foreign_processes": 0,
+    }
+
+
+def test_energy_is_not_made_up_across_a_hole_or_a_clock_set_back(tmp_path: Path) -> None:
+    times = (0.0, 1.0, 60.0, 61.0, 50.0, 51.0)
+    path = write(tmp_path / "t", *(sample(t, power_w=100.0, throttle=["sw_power_cap"]) for t in times))
+    summary = summarise(path)
+    assert summary is not None
+    assert summary["devices"][0]["energy_j"] == 300.0
+    assert summary["devices"][0]["energy_seconds"] == 3.0
+    assert summary["devices"][0]["throttle_seconds"] == {"sw_power_cap": 6.0}
+
+
+def test_no_throttling_differs_from_throttling_unknown(tmp_path: Path) -> None:
+    measured = summarise(write(tmp_path / "a", sample(0.0, throttle=[])))
+    unknown = summarise(write(tmp_path / "b", sample(0.0, power_w=1.0)))
+    assert measured is not None
+    assert unknown is not None
+    assert measured["devices"] == [{"index": 0, "throttle_seconds": {}}]
+    assert "throttle_seconds" not in unknown["devices"][0]
+
+
+def test_of_two_runs_in_one_file_the_last_counts(tmp_path: Path) -> None:
+    start = {"kind": "start", "t": 0.0, "interval_s": 1.0, "devices": []}
+    path = write(tmp_path / "t", start, sample(0.0), sample(1.0), {**start, "t": 9.0}, sample(9.0))
+    summary = summarise(path)
+    assert summary is not None
+    assert summary["samples"] == 1
+    assert read_start(path) == {**start, "t": 9.0}
+
+
+def test_the_reason_why_devices_were_not_monitored_is_kept(tmp_path: Path) -> None:
+    path = write(tmp_path / "t", {"kind": "start", "t": 0.0, "interval_s": 1.0, "unavailable": "no driver"})
+    assert summarise(path) == {
+        "samples": 0,
+        "cpu": {},
+        "devices": [],
+        "errors": 0,
+        "unavailable": "no driver",
+    }
+
+
+def test_a_missing_file_is_none_and_an_empty_one_has_no_samples(tmp_path: Path) -> None:
+    empty = write(tmp_path / "empty")
+    assert summarise(str(tmp_path / "missing")) is None
+    assert read_start(str(tmp_path / "missing")) is None
+    assert read_start(empty) is None
+    assert summarise(empty) == {"samples": 0, "cpu": {}, "devices": [], "errors": 0}
+
+
+@pytest.mark.parametrize("cut", [1, 100, 900, 1300, 1700, 2500])
+def test_a_file_cut_anywhere_still_gives_its_whole_samples(tmp_path: Path, cut: int) -> None:
+    kept = Path(RECORDED).read_bytes()[:cut]
+    (tmp_path / "cut").write_bytes(kept + b"\n\xff\xfe[]\n[1]\n")
+    summary = summarise(str(tmp_path / "cut"))
+    assert summary is not None
+    assert summary["samples"] == sum(line.startswith(b'{"kind":"sample"') for line in kept.split(b"\n")[:-1])

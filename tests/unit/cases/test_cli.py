@@ -1,0 +1,188 @@
+"""The command line of an image: every bad value is a usage error, and nothing is guessed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flagbench_cases import __version__, cli
+from flagbench_cases.errors import ExitCode, UsageError
+
+pytestmark = pytest.mark.image
+
+
+def test_the_defaults() -> None:
+    found = vars(cli.parse(["distilbert"]))
+    assert found == {
+        "case": "distilbert",
+        "nodes": 1,
+        "gpus": 1,
+        "node_rank": None,
+        "master": None,
+        "run_id": None,
+        "preset": "reference",
+        "division": "faithful",
+        "precision": None,
+        "data": None,
+        "weights": None,
+        "steps": None,
+        "max_samples": None,
+        "full": False,
+        "seed": 0,
+        "set": [],
+        "max_minutes": None,
+        "timeout": 600.0,
+        "out": None,
+        "store": None,
+        "resume": None,
+        "describe": False,
+    }
+
+
+def test_everything_given() -> None:
+    words = "distilbert --nodes 2 --gpus 8 --node-rank 1 --master a:1 --run-id r.1_x-Y --preset tiny --division tuned"
+    words += (
+        " --precision bf16 --data synthetic --weights w --steps 5 --seed 7 --set a=1 --set b=-2 --max-minutes 1.5"
+    )
+    words += " --timeout 30 --out o --store file:///s --resume c --describe"
+    found = cli.parse(words.split())
+    assert (found.nodes, found.gpus, found.node_rank, found.steps, found.seed) == (2, 8, 1, 5, 7)
+    assert (found.max_minutes, found.timeout) == (1.5, 30.0)
+    assert found.set == ["a=1", "b=-2"]
+    assert found.run_id == "r.1_x-Y"
+    assert found.describe
+
+
+@pytest.mark.parametrize("option", ["--nodes", "--gpus", "--steps", "--max-samples"])
+@pytest.mark.parametrize("value", ["0", "-1", "1.5", "x", "", "nan", "1000000000000"])
+def test_counts_are_positive_whole_numbers(option: str, value: str) -> None:
+    with pytest.raises(UsageError, match=option) as caught:
+        cli.parse(["distilbert", option + "=" + value])
+    assert "_count" not in caught.value.message  # a person reads this, not the name of a function
+
+
+@pytest.mark.parametrize("option", ["--node-rank", "--seed"])
+@pytest.mark.parametrize("value", ["-1", "1.5", "x", ""])
+def test_ranks_and_seeds_are_whole_numbers_from_zero(option: str, value: str) -> None:
+    assert getattr(cli.parse(["distilbert", option, "0"]), option[2:].replace("-", "_")) == 0
+    with pytest.raises(UsageError, match=option):
+        cli.parse(["distilbert", option + "=" + value])
+
+
+def test_a_seed_fits_every_generator() -> None:
+    assert cli.parse(["distilbert", "--seed", str(2**31 - 1)]).seed == 2**31 - 1
+    with pytest.raises(UsageError, match="--seed"):
+        cli.parse(["distilbert", "--seed", str(2**31)])
+
+
+@pytest.mark.parametrize("option", ["--max-minutes", "--timeout"])
+@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "x", ""])
+def test_limits_are_positive_finite_numbers(option: str, value: str) -> None:
+    assert getattr(cli.parse(["distilbert", option, "0.5"]), option[2:].replace("-", "_")) == 0.5
+    with pytest.raises(UsageError, match=option):
+        cli.parse(["distilbert", option + "=" + value])
+
+
+@pytest.mark.parametrize(
+    "value", ["", "a/b", "../x", ".hidden", "-x", "_x", "a b", "a\nb", "ü", "a" * 129, "$(id)", "a;b"]
+)
+def test_a_run_id_is_safe_in_a_file_name(value: str) -> None:
+    with pytest.raises(UsageError, match="--run-id"):
+        cli.parse(["distilbert", "--run-id=" + value])
+    assert cli.parse(["distilbert", "--run-id", "a" * 128]).run_id == "a" * 128
+
+
+@pytest.mark.parametrize(
+    "option", [["--preset", "huge"], ["--division", "fast"], ["--precision", "int8"], ["--precision", "FP32"]]
+)
+def test_choices_are_closed(option: list[str]) -> None:
+    with pytest.raises(UsageError, match=option[0]):
+        cli.parse(["distilbert", *option])
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--nodes",
+        "--gpus",
+        "--node-rank",
+        "--master",
+        "--run-id",
+        "--preset",
+        "--division",
+        "--precision",
+        "--data",
+        "--weights",
+        "--steps",
+        "--max-samples",
+        "--seed",
+        "--set",
+        "--max-minutes",
+        "--timeout",
+        "--out",
+        "--store",
+        "--resume",
+    ],
+)
+def test_an_option_without_its_value_is_a_usage_error(option: str) -> None:
+    with pytest.raises(UsageError, match=option):
+        cli.parse(["distilbert", option])
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--steps 5 --full", "--steps 5 --max-samples 5", "--full --max-samples 5", "--full --steps 5"],
+)
+def test_lengths_contradict_each_other(words: str) -> None:
+    with pytest.raises(UsageError, match="not allowed with"):
+        cli.parse(["distilbert", *words.split()])
+
+
+@pytest.mark.parametrize("words", ["", "distilbert extra", "distilbert --no-such", "distilbert --describe=1"])
+def test_unknown_or_missing_arguments(words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        cli.parse(words.split())
+    assert caught.value.code == ExitCode.USAGE
+    assert "--help" in caught.value.remedy
+
+
+@pytest.mark.parametrize("words", ["--step 5", "--gpu 2", "--des"])
+def test_options_are_not_abbreviated(words: str) -> None:
+    with pytest.raises(UsageError, match="unrecognized"):
+        cli.parse(["distilbert", *words.split()])
+
+
+def test_help_and_version_end_well(capsys: pytest.CaptureFixture[str]) -> None:
+    for option in ("--help", "--version"):
+        with pytest.raises(SystemExit) as caught:
+            cli.parse([option])
+        assert caught.value.code == 0
+    printed = capsys.readouterr().out
+    assert "distilbert" in printed
+    assert __version__ in printed
+
+
+def test_data_given_beats_data_found(tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").write_text("x")
+    assert cli.locate_data("synthetic", str(tmp_path)) == ("synthetic", None)
+    assert cli.locate_data("/somewhere/else", str(tmp_path)) == ("files", "/somewhere/else")
+    assert cli.locate_data(None, str(tmp_path)) == ("files", str(tmp_path))
+
+
+def test_a_relative_data_folder_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.locate_data("sst2", "/nonexistent") == ("files", str(tmp_path / "sst2"))
+
+
+def test_no_data_anywhere_leaves_it_to_the_preset(tmp_path: Path) -> None:
+    assert cli.locate_data(None, str(tmp_path)) == (None, None)
+    assert cli.locate_data(None, str(tmp_path / "missing")) == (None, None)
+    file = tmp_path / "file"
+    file.write_text("x")
+    assert cli.locate_data(None, str(file)) == (None, None)
+
+
+def test_an_empty_data_argument_is_not_the_working_folder() -> None:
+    with pytest.raises(UsageError, match="--data is empty"):
+        cli.locate_data("")

@@ -1,0 +1,292 @@
+"""From a case and a command line to one resolved configuration: what may be set, what is chosen, what is hashed."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from typing import Any
+
+import pytest
+
+from flagbench_cases import config
+from flagbench_cases.errors import ExitCode, UsageError
+
+pytestmark = pytest.mark.image
+
+CASE: dict[str, Any] = {
+    "name": "toy",
+    "divisions": ["faithful"],
+    "default_precision": "tf32",
+    "precisions": ["tf32", "fp32", "bf16"],
+    "presets": {
+        "reference": {
+            "data": {"default": "synthetic", "length": 512, "synthetic": {"mean": 13.3}},
+            "model": {"dim": 768, "dropout": 0.1},
+            "train": {
+                "batch_size": 32,
+                "learning_rate": 5e-05,
+                "max_epochs": 10,
+                "target_acc": 0.91,
+                "window_steps": 200,
+                "shuffle": True,
+                "optimizer": "adam",
+            },
+        },
+        "tiny": {"data": {"default": "shipped", "length": 128}, "model": {"dim": 64}, "train": {"window_steps": 50}},
+    },
+    "settable": {
+        "batch_size": {"path": "train.batch_size", "type": "integer", "minimum": 1, "maximum": 4096},
+        "dropout": {"path": "model.dropout", "type": "number", "minimum": 0, "exclusive_maximum": 1},
+        "learning_rate": {"path": "train.learning_rate", "type": "number", "exclusive_minimum": 0},
+        "target_acc": {"path": "train.target_acc", "type": "number", "exclusive_minimum": 0, "maximum": 1},
+        "temperature": {"path": "model.temperature", "type": "number"},
+        "shuffle": {"path": "train.shuffle", "type": "boolean"},
+        "optimizer": {"path": "train.optimizer", "type": "string", "choices": ["adam", "sgd"]},
+    },
+}
+CPU = {"name": "cpu", "device": {"kind": "cpu"}, "runs": ["toy"]}
+A100 = {"name": "a100", "device": {"kind": "cuda"}, "runs": ["toy"]}
+
+
+def resolve(stack: dict[str, Any] = CPU, case: dict[str, Any] = CASE, **changes: Any) -> dict[str, Any]:
+    asked: dict[str, Any] = {
+        "nodes": 1,
+        "gpus": 1,
+        "preset": "reference",
+        "division": "faithful",
+        "precision": None,
+        "seed": 0,
+        "source": None,
+        "weights": False,
+        "steps": None,
+        "max_samples": None,
+        "full": False,
+        "settings": [],
+    }
+    return config.resolve(case, stack, **dict(asked, **changes))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("batch_size=1", 1),
+        ("batch_size=4096", 4096),
+        ("dropout=0", 0.0),
+        ("dropout=0.999", 0.999),
+        ("learning_rate=1e-9", 1e-9),
+        ("target_acc=1", 1.0),
+        ("temperature=-3", -3.0),
+        ("shuffle=False", False),
+        ("shuffle=true", True),
+        ("optimizer=sgd", "sgd"),
+    ],
+)
+def test_a_setting_within_its_rule_gives_a_typed_value(text: str, value: object) -> None:
+    path, parsed = config.parse_setting(CASE, text)
+    assert parsed == value
+    assert type(parsed) is type(value)
+    assert path == CASE["settable"][text.split("=")[0]]["path"].split(".")
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("batch_size=0", "at least 1"),
+        ("batch_size=4097", "at most 4096"),
+        ("batch_size=-1", "at least 1"),
+        ("batch_size=3.5", "give an integer"),
+        ("batch_size=many", "give an integer"),
+        ("batch_size=", "give an integer"),
+        ("batch_size=true", "give an integer"),
+        ("dropout=1", "less than 1"),
+        ("dropout=-0.1", "at least 0"),
+        ("learning_rate=0", "more than 0"),
+        ("target_acc=1.01", "at most 1"),
+        ("shuffle=1", "true or false"),
+        ("shuffle=yes", "true or false"),
+        ("optimizer=lamb", "adam, sgd"),
+        ("momentum=0.9", "settable are: batch_size"),
+        ("batch_size", "NAME=VALUE"),
+        ("=3", "settable are"),
+    ],
+)
+def test_a_setting_outside_its_rule_is_a_usage_error(text: str, remedy: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        config.parse_setting(CASE, text)
+    assert caught.value.code == ExitCode.USAGE
+    assert remedy in caught.value.remedy
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e999", "NaN", "Infinity"])
+@pytest.mark.parametrize("name", ["dropout", "learning_rate", "target_acc", "temperature"])
+def test_no_number_that_is_not_finite_may_be_set(name: str, value: str) -> None:
+    # learning_rate has no upper limit, temperature none at all: the range alone would let these pass.
+    with pytest.raises(UsageError):
+        config.parse_setting(CASE, "%s=%s" % (name, value))
+
+
+def test_tiny_stands_over_reference_section_by_section() -> None:
+    tiny = resolve(preset="tiny")
+    assert tiny["model"] == {"dim": 64, "dropout": 0.1}
+    assert tiny["data"] == {"length": 128, "synthetic": {"mean": 13.3}, "source": "shipped"}
+    assert tiny["train"]["batch_size"] == 32
+
+
+def test_merge_replaces_leaves_and_changes_neither_side() -> None:
+    base, override = {"a": {"b": 1, "c": [1]}, "d": {"e": 1}}, {"a": {"b": 2}, "d": 3, "f": {"g": [4]}}
+    before = copy.deepcopy((base, override))
+    merged = config.merge(base, override)
+    assert merged == {"a": {"b": 2, "c": [1]}, "d": 3, "f": {"g": [4]}}
+    merged["a"]["c"].append(9)
+    merged["f"]["g"].append(9)
+    assert (base, override) == before
+
+
+@pytest.mark.parametrize(
+    ("asked", "window_steps"),
+    [
+        ({}, 200),  # synthetic: there is nothing to converge on
+        ({"preset": "tiny"}, None),  # it carries a real set
+        ({"preset": "tiny", "source": "synthetic"}, 50),
+        ({"source": "files"}, None),
+        ({"full": True}, None),
+        ({"source": "files", "steps": 7}, 7),
+        ({"steps": 1}, 1),
+        ({"max_samples": 64}, 2),
+        ({"max_samples": 65}, 3),  # a batch begun is a step
+        ({"max_samples": 1}, 1),
+        ({"max_samples": 65, "nodes": 2, "gpus": 2}, 1),
+        ({"max_samples": 129, "nodes": 2, "gpus": 2}, 2),
+        ({"max_samples": 65, "settings": ["batch_size=65"]}, 1),
+    ],
+)
+def test_how_long_a_run_is(asked: dict[str, Any], window_steps: int | None) -> None:
+    assert resolve(**asked)["train"]["window_steps"] == window_steps
+
+
+def test_stop_rule_speaks_as_a_claim_does() -> None:
+    assert config.stop_rule(resolve(steps=5)) == "window of 5 steps"
+    assert config.stop_rule(resolve(full=True)) == "acc >= 0.91 or 10 epochs"
+
+
+@pytest.mark.parametrize(
+    ("stack", "asked", "executed"),
+    [
+        (A100, None, "tf32"),
+        (CPU, None, "fp32"),  # a processor has no TF32
+        (A100, "fp32", "fp32"),
+        (A100, "tf32", "tf32"),
+        (CPU, "bf16", "bf16"),
+    ],
+)
+def test_the_precision_that_is_executed(stack: dict[str, Any], asked: str | None, executed: str) -> None:
+    assert resolve(stack, precision=asked)["precision"] == executed
+
+
+def test_a_case_of_another_default_precision_keeps_it_on_a_processor() -> None:
+    assert resolve(CPU, dict(CASE, default_precision="bf16"))["precision"] == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"precision": "fp16"}, "does not run in fp16"),
+        ({"precision": "tf32"}, "no TF32"),
+        ({"division": "tuned"}, "no tuned division"),
+        ({"preset": "huge"}, "no huge preset"),
+        ({"stack": dict(CPU, runs=["other"])}, "does not run on the stack cpu"),
+    ],
+)
+def test_what_a_case_does_not_offer_is_a_usage_error(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        resolve(**changes)
+
+
+def test_settings_land_where_their_rule_says_and_the_last_one_wins() -> None:
+    found = resolve(settings=["batch_size=8", "dropout=0.5", "batch_size=16"])
+    assert found["train"]["batch_size"] == 16
+    assert found["model"]["dropout"] == 0.5
+
+
+def test_the_configuration_says_what_was_asked_for() -> None:
+    found = resolve(nodes=2, gpus=8, seed=7, weights=True, source="files")
+    assert {key: found[key] for key in ("case", "nodes", "gpus", "seed", "weights", "preset", "division")} == {
+        "case": "toy",
+        "nodes": 2,
+        "gpus": 8,
+        "seed": 7,
+        "weights": "pretrained",
+        "preset": "reference",
+        "division": "faithful",
+    }
+    assert found["data"]["source"] == "files"
+    assert "default" not in found["data"]
+    assert resolve()["weights"] == "random"
+
+
+def test_resolve_never_changes_the_case() -> None:
+    case = copy.deepcopy(CASE)
+    first = resolve(case=case, preset="tiny", settings=["batch_size=8", "dropout=0"], steps=3)
+    first["data"]["synthetic"]["mean"] = -1
+    resolve(case=case, source="files", full=True)
+    assert case == CASE
+
+
+def test_the_digest_is_sha256_of_sorted_compact_utf8() -> None:
+    content = {"b": [1, 2.5, None, True], "a": {"z": "über", "y": 5e-05}}
+    canonical = '{"a":{"y":5e-05,"z":"über"},"b":[1,2.5,null,true]}'
+    assert config.canonical(content) == canonical
+    # The literal is what `sha256sum` says of that text.
+    literal = "sha256:08f0e67e3a27498bfa5a1262aa6a9e39158f4414abd8f2374368df8d7a5904a6"
+    assert "sha256:" + hashlib.sha256(canonical.encode("utf-8")).hexdigest() == literal
+    assert config.digest(content) == literal
+    assert config.digest(json.loads(json.dumps(content))) == literal
+    assert config.digest(dict(reversed(list(content.items())))) == literal
+
+
+def test_the_digest_tells_configurations_apart_and_only_them() -> None:
+    assert config.digest(resolve()) == config.digest(resolve())
+    distinct = [
+        resolve(),
+        resolve(seed=1),
+        resolve(gpus=2),
+        resolve(nodes=2),
+        resolve(steps=3),
+        resolve(settings=["dropout=0"]),
+        resolve(preset="tiny"),
+        resolve(weights=True),
+        resolve(precision="bf16"),
+    ]
+    assert len({config.digest(each) for each in distinct}) == len(distinct)
+    # 200 steps by default and 200 steps by flag are one configuration.
+    assert config.digest(resolve(steps=200)) == config.digest(resolve())
+
+
+def test_the_digest_refuses_what_json_cannot_hold() -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        config.digest({"a": float("nan")})
+
+
+def test_the_shipped_case_and_stack_resolve() -> None:
+    assert "distilbert" in config.case_names()
+    case, stack = config.load_case("distilbert"), config.load_stack("cpu")
+    found = resolve(stack, case, preset="tiny")
+    assert found["precision"] == "fp32"
+    assert found["model"]["dim"] == case["presets"]["tiny"]["model"]["dim"]
+    for name, rule in case["settable"].items():
+        section = found
+        for key in rule["path"].split("."):
+            assert key in section, "%s: there is no %s" % (name, rule["path"])
+            section = section[key]
+
+
+def test_an_unknown_case_or_stack_lists_the_known() -> None:
+    with pytest.raises(UsageError, match="no case 'nosuch'") as caught:
+        config.load_case("nosuch")
+    assert "distilbert" in caught.value.remedy
+    with pytest.raises(UsageError, match="no case"):
+        config.load_case("../distilbert")
+    with pytest.raises(UsageError, match="no stack 'nosuch'") as caught:
+        config.load_stack("nosuch")
+    assert "cpu" in caught.value.remedy

@@ -1,0 +1,381 @@
+"""The loop: how long it trains, what it measures, and that measuring makes no step wait for the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from flagbench_cases import clock as clock_module
+from flagbench_cases import loop as loop_module
+from flagbench_cases.clock import HostClock
+from flagbench_cases.collectives import CollectiveProbe
+from flagbench_cases.errors import DataError, ExitCode
+from flagbench_cases.loop import DRAIN_EVERY, Evaluation, Loop, Plan, Work, Workload
+from flagbench_cases.spool import RankSpool, SpoolReader, Step
+
+pytestmark = pytest.mark.image
+
+WINDOW = Plan(max_epochs=10, warmup_steps=2, window_steps=5, target_acc=0.9, initial_evaluation=True)
+FULL = Plan(max_epochs=3, warmup_steps=2, window_steps=None, target_acc=0.9, initial_evaluation=True)
+
+
+class Time:
+    """A clock that moves only when told to."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+class Device:
+    """Counts how often the loop waits for it."""
+
+    def __init__(self, clock: Any = None) -> None:
+        self.clock = clock if clock is not None else HostClock()
+        self.waits: list[str] = []
+        self.where = "outside a step"
+
+    def synchronize(self) -> None:
+        self.waits.append(self.where)
+        if hasattr(self.clock, "finish"):
+            self.clock.finish()
+
+
+class Toy(Workload):
+    """Four steps an epoch that do nothing but let time pass."""
+
+    def __init__(self, time: Time | None = None, accuracies: tuple[float, ...] = (0.5, 0.6, 0.7, 0.8)) -> None:
+        self.time = time or Time()
+        self.accuracies = list(accuracies)
+        self.epochs: list[int] = []
+        self.made = 0
+        self.device: Device | None = None
+        self.probe: Any = None
+        self.per_epoch = 4
+
+    def steps_per_epoch(self) -> int:
+        return self.per_epoch
+
+    def batches(self, epoch: int) -> Iterator[int]:
+        self.epochs.append(epoch)
+        for number in range(self.per_epoch):
+            self.time.seconds += 1.0
+            self.made += 1
+            yield number
+
+    def to_device(self, batch: int) -> int:
+        self.time.seconds += 0.5
+        return batch
+
+    def step(self, batch: int) -> float:
+        if self.device is not None:
+            self.device.where = "in a step"
+        self.time.seconds += 0.25
+        if self.probe is not None:
+            self.probe.backward(self.time)
+        if self.device is not None:
+            self.device.where = "outside a step"
+        return 2.0
+
+    def work(self, batch: int) -> Work:
+        self.time.seconds += 8.0  # bookkeeping, which no column may count
+        return Work(3, 4, 30, 20, 600.0, 400.0)
+
+    def evaluate(self) -> Evaluation:
+        self.time.seconds += 16.0
+        accuracy = self.accuracies.pop(0)
+        return Evaluation(accuracy, accuracy + 0.01, 872)
+
+
+class NoCollectives:
+    """One rank: there is nothing to mark."""
+
+    def take(self) -> None:
+        return None
+
+
+def train(
+    folder: Path, workload: Toy, plan: Plan, device: Device | None = None, probe: Any = None
+) -> tuple[dict[str, Any], SpoolReader]:
+    spool = RankSpool(str(folder), 0)
+    spool.reserve(plan.capacity(workload.steps_per_epoch()))
+    timing = Loop(workload, plan, spool, device or Device(), probe or NoCollectives()).run()
+    return timing, SpoolReader(str(folder), 0)
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> Time:
+    made = Time()
+    monkeypatch.setattr(loop_module, "now", made)
+    monkeypatch.setattr(clock_module, "now", made)
+    monkeypatch.setattr(loop_module, "DRAIN_SECONDS", float("inf"))
+    return made
+
+
+def test_a_window_is_the_warm_up_and_the_measured_steps(tmp_path: Path) -> None:
+    workload = Toy()
+    timing, reader = train(tmp_path, workload, WINDOW)
+    assert len(reader.steps()) == 2 + 5
+    assert workload.epochs == [0, 1]  # as many epochs as the window needs
+    assert workload.made == 7  # and no batch that nobody trains on
+    assert timing["converged"] is None
+    assert timing["eval"] == timing["eval_initial"] == 0.0
+    assert [f["name"] for f in reader.facts() if f["kind"] == "phase"] == ["warmup", "train"]
+
+
+def test_a_window_may_end_with_an_epoch(tmp_path: Path) -> None:
+    workload = Toy()
+    _, reader = train(tmp_path, workload, WINDOW._replace(window_steps=6))
+    assert len(reader.steps()) == 8
+    assert workload.epochs == [0, 1]
+
+
+def test_the_published_run_ends_at_the_target(tmp_path: Path) -> None:
+    workload = Toy(accuracies=(0.5, 0.6, 0.9, 0.95))
+    timing, reader = train(tmp_path, workload, FULL)
+    assert timing["converged"] is True
+    assert workload.epochs == [0, 1]
+    assert len(reader.steps()) == 8
+    evaluations = [f for f in reader.facts() if f["kind"] == "evaluation"]
+    assert [(e["epoch"], e["steps"], e["accuracy"]) for e in evaluations] == [(-1, 0, 0.5), (0, 4, 0.6), (1, 8, 0.9)]
+    assert evaluations[-1]["published_accuracy"] == pytest.approx(0.91)
+    assert evaluations[-1]["counted"] == 872
+
+
+def test_the_published_run_ends_at_the_limit_of_epochs(tmp_path: Path) -> None:
+    workload = Toy()
+    timing, reader = train(tmp_path, workload, FULL)
+    assert timing["converged"] is False
+    assert len(reader.steps()) == 12
+    phases = [f["name"] for f in reader.facts() if f["kind"] == "phase"]
+    assert phases[:5] == ["eval", "warmup", "train", "eval", "train"]
+
+
+def test_without_a_target_nothing_converges(tmp_path: Path) -> None:
+    timing, reader = train(tmp_path, Toy(accuracies=(1.0,) * 4), FULL._replace(target_acc=None))
+    assert timing["converged"] is False
+    assert len(reader.steps()) == 12
+
+
+def test_the_initial_evaluation_is_optional(tmp_path: Path) -> None:
+    workload = Toy(accuracies=(0.9,))
+    _, reader = train(tmp_path, workload, FULL._replace(initial_evaluation=False))
+    assert [f["epoch"] for f in reader.facts() if f["kind"] == "evaluation"] == [0]
+
+
+def test_each_column_counts_its_own_time_only(tmp_path: Path, time: Time) -> None:
+    _, reader = train(tmp_path, Toy(time), WINDOW)
+    for number, step in enumerate(reader.steps()):
+        # 1 s to make a batch, 0.5 to hand it over, 0.25 in the step; 8 s of bookkeeping are nobody's.
+        assert (step.data_wait, step.to_device, step.host, step.device) == (1.0, 0.5, 0.25, 0.25), number
+        assert step[6:] == (2.0, 3.0, 4.0, 30.0, 20.0, 600.0, 400.0)
+        assert step.first_collective != step.first_collective  # NaN: there was no collective
+
+
+def test_training_time_holds_its_evaluations_but_not_the_initial_one(tmp_path: Path, time: Time) -> None:
+    timing, _ = train(tmp_path, Toy(time), FULL)
+    step = 1.0 + 0.5 + 0.25 + 8.0
+    assert timing["train"] == 12 * step + 3 * 16.0
+    assert timing["eval"] == 4 * 16.0
+    assert timing["eval_initial"] == 16.0
+
+
+def test_an_epoch_without_steps_is_refused(tmp_path: Path) -> None:
+    workload = Toy()
+    workload.per_epoch = 0
+    with pytest.raises(DataError, match="no step") as caught:
+        train(tmp_path, workload, WINDOW)
+    assert caught.value.code == ExitCode.DATA
+
+
+def test_an_accuracy_that_is_no_number_ends_the_run(tmp_path: Path) -> None:
+    with pytest.raises(FloatingPointError, match="epoch -1"):
+        train(tmp_path, Toy(accuracies=(float("nan"),)), FULL)
+
+
+class LateClock:
+    """A device's time line: marks are reached only when it gets to them, and are reused like events.
+
+    Every misuse is an error: asking the time between marks not reached, or using a mark that was given back.
+    """
+
+    def __init__(self, time: Time, behind: int) -> None:
+        self.time = time
+        self.behind = behind
+        self.marked = 0
+        self.created = 0
+        self.asked = 0
+        self.finished = 0
+        self.pool: list[dict[str, Any]] = []
+
+    def mark(self) -> dict[str, Any]:
+        if self.pool:
+            mark = self.pool.pop()
+        else:
+            mark = {}
+            self.created += 1
+        self.marked += 1
+        mark.update(number=self.marked, at=self.time.seconds, live=True)
+        return mark
+
+    def reached(self, mark: dict[str, Any]) -> bool:
+        self.asked += 1
+        assert mark["live"]
+        return mark["number"] <= max(self.finished, self.marked - self.behind)
+
+    def seconds(self, start: dict[str, Any], end: dict[str, Any]) -> float:
+        assert start["live"]
+        assert end["live"]
+        assert end["number"] <= max(self.finished, self.marked - self.behind), "waited for a mark"
+        return end["at"] - start["at"]
+
+    def release(self, marks: list[dict[str, Any]]) -> None:
+        for mark in marks:
+            assert mark["live"], "given back twice"
+            mark["live"] = False
+            self.pool.append(mark)
+
+    def finish(self) -> None:
+        self.finished = self.marked
+
+
+LONG = Plan(max_epochs=1, warmup_steps=20, window_steps=480, target_acc=None, initial_evaluation=False)
+
+
+@pytest.mark.parametrize("behind", [0, 50, 10**9], ids=["prompt", "50 marks late", "not before the end"])
+def test_marks_are_read_when_reached_and_never_waited_for(tmp_path: Path, time: Time, behind: int) -> None:
+    late = LateClock(time, behind)
+    device = Device(late)
+    _, reader = train(tmp_path, Toy(time), LONG, device)
+    steps = reader.steps()
+    assert len(steps) == 500
+    assert [step.device for step in steps] == [0.25] * 500
+    if behind < 10**9:
+        # Two marks a step, in use only until the next look: the pool does not grow with the run.
+        assert late.created <= 2 * DRAIN_EVERY + behind + 2
+        assert late.asked < 2 * 500
+
+
+@pytest.mark.parametrize(
+    ("every_seconds", "answered"),
+    [
+        # Looked at once, after 100 steps of 2 marks: the last 60 marks were still to come, so 30 steps were left.
+        (float("inf"), 70),
+        # A step of this workload takes 9.75 s, so every step looks, and 30 are under way.
+        (5.0, 120),
+    ],
+)
+def test_a_step_not_reached_yet_reads_as_unknown(
+    tmp_path: Path, time: Time, monkeypatch: pytest.MonkeyPatch, every_seconds: float, answered: int
+) -> None:
+    monkeypatch.setattr(loop_module, "DRAIN_SECONDS", every_seconds)
+    late = LateClock(time, behind=60)
+    seen: list[Step] = []
+
+    class Peeking(Device):
+        def synchronize(self) -> None:
+            seen[:] = SpoolReader(str(tmp_path), 0).steps()
+            super().synchronize()
+
+    workload = Toy(time)
+    workload.per_epoch = 150
+    _, reader = train(tmp_path, workload, LONG._replace(window_steps=130), Peeking(late))
+    known = [step.device == step.device for step in seen]
+    assert known == [True] * answered + [False] * (150 - answered)
+    assert all(step.device == 0.25 for step in reader.steps())
+
+
+@pytest.fixture
+def forbidden(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of every call that would make the host wait for the device, as they are called."""
+    called: list[str] = []
+
+    def record(name: str) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            called.append(name)
+            raise AssertionError("%s in a step" % name)
+
+        return call
+
+    monkeypatch.setattr(torch.cuda, "synchronize", record("torch.cuda.synchronize"))
+    for owner, names in (
+        (torch.cuda.Event, ("synchronize", "wait")),
+        (torch.cuda.Stream, ("synchronize", "wait_stream")),
+        (torch.Tensor, ("item", "cpu", "tolist", "numpy", "__bool__", "__float__", "__int__", "to")),
+    ):
+        for name in names:
+            monkeypatch.setattr(owner, name, record("%s.%s" % (owner.__name__, name)))
+    return called
+
+
+def test_the_loop_adds_no_wait_to_a_step(tmp_path: Path, time: Time, forbidden: list[str]) -> None:
+    late = LateClock(time, behind=30)
+    device = Device(late)
+    workload = Toy(time)
+    workload.device = device
+    _, reader = train(tmp_path, workload, LONG, device)
+    assert len(reader.steps()) == 500
+    assert forbidden == []
+    assert device.waits == ["outside a step"] * 2  # training's own borders, and no other
+    assert late.marked == 2 * 500
+
+
+def test_a_published_run_waits_at_its_borders_only(tmp_path: Path, forbidden: list[str]) -> None:
+    device = Device()
+    train(tmp_path, Toy(), FULL, device)
+    assert forbidden == []
+    assert len(device.waits) == 2 + 2 * 4  # training, and four evaluations
+
+
+def test_the_watch_for_waits_would_see_one(forbidden: list[str]) -> None:
+    with pytest.raises(AssertionError, match=r"Tensor\.item"):
+        torch.ones(1).item()
+    assert forbidden == ["Tensor.item"]
+
+
+class Buckets(CollectiveProbe):
+    """A backward pass of some gradient buckets, without a process group."""
+
+    count = 3
+
+    def backward(self, time: Time) -> None:
+        for number in range(self.count):
+            time.seconds += 1.0
+            self._hook(None, number)
+        time.seconds += 4.0
+        self.backward_done()
+
+
+@pytest.mark.parametrize(("count", "expected"), [(3, (1.0, 4.0)), (2, (1.0, 4.0)), (1, (1.0, 4.0))])
+def test_the_probe_tells_own_work_from_waiting(
+    tmp_path: Path, time: Time, monkeypatch: pytest.MonkeyPatch, count: int, expected: tuple[float, float]
+) -> None:
+    handed: list[int] = []
+    monkeypatch.setattr("flagbench_cases.collectives.allreduce_hook", lambda group, bucket: handed.append(bucket))
+    late = LateClock(time, behind=11)
+    probe = Buckets(late)
+    probe.count = count
+    workload = Toy(time)
+    workload.probe = probe
+    _, reader = train(tmp_path, workload, LONG, Device(late), probe)
+    for step in reader.steps():
+        # The step's own 0.25 s come before its first bucket.
+        assert (step.first_collective - 0.25, step.collective_wait) == expected
+        assert step.device == 0.25 + count + 4.0
+    assert handed == list(range(count)) * 500  # every bucket is still reduced
+    assert late.created <= 5 * DRAIN_EVERY + 20
+
+
+def test_a_step_without_collectives_leaves_no_marks_behind(time: Time) -> None:
+    probe = CollectiveProbe(LateClock(time, 0))
+    probe.backward_done()
+    assert probe.take() is None
+    probe.first = probe._clock.mark()  # a bucket, but no end of a backward pass: gradients accumulate
+    assert probe.take() is None
+    assert (probe.first, probe.last, probe.done) == (None, None, None)

@@ -1,0 +1,106 @@
+"""The edge of an image: one record on stdout for whatever was typed, and no secrets in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flagbench_cases import __main__ as edge
+from flagbench_cases import cli, config
+from flagbench_cases.errors import ExitCode
+
+pytestmark = pytest.mark.image
+
+
+@pytest.mark.parametrize(
+    ("argument", "shown"),
+    [
+        ("s3://key:secret@bucket/path", "s3://bucket/path"),
+        ("--store=s3://key:secret@bucket", "--store=s3://bucket"),
+        ("https://token@host/x", "https://host/x"),
+        ("file:///a/user@host/b", "file:///a/user@host/b"),
+        ("user@host", "user@host"),
+        ("--steps", "--steps"),
+        ("node-0:29400", "node-0:29400"),
+    ],
+)
+def test_credentials_of_an_url_are_not_recorded(argument: str, shown: str) -> None:
+    assert edge.redact(["distilbert", argument]) == ["distilbert", shown]
+
+
+def test_a_refused_request_says_what_can_be_said() -> None:
+    early = edge.unresolved(["--nodes", "x", "distilbert"], None)
+    assert (early.nodes, early.gpus, early.config, early.config_digest) == (1, 1, None, None)
+    words = [
+        "distilbert",
+        "--nodes",
+        "2",
+        "--gpus",
+        "4",
+        "--run-id",
+        "mine",
+        "--preset",
+        "tiny",
+        "--store",
+        "s3://k:s@b",
+    ]
+    late = edge.unresolved(words, cli.parse(words))
+    assert (late.case, late.nodes, late.gpus, late.run_id, late.preset) == ("distilbert", 2, 4, "mine", "tiny")
+    assert late.argv[-1] == "s3://b"
+
+
+def test_weights_lie_where_they_are_given_or_beside_the_data(tmp_path: Path) -> None:
+    assert edge.find_weights(None, None) is None
+    assert edge.find_weights(None, str(tmp_path)) is None
+    (tmp_path / "model").mkdir()
+    assert edge.find_weights(None, str(tmp_path)) is None  # a folder alone is no checkpoint
+    (tmp_path / "model" / "config.json").write_text("{}")
+    assert edge.find_weights(None, str(tmp_path)) == str(tmp_path / "model")
+    assert edge.find_weights("/given", str(tmp_path)) == "/given"
+
+
+def run(*arguments: str | bytes) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "flagbench_cases", *arguments]
+    env = {key: value for key, value in os.environ.items() if not key.startswith("FLAGBENCH_")}
+    return subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("nosuch",),
+        ("distilbert", "--nodes", "0"),
+        ("distilbert", "--steps", "5", "--full"),
+        ("distilbert", "--nodes", "2"),
+        ("distilbert", "--set", "momentum=1"),
+        ("distilbert", "--set", "learning_rate=inf"),
+        ("distilbert", "--data="),
+        (b"\xff\xfe", "--no-such"),
+    ],
+)
+def test_a_usage_error_leaves_one_record_and_no_traceback(arguments: tuple[str, ...]) -> None:
+    done = run(*arguments)
+    assert done.returncode == ExitCode.USAGE
+    (line,) = done.stdout.decode("utf-8").splitlines()
+    made = json.loads(line)
+    assert made["status"]["state"] == "failed"
+    assert made["status"]["phase"] == "usage"
+    assert made["status"]["exit_code"] == 2
+    assert b"Traceback" not in done.stderr
+    assert done.stderr.startswith(b"error: ")
+    assert b"\nfix: " in done.stderr
+
+
+def test_describe_prints_the_configuration_and_its_digest_and_runs_nothing() -> None:
+    done = run("distilbert", "--preset", "tiny", "--describe")
+    assert done.returncode == 0
+    described = json.loads(done.stdout)
+    assert described["stack"] == "cpu"
+    assert described["config"]["preset"] == "tiny"
+    assert described["config_digest"] == config.digest(described["config"])

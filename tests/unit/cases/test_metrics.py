@@ -1,0 +1,226 @@
+"""From steps to metrics, by the published definitions, on numbers small enough to check by hand."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from flagbench_cases import metrics
+from flagbench_cases.spool import Step
+
+pytestmark = pytest.mark.image
+
+NAN = float("nan")
+BASE = Step(
+    data_wait=0.25,
+    to_device=0.25,
+    host=0.5,
+    device=1.0,
+    first_collective=NAN,
+    collective_wait=NAN,
+    loss=1.0,
+    samples=4.0,
+    published_samples=4.0,
+    tokens=512.0,
+    tokens_useful=64.0,
+    flops_executed=8.0,
+    flops_useful=2.0,
+)
+
+
+def steps(*devices: float, **changes: float) -> list[Step]:
+    return [BASE._replace(device=device, **changes) for device in devices]
+
+
+def named(found: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    assert len({entry["name"] for entry in found}) == len(found)
+    return {entry["name"]: entry for entry in found}
+
+
+def throughput(ranks: dict[int, list[Step]], first: int = 0, train_seconds: float | None = None) -> dict[str, Any]:
+    count = len(ranks[0])
+    steady = metrics.window(ranks, first, count)
+    assert steady is not None
+    return named(metrics.throughput(ranks, steady, count, "samples", train_seconds))
+
+
+def test_a_steps_time_is_the_slowest_ranks() -> None:
+    # The slow rank changes from step to step: 3 + 4 + 2, not the sum of either rank.
+    ranks = {0: steps(3.0, 1.0, 2.0), 1: steps(1.0, 4.0, 2.0)}
+    found = throughput(ranks)
+    assert found["p_core"]["value"] == (2 * 4 * 3) / (3.0 + 4.0 + 2.0)
+    assert found["p_core"]["unit"] == "samples/s"
+    assert found["p_core"]["n"] == 3
+    assert found["p_core"]["scope"] == "job"
+
+
+def test_p_core_leaves_the_warm_up_out() -> None:
+    ranks = {0: steps(100.0, 100.0, 1.0, 1.0)}
+    assert throughput(ranks, first=2)["p_core"]["value"] == 4.0
+    assert throughput(ranks, first=2, train_seconds=300.0)["p_core"]["value"] == 4.0
+
+
+def test_p_core_host_is_rank_0s_clock_and_the_published_count() -> None:
+    fast = steps(1.0, 1.0, host=0.5, samples=3.0, published_samples=4.0)
+    slow = steps(1.0, 1.0, host=2.0, samples=3.0, published_samples=4.0)
+    # The publisher multiplies one rank's batch by the number of ranks and reads one clock.
+    assert throughput({0: fast, 1: slow})["p_core_host"]["value"] == (4 * 2 * 2) / (0.5 * 2)
+    assert throughput({0: slow, 1: fast})["p_core_host"]["value"] == (4 * 2 * 2) / (2.0 * 2)
+    # p_core counts samples as they are.
+    assert throughput({0: fast, 1: slow})["p_core"]["value"] == (3 * 2 * 2) / 2.0
+
+
+def test_p_core_host_spans_what_its_publisher_spans() -> None:
+    ranks = {0: steps(1.0, host=9.0) + steps(1.0, 1.0, host=1.0)}
+    window, whole = throughput(ranks, first=1), throughput(ranks, first=1, train_seconds=20.0)
+    assert window["p_core_host"]["value"] == 8 / 2.0
+    assert "the window" in window["p_core_host"]["note"]
+    assert whole["p_core_host"]["value"] == 12 / 11.0
+    assert "all steps" in whole["p_core_host"]["note"]
+
+
+def test_p_train_counts_waiting_and_handing_over_on_the_slowest_rank() -> None:
+    ranks = {
+        0: [BASE._replace(data_wait=1.0, to_device=0.5, host=0.5), BASE._replace(data_wait=0.0)],
+        1: [BASE._replace(data_wait=0.0, to_device=0.5, host=0.5), BASE._replace(data_wait=2.25)],
+    }
+    assert throughput(ranks)["p_train"]["value"] == 16 / (2.0 + 3.0)
+
+
+def test_p_whole_exists_only_for_the_whole_published_run() -> None:
+    ranks = {0: steps(1.0, 1.0, 1.0), 1: steps(1.0, 1.0, 1.0)}
+    assert "p_whole" not in throughput(ranks)
+    whole = throughput(ranks, first=2, train_seconds=6.0)
+    assert whole["p_whole"]["value"] == 24 / 6.0  # every step, the warm-up too
+    assert "ci95" not in whole["p_whole"]
+
+
+def test_a_rate_carries_its_interval_from_twenty_steps_on() -> None:
+    short = throughput({0: steps(*[1.0, 1.5] * 9)})["p_core"]
+    assert "ci95" not in short
+    assert "ci_method" not in short
+    long = throughput({0: steps(*[1.0, 1.5] * 10)})["p_core"]
+    assert long["ci95"][0] <= long["value"] <= long["ci95"][1]
+    assert long["ci_method"] == "within-run block bootstrap"
+    assert long["stdev"] > 0
+
+
+@pytest.mark.parametrize(
+    ("ranks", "world", "count"),
+    [
+        ({}, 1, 0),
+        ({0: steps(1.0, 1.0, 1.0)}, 1, 3),
+        ({0: steps(1.0, 1.0, 1.0)}, 2, 0),  # a rank left nothing: no step is the job's
+        ({0: steps(1.0, 1.0, 1.0), 1: steps(1.0)}, 2, 1),
+        ({0: steps(1.0, 1.0, 1.0), 1: []}, 2, 0),
+        ({0: steps(1.0, 1.0, NAN, NAN)}, 1, 2),  # the device has not answered
+        ({0: steps(NAN, NAN)}, 1, 0),
+        ({0: steps(1.0, 1.0, NAN), 1: steps(1.0, NAN, NAN)}, 2, 1),
+    ],
+)
+def test_a_step_is_complete_when_every_rank_and_device_is(
+    ranks: dict[int, list[Step]], world: int, count: int
+) -> None:
+    assert metrics.complete_steps(ranks, world) == count
+
+
+def test_there_is_no_window_within_the_warm_up() -> None:
+    ranks = {0: steps(1.0, 1.0)}
+    assert metrics.window(ranks, 2, 2) is None
+    assert metrics.window(ranks, 5, 2) is None
+    steady = metrics.window(ranks, 1, 2)
+    assert steady is not None
+    assert (steady.first, steady.seconds, steady.samples) == (1, [1.0], [4.0])
+
+
+def test_a_window_sums_work_over_ranks() -> None:
+    steady = metrics.window({0: steps(1.0, 2.0), 1: steps(2.0, 1.0)}, 0, 2)
+    assert steady == metrics.Window(0, [2.0, 2.0], [8.0, 8.0], 32.0, 8.0)
+
+
+def test_mfu_of_the_published_a100_row() -> None:
+    """1942.6 samples/s on 8 devices, 144.96e9 FLOP a sample, 156e12 FLOP/s peak:
+    1942.6 * 144.96e9 / 8 / 156e12 = 0.22564 by hand."""
+    seconds = 8 * 32 / 1942.6
+    work = 32 * 144.96e9
+    ranks = {
+        rank: steps(*[seconds] * 3, samples=32.0, flops_executed=work, flops_useful=work / 4) for rank in range(8)
+    }
+    steady = metrics.window(ranks, 0, 3)
+    assert steady is not None
+    assert math.fsum(steady.samples) / math.fsum(steady.seconds) == pytest.approx(1942.6)
+    found = named(metrics.utilisation(steady, 8, 156e12, 200e12))
+    assert found["mfu"]["value"] == pytest.approx(0.2256, abs=5e-5)
+    assert found["hfu"]["value"] == found["mfu"]["value"]
+    assert found["mfu_useful"]["value"] == pytest.approx(0.2256 / 4, abs=2e-5)
+    assert found["mfu_measured"]["value"] == pytest.approx(0.2256 * 156 / 200, abs=5e-5)
+    assert {entry["unit"] for entry in found.values()} == {"fraction"}
+
+
+def test_utilisation_without_a_peak_or_without_work() -> None:
+    steady = metrics.Window(0, [1.0], [1.0], 8.0, 2.0)
+    assert metrics.utilisation(steady, 1, None, None) == []
+    assert [e["name"] for e in metrics.utilisation(steady, 1, None, 16.0)] == ["mfu_measured"]
+    idle = metrics.Window(0, [1.0], [1.0], 0.0, 0.0)
+    assert {e["value"] for e in metrics.utilisation(idle, 1, 16.0, 16.0)} == {0.0}
+
+
+def test_memory_is_of_the_fullest_device() -> None:
+    facts = [{"peak": 2**30, "allocator_peak": 2**29}, {"peak": 3 * 2**30, "allocator_peak": None}]
+    found = named(metrics.memory(facts, "cuda"))
+    assert found["mem_peak"]["value"] == 3.0
+    assert found["mem_peak"]["scope"] == "device"
+    assert found["mem_peak"]["n"] == 2
+    assert found["allocator_peak"]["value"] == 0.5
+    assert found["allocator_peak"]["n"] == 1
+    assert metrics.memory([], "cpu") == []
+
+
+def test_losses_are_the_mean_over_ranks() -> None:
+    ranks = {0: [BASE._replace(loss=1.0), BASE._replace(loss=3.0)], 1: [BASE._replace(loss=2.0), BASE]}
+    assert metrics.losses(ranks, 2) == [1.5, 2.0]
+    assert metrics.losses(ranks, 1) == [1.5]
+
+
+def test_the_final_loss_is_the_mean_of_the_tail_and_absent_where_it_is_not_finite() -> None:
+    (entry,) = metrics.final_loss([9.0] * 10 + [2.0] * metrics.LOSS_TAIL)
+    assert (entry["value"], entry["n"]) == (2.0, metrics.LOSS_TAIL)
+    assert metrics.final_loss([1.0, NAN]) == []
+    assert metrics.final_loss([float("inf")]) == []
+    assert metrics.final_loss([]) == []
+
+
+def test_accuracy_is_the_last_evaluation_after_training() -> None:
+    def evaluation(epoch: int, accuracy: float) -> dict[str, Any]:
+        return {"epoch": epoch, "accuracy": accuracy, "published_accuracy": accuracy + 0.01, "counted": 872}
+
+    found = named(metrics.accuracy([evaluation(-1, 0.5), evaluation(0, 0.8), evaluation(1, 0.9)]))
+    assert found["acc"]["value"] == 0.9
+    assert found["acc"]["n"] == 872
+    assert found["acc_published_count"]["value"] == 0.91
+    assert metrics.accuracy([evaluation(-1, 0.5)]) == []  # the untrained model's is not the run's
+    assert metrics.accuracy([]) == []
+
+
+def test_work_counts_all_ranks_to_the_same_step() -> None:
+    ranks = {0: steps(1.0, 1.0, 1.0, samples=3.0), 1: steps(1.0, 1.0)}
+    assert metrics.work(ranks, 2, "samples") == {
+        "unit": "samples",
+        "steps": 2,
+        "samples_executed": 14,
+        "samples_published_count": 16,
+        "tokens_executed": 2048,
+        "tokens_useful": 256,
+    }
+
+
+def test_a_metric_leaves_out_what_is_not_known() -> None:
+    assert metrics.metric("loss", 1.0, "nats", n=None, note="x") == {
+        "name": "loss",
+        "value": 1.0,
+        "unit": "nats",
+        "scope": "job",
+        "note": "x",
+    }

@@ -1,0 +1,194 @@
+"""Which node this is and where node 0 listens: flags, then the platform, never a bare RANK."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Any
+
+import pytest
+
+from flagbench_cases import nodes
+from flagbench_cases.errors import ExitCode, UsageError
+from flagbench_cases.nodes import DEFAULT_PORT, Placement, parse_address, place
+
+pytestmark = pytest.mark.image
+
+HOSTS = {"gpu[03-04]": ["gpu03", "gpu04"], "gpu[01-04]": ["gpu01", "gpu02", "gpu03", "gpu04"]}
+
+
+def expand(nodelist: str) -> list[str]:
+    return HOSTS[nodelist]
+
+
+def never(nodelist: str) -> list[str]:
+    raise AssertionError("scontrol was asked for %s" % nodelist)
+
+
+KUBERNETES = {"JOB_COMPLETION_INDEX": "1", "FLAGBENCH_MASTER": "job-0.svc:2222"}
+PYTORCHJOB = {"PET_NODE_RANK": "1", "PET_MASTER_ADDR": "worker-0", "PET_MASTER_PORT": "23456"}
+SLURM = {"SLURM_NODEID": "1", "SLURM_JOB_NODELIST": "gpu[03-04]"}
+SKYPILOT = {"SKYPILOT_NODE_RANK": "1", "SKYPILOT_NODE_IPS": "10.0.0.7\n10.0.0.8\n"}
+
+
+@pytest.mark.parametrize(
+    ("env", "placement"),
+    [
+        (
+            {"FLAGBENCH_NODE_RANK": "1", "FLAGBENCH_MASTER": "a:1"},
+            Placement(2, 1, "a", 1, "FLAGBENCH_NODE_RANK"),
+        ),
+        (KUBERNETES, Placement(2, 1, "job-0.svc", 2222, "JOB_COMPLETION_INDEX")),
+        (PYTORCHJOB, Placement(2, 1, "worker-0", 23456, "PET_NODE_RANK")),
+        (
+            {"PET_NODE_RANK": "1", "PET_MASTER_ADDR": "fd00::1", "PET_MASTER_PORT": "23456"},
+            Placement(2, 1, "fd00::1", 23456, "PET_NODE_RANK"),
+        ),
+        (SLURM, Placement(2, 1, "gpu03", DEFAULT_PORT, "SLURM_NODEID")),
+        (
+            # A step on a part of the job's nodes: SLURM_NODEID counts within the step.
+            {"SLURM_NODEID": "1", "SLURM_JOB_NODELIST": "gpu[01-04]", "SLURM_STEP_NODELIST": "gpu[03-04]"},
+            Placement(2, 1, "gpu03", DEFAULT_PORT, "SLURM_NODEID"),
+        ),
+        (SKYPILOT, Placement(2, 1, "10.0.0.7", DEFAULT_PORT, "SKYPILOT_NODE_RANK")),
+        (
+            {"SKYPILOT_NODE_RANK": "0", "SKYPILOT_NODE_IPS": "fd00::7\nfd00::8"},
+            Placement(2, 0, "fd00::7", DEFAULT_PORT, "SKYPILOT_NODE_RANK"),
+        ),
+    ],
+    ids=["flagbench", "kubernetes", "pytorchjob", "pytorchjob-ipv6", "slurm", "slurm-step", "skypilot", "sky-ipv6"],
+)
+def test_each_platform_says_where_a_node_stands(env: dict[str, str], placement: Placement) -> None:
+    assert place(2, None, None, env, expand) == placement
+
+
+@pytest.mark.parametrize("env", [KUBERNETES, PYTORCHJOB, SLURM, SKYPILOT], ids=["k8s", "pet", "slurm", "sky"])
+def test_flags_beat_the_platform(env: dict[str, str]) -> None:
+    assert place(2, 0, "flag:99", env, never) == Placement(2, 0, "flag", 99, "--node-rank")
+
+
+@pytest.mark.parametrize("env", [PYTORCHJOB, SLURM, SKYPILOT], ids=["pet", "slurm", "sky"])
+def test_flagbench_master_beats_the_platforms_own(env: dict[str, str]) -> None:
+    found = place(2, None, None, dict(env, FLAGBENCH_MASTER="mine:7"), never)
+    assert (found.node_rank, found.host, found.port) == (1, "mine", 7)
+
+
+def test_flagbench_node_rank_beats_the_platforms() -> None:
+    env = dict(KUBERNETES, FLAGBENCH_NODE_RANK="0", **SKYPILOT)
+    assert place(2, None, None, env, never).source == "FLAGBENCH_NODE_RANK"
+    assert place(2, None, None, env, never).node_rank == 0
+
+
+def test_a_flag_and_the_platform_complete_each_other() -> None:
+    assert place(2, 0, None, KUBERNETES, never) == Placement(2, 0, "job-0.svc", 2222, "--node-rank")
+    assert place(2, None, "flag:5", KUBERNETES, never) == Placement(2, 1, "flag", 5, "JOB_COMPLETION_INDEX")
+    assert place(2, 1, None, {"FLAGBENCH_MASTER": "a"}, never) == Placement(2, 1, "a", DEFAULT_PORT, "--node-rank")
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "other", "MASTER_PORT": "1"},
+        {"OMPI_COMM_WORLD_RANK": "1", "NODE_RANK": "1", "LOCAL_RANK": "1"},
+    ],
+)
+def test_bare_ranks_and_master_addresses_are_never_read(env: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match="nothing says which one this is"):
+        place(2, None, None, env, never)
+    with pytest.raises(UsageError, match="nothing says where node 0 is"):
+        place(2, 1, None, env, never)
+    assert place(2, 0, "here", env, never).host == "here"
+
+
+def test_one_node_needs_nothing_and_any_port_will_do() -> None:
+    assert place(1, None, None, {}, never) == Placement(1, 0, "127.0.0.1", 0, "single node")
+    assert place(1, 0, None, dict(SLURM, **SKYPILOT), never) == Placement(1, 0, "127.0.0.1", 0, "single node")
+    assert place(1, None, "here:5", {}, never).port == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "env", "words"),
+    [
+        ((1, 1, None), {}, "does not exist among 1 node"),
+        ((2, 2, "a"), {}, "does not exist among 2 nodes"),
+        ((2, None, "a"), {"JOB_COMPLETION_INDEX": "5"}, "does not exist among 2 nodes"),
+        ((2, None, "a"), {"JOB_COMPLETION_INDEX": "-1"}, "does not exist among 2 nodes"),
+        ((2, None, "a"), {"FLAGBENCH_NODE_RANK": "first"}, "is not a number"),
+        ((2, None, "a"), {"SLURM_NODEID": "", "SLURM_JOB_NODELIST": "x"}, "is not a number"),
+        ((2, None, None), {"JOB_COMPLETION_INDEX": "1"}, "nothing says where node 0 is"),
+        ((2, None, None), {"PET_NODE_RANK": "1"}, "nothing says where node 0 is"),
+        ((2, None, None), {"SKYPILOT_NODE_RANK": "1"}, "nothing says where node 0 is"),
+        ((2, None, None), {"SLURM_NODEID": "1", "SLURM_JOB_NODELIST": "none"}, "nothing says where node 0 is"),
+    ],
+)
+def test_what_contradicts_or_is_missing_is_a_usage_error(
+    arguments: tuple[Any, Any, Any], env: dict[str, str], words: str
+) -> None:
+    with pytest.raises(UsageError, match=words) as caught:
+        place(*arguments, env, lambda nodelist: [])
+    assert caught.value.code == ExitCode.USAGE
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("node-0", ("node-0", DEFAULT_PORT)),
+        ("node-0:1", ("node-0", 1)),
+        ("node-0.svc.cluster.local:65535", ("node-0.svc.cluster.local", 65535)),
+        ("10.0.0.1:29500", ("10.0.0.1", 29500)),
+        ("[fd00::1]:29500", ("fd00::1", 29500)),
+        ("[::1]", ("::1", DEFAULT_PORT)),
+        ("[fe80::1%eth0]:5", ("fe80::1%eth0", 5)),
+    ],
+)
+def test_addresses(text: str, address: tuple[str, int]) -> None:
+    assert parse_address(text, "--master") == address
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        ":29500",
+        "host:",
+        "host:0",
+        "host:00",
+        "host:65536",
+        "host:99999",
+        "host:123456",
+        "host:-1",
+        "host:port",
+        "host:29500\n",
+        "ho st:29500",
+        "fd00::1",  # where its address ends and a port begins, nobody can tell
+        "fd00::1:29500",
+        "[fd00::1",
+        "[host]:5",
+        "[1:2:3]:5",
+        "host..svc:5",  # no resolver takes an empty label
+        "a" * 64 + ":5",
+        "host:\u0665",
+    ],
+)
+def test_addresses_that_are_none(text: str) -> None:
+    with pytest.raises(UsageError, match="is not HOST:PORT"):
+        parse_address(text, "--master")
+
+
+def test_slurm_without_scontrol_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*arguments: Any, **options: Any) -> None:
+        raise FileNotFoundError("scontrol")
+
+    monkeypatch.setattr(subprocess, "run", missing)
+    with pytest.raises(UsageError, match="scontrol") as caught:
+        place(2, None, None, SLURM)
+    assert "--master" in caught.value.remedy
+
+
+def test_slurm_hosts_reads_scontrol_line_by_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(command: list[str], **options: Any) -> subprocess.CompletedProcess[bytes]:
+        assert command == ["scontrol", "show", "hostnames", "gpu[03-04]"]
+        return subprocess.CompletedProcess(command, 0, stdout=b"gpu03\ngpu04\n")
+
+    monkeypatch.setattr(subprocess, "run", answer)
+    assert nodes.slurm_hosts("gpu[03-04]") == ["gpu03", "gpu04"]

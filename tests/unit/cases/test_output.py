@@ -1,0 +1,194 @@
+"""A record is printed whole, written whole or not at all, and never replaces another."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flagbench_cases import output
+from flagbench_cases.errors import CaseError, ExitCode, UsageError
+
+pytestmark = pytest.mark.image
+
+
+def test_a_record_is_written_with_its_newline_and_readable_by_all(tmp_path: Path) -> None:
+    path = output.write_file(str(tmp_path / "new" / "folder"), "r.json", '{"ü":1}')
+    assert Path(path).read_bytes() == '{"ü":1}\n'.encode()
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o644
+    assert os.listdir(os.path.dirname(path)) == ["r.json"]
+
+
+def test_an_existing_record_is_kept(tmp_path: Path) -> None:
+    output.write_file(str(tmp_path), "r.json", "first")
+    with pytest.raises(CaseError, match="it is there already") as caught:
+        output.write_file(str(tmp_path), "r.json", "second")
+    assert caught.value.code == ExitCode.NOT_STORED
+    assert (tmp_path / "r.json").read_text() == "first\n"
+    assert os.listdir(tmp_path) == ["r.json"]
+
+
+def test_replace_is_asked_for(tmp_path: Path) -> None:
+    output.write_file(str(tmp_path), "latest.json", "first")
+    output.write_file(str(tmp_path), "latest.json", "second", replace=True)
+    assert (tmp_path / "latest.json").read_text() == "second\n"
+    assert os.listdir(tmp_path) == ["latest.json"]
+
+
+def test_nobody_ever_sees_half_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[str]] = []
+    monkeypatch.setattr(output.os, "fsync", lambda handle: seen.append(os.listdir(tmp_path)))
+    output.write_file(str(tmp_path), "r.json", "x" * 100_000)
+    (during,) = seen
+    assert "r.json" not in during
+    assert all(name.startswith(".") for name in during)
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.ENOTSUP])
+def test_a_file_system_without_hard_links_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    def refuse(*arguments: str) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(output.os, "link", refuse)
+    output.write_file(str(tmp_path), "r.json", "first")
+    assert (tmp_path / "r.json").read_text() == "first\n"
+    with pytest.raises(CaseError, match="it is there already"):
+        output.write_file(str(tmp_path), "r.json", "second")
+    assert (tmp_path / "r.json").read_text() == "first\n"
+    assert os.listdir(tmp_path) == ["r.json"]
+
+    monkeypatch.setattr(output.os, "replace", refuse)
+    with pytest.raises(CaseError):
+        output.write_file(str(tmp_path), "s.json", "third")
+    assert os.listdir(tmp_path) == ["r.json"]  # the name that was claimed is given back
+
+
+def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for folder, reason in (
+        (str(tmp_path / "file" / "below"), "Not a directory"),
+        (str(tmp_path / "file"), "File exists"),
+        ("/proc/flagbench", "No such file"),
+        ("/proc/self/fdinfo", "could not be written"),
+    ):
+        with pytest.raises(CaseError, match=reason) as caught:
+            output.write_file(folder, "r.json", "line")
+        assert caught.value.code == ExitCode.NOT_STORED
+        assert folder in caught.value.message
+        assert "stdout" in caught.value.remedy
+
+
+def mounted(folder: Path, options: str) -> bool:
+    mount = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+    return os.geteuid() == 0 and subprocess.run(mount, stderr=subprocess.DEVNULL).returncode == 0
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 16 KiB."""
+    if not mounted(tmp_path, "size=16k"):
+        pytest.skip("a small file system can be mounted by root only")
+    yield tmp_path
+    subprocess.run(["umount", "-l", str(tmp_path)], check=True)
+
+
+def test_a_full_disk_leaves_nothing_behind(tiny_disk: Path) -> None:
+    with pytest.raises(CaseError, match="No space left") as caught:
+        output.write_file(str(tiny_disk), "r.json", "x" * 100_000)
+    assert caught.value.code == ExitCode.NOT_STORED
+    assert os.listdir(tiny_disk) == []
+    output.write_file(str(tiny_disk), "r.json", "short")  # and its room is free again
+
+
+def test_a_read_only_disk(tiny_disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(tiny_disk)], check=True)
+    with pytest.raises(CaseError, match="Read-only"):
+        output.write_file(str(tiny_disk), "r.json", "line")
+
+
+def test_a_line_longer_than_a_pipe_is_written_whole(tmp_path: Path) -> None:
+    line, read = "ü" * 300_000, tmp_path / "read"
+    with read.open("wb") as file:
+        reader = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=file)
+        assert reader.stdin is not None
+        output.write_line(reader.stdin.fileno(), line)
+        reader.communicate()
+    assert read.read_text(encoding="utf-8") == line + "\n"
+
+
+def test_a_reader_that_is_gone() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with pytest.raises(CaseError, match="Broken pipe") as caught:
+        output.write_line(writing, "line")
+    assert caught.value.code == ExitCode.NOT_STORED
+    assert "--out" in caught.value.remedy
+    os.close(writing)
+
+
+def test_a_stdout_on_a_full_disk() -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    with pytest.raises(CaseError, match="No space left") as caught:
+        output.write_line(full, "line")
+    assert caught.value.code == ExitCode.NOT_STORED
+    os.close(full)
+
+
+NOISY = """
+import ctypes, os, subprocess, sys
+from flagbench_cases import output
+kept = output.keep_stdout()
+print("from print", flush=True)
+os.write(1, b"from write\\n")
+libc = ctypes.CDLL(None)
+libc.puts(b"from puts")
+libc.fflush(None)
+subprocess.run(["echo", "from a child"], check=True)
+assert not os.get_inheritable(kept)
+output.write_line(kept, '{"a": 1}')
+"""
+
+
+def test_only_the_record_reaches_stdout() -> None:
+    done = subprocess.run([sys.executable, "-c", NOISY], stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=True)
+    assert done.stdout == b'{"a": 1}\n'
+    assert json.loads(done.stdout) == {"a": 1}
+    assert sorted(done.stderr.decode().split("\n")[:-1]) == ["from a child", "from print", "from puts", "from write"]
+
+
+@pytest.mark.parametrize(
+    ("url", "folder"),
+    [
+        ("file:///a/b", "/a/b"),
+        ("file://localhost/a/b", "/a/b"),
+        ("file:///a%20b/", "/a b"),
+        ("/a/b/../c", "/a/c"),
+        ("/a%20b#c", "/a%20b#c"),  # a path is no URL: nothing in it is decoded
+    ],
+)
+def test_the_folder_of_a_store(url: str, folder: str) -> None:
+    assert output.store_folder(url) == folder
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/x", "https://host/x", "file://host/x", "file://", "", "s3:x"])
+def test_other_stores_are_the_host_tools(url: str) -> None:
+    with pytest.raises(UsageError, match="--store"):
+        output.store_folder(url)
+
+
+def test_a_refused_store_does_not_show_its_credentials() -> None:
+    with pytest.raises(UsageError) as caught:
+        output.store_folder("s3://key:secret@bucket/x")
+    assert "secret" not in caught.value.message + caught.value.remedy
+
+
+def test_the_place_of_a_record_in_a_store() -> None:
+    record = {"case": "glm", "stack": "a100-cuda11.6", "created_at": "2024-05-06T07:08:09Z"}
+    assert output.store_path("/s", record) == "/s/results/v1/case=glm/stack=a100-cuda11.6/2024-05-06"

@@ -1,0 +1,119 @@
+"""Which precision a matrix product had, told from its error, on emulated and on real products."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy
+import pytest
+import torch
+
+from flagbench_cases import precision
+
+pytestmark = pytest.mark.image
+
+
+def to_tf32(values: numpy.ndarray) -> numpy.ndarray:
+    """float32 rounded to 10 mantissa bits, to nearest and ties to even, by its bits."""
+    bits = values.astype(numpy.float32).view(numpy.uint32)
+    dropped = 13  # 23 mantissa bits, 10 kept
+    odd = (bits >> dropped) & 1
+    rounded = (bits + (1 << (dropped - 1)) - 1 + odd) >> dropped << dropped
+    return rounded.astype(numpy.uint32).view(numpy.float32)
+
+
+def truncated(values: numpy.ndarray) -> numpy.ndarray:
+    """float32 with what lies below 10 mantissa bits cut off, as a tensor core reads it where nobody rounds first."""
+    return (values.view(numpy.uint32) >> 13 << 13).astype(numpy.uint32).view(numpy.float32)
+
+
+def to_bf16(values: numpy.ndarray) -> numpy.ndarray:
+    return torch.from_numpy(values).to(torch.bfloat16).to(torch.float32).numpy()
+
+
+def unchanged(values: numpy.ndarray) -> numpy.ndarray:
+    return values
+
+
+def relative_error(seed: int, rounding, size: int = 256) -> float:
+    generator = numpy.random.RandomState(seed)
+    a, b = (generator.standard_normal((size, size)).astype(numpy.float32) for _ in range(2))
+    exact = a.astype(numpy.float64) @ b.astype(numpy.float64)
+    product = rounding(a) @ rounding(b)  # float32 accumulation, as the hardware does it
+    return float(numpy.linalg.norm(product - exact) / numpy.linalg.norm(exact))
+
+
+def test_the_emulation_keeps_ten_bits() -> None:
+    values = numpy.array([1.0, 1 + 2**-10, 1 + 2**-11, 1 + 3 * 2**-11, -(1 + 2**-12)], dtype=numpy.float32)
+    assert to_tf32(values).tolist() == [1.0, 1 + 2**-10, 1.0, 1 + 2**-9, -1.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "rounding"), [("fp32", unchanged), ("tf32", to_tf32), ("tf32", truncated), ("bf16", to_bf16)]
+)
+@pytest.mark.parametrize("size", [64, 256])
+def test_an_emulated_product_is_told_by_its_error(name: str, rounding, size: int) -> None:
+    errors = [relative_error(seed, rounding, size) for seed in range(20)]
+    assert [precision.classify(error) for error in errors] == [name] * 20
+    # Not by a hair: each error stays a factor of 1.5 away from every border.
+    assert {precision.classify(1.5 * max(errors)), precision.classify(min(errors) / 1.5)} == {name}
+
+
+@pytest.mark.parametrize("error", [float("nan"), float("inf"), 0.5, 1.0, 1e9])
+def test_a_product_that_is_no_rounding_is_wrong(error: float) -> None:
+    assert precision.classify(error) == "wrong"
+
+
+@pytest.mark.parametrize(("asked", "executed"), [("fp32", "fp32"), ("bf16", "bf16"), ("tf32", "fp32")])
+def test_a_processor_proves_what_it_really_does(asked: str, executed: str) -> None:
+    proof = precision.prove(torch.device("cpu"), asked)
+    assert proof["requested"] == asked
+    assert proof["executed"] == executed  # no processor has TF32: the record must say so, whatever was asked
+    assert precision.classify(proof["relative_error"]) == executed
+
+
+def test_a_device_that_multiplies_wrongly_is_not_believed_by_its_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = torch.matmul
+    monkeypatch.setattr(torch, "matmul", lambda a, b: real(a, b) * float("nan"))
+    for asked in ("fp32", "bf16"):
+        assert precision.prove(torch.device("cpu"), asked)["executed"] == "wrong"
+
+
+@pytest.mark.parametrize("asked", ["fp32", "bf16", "fp16"])
+def test_an_inherited_override_is_removed(asked: str) -> None:
+    env = {precision.OVERRIDE: "1", "PATH": "/bin"}
+    precision.prepare_environment(env, asked)
+    assert env == {"PATH": "/bin"}
+    precision.prepare_environment(env, asked)
+    assert env == {"PATH": "/bin"}
+
+
+@pytest.mark.parametrize("inherited", [{}, {precision.OVERRIDE: "0"}, {precision.OVERRIDE: "1"}])
+def test_tf32_sets_the_override(inherited: dict[str, str]) -> None:
+    env = dict(inherited)
+    precision.prepare_environment(env, "tf32")
+    assert env == {precision.OVERRIDE: "1"}
+
+
+CHILD = """
+import sys, torch
+from flagbench_cases import precision
+precision.set_switches(sys.argv[1])
+print(torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32)
+"""
+
+
+@pytest.mark.parametrize(
+    ("asked", "inherited", "switches"),
+    [("fp32", "1", "highest False"), ("tf32", None, "high True"), ("bf16", "1", "highest False")],
+)
+def test_environment_and_code_agree_in_a_fresh_process(asked: str, inherited: str | None, switches: str) -> None:
+    env = dict(os.environ)
+    env.pop(precision.OVERRIDE, None)
+    if inherited is not None:
+        env[precision.OVERRIDE] = inherited
+    precision.prepare_environment(env, asked)
+    done = subprocess.run([sys.executable, "-c", CHILD, asked], env=env, stdout=subprocess.PIPE, check=True)
+    assert done.stdout.decode().strip() == switches

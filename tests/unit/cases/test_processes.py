@@ -1,0 +1,205 @@
+"""Processes are found at any depth and ended whatever they do, and their ends are told in words."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flagbench_cases import processes
+
+pytestmark = [pytest.mark.image, pytest.mark.alone]
+
+READY = "import os\nos.write(1, b'ready\\n')\n"  # one write: two processes may share the pipe
+WAIT = "import signal\nwhile True: signal.pause()\n"
+IGNORE = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+
+
+@contextlib.contextmanager
+def running(program: str) -> Iterator[subprocess.Popen]:
+    """A Python process and whatever it starts; nothing of it is left afterwards."""
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    try:
+        yield process
+    finally:
+        for pid in processes.descendants(process.pid) | {process.pid}:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.communicate()
+
+
+@contextlib.contextmanager
+def child(program: str) -> Iterator[subprocess.Popen]:
+    """A Python process that has said that it is ready."""
+    with running(program) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        yield process
+
+
+# A tree of its own, whose root adopts orphans and reports what it sees: the test run's own children stay out of it.
+TREE = """
+import os, signal, subprocess, sys, time
+from flagbench_cases import processes
+
+processes.adopt_orphans()
+waiting = "import signal\\nprint('ready', flush=True)\\nwhile True: signal.pause()"
+# A middle process starts one below it and dies at once: its child is an orphan.
+middle = "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', %r], stdout=subprocess.PIPE); "
+middle += "p.stdout.readline(); print(p.pid, flush=True)"
+made = subprocess.run([sys.executable, "-c", middle % waiting], stdout=subprocess.PIPE, check=True)
+orphan = int(made.stdout)
+direct = subprocess.Popen([sys.executable, "-c", waiting], stdout=subprocess.PIPE)
+direct.stdout.readline()
+assert processes.descendants(os.getpid()) == {orphan, direct.pid}, "an orphan escaped"
+processes.end_all(os.getpid())
+assert processes.descendants(os.getpid()) == set()
+processes.collect_zombies()
+assert processes.state(orphan) is None, "the orphan was not collected"
+print("done")
+"""
+
+
+def test_orphans_are_adopted_found_ended_and_collected() -> None:
+    done = subprocess.run([sys.executable, "-c", TREE], stdout=subprocess.PIPE, timeout=60)
+    assert (done.returncode, done.stdout) == (0, b"done\n")
+
+
+def test_descendants_are_found_at_any_depth_and_zombies_left_out() -> None:
+    nested = "import subprocess, sys\np = subprocess.Popen([sys.executable, '-c', %r])\np.wait()\n"
+    with child(nested % (nested % (READY + WAIT))) as process:
+        below = processes.descendants(process.pid)
+        assert len(below) == 2
+        assert below < processes.descendants(os.getpid())
+        processes.end_all(process.pid)
+        assert processes.descendants(process.pid) == set()
+
+
+@pytest.mark.parametrize(
+    ("program", "stop"),
+    [(READY + WAIT, False), (READY + WAIT, True), (IGNORE + READY + WAIT, False), (IGNORE + READY + WAIT, True)],
+    ids=["willing", "stopped", "ignores SIGTERM", "stopped and ignores SIGTERM"],
+)
+def test_everything_ends_within_its_grace(program: str, stop: bool) -> None:
+    parent = "import subprocess, sys\nfor _ in range(2): subprocess.Popen([sys.executable, '-c', %r])\n"
+    parent += "sys.stdout.flush()\nimport signal\nwhile True: signal.pause()\n"
+    with running(parent % program) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(2)] == [b"ready\n"] * 2
+        below = processes.descendants(process.pid)
+        assert len(below) == 2
+        if stop:
+            for pid in below:
+                os.kill(pid, signal.SIGSTOP)
+        began = time.monotonic()
+        processes.end_all(process.pid, grace=0.3)
+        took = time.monotonic() - began
+        assert [pid for pid in below if processes.state(pid) not in (None, "Z")] == []
+    assert took < 0.3 + 1.0
+
+
+def test_a_willing_process_sees_sigterm_and_is_not_killed() -> None:
+    program = (
+        "import signal, sys\nsignal.signal(signal.SIGTERM, lambda n, f: (print('bye', flush=True), sys.exit(3)))\n"
+    )
+    parent = "import subprocess, sys\np = subprocess.Popen([sys.executable, '-c', %r])\nprint(p.wait(), flush=True)\n"
+    with running(parent % (program + READY + WAIT)) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        processes.end_all(process.pid, grace=10.0)
+        assert process.stdout.read() == b"bye\n3\n"
+
+
+def test_the_spared_live() -> None:
+    parent = "import subprocess, sys\nfor _ in range(2): subprocess.Popen([sys.executable, '-c', %r])\n" + WAIT
+    with running(parent % (READY + WAIT)) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(2)] == [b"ready\n"] * 2
+        spared, ended = sorted(processes.descendants(process.pid))
+        processes.end_all(process.pid, grace=0.3, spare={spared})
+        assert processes.descendants(process.pid) == {spared}
+        assert processes.state(ended) in (None, "Z")
+        processes.end_all(process.pid, grace=0.3)
+        assert processes.descendants(process.pid) == set()
+
+
+def test_a_child_dies_with_its_parent() -> None:
+    lonely = "import os, sys\nfrom flagbench_cases import processes\nprocesses.die_with_parent()\n"
+    lonely += "print(os.getpid(), flush=True)\n" + WAIT
+    parent = "import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', %r])\n" + WAIT
+    with running(parent % lonely) as process:
+        assert process.stdout is not None
+        assert int(process.stdout.readline()) in processes.descendants(process.pid)
+        process.kill()
+        process.wait()
+        assert process.stdout.read() == b""  # ends only when the child, which holds the pipe too, has ended
+
+
+def test_the_state_of_a_process() -> None:
+    with child(READY + WAIT) as process:
+        assert processes.state(process.pid) in ("S", "R")
+        os.kill(process.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+        assert processes.state(process.pid) == "T"
+    assert processes.state(process.pid) is None
+
+
+def test_a_name_with_brackets_and_spaces_is_no_field() -> None:
+    rename = "import ctypes\nctypes.CDLL(None).prctl(15, b') Z 1 (', 0, 0, 0)\n"
+    with child(rename + READY + WAIT) as process:
+        assert processes.state(process.pid) in ("S", "R")
+        assert process.pid in processes.descendants(os.getpid())
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (None, None),
+        (0, "exit 0"),
+        (1, "exit 1"),
+        (-9, "SIGKILL"),
+        (-11, "SIGSEGV"),
+        (-15, "SIGTERM"),
+        (-99, "signal 99"),
+    ],
+)
+def test_an_exit_in_words(code: int | None, words: str | None) -> None:
+    assert processes.describe_exit(code) == words
+
+
+VERSION_2 = "low 0\nhigh 12\nmax 7\noom 5\noom_kill 3\noom_group_kill 1\n"
+VERSION_1 = "oom_kill_disable 0\nunder_oom 0\noom_kill 4\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "kills"),
+    [
+        ("memory.events", VERSION_2, 3),
+        ("memory.oom_control", VERSION_1, 4),
+        ("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\n", None),  # kernels before 4.13 do not count
+        ("memory.events", "oom_kill many\n", None),
+        ("memory.events", "", None),
+        ("other", "oom_kill 1\n", None),
+    ],
+)
+def test_memory_kills_are_read_from_either_version(
+    tmp_path: Path, name: str, content: str, kills: int | None
+) -> None:
+    (tmp_path / name).write_text(content)
+    assert processes.oom_kills(str(tmp_path)) == kills
+
+
+def test_without_a_cgroup_nothing_is_read_from_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "memory.events").write_text(VERSION_2)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(processes, "memory_cgroup", lambda: None)
+    assert processes.oom_kills() is None

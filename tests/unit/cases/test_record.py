@@ -1,0 +1,311 @@
+"""The record: valid and printable whatever was left behind, and honest about what does not hold."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flagbench_cases import config, record
+from flagbench_cases.record import NOTHING, OK, Evidence, Outcome, Request
+from flagbench_cases.spool import RankSpool, Step
+
+pytestmark = pytest.mark.image
+
+NAN = float("nan")
+ROOT = Path(__file__).parents[3]
+FAILED = Outcome("failed", "launch", "it broke", "mend it", 4)
+
+
+def validate(made: dict[str, Any]) -> dict[str, Any]:
+    """The record as a reader gets it; held against the schema where jsonschema is installed."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError("%s is no JSON" % constant)
+
+    read = json.loads(record.to_line(made), parse_constant=refuse)
+    schema = json.loads((ROOT / "manifests/schema/record-v1.json").read_text(encoding="utf-8"))
+    try:
+        import jsonschema
+    except ImportError:
+        assert set(schema["required"]) <= set(read)
+        for name in ("record_id", "run_id", "case", "stack"):
+            assert re.search(schema["properties"][name]["pattern"], read[name]), name
+        assert read["status"]["phase"] in schema["properties"]["status"]["properties"]["phase"]["enum"]
+    else:
+        jsonschema.Draft202012Validator(schema).validate(read)
+    return read
+
+
+def resolved(source: str | None = None, **length: Any) -> dict[str, Any]:
+    asked: dict[str, Any] = {"steps": None, "max_samples": None, "full": False}
+    return config.resolve(
+        config.load_case("distilbert"),
+        config.load_stack("cpu"),
+        nodes=1,
+        gpus=2,
+        preset="tiny",
+        division="faithful",
+        precision=None,
+        seed=0,
+        source=source,
+        weights=False,
+        settings=[],
+        **dict(asked, **length),
+    )
+
+
+def request(configuration: dict[str, Any] | None, **changes: Any) -> Request:
+    made = Request(
+        argv=["distilbert"],
+        case="distilbert",
+        stack=config.load_stack("cpu"),
+        run_id="run-1",
+        preset="tiny",
+        division="faithful",
+        nodes=1,
+        gpus=2,
+        config=configuration,
+        config_digest=config.digest(configuration) if configuration else None,
+        formula="distilbert-matmul/v1" if configuration else None,
+        unit="samples",
+    )
+    return made._replace(**changes)
+
+
+def step(loss: float = 0.5, device: float = 0.25) -> Step:
+    return Step(0.1, 0.01, 0.2, device, NAN, NAN, loss, 32.0, 32.0, 4096.0, 512.0, 1e9, 1e8)
+
+
+def evidence(
+    losses: list[float],
+    sums: tuple[float, ...] = (10.0, 10.0),
+    executed: str = "fp32",
+    error: float = 1e-7,
+    **timing: Any,
+) -> Evidence:
+    """Two ranks that ran to the end."""
+    facts: list[dict[str, Any]] = []
+
+    def fact(kind: str, rank: int, **values: Any) -> None:
+        facts.append(dict(values, kind=kind, rank=rank, time=1.0))
+
+    device = {"index": 0, "name": "Some CPU", "memory_bytes": 1}
+    for rank in range(2):
+        fact("rank", rank, node=0, local_rank=rank, pid=10 + rank, host="h", device=dict(device, index=rank))
+        fact("precision", rank, requested="fp32", executed=executed, relative_error=error)
+        fact("memory", rank, peak=2**30, allocator_peak=None, parameters=sums[rank])
+        fact("ceiling", rank, flops=1e11 * (rank + 1), precision="fp32", method="best of some")
+    fact("software", 0, python="3.8.0", torch="1.12.1", cuda=None, packages={})
+    fact("workload", 0, conditions={"batch_size": 32}, data={"source": "x"}, parameters=5)
+    fact("timing", 0, **dict({"init": 1.0, "train": 20.0, "eval": 0.0, "e2e": 22.0, "converged": None}, **timing))
+    fact("evaluation", 0, epoch=0, steps=1, accuracy=0.9, published_accuracy=0.91, counted=10, seconds=1.0)
+    steps = [step(loss) for loss in losses]
+    return Evidence({0: steps, 1: list(steps)}, facts, {}, {"samples": 3}, None)
+
+
+def checks(found: Evidence, configuration: dict[str, Any], outcome: Outcome = OK) -> dict[str, bool]:
+    made = validate(record.assemble(request(configuration), found, outcome))
+    return {check["name"]: check["ok"] for check in made["quality"]["checks"]}
+
+
+WARMUP = resolved()["train"]["warmup_steps"]
+WINDOW = WARMUP + 30
+
+
+def test_a_good_run_passes_every_check() -> None:
+    assert checks(evidence([0.5] * WINDOW), resolved(steps=30)) == {
+        "precision": True,
+        "loss_finite": True,
+        "ranks_in_step": True,
+        "window": True,
+    }
+
+
+@pytest.mark.parametrize("executed", ["tf32", "bf16", "wrong"])
+def test_another_precision_than_asked_for_is_found(executed: str) -> None:
+    assert checks(evidence([0.5] * WINDOW, executed=executed), resolved(steps=30))["precision"] is False
+
+
+def test_one_rank_of_another_precision_is_enough() -> None:
+    found = evidence([0.5] * WINDOW)
+    next(f for f in found.facts if f["kind"] == "precision" and f["rank"] == 1)["executed"] = "tf32"
+    assert checks(found, resolved(steps=30))["precision"] is False
+
+
+def test_a_precision_that_nobody_proved_is_not_believed() -> None:
+    found = evidence([0.5] * WINDOW)
+    without = found._replace(facts=[f for f in found.facts if f["kind"] != "precision"])
+    assert checks(without, resolved(steps=30))["precision"] is False
+
+
+@pytest.mark.parametrize("bad", [NAN, float("inf")])
+def test_a_loss_that_is_no_number_is_found_and_left_out(bad: float) -> None:
+    found = evidence([0.5] * 12 + [bad] + [0.5] * (WINDOW - 13))
+    made = validate(record.assemble(request(resolved(steps=30)), found, OK))
+    (check,) = (c for c in made["quality"]["checks"] if c["name"] == "loss_finite")
+    assert (check["ok"], check["detail"]) == (False, "not finite at step 12")
+    assert 12 not in [point[0] for point in made["quality"]["loss_curve"]]
+    assert "loss" not in {metric["name"] for metric in made["metrics"]}
+
+
+@pytest.mark.parametrize(
+    ("sums", "ok"),
+    [
+        ((10.0, 10.0), True),
+        ((1e6, 1e6 + 0.5), True),
+        ((10.0, 10.1), False),
+        ((10.0, NAN), False),
+        ((NAN, 10.0), False),
+        ((NAN, NAN), False),
+        ((float("inf"), float("inf")), False),
+    ],
+)
+def test_ranks_out_of_step_are_found(sums: tuple[float, float], ok: bool) -> None:
+    assert checks(evidence([0.5] * WINDOW, sums=sums), resolved(steps=30))["ranks_in_step"] is ok
+
+
+@pytest.mark.parametrize("steps", [WINDOW - 1, WINDOW + 1])
+def test_a_window_of_another_length_is_found(steps: int) -> None:
+    assert checks(evidence([0.5] * steps), resolved(steps=30))["window"] is False
+
+
+def test_a_broken_run_is_not_asked_for_its_whole_window() -> None:
+    assert "window" not in checks(evidence([0.5] * 20), resolved(steps=30), FAILED)
+
+
+@pytest.mark.parametrize(("last", "ok"), [(0.1, True), (0.5, False), (0.9, False)])
+def test_a_run_that_did_not_learn_is_found(last: float, ok: bool) -> None:
+    losses = [0.5] * 50 + [last] * 50
+    assert checks(evidence(losses, converged=False), resolved(source="files"))["learned"] is ok
+    assert "learned" not in checks(evidence(losses), resolved(source="synthetic", full=True))
+
+
+def test_what_a_run_measured_is_in_its_record() -> None:
+    made = validate(record.assemble(request(resolved(steps=30)), evidence([0.5] * WINDOW), OK))
+    found = {metric["name"]: metric["value"] for metric in made["metrics"]}
+    assert found["p_core"] == pytest.approx(64 / 0.25)
+    assert found["p_core_host"] == pytest.approx(64 / 0.2)
+    assert found["p_train"] == pytest.approx(64 / 0.31)
+    assert found["mem_peak"] == 1.0
+    assert found["mfu_measured"] == pytest.approx(4e9 / 1e11)  # against the slowest rank's ceiling
+    assert "p_whole" not in found
+    assert "e2e_time" not in found
+    assert "mfu" not in found  # a processor has no datasheet peak here
+    assert made["flops"]["peak"] is None
+    assert "cpu" in made["flops"]["peak_reason"]
+    assert made["window"]["steps"] == 30
+    assert made["conditions"]["precision"] == "fp32"
+    assert made["conditions"]["batch_size"] == 32
+    assert made["timing"]["warmup"] == pytest.approx(WARMUP * 0.31)
+    assert [rank["step_median"] for rank in made["ranks"]] == [0.25, 0.25]
+
+
+def test_the_whole_published_run_has_its_own_metrics_only_when_it_ended_well() -> None:
+    found = evidence([0.5] * 100, converged=True)
+    whole = {m["name"]: m["value"] for m in record.assemble(request(resolved()), found, OK)["metrics"]}
+    assert whole["p_whole"] == 100 * 64 / 20.0
+    assert whole["e2e_time"] == 22.0
+    broken = {m["name"] for m in record.assemble(request(resolved()), found, FAILED)["metrics"]}
+    assert not {"p_whole", "e2e_time"} & broken
+    assert "p_core" in broken
+
+
+def test_the_record_of_nothing() -> None:
+    made = validate(record.assemble(request(None), NOTHING, Outcome("failed", "usage", "no", "do", 2)))
+    assert made["config"] is None
+    assert made["metrics"] == []
+    assert made["telemetry_reason"]
+    assert made["software"]["torch"] is None
+    assert made["status"] == {"state": "failed", "phase": "usage", "reason": "no", "remedy": "do", "exit_code": 2}
+
+
+def test_the_record_of_a_run_that_never_began() -> None:
+    made = validate(record.assemble(request(resolved()), NOTHING, FAILED))
+    assert made["conditions"]["precision"] is None
+    assert made["quality"] is None
+    assert made["config_digest"].startswith("sha256:")
+
+
+def test_a_device_that_measures_nothing_but_nan_leaves_a_valid_record() -> None:
+    found = evidence([NAN] * WINDOW, sums=(NAN, NAN), executed="wrong", error=NAN)
+    made = validate(record.assemble(request(resolved(steps=30)), found, OK))
+    assert made["software"]["precision"]["relative_error"] is None
+    assert [c["name"] for c in made["quality"]["checks"] if not c["ok"]] == [
+        "precision",
+        "loss_finite",
+        "ranks_in_step",
+    ]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "",
+        "../../etc/passwd",
+        "case=x/../y",
+        "DistilBERT",
+        "ü",
+        "-x",
+        "..",
+        "a\nb",
+        "a" * 500,
+        "\udcff",
+        "<script>",
+        "a b",
+        "名前",
+        "'; drop",
+    ],
+)
+def test_a_hostile_case_name_stays_valid_and_inside_its_folder(case: str) -> None:
+    made = validate(record.assemble(request(None, case=case, argv=[case]), NOTHING, FAILED))
+    for name in (made["case"], made["record_id"]):
+        assert re.fullmatch(r"[0-9A-Za-z][0-9A-Za-z.-]*", name)
+        assert ".." not in name or "/" not in name
+    assert made["case"] not in (".", "..")
+
+
+def test_the_largest_job_that_can_be_asked_for_has_a_valid_name() -> None:
+    huge = request(None, case="a" * 500, nodes=10**12 - 1, gpus=10**12 - 1)
+    validate(record.assemble(huge, NOTHING, FAILED))
+
+
+def test_record_ids_differ() -> None:
+    made = {record.assemble(request(None), NOTHING, FAILED)["record_id"] for _ in range(20)}
+    assert len(made) == 20
+
+
+def test_a_line_is_one_line_of_strict_utf8() -> None:
+    line = record.to_line({"a": "x\ny\u2028", "b": "ü\udcff", "c": [float("inf"), (1.5, NAN)], "d": True})
+    assert "\n" not in line
+    assert json.loads(line.encode("utf-8").decode("utf-8")) == {
+        "a": "x\ny\u2028",
+        "b": "ü?",
+        "c": [None, [1.5, None]],
+        "d": True,
+    }
+
+
+def test_the_spool_of_a_job_is_read_rank_by_rank(tmp_path: Path) -> None:
+    for rank in (0, 2):
+        spool = RankSpool(str(tmp_path), rank)
+        spool.reserve(1)
+        spool.step(step())
+        spool.fact("rank", node=0)
+    found = record.read_spool(str(tmp_path), 3)
+    assert sorted(found.steps) == [0, 2]  # rank 1 left nothing
+    assert [fact["rank"] for fact in found.of("rank")] == [0, 2]
+    assert found.first("rank") == {"node": 0}
+    assert found.first("nothing") == {}
+
+
+def test_an_accelerator_is_found_by_the_drivers_name() -> None:
+    stack = config.load_stack("a100-cuda11.6")
+    found = record.accelerator(stack, "NVIDIA A100-SXM4-40GB")
+    assert found is not None
+    assert found["peaks"]["tf32"]["flops"] == 156e12
+    assert record.accelerator(stack, "NVIDIA H200") is None
+    assert record.accelerator(stack, None) is None

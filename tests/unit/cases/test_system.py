@@ -1,0 +1,84 @@
+"""What ran, as the kernel and the running process show it."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from flagbench_cases import system
+
+pytestmark = pytest.mark.image
+
+
+def test_software_is_that_of_the_running_process() -> None:
+    found = system.software("cpu", "fp32")
+    assert found["torch"] == str(torch.__version__)
+    assert found["python"] == platform.python_version()
+    assert (found["cuda"], found["cudnn"], found["nccl"]) == (None, None, None)
+    assert "numpy" in found["packages"]
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_the_python_of_the_parent() -> None:
+    assert system.python_version() == "%d.%d.%d" % sys.version_info[:3]
+
+
+def test_a_machine_is_plain_data_without_addresses() -> None:
+    found = system.machine()
+    assert found["kernel"] == platform.release()
+    assert found["memory_bytes"] > 0
+    assert found["cpu"]["model"]
+    assert all(set(nic) <= {"name", "kind", "rate"} for nic in found["nics"])
+    assert "lo" not in [nic["name"] for nic in found["nics"]]
+    assert json.loads(json.dumps(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("line", "version"),
+    [
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  515.65.01  Wed Jul 20 14:00:58 UTC 2022", "515.65.01"),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build", "570.86.15"),
+        ("NVRM version: something else", None),
+    ],
+)
+def test_the_driver_is_read_from_its_line(line: str, version: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system, "_first_line", lambda path, prefix="": line)
+    assert system.driver() == version
+
+
+def test_no_driver_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system, "_first_line", lambda path, prefix="": None)
+    assert system.driver() is None
+    assert system.operating_system() is None
+
+
+def test_the_first_line_with_a_prefix(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b'NAME=x\nPRETTY_NAME="D\xff"\nPRETTY_NAME=second\n')
+    assert system._first_line(str(tmp_path / "file"), "PRETTY_NAME=") == 'PRETTY_NAME="D\ufffd"'
+    assert system._first_line(str(tmp_path / "file"), "OTHER=") is None
+    assert system._first_line(str(tmp_path / "missing")) is None
+    assert system._first_line(str(tmp_path)) is None
+
+
+@pytest.mark.parametrize(
+    ("context", "own", "reason"),
+    [
+        (None, None, "not run from an image"),
+        ("sha256:c", None, "the launcher did not set FLAGBENCH_IMAGE_DIGEST"),
+        ("sha256:c", "sha256:i", None),
+    ],
+)
+def test_an_image_says_why_it_does_not_know_its_digest(
+    context: str | None, own: str | None, reason: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("FLAGBENCH_CONTEXT_DIGEST", context), ("FLAGBENCH_IMAGE_DIGEST", own)):
+        if value is None:
+            monkeypatch.delenv(name, raising=False)
+        else:
+            monkeypatch.setenv(name, value)
+    assert system.image() == {"context_digest": context, "digest": own, "reason": reason}

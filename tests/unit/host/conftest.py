@@ -1,0 +1,76 @@
+"""What the host's tests share: a valid record to vary, and a copy of the manifests to break."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+MANIFESTS = Path(__file__).parents[3] / "manifests"
+
+RECORD: dict[str, Any] = {
+    "schema": "record/v1",
+    "record_id": "20260101T120000Z-0001",
+    "run_id": "run-1",
+    "created_at": "2026-01-01T12:00:00Z",
+    "flagbench": {"version": "0.1.0", "commit": None},
+    "case": "distilbert",
+    "stack": "cpu",
+    "preset": "tiny",
+    "division": "faithful",
+    "config": None,
+    "config_digest": None,
+    "conditions": {"devices": 1, "recompute": False, "driver": None},
+    "system": {"nodes": 1, "devices_per_node": 1, "devices": [{"index": 0, "name": "a processor"}]},
+    "software": {"python": "3.11", "torch": "2.13.0"},
+    "timing": {"e2e": 12.5},
+    "metrics": [
+        {
+            "name": "p_core",
+            "value": 321.5,
+            "unit": "samples/s",
+            "scope": "job",
+            "n": 50,
+            "ci95": [318.0, 325.0],
+            "ci_method": "block bootstrap, within-run",
+        }
+    ],
+    "flops": None,
+    "work": None,
+    "quality": {"checks": [{"name": "loss_finite", "ok": True, "detail": "200 of 200 steps"}]},
+    "telemetry": None,
+    "ranks": [],
+    "status": {"state": "ok", "phase": "done", "reason": None, "exit_code": 0},
+}
+
+
+@pytest.fixture
+def make_record() -> Callable[..., bytes]:
+    """Builds a valid record's bytes with some fields replaced."""
+
+    def make(**changes: Any) -> bytes:
+        return json.dumps({**RECORD, **changes}).encode()
+
+    return make
+
+
+@pytest.fixture
+def manifests(tmp_path: Path) -> Path:
+    """A copy of the manifests in a folder of the same name."""
+    return Path(shutil.copytree(MANIFESTS, tmp_path / "manifests"))
+
+
+@pytest.fixture
+def edit() -> Callable[[Path, str, str], None]:
+    """Replaces a piece of a file that must be in it, the first time it occurs."""
+
+    def replace(path: Path, old: str, new: str) -> None:
+        text = path.read_text(encoding="utf-8")
+        assert old in text
+        path.write_text(text.replace(old, new, 1), encoding="utf-8")
+
+    return replace

@@ -1,0 +1,117 @@
+"""The manifests load, their names are looked up, and they compile to one form for the image side."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flagbench.catalog.compile import compile_case, compiled_files, stale_files, write_compiled
+from flagbench.catalog.load import load_catalog
+from flagbench.catalog.lookup import UnknownNameError, catalog_get, get_stack, image_names, resolve_image
+from flagbench.errors import FlagbenchError
+from flagbench.schema import validator
+
+Edit = Callable[[Path, str, str], None]
+
+
+def test_shipped_manifests_load() -> None:
+    catalog = load_catalog()
+    case = catalog.cases["distilbert"]
+    p_core = case.metric("p_core")
+    assert p_core is not None
+    assert p_core.depends_on[:4] == ("device_model", "devices", "nodes", "division")
+    assert p_core.held_by == "p_core_host"
+    assert case.software_conditions == ("torch", "cuda", "driver")
+    claim = catalog.claims["distilbert/a100-1x8-fp32"]
+    mem_peak = claim.metric("mem_peak")
+    assert mem_peak is not None
+    assert (mem_peak.value, mem_peak.of) == (13.9, 40.0)
+    assert claim.run.nodes * claim.run.gpus == claim.conditions["devices"]
+    assert catalog.stacks["a100-cuda11.6"].accelerators[0].peaks["tf32"].flops == 156e12
+
+
+def test_loading_costs_well_under_150_ms_of_cpu() -> None:
+    validator("case")  # the import of jsonschema is paid once per process, not per load
+    costs = []
+    for _ in range(3):
+        start = time.process_time()
+        load_catalog()
+        costs.append(time.process_time() - start)
+    assert min(costs) < 0.1
+
+
+def test_root_from_the_environment(manifests: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLAGBENCH_MANIFESTS", str(manifests))
+    assert load_catalog().root == manifests.resolve()
+    monkeypatch.setenv("FLAGBENCH_MANIFESTS", str(manifests / "nowhere"))
+    with pytest.raises(FlagbenchError, match="FLAGBENCH_MANIFESTS names") as caught:
+        load_catalog()
+    assert "unset FLAGBENCH_MANIFESTS" in caught.value.remedy
+
+
+def test_unknown_names_are_answered_with_the_nearest() -> None:
+    catalog = load_catalog()
+    with pytest.raises(UnknownNameError, match="there is no case 'distilbrt'") as caught:
+        catalog_get(catalog.cases, "distilbrt", kind="case")
+    assert caught.value.remedy.startswith("did you mean distilbert?")
+    with pytest.raises(UnknownNameError) as caught:
+        catalog_get(catalog.claims, "distilbert/a100-1x8", kind="claim")
+    assert "distilbert/a100-1x8-fp32" in caught.value.remedy
+
+
+def test_images_resolve_by_name_and_alias() -> None:
+    catalog = load_catalog()
+    case, stack = resolve_image("distilbert:a100", catalog)
+    assert (case.name, stack.name) == ("distilbert", "a100-cuda11.6")
+    assert resolve_image("flagbench/distilbert:cpu", catalog)[1].name == "cpu"
+    assert get_stack("a100", catalog) is stack
+    assert {"distilbert:cpu", "distilbert:a100", "distilbert:a100-cuda11.8"} <= set(image_names(catalog))
+
+
+@pytest.mark.parametrize(
+    ("image", "message", "remedy"),
+    [
+        ("distilbert", "does not name an image", "write case:stack"),
+        ("distilbert:", "does not name an image", "write case:stack"),
+        ("distilbrt:cpu", "no case 'distilbrt'", "did you mean distilbert?"),
+        ("distilbert:a10", "no stack 'a10'", "a100"),
+    ],
+)
+def test_images_that_do_not_resolve(image: str, message: str, remedy: str) -> None:
+    with pytest.raises(UnknownNameError, match=message) as caught:
+        resolve_image(image, load_catalog())
+    assert remedy in caught.value.remedy
+
+
+def test_image_of_a_stack_that_does_not_run_the_case(manifests: Path, edit: Edit) -> None:
+    edit(manifests / "stacks" / "cpu.yaml", "runs: [distilbert]", "runs: []")
+    with pytest.raises(UnknownNameError, match="'cpu' does not run the case") as caught:
+        resolve_image("distilbert:cpu", load_catalog(manifests))
+    assert caught.value.remedy == "stacks that run it: a100-cuda11.6, a100-cuda11.8"
+
+
+def test_compiled_case_is_the_whole_manifest_in_one_canonical_form() -> None:
+    case = load_catalog().cases["distilbert"]
+    text = compile_case(case)
+    assert json.loads(text) == case.raw
+    assert text == json.dumps(json.loads(text), sort_keys=True, indent=1, ensure_ascii=False) + "\n"
+
+
+def test_compiled_files_of_this_checkout_are_up_to_date() -> None:
+    package = Path(__file__).parents[3] / "entrypoints" / "flagbench_cases"
+    assert stale_files(load_catalog(), package) == []
+
+
+def test_stale_compiled_files_are_found_and_mended(tmp_path: Path) -> None:
+    catalog = load_catalog()
+    assert write_compiled(catalog, tmp_path) == sorted(compiled_files(catalog))
+    (tmp_path / "stacks" / "gone.json").write_text("{}")
+    (tmp_path / "distilbert" / "case.json").write_text("{}")
+    assert stale_files(catalog, tmp_path) == ["distilbert/case.json", "stacks/gone.json"]
+    write_compiled(catalog, tmp_path)
+    assert stale_files(catalog, tmp_path) == []
+    assert not (tmp_path / "stacks" / "gone.json").exists()

@@ -1,0 +1,110 @@
+"""`flagbench list` shows what there is, to a person and to a script."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flagbench.cli import complete, edge
+from flagbench.errors import ExitCode
+
+BUILDER = Path(__file__).parents[3] / "builder"
+
+
+def builder_environment(**more: str) -> dict[str, str]:
+    """This environment with the host package importable, as a fresh process needs it."""
+    path = os.pathsep.join([str(BUILDER), os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "PYTHONPATH": path, **more}
+
+
+def test_all_three_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    assert edge.run(["list"]) == 0
+    text = capsys.readouterr().out
+    assert [line for line in text.splitlines() if line in ("cases", "stacks", "claims")] == [
+        "cases",
+        "stacks",
+        "claims",
+    ]
+    assert "\x1b" not in text
+
+
+def test_columns_are_aligned_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert edge.run(["list", "claims"]) == 0
+    header, *rows = capsys.readouterr().out.splitlines()
+    column = header.index("PUBLISHED")
+    assert rows[0].startswith("distilbert/a100-1x8-fp32 ")
+    assert [row[column:] for row in rows][:2] == ["p_core 1942.6 samples/s", "p_core 2181.0 samples/s"]
+
+
+def test_json_has_the_kinds_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert edge.run(["list", "--json"]) == 0
+    everything = json.loads(capsys.readouterr().out)
+    assert list(everything) == ["cases", "stacks", "claims"]
+    assert everything["claims"][0]["metrics"][3] == {
+        "name": "p_core",
+        "value": 1942.6,
+        "unit": "samples/s",
+        "scope": "job",
+        "of": None,
+    }
+    assert edge.run(["list", "stacks", "--json"]) == 0
+    only = json.loads(capsys.readouterr().out)
+    assert only == {"stacks": everything["stacks"]}
+
+
+def test_a_broken_manifest_is_told_and_exits_2(
+    manifests: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (manifests / "stacks" / "cpu.yaml").write_text("schema: stack/v1\n")
+    monkeypatch.setenv("FLAGBENCH_MANIFESTS", str(manifests))
+    assert edge.run(["list"]) == ExitCode.USAGE
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "manifests/stacks/cpu.yaml:1: name: missing" in output.err
+    assert complete.images("") == []
+
+
+def test_a_terminal_gets_a_drawn_table_without_colour_if_asked() -> None:
+    parent, child = pty.openpty()
+    command = [sys.executable, "-m", "flagbench", "list", "cases"]
+    terminal = {"TERM": "xterm-256color", "COLUMNS": "100", "NO_COLOR": "1"}
+    process = subprocess.Popen(command, stdout=child, stdin=child, env=builder_environment(**terminal))
+    os.close(child)
+    shown = b""
+    with contextlib.suppress(OSError):  # Linux ends a pty with EIO
+        while chunk := os.read(parent, 65536):
+            shown += chunk
+    os.close(parent)
+    assert process.wait() == 0
+    text = shown.decode()
+    assert "│ distilbert │" in text
+    assert not re.search(r"\x1b\[[0-9;]*3[0-9]", text)
+
+
+def test_completion_knows_images_and_claims() -> None:
+    assert "distilbert:cpu" in complete.images("distilbert:c")
+    assert complete.images("x") == []
+    assert "distilbert/a100-2x8-fp32-bs96" in complete.claims("distilbert/a100-2")
+
+
+def test_compiled_manifests_are_checked(
+    manifests: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FLAGBENCH_MANIFESTS", str(manifests))
+    assert edge.run(["manifests", "compile"]) == ExitCode.USAGE
+    assert "is not in a checkout" in capsys.readouterr().err
+    package = manifests.parent / "entrypoints" / "flagbench_cases"
+    package.mkdir(parents=True)
+    assert edge.run(["manifests", "compile", "--check"]) == ExitCode.USAGE
+    assert "stale: distilbert/case.json, stacks/" in capsys.readouterr().err
+    assert edge.run(["manifests", "compile", "--json"]) == 0
+    assert "distilbert/case.json" in json.loads(capsys.readouterr().out)["changed"]
+    assert edge.run(["manifests", "compile", "--check"]) == 0

@@ -1,0 +1,118 @@
+"""`flagbench results` lists the records of a store and shows one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flagbench.cli import complete, edge
+from flagbench.errors import ExitCode
+from flagbench.stores import FileStore
+
+MakeRecord = Callable[..., bytes]
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileStore:
+    """The store the commands find in the environment."""
+    monkeypatch.setenv("FLAGBENCH_STORE", str(tmp_path / "store"))
+    return FileStore(tmp_path / "store")
+
+
+@pytest.fixture
+def filled(store: FileStore, make_record: MakeRecord) -> FileStore:
+    """Two good records, the newer one failed."""
+    store.put(make_record(record_id="the-older-one"))
+    status = {"state": "failed", "phase": "train", "reason": "a rank died", "remedy": "look", "exit_code": 4}
+    store.put(
+        make_record(
+            record_id="the-newer-one",
+            created_at="2026-01-02T00:00:00Z",
+            stack="a100-cuda11.6",
+            status=status,
+            metrics=[],
+        )
+    )
+    return store
+
+
+def test_ls_is_newest_first(filled: FileStore, capsys: pytest.CaptureFixture[str]) -> None:
+    assert edge.run(["results", "ls"]) == 0
+    header, newer, older = capsys.readouterr().out.splitlines()
+    assert header.split() == ["RECORD", "CREATED", "IMAGE", "PRESET", "STATE", "GATE"]
+    assert newer.split() == [
+        "the-newer-one", "2026-01-02T00:00:00Z", "distilbert:a100-cuda11.6", "tiny", "failed", "-",
+    ]  # fmt: skip
+    assert older.split()[-3:] == ["ok", "p_core", "321.5"]
+
+
+def test_ls_filters_by_alias_and_limits(filled: FileStore, capsys: pytest.CaptureFixture[str]) -> None:
+    assert edge.run(["results", "ls", "--stack", "a100", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["store"] == filled.url
+    assert [entry["record_id"] for entry in shown["records"]] == ["the-newer-one"]
+    assert edge.run(["results", "ls", "--limit", "1", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["records"]) == 1
+    assert edge.run(["results", "ls", "--case", "distilbrt"]) == ExitCode.USAGE
+    assert "did you mean distilbert?" in capsys.readouterr().err
+
+
+def test_ls_shows_a_damaged_record_as_damaged(filled: FileStore, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(next(filled.list()).location)
+    path.write_bytes(path.read_bytes().replace(b"a rank died", b"all is well"))
+    assert edge.run(["results", "ls", "--json"]) == 0
+    newer, older = json.loads(capsys.readouterr().out)["records"]
+    assert newer["state"] is None
+    assert "does not match its checksum" in newer["error"]
+    assert older["metrics"] == {"p_core": 321.5}
+    assert edge.run(["results", "show", "last"]) == ExitCode.DATA
+
+
+def test_show_last_says_how_it_ended(filled: FileStore, capsys: pytest.CaptureFixture[str]) -> None:
+    assert edge.run(["results", "show"]) == 0
+    text = capsys.readouterr().out
+    assert "status   failed (exit code 4, in phase train)\nreason   a rank died\nfix      look\n" in text
+
+
+def test_show_has_intervals_conditions_and_checks(filled: FileStore, capsys: pytest.CaptureFixture[str]) -> None:
+    assert edge.run(["results", "show", "the-older-one"]) == 0
+    text = capsys.readouterr().out
+    assert "318 to 325 (block bootstrap, within-run)" in text
+    rows = [line.split() for line in text.splitlines()]
+    assert ["driver", "unknown"] in rows
+    assert ["recompute", "false"] in rows
+    assert ["loss_finite", "ok", "200", "of", "200", "steps"] in rows
+
+
+def test_show_json_is_the_stored_record(
+    filled: FileStore, make_record: MakeRecord, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert edge.run(["results", "show", "the-older-one", "--json"]) == 0
+    assert capsys.readouterr().out.encode() == make_record(record_id="the-older-one") + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("record", "code"), [("no-such-record", ExitCode.DATA), ("../../../etc/passwd", ExitCode.USAGE)]
+)
+def test_show_of_what_is_not_there(
+    filled: FileStore, capsys: pytest.CaptureFixture[str], record: str, code: ExitCode
+) -> None:
+    assert edge.run(["results", "show", record]) == code
+    assert "`flagbench results ls`" in capsys.readouterr().err
+
+
+def test_an_empty_store(store: FileStore, capsys: pytest.CaptureFixture[str]) -> None:
+    assert edge.run(["results", "ls"]) == 0
+    assert capsys.readouterr().out == f"no records in {store.url}\n"
+    assert edge.run(["results", "ls", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"store": store.url, "records": []}
+    assert edge.run(["results", "show", "last"]) == ExitCode.DATA
+    assert "flagbench run" in capsys.readouterr().err
+
+
+def test_completion_knows_records(filled: FileStore) -> None:
+    assert complete.records("") == ["last", "the-newer-one", "the-older-one"]
+    assert complete.records("the-o") == ["the-older-one"]

@@ -1,0 +1,105 @@
+"""Doctor finds what is there and what is missing, with a remedy for each."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from flagbench import doctor
+from flagbench.cli import edge
+from flagbench.doctor import GIB, Level
+from flagbench.errors import ExitCode
+
+DRIVER = """NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024
+GCC version:  gcc version 11.4.0 (Ubuntu 11.4.0-1ubuntu1~22.04)
+"""
+OPEN_DRIVER = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.10  Release Build\n"
+
+
+def test_doctor_passes_with_warnings_and_fails_with_a_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert edge.run(["doctor", "--store", str(tmp_path / "store"), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["ok"] is True
+    assert {finding["level"] for finding in answer["findings"]} <= {"ok", "warn"}
+    names = [finding["name"] for finding in answer["findings"]]
+    assert names[:4] == ["python", "flagbench", "manifests", "store"]
+    assert names[-2:] == ["accelerator", "docker"]
+    assert not (tmp_path / "store").exists()
+
+    (tmp_path / "file").write_text("")
+    assert edge.run(["doctor", "--store", str(tmp_path / "file")]) == ExitCode.USAGE
+    assert "fix: store: part of the path is a file" in capsys.readouterr().out
+
+
+def test_whatever_is_not_ok_has_a_remedy(tmp_path: Path) -> None:
+    findings = doctor.examine(str(tmp_path))
+    assert all(finding.remedy for finding in findings if finding.level is not Level.OK)
+
+
+def test_broken_manifests_fail_in_one_line(manifests: Path) -> None:
+    (manifests / "stacks" / "cpu.yaml").write_text("schema: stack/v1\n")
+    finding = doctor.manifests(manifests)
+    assert finding.level is Level.FAIL
+    assert "problems: manifests/stacks/cpu.yaml:1: " in finding.detail
+    assert "\n" not in finding.detail
+
+
+def test_a_missing_package_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(doctor._NATIVE, "no_such_module", "no-such-distribution")
+    finding = {found.name: found for found in doctor.native_packages()}["no_such_module"]
+    assert (finding.level, finding.detail) == (Level.WARN, "not installed")
+    assert "flagbench[cases]" in str(finding.remedy)
+
+
+def test_torch_is_looked_up_without_being_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    list(doctor.native_packages())
+    assert "torch" not in sys.modules
+
+
+@pytest.mark.parametrize(("text", "version"), [(DRIVER, "550.54.15"), (OPEN_DRIVER, "570.86.10")])
+def test_the_driver_s_version(tmp_path: Path, text: str, version: str) -> None:
+    (tmp_path / "version").write_text(text)
+    finding = doctor.accelerator(tmp_path / "version")
+    assert (finding.level, finding.detail) == (Level.OK, f"NVIDIA driver {version}")
+
+
+def test_no_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert doctor.accelerator(tmp_path / "none").level is Level.WARN
+    (tmp_path / "nvidia-smi").touch(mode=0o755)
+    assert doctor.accelerator(tmp_path / "none").detail.startswith("nvidia-smi found")
+
+
+def test_memory_and_its_limit(tmp_path: Path) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text(f"MemTotal: {8 * GIB // 1024} kB\nMemFree: 1 kB\nMemAvailable: {6 * GIB // 1024} kB\n")
+    assert doctor.memory(meminfo, tmp_path).detail == "6.0 of 8.0 GiB available"
+    (tmp_path / "memory.max").write_text("max\n")
+    assert doctor.memory(meminfo, tmp_path).detail == "6.0 of 8.0 GiB available"
+    (tmp_path / "memory.max").write_text(f"{2 * GIB}\n")
+    assert doctor.memory(meminfo, tmp_path).detail.endswith("; limited to 2.0 GiB")
+    assert doctor.memory(tmp_path / "none").level is Level.WARN
+
+
+def test_little_disk_is_a_warning(tmp_path: Path) -> None:
+    assert doctor.disk(tmp_path, least=0).level is Level.OK
+    assert doctor.disk(tmp_path, least=2**80).level is Level.WARN
+
+
+def test_the_engine_s_socket(tmp_path: Path) -> None:
+    path = tmp_path / "docker.sock"
+    missing = doctor.docker({}, path)
+    assert missing.level is Level.WARN
+    assert "--via native" in str(missing.remedy)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        assert doctor.docker({}, path).level is Level.OK
+        assert doctor.docker({"DOCKER_HOST": f"unix://{path}"}).detail == f"socket {path}"
+    assert doctor.docker({"DOCKER_HOST": "tcp://engine:2375"}).detail.endswith("(not contacted)")

@@ -1,0 +1,183 @@
+"""Every fault in a manifest is named with its file, line, field and what is allowed; all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flagbench.catalog.load import load_catalog
+from flagbench.catalog.problems import ManifestError
+from flagbench.errors import ExitCode
+
+Edit = Callable[[Path, str, str], None]
+CASE, CLAIMS, STACK = "cases/distilbert.yaml", "claims/distilbert.yaml", "stacks/cpu.yaml"
+
+
+def problems(root: Path) -> list[str]:
+    with pytest.raises(ManifestError) as caught:
+        load_catalog(root)
+    assert caught.value.code is ExitCode.USAGE
+    return [str(problem) for problem in caught.value.problems]
+
+
+def line_of(root: Path, name: str, text: str) -> int:
+    """The first line of a manifest that contains `text`."""
+    lines = (root / name).read_text(encoding="utf-8").splitlines()
+    return next(number for number, line in enumerate(lines, 1) if text in line)
+
+
+def test_enum_error_names_file_line_field_and_what_is_allowed(manifests: Path, edit: Edit) -> None:
+    edit(
+        manifests / CLAIMS,
+        "{name: p_train, value: 1861.9, unit: samples/s",
+        "{name: p_train, value: 1861.9, unit: sample/s",
+    )
+    line = line_of(manifests, CLAIMS, "sample/s,")
+    assert problems(manifests) == [
+        f"manifests/claims/distilbert.yaml:{line}: claims[0].metrics[2].unit: 'sample/s' is not allowed; "
+        "allowed: samples/s, tokens/s, s, fraction, GiB, nats"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "expected"),
+    [
+        (CASE, "task: text", "task: 7 # text", "task: expected string, got integer 7"),
+        (CASE, "title: Dist", "titel: Dist", "titel: unknown field; did you mean 'title'?"),
+        (CASE, "title: Dist", "titel: Dist", "title: missing"),
+        (CASE, "schema: case/v1", "schema: case/v2", "schema: 'case/v2' is not allowed; allowed: case/v1"),
+        (STACK, 'python: "3.11"', "python: 3.11", "python: expected string, got number 3.11"),
+        (STACK, 'python: "3.11"', "python: '2.7'", "python: '2.7' does not match the pattern ^3\\.\\d+$"),
+        (CLAIMS, "nodes: 1\n", "nodes: 0\n", "claims[0].run.nodes: 0 must be at least 1"),
+        (CASE, "divisions: [faithful]", "divisions: []", "divisions: is empty; needs at least 1"),
+        (CASE, "{name: p_core,", "{name: p_core, naem: x,", "metrics[0].naem: unknown field; did you mean 'name'?"),
+    ],
+)
+def test_schema_errors_in_plain_words(
+    manifests: Path, edit: Edit, name: str, old: str, new: str, expected: str
+) -> None:
+    edit(manifests / name, old, new)
+    assert any(problem.endswith(f": {expected}") for problem in problems(manifests))
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "expected"),
+    [
+        (CASE, "name: distilbert\n", "name: bert\n", "name: 'bert' must equal the file's name, 'distilbert'"),
+        (CASE, "gate: p_core", "gate: p_cor", "gate: 'p_cor' is no metric of this case; did you mean 'p_core'?"),
+        (CASE, "default_precision: tf32", "default_precision: fp16", "default_precision: 'fp16' is no precision"),
+        (CASE, "[hardware, work], held", "[hardwar, work], held", "'hardwar' is no condition group; did you mean"),
+        (CASE, "held_by: p_core_host", "held_by: p_host", "metrics[0].held_by: 'p_host' is no metric"),
+        (CASE, "path: train.batch_size,", "path: train.batch,", "presets.reference has no 'train.batch'"),
+        (
+            CASE,
+            "path: model.dropout, type: number",
+            "path: model.dropout, type: integer",
+            "expected integer, got number 0.1",
+        ),
+        (
+            CASE,
+            "      name: distilbert-tiny",
+            "      nam: distilbert-tiny",
+            "presets.tiny.model.nam: 'nam' is no key",
+        ),
+        (CASE, "data: [data, weights]", "data: [data, seed]", "'seed' already stands in the group 'optimisation'"),
+        (STACK, "aliases: [cpu]", "aliases: [a100]", "aliases[0]: 'a100' already means the stack 'a100-cuda11.6'"),
+        (
+            STACK,
+            "runs: [distilbert]",
+            "runs: [distilbrt]",
+            "runs[0]: 'distilbrt' is no case; did you mean 'distilbert'?",
+        ),
+        (CLAIMS, "id: distilbert/a100-1x8-fp32\n", "id: bert/a100\n", "'bert/a100' must start with 'distilbert/'"),
+        (
+            CLAIMS,
+            "a100-1x8-fp32-bs96",
+            "a100-1x8-fp32",
+            "claims[1].id: 'distilbert/a100-1x8-fp32' is already the id of",
+        ),
+        (
+            CLAIMS,
+            "stack: a100-cuda11.6",
+            "stack: a100-cuda11.7",
+            "claims[0].stack: 'a100-cuda11.7' is no stack; did you mean",
+        ),
+        (CLAIMS, "      seed: 0\n", "", "claims[0].conditions: missing: seed (write 'not published'"),
+        (
+            CLAIMS,
+            "      seed: 0\n",
+            "      seed: 0\n      sed: 0\n",
+            "conditions.sed: 'sed' is no condition of distilbert",
+        ),
+        (CLAIMS, "set: {}", "set: {batch: 3}", "claims[0].run.set.batch: 'batch' is no settable of distilbert"),
+        (CLAIMS, "set: {}", "set: {batch_size: 0}", "claims[0].run.set.batch_size: 0 must be at least 1"),
+        (CLAIMS, "set: {}", "set: {target_acc: 1.5}", "claims[0].run.set.target_acc: 1.5 must be at most 1"),
+        (
+            CLAIMS,
+            "precision: tf32\n      set",
+            "precision: fp16\n      set",
+            "'fp16' is not allowed; distilbert has tf32",
+        ),
+        (
+            CLAIMS,
+            "{name: e2e_time, value: 361, unit: s,",
+            "{name: e2e_time, value: 361, unit: nats,",
+            "allowed: s, as distilbert",
+        ),
+        (
+            CLAIMS,
+            "{name: acc,",
+            "{name: accuracy,",
+            "claims[0].metrics[4].name: 'accuracy' is no metric of distilbert",
+        ),
+        (CLAIMS, "{name: p_whole, value: 1764.0", "{name: p_train, value: 1764.0", "there are two metrics 'p_train'"),
+    ],
+)
+def test_cross_checks(manifests: Path, edit: Edit, name: str, old: str, new: str, expected: str) -> None:
+    edit(manifests / name, old, new)
+    assert any(expected in problem for problem in problems(manifests))
+
+
+def test_one_fault_of_a_case_is_not_repeated_for_its_claims(manifests: Path, edit: Edit) -> None:
+    edit(manifests / CASE, "unit: samples\n", "unit: sample\n")
+    assert len(problems(manifests)) == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("vendor: cpu", "vendor: cpu\nvendor: nvidia", "stacks/cpu.yaml:5: vendor: given twice, first in line 4"),
+        ("vendor: cpu", "vendor: [cpu", "not valid YAML:"),
+        ("vendor: cpu", "vendor: 2024-01-01", "stacks/cpu.yaml:4: vendor: '2024-01-01' reads as a date"),
+        ("vendor: cpu", "vendor: .inf", "vendor: '.inf' is not a finite number"),
+        ("vendor: cpu", "vendor: cpu\n3: x", "the key 3 is not a string"),
+        ("expects: {torch", "<<: {a: b}\nexpects: {torch", "merge keys (<<) are not supported"),
+        ("expects: {torch", "expects: &a {b: *a, torch", "expects.b: an alias stands inside what it names"),
+        ("vendor: cpu", "vendor: !python/name:os.system x", "cannot be read: could not determine a constructor"),
+    ],
+)
+def test_yaml_is_read_strictly(manifests: Path, edit: Edit, old: str, new: str, expected: str) -> None:
+    edit(manifests / STACK, old, new)
+    assert any(expected in problem for problem in problems(manifests))
+
+
+def test_files_that_are_no_text_or_empty(manifests: Path) -> None:
+    (manifests / STACK).write_bytes(b"\xff\xfe")
+    (manifests / "stacks" / "empty.yaml").write_text("# nothing\n")
+    found = problems(manifests)
+    assert any("stacks/cpu.yaml:1: cannot be read" in problem for problem in found)
+    assert any("stacks/empty.yaml:1: the file is empty" in problem for problem in found)
+
+
+def test_all_problems_of_a_load_are_reported_the_first_twenty_shown(manifests: Path, edit: Edit) -> None:
+    edit(manifests / STACK, "vendor: cpu", "vendor: acme")
+    text = (manifests / CLAIMS).read_text(encoding="utf-8")
+    (manifests / CLAIMS).write_text(text.replace("unit: samples/s", "unit: tokens/s").replace("seed: 0", "sed: 0"))
+    with pytest.raises(ManifestError) as caught:
+        load_catalog(manifests)
+    count = len(caught.value.problems)
+    assert count == 12 + 8 + 1
+    assert caught.value.message.startswith(f"the manifests have {count} problems:")
+    assert caught.value.message.endswith("... and 1 more")

@@ -1,0 +1,106 @@
+"""A record is read strictly, its version first, and unknown fields do not matter."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flagbench.errors import ExitCode
+from flagbench.record.read import RecordError, read_record
+
+MakeRecord = Callable[..., bytes]
+
+
+def refused(content: bytes) -> RecordError:
+    with pytest.raises(RecordError) as caught:
+        read_record(content)
+    assert caught.value.code is ExitCode.DATA
+    return caught.value
+
+
+def test_a_record_becomes_typed_data(make_record: MakeRecord, tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    path.write_bytes(make_record())
+    record = read_record(path)
+    p_core = record.metric("p_core")
+    assert p_core is not None
+    assert (p_core.value, p_core.ci95, p_core.n) == (321.5, (318.0, 325.0), 50)
+    assert record.status.state == "ok"
+    assert record.checks[0].name == "loss_finite"
+    assert record.conditions["driver"] is None
+
+
+def test_unknown_fields_are_ignored_and_kept(make_record: MakeRecord) -> None:
+    status = {"state": "ok", "phase": "done", "reason": None, "exit_code": 0, "mood": "good"}
+    record = read_record(make_record(weather="fine", status=status))
+    assert record.raw["weather"] == "fine"
+
+
+def test_a_failed_record_without_quality_is_a_record(make_record: MakeRecord) -> None:
+    status = {"state": "failed", "phase": "data", "reason": "no data", "remedy": "add some", "exit_code": 3}
+    record = read_record(make_record(quality=None, metrics=[], status=status))
+    assert (record.checks, record.metrics, record.status.remedy) == ((), (), "add some")
+
+
+def test_another_version_is_named_before_anything_else() -> None:
+    error = refused(b'{"schema": "record/v2", "all": "new"}')
+    assert error.message == "this record is record/v2; this flagbench reads record/v1"
+    assert error.remedy == "upgrade flagbench"
+
+
+@pytest.mark.parametrize("content", [b"[]", b"{}", b'{"schema": 1}', b'{"schema": "case/v1"}', b"null"])
+def test_json_that_is_no_record(content: bytes) -> None:
+    assert "no flagbench record" in refused(content).message
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"step 1\n{}",
+        b'{"a": NaN}',
+        b'{"a": -Infinity}',
+        b'{"a": 1e999}',
+        b'{"a": 1, "a": 2}',
+        b"\xff",
+        b"[" * 100_000,
+        b'{"a": ' + b"9" * 5000 + b"}",
+    ],
+)
+def test_what_is_not_strict_json(content: bytes) -> None:
+    assert "is not valid JSON" in refused(content).message
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"division": "quick"}, "division: 'quick' is not allowed; allowed: faithful, tuned"),
+        ({"record_id": "../../etc/passwd"}, "record_id: '../../etc/passwd' does not match the pattern"),
+        ({"case": "distilbert\n"}, "case: 'distilbert\\n' does not match the pattern"),
+        ({"created_at": "2026-02-31T00:00:00Z"}, "created_at: '2026-02-31T00:00:00Z' is no date"),
+        ({"created_at": "yesterday"}, "created_at: 'yesterday' does not match the pattern"),
+        ({"flops": {"formula": "f", "useful": 1}}, "flops.executed: missing"),
+        ({"conditions": {"devices": [1]}}, "conditions.devices: expected string or number"),
+        ({"metrics": [{"name": "p_core", "value": None, "unit": "s", "scope": "job"}]}, "got null"),
+    ],
+)
+def test_schema_faults_in_plain_words(make_record: MakeRecord, changes: dict[str, Any], expected: str) -> None:
+    assert expected in refused(make_record(**changes)).message
+
+
+def test_a_missing_field_is_named(make_record: MakeRecord) -> None:
+    raw = json.loads(make_record())
+    del raw["status"]
+    del raw["created_at"]
+    message = refused(json.dumps(raw).encode()).message
+    assert "status: missing" in message
+    assert "created_at: missing" in message
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="cannot be read: No such file"):
+        read_record(tmp_path / "none.json")

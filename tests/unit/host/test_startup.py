@@ -1,0 +1,107 @@
+"""The command line starts fast, and no command loads what it does not need."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+BUILDER = Path(__file__).parents[3] / "builder"
+REPEATS = 7
+# Never needed to list, verify or compare.
+HEAVY = {"torch", "docker", "boto3", "botocore", "requests", "jinja2", "numpy"}
+
+# What an installer writes as the `flagbench` script. (`python -m` adds the cost of runpy, which is Python's.)
+SCRIPT = "import sys\nfrom flagbench.__main__ import main\nsys.exit(main())"
+# Runs a command as `flagbench` does, then prints which top-level modules it has loaded on stderr.
+LOADED = """
+import json, sys
+sys.argv[0] = "flagbench"
+from flagbench.__main__ import main
+code = main()
+print("loaded " + json.dumps(sorted({name.partition(".")[0] for name in sys.modules})), file=sys.stderr)
+sys.exit(code)
+"""
+
+
+def environment(**more: str) -> dict[str, str]:
+    """This environment with the host package importable, as a fresh process needs it."""
+    path = os.pathsep.join([str(BUILDER), os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "PYTHONPATH": path, **more}
+
+
+def loaded(arguments: list[str], **more: str) -> set[str]:
+    """The top-level modules that a command loads."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED, *arguments],
+        env=environment(**more),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    line = next(line for line in done.stderr.splitlines() if line.startswith("loaded "))
+    return set(json.loads(line.removeprefix("loaded ")))
+
+
+def cpu_seconds(*arguments: str) -> float:
+    """The least CPU time, user and system, of a few runs of this Python: the least is the least disturbed."""
+    costs = []
+    for _ in range(REPEATS):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, *arguments], env=environment(), check=True, stdout=subprocess.DEVNULL)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        costs.append(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
+    return min(costs)
+
+
+@pytest.mark.alone
+def test_version_costs_at_most_twice_an_empty_program() -> None:
+    assert cpu_seconds("-c", SCRIPT, "--version") <= 2 * cpu_seconds("-c", "pass")
+
+
+@pytest.mark.alone
+def test_help_costs_at_most_a_third_of_importing_the_clients_eagerly() -> None:
+    for client in ("docker", "boto3", "jinja2"):
+        pytest.importorskip(client)
+    assert cpu_seconds("-c", SCRIPT, "--help") <= 0.35 * cpu_seconds(
+        "-c", f"import docker, boto3, jinja2\n{SCRIPT}", "--help"
+    )
+
+
+def test_help_loads_neither_jsonschema_nor_yaml_nor_rich() -> None:
+    modules = loaded(["--help"])
+    assert "typer" in modules
+    assert not modules & (HEAVY | {"jsonschema", "yaml", "rich", "platformdirs", "referencing"})
+
+
+def test_version_loads_nothing() -> None:
+    assert not loaded(["--version"]) & (HEAVY | {"typer", "click", "jsonschema", "yaml", "rich", "pathlib"})
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["list"],
+        ["list", "--json"],
+        ["results", "ls"],
+        ["doctor"],
+        ["verify", "{record}", "--claim", "distilbert/a100-1x8-fp32"],
+        ["compare", "{record}", "{record}"],
+    ],
+)
+def test_no_command_that_reads_loads_an_engine_or_a_framework(
+    arguments: list[str], tmp_path: Path, make_record: Callable[..., bytes]
+) -> None:
+    path = tmp_path / "record.json"
+    path.write_bytes(make_record())
+    filled_in = [argument.format(record=path) for argument in arguments]
+    modules = loaded(filled_in, FLAGBENCH_STORE=str(tmp_path / "store"))
+    assert "jsonschema" in modules
+    assert not modules & HEAVY
+    assert "rich" not in modules
