@@ -123,8 +123,8 @@ def command(
     )
     launchers = {Via.NATIVE: NativeLauncher}
     result = launchers[via]().launch(request)
-    if result is None:
-        raise typer.Exit(0)
+    if not result.record.strip():
+        raise typer.Exit(result.exit_code)
     stored = _keep(result, keeper)
     if as_json:
         typer.echo(result.record.decode().rstrip("\n"))

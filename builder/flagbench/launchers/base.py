@@ -63,14 +63,15 @@ class LaunchResult:
     """What came of a launch: the record as the image printed it, and the code it ended with."""
 
     record: bytes
+    """Empty on a node that does not speak (node rank above 0)."""
     exit_code: int
 
 
 class Launcher(Protocol):
     """A way to run an image, or its entrypoint."""
 
-    def launch(self, request: RunRequest) -> LaunchResult | None:
-        """Run to the end. None where this node is not the one that speaks (node rank above 0).
+    def launch(self, request: RunRequest) -> LaunchResult:
+        """Run to the end.
 
         Raises FlagbenchError where nothing could be started.
         """

@@ -22,7 +22,7 @@ FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class NativeLauncher:
     """The launcher of `--via native`."""
 
-    def launch(self, request: RunRequest) -> LaunchResult | None:
+    def launch(self, request: RunRequest) -> LaunchResult:
         """Run `python -m flagbench_cases`; its progress goes to this process's stderr."""
         missing = [name for name in NEEDED if find_spec(name) is None]
         if missing:
@@ -35,10 +35,9 @@ class NativeLauncher:
         with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as child, _forwarding(child):
             printed, _ = child.communicate()
         code = child.returncode
-        if printed.strip():
+        # Node 0 speaks for the job; of another node only the code is told.
+        if printed.strip() or (request.node_rank and code >= 0):
             return LaunchResult(printed, code)
-        if request.node_rank and code >= 0:
-            return None
         reason = f"the run ended with {_ending(code)} before it could print a record"
         remedy = "see its messages above; the kernel log names processes killed for memory"
         return LaunchResult(

@@ -1,0 +1,137 @@
+"""`flagbench run` for real: a case is trained, its record kept, and the published row shown beside it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from flagbench_cases.spool import SpoolReader
+from running import alive, wait_until
+
+pytestmark = [pytest.mark.image, pytest.mark.alone]
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+COMMAND = [sys.executable, "-m", "flagbench"]
+SHORT = ["run", "distilbert:cpu", "--preset", "tiny", "--data", "synthetic", "--steps", "20"]
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """Both packages importable, and a store and a spool of this test's own."""
+    path = os.pathsep.join(os.path.join(ROOT, name) for name in ("builder", "entrypoints"))
+    (tmp_path / "spool").mkdir()
+    store = "file://%s" % (tmp_path / "store")
+    env = dict(os.environ, PYTHONPATH=path, FLAGBENCH_STORE=store, TMPDIR=str(tmp_path / "spool"), NO_COLOR="1")
+    env.pop("OMP_NUM_THREADS", None)
+    return env
+
+
+def flagbench(environment, *arguments):
+    return subprocess.run([*COMMAND, *arguments], env=environment, capture_output=True, text=True, check=False)
+
+
+def stored(environment):
+    """The newest record of the store, read through the tool."""
+    shown = flagbench(environment, "results", "show", "last", "--json")
+    assert shown.returncode == 0, shown.stderr
+    return json.loads(shown.stdout)
+
+
+def test_the_demo_learns_within_its_time(environment):
+    """What `make demo` runs: from random weights to 95 % on sentences that counting words cannot read."""
+    began = time.monotonic()
+    ended = flagbench(environment, "run", "distilbert:cpu", "--preset", "tiny", "--gpus", "2", "--via", "native")
+    seconds = time.monotonic() - began
+    assert ended.returncode == 0, ended.stderr
+    record = stored(environment)
+    metrics = {metric["name"]: metric["value"] for metric in record["metrics"]}
+    assert record["quality"]["converged"] is True
+    assert metrics["acc"] >= 0.95
+    assert all(check["ok"] for check in record["quality"]["checks"])
+    assert seconds < 60
+    header = ended.stdout.splitlines()[0].split()
+    assert header == ["metric", "measured", "unit", "claim", "verdict"]
+    assert "NOT_COMPARABLE: device_model is" in ended.stdout
+    assert "NVIDIA A100-SXM4-40GB published" in ended.stdout
+    verdict = flagbench(environment, "verify", "last", "--json")
+    assert verdict.returncode == 10
+    differing = {c["name"] for c in json.loads(verdict.stdout)["conditions"] if c["agreement"] == "differs"}
+    assert {"device_model", "devices", "model", "sequence_length", "precision"} <= differing
+
+
+def test_json_prints_the_record_that_was_kept(environment):
+    ended = flagbench(environment, *SHORT, "--json")
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout) == stored(environment)
+
+
+def test_a_failed_run_is_kept_too(environment, tmp_path):
+    ended = flagbench(environment, *SHORT, "--data", str(tmp_path / "nowhere"))
+    assert ended.returncode == 3
+    assert "does not exist" in ended.stderr
+    record = stored(environment)
+    assert (record["status"]["state"], record["status"]["exit_code"]) == ("failed", 3)
+    assert flagbench(environment, "verify", "last").returncode == 12
+
+
+def test_a_store_without_room_is_said(environment, tmp_path):
+    (tmp_path / "file").write_text("")
+    ended = flagbench(environment, *SHORT, "--store", str(tmp_path / "file"), "--json")
+    assert ended.returncode == 14
+    assert "fix:" in ended.stderr
+    assert json.loads(ended.stdout)["status"]["state"] == "ok", "what was measured is printed all the same"
+
+
+def ranks(tmp_path):
+    """The processes of the ranks that have begun to train."""
+    spool = tmp_path / "spool"
+    folders = [os.path.join(str(spool), name) for name in os.listdir(str(spool)) if name.startswith("flagbench-")]
+    readers = [SpoolReader(folder, rank) for folder in folders for rank in range(2)]
+    progress = [reader.progress() for reader in readers]
+    if len(progress) != 2 or not all(p is not None and p.steps > 2 for p in progress):
+        return []
+    return [f["pid"] for reader in readers for f in reader.facts() if f["kind"] == "rank"]
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGTERM, 7), (signal.SIGINT, 7), (signal.SIGKILL, None)])
+def test_signals_reach_the_run(environment, tmp_path, number, code):
+    endless = [*SHORT[:-1], "1000000", "--gpus", "2"]
+    pipe = subprocess.PIPE
+    run = subprocess.Popen([*COMMAND, *endless], env=environment, stdout=pipe, stderr=pipe, text=True)
+    wait_until(lambda: ranks(tmp_path) or run.poll() is not None, 60)
+    pids = ranks(tmp_path)
+    run.send_signal(number)
+    run.communicate(timeout=30)
+    wait_until(lambda: not any(alive(pid) for pid in pids), 10)
+    if code is not None:
+        assert run.returncode == code
+        assert stored(environment)["status"]["state"] == "interrupted"
+
+
+def test_an_entrypoint_killed_outright_still_leaves_a_record(environment, tmp_path):
+    """The host writes it: nobody else is left who could."""
+    endless = [*SHORT[:-1], "1000000", "--gpus", "2"]
+    pipe = subprocess.PIPE
+    run = subprocess.Popen([*COMMAND, *endless], env=environment, stdout=pipe, stderr=pipe, text=True)
+    wait_until(lambda: ranks(tmp_path) or run.poll() is not None, 60)
+    pids = ranks(tmp_path)
+    with open("/proc/%d/task/%d/children" % (run.pid, run.pid)) as file:
+        (entrypoint,) = file.read().split()
+    os.kill(int(entrypoint), signal.SIGKILL)
+    run.communicate(timeout=30)
+    assert run.returncode == 4
+    record = stored(environment)
+    assert "SIGKILL" in record["status"]["reason"]
+    assert record["metrics"] == []
+    wait_until(lambda: not any(alive(pid) for pid in pids), 10)
+
+
+def test_help_and_unknown_names(environment):
+    assert "CASE:STACK" in flagbench(environment, "run", "--help").stdout
+    unknown = flagbench(environment, "run", "distilbrt:cpu")
+    assert unknown.returncode == 2
+    assert "distilbert" in unknown.stderr

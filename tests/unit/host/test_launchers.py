@@ -1,0 +1,102 @@
+"""What a launcher hands to the entrypoint, and what it does where the entrypoint leaves nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flagbench.catalog.load import load_catalog
+from flagbench.catalog.lookup import resolve_image
+from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.launchers import RunRequest
+from flagbench.launchers.fallback import record_of_killed
+from flagbench.launchers.native import NEEDED, NativeLauncher
+from flagbench.record.read import read_record
+
+ENTRYPOINTS = Path(__file__).parents[3] / "entrypoints"
+
+
+@pytest.fixture(scope="module")
+def request_for_cpu() -> RunRequest:
+    """One run of distilbert on the cpu stack."""
+    return RunRequest(*resolve_image("distilbert:cpu", load_catalog()), nodes=1, gpus=2)
+
+
+def with_options(request: RunRequest, **options: object) -> RunRequest:
+    return RunRequest(request.case, request.stack, **options)  # type: ignore[arg-type]
+
+
+def test_only_what_was_asked_for_is_handed_on(request_for_cpu: RunRequest) -> None:
+    assert request_for_cpu.arguments() == ["distilbert", "--nodes", "1", "--gpus", "2"]
+
+
+def test_a_value_that_looks_like_an_option_stays_a_value(request_for_cpu: RunRequest) -> None:
+    hostile = with_options(request_for_cpu, data="--full", settings=("batch_size=-1", "--describe"), out="-x")
+    words = hostile.arguments()
+    assert "--data=--full" in words
+    assert "--out=-x" in words
+    assert words[-2:] == ["--set=batch_size=-1", "--set=--describe"]
+    assert "--full" not in words
+
+
+def test_the_record_of_a_killed_run_is_valid(request_for_cpu: RunRequest) -> None:
+    code = ExitCode.OUT_OF_MEMORY
+    record = read_record(record_of_killed(request_for_cpu, "it was killed", "look at the log", code))
+    assert (record.status.state, record.status.exit_code) == ("failed", 5)
+    assert record.metrics == ()
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+    """Makes `python -m flagbench_cases` run a line of one's own; the real entrypoint is run in tests/engine."""
+
+    def write(code: str) -> None:
+        for name in NEEDED:
+            package = tmp_path / name
+            package.mkdir(exist_ok=True)
+            (package / "__init__.py").write_text("")
+        (tmp_path / "flagbench_cases" / "__main__.py").write_text(code)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    return write
+
+
+def test_what_was_printed_is_the_record(stand_in, request_for_cpu: RunRequest) -> None:  # type: ignore[no-untyped-def]
+    stand_in("import os, sys; print(os.environ['FLAGBENCH_STACK'], *sys.argv[1:]); sys.exit(5)")
+    result = NativeLauncher().launch(request_for_cpu)
+    assert result.record == b"cpu distilbert --nodes 1 --gpus 2\n"
+    assert result.exit_code == 5
+
+
+def test_a_run_that_died_without_a_word_gets_a_record(stand_in, request_for_cpu: RunRequest) -> None:  # type: ignore[no-untyped-def]
+    stand_in("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    result = NativeLauncher().launch(request_for_cpu)
+    record = read_record(result.record)
+    assert (record.status.exit_code, result.exit_code) == (4, 4)
+    assert "SIGKILL" in (record.status.reason or "")
+
+
+def test_another_node_says_nothing(stand_in, request_for_cpu: RunRequest) -> None:  # type: ignore[no-untyped-def]
+    stand_in("import sys; sys.exit(0)")
+    second = with_options(request_for_cpu, nodes=2, gpus=1, node_rank=1, master="node-0:29400")
+    result = NativeLauncher().launch(second)
+    assert (result.record, result.exit_code) == (b"", 0)
+
+
+def test_what_a_native_run_needs_is_named(monkeypatch: pytest.MonkeyPatch, request_for_cpu: RunRequest) -> None:
+    monkeypatch.setattr("flagbench.launchers.native.find_spec", lambda name: None if name == "torch" else object())
+    with pytest.raises(FlagbenchError, match="torch") as caught:
+        NativeLauncher().launch(request_for_cpu)
+    assert "flagbench[cases]" in caught.value.remedy
+
+
+def test_both_packages_number_their_exit_codes_alike() -> None:
+    """They never import each other, so the numbers stand in both; only a test may look at both."""
+    namespace: dict[str, object] = {}
+    source = (ENTRYPOINTS / "flagbench_cases" / "errors.py").read_text(encoding="utf-8")
+    exec(compile(source, "errors.py", "exec"), namespace)
+    image_side = namespace["ExitCode"]
+    host_side = {code.name: int(code) for code in ExitCode}
+    assert all(host_side[code.name] == int(code) for code in image_side)  # type: ignore[attr-defined]
