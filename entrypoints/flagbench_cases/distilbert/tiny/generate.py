@@ -141,15 +141,15 @@ def concession_last(draw: Draw, label: int) -> str:
 
 # How many of a hundred sentences each construction gives. Word counts can be right about the first three alone.
 CONSTRUCTIONS: Tuple[Tuple[Callable[[Draw, int], str], int], ...] = (
-    (plain, 30),
+    (plain, 34),
     (report, 10),
-    (agreement, 18),
-    (negation, 10),
-    (distant_negation, 7),
-    (relative_clause, 6),
-    (contrast, 6),
+    (agreement, 14),
+    (negation, 14),
+    (distant_negation, 9),
+    (relative_clause, 4),
+    (contrast, 4),
     (concession_first, 6),
-    (concession_last, 7),
+    (concession_last, 5),
 )
 
 
