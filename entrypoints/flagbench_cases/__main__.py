@@ -9,14 +9,18 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from flagbench_cases import cli, config, launch, nodes, output, record
 from flagbench_cases.errors import CaseError, ExitCode, UsageError
-from flagbench_cases.record import NOTHING, Evidence, Outcome, Request
+from flagbench_cases.evidence import NOTHING, Evidence, Outcome
+from flagbench_cases.record import Request
 
 FALLBACK_STACK = {"name": "cpu", "device": {"kind": "cpu"}, "accelerators": []}
 
 
 def redact(argv: List[str]) -> List[str]:
-    """The arguments without what an URL may carry of secrets: all before its last @, and its query."""
-    without_user = (re.sub(r"://.*@", "://", argument) for argument in argv)
+    """The arguments without what an URL may carry of secrets: all before its last @, and its query.
+
+    A secret may hold a slash. A file:// URL has no user, and its path may hold an @.
+    """
+    without_user = (re.sub(r"(?<!file)://.*@", "://", argument) for argument in argv)
     return [re.sub(r"(://[^?]*)\?.*", r"\1", argument) for argument in without_user]
 
 

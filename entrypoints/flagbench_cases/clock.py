@@ -12,6 +12,9 @@ now = time.perf_counter
 class HostClock:
     """Marks of a device that works in step with the host: plain host times."""
 
+    drain_every = 1
+    """Steps after which marks are worth asking for."""
+
     def mark(self) -> Any:
         """A point in time."""
         return now()
@@ -30,6 +33,9 @@ class HostClock:
 
 class CudaClock:
     """Marks as CUDA events on the current stream, reused from a pool and never waited for."""
+
+    drain_every = 100
+    """Steps after which marks are worth asking for: a query is a call into the driver."""
 
     def __init__(self) -> None:
         self._pool: List[Any] = []

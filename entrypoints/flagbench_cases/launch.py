@@ -17,17 +17,21 @@ import uuid
 from typing import Any, Dict, List, Optional
 
 from flagbench_cases import precision, processes
+from flagbench_cases.ending import why
 from flagbench_cases.errors import CaseError, ExitCode
+from flagbench_cases.evidence import Evidence, Outcome, read_spool
 from flagbench_cases.network import free_port, interface_towards
 from flagbench_cases.nodes import Placement
 from flagbench_cases.progress import Bar
-from flagbench_cases.record import OK, Evidence, Outcome, read_spool
 from flagbench_cases.spool import SpoolReader
 from flagbench_cases.telemetry.summary import summarise
 
 POLL = 0.1
 # Until its ranks have begun, a node imports torch, perhaps from a slow disk, and waits for the other nodes.
 START_SECONDS = 300.0
+# How long the agent may take to notice that a rank is gone. On older torch it then waits up to 300 s for the agents
+# of the other nodes, which may be gone too.
+LOST_SECONDS = 5.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 INTERRUPT_REMEDY = "run again; the record holds what was measured until then"
 
@@ -54,6 +58,7 @@ class Run:
         self.readers = [SpoolReader(self.folder, rank) for rank in self.local_ranks]
         self.interrupted_by: Optional[int] = None
         self.bar = Bar()
+        self._pids: Dict[int, int] = {}
         self._sampler: Optional[subprocess.Popen] = None
         self._telemetry = os.path.join(self.folder, "telemetry.jsonl")
 
@@ -73,7 +78,7 @@ class Run:
             processes.end_all(os.getpid(), spare={self._sampler.pid} if self._sampler else set())
             agent.wait()
             if outcome is None:
-                outcome = self._verdict(agent.returncode, kills)
+                outcome = self._ending(agent.returncode, kills)
             return outcome
         finally:
             self.bar.end()
@@ -177,9 +182,10 @@ class Run:
             self.interrupted_by = number
 
     def _watch(self, agent: "subprocess.Popen[bytes]") -> Optional[Outcome]:
-        """Wait for the agent's end (None), an interruption, a hang or the time limit."""
+        """Wait for the agent's end or a rank's (None), an interruption, a hang or the time limit."""
         began = moved = time.monotonic()
         beats: List[int] = []
+        lost_since: Optional[float] = None
         while agent.poll() is None:
             if self.interrupted_by is not None:
                 name = signal.Signals(self.interrupted_by).name
@@ -199,10 +205,28 @@ class Run:
             started = all(states)
             if clock - moved > (self.limits.no_progress if started else max(self.limits.no_progress, START_SECONDS)):
                 return self._hang(clock - moved)
+            if self._lost_rank() is None:
+                lost_since = None
+            elif lost_since is None:
+                lost_since = clock
+            elif clock - lost_since > LOST_SECONDS:
+                return None
             if self.limits.total is not None and clock - began > self.limits.total:
                 reason = "the limit of --max-minutes was reached after %.0f s" % (clock - began)
                 return Outcome("failed", self._phase(), reason, "allow more time, or fewer --steps", ExitCode.TIMEOUT)
             time.sleep(POLL)
+        return None
+
+    def _lost_rank(self) -> Optional[int]:
+        """A rank of this node that is gone and had not done its work, or None."""
+        for reader in self.readers:
+            state = reader.progress()
+            if state is None or state.phase == "done":
+                continue
+            if reader.rank not in self._pids:
+                self._pids.update((f["rank"], f["pid"]) for f in reader.facts() if f["kind"] == "rank")
+            if reader.rank in self._pids and processes.state(self._pids[reader.rank]) in (None, "Z"):
+                return reader.rank
         return None
 
     def _phase(self) -> str:
@@ -236,45 +260,16 @@ class Run:
         except (OSError, ValueError):
             return {}
 
-    def _verdict(self, returncode: int, kills_before: Optional[int]) -> Outcome:
-        """Why the agent ended, from the most to the least telling evidence."""
-        report = self._report()
-        if report.get("ok"):
-            return OK
-        phase = self._phase()
-        if report.get("code") is not None:
-            return Outcome("failed", report["phase"], report["message"], report["remedy"], report["code"])
-        failures = [f for reader in self.readers for f in reader.facts() if f["kind"] == "failure"]
-        primary = sorted((f for f in failures if not f["secondary"]), key=lambda f: f["time"])
+    def _ending(self, returncode: int, kills_before: Optional[int]) -> Outcome:
+        """Why the agent ended, or had to be ended."""
         kills = processes.oom_kills()
-        memory_killed = kills is not None and kills_before is not None and kills > kills_before
-        # SIGTERM is how the launcher ends the others once one has failed.
-        killed = [f for f in report.get("failures", []) if f["exit_code"] < 0 and f["exit_code"] != -signal.SIGTERM]
-        if memory_killed:
-            return Outcome("failed", phase, _killed_for_memory(killed), MEMORY_REMEDY, ExitCode.OUT_OF_MEMORY)
-        if primary:
-            first = primary[0]
-            reason = "rank %d: %s" % (first["rank"], first["message"])
-            return Outcome("failed", phase, reason, first["remedy"], first["code"])
-        if killed:
-            first = min(killed, key=lambda f: f["time"])
-            words = "rank %d was ended by %s" % (first["rank"], processes.describe_exit(first["exit_code"]))
-            return Outcome(
-                "failed",
-                phase,
-                words,
-                "see who sent it; the kernel log names its own kills",
-                ExitCode.RANK_FAILED,
-            )
-        if failures:
-            first = min(failures, key=lambda f: f["time"])
-            reason = "rank %d: %s" % (first["rank"], first["message"])
-            return Outcome("failed", phase, reason, "see the log of the other nodes", ExitCode.RANK_FAILED)
-        words = report.get("message") or "the launcher of the ranks ended with %s" % processes.describe_exit(
-            returncode
-        )
-        return Outcome(
-            "failed", "launch", words, "see the log above; check --master on every node", ExitCode.RANK_FAILED
+        lost = self._lost_rank()
+        return why(
+            self._report() or ({} if lost is None else {"message": "rank %d ended without a word" % lost}),
+            [fact for reader in self.readers for fact in reader.facts() if fact["kind"] == "failure"],
+            memory_killed=kills is not None and kills_before is not None and kills > kills_before,
+            returncode=returncode,
+            phase=self._phase(),
         )
 
     def _training_span(self, evidence: Evidence) -> Optional[Any]:
@@ -282,15 +277,6 @@ class Run:
         times = {f["name"]: f["time"] for f in reversed(evidence.of("phase")) if f["rank"] == 0}
         begin = times.get("warmup")
         return None if begin is None else (begin, times.get("report", time.time()))
-
-
-MEMORY_REMEDY = "use a smaller --set batch_size or fewer workers, or give the container more memory"
-
-
-def _killed_for_memory(killed: List[Dict[str, Any]]) -> str:
-    if not killed:
-        return "the kernel killed a process of this run for memory"
-    return "the kernel killed rank %d for memory" % min(killed, key=lambda f: f["time"])["rank"]
 
 
 def new_run_id() -> str:

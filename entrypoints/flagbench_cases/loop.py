@@ -17,8 +17,7 @@ from flagbench_cases.collectives import CollectiveProbe
 from flagbench_cases.errors import DataError
 from flagbench_cases.spool import RankSpool, Step
 
-# Device times are asked for this often: rarely enough to cost nothing, often enough that a killed run keeps them.
-DRAIN_EVERY = 100
+# Device times are asked for at least this often, so that a killed run keeps all but the last of them.
 DRAIN_SECONDS = 1.0
 NAN = float("nan")
 
@@ -166,7 +165,7 @@ class Loop:
         self.spool.step(Step(ready - mark, begun - ready, ended - begun, NAN, NAN, NAN, loss, *work))
         self._pending.append((self.steps, start, end, self.probe.take()))
         self.steps += 1
-        if len(self._pending) >= DRAIN_EVERY or ended - self._drained > DRAIN_SECONDS:
+        if len(self._pending) >= self.clock.drain_every or ended - self._drained > DRAIN_SECONDS:
             self._drain()
             self._drained = ended
         return now()

@@ -9,29 +9,14 @@ import uuid
 from typing import Any, Dict, List, NamedTuple, Optional
 
 from flagbench_cases import __version__, metrics, stats, system
+from flagbench_cases.checks import checks
 from flagbench_cases.config import stop_rule
+from flagbench_cases.evidence import Evidence, Outcome
 from flagbench_cases.processes import describe_exit
-from flagbench_cases.spool import SpoolReader, Step
+from flagbench_cases.spool import Step
 
 CURVE_POINTS = 200
 STEP_POINTS = 2000
-
-
-class Outcome(NamedTuple):
-    """How the run ended, in the terms of a record's `status`."""
-
-    state: str
-    phase: str
-    reason: Optional[str]
-    remedy: Optional[str]
-    exit_code: int
-
-    def as_dict(self) -> Dict[str, Any]:
-        """The `status` of the record."""
-        return dict(self._asdict())
-
-
-OK = Outcome("ok", "done", None, None, 0)
 
 
 class Request(NamedTuple):
@@ -49,41 +34,6 @@ class Request(NamedTuple):
     config_digest: Optional[str]
     formula: Optional[str]
     unit: str
-
-
-class Evidence(NamedTuple):
-    """What the ranks left: steps and facts by rank, and how the processes of this node ended."""
-
-    steps: Dict[int, List[Step]]
-    facts: List[Dict[str, Any]]
-    exits: Dict[int, Optional[int]]
-    telemetry: Optional[Dict[str, Any]]
-    telemetry_reason: Optional[str]
-
-    def of(self, kind: str) -> List[Dict[str, Any]]:
-        """All facts of a kind, in rank order."""
-        return [fact for fact in self.facts if fact["kind"] == kind]
-
-    def first(self, kind: str) -> Dict[str, Any]:
-        """The first fact of a kind without its envelope, or an empty one."""
-        found = self.of(kind)
-        return {k: v for k, v in found[0].items() if k not in ("kind", "rank", "time")} if found else {}
-
-
-NOTHING = Evidence({}, [], {}, None, "the run ended before the sampler began")
-
-
-def read_spool(folder: str, world: int) -> Evidence:
-    """Everything in the spool."""
-    steps: Dict[int, List[Step]] = {}
-    facts: List[Dict[str, Any]] = []
-    for rank in range(world):
-        reader = SpoolReader(folder, rank)
-        found = reader.facts()
-        if found:
-            steps[rank] = reader.steps()
-            facts.extend(found)
-    return Evidence(steps, facts, {}, None, None)
 
 
 def slug(text: str) -> str:
@@ -292,49 +242,6 @@ def _timing(timing: Dict[str, Any], ranks: Dict[int, List[Step]], warmup: int, c
     found["warmup"] = sum(s.data_wait + s.to_device + s.host for s in steps[:warmup])
     found["data_wait"] = sum(s.data_wait for s in steps)
     found["step"] = sum(s.device for s in steps)
-    return found
-
-
-def checks(config: Dict[str, Any], evidence: Evidence, curve: List[float], finished: bool) -> List[Dict[str, Any]]:
-    """What must hold for the numbers to mean anything."""
-    found: List[Dict[str, Any]] = []
-
-    def check(name: str, ok: bool, detail: str) -> None:
-        found.append({"name": name, "ok": bool(ok), "detail": detail})
-
-    proofs = evidence.of("precision")
-    executed = sorted({proof["executed"] for proof in proofs})
-    error = max((proof["relative_error"] for proof in proofs), default=float("nan"))
-    check(
-        "precision",
-        executed == [config["precision"]],
-        "asked for %s; a matrix product ran in %s, relative error %.1e"
-        % (config["precision"], "/".join(executed), error),
-    )
-    bad = next((i for i, loss in enumerate(curve) if not math.isfinite(loss)), None)
-    check(
-        "loss_finite",
-        bad is None,
-        "all of %d steps" % len(curve) if bad is None else "not finite at step %d" % bad,
-    )
-    sums = [fact["parameters"] for fact in evidence.of("memory")]
-    if len(sums) > 1:
-        # max and min pass over a NaN that does not come first, so it is asked for by itself.
-        finite = all(math.isfinite(s) for s in sums)
-        spread = max(sums) - min(sums) if finite else float("nan")
-        check(
-            "ranks_in_step",
-            finite and spread <= 1e-6 * max(1.0, abs(sums[0])),
-            "parameter checksums differ by %.1e" % spread,
-        )
-    window_steps = config["train"]["window_steps"]
-    if finished and window_steps is not None:
-        wanted = window_steps + config["train"]["warmup_steps"]
-        check("window", len(curve) == wanted, "%d of %d steps" % (len(curve), wanted))
-    if finished and window_steps is None and config["data"]["source"] != "synthetic" and len(curve) >= 50:
-        tenth = len(curve) // 10
-        early, late = sum(curve[:tenth]) / tenth, sum(curve[-tenth:]) / tenth
-        check("learned", late < early, "mean loss of the first tenth %.4f, of the last %.4f" % (early, late))
     return found
 
 

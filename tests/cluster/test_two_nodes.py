@@ -55,7 +55,9 @@ def check_job(first, second, schema):
     assert record["system"]["nodes"] == 2
     assert [(rank["rank"], rank["node"]) for rank in record["ranks"]] == [(0, 0), (1, 1)]
     assert {rank["steps"] for rank in record["ranks"]} == {30}
-    assert record["work"]["samples_executed"] == 30 * 2 * 32, "both nodes' samples count"
+    assert record["work"]["samples_executed"] == 30 * 2 * record["config"]["train"]["batch_size"], (
+        "both nodes' samples count"
+    )
     assert all(check["ok"] for check in record["quality"]["checks"])
     return record
 

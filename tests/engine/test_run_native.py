@@ -21,12 +21,12 @@ def test_two_ranks_print_one_valid_record(tmp_path, record_schema):
     record = ended.record
     jsonschema.Draft202012Validator(record_schema).validate(record)
     assert (ended.code, record["status"]["state"]) == (0, "ok")
-    assert record["work"]["samples_executed"] == 40 * 2 * 32
+    assert record["work"]["samples_executed"] == 40 * 2 * record["config"]["train"]["batch_size"]
     assert record["window"]["steps"] == 30
     assert all(check["ok"] for check in record["quality"]["checks"]), record["quality"]["checks"]
     found = metrics(record)
     seconds = sum(record["window"]["step_seconds"])
-    assert found["p_core"]["value"] == pytest.approx(30 * 64 / seconds)
+    assert found["p_core"]["value"] == pytest.approx(record["window"]["samples"] / seconds)
     low, high = found["p_core"]["ci95"]
     assert low < found["p_core"]["value"] < high
     assert "acc" not in found, "nothing was evaluated, so nothing is said"

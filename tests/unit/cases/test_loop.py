@@ -11,14 +11,15 @@ import torch
 
 from flagbench_cases import clock as clock_module
 from flagbench_cases import loop as loop_module
-from flagbench_cases.clock import HostClock
+from flagbench_cases.clock import CudaClock, HostClock
 from flagbench_cases.collectives import CollectiveProbe
 from flagbench_cases.errors import DataError, ExitCode
-from flagbench_cases.loop import DRAIN_EVERY, Evaluation, Loop, Plan, Work, Workload
+from flagbench_cases.loop import Evaluation, Loop, Plan, Work, Workload
 from flagbench_cases.spool import RankSpool, SpoolReader, Step
 
 pytestmark = pytest.mark.image
 
+DRAIN_EVERY = CudaClock.drain_every
 WINDOW = Plan(max_epochs=10, warmup_steps=2, window_steps=5, target_acc=0.9, initial_evaluation=True)
 FULL = Plan(max_epochs=3, warmup_steps=2, window_steps=None, target_acc=0.9, initial_evaluation=True)
 
@@ -204,6 +205,8 @@ class LateClock:
 
     Every misuse is an error: asking the time between marks not reached, or using a mark that was given back.
     """
+
+    drain_every = CudaClock.drain_every
 
     def __init__(self, time: Time, behind: int) -> None:
         self.time = time

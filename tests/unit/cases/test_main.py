@@ -23,6 +23,9 @@ pytestmark = pytest.mark.image
         ("s3://key:secret@bucket/path", "s3://bucket/path"),
         ("--store=s3://key:secret@bucket", "--store=s3://bucket"),
         ("https://token@host/x", "https://host/x"),
+        ("s3://key:se/cret@bucket/path", "s3://bucket/path"),
+        ("s3://key:p@ss@bucket", "s3://bucket"),
+        ("https://host/x?X-Amz-Signature=abc&sig=d", "https://host/x"),
         ("file:///a/user@host/b", "file:///a/user@host/b"),
         ("user@host", "user@host"),
         ("--steps", "--steps"),
@@ -81,6 +84,7 @@ def run(*arguments: str | bytes) -> subprocess.CompletedProcess[bytes]:
         ("distilbert", "--set", "momentum=1"),
         ("distilbert", "--set", "learning_rate=inf"),
         ("distilbert", "--data="),
+        ("distilbert", "--store", "ftp://host/x"),
         (b"\xff\xfe", "--no-such"),
     ],
 )
@@ -95,6 +99,14 @@ def test_a_usage_error_leaves_one_record_and_no_traceback(arguments: tuple[str, 
     assert b"Traceback" not in done.stderr
     assert done.stderr.startswith(b"error: ")
     assert b"\nfix: " in done.stderr
+
+
+def test_help_beside_a_mistake_is_a_usage_error_too() -> None:
+    done = run("distilbert", "--nodes", "0", "--help")
+    assert done.returncode == ExitCode.USAGE
+    assert b"Traceback" not in done.stderr
+    assert done.stderr.startswith(b"error: ")
+    assert run("--help").returncode == 0
 
 
 def test_describe_prints_the_configuration_and_its_digest_and_runs_nothing() -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from flagbench_cases import config, record
-from flagbench_cases.record import NOTHING, OK, Evidence, Outcome, Request
+from flagbench_cases.evidence import NOTHING, OK, Evidence, Outcome, read_spool
+from flagbench_cases.record import Request
 from flagbench_cases.spool import RankSpool, Step
 
 pytestmark = pytest.mark.image
@@ -295,7 +296,7 @@ def test_the_spool_of_a_job_is_read_rank_by_rank(tmp_path: Path) -> None:
         spool.reserve(1)
         spool.step(step())
         spool.fact("rank", node=0)
-    found = record.read_spool(str(tmp_path), 3)
+    found = read_spool(str(tmp_path), 3)
     assert sorted(found.steps) == [0, 2]  # rank 1 left nothing
     assert [fact["rank"] for fact in found.of("rank")] == [0, 2]
     assert found.first("rank") == {"node": 0}
