@@ -91,6 +91,14 @@ def wait_until(condition: Callable[[], bool], seconds: float) -> None:
         time.sleep(0.02)
 
 
+def need(there: bool, what: str) -> None:
+    """Skip where this machine lacks a part that a test runs for real; in CI, which installs it, that is a failure."""
+    if not there:
+        import pytest
+
+        (pytest.fail if os.environ.get("CI") else pytest.skip)("this test needs %s" % what)
+
+
 def alive(pid: int) -> bool:
     """Whether a process exists and is not a zombie."""
     try:

@@ -3,154 +3,18 @@
 import argparse
 import json
 import os
-import re
 import sys
+import traceback
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from flagbench_cases import cli, config, launch, nodes, output, record
-from flagbench_cases.errors import CaseError, ExitCode, UsageError
+from flagbench_cases import cli, launch, nodes, output, record
+from flagbench_cases.errors import CaseError, ExitCode
 from flagbench_cases.evidence import NOTHING, Evidence, Outcome
-from flagbench_cases.record import Request
+from flagbench_cases.interruption import Interruption
+from flagbench_cases.redaction import redact
+from flagbench_cases.request import Request, resolve, unresolved
 
-FALLBACK_STACK = {"name": "cpu", "device": {"kind": "cpu"}, "accelerators": []}
-
-
-def redact(argv: List[str]) -> List[str]:
-    """The arguments without what an URL may carry of secrets: all before its last @, and its query.
-
-    A secret may hold a slash. A file:// URL has no user, and its path may hold an @.
-    """
-    without_user = (re.sub(r"(?<!file)://.*@", "://", argument) for argument in argv)
-    return [re.sub(r"(://[^?]*)\?.*", r"\1", argument) for argument in without_user]
-
-
-def unresolved(argv: List[str], arguments: Optional[argparse.Namespace]) -> Request:
-    """What can be said of a request before, or without, resolving it."""
-    case = next((a for a in argv if not a.startswith("-")), "unknown")
-    return Request(
-        argv=redact(argv),
-        case=arguments.case if arguments else case,
-        stack=FALLBACK_STACK,
-        run_id=(arguments.run_id if arguments else None) or launch.new_run_id(),
-        preset=arguments.preset if arguments else "reference",
-        division=arguments.division if arguments else "faithful",
-        nodes=arguments.nodes if arguments else 1,
-        gpus=arguments.gpus if arguments else 1,
-        config=None,
-        config_digest=None,
-        formula=None,
-        unit="samples",
-    )
-
-
-def resolve(arguments: argparse.Namespace, request: Request) -> Tuple[Request, nodes.Placement, Optional[str]]:
-    """The whole request, its place among the nodes, and the data folder; UsageError for what contradicts."""
-    case = config.load_case(arguments.case)
-    stack = config.load_stack(os.environ.get("FLAGBENCH_STACK", "cpu"))
-    if arguments.resume and not case["resume"]:
-        raise UsageError("%s writes no checkpoints to resume from" % case["name"], "leave out --resume")
-    if arguments.store:
-        output.store_folder(arguments.store)
-    source, folder = cli.locate_data(arguments.data)
-    if arguments.preset == "tiny" and arguments.data is None:
-        source, folder = None, None  # the tiny preset carries its own set
-    weights = find_weights(arguments.weights, folder)
-    resolved = config.resolve(
-        case,
-        stack,
-        nodes=arguments.nodes,
-        gpus=arguments.gpus,
-        preset=arguments.preset,
-        division=arguments.division,
-        precision=arguments.precision,
-        seed=arguments.seed,
-        source=source,
-        weights=weights is not None,
-        steps=arguments.steps,
-        max_samples=arguments.max_samples,
-        full=arguments.full,
-        settings=arguments.set,
-    )
-    place = nodes.place(arguments.nodes, arguments.node_rank, arguments.master)
-    arguments.weights = weights
-    request = request._replace(
-        case=case["name"],
-        stack=stack,
-        config=resolved,
-        config_digest=config.digest(resolved),
-        formula=case["flops"]["formula"],
-        unit=case["unit"],
-    )
-    return request, place, folder
-
-
-def find_weights(given: Optional[str], data: Optional[str]) -> Optional[str]:
-    """`--weights`, else the model/ folder that FlagPerf's archive has beside the data."""
-    if given is not None:
-        return os.path.abspath(given)
-    beside = os.path.join(data, "model") if data else ""
-    return beside if beside and os.path.isfile(os.path.join(beside, "config.json")) else None
-
-
-def execute(
-    arguments: argparse.Namespace, request: Request, place: nodes.Placement, data: Optional[str]
-) -> Tuple[Evidence, Outcome]:
-    """Run, and gather what was left; a spool that cannot even be made is a failure like any other."""
-    limits = launch.Limits(arguments.timeout, arguments.max_minutes and arguments.max_minutes * 60)
-    try:
-        if place.nodes > 1:
-            launch.wait_for_master(place.host, max(limits.no_progress, launch.START_SECONDS))
-        run = launch.Run(request.config or {}, request.stack, place, limits)
-    except OSError as error:
-        reason = "the run's spool could not be made in %s: %s" % (
-            os.environ.get("TMPDIR", "/tmp"),
-            error.strerror,
-        )
-        return NOTHING, Outcome("failed", "launch", reason, "free space there, or set TMPDIR", ExitCode.RANK_FAILED)
-    except CaseError as error:
-        return NOTHING, Outcome("failed", "launch", error.message, error.remedy, error.code)
-    try:
-        outcome = run.execute(request.config_digest or "", data, arguments.weights)
-        return run.evidence(), outcome
-    except OSError as error:
-        reason = "the run's spool in %s broke: %s" % (os.path.dirname(run.folder), error.strerror)
-        return run.evidence(), Outcome(
-            "failed", "launch", reason, "free space there, or set TMPDIR", ExitCode.RANK_FAILED
-        )
-    finally:
-        run.clean()
-
-
-def deliver(made: Dict[str, Any], arguments: Optional[argparse.Namespace], stdout: int) -> int:
-    """Print the record, then write it where it was asked for; returns the exit code of the run."""
-    line, code = record.to_line(made), int(made["status"]["exit_code"])
-    name = made["record_id"] + ".json"
-    out, store = (arguments.out, arguments.store) if arguments is not None else (None, None)
-
-    def put_into_store() -> None:
-        output.write_file(output.store_path(output.store_folder(store or ""), made), name, line)
-
-    tasks: List[Callable[[], Any]] = [lambda: output.write_line(stdout, line)]
-    if out:
-        tasks.append(lambda: output.write_file(out, name, line))
-    # A store that was refused has been complained of already: the record says it.
-    if store and made["status"]["phase"] != "usage":
-        tasks.append(put_into_store)
-    for task in tasks:
-        try:
-            task()
-        except CaseError as error:
-            complain(error.message, error.remedy)
-            code = code or int(error.code)
-    return code
-
-
-def complain(message: Optional[str], remedy: Optional[str]) -> None:
-    """One sentence of what is wrong and one of what to do, on stderr."""
-    sys.stderr.write("error: %s\n" % message)
-    if remedy:
-        sys.stderr.write("fix: %s\n" % remedy)
-    sys.stderr.flush()
+SPOOL_REMEDY = "free space there, or set TMPDIR"
 
 
 def main(argv: List[str]) -> int:
@@ -158,26 +22,28 @@ def main(argv: List[str]) -> int:
     if any(argument in ("-h", "--help", "--version") for argument in argv):
         return show_help(argv)
     stdout = output.keep_stdout()
-    arguments: Optional[argparse.Namespace] = None
-    evidence, speaks = NOTHING, True
-    request = unresolved(argv, None)
-    try:
-        arguments = cli.parse(argv)
-        request = unresolved(argv, arguments)
-        request, place, data = resolve(arguments, request)
-    except CaseError as error:
-        outcome = Outcome("failed", "usage", error.message, error.remedy, int(error.code))
-    else:
-        if arguments.describe:
-            return describe(request, stdout)
-        evidence, outcome = execute(arguments, request, place, data)
-        speaks = place.node_rank == 0  # its record is the job's
-    if outcome.state != "ok":
-        complain(outcome.reason, outcome.remedy)
-    if not speaks:
-        return int(outcome.exit_code)
-    made = record.assemble(request, evidence, outcome._replace(exit_code=int(outcome.exit_code)))
-    return deliver(made, arguments, stdout)
+    with Interruption() as interruption:
+        arguments: Optional[argparse.Namespace] = None
+        evidence, speaks = NOTHING, True
+        request = unresolved(argv, None)
+        try:
+            arguments = cli.parse(argv)
+            speaks = not arguments.node_rank
+            request = unresolved(argv, arguments)
+            request, place, data = resolve(arguments, request)
+        except CaseError as error:
+            outcome = Outcome("failed", "usage", error.message, error.remedy, int(error.code))
+        else:
+            if arguments.describe:
+                return describe(request, stdout)
+            speaks = place.node_rank == 0  # its record is the job's
+            evidence, outcome = execute(arguments, request, place, data, interruption)
+        if outcome.state != "ok":
+            outcome = outcome._replace(reason=redact(outcome.reason or ""), exit_code=int(outcome.exit_code))
+            complain(outcome.reason, outcome.remedy)
+        if not speaks:
+            return int(outcome.exit_code)
+        return deliver(assemble(request, evidence, outcome), arguments, stdout)
 
 
 def show_help(argv: List[str]) -> int:
@@ -202,6 +68,82 @@ def describe(request: Request, stdout: int) -> int:
         complain(error.message, error.remedy)
         return int(error.code)
     return 0
+
+
+def execute(
+    arguments: argparse.Namespace,
+    request: Request,
+    place: nodes.Placement,
+    data: Optional[str],
+    interruption: Interruption,
+) -> Tuple[Evidence, Outcome]:
+    """Run, and gather what was left. Whatever goes wrong here, our own mistakes too, ends in a record."""
+    limits = launch.Limits(arguments.timeout, arguments.max_minutes and arguments.max_minutes * 60)
+    run: Optional[launch.Run] = None
+    try:
+        if place.nodes > 1:
+            launch.wait_for_master(place.host, max(limits.no_progress, launch.START_SECONDS), interruption)
+        run = launch.Run(request.config or {}, request.stack, place, limits, interruption)
+        outcome = run.execute(request.config_digest or "", data, arguments.weights)
+        return run.evidence(), outcome
+    except CaseError as error:
+        state = "interrupted" if error.code == ExitCode.INTERRUPTED else "failed"
+        return NOTHING, Outcome(state, "launch", error.message, error.remedy, error.code)
+    except OSError as error:
+        folder = os.path.dirname(run.folder) if run else os.environ.get("TMPDIR", "/tmp")
+        reason = "the run's spool in %s broke: %s" % (folder, error.strerror or error)
+        return NOTHING, Outcome("failed", "launch", reason, SPOOL_REMEDY, ExitCode.RANK_FAILED)
+    except Exception as error:  # the edge of the process
+        return NOTHING, bug(error)
+    finally:
+        if run is not None:
+            run.clean()
+
+
+def assemble(request: Request, evidence: Evidence, outcome: Outcome) -> Dict[str, Any]:
+    """The record; one of how the run ended alone, where what it left cannot be made sense of."""
+    try:
+        return record.assemble(request, evidence, outcome)
+    except Exception as error:  # the edge of the process: a run that was paid for must leave a record
+        failed = bug(error)
+        complain(failed.reason, failed.remedy)
+        return record.assemble(request, NOTHING, failed)
+
+
+def bug(error: Exception) -> Outcome:
+    """An error nobody foresaw, as an outcome; its traceback goes to stderr."""
+    traceback.print_exception(type(error), error, error.__traceback__)
+    reason = "a bug in flagbench: %s: %s" % (type(error).__name__, str(error).split("\n")[0])
+    return Outcome("failed", "report", reason, "report it with the traceback above", int(ExitCode.BUG))
+
+
+def deliver(made: Dict[str, Any], arguments: Optional[argparse.Namespace], stdout: int) -> int:
+    """Print the record, then write it where it was asked for; returns the exit code of the run."""
+    line, code = record.to_line(made), int(made["status"]["exit_code"])
+    name = made["record_id"] + ".json"
+    tasks: List[Callable[[], Any]] = [lambda: output.write_line(stdout, line)]
+    # Where the request was refused, its --out and --store may be what was wrong with it.
+    if arguments is not None and made["status"]["phase"] != "usage":
+        out, store = arguments.out, arguments.store
+        if out:
+            tasks.append(lambda: output.write_file(out, name, line))
+        if store:
+            tasks.append(lambda: output.store(output.store_folder(store), made, line))
+    for task in tasks:
+        try:
+            task()
+        except CaseError as error:
+            complain(error.message, error.remedy)
+            code = code or int(error.code)
+    return code
+
+
+def complain(message: Optional[str], remedy: Optional[str]) -> None:
+    """One sentence of what is wrong and one of what to do, on stderr."""
+    sys.stderr.write("error: %s\n" % message)
+    if remedy:
+        sys.stderr.write("fix: %s\n" % remedy)
+    sys.stderr.flush()
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 from typing import List, NoReturn, Optional, Tuple
 
 from flagbench_cases import __version__, config
@@ -12,7 +13,13 @@ class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are ours, so that a usage error leaves a record too."""
 
     def error(self, message: str) -> NoReturn:
+        # What was not understood may be a misplaced secret: its value is not repeated.
+        message = re.sub(r"(unrecognized arguments: )(.*)", lambda m: m.group(1) + _names(m.group(2)), message)
         raise UsageError(message, "see python -m flagbench_cases --help")
+
+
+def _names(words: str) -> str:
+    return " ".join(word.split("=", 1)[0] for word in words.split() if word.startswith("-")) or "(words)"
 
 
 MOST = 10**12

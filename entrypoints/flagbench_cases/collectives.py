@@ -1,19 +1,21 @@
-"""Where a rank's own work ends and waiting for the others begins, seen from DDP's gradient buckets.
+"""Where a rank's own work ends and waiting for the others begins, seen from its gradients.
 
-Synchronous training hides a slow rank: every rank shows the same step time. The time until a rank hands its
-first gradients to a collective is its own; the time from its last bucket to the end of the backward pass is
-spent waiting for the slowest.
+Synchronous training hides a slow rank: every rank shows the same step time. The time until a rank's first gradient
+is ready, and with it the first collective, is its own; the time from its last gradient to the end of the backward
+pass is spent waiting for the slowest.
 """
 
-from typing import Any, Optional
+from typing import Any, List, Optional
 
 import torch
-import torch.distributed as dist
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 
 class CollectiveProbe:
-    """Marks of one step: the first bucket, the last bucket, the end of the backward pass."""
+    """Marks of one step: the first gradient, the last gradient, the end of the backward pass.
+
+    They are taken by hooks on two parameters, so that the reduction itself stays DistributedDataParallel's own: a
+    communication hook would replace its fused averaging.
+    """
 
     def __init__(self, clock: Any) -> None:
         self._clock = clock
@@ -21,19 +23,16 @@ class CollectiveProbe:
         self.last: Optional[Any] = None
         self.done: Optional[Any] = None
 
-    def attach(self, module: Any) -> None:
-        """Watch a DistributedDataParallel module; its reduction stays the plain averaged all-reduce."""
-        module.register_comm_hook(dist.group.WORLD, self._hook)
+    def attach(self, parameters: List[torch.nn.Parameter]) -> None:
+        """Watch the parameters of a module, in the order of its forward pass: gradients come in the reverse order."""
+        parameters[-1].register_hook(self._first_gradient)
+        parameters[0].register_hook(self._last_gradient)
 
-    def _hook(self, group: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        mark = self._clock.mark()
-        if self.first is None:
-            self.first = mark
-        else:
-            if self.last is not None:
-                self._clock.release([self.last])
-            self.last = mark
-        return allreduce_hook(group, bucket)
+    def _first_gradient(self, gradient: torch.Tensor) -> None:
+        self.first = self._clock.mark()
+
+    def _last_gradient(self, gradient: torch.Tensor) -> None:
+        self.last = self._clock.mark()
 
     def backward_done(self) -> None:
         """Called by the step right after its backward pass."""
@@ -41,10 +40,7 @@ class CollectiveProbe:
             self.done = self._clock.mark()
 
     def take(self) -> Any:
-        """The marks (first, last, done) of the step just done, and begin the next; None without collectives."""
-        if self.first is None or self.done is None:
-            self.first = self.last = self.done = None
-            return None
-        marks = (self.first, self.last if self.last is not None else self.first, self.done)
+        """The marks (first, last, done) of the step just done, and begin the next; None where there are none."""
+        marks = (self.first, self.last, self.done)
         self.first = self.last = self.done = None
-        return marks
+        return None if None in marks else marks

@@ -1,7 +1,7 @@
 """Why a run ended, from the most to the least telling evidence. Pure: it reads no file and asks no process."""
 
 import signal
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 from flagbench_cases.errors import ExitCode
 from flagbench_cases.evidence import OK, Outcome
@@ -11,12 +11,19 @@ MEMORY_REMEDY = "use a smaller --set batch_size or fewer workers, or give the co
 
 
 def why(
-    report: Dict[str, Any], failures: List[Dict[str, Any]], *, memory_killed: bool, returncode: int, phase: str
+    report: Dict[str, Any],
+    failures: List[Dict[str, Any]],
+    *,
+    memory_killed: bool,
+    returncode: Optional[int],
+    phase: str,
+    lost: Optional[int] = None,
 ) -> Outcome:
     """The outcome of a run whose agent ended by itself.
 
     `report` is what the agent left (agent.json; empty where it died), `failures` what the ranks of this node said
-    before they ended, `memory_killed` whether the kernel killed anything of this cgroup for memory meanwhile.
+    before they ended, `memory_killed` whether the kernel killed anything of this cgroup for memory meanwhile, `lost`
+    a rank that was gone before its agent noticed.
     """
     if report.get("ok"):
         return OK
@@ -24,9 +31,10 @@ def why(
         return Outcome("failed", report["phase"], report["message"], report["remedy"], report["code"])
     # SIGTERM is how the launcher ends the others once one has failed.
     killed = [f for f in report.get("failures", []) if f["exit_code"] < 0 and f["exit_code"] != -signal.SIGTERM]
-    if memory_killed:
-        return Outcome("failed", phase, _killed_for_memory(killed), MEMORY_REMEDY, ExitCode.OUT_OF_MEMORY)
     primary = [f for f in failures if not f["secondary"]]
+    # The cgroup counts every process in it: a failure that says its own cause is not overruled by another's kill.
+    if memory_killed and all(f["code"] == ExitCode.RANK_FAILED for f in primary):
+        return Outcome("failed", phase, _killed_for_memory(killed), MEMORY_REMEDY, ExitCode.OUT_OF_MEMORY)
     if primary:
         first = min(primary, key=_time)
         reason = "rank %d: %s" % (first["rank"], first["message"])
@@ -40,6 +48,13 @@ def why(
         first = min(failures, key=_time)
         reason = "rank %d: %s" % (first["rank"], first["message"])
         return Outcome("failed", phase, reason, "see the log of the other nodes", ExitCode.RANK_FAILED)
+    ended = sorted(report.get("failures", []), key=_time)
+    if ended or lost is not None:
+        words = "rank %d was gone" % lost if lost is not None else ""
+        if ended:
+            words = "rank %d ended with %s" % (ended[0]["rank"], describe_exit(ended[0]["exit_code"]))
+        words += " before it could say why"
+        return Outcome("failed", phase, words, "see the log above", ExitCode.RANK_FAILED)
     words = report.get("message") or "the launcher of the ranks ended with %s" % describe_exit(returncode)
     remedy = "see the log above; check --master on every node"
     return Outcome("failed", "launch", words, remedy, ExitCode.RANK_FAILED)

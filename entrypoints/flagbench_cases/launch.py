@@ -6,13 +6,11 @@ It imports no torch, so that it outlives whatever happens to the ranks.
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-import types
 import uuid
 from typing import Any, Dict, List, Optional
 
@@ -20,6 +18,7 @@ from flagbench_cases import precision, processes
 from flagbench_cases.ending import why
 from flagbench_cases.errors import CaseError, ExitCode
 from flagbench_cases.evidence import Evidence, Outcome, read_spool
+from flagbench_cases.interruption import Interruption
 from flagbench_cases.network import free_port, interface_towards
 from flagbench_cases.nodes import Placement
 from flagbench_cases.progress import Bar
@@ -32,7 +31,6 @@ START_SECONDS = 300.0
 # How long the agent may take to notice that a rank is gone. On older torch it then waits up to 300 s for the agents
 # of the other nodes, which may be gone too.
 LOST_SECONDS = 5.0
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 INTERRUPT_REMEDY = "run again; the record holds what was measured until then"
 
 
@@ -47,7 +45,14 @@ class Limits:
 class Run:
     """One run of this node, from the spool's folder to its removal."""
 
-    def __init__(self, config: Dict[str, Any], stack: Dict[str, Any], place: Placement, limits: Limits) -> None:
+    def __init__(
+        self,
+        config: Dict[str, Any],
+        stack: Dict[str, Any],
+        place: Placement,
+        limits: Limits,
+        interruption: Interruption,
+    ) -> None:
         self.config = config
         self.stack = stack
         self.place = place
@@ -56,7 +61,8 @@ class Run:
         first = place.node_rank * config["gpus"]
         self.local_ranks = range(first, first + config["gpus"])
         self.readers = [SpoolReader(self.folder, rank) for rank in self.local_ranks]
-        self.interrupted_by: Optional[int] = None
+        self.interruption = interruption
+        self._lost: Optional[int] = None
         self.bar = Bar()
         self._pids: Dict[int, int] = {}
         self._sampler: Optional[subprocess.Popen] = None
@@ -67,7 +73,6 @@ class Run:
     def execute(self, config_digest: str, data: Optional[str], weights: Optional[str]) -> Outcome:
         """Run to the end, whatever end that is."""
         processes.adopt_orphans()
-        before = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
         kills = processes.oom_kills()
         try:
             self._write_plan(config_digest, data, weights)
@@ -76,16 +81,11 @@ class Run:
             outcome = self._watch(agent)
             # The ranks first: the sampler's last line should still see the device.
             processes.end_all(os.getpid(), spare={self._sampler.pid} if self._sampler else set())
-            agent.wait()
-            if outcome is None:
-                outcome = self._ending(agent.returncode, kills)
-            return outcome
+            return outcome or self._ending(_wait(agent, 5.0), kills)
         finally:
             self.bar.end()
             self._stop_sampler()
             processes.end_all(os.getpid())
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     def evidence(self) -> Evidence:
         """What the run left behind."""
@@ -161,7 +161,7 @@ class Run:
         self._sampler = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
         # Its first sample is the memory in use before our first allocation, so the ranks wait for it, briefly.
         deadline = time.monotonic() + 5.0
-        while time.monotonic() < deadline and self._sampler.poll() is None and self.interrupted_by is None:
+        while time.monotonic() < deadline and self._sampler.poll() is None and not self.interruption:
             if os.path.exists(self._telemetry) and os.path.getsize(self._telemetry):
                 return
             time.sleep(0.02)
@@ -169,17 +169,11 @@ class Run:
     def _stop_sampler(self) -> None:
         if self._sampler is not None and self._sampler.poll() is None:
             self._sampler.terminate()
-            try:
-                self._sampler.wait(timeout=1.5)
-            except subprocess.TimeoutExpired:
+            if _wait(self._sampler, 1.5) is None:
                 self._sampler.kill()
-                self._sampler.wait()
+                _wait(self._sampler, 1.5)
 
     # -- watching --------------------------------------------------------------------------------------------
-
-    def _on_signal(self, number: int, frame: Optional[types.FrameType]) -> None:
-        if self.interrupted_by is None:
-            self.interrupted_by = number
 
     def _watch(self, agent: "subprocess.Popen[bytes]") -> Optional[Outcome]:
         """Wait for the agent's end or a rank's (None), an interruption, a hang or the time limit."""
@@ -187,15 +181,8 @@ class Run:
         beats: List[int] = []
         lost_since: Optional[float] = None
         while agent.poll() is None:
-            if self.interrupted_by is not None:
-                name = signal.Signals(self.interrupted_by).name
-                return Outcome(
-                    "interrupted",
-                    self._phase(),
-                    "interrupted by %s" % name,
-                    INTERRUPT_REMEDY,
-                    ExitCode.INTERRUPTED,
-                )
+            if self.interruption:
+                return self._interrupted()
             states = [reader.progress() for reader in self.readers]
             self.bar.show(states[0])
             clock = time.monotonic()
@@ -205,17 +192,19 @@ class Run:
             started = all(states)
             if clock - moved > (self.limits.no_progress if started else max(self.limits.no_progress, START_SECONDS)):
                 return self._hang(clock - moved)
-            if self._lost_rank() is None:
-                lost_since = None
-            elif lost_since is None:
-                lost_since = clock
-            elif clock - lost_since > LOST_SECONDS:
+            self._lost = self._lost_rank()
+            lost_since = None if self._lost is None else lost_since or clock
+            if lost_since is not None and clock - lost_since > LOST_SECONDS:
                 return None
             if self.limits.total is not None and clock - began > self.limits.total:
                 reason = "the limit of --max-minutes was reached after %.0f s" % (clock - began)
                 return Outcome("failed", self._phase(), reason, "allow more time, or fewer --steps", ExitCode.TIMEOUT)
             time.sleep(POLL)
         return None
+
+    def _interrupted(self) -> Outcome:
+        remedy = "run again" if self.place.nodes > 1 else INTERRUPT_REMEDY
+        return Outcome("interrupted", self._phase(), self.interruption.words, remedy, ExitCode.INTERRUPTED)
 
     def _lost_rank(self) -> Optional[int]:
         """A rank of this node that is gone and had not done its work, or None."""
@@ -260,16 +249,16 @@ class Run:
         except (OSError, ValueError):
             return {}
 
-    def _ending(self, returncode: int, kills_before: Optional[int]) -> Outcome:
+    def _ending(self, returncode: Optional[int], kills_before: Optional[int]) -> Outcome:
         """Why the agent ended, or had to be ended."""
         kills = processes.oom_kills()
-        lost = self._lost_rank()
         return why(
-            self._report() or ({} if lost is None else {"message": "rank %d ended without a word" % lost}),
+            self._report(),
             [fact for reader in self.readers for fact in reader.facts() if fact["kind"] == "failure"],
             memory_killed=kills is not None and kills_before is not None and kills > kills_before,
             returncode=returncode,
             phase=self._phase(),
+            lost=self._lost,
         )
 
     def _training_span(self, evidence: Evidence) -> Optional[Any]:
@@ -279,12 +268,15 @@ class Run:
         return None if begin is None else (begin, times.get("report", time.time()))
 
 
-def new_run_id() -> str:
-    """A name for a run that nobody named."""
-    return "run-%s" % uuid.uuid4().hex[:12]
+def _wait(process: "subprocess.Popen[bytes]", seconds: float) -> Optional[int]:
+    """A process's exit code; None where even SIGKILL cannot end it now, stuck in a driver's call."""
+    try:
+        return process.wait(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return None
 
 
-def wait_for_master(host: str, seconds: float) -> None:
+def wait_for_master(host: str, seconds: float, interruption: Interruption) -> None:
     """Wait until the name of node 0 resolves: on Kubernetes it does so only once that pod is there."""
     deadline = time.monotonic() + seconds
     while True:
@@ -292,10 +284,12 @@ def wait_for_master(host: str, seconds: float) -> None:
             socket.getaddrinfo(host, None)
             return
         except socket.gaierror as error:
+            if interruption:
+                raise CaseError(interruption.words, "run again", ExitCode.INTERRUPTED) from None
             if time.monotonic() > deadline:
                 raise CaseError(
                     "the name of node 0, %s, did not resolve within %.0f s (%s)" % (host, seconds, error),
                     "check --master, and that node 0 has started",
                     ExitCode.TIMEOUT,
                 ) from None
-        time.sleep(0.5)
+        time.sleep(0.2)

@@ -100,10 +100,15 @@ def throughput(
         )
     )
     spent = [max(step.data_wait + step.to_device + step.host for step in row) for row in rows]
+    theirs = "the publisher counts full batches"
     found.append(rate("p_train", unit, samples, spent, "data wait, hand-over and step, over %s" % span))
+    found.append(rate("p_train_published_count", unit, published, spent, theirs))
     if full and train_seconds:
-        note = "training with its evaluations"
-        found.append(metric("p_whole", math.fsum(samples) / train_seconds, unit + "/s", n=1, note=note))
+        for name, amounts, note in (
+            ("p_whole", samples, "training with its evaluations"),
+            ("p_whole_published_count", published, theirs),
+        ):
+            found.append(metric(name, math.fsum(amounts) / train_seconds, unit + "/s", n=1, note=note))
     return found
 
 

@@ -1,5 +1,6 @@
 """Small questions to the network stack: a free port, and the interface that leads to node 0."""
 
+import ipaddress
 import socket
 from typing import Optional
 
@@ -26,7 +27,28 @@ def interface_towards(host: str) -> Optional[str]:
             own = probe.getsockname()[0]
     except (OSError, UnicodeError):  # the latter for a name that cannot be encoded for the resolver
         return None
+    if ipaddress.ip_address(own.split("%")[0]).is_loopback and not _means_loopback(host):
+        # Debian maps a machine's own name to 127.0.1.1; node 0 must still be found by the others.
+        return default_route_interface()
     for name, addresses in psutil.net_if_addrs().items():
         if any(entry.address.split("%")[0] == own for entry in addresses):
             return name
     return None
+
+
+def _means_loopback(host: str) -> bool:
+    """Whether loopback was asked for, and not just come upon through the name of this machine."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def default_route_interface(table: str = "/proc/net/route") -> Optional[str]:
+    """The interface of the IPv4 default route, by the kernel's table; None without one."""
+    try:
+        with open(table, encoding="utf-8") as file:
+            rows = [line.split() for line in file]
+    except OSError:
+        return None
+    return next((row[0] for row in rows if len(row) > 2 and row[1] == "00000000"), None)

@@ -1,12 +1,14 @@
 """Where a record goes: the one line on stdout, a folder, a store. Stdout is kept aside from the first moment."""
 
 import errno
+import hashlib
 import os
 import tempfile
 from typing import Any, Dict, Optional
 from urllib.parse import unquote, urlparse
 
 from flagbench_cases.errors import CaseError, ExitCode, UsageError
+from flagbench_cases.redaction import redact
 
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
@@ -84,11 +86,22 @@ def store_folder(url: str) -> str:
     parsed = urlparse(url)
     if parsed.scheme not in ("", "file") or parsed.netloc not in ("", "localhost") or not parsed.path:
         raise UsageError(
-            "--store %s is not a file:// URL" % url.split("@")[-1],
+            "--store %s is not a file:// URL" % redact(url),
             "give file:///FOLDER, or --out and flagbench",
         )
     # A plain path is taken as it stands: there, '%20' and '#' are part of the name.
     return os.path.abspath(unquote(parsed.path) if parsed.scheme else url)
+
+
+def store(root: str, record: Dict[str, Any], line: str) -> str:
+    """Put a record into a store: its checksum first, so that no reader ever sees a record without one.
+
+    Raises CaseError (14) where it cannot be kept or is there already.
+    """
+    folder, name = store_path(root, record), record["record_id"] + ".json"
+    content = hashlib.sha256((line + "\n").encode("utf-8")).hexdigest()
+    write_file(folder, name + ".sha256", "%s  %s" % (content, name))
+    return write_file(folder, name, line)
 
 
 def store_path(root: str, record: Dict[str, Any]) -> str:

@@ -4,14 +4,18 @@ On torch 1.12 and 1.13 TORCH_ALLOW_TF32_CUBLAS_OVERRIDE, which NGC images set, b
 torch 2 on code wins. So the environment is put right before torch is imported, and the code switches after.
 """
 
+import contextlib
 import math
 from typing import Any, Dict, MutableMapping
 
 OVERRIDE = "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"
+# Read by NVIDIA's libraries themselves; 0 beats every switch of torch.
+DRIVER_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
 
 
 def prepare_environment(env: MutableMapping[str, str], precision: str) -> None:
     """Set or unset the override for processes that have not imported torch yet."""
+    env.pop(DRIVER_OVERRIDE, None)
     if precision == "tf32":
         env[OVERRIDE] = "1"
     else:
@@ -59,7 +63,7 @@ def prove(device: Any, precision: str) -> Dict[str, Any]:
         "requested": precision,
         "executed": executed,
         "relative_error": error,
-        "matmul_allow_tf32": torch.get_float32_matmul_precision() != "highest",
+        "matmul_allow_tf32": bool(torch.backends.cuda.matmul.allow_tf32),
         "cudnn_allow_tf32": bool(torch.backends.cudnn.allow_tf32),
     }
 
@@ -69,5 +73,7 @@ def autocast(device: Any, precision: str) -> Any:
     import torch
 
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
-    kind = torch.device(device).type
-    return torch.autocast(kind, dtype=dtype or torch.bfloat16, enabled=dtype is not None)
+    if dtype is None:
+        # Not a disabled autocast: torch 1.12 asks the device for bf16 support even then, at every step.
+        return contextlib.nullcontext()
+    return torch.autocast(torch.device(device).type, dtype=dtype)

@@ -8,7 +8,7 @@ import re
 import socket
 import sys
 import traceback
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional
 
 import torch
 import torch.distributed as dist
@@ -22,10 +22,14 @@ from flagbench_cases.loop import Loop, Plan
 from flagbench_cases.spool import RankSpool, receive
 
 PEER_LOST = re.compile(
-    r"connection (closed|reset)|connect(ion)? (refused|timeout)|broken pipe|timed? ?out|socket|nccl|gloo",
+    r"connection (was )?(closed|reset|refused)|broken pipe|socket timeout|timed out|remote process exited"
+    r"|unhandled system error",
     re.IGNORECASE,
 )
-OUT_OF_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory|Cannot allocate", re.IGNORECASE)
+OUT_OF_MEMORY = re.compile(
+    r"out of (shared )?memory|can't allocate memory|not enough memory|cannot allocate|status_alloc_failed|bus error",
+    re.IGNORECASE,
+)
 
 
 class Context(NamedTuple):
@@ -57,13 +61,13 @@ class Job:
                 dist.new_group(backend="gloo", timeout=limit) if device.backend != "gloo" else dist.group.WORLD
             )
 
-    def broadcast(self, value: Any) -> Any:
-        """Rank 0's value on every rank."""
+    def everyone(self, value: Any) -> List[Any]:
+        """Every rank's value, in rank order, on every rank."""
         if self.world == 1:
-            return value
-        box = [value]
-        dist.broadcast_object_list(box, src=0, group=self.control)
-        return box[0]
+            return [value]
+        values: List[Any] = [None] * self.world
+        dist.all_gather_object(values, value, group=self.control)
+        return values
 
     def gather(self, value: Any) -> Any:
         """Every rank's value, in rank order, on rank 0; None elsewhere."""
@@ -86,13 +90,17 @@ def parameter_sum(module: torch.nn.Module) -> float:
 
 
 def agree(job: Job, plan: Dict[str, Any]) -> None:
-    """Refuse nodes that were started with other arguments than node 0."""
-    first = job.broadcast(plan["config_digest"])
-    if first != plan["config_digest"]:
-        raise UsageError(
-            "node %d resolved the configuration %s and node 0 %s" % (plan["node_rank"], plan["config_digest"], first),
-            "start every node with the same arguments and the same image",
-        )
+    """Refuse nodes that were started with other arguments, or other software, than node 0; on every rank alike."""
+    mine = {"configuration": plan["config_digest"], "stack": plan["stack"]["name"], "torch": str(torch.__version__)}
+    everyone = job.everyone(mine)
+    for rank, theirs in enumerate(everyone):
+        for what, value in theirs.items():
+            first = everyone[0][what]
+            if value != first:
+                raise UsageError(
+                    "rank %d has the %s %s and rank 0 %s" % (rank, what, value, first),
+                    "start every node with the same arguments and the same image",
+                )
 
 
 def run(plan: Dict[str, Any], spool: RankSpool, started: float) -> None:
@@ -110,6 +118,7 @@ def run(plan: Dict[str, Any], spool: RankSpool, started: float) -> None:
         pid=os.getpid(),
         host=socket.gethostname(),
         device=device.describe(local_rank),
+        driver=system.driver(),
     )
     spool.fact("precision", **precision.prove(device.torch, config["precision"]))
     if job.rank == 0:

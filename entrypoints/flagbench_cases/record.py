@@ -6,34 +6,18 @@ import math
 import os
 import re
 import uuid
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, Optional
 
 from flagbench_cases import __version__, metrics, stats, system
 from flagbench_cases.checks import checks
 from flagbench_cases.config import stop_rule
 from flagbench_cases.evidence import Evidence, Outcome
 from flagbench_cases.processes import describe_exit
+from flagbench_cases.request import Request
 from flagbench_cases.spool import Step
 
 CURVE_POINTS = 200
 STEP_POINTS = 2000
-
-
-class Request(NamedTuple):
-    """What was asked for, as far as it could be resolved."""
-
-    argv: List[str]
-    case: str
-    stack: Dict[str, Any]
-    run_id: str
-    preset: str
-    division: str
-    nodes: int
-    gpus: int
-    config: Optional[Dict[str, Any]]
-    config_digest: Optional[str]
-    formula: Optional[str]
-    unit: str
 
 
 def slug(text: str) -> str:
@@ -52,7 +36,7 @@ def assemble(request: Request, evidence: Evidence, outcome: Outcome) -> Dict[str
     created = datetime.datetime.now(datetime.timezone.utc).replace(microsecond=0)
     world = request.nodes * request.gpus
     count = metrics.complete_steps(evidence.steps, world)
-    software = _software(evidence)
+    software = _software(request.stack, evidence)
     machine = system.machine()
     devices = [fact["device"] for fact in evidence.of("rank") if fact["node"] == 0]
     record: Dict[str, Any] = {
@@ -68,7 +52,7 @@ def assemble(request: Request, evidence: Evidence, outcome: Outcome) -> Dict[str
         "argv": request.argv,
         "config": request.config,
         "config_digest": request.config_digest,
-        "conditions": conditions(request, evidence, devices, software, machine["driver"]),
+        "conditions": conditions(request, evidence, software),
         "system": dict(machine, nodes=request.nodes, devices_per_node=request.gpus, devices=devices),
         "software": software,
         "timing": {},
@@ -87,7 +71,7 @@ def assemble(request: Request, evidence: Evidence, outcome: Outcome) -> Dict[str
     return record
 
 
-def _software(evidence: Evidence) -> Dict[str, Any]:
+def _software(stack: Dict[str, Any], evidence: Evidence) -> Dict[str, Any]:
     """Versions as the ranks saw them; of the parent alone where no rank came up."""
     found = evidence.first("software")
     if not found:
@@ -98,7 +82,7 @@ def _software(evidence: Evidence) -> Dict[str, Any]:
             "packages": {},
             "precision": None,
         }
-    return dict(found, precision=evidence.first("precision") or None)
+    return dict(found, precision=evidence.first("precision") or None, stack_expects=stack["expects"])
 
 
 def accelerator(stack: Dict[str, Any], name: Optional[str]) -> Optional[Dict[str, Any]]:
@@ -109,14 +93,14 @@ def accelerator(stack: Dict[str, Any], name: Optional[str]) -> Optional[Dict[str
 def conditions(
     request: Request,
     evidence: Evidence,
-    devices: List[Dict[str, Any]],
     software: Dict[str, Any],
-    driver: Optional[str],
 ) -> Dict[str, Any]:
     """The flat facts that a claim's conditions are compared with; null where a fact is not known."""
     if request.config is None:
         return {}
-    names = sorted({device["name"] for device in devices})
+    ranks = evidence.of("rank")
+    names = sorted({fact["device"]["name"] for fact in ranks})
+    drivers = sorted({fact["driver"] for fact in ranks if fact.get("driver")})
     known = accelerator(request.stack, names[0]) if len(names) == 1 else None
     found = {
         "device_model": known["name"] if known else (" + ".join(names) or None),
@@ -128,7 +112,7 @@ def conditions(
         "stop_rule": stop_rule(request.config),
         "torch": software["torch"],
         "cuda": software.get("cuda"),
-        "driver": driver,
+        "driver": " + ".join(drivers) or None,
     }
     found.update(evidence.first("workload").get("conditions", {}))
     return found
@@ -203,6 +187,8 @@ def _window(steady: metrics.Window) -> Dict[str, Any]:
         "samples": int(sum(steady.samples)),
         "seconds": math.fsum(steady.seconds),
         "step_seconds": stats.thin(steady.seconds, STEP_POINTS),
+        "step_median": stats.median(steady.seconds),
+        "step_p5_p95": [stats.quantile(steady.seconds, share) for share in (0.05, 0.95)],
         "drift": change,
         "steady": None if change is None else abs(change) <= 0.02,
     }
@@ -238,7 +224,7 @@ def _flops(
 def _timing(timing: Dict[str, Any], ranks: Dict[int, List[Step]], warmup: int, count: int) -> Dict[str, float]:
     """Seconds of rank 0, phase by phase."""
     steps = ranks[min(ranks)][:count]
-    found = {key: timing[key] for key in ("init", "train", "eval", "e2e") if key in timing}
+    found = {key: timing[key] for key in ("init", "train", "eval", "eval_initial", "e2e") if key in timing}
     found["warmup"] = sum(s.data_wait + s.to_device + s.host for s in steps[:warmup])
     found["data_wait"] = sum(s.data_wait for s in steps)
     found["step"] = sum(s.device for s in steps)

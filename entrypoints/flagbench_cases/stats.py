@@ -23,6 +23,12 @@ def stdev(values: Sequence[float]) -> float:
     return math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
 
 
+def quantile(values: Sequence[float], share: float) -> float:
+    """The value that `share` of the values do not exceed: the nearest of them, nothing interpolated."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, max(0, math.ceil(share * len(ordered)) - 1))]
+
+
 def drift(values: Sequence[float]) -> Optional[float]:
     """Median of the second half over that of the first, less 1; None under 20 values."""
     if len(values) < MIN_STEPS:

@@ -35,7 +35,7 @@ class Nothing(Workload):
         return self.work_done
 
     def evaluate(self):
-        return Evaluation(1.0, 1.0, 1)
+        return Evaluation(1.0, 1.0, 1, deciding=1.0)
 
 
 class Host:

@@ -11,7 +11,7 @@ import jsonschema
 import numpy as np
 import pytest
 
-from running import ENDLESS, CaseRun, alive, run_case, wait_until
+from running import ENDLESS, CaseRun, alive, need, run_case, wait_until
 
 pytestmark = [pytest.mark.image, pytest.mark.alone]
 
@@ -36,6 +36,7 @@ def check(record_schema):
 @pytest.fixture
 def tiny_tmpfs(tmp_path):
     """A file system of 64 KiB; made for real, which needs root."""
+    need(os.geteuid() == 0, "root, to mount a small file system")
     place = tmp_path / "small"
     place.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)], check=True)
@@ -120,11 +121,11 @@ def test_rank_killed(tmp_path, check):
 
 def test_rank_stopped(tmp_path, check):
     run = CaseRun(tmp_path, ["--gpus", "2", "--timeout", "8", *ENDLESS])
-    run.wait_for_steps(2)
+    run.wait_for_steps(2, steps=30)
     pids = run.pids()
     os.kill(pids[0], signal.SIGSTOP)
     stopped = time.monotonic()
-    check(run.wait(60), 6, "warmup", "no progress for 8 s", "rank 0 (process %d) is stopped" % pids[0])
+    check(run.wait(60), 6, "train", "no progress for 8 s", "rank 0 (process %d) is stopped" % pids[0])
     assert time.monotonic() - stopped < 8 + 6
     assert not any(alive(pid) for pid in pids)
 
@@ -136,6 +137,7 @@ def memory_cgroup(limit):
         folder, setting = os.path.join("/sys/fs/cgroup/memory", name), "memory.limit_in_bytes"
     else:
         folder, setting = os.path.join("/sys/fs/cgroup", name), "memory.max"
+    need(os.geteuid() == 0 and os.access(os.path.dirname(folder), os.W_OK), "root and writable memory cgroups")
     os.mkdir(folder)
     with open(os.path.join(folder, setting), "w") as file:
         file.write(str(limit))

@@ -80,10 +80,19 @@ def test_a_failed_run_is_kept_too(environment, tmp_path):
 
 def test_a_store_without_room_is_said(environment, tmp_path):
     (tmp_path / "file").write_text("")
-    ended = flagbench(environment, *SHORT, "--store", str(tmp_path / "file"), "--json")
+    ended = flagbench(environment, *SHORT, "--store", str(tmp_path / "file"))
     assert ended.returncode == 14
     assert "fix:" in ended.stderr
     assert json.loads(ended.stdout)["status"]["state"] == "ok", "what was measured is printed all the same"
+
+
+def test_what_the_image_stores_the_host_reads(environment, tmp_path):
+    store = tmp_path / "shared"
+    command = [sys.executable, "-m", "flagbench_cases", "distilbert", *SHORT[2:], "--store", "file://%s" % store]
+    printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    shown = flagbench(environment, "results", "show", "last", "--json", "--store", str(store))
+    assert shown.returncode == 0, shown.stderr
+    assert json.loads(shown.stdout) == json.loads(printed)
 
 
 def ranks(tmp_path):

@@ -90,14 +90,18 @@ def command(
     """
     from flagbench.catalog.load import load_catalog
     from flagbench.catalog.lookup import catalog_get, resolve_image
+    from flagbench.errors import ExitCode, FlagbenchError
     from flagbench.launchers import RunRequest
     from flagbench.launchers.native import NativeLauncher
     from flagbench.stores import open_store
 
     catalog = load_catalog()
     case, stack = resolve_image(image, catalog)
-    if claim is not None:
-        catalog_get(catalog.claims, claim, kind="claim")
+    if claim is not None and catalog_get(catalog.claims, claim, kind="claim").case != case.name:
+        raise FlagbenchError(
+            f"the claim {claim} is not of the case {case.name}",
+            remedy=f"name a claim of {case.name}; `flagbench list claims` shows them",
+        )
     keeper = open_store(store)  # before the run: an address nobody can use should not cost a run
     request = RunRequest(
         case,
@@ -125,25 +129,26 @@ def command(
     result = launchers[via]().launch(request)
     if not result.record.strip():
         raise typer.Exit(result.exit_code)
-    stored = _keep(result, keeper)
-    if as_json:
-        typer.echo(result.record.decode().rstrip("\n"))
+    kept = _keep(result, keeper)
+    # A record that nobody keeps is printed: it cost a run.
+    if as_json or not kept:
+        typer.echo(result.record.decode("utf-8", "replace").rstrip("\n"))
     else:
         _show(result, catalog, case, claim)
-    raise typer.Exit(result.exit_code or stored)
+    raise typer.Exit(result.exit_code or (0 if kept else int(ExitCode.NOT_STORED)))
 
 
-def _keep(result: LaunchResult, store: Store) -> int:
-    """Put the record into the store; 0, or the code for a record that was measured and not kept."""
-    from flagbench.stores.base import StoreError
+def _keep(result: LaunchResult, store: Store) -> bool:
+    """Put the record into the store; False, with the reason on stderr, where it could not be kept."""
+    from flagbench.errors import FlagbenchError
 
     try:
         kept = store.put(result.record)
-    except StoreError as error:
-        typer.echo(f"error: {error.message}\nfix: {error.remedy}; the record follows on stdout with --json", err=True)
-        return int(error.code)
+    except FlagbenchError as error:
+        typer.echo(f"error: {error.message}\nfix: {error.remedy}; the record is on stdout", err=True)
+        return False
     typer.echo(f"record {kept.record_id} kept in {kept.location}", err=True)
-    return 0
+    return True
 
 
 def _show(result: LaunchResult, catalog: Catalog, case: Case, claim: str | None) -> None:

@@ -6,10 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.launchers.base import LaunchResult, RunRequest
@@ -31,37 +31,66 @@ class NativeLauncher:
                 remedy="install the image side's needs with `pip install 'flagbench[cases]'`",
             )
         environment = dict(os.environ, FLAGBENCH_STACK=request.stack.name)
+        if (commit := checkout_commit(request.case.path.parent)) is not None:
+            environment.setdefault("FLAGBENCH_COMMIT", commit)
         command = [sys.executable, "-m", "flagbench_cases", *request.arguments()]
-        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as child, _forwarding(child):
+        # In this order: a signal that comes while the child is made must not be lost.
+        with _Forwarding() as hands, subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as child:
+            hands.to(child)
             printed, _ = child.communicate()
         code = child.returncode
-        # Node 0 speaks for the job; of another node only the code is told.
-        if printed.strip() or (request.node_rank and code >= 0):
+        # Node 0 speaks for the job; which node this is, the entrypoint may know from its platform alone.
+        if printed.strip() or (request.nodes > 1 and code >= 0):
             return LaunchResult(printed, code)
         reason = f"the run ended with {_ending(code)} before it could print a record"
         remedy = "see its messages above; the kernel log names processes killed for memory"
-        return LaunchResult(
-            record_of_killed(request, reason, remedy, ExitCode.RANK_FAILED), int(ExitCode.RANK_FAILED)
-        )
+        ended = ExitCode(code) if code in set(ExitCode) - {ExitCode.OK} else ExitCode.RANK_FAILED
+        return LaunchResult(record_of_killed(request, reason, remedy, ended), int(ended))
 
 
-@contextmanager
-def _forwarding(child: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Hand signals to the run, which ends its ranks and still prints its record; then wait for it as before.
+class _Forwarding:
+    """Hands signals to the run, which ends its ranks and still prints its record; this process waits for it.
 
-    Ctrl-C reaches the run through the terminal as well; a second copy of a signal changes nothing there.
+    Ctrl-C reaches the run through the terminal as well; a second copy of a signal changes nothing there. A signal
+    that the caller ignores (SIGHUP under nohup) stays ignored. One that comes before the run has started is kept.
     """
 
-    def hand_on(number: int, frame: FrameType | None) -> None:
-        if child.poll() is None:
+    def __init__(self) -> None:
+        self._child: subprocess.Popen[bytes] | None = None
+        self._early: list[int] = []
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> _Forwarding:
+        for number in FORWARDED:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._hand_on)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def to(self, child: subprocess.Popen[bytes]) -> None:
+        """Hand everything to this process from now on."""
+        self._child = child
+        for number in self._early:
             child.send_signal(number)
 
-    before = {number: signal.signal(number, hand_on) for number in FORWARDED}
+    def _hand_on(self, number: int, frame: FrameType | None) -> None:
+        if self._child is None:
+            self._early.append(number)
+        else:
+            self._child.send_signal(number)
+
+
+def checkout_commit(folder: Path) -> str | None:
+    """The commit of the checkout that the manifests stand in; None outside one, or without git."""
+    command = ["git", "-C", str(folder), "rev-parse", "--short=12", "HEAD"]
     try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
 
 
 def _ending(code: int) -> str:

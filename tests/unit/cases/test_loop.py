@@ -91,7 +91,7 @@ class Toy(Workload):
     def evaluate(self) -> Evaluation:
         self.time.seconds += 16.0
         accuracy = self.accuracies.pop(0)
-        return Evaluation(accuracy, accuracy + 0.01, 872)
+        return Evaluation(accuracy, accuracy + 0.01, 872, deciding=accuracy)
 
 
 class NoCollectives:
@@ -149,6 +149,18 @@ def test_the_published_run_ends_at_the_target(tmp_path: Path) -> None:
     assert evaluations[-1]["counted"] == 872
 
 
+def test_the_stop_rule_looks_at_the_deciding_accuracy(tmp_path: Path) -> None:
+    """The publisher's count may reach the target where each example counted once does not."""
+
+    class Published(Toy):
+        def evaluate(self) -> Evaluation:
+            return super().evaluate()._replace(accuracy=0.5, deciding=0.95)
+
+    timing, reader = train(tmp_path, Published(), FULL)
+    assert timing["converged"] is True
+    assert len(reader.steps()) == 4
+
+
 def test_the_published_run_ends_at_the_limit_of_epochs(tmp_path: Path) -> None:
     workload = Toy()
     timing, reader = train(tmp_path, workload, FULL)
@@ -183,7 +195,7 @@ def test_training_time_holds_its_evaluations_but_not_the_initial_one(tmp_path: P
     timing, _ = train(tmp_path, Toy(time), FULL)
     step = 1.0 + 0.5 + 0.25 + 8.0
     assert timing["train"] == 12 * step + 3 * 16.0
-    assert timing["eval"] == 4 * 16.0
+    assert timing["eval"] == 3 * 16.0
     assert timing["eval_initial"] == 16.0
 
 
@@ -342,36 +354,51 @@ def test_the_watch_for_waits_would_see_one(forbidden: list[str]) -> None:
     assert forbidden == ["Tensor.item"]
 
 
-class Buckets(CollectiveProbe):
-    """A backward pass of some gradient buckets, without a process group."""
+class Gradients(CollectiveProbe):
+    """A backward pass of some parameters, without a process group; time passes between their gradients."""
 
     count = 3
 
     def backward(self, time: Time) -> None:
-        for number in range(self.count):
-            time.seconds += 1.0
-            self._hook(None, number)
+        if not hasattr(self, "parameters"):
+            self.parameters = [torch.nn.Parameter(torch.ones(1)) for _ in range(self.count)]
+            self.attach(self.parameters)
+        value = torch.ones(1)
+        for parameter in self.parameters:
+            value = Passing.apply(value * parameter, time)
+        value.backward()
         time.seconds += 4.0
         self.backward_done()
 
 
+class Passing(torch.autograd.Function):
+    """Identity; its backward takes a second."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, time: Time) -> torch.Tensor:
+        ctx.time = time
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        ctx.time.seconds += 1.0
+        return gradient, None
+
+
 @pytest.mark.parametrize(("count", "expected"), [(3, (1.0, 4.0)), (2, (1.0, 4.0)), (1, (1.0, 4.0))])
 def test_the_probe_tells_own_work_from_waiting(
-    tmp_path: Path, time: Time, monkeypatch: pytest.MonkeyPatch, count: int, expected: tuple[float, float]
+    tmp_path: Path, time: Time, count: int, expected: tuple[float, float]
 ) -> None:
-    handed: list[int] = []
-    monkeypatch.setattr("flagbench_cases.collectives.allreduce_hook", lambda group, bucket: handed.append(bucket))
     late = LateClock(time, behind=11)
-    probe = Buckets(late)
+    probe = Gradients(late)
     probe.count = count
     workload = Toy(time)
     workload.probe = probe
     _, reader = train(tmp_path, workload, LONG, Device(late), probe)
     for step in reader.steps():
-        # The step's own 0.25 s come before its first bucket.
+        # The step's own 0.25 s come before its first gradient.
         assert (step.first_collective - 0.25, step.collective_wait) == expected
         assert step.device == 0.25 + count + 4.0
-    assert handed == list(range(count)) * 500  # every bucket is still reduced
     assert late.created <= 5 * DRAIN_EVERY + 20
 
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from flagbench_cases import __main__ as edge
 from flagbench_cases import cli, config
+from flagbench_cases import request as edge
 from flagbench_cases.errors import ExitCode
+from flagbench_cases.redaction import option_names, redact
 
 pytestmark = pytest.mark.image
 
@@ -33,7 +34,11 @@ pytestmark = pytest.mark.image
     ],
 )
 def test_credentials_of_an_url_are_not_recorded(argument: str, shown: str) -> None:
-    assert edge.redact(["distilbert", argument]) == ["distilbert", shown]
+    assert redact(argument) == shown
+
+
+def test_of_arguments_that_were_not_understood_only_names_are_kept() -> None:
+    assert option_names(["distilbert", "--token=SECRET", "--key", "SECRET", "s3://k:s@b"]) == ["--token", "--key"]
 
 
 def test_a_refused_request_says_what_can_be_said() -> None:

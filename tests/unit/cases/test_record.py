@@ -11,7 +11,7 @@ import pytest
 
 from flagbench_cases import config, record
 from flagbench_cases.evidence import NOTHING, OK, Evidence, Outcome, read_spool
-from flagbench_cases.record import Request
+from flagbench_cases.request import Request
 from flagbench_cases.spool import RankSpool, Step
 
 pytestmark = pytest.mark.image

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,7 @@ from flagbench.catalog.lookup import resolve_image
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.launchers import RunRequest
 from flagbench.launchers.fallback import record_of_killed
-from flagbench.launchers.native import NEEDED, NativeLauncher
+from flagbench.launchers.native import NEEDED, NativeLauncher, checkout_commit
 from flagbench.record.read import read_record
 
 ENTRYPOINTS = Path(__file__).parents[3] / "entrypoints"
@@ -78,11 +81,48 @@ def test_a_run_that_died_without_a_word_gets_a_record(stand_in, request_for_cpu:
     assert "SIGKILL" in (record.status.reason or "")
 
 
-def test_another_node_says_nothing(stand_in, request_for_cpu: RunRequest) -> None:  # type: ignore[no-untyped-def]
-    stand_in("import sys; sys.exit(0)")
-    second = with_options(request_for_cpu, nodes=2, gpus=1, node_rank=1, master="node-0:29400")
+@pytest.mark.parametrize("code", [0, 2, 4])
+def test_another_node_says_nothing(stand_in, request_for_cpu: RunRequest, code: int) -> None:  # type: ignore[no-untyped-def]
+    """Which node it is may stand in the platform's environment alone, so the flag does not decide."""
+    stand_in(f"import sys; sys.exit({code})")
+    second = with_options(request_for_cpu, nodes=2, gpus=1)
     result = NativeLauncher().launch(second)
-    assert (result.record, result.exit_code) == (b"", 0)
+    assert (result.record, result.exit_code) == (b"", code)
+
+
+def test_a_code_that_says_more_than_that_a_rank_failed_is_kept(stand_in, request_for_cpu: RunRequest) -> None:  # type: ignore[no-untyped-def]
+    stand_in("import sys; sys.exit(14)")
+    result = NativeLauncher().launch(request_for_cpu)
+    assert result.exit_code == read_record(result.record).status.exit_code == 14
+
+
+def test_a_signal_before_the_run_has_started_is_kept_for_it(
+    stand_in,  # type: ignore[no-untyped-def]
+    request_for_cpu: RunRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stand_in(
+        "import signal, sys; signal.signal(signal.SIGTERM, lambda *a: sys.exit(7)); signal.sigwait([signal.SIGUSR1])"
+    )
+    real = subprocess.Popen.__init__
+
+    def interrupted_start(self: object, *args: object, **kwargs: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        real(self, *args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", interrupted_start)
+    monkeypatch.setattr("flagbench.launchers.native.checkout_commit", lambda folder: None)
+    result = NativeLauncher().launch(request_for_cpu)
+    assert result.exit_code != 0
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_the_commit_of_a_checkout_is_known_and_outside_one_it_is_not(tmp_path: Path) -> None:
+    assert checkout_commit(tmp_path) is None
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run(["git", "-C", str(tmp_path), *identity, "commit", "-q", "--allow-empty", "-m", "a"], check=True)
+    assert len(checkout_commit(tmp_path) or "") == 12
 
 
 def test_what_a_native_run_needs_is_named(monkeypatch: pytest.MonkeyPatch, request_for_cpu: RunRequest) -> None:

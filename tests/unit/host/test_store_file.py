@@ -182,7 +182,7 @@ def _put_many(root: Path, contents: list[bytes], start: multiprocessing.synchron
 
 
 def _all_at_once(root: Path, work: list[list[bytes]]) -> list[int | None]:
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("forkserver")
     start = context.Barrier(len(work))
     writers = [context.Process(target=_put_many, args=(root, contents, start)) for contents in work]
     for writer in writers:

@@ -295,7 +295,7 @@ def test_evaluation_counts_each_example_once_and_as_published(tmp_path: Path, wo
 
     results = on_ranks(world, tmp_path / "ranks", body) if world > 1 else [body(tmp_path, 0, 1)]
     for result in results:
-        assert result == (pytest.approx(4 / 7), pytest.approx(published), 7)
+        assert result == (pytest.approx(4 / 7), pytest.approx(published), 7, pytest.approx(published))
 
 
 def test_evaluation_drops_nothing_at_random(tmp_path: Path) -> None:
@@ -350,6 +350,8 @@ def test_description_tells_what_a_claim_is_compared_by(tmp_path: Path) -> None:
         "dropout": "0.1/0.1/0.2",
         "data": "synthetic",
         "weights": "random",
+        "workers": 0,
+        "eval_batch_size": 2,
     }
     for group in work.optimizer.param_groups:
         assert (group["betas"], group["eps"], group["weight_decay"]) == ((0.9, 0.999), 1e-8, 0.0)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from running import need
+
 _HERE = Path(__file__).parent
 ENTRYPOINTS = str(_HERE.parents[3] / "entrypoints")
 
@@ -21,8 +23,7 @@ def nvml_stub(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[st
     built: dict[tuple, Path] = {}
 
     def build(*macros: str) -> dict[str, str]:
-        if shutil.which("gcc") is None:
-            pytest.fail("gcc is missing; install it: these tests compile a small stand-in for NVML")
+        need(shutil.which("gcc") is not None, "gcc, to compile a small stand-in for NVML")
         if macros not in built:
             folder = tmp_path_factory.mktemp("nvml")
             command = ["gcc", "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror"]

@@ -202,7 +202,7 @@ def test_a_claim_without_the_gate_metric_is_not_comparable(base: Record, case: C
 
 
 def test_anomalies_of_what_was_compared_are_kept(base: Record, case: Case, claim: Claim) -> None:
-    assert [a.id for a in verify_claim([base], claim, case).anomalies] == ["epochs"]
+    assert [a.id for a in verify_claim([base], claim, case).anomalies] == ["epochs", "image-dependent"]
 
 
 FAILED = Status("failed", "train", "a rank ran out of memory", None, 5)

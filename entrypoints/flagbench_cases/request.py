@@ -1,0 +1,107 @@
+"""What was asked for: from parsed arguments to a resolved request, its place among the nodes, and its data."""
+
+import argparse
+import os
+import uuid
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+from flagbench_cases import cli, config, nodes, output
+from flagbench_cases.errors import UsageError
+from flagbench_cases.redaction import option_names, redact
+
+FALLBACK_STACK = {"name": "cpu", "device": {"kind": "cpu"}, "accelerators": [], "expects": {}}
+
+
+class Request(NamedTuple):
+    """What was asked for, as far as it could be resolved."""
+
+    argv: List[str]
+    case: str
+    stack: Dict[str, Any]
+    run_id: str
+    preset: str
+    division: str
+    nodes: int
+    gpus: int
+    config: Optional[Dict[str, Any]]
+    config_digest: Optional[str]
+    formula: Optional[str]
+    unit: str
+
+
+def new_run_id() -> str:
+    """A name for a run that nobody named."""
+    return "run-%s" % uuid.uuid4().hex[:12]
+
+
+def unresolved(argv: List[str], arguments: Optional[argparse.Namespace]) -> Request:
+    """What can be said of a request before, or without, resolving it."""
+    known = config.case_names()
+    words = [argument for argument in argv if not argument.startswith("-")]
+    case = next((word for word in words if word in known), words[0] if words else "unknown")
+    return Request(
+        argv=[redact(argument) for argument in argv] if arguments else option_names(argv),
+        case=arguments.case if arguments else redact(case),
+        stack=FALLBACK_STACK,
+        run_id=(arguments.run_id if arguments else None) or new_run_id(),
+        preset=arguments.preset if arguments else "reference",
+        division=arguments.division if arguments else "faithful",
+        nodes=arguments.nodes if arguments else 1,
+        gpus=arguments.gpus if arguments else 1,
+        config=None,
+        config_digest=None,
+        formula=None,
+        unit="samples",
+    )
+
+
+def resolve(arguments: argparse.Namespace, request: Request) -> Tuple[Request, nodes.Placement, Optional[str]]:
+    """The whole request, its place among the nodes, and the data folder; UsageError for what contradicts."""
+    case = config.load_case(arguments.case)
+    stack = config.load_stack(os.environ.get("FLAGBENCH_STACK", "cpu"))
+    if arguments.resume and not case["resume"]:
+        raise UsageError("%s writes no checkpoints to resume from" % case["name"], "leave out --resume")
+    if arguments.store:
+        output.store_folder(arguments.store)
+    for option, value in (("--data", arguments.data), ("--weights", arguments.weights), ("--out", arguments.out)):
+        if value and "://" in value:
+            raise UsageError("%s takes a folder, not an address" % option, "fetch it first and give the folder")
+    source, folder = cli.locate_data(arguments.data)
+    if arguments.preset == "tiny" and arguments.data is None:
+        source, folder = None, None  # the tiny preset carries its own set
+    weights = find_weights(arguments.weights, folder)
+    resolved = config.resolve(
+        case,
+        stack,
+        nodes=arguments.nodes,
+        gpus=arguments.gpus,
+        preset=arguments.preset,
+        division=arguments.division,
+        precision=arguments.precision,
+        seed=arguments.seed,
+        source=source,
+        weights=weights is not None,
+        steps=arguments.steps,
+        max_samples=arguments.max_samples,
+        full=arguments.full,
+        settings=arguments.set,
+    )
+    place = nodes.place(arguments.nodes, arguments.node_rank, arguments.master)
+    arguments.weights = weights
+    request = request._replace(
+        case=case["name"],
+        stack=stack,
+        config=resolved,
+        config_digest=config.digest(resolved),
+        formula=case["flops"]["formula"],
+        unit=case["unit"],
+    )
+    return request, place, folder
+
+
+def find_weights(given: Optional[str], data: Optional[str]) -> Optional[str]:
+    """`--weights`, else the model/ folder that FlagPerf's archive has beside the data."""
+    if given is not None:
+        return os.path.abspath(given)
+    beside = os.path.join(data, "model") if data else ""
+    return beside if beside and os.path.isfile(os.path.join(beside, "config.json")) else None
