@@ -17,7 +17,7 @@ demo: $(VENV)/.cases
 
 ## test: everything that this machine can test
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not alone" -n 2 -q
+	$(BIN)/python -m pytest -m "not alone" -n 2 -q --durations=5
 	$(BIN)/python -m pytest -m alone -q --durations=5
 
 ## lint: style, types, layers, generated files

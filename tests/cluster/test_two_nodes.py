@@ -14,7 +14,7 @@ import pytest
 
 from running import ENDLESS, CaseRun, alive, need, wait_until
 
-pytestmark = [pytest.mark.image, pytest.mark.alone]
+pytestmark = pytest.mark.image
 
 SHORT = ["--preset", "tiny", "--data", "synthetic", "--steps", "20"]
 

@@ -13,7 +13,7 @@ import pytest
 
 from running import ENDLESS, CaseRun, alive, need, run_case, wait_until
 
-pytestmark = [pytest.mark.image, pytest.mark.alone]
+pytestmark = pytest.mark.image
 
 
 @pytest.fixture
@@ -144,6 +144,7 @@ def memory_cgroup(limit):
     return folder
 
 
+@pytest.mark.alone
 def test_memory_limit(tmp_path, check):
     folder = memory_cgroup(900 * 2**20)
     try:

@@ -12,7 +12,7 @@ import pytest
 from flagbench_cases.spool import SpoolReader
 from running import alive, wait_until
 
-pytestmark = [pytest.mark.image, pytest.mark.alone]
+pytestmark = pytest.mark.image
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 COMMAND = [sys.executable, "-m", "flagbench"]
@@ -41,6 +41,7 @@ def stored(environment):
     return json.loads(shown.stdout)
 
 
+@pytest.mark.alone
 def test_the_demo_learns_within_its_time(environment):
     """What `make demo` runs: from random weights to 95 % on sentences that counting words cannot read."""
     began = time.monotonic()

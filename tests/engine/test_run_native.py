@@ -9,7 +9,7 @@ import pytest
 
 from running import ENTRYPOINTS, run_case
 
-pytestmark = [pytest.mark.image, pytest.mark.alone]
+pytestmark = pytest.mark.image
 
 
 def metrics(record):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from flagbench.launchers.base import LaunchResult, RunRequest
 from flagbench.launchers.fallback import record_of_killed
 
 NEEDED = ("flagbench_cases", "torch", "numpy", "psutil", "tokenizers", "safetensors")
+_PR_SET_PDEATHSIG = 1
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -35,7 +37,10 @@ class NativeLauncher:
             environment.setdefault("FLAGBENCH_COMMIT", commit)
         command = [sys.executable, "-m", "flagbench_cases", *request.arguments()]
         # In this order: a signal that comes while the child is made must not be lost.
-        with _Forwarding() as hands, subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as child:
+        with (
+            _Forwarding() as hands,
+            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, preexec_fn=_end_with_parent) as child,
+        ):
             hands.to(child)
             printed, _ = child.communicate()
         code = child.returncode
@@ -81,6 +86,14 @@ class _Forwarding:
             self._early.append(number)
         else:
             self._child.send_signal(number)
+
+
+def _end_with_parent() -> None:
+    """Between fork and exec: ask the kernel for a SIGTERM when this tool dies, even by SIGKILL.
+
+    Nobody would be left to read the record; with --out the run still writes it.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
 def checkout_commit(folder: Path) -> str | None:
