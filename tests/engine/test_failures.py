@@ -176,6 +176,34 @@ def test_interrupted(tmp_path, check, number, stopped_rank):
     assert record["metrics"], "what was measured is kept"
 
 
+def test_a_run_under_nohup_outlives_its_terminal(tmp_path, check):
+    ignore = lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)  # noqa: E731
+    run = CaseRun(tmp_path, ENDLESS, preexec_fn=ignore)
+    run.wait_for_steps(1)
+    run.process.send_signal(signal.SIGHUP)
+    steps = run.readers()[0].progress().steps
+    run.wait_for_steps(1, steps=steps + 20)
+    run.process.terminate()
+    check(run.wait(30), 7, "train", "SIGTERM")
+
+
+def test_interrupted_while_it_waits_for_node_0(tmp_path, check):
+    nowhere = ["--nodes", "2", "--node-rank", "0", "--master", "no-such-node.invalid:29400"]
+    run = CaseRun(tmp_path, ["--preset", "tiny", *nowhere])
+    wait_until(lambda: b"no-such-node" in open("/proc/%d/cmdline" % run.process.pid, "rb").read(), 10)
+    wait_until(lambda: handles(run.process.pid, signal.SIGTERM), 30)
+    run.process.terminate()
+    record = check(run.wait(30), 7, "launch", "SIGTERM")
+    assert record["status"]["state"] == "interrupted"
+
+
+def handles(pid, number):
+    """Whether a process has a handler of its own for a signal, by the kernel's mask."""
+    with open("/proc/%d/status" % pid) as file:
+        mask = next(line.split()[1] for line in file if line.startswith("SigCgt"))
+    return bool(int(mask, 16) >> (number - 1) & 1)
+
+
 def test_time_limit(tmp_path, check):
     ended = run_case(tmp_path, "--gpus", "2", "--max-minutes", "0.15", *ENDLESS)
     record = check(ended, 6, ended.status["phase"], "--max-minutes")

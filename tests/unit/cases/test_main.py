@@ -106,6 +106,21 @@ def test_a_usage_error_leaves_one_record_and_no_traceback(arguments: tuple[str, 
     assert b"\nfix: " in done.stderr
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("distilbert", "--stroe", "s3://AKIA:SECRET@bucket", "--token=SECRET"),
+        ("distilbert", "--store", "https://host/x?X-Amz-Signature=SECRET"),
+        ("distilbert", "--data", "s3://AKIA:SECRET@bucket/sst2"),
+        ("s3://AKIA:SECRET@bucket",),
+    ],
+)
+def test_a_misplaced_secret_gets_neither_into_the_record_nor_into_the_log(arguments: tuple[str, ...]) -> None:
+    done = run(*arguments)
+    assert done.returncode == ExitCode.USAGE
+    assert b"SECRET" not in done.stdout + done.stderr
+
+
 def test_help_beside_a_mistake_is_a_usage_error_too() -> None:
     done = run("distilbert", "--nodes", "0", "--help")
     assert done.returncode == ExitCode.USAGE
