@@ -17,7 +17,7 @@ from typing import Any, Dict, List, Optional
 from flagbench_cases import precision, processes
 from flagbench_cases.ending import why
 from flagbench_cases.errors import CaseError, ExitCode
-from flagbench_cases.evidence import Evidence, Outcome, read_spool
+from flagbench_cases.evidence import OK, Evidence, Outcome, read_spool
 from flagbench_cases.interruption import Interruption
 from flagbench_cases.network import free_port, interface_towards
 from flagbench_cases.nodes import Placement
@@ -31,6 +31,8 @@ START_SECONDS = 300.0
 # How long the agent may take to notice that a rank is gone. On older torch it then waits up to 300 s for the agents
 # of the other nodes, which may be gone too.
 LOST_SECONDS = 5.0
+# How long ranks and agent may take to end once every rank of this node has written its last word.
+DONE_SECONDS = 15.0
 INTERRUPT_REMEDY = "run again; the record holds what was measured until then"
 
 
@@ -180,6 +182,7 @@ class Run:
         began = moved = time.monotonic()
         beats: List[int] = []
         lost_since: Optional[float] = None
+        done_since: Optional[float] = None
         while agent.poll() is None:
             if self.interruption:
                 return self._interrupted()
@@ -196,6 +199,10 @@ class Run:
             lost_since = None if self._lost is None else lost_since or clock
             if lost_since is not None and clock - lost_since > LOST_SECONDS:
                 return None
+            done = all(state is not None and state.phase == "done" for state in states)
+            done_since = (done_since or clock) if done else None
+            if done_since is not None and clock - done_since > DONE_SECONDS:
+                return OK
             if self.limits.total is not None and clock - began > self.limits.total:
                 reason = "the limit of --max-minutes was reached after %.0f s" % (clock - began)
                 return Outcome("failed", self._phase(), reason, "allow more time, or fewer --steps", ExitCode.TIMEOUT)

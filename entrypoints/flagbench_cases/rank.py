@@ -8,7 +8,7 @@ import re
 import socket
 import sys
 import traceback
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, NoReturn, Optional
 
 import torch
 import torch.distributed as dist
@@ -77,11 +77,10 @@ class Job:
         dist.gather_object(value, values, dst=0, group=self.control)
         return values
 
-    def close(self) -> None:
-        """Leave together."""
+    def meet(self) -> None:
+        """Wait until every rank has sent what it had to send."""
         if self.world > 1:
             dist.barrier(group=self.control)
-            dist.destroy_process_group()
 
 
 def parameter_sum(module: torch.nn.Module) -> float:
@@ -153,9 +152,9 @@ def run(plan: Dict[str, Any], spool: RankSpool, started: float) -> None:
         parameters=parameter_sum(workload.module),
     )
     spool.fact("ceiling", **ceiling.measure(device, config["precision"]))
-    spool.phase("done")
     collect(job, plan, spool)
-    job.close()
+    job.meet()
+    spool.phase("done")
 
 
 def collect(job: Job, plan: Dict[str, Any], spool: RankSpool) -> None:
@@ -194,7 +193,7 @@ def report(spool: RankSpool, failure: Dict[str, Any]) -> None:
         traceback.print_exc()
 
 
-def main(folder: str) -> int:
+def main(folder: str) -> NoReturn:
     """Run the rank that the launcher's environment names."""
     started = now()
     processes.die_with_parent()
@@ -203,16 +202,19 @@ def main(folder: str) -> int:
     spool.phase("init")
     with open(os.path.join(folder, "plan.json"), encoding="utf-8") as file:
         plan = json.load(file)
+    code = 0
     try:
         run(plan, spool, started)
     except BaseException as error:  # the edge of this process: whatever ends it must be in the record
         traceback.print_exc()
         report(spool, classify(error))
-        # Not sys.exit: destructors of a broken process group can wait for peers that are gone.
-        sys.stderr.flush()
-        os._exit(1)
-    return 0
+        code = 1
+    # Not sys.exit: the destructors of a process group can wait for peers that are gone, on torch 1.12 even after a
+    # run that ended well. Everything is in the spool by now.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    main(sys.argv[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,3 +46,27 @@ def test_an_unreachable_network_leads_nowhere(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(socket, "socket", Socket)
     assert network.interface_towards("127.0.0.1") is None
+
+
+ROUTES = """Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT
+wire1\t0007C70A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0
+wire0\t00000000\t0100000A\t0003\t0\t0\t0\t00000000\t0\t0\t0
+"""
+
+
+def test_the_default_route_is_read_from_the_kernels_table(tmp_path: Path) -> None:
+    table = tmp_path / "route"
+    table.write_text(ROUTES)
+    assert network.default_route_interface(str(table)) == "wire0"
+    table.write_text(ROUTES.splitlines()[0] + "\n")
+    assert network.default_route_interface(str(table)) is None
+    assert network.default_route_interface(str(tmp_path / "nowhere")) is None
+
+
+def test_a_name_that_means_this_machine_alone_is_not_what_others_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Debian's /etc/hosts gives a machine's own name the address 127.0.1.1."""
+    own = [(socket.AF_INET, socket.SOCK_DGRAM, 17, "", ("127.0.1.1", 9))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: own)
+    monkeypatch.setattr(network, "default_route_interface", lambda: "wire0")
+    assert network.interface_towards("node-0") == "wire0"
+    assert network.interface_towards("127.0.1.1") == network.interface_towards("localhost") == "lo"
