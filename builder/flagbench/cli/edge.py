@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, TextIO, cast
@@ -73,6 +72,8 @@ def report_bug(kind: type[BaseException], error: BaseException, trace: Traceback
     The interpreter then ends with exit code 1, which is left to our own bugs.
     """
     if os.environ.get("FLAGBENCH_DEBUG") == "1":
+        import traceback  # a bug is rare, and this module is loaded by every command
+
         traceback.print_exception(kind, error, trace)
     _tell(
         f"error: a bug in flagbench: {kind.__name__}: {' '.join(str(error).split())}\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -53,6 +52,8 @@ def echo(text: str = "") -> None:
 
 def echo_json(value: Any) -> None:
     """Print one JSON document, indented, keys in the order they were given."""
+    import json
+
     echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
 
 

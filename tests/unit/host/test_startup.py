@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 BUILDER = Path(__file__).parents[3] / "builder"
-REPEATS = 7
+REPEATS = 15
 # Never needed to list, verify or compare.
 HEAVY = {"torch", "docker", "boto3", "botocore", "requests", "jinja2", "numpy"}
 
