@@ -209,8 +209,8 @@ def main(folder: str) -> NoReturn:
         traceback.print_exc()
         report(spool, classify(error))
         code = 1
-    # Not sys.exit: the destructors of a process group can wait for peers that are gone, on torch 1.12 even after a
-    # run that ended well. Everything is in the spool by now.
+    # Not sys.exit: destructors of a process group can wait for peers that are gone, and a rank of torch 1.12 was seen
+    # once to hang after its last word. Everything is in the spool by now.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
