@@ -157,10 +157,11 @@ def resolve(
             "%s has no %s preset" % (case["name"], preset),
             "choose one of: %s" % ", ".join(sorted(case["presets"])),
         )
-    if case["name"] not in stack["runs"]:
+    why = stack["does_not_run"].get(case["name"]) or case["does_not_run"].get(stack["name"])
+    if why:
         raise UsageError(
-            "%s does not run on the stack %s" % (case["name"], stack["name"]),
-            "that stack runs: %s" % ", ".join(stack["runs"]),
+            "%s does not run on the stack %s: %s" % (case["name"], stack["name"], why),
+            "choose another stack; `flagbench list stacks` shows them",
         )
     config = merge(case["presets"]["reference"], case["presets"][preset] if preset != "reference" else {})
     for text in settings:

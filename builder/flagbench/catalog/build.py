@@ -13,11 +13,15 @@ from flagbench.catalog.model import (
     Claim,
     ClaimMetric,
     ClaimRun,
+    Compiled,
+    DockerNeeds,
+    KubernetesNeeds,
     MetricSpec,
     Peak,
     Quirk,
     Source,
     Stack,
+    StackBuild,
 )
 
 Raw = Mapping[str, Any]
@@ -38,6 +42,7 @@ def build_case(raw: Raw, path: Path) -> Case:
         presets=raw["presets"],
         settable=raw["settable"],
         condition_groups=groups,
+        does_not_run=raw["does_not_run"],
         metrics=tuple(_metric_spec(metric, groups) for metric in raw["metrics"]),
         quirks=tuple(Quirk(**quirk) for quirk in raw["quirks"]),
         published=raw["published"],
@@ -57,8 +62,8 @@ def _metric_spec(raw: Raw, groups: Mapping[str, tuple[str, ...]]) -> MetricSpec:
     )
 
 
-def build_stack(raw: Raw, path: Path) -> Stack:
-    """A Stack from its manifest's data."""
+def build_stack(raw: Raw, path: Path, cases: Mapping[str, Case]) -> Stack:
+    """A Stack from its manifest's data; it runs every case of `cases` that neither side refuses."""
     device = raw["device"]
     return Stack(
         name=raw["name"],
@@ -66,19 +71,65 @@ def build_stack(raw: Raw, path: Path) -> Stack:
         vendor=raw["vendor"],
         aliases=tuple(raw["aliases"]),
         base_image=raw["base"]["image"],
-        base_digest=raw["base"]["digest"],
+        base_obtain=raw["base"]["obtain"],
+        platform=raw["platform"],
         python=raw["python"],
         expects=raw["expects"],
-        runs=tuple(raw["runs"]),
+        does_not_run=raw["does_not_run"],
+        runs=tuple(
+            name
+            for name, case in sorted(cases.items())
+            if name not in raw["does_not_run"] and raw["name"] not in case.does_not_run
+        ),
+        build=_stack_build(raw["build"]),
         device_kind=device["kind"],
         visibility_variable=device["visibility_variable"],
-        docker_flags=tuple(device["docker_flags"]),
         driver_floor=device["driver_floor"],
         backend=device["backend"],
+        docker=_docker_needs(raw["docker"]),
+        kubernetes=_kubernetes_needs(raw["kubernetes"]),
         monitor=raw["monitor"],
         accelerators=tuple(_accelerator(entry) for entry in raw["accelerators"]),
         raw=raw,
         path=path,
+    )
+
+
+def _stack_build(raw: Raw) -> StackBuild:
+    return StackBuild(
+        interpreter=raw["interpreter"],
+        apt=tuple(raw["apt"]),
+        from_base=tuple(raw["from_base"]),
+        packages=tuple(raw["packages"]),
+        indexes=tuple(raw["indexes"]),
+        compiled=tuple(Compiled(**entry) for entry in raw["compiled"]),
+        left_out=raw["left_out"],
+        env=raw["env"],
+    )
+
+
+def _docker_needs(raw: Raw) -> DockerNeeds:
+    return DockerNeeds(
+        gpus=raw["gpus"],
+        devices=tuple(raw["devices"]),
+        groups=tuple(raw["groups"]),
+        capabilities=tuple(raw["capabilities"]),
+        shm_size=raw["shm_size"],
+        ulimits=raw["ulimits"],
+        root=raw["root"],
+        multi_node_devices=tuple(raw["multi_node"]["devices"]),
+        multi_node_capabilities=tuple(raw["multi_node"]["capabilities"]),
+    )
+
+
+def _kubernetes_needs(raw: Raw) -> KubernetesNeeds:
+    return KubernetesNeeds(
+        resource=raw["resource"],
+        node_labels={label: tuple(values) for label, values in raw["node_labels"].items()},
+        tolerations=tuple(raw["tolerations"]),
+        memory_per_device_gib=raw["memory_per_device_gib"],
+        cpus_per_device=raw["cpus_per_device"],
+        shm_per_device_gib=raw["shm_per_device_gib"],
     )
 
 

@@ -18,9 +18,12 @@ def unknown(kind: str, name: str, known: Collection[str]) -> str:
     return f"'{name}' is no {kind}; known: {', '.join(sorted(known)) or 'none'}"
 
 
-def check_case(doc: Document) -> None:
-    """Names inside one case: its file, groups, metrics, settable paths and tiny's overrides."""
+def check_case(doc: Document, stack_names: Collection[str]) -> None:
+    """Names inside one case: its file, stacks, groups, metrics, settable paths and tiny's overrides."""
     raw = doc.data
+    for stack in raw["does_not_run"]:
+        if stack not in stack_names:
+            doc.problem(("does_not_run", stack), unknown("stack", stack, stack_names))
     _check_file_name(doc, "name")
     metrics = [metric["name"] for metric in raw["metrics"]]
     _check_unique(doc, metrics, ("metrics",), "name", "metric")
@@ -85,9 +88,12 @@ def check_stacks(docs: Sequence[Document], case_names: Collection[str]) -> None:
     owner = {doc.data["name"]: doc for doc in docs}
     for doc in docs:
         _check_file_name(doc, "name")
-        for index, case in enumerate(doc.data["runs"]):
+        for case in doc.data["does_not_run"]:
             if case not in case_names:
-                doc.problem(("runs", index), unknown("case", case, case_names))
+                doc.problem(("does_not_run", case), unknown("case", case, case_names))
+        base = doc.data["base"]
+        if base["image"] is None and base["obtain"] is None:
+            doc.problem(("base", "obtain"), "missing: a stack without a public base says how to get one")
         for index, alias in enumerate(doc.data["aliases"]):
             first = owner.setdefault(alias, doc)
             if first is not doc:
@@ -117,10 +123,15 @@ def check_claims(
             _check_claim_id(doc, claim["id"], (*here, "id"), first_use)
             if claim["stack"] not in stack_names:
                 doc.problem((*here, "stack"), unknown("stack", claim["stack"], stack_names))
-            elif claim["stack"] in stacks and name not in stacks[claim["stack"]].data["runs"]:
+            elif _refused(name, claim["stack"], cases, stacks):
                 doc.problem((*here, "stack"), f"the stack '{claim['stack']}' does not run '{name}'")
             if name in cases:
                 _check_against_case(doc, claim, cases[name].data, here)
+
+
+def _refused(case: str, stack: str, cases: Mapping[str, Document], stacks: Mapping[str, Document]) -> bool:
+    by_stack = stack in stacks and case in stacks[stack].data["does_not_run"]
+    return by_stack or (case in cases and stack in cases[case].data["does_not_run"])
 
 
 def _check_claim_id(doc: Document, claim_id: str, where: FieldPath, first_use: dict[str, str]) -> None:

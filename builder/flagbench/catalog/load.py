@@ -28,7 +28,7 @@ def load_catalog(root: Path | None = None) -> Catalog:
     case_names = {doc.path.stem for doc in cases}
     stack_names = {doc.path.stem for doc in stacks}
     for doc in _sound(cases):
-        check_case(doc)
+        check_case(doc, stack_names)
     check_stacks(_sound(stacks), case_names)
     check_claims(
         _sound(claims),
@@ -40,10 +40,11 @@ def load_catalog(root: Path | None = None) -> Catalog:
     problems = [problem for doc in documents for problem in doc.problems]
     if problems:
         raise ManifestError(problems)
+    built = {doc.data["name"]: build_case(doc.data, doc.path) for doc in cases}
     return Catalog(
         root=folder,
-        cases={doc.data["name"]: build_case(doc.data, doc.path) for doc in cases},
-        stacks={doc.data["name"]: build_stack(doc.data, doc.path) for doc in stacks},
+        cases=built,
+        stacks={doc.data["name"]: build_stack(doc.data, doc.path, built) for doc in stacks},
         claims={claim.id: claim for doc in claims for claim in build_claims(doc.data, doc.path)},
     )
 

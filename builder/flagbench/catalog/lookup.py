@@ -48,8 +48,9 @@ def resolve_image(image: str, catalog: Catalog) -> tuple[Case, Stack]:
     stack = get_stack(stack_name, catalog)
     if case.name not in stack.runs:
         able = [other.name for other in catalog.stacks.values() if case.name in other.runs]
+        why = stack.does_not_run.get(case.name) or case.does_not_run.get(stack.name)
         raise UnknownNameError(
-            f"the stack '{stack.name}' does not run the case '{case.name}'",
+            f"the stack '{stack.name}' does not run the case '{case.name}': {why}",
             remedy=f"stacks that run it: {', '.join(able) or 'none yet'}",
         )
     return case, stack

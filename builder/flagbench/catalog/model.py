@@ -52,6 +52,8 @@ class Case:
     presets: Mapping[str, Mapping[str, Any]]
     settable: Mapping[str, Mapping[str, Any]]
     condition_groups: Mapping[str, tuple[str, ...]]
+    does_not_run: Mapping[str, str]
+    """Stacks that cannot run this case, each with the reason."""
     metrics: tuple[MetricSpec, ...]
     quirks: tuple[Quirk, ...]
     published: Mapping[str, str]
@@ -88,6 +90,67 @@ class Accelerator:
 
 
 @dataclass(frozen=True)
+class Compiled:
+    """A package compiled from source in a stage of its own, with the reason for its version."""
+
+    name: str
+    version: str
+    env: Mapping[str, str]
+    reason: str
+
+
+@dataclass(frozen=True)
+class StackBuild:
+    """How the image of a stack is made on its base."""
+
+    interpreter: str | None
+    """The base's Python; None: Debian's, in a virtual environment of ours."""
+    apt: tuple[str, ...]
+    from_base: tuple[str, ...]
+    """Packages that the base brings and that are never installed over."""
+    packages: tuple[str, ...]
+    """Direct requirements, `name==version`; the lock holds what they need in turn."""
+    indexes: tuple[str, ...]
+    """URLs of package indexes beside the default one."""
+    compiled: tuple[Compiled, ...]
+    left_out: Mapping[str, str]
+    """Packages a reader would look for, and why they are not here."""
+    env: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class DockerNeeds:
+    """What `docker run` has to grant a container of a stack."""
+
+    gpus: str | None
+    devices: tuple[str, ...]
+    groups: tuple[str, ...]
+    capabilities: tuple[str, ...]
+    shm_size: str
+    """As docker writes it: a number and `m` or `g`."""
+    ulimits: Mapping[str, int]
+    """Soft and hard limit alike; -1 is unlimited, `memlock` and `stack` are in bytes."""
+    root: bool
+    """Whether a device demands uid 0."""
+    multi_node_devices: tuple[str, ...]
+    multi_node_capabilities: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class KubernetesNeeds:
+    """What a pod of a stack asks its cluster for, per device where it says so."""
+
+    resource: str | None
+    """The extended resource of one device; None on processors."""
+    node_labels: Mapping[str, tuple[str, ...]]
+    """Labels a node must carry, each with the values that will do."""
+    tolerations: tuple[str, ...]
+    memory_per_device_gib: int
+    cpus_per_device: int
+    shm_per_device_gib: int
+
+
+@dataclass(frozen=True)
 class Stack:
     """One vendor software stack on one accelerator."""
 
@@ -96,15 +159,23 @@ class Stack:
     vendor: str
     aliases: tuple[str, ...]
     base_image: str | None
-    base_digest: str
+    base_obtain: str | None
+    """How a person gets the base, where no public one exists."""
+    platform: str
     python: str
     expects: Mapping[str, str]
+    """Versions that the image must show when it starts, by package; a prefix that ends at a dot will do."""
+    does_not_run: Mapping[str, str]
+    """Cases this stack cannot run, each with the reason."""
     runs: tuple[str, ...]
+    """Every other case of the catalog that does not refuse this stack, sorted."""
+    build: StackBuild
     device_kind: str
     visibility_variable: str | None
-    docker_flags: tuple[str, ...]
     driver_floor: str | None
     backend: str
+    docker: DockerNeeds
+    kubernetes: KubernetesNeeds
     monitor: str
     accelerators: tuple[Accelerator, ...]
     raw: Mapping[str, Any]

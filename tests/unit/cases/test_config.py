@@ -45,8 +45,8 @@ CASE: dict[str, Any] = {
         "optimizer": {"path": "train.optimizer", "type": "string", "choices": ["adam", "sgd"]},
     },
 }
-CPU = {"name": "cpu", "device": {"kind": "cpu"}, "runs": ["toy"]}
-A100 = {"name": "a100", "device": {"kind": "cuda"}, "runs": ["toy"]}
+CPU = {"name": "cpu", "device": {"kind": "cpu"}, "does_not_run": {}}
+A100 = {"name": "a100", "device": {"kind": "cuda"}, "does_not_run": {}}
 
 
 def resolve(stack: dict[str, Any] = CPU, case: dict[str, Any] = CASE, **changes: Any) -> dict[str, Any]:
@@ -195,7 +195,7 @@ def test_a_case_of_another_default_precision_keeps_it_on_a_processor() -> None:
         ({"precision": "tf32"}, "no TF32"),
         ({"division": "tuned"}, "no tuned division"),
         ({"preset": "huge"}, "no huge preset"),
-        ({"stack": dict(CPU, runs=["other"])}, "does not run on the stack cpu"),
+        ({"stack": dict(CPU, does_not_run={"toy": "it has no toys"})}, "does not run on the stack cpu"),
     ],
 )
 def test_what_a_case_does_not_offer_is_a_usage_error(changes: dict[str, Any], words: str) -> None:

@@ -88,10 +88,16 @@ def test_images_that_do_not_resolve(image: str, message: str, remedy: str) -> No
 
 
 def test_image_of_a_stack_that_does_not_run_the_case(manifests: Path, edit: Edit) -> None:
-    edit(manifests / "stacks" / "cpu.yaml", "runs: [distilbert]", "runs: []")
-    with pytest.raises(UnknownNameError, match="'cpu' does not run the case") as caught:
+    edit(manifests / "stacks" / "cpu.yaml", "does_not_run: {}", "does_not_run: {distilbert: it takes weeks here}")
+    with pytest.raises(UnknownNameError, match="'cpu' does not run the case 'distilbert': it takes weeks here") as caught:
         resolve_image("distilbert:cpu", load_catalog(manifests))
-    assert caught.value.remedy == "stacks that run it: a100-cuda11.6, a100-cuda11.8"
+    assert "a100-cuda11.6, a100-cuda11.8, c500" in caught.value.remedy
+
+
+def test_a_case_may_refuse_a_stack_too(manifests: Path, edit: Edit) -> None:
+    edit(manifests / "cases" / "distilbert.yaml", "does_not_run: {}", "does_not_run: {cpu: it takes weeks there}")
+    with pytest.raises(UnknownNameError, match="it takes weeks there"):
+        resolve_image("distilbert:cpu", load_catalog(manifests))
 
 
 def test_compiled_case_is_the_whole_manifest_in_one_canonical_form() -> None:

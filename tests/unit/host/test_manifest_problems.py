@@ -87,9 +87,9 @@ def test_schema_errors_in_plain_words(
         (STACK, "aliases: [cpu]", "aliases: [a100]", "aliases[0]: 'a100' already means the stack 'a100-cuda11.6'"),
         (
             STACK,
-            "runs: [distilbert]",
-            "runs: [distilbrt]",
-            "runs[0]: 'distilbrt' is no case; did you mean 'distilbert'?",
+            "does_not_run: {}",
+            "does_not_run: {distilbrt: the name is misspelt}",
+            "does_not_run.distilbrt: 'distilbrt' is no case; did you mean 'distilbert'?",
         ),
         (CLAIMS, "id: distilbert/a100-1x8-fp32\n", "id: bert/a100\n", "'bert/a100' must start with 'distilbert/'"),
         (
