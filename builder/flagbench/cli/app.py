@@ -1,7 +1,4 @@
-"""The command line's commands, each registered from its own module.
-
-Modules registered here import only light things at their top: `flagbench --help` imports them all.
-"""
+"""The command line's commands: what each is called, where it is and what it is for."""
 
 from __future__ import annotations
 
@@ -9,10 +6,32 @@ from typing import Annotated
 
 import typer
 
-from flagbench.cli import compare, doctor, listing, manifests, results, run, verify
+from flagbench.cli.lazy import Entry, lazy_group
+
+COMMANDS = {
+    "list": Entry("flagbench.cli.listing:command", "Show the cases, stacks and claims there are."),
+    "run": Entry(
+        "flagbench.cli.run:command",
+        "Run a case, keep its record in the store, and show it beside the published row.",
+    ),
+    "verify": Entry(
+        "flagbench.cli.verify:command", "Say whether a record reproduces a published number, and why not."
+    ),
+    "compare": Entry(
+        "flagbench.cli.compare:command",
+        "Show what differs between two records of a case, and the ratio B/A of every metric.",
+    ),
+    "results": Entry("flagbench.cli.results:app", "List and show stored records."),
+    "doctor": Entry(
+        "flagbench.cli.doctor:command",
+        "Check this machine: installation, manifests, store, packages, hardware, container engine.",
+    ),
+    "manifests": Entry("flagbench.cli.manifests:app", "Work on the manifests of a checkout.", hidden=True),
+}
 
 app = typer.Typer(
     name="flagbench",
+    cls=lazy_group(COMMANDS),
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -36,12 +55,3 @@ def root(
     ] = False,
 ) -> None:
     """Benchmarks in containers, and a verdict on whether a published number is reproduced here."""
-
-
-app.command("list")(listing.command)
-app.command("run")(run.command)
-app.command("verify")(verify.command)
-app.command("compare")(compare.command)
-app.add_typer(results.app, name="results")
-app.command("doctor")(doctor.command)
-app.add_typer(manifests.app, name="manifests", hidden=True)

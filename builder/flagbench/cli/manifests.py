@@ -8,7 +8,9 @@ import typer
 
 from flagbench.errors import FlagbenchError
 
-app = typer.Typer(help="Work on the manifests of a checkout.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="Work on the manifests of a checkout.", no_args_is_help=True, rich_markup_mode=None, add_completion=False
+)
 
 
 @app.callback()

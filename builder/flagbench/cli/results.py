@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from flagbench.record.model import Metric, Record
     from flagbench.stores import Store, StoredRecord
 
-app = typer.Typer(help="List and show stored records.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="List and show stored records.", no_args_is_help=True, rich_markup_mode=None, add_completion=False
+)
 
 StoreOption = Annotated[
     str | None, typer.Option("--store", metavar="URL", help="A folder or file:// URL, else FLAGBENCH_STORE.")

@@ -89,7 +89,7 @@ def test_images_that_do_not_resolve(image: str, message: str, remedy: str) -> No
 
 def test_image_of_a_stack_that_does_not_run_the_case(manifests: Path, edit: Edit) -> None:
     edit(manifests / "stacks" / "cpu.yaml", "does_not_run: {}", "does_not_run: {distilbert: it takes weeks here}")
-    with pytest.raises(UnknownNameError, match="'cpu' does not run the case 'distilbert': it takes weeks here") as caught:
+    with pytest.raises(UnknownNameError, match="not run the case 'distilbert': it takes weeks here") as caught:
         resolve_image("distilbert:cpu", load_catalog(manifests))
     assert "a100-cuda11.6, a100-cuda11.8, c500" in caught.value.remedy
 
