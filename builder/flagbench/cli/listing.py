@@ -27,8 +27,9 @@ def command(
 
     --json prints {"cases": [...], "stacks": [...], "claims": [...]}, or the one kind asked for. A case
     has name, title, task, unit, gate, divisions, precisions and default_precision; a stack has name,
-    title, vendor, aliases, runs, base_image and accelerators; a claim has id, case, stack, title,
-    run, precision {label, executed}, metrics [{name, value, unit, scope, of}] and source.
+    title, vendor, aliases, runs, does_not_run {case: reason}, base_image, python, expects and accelerators;
+    a claim has id, case, stack, title, run, precision {label, executed}, metrics [{name, value, unit, scope, of}]
+    and source.
     """
     from flagbench.catalog.load import load_catalog
     from flagbench.cli.output import echo, echo_json, echo_table
@@ -92,11 +93,18 @@ def _stacks_json(catalog: Catalog) -> list[dict[str, Any]]:
             "vendor": stack.vendor,
             "aliases": list(stack.aliases),
             "runs": list(stack.runs),
+            "does_not_run": {case: why for case in catalog.cases if (why := _why_not(catalog, case, stack))},
             "base_image": stack.base_image,
+            "python": stack.python,
+            "expects": dict(stack.expects),
             "accelerators": [accelerator.name for accelerator in stack.accelerators],
         }
         for stack in catalog.stacks.values()
     ]
+
+
+def _why_not(catalog: Catalog, case: str, stack: Stack) -> str | None:
+    return stack.does_not_run.get(case) or catalog.cases[case].does_not_run.get(stack.name)
 
 
 def _claims_json(catalog: Catalog) -> list[dict[str, Any]]:

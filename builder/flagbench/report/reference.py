@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from flagbench.catalog.model import NOT_PUBLISHED, Case, Catalog, Claim, ClaimMetric, Stack
@@ -16,7 +16,7 @@ HEADER = """<!-- GENERATED from manifests/ by `flagbench manifests docs`. Do not
 
 def reference(catalog: Catalog) -> str:
     """docs/reference.md: cases, stacks, claims and exit codes, as Markdown."""
-    parts = [HEADER, *_cases(catalog.cases.values()), *_stacks(catalog.stacks.values())]
+    parts = [HEADER, *_cases(catalog.cases.values()), *_stacks(catalog.stacks.values()), *_matrix(catalog)]
     parts += [*_claims(catalog), *_exit_codes()]
     return "\n".join(parts) + "\n"
 
@@ -70,7 +70,7 @@ def _range(setting: Mapping[str, Any]) -> str:
     return ", ".join(bounds + [str(choice) for choice in setting.get("choices", [])])
 
 
-def _stacks(stacks: Iterable[Stack]) -> Iterable[str]:
+def _stacks(stacks: Collection[Stack]) -> Iterable[str]:
     yield "## Stacks\n"
     rows = []
     for stack in stacks:
@@ -78,6 +78,8 @@ def _stacks(stacks: Iterable[Stack]) -> Iterable[str]:
         expected = ", ".join(f"{name} {version}" for name, version in stack.expects.items())
         rows.append((names, stack.title, stack.base_image or "given with --base", stack.python, expected))
     yield _table(("stack", "what", "base image", "Python", "expects"), rows)
+    packages = [row for stack in stacks for row in _packages(stack)]
+    yield _table(("stack", "package", "where from", "why"), packages)
     peaks = [
         (f"`{stack.name}`", device.name, precision, f"{peak.flops / 1e12:g}", peak.source)
         for stack in stacks
@@ -85,6 +87,31 @@ def _stacks(stacks: Iterable[Stack]) -> Iterable[str]:
         for precision, peak in device.peaks.items()
     ]
     yield _table(("stack", "device", "precision", "peak, TFLOP/s", "source"), peaks)
+
+
+def _packages(stack: Stack) -> Iterable[tuple[str, str, str, str]]:
+    """What a reader looks for in an image beside the pinned packages: the base's own, compiled, and absent ones."""
+    name = f"`{stack.name}`"
+    for package in stack.build.from_base:
+        yield name, package, "the base", "kept as it is: nothing is installed over it"
+    for made in stack.build.compiled:
+        yield name, f"{made.name} {made.version}", "compiled from source", made.reason
+    for package, reason in stack.build.left_out.items():
+        yield name, package, "not installed", reason
+
+
+def _matrix(catalog: Catalog) -> Iterable[str]:
+    yield "## Which case runs on which stack\n"
+    rows = (
+        (f"`{case.name}`", f"`{stack.name}`", "yes" if case.name in stack.runs else "no", _why_not(case, stack))
+        for case in catalog.cases.values()
+        for stack in catalog.stacks.values()
+    )
+    yield _table(("case", "stack", "runs", "why not"), rows)
+
+
+def _why_not(case: Case, stack: Stack) -> str:
+    return stack.does_not_run.get(case.name) or case.does_not_run.get(stack.name, "")
 
 
 def _claims(catalog: Catalog) -> Iterable[str]:
