@@ -1,0 +1,52 @@
+"""`flagbench lint`: rules for Dockerfiles, ours and hadolint's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[PATHS]", help="Dockerfiles or folders; else every image as it is rendered."),
+    ] = None,
+    template: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Every image with a template of your own.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Check Dockerfiles against flagbench's rules and hadolint.
+
+    Prints one finding a line, FILE:LINE: RULE: TEXT, and exits 2 if there is one. --json prints
+    {"findings": [{"path", "line", "rule", "text"}]}.
+    """
+    from flagbench.catalog.load import load_catalog
+    from flagbench.cli.output import echo, echo_json
+    from flagbench.errors import ExitCode, FlagbenchError
+
+    if paths and template is not None:
+        raise FlagbenchError(
+            "a template is no Dockerfile: give paths or --template, not both",
+            remedy="write `flagbench lint --template FILE` for what the template makes of every image",
+        )
+    try:
+        from flagbench.render.lint import lint_catalog, lint_paths
+    except ModuleNotFoundError as error:
+        raise FlagbenchError(
+            f"{error.name}, which reads Dockerfiles, is not installed",
+            remedy="install it with `pip install 'flagbench[lint]'`",
+        ) from None
+    catalog = load_catalog()
+    findings = lint_paths(paths, catalog) if paths else lint_catalog(catalog, template)
+    if as_json:
+        echo_json({"findings": [vars(finding) for finding in findings]})
+    else:
+        for finding in findings:
+            echo(str(finding))
+        if not findings:
+            echo("no findings")
+    if findings:
+        raise typer.Exit(int(ExitCode.USAGE))

@@ -1,0 +1,161 @@
+"""`flagbench render`: the Dockerfiles of images, to read, to build by hand, or to commit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flagbench.cli import complete
+
+if TYPE_CHECKING:
+    from flagbench.catalog.model import Catalog
+    from flagbench.render.image import ImageRenderer
+    from flagbench.render.model import Rendered
+
+
+def command(
+    image: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="CASE:STACK|STACK", autocompletion=complete.images, help="For example distilbert:cpu."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="DIR", help="Write complete build directories there.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every stack and every case on it.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="With --all: compare with the committed Dockerfiles, write nothing.")
+    ] = False,
+    template: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A template that extends stack.j2 or case.j2.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show how images are made.
+
+    Prints the Dockerfile of a stack, or of a case on a stack after the stack's. With -o it writes DIR/stack and
+    DIR/CASE, complete build directories. --all refreshes the committed Dockerfiles, images/rendered; --all --check
+    compares with them and exits 2 if one differs; --all -o writes DIR/STACK/stack and DIR/STACK/CASE.
+
+    --json prints {"images": [{"name", "digest", "files": [PATH, ...], "dockerfile", "folder"}]}, the folder with -o
+    only; with --all alone {"changed": [PATH, ...]}, and with --check {"differs": [{"path", "diff"}]}.
+    """
+    from flagbench.catalog.load import load_catalog
+    from flagbench.errors import FlagbenchError
+    from flagbench.render.image import ImageRenderer
+
+    if (image is None) != every:
+        raise FlagbenchError(
+            "name one image, or all of them", remedy="write CASE:STACK, the name of a stack, or --all"
+        )
+    if check and (not every or out is not None or template is not None):
+        raise FlagbenchError(
+            "--check compares the committed Dockerfiles, all of them and as they are",
+            remedy="write `flagbench render --all --check`",
+        )
+    catalog = load_catalog()
+    renderer = ImageRenderer(catalog, template)
+    if image is not None:
+        _show(_one(image, catalog, renderer), out, as_json)
+    elif out is not None:
+        _show({_folder(rendered): rendered for rendered in renderer.matrix()}, out, as_json)
+    elif check:
+        _compare(catalog, renderer, as_json)
+    else:
+        _refresh(catalog, renderer, as_json)
+
+
+def _one(image: str, catalog: Catalog, renderer: ImageRenderer) -> dict[str, Rendered]:
+    """The tiers of one image by the folder that each is written to."""
+    from flagbench.catalog.lookup import get_stack, resolve_image
+
+    if ":" not in image:
+        return {"stack": renderer.stack(get_stack(image, catalog))}
+    case, stack = resolve_image(image, catalog)
+    heavy = renderer.stack(stack)
+    return {"stack": heavy, case.name: renderer.case(case, stack, heavy)}
+
+
+def _folder(rendered: Rendered) -> str:
+    tier, _, stack = rendered.name.partition("/")
+    return f"{stack}/{tier}"
+
+
+def _show(images: dict[str, Rendered], out: Path | None, as_json: bool) -> None:
+    from flagbench.cli.output import echo, echo_json
+    from flagbench.render.context import write_tree
+
+    if out is not None:
+        write_tree(images, out)
+    if as_json:
+        echo_json(
+            {
+                "images": [
+                    {
+                        "name": rendered.name,
+                        "digest": rendered.digest,
+                        "files": list(rendered.files),
+                        "dockerfile": rendered.dockerfile,
+                        **({} if out is None else {"folder": str(out / folder)}),
+                    }
+                    for folder, rendered in images.items()
+                ]
+            }
+        )
+        return
+    for folder, rendered in images.items():
+        echo(rendered.dockerfile.rstrip("\n") if out is None else f"wrote {out / folder}")
+
+
+def _compare(catalog: Catalog, renderer: ImageRenderer, as_json: bool) -> None:
+    from flagbench.cli.output import echo, echo_json
+    from flagbench.errors import FlagbenchError
+    from flagbench.render.check import differences
+
+    found = differences(renderer.matrix(), _committed(catalog))
+    if as_json:
+        echo_json({"differs": [vars(difference) for difference in found]})
+    else:
+        for difference in found:
+            echo(difference.diff.rstrip("\n"))
+    if found:
+        raise FlagbenchError(
+            f"committed Dockerfiles are stale: {', '.join(difference.path for difference in found)}",
+            remedy="run `flagbench render --all`",
+        )
+
+
+def _refresh(catalog: Catalog, renderer: ImageRenderer, as_json: bool) -> None:
+    from flagbench.cli.output import echo, echo_json
+    from flagbench.errors import FlagbenchError
+    from flagbench.render.check import refresh
+
+    if renderer.template is not None:
+        raise FlagbenchError(
+            "a template of your own is not what is committed", remedy="write its images elsewhere with -o DIR"
+        )
+    images = _committed(catalog)
+    changed = refresh(renderer.matrix(), images)
+    if as_json:
+        echo_json({"changed": changed})
+        return
+    for name in changed:
+        echo(f"wrote or removed {images / name}")
+    if not changed:
+        echo(f"up to date: {images / 'rendered'}")
+
+
+def _committed(catalog: Catalog) -> Path:
+    """The images/ folder beside the manifests. Raises FlagbenchError (usage) outside a checkout."""
+    from flagbench.errors import FlagbenchError
+
+    images = catalog.root.parent / "images"
+    if not images.is_dir():
+        raise FlagbenchError(
+            f"{catalog.root} is not in a checkout: there is no {images}",
+            remedy="run this in a checkout of flagbench, or write the images elsewhere with -o DIR",
+        )
+    return images

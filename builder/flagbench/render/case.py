@@ -1,0 +1,106 @@
+"""The thin image of a case on a stack: the image side's code and the two manifests it reads, and nothing else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from flagbench.catalog.compile import compile_case, compile_stack
+from flagbench.catalog.model import Case, Stack
+from flagbench.errors import FlagbenchError
+from flagbench.render.environment import render_template
+from flagbench.render.model import Rendered, rendered
+from flagbench.render.quoting import plain_name
+from flagbench.render.stack import HOME, TINI, interpreter
+
+PACKAGE = "flagbench_cases"
+STACK_TIER = "stack"
+"""The word that stands where a case's name would: `flagbench/stack:cpu` is no case."""
+
+
+class Code:
+    """The image side's package, flagbench_cases, as it is in a folder; read once, however many images carry it."""
+
+    def __init__(self, package: Path) -> None:
+        self.package = package
+
+    @cached_property
+    def files(self) -> Mapping[str, bytes]:
+        """Every file but compiled Python and what is hidden: relative posix path to content."""
+        return {path: (self.package / path).read_bytes() for path in _paths(self.package)}
+
+    @cached_property
+    def case_folders(self) -> frozenset[str]:
+        """The folders that hold a case."""
+        return frozenset(path.partition("/")[0] for path in self.files if path.count("/") == 1 and _is_case(path))
+
+
+def render_case(
+    case: Case, stack: Stack, stack_rendered: Rendered, code: Code, images: Path, template: Path | None = None
+) -> Rendered:
+    """The build directory of a case's image.
+
+    Args:
+        stack_rendered: the stack's build directory; its digest stands in a file beside the Dockerfile, so that this
+            directory's digest changes with it.
+        code: what is carried of flagbench_cases.
+        images: the folder with templates/ and files/; what is not there is flagbench's own.
+        template: a person's template that extends the case's.
+
+    Raises:
+        FlagbenchError: (usage) the case has no code in the package, or a value cannot stand in a Dockerfile;
+            (build failed) an error in a template.
+    """
+    if case.name == STACK_TIER:
+        raise FlagbenchError(
+            f"no case can be called '{STACK_TIER}': it names the images of stacks",
+            remedy=f"give it another name in {case.path}",
+        )
+    name, on = plain_name(case.name), plain_name(stack.name)
+    values: dict[str, Any] = {
+        "case": case,
+        "stack": stack,
+        "stack_image": f"flagbench/{STACK_TIER}:{on}",
+        "home": HOME,
+        "tini": TINI,
+        "python": interpreter(stack),
+    }
+    dockerfile = render_template(images, [f"cases/{name}.j2", "case.j2"], values, template)
+    files = code_files(case, stack, code)
+    files["stack.digest"] = f"{stack_rendered.name} {stack_rendered.digest}\n".encode()
+    return rendered(f"{name}/{on}", dockerfile, files)
+
+
+def code_files(case: Case, stack: Stack, code: Code) -> dict[str, bytes]:
+    """What an image carries of flagbench_cases, by path: all but other cases' folders and other stacks' manifests.
+
+    The manifests of the case and the stack are compiled here, from the catalog, whatever lies in the package.
+    """
+    folder = case.name.replace("-", "_")
+    if not any(path.startswith(f"{folder}/") for path in code.files):
+        raise FlagbenchError(
+            f"the case {case.name} has no code: there is no {code.package / folder}",
+            remedy="write its workload there; docs/add-a-case.md shows how",
+        )
+    # `stacks` holds every stack's compiled manifest; only this one's is carried.
+    skipped = (code.case_folders - {folder}) | {"stacks"}
+    carried = {path: content for path, content in code.files.items() if path.partition("/")[0] not in skipped}
+    carried[f"{folder}/case.json"] = compile_case(case).encode()
+    carried[f"stacks/{stack.name}.json"] = compile_stack(stack).encode()
+    return {f"{PACKAGE}/{path}": content for path, content in carried.items()}
+
+
+def _is_case(path: str) -> bool:
+    return path.endswith("/case.json")
+
+
+def _paths(package: Path) -> Iterator[str]:
+    for folder, names, files in os.walk(package):
+        names[:] = [name for name in names if name != "__pycache__" and not name.startswith(".")]
+        inside = os.path.relpath(folder, package).replace(os.sep, "/")
+        for name in files:
+            if not name.startswith(".") and not name.endswith((".pyc", ".pyo")):
+                yield name if inside == "." else f"{inside}/{name}"

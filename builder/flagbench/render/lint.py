@@ -1,0 +1,67 @@
+"""Every Dockerfile of a catalog, or given ones, held against our rules and hadolint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from flagbench.catalog.model import Catalog
+from flagbench.errors import FlagbenchError
+from flagbench.render.check import committed_path
+from flagbench.render.dockerfile import Dockerfile
+from flagbench.render.hadolint import CONFIGURATION, hadolint
+from flagbench.render.image import ImageRenderer
+from flagbench.render.rules import Finding, check
+
+
+def lint_catalog(catalog: Catalog, template: Path | None = None) -> list[Finding]:
+    """Findings in every image of the catalog, rendered now; paths are those of the committed Dockerfiles.
+
+    Raises FlagbenchError for what cannot be rendered, and where hadolint is missing.
+    """
+    hosts = _hosts(catalog)
+    dockerfiles = {}
+    for rendered in ImageRenderer(catalog, template).matrix():
+        stack = catalog.stacks[rendered.name.partition("/")[2]]
+        path = f"images/{committed_path(rendered)}"
+        dockerfiles[path] = Dockerfile(rendered.dockerfile, hosts, stack.docker.root)
+    return _lint(dockerfiles, catalog)
+
+
+def lint_paths(paths: Iterable[Path], catalog: Catalog) -> list[Finding]:
+    """Findings in given Dockerfiles; a folder stands for every Dockerfile under it.
+
+    Raises FlagbenchError (usage) for a path without a Dockerfile, and where hadolint is missing.
+    """
+    hosts = _hosts(catalog)
+    found = {str(path): Dockerfile(_text(path), hosts) for given in paths for path in _files(given)}
+    return _lint(found, catalog)
+
+
+def _lint(dockerfiles: Mapping[str, Dockerfile], catalog: Catalog) -> list[Finding]:
+    configuration = catalog.root.parent / CONFIGURATION
+    texts = {path: dockerfile.text for path, dockerfile in dockerfiles.items()}
+    findings = [finding for path, dockerfile in dockerfiles.items() for finding in check(path, dockerfile)]
+    findings += hadolint(texts, configuration if configuration.is_file() else None)
+    return sorted(findings, key=lambda finding: (finding.path, finding.line, finding.rule))
+
+
+def _hosts(catalog: Catalog) -> frozenset[str]:
+    """The hosts that the manifests name as package indexes."""
+    urls = (url for stack in catalog.stacks.values() for url in stack.build.indexes)
+    return frozenset(host for url in urls if (host := urlsplit(url).hostname))
+
+
+def _files(given: Path) -> list[Path]:
+    found = sorted(given.rglob("Dockerfile")) if given.is_dir() else [given] if given.is_file() else []
+    if not found:
+        raise FlagbenchError(f"there is no Dockerfile at {given}", remedy="name a Dockerfile, or a folder of some")
+    return found
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise FlagbenchError(f"{path} cannot be read: {error}", remedy="name a readable file of UTF-8 text") from None

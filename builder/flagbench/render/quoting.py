@@ -1,0 +1,109 @@
+"""Values on their way into a Dockerfile: quoted for the grammar they land in, or refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import unicodedata
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+from flagbench.errors import FlagbenchError
+
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*([:/][A-Za-z0-9._-]+)*(@sha256:[0-9a-f]{64})?")
+_APT = re.compile(r"[a-z0-9][a-z0-9+.-]+")
+_PATH = re.compile(r"(/[A-Za-z0-9._+-]+)+")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
+_PYTHON = re.compile(r"3\.[0-9]+")
+_URL = re.compile(r"https://[A-Za-z0-9._~:/?#%&=+,-]+")
+
+
+def sh_quote(value: object) -> str:
+    """One word of a shell command in a RUN instruction.
+
+    Raises FlagbenchError (usage) for a control character: a line break would end the instruction, however
+    the shell would have read it.
+    """
+    return shlex.quote(_printable(str(value), "a shell word"))
+
+
+def env_value(value: object) -> str:
+    """The value of one ENV key, in double quotes.
+
+    ENV's grammar is neither the shell's nor JSON's: inside double quotes a backslash escapes a quote, a
+    dollar and itself, a `$NAME` is expanded, and a line ends the instruction.
+    Raises FlagbenchError (usage) for a control character.
+    """
+    text = _printable(str(value), "the value of an environment variable")
+    return '"' + re.sub(r'([\\"$])', r"\\\1", text) + '"'
+
+
+def one_line(value: object) -> str:
+    """Text for a comment: white space of any kind becomes one space; what else cannot be printed is left out."""
+    visible = "".join(character for character in str(value) if character.isprintable() or character.isspace())
+    return " ".join(visible.split())
+
+
+def exec_form(words: Sequence[str]) -> str:
+    """The JSON array of an ENTRYPOINT: no shell stands between the container and its first process."""
+    return json.dumps([_printable(word, "a word of the entry point") for word in words], separators=(",", ":"))
+
+
+def image_reference(value: object) -> str:
+    """A base image: `[host[:port]/]path[:tag][@sha256:...]`, nothing that ARG or FROM could expand."""
+    return _matching(_IMAGE, value, "an image reference")
+
+
+def apt_name(value: object) -> str:
+    """The name of a Debian package (policy 5.6.1), which can be no option of apt-get either."""
+    return _matching(_APT, value, "the name of a Debian package")
+
+
+def absolute_path(value: object) -> str:
+    """A file inside an image, by plain characters."""
+    return _matching(_PATH, value, "an absolute path of plain characters")
+
+
+def plain_name(value: object) -> str:
+    """The name of a case, a stack or a Python package."""
+    return _matching(_NAME, value, "a plain name")
+
+
+def variable_name(value: object) -> str:
+    """The name of an environment variable."""
+    return _matching(_VARIABLE, value, "the name of an environment variable")
+
+
+def python_version(value: object) -> str:
+    """A minor version of Python, like `3.11`."""
+    return _matching(_PYTHON, value, "a minor version of Python, like 3.11")
+
+
+def index_url(value: object) -> str:
+    """A package index: https, with nothing of an account in it, since it stays in the image's history."""
+    url = _matching(_URL, value, "the https address of a package index without an account")
+    if not urlsplit(url).hostname:
+        raise _refused(url, "the https address of a package index without an account")
+    return url
+
+
+def _matching(pattern: re.Pattern[str], value: object, what: str) -> str:
+    text = str(value)
+    if not pattern.fullmatch(text):
+        raise _refused(text, what)
+    return text
+
+
+def _printable(text: str, what: str) -> str:
+    # Cc: line breaks, NUL and escapes. Zl, Zp: what some readers take for a line break. Cs: not encodable.
+    if any(unicodedata.category(character) in {"Cc", "Cs", "Zl", "Zp"} for character in text):
+        raise _refused(text, f"{what}, which has no line breaks or other control characters")
+    return text
+
+
+def _refused(text: str, what: str) -> FlagbenchError:
+    return FlagbenchError(
+        f"{text!r} is not {what}", remedy="correct it in the manifest, the lock or the option it comes from"
+    )

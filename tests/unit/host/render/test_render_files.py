@@ -1,0 +1,198 @@
+"""The scripts that run inside a build: what pip is told, and what the checks of base and stack find."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flagbench.render.roots import shipped_images
+
+FILES = shipped_images() / "files"
+VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
+
+
+@pytest.fixture
+def pip(tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Runs install.sh pip with an interpreter that only tells its arguments and PIP's environment."""
+    inputs = tmp_path / "mnt"
+    inputs.mkdir()
+    interpreter = tmp_path / "python"
+    interpreter.write_text(
+        f"#!{sys.executable}\nimport json, os, sys\nprint(json.dumps([sys.argv[1:], dict(os.environ)]))\n",
+        encoding="utf-8",
+    )
+    interpreter.chmod(0o755)
+
+    def run(inputs_given: dict[str, str], **env: str) -> dict[str, Any]:
+        for name, text in inputs_given.items():
+            (inputs / name).parent.mkdir(exist_ok=True)
+            (inputs / name).write_text(text, encoding="utf-8")
+        done = subprocess.run(
+            ["sh", str(FILES / "install.sh"), "pip", str(interpreter), "install", "a b", "-r", "x"],
+            env={"PATH": os.environ["PATH"], "FLAGBENCH_INPUTS": str(inputs), **env},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        arguments, environment = json.loads(done.stdout)
+        assert arguments == ["-m", "pip", "install", "a b", "-r", "x"]
+        return {name.replace(str(inputs), "/mnt"): v.replace(str(inputs), "/mnt") for name, v in environment.items()}
+
+    return run
+
+
+def test_nothing_given_means_the_default_index_and_those_of_the_stack(pip: Callable[..., dict[str, Any]]) -> None:
+    env = pip({}, PIP_EXTRA_INDEX_URL="https://stack/", PIP_CONSTRAINT="/etc/pip/constraint.txt")
+    assert env["PIP_EXTRA_INDEX_URL"] == "https://stack/"
+    assert env["PIP_NO_CACHE_DIR"] == "1"
+    assert not env.keys() & {"PIP_CONSTRAINT", "PIP_CERT", "PIP_CONFIG_FILE", "PIP_NO_INDEX"}
+
+
+def test_certificates_reach_everything_that_pip_starts(pip: Callable[..., dict[str, Any]]) -> None:
+    env = pip({"ca.crt": "x"})
+    for name in ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+        assert env[name] == "/mnt/ca.crt"
+
+
+@pytest.mark.parametrize(
+    ("configuration", "kept"),
+    [("[global]\nindex-url = https://mirror/\n", True), ("[global]\nextra-index-url = https://mirror/\n", False)],
+)
+def test_a_given_configuration_beats_the_stacks_indexes_where_it_has_its_own(
+    configuration: str, kept: bool, pip: Callable[..., dict[str, Any]]
+) -> None:
+    env = pip({"pip.conf": configuration}, PIP_EXTRA_INDEX_URL="https://stack/")
+    assert env["PIP_CONFIG_FILE"] == "/mnt/pip.conf"
+    assert ("PIP_EXTRA_INDEX_URL" in env) == kept
+
+
+def test_given_wheels_are_the_only_source(pip: Callable[..., dict[str, Any]]) -> None:
+    env = pip({"wheels/x.whl": ""}, PIP_EXTRA_INDEX_URL="https://stack/")
+    assert env["PIP_NO_INDEX"] == "1"
+    assert env["PIP_FIND_LINKS"] == "/mnt/wheels"
+    assert "PIP_EXTRA_INDEX_URL" not in env
+
+
+def test_the_installer_knows_two_ways() -> None:
+    done = subprocess.run(
+        ["sh", str(FILES / "install.sh"), "conda", "x"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "not 'conda'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["2.7", sys.executable], f"is Python {VERSION}, the stack is for 2.7"),
+        ([VERSION, "/no/such/python"], "has no /no/such/python"),
+    ],
+)
+def test_a_wrong_base_is_told_before_anything_is_installed(arguments: list[str], said: str, tmp_path: Path) -> None:
+    done = check_base(arguments, tmp_path)
+    assert done.returncode == 1
+    assert said in done.stderr
+
+
+def test_the_right_base_passes(tmp_path: Path) -> None:
+    assert check_base([VERSION, sys.executable], tmp_path).returncode == 0
+    assert check_base([VERSION], tmp_path).returncode == 0
+
+
+def check_base(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """check_base.sh on this machine, taken for a Debian."""
+    (folder / "apt-get").write_text("#!/bin/sh\n", encoding="utf-8")
+    (folder / "apt-get").chmod(0o755)
+    return subprocess.run(
+        ["sh", str(FILES / "check_base.sh"), *arguments],
+        env={"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture
+def check(tmp_path: Path) -> Callable[..., str]:
+    """Runs check_stack.py against a made-up site with torch and another package; returns what it complained of."""
+    step = tmp_path / "media"
+    step.mkdir()
+    (step / "check_stack.py").write_bytes((FILES / "check_stack.py").read_bytes())
+    site = tmp_path / "site"
+
+    def run(*arguments: str, torch: str = "1.12.0a0+bd13bc6", body: str = "", **expectations: Any) -> str:
+        stack = {"python": VERSION, "expects": {}, "from_base": [], "imports": [], **expectations}
+        (step / "stack.json").write_text(json.dumps(stack), encoding="utf-8")
+        for name, text in {
+            "torch/__init__.py": body or "raise ImportError('libcuda.so.1: no such file')\n",
+            "torch/version.py": f"__version__ = '{torch}'\ncuda = '11.6'\n",
+            "flash_attn-2.5.9.dist-info/METADATA": "Name: flash-attn\nVersion: 2.5.9\n",
+        }.items():
+            (site / name).parent.mkdir(parents=True, exist_ok=True)
+            (site / name).write_text(text, encoding="utf-8")
+        command = [sys.executable, "-B", str(step / "check_stack.py"), *arguments]
+        env = {**os.environ, "PYTHONPATH": str(site)}
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == (1 if done.stderr else 0), done.stderr
+        return done.stderr
+
+    return run
+
+
+def test_the_bases_torch_is_read_without_its_driver(check: Callable[..., str], tmp_path: Path) -> None:
+    kept = tmp_path / "kept.json"
+    expectations = {
+        "expects": {"torch": "1.12.0a0+bd13bc6", "cuda": "11.6"},
+        "from_base": ["torch", "flash-attn", "x"],
+    }
+    assert check("before", str(kept), **expectations) == ""
+    assert json.loads(kept.read_text(encoding="utf-8")) == {
+        "torch": "1.12.0a0+bd13bc6",
+        "flash-attn": "2.5.9",
+        "x": None,
+    }
+    assert check("after", str(kept), **expectations) == ""
+
+
+def test_a_torch_that_was_replaced_is_found(check: Callable[..., str], tmp_path: Path) -> None:
+    kept = str(tmp_path / "kept.json")
+    assert check("before", kept, from_base=["torch"]) == ""
+    said = check("after", kept, torch="2.4.1", from_base=["torch"])
+    assert "torch of the base was 1.12.0a0+bd13bc6 and is 2.4.1 now" in said
+
+
+@pytest.mark.parametrize(
+    ("expected", "found", "fits"),
+    [
+        ("2.13", "2.13.0+cpu", True),
+        ("2.13.", "2.13.0", True),
+        ("2.6.0", "2.6.0+cu118", True),
+        ("1.12.0a0+bd13bc6", "1.12.0a0+bd13bc6", True),
+        ("2.1", "2.13.0", False),
+        ("2.13.0", "2.13", False),
+        ("1.12.0a0+bd13bc6", "1.12.0a0", False),
+    ],
+)
+def test_a_version_fits_where_a_new_part_begins(
+    expected: str, found: str, fits: bool, check: Callable[..., str]
+) -> None:
+    said = check("after", torch=found, expects={"torch": expected})
+    assert said == ("" if fits else f"flagbench: torch is {found}, the stack expects {expected}\n")
+
+
+def test_a_package_that_is_missing_or_a_wrong_python_is_found(check: Callable[..., str]) -> None:
+    said = check("after", expects={"deepspeed": "0.16"}, python="2.7")
+    assert "deepspeed is not installed, the stack expects 0.16" in said
+    assert f"Python is {VERSION}, the stack expects 2.7" in said
+
+
+def test_a_torch_of_ours_has_to_import(check: Callable[..., str]) -> None:
+    assert "torch does not import: libcuda.so.1" in check("after", imports=["torch"])
+    assert check("after", imports=["torch"], body="x = 1\n") == ""

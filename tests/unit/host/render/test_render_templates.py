@@ -1,0 +1,139 @@
+"""Templates: which one is used, how a person's overrides a block, and what an error in one says."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flagbench.catalog.load import load_catalog
+from flagbench.catalog.model import Catalog, Stack
+from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.locks.model import Lock
+from flagbench.render.environment import template_tier
+from flagbench.render.image import ImageRenderer
+from flagbench.render.roots import case_package, images_root, shipped_images
+from flagbench.render.stack import render_stack
+
+MakeLock = Callable[..., Lock]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str], Path]:
+    """Writes a person's template."""
+
+    def to_file(text: str) -> Path:
+        path = tmp_path / "mine.j2"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return to_file
+
+
+def test_a_persons_template_overrides_one_block(
+    write: Callable[[str], Path], full: Stack, images: Path, make_lock: MakeLock
+) -> None:
+    mine = write(
+        '{% extends "stack.j2" %}{% block user %}\n{{ super() }}RUN echo {{ stack.name | sh_quote }}\n{% endblock %}'
+    )
+    plain = render_stack(full, make_lock(full), images).dockerfile
+    changed = render_stack(full, make_lock(full), images, mine).dockerfile
+    assert template_tier(mine, images) == "stack"
+    assert [line for line in changed.splitlines() if line not in plain.splitlines()] == ["RUN echo a100-cuda11.8"]
+    assert [line for line in plain.splitlines() if line not in changed.splitlines()] == []
+
+
+def test_a_block_may_use_the_macros(
+    write: Callable[[str], Path], full: Stack, images: Path, make_lock: MakeLock
+) -> None:
+    mine = write(
+        '{% extends "stack.j2" %}{% import "macros.j2" as macros %}\n'
+        '{% block apt %}\n{{ macros.install("apt") }}\n    sh /media/install.sh apt tini git\n{% endblock %}'
+    )
+    assert "target=/media \\\n    sh /media/install.sh apt tini git\n" in (
+        render_stack(full, make_lock(full), images, mine).dockerfile
+    )
+
+
+def test_a_template_of_the_stack_beside_the_manifests_comes_first(
+    tmp_path: Path, full: Stack, make_lock: MakeLock
+) -> None:
+    path = tmp_path / "templates" / "stacks" / f"{full.name}.j2"
+    path.parent.mkdir(parents=True)
+    path.write_text('{% extends "stack.j2" %}{% block last %}\n# mine\n{% endblock %}', encoding="utf-8")
+    text = render_stack(full, make_lock(full), tmp_path).dockerfile
+    assert text.endswith("\n# mine\n")
+    assert "check_stack.py after" in text, "what it does not override is flagbench's own"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ('{% extends "stack.j2" %}\n{% block user %}\n{{ stack.naem }}\n{% endblock %}', 3, "naem"),
+        ('{% extends "stack.j2" %}\n{% block user %}\n{{ nobody }}\n{% endblock %}', 3, "nobody"),
+        ('{% extends "stack.j2" %}\n{% block user %}{{ epoch / 0 }}{% endblock %}', 2, "division by zero"),
+        ('{% extends "stack.j2" %}\n{% block user %}{{ "a" + 1 }}{% endblock %}', 2, "str"),
+        ('{% extends "stack.j2" %}\n{% block user %}\n{% if %}\n{% endblock %}', 3, "xpected"),
+        ('{% extends "stack.j2" %}\n{% block user %}{{ 1 | nofilter }}{% endblock %}', 2, "nofilter"),
+        ('{% extends "stack.j2" %}\n{% block user %}{% include "no.j2" %}{% endblock %}', 2, "no template no.j2"),
+    ],
+)
+def test_an_error_in_a_template_names_file_line_and_name(
+    text: str, line: int, said: str, write: Callable[[str], Path], full: Stack, images: Path, make_lock: MakeLock
+) -> None:
+    mine = write(text)
+    with pytest.raises(FlagbenchError, match=said) as caught:
+        render_stack(full, make_lock(full), images, mine)
+    assert caught.value.message.startswith(f"{mine}:{line}: ")
+    assert caught.value.code == ExitCode.BUILD_FAILED
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("FROM scratch\n", "extends neither"),
+        ('{% extends "macros.j2" %}', "extends neither"),
+        ('{% extends "stacks/nosuch.j2" %}', "no template stacks/nosuch.j2"),
+        ('{% extends "stack.j2" %}\n{% block pakages %}{% endblock %}', ":2: stack.j2 has no block 'pakages'"),
+    ],
+)
+def test_a_template_that_would_change_nothing_is_refused(
+    text: str, said: str, write: Callable[[str], Path], images: Path
+) -> None:
+    with pytest.raises(FlagbenchError, match=said) as caught:
+        template_tier(write(text), images)
+    assert caught.value.code == ExitCode.BUILD_FAILED
+
+
+def test_a_template_that_is_not_there_is_a_usage_error(images: Path, tmp_path: Path) -> None:
+    with pytest.raises(FlagbenchError) as caught:
+        template_tier(tmp_path / "none.j2", images)
+    assert caught.value.code == ExitCode.USAGE
+
+
+def test_a_template_goes_to_the_tier_that_it_extends(write: Callable[[str], Path], catalog: Catalog) -> None:
+    mine = write('{% extends "case.j2" %}{% block last %}\n# mine\n{% endblock %}')
+    for rendered in ImageRenderer(catalog, mine).matrix():
+        assert ("# mine" in rendered.dockerfile) == (not rendered.name.startswith("stack/"))
+
+
+def test_images_and_code_beside_the_manifests_come_first(manifests: Path) -> None:
+    catalog = load_catalog(manifests)
+    assert images_root(catalog) == shipped_images()
+    assert (case_package(catalog) / "rank.py").is_file()
+    images, package = manifests.parent / "images", manifests.parent / "entrypoints" / "flagbench_cases"
+    for folder in (images, package):
+        folder.mkdir(parents=True)
+    assert images_root(catalog) == images
+    assert case_package(catalog) == package
+
+
+def test_a_stack_without_a_lock_says_how_to_make_one(manifests: Path) -> None:
+    shutil.copytree(shipped_images(), manifests.parent / "images")
+    (manifests.parent / "images" / "locks" / "cpu.txt").unlink()
+    catalog = load_catalog(manifests)
+    with pytest.raises(FlagbenchError) as caught:
+        ImageRenderer(catalog).stack(catalog.stacks["cpu"])
+    assert "flagbench lock cpu" in caught.value.remedy
