@@ -7,7 +7,10 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 WHEELS := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
-LOCKS := images/locks
+# The cpu stack's lock without its hashes and without build labels like +cpu: other machines than the image's, with
+# other files of the same versions, are welcome here.
+LOCK := images/locks/cpu.txt
+PINS := $(VENV)/constraints.txt
 
 .PHONY: demo test lint format bench compile clean
 
@@ -28,6 +31,8 @@ lint: $(VENV)/.dev
 	$(BIN)/lint-imports
 	$(BIN)/flagbench manifests compile --check
 	$(BIN)/flagbench manifests docs --check
+	$(BIN)/flagbench render --all --check
+	$(BIN)/flagbench lint
 
 ## format: what `lint` would complain of and a tool can mend
 format: $(VENV)/.dev
@@ -48,13 +53,15 @@ compile: $(VENV)/.cases
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.cases: $(LOCKS)/cpu.txt pyproject.toml | $(BIN)/python
-	$(PIP) $(WHEELS) -r $(LOCKS)/cpu.txt
-	$(PIP) $(WHEELS) -c $(LOCKS)/cpu.txt -e ".[cases]"
+$(PINS): $(LOCK) | $(BIN)/python
+	@sed -nE 's/^(# unresolved: )?([a-z0-9-]+==[^ +]+).*/\2/p' $(LOCK) >$@
+
+$(VENV)/.cases: $(PINS) pyproject.toml
+	$(PIP) $(WHEELS) -c $(PINS) -e ".[cases]"
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.cases $(LOCKS)/oracles.txt
-	$(PIP) $(WHEELS) -c $(LOCKS)/cpu.txt -e ".[cases,dev]" -r $(LOCKS)/oracles.txt
+$(VENV)/.dev: $(VENV)/.cases tests/locks/oracles.txt
+	$(PIP) $(WHEELS) -c $(PINS) -e ".[cases,dev]" -r tests/locks/oracles.txt
 	@touch $@
 
 clean:

@@ -1,0 +1,153 @@
+"""`flagbench lock`: find out which packages and which base a stack's image is made of, and write it down."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flagbench.cli.stacks import complete_stacks
+
+if TYPE_CHECKING:
+    from flagbench.catalog.model import Stack
+    from flagbench.locks import Lock
+    from flagbench.locks.resolve import LockOptions
+
+
+def command(
+    stacks: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[STACK]...", autocompletion=complete_stacks, help="Stacks, by name or alias."),
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every stack of the catalog.")] = False,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Only say whether the locks fit the manifests; asks nobody, writes nothing."),
+    ] = False,
+    upgrade: Annotated[
+        bool,
+        typer.Option(
+            "--upgrade", help="Take the newest versions, and ask for the base again, instead of keeping the lock's."
+        ),
+    ] = False,
+    base_digest: Annotated[
+        str | None,
+        typer.Option(
+            metavar="sha256:...",
+            help="The base's digest, where its registry cannot be asked from here; the image's id where the stack "
+            "has no public base.",
+        ),
+    ] = None,
+    pip_source: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL",
+            envvar="FLAGBENCH_PIP_SOURCE",
+            help="Package index instead of the configured one; given again: instead of the stack's further ones.",
+        ),
+    ] = None,
+    ca_bundle: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", envvar="FLAGBENCH_CA_BUNDLE", help="Certificates (PEM) of this network."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was locked as JSON.")] = False,
+) -> None:
+    """Lock the packages and the base of stacks, by hash.
+
+    What cannot be asked from here is written as unresolved, with the reason; `flagbench build` refuses it without
+    --allow-unlocked. --check exits 2 where a lock is missing, malformed or stale.
+
+    --json prints {"locks": [{stack, path, digest, changed, packages, base {image, digest}, unresolved [{name,
+    version, reason}]}]}.
+    """
+    from flagbench.catalog.load import load_catalog
+    from flagbench.cli.output import echo_json
+    from flagbench.cli.stacks import chosen_stacks
+    from flagbench.errors import FlagbenchError
+    from flagbench.locks.sources import Sources
+    from flagbench.render.roots import images_root
+
+    catalog = load_catalog()
+    chosen = chosen_stacks(catalog, stacks or [], every=every)
+    if base_digest is not None and len(chosen) > 1:
+        raise FlagbenchError(
+            f"--base-digest is the digest of one base, and {len(chosen)} stacks are named",
+            remedy="lock these stacks one by one",
+        )
+    images = images_root(catalog)
+    sources = Sources.chosen(pip_source, ca_bundle)
+    results = []
+    for stack in chosen:
+        lock, changed = (
+            (_checked(stack, images), False)
+            if check
+            else _locked(stack, images, _options(stack, images, sources, upgrade, base_digest))
+        )
+        results.append(_as_json(lock, images, changed))
+        if not as_json:
+            _tell(results[-1], checked=check)
+    if as_json:
+        echo_json({"locks": results})
+
+
+def _progress(line: str) -> None:
+    # On stderr: stdout is for what the command found.
+    typer.echo(line, err=True)
+
+
+def _options(stack: Stack, images: Path, sources: Any, upgrade: bool, base_digest: str | None) -> LockOptions:
+    from flagbench.errors import FlagbenchError
+    from flagbench.locks import lock_path, parse_lock
+    from flagbench.locks.metadata import read_tables
+    from flagbench.locks.read import SHA256
+    from flagbench.locks.resolve import LockOptions
+
+    if base_digest is not None and not SHA256.fullmatch(base_digest):
+        raise FlagbenchError(
+            f"{base_digest!r} is not a digest",
+            remedy="give --base-digest sha256: and 64 hexadecimal digits, as `docker images --digests` shows them",
+        )
+    path = lock_path(stack.name, images)
+    # A stale lock is still a good source of versions; a malformed one is not silently thrown away.
+    previous = parse_lock(path.read_text(encoding="utf-8"), str(path)) if path.is_file() else None
+    return LockOptions(sources, read_tables(images), previous, upgrade, base_digest)
+
+
+def _locked(stack: Stack, images: Path, options: LockOptions) -> tuple[Lock, bool]:
+    from flagbench.locks.resolve import make_lock
+    from flagbench.locks.write import write_lock
+
+    lock = make_lock(stack, options, _progress)
+    return lock, write_lock(lock, images)
+
+
+def _checked(stack: Stack, images: Path) -> Lock:
+    from flagbench.locks import read_lock
+
+    return read_lock(stack, images)
+
+
+def _as_json(lock: Lock, images: Path, changed: bool) -> dict[str, Any]:
+    from flagbench.locks import lock_path
+
+    return {
+        "stack": lock.stack,
+        "path": str(lock_path(lock.stack, images)),
+        "digest": lock.digest,
+        "changed": changed,
+        "packages": len(lock.entries),
+        "base": {"image": lock.base_image, "digest": lock.base_digest},
+        "unresolved": [{"name": e.name, "version": e.version, "reason": e.reason} for e in lock.unresolved],
+    }
+
+
+def _tell(result: dict[str, Any], *, checked: bool) -> None:
+    from flagbench.cli.output import echo
+
+    state = "fits its manifest" if checked else "written" if result["changed"] else "unchanged"
+    echo(f"{result['path']}: {state}, {result['packages']} packages")
+    if result["base"]["digest"] is None:
+        echo(f"  unresolved: the base {result['base']['image'] or '(none is public: name it with --base)'}")
+    for entry in result["unresolved"]:
+        echo(f"  unresolved: {entry['name']}=={entry['version']} ({entry['reason']})")

@@ -1,0 +1,76 @@
+"""`flagbench wheels`: fill a folder with a stack's packages, for building its images where there is no network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flagbench.cli.stacks import complete_stacks
+
+
+def command(
+    stack_name: Annotated[
+        str, typer.Argument(metavar="STACK", autocompletion=complete_stacks, help="The stack, by name or alias.")
+    ],
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", metavar="DIR", help="The wheelhouse; what is there and right is kept."),
+    ],
+    allow_unlocked: Annotated[
+        bool, typer.Option("--allow-unlocked", help="Also fetch what the lock leaves unresolved, unchecked.")
+    ] = False,
+    pip_source: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL",
+            envvar="FLAGBENCH_PIP_SOURCE",
+            help="Package index instead of the configured one; given again: instead of the stack's further ones.",
+        ),
+    ] = None,
+    ca_bundle: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", envvar="FLAGBENCH_CA_BUNDLE", help="Certificates (PEM) of this network."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the files as JSON.")] = False,
+) -> None:
+    """Fetch every package of a stack's lock into a folder, each checked against its hash.
+
+    `flagbench build CASE:STACK --wheelhouse DIR` then needs no package index. A run that was stopped goes on where it
+    was; a damaged file is fetched again.
+
+    --json prints {"stack", "folder", "files": [{name, version, file, sha256, size, fetched, locked}]}; size is in
+    bytes.
+    """
+    from dataclasses import asdict
+
+    from flagbench.catalog.load import load_catalog
+    from flagbench.catalog.lookup import get_stack
+    from flagbench.cli.output import echo, echo_json
+    from flagbench.locks import read_lock
+    from flagbench.locks.metadata import read_tables
+    from flagbench.locks.sources import Sources
+    from flagbench.locks.wheelhouse import fill_wheelhouse
+    from flagbench.render.roots import images_root
+
+    catalog = load_catalog()
+    stack = get_stack(stack_name, catalog)
+    images = images_root(catalog)
+    files = fill_wheelhouse(
+        stack,
+        read_lock(stack, images),
+        output.expanduser(),
+        sources=Sources.chosen(pip_source, ca_bundle),
+        tables=read_tables(images),
+        allow_unlocked=allow_unlocked,
+        report=lambda line: typer.echo(line, err=True),
+    )
+    if as_json:
+        echo_json({"stack": stack.name, "folder": str(output), "files": [asdict(file) for file in files]})
+        return
+    size = sum(file.size for file in files)
+    echo(f"{output}: {len(files)} files of {stack.name}, {size / 1e6:.0f} MB")
+    for file in files:
+        if not file.locked:
+            echo(f"  not in the lock: {file.file} sha256:{file.sha256}")

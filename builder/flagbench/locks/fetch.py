@@ -1,0 +1,157 @@
+"""Fetching one package of a lock into an empty folder: wheels by pip, sources by their address."""
+
+from __future__ import annotations
+
+import re
+import ssl
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from shutil import copyfileobj
+from typing import TYPE_CHECKING
+
+from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.locks.metadata import Tables
+from flagbench.locks.model import LockEntry
+from flagbench.locks.platforms import pip_platforms, uv_platform
+from flagbench.locks.sources import Sources, pip_configuration, pip_environment, uv_environment
+from flagbench.locks.uv import IndexUnreachable, NoSolution, Request, resolve
+
+if TYPE_CHECKING:
+    from flagbench.catalog.model import Stack
+
+_TIMEOUT = 60.0
+"""Seconds without a byte, after which the fetch of a source is given up."""
+
+
+def fetch_wheel(stack: Stack, entry: LockEntry, folder: Path, sources: Sources) -> None:
+    """Put the wheel of an entry that fits the stack into `folder`; pip checks the hashes, where there are any.
+
+    Raises:
+        FlagbenchError: it could not be had (engine), or is not the file that was locked (data).
+    """
+    requirements = folder.with_name(f"{folder.name}.txt")
+    hashes = "".join(f" --hash={digest}" for digest in entry.hashes)
+    requirements.write_text(f"{entry.pin}{hashes}\n", encoding="utf-8")
+    command = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-input"]
+    command += ["--no-deps", "--progress-bar", "off", "--dest", str(folder), "--requirement", str(requirements)]
+    command += ["--only-binary", ":all:", "--implementation", "cp", "--python-version", stack.python]
+    command += [f"--platform={tag}" for tag in pip_platforms(stack)]
+    command += ["--require-hashes"] if entry.hashes else []
+    further = [] if sources.further else stack.build.indexes
+    beside = [f"--extra-index-url={index}" for index in further]
+    # Most packages are where pip looks by itself: an index beside it, which may be out of reach, is a second try.
+    for more in [[], ["--retries=2", *beside]] if beside else [[]]:
+        ended = subprocess.run(
+            [*command, *more], env=pip_environment(sources), capture_output=True, text=True, check=False
+        )
+        if ended.returncode == 0:
+            return
+    # On stdout stands why an index could not be asked, which is not an error to pip.
+    raise diagnosed(entry, ended.stdout + ended.stderr)
+
+
+def fetch_source(stack: Stack, entry: LockEntry, folder: Path, sources: Sources, tables: Tables) -> None:
+    """Put the source archive of a compiled package into `folder`, unchecked: the caller compares its hash.
+
+    Not by pip, which runs a source's setup.py to download it: that needs the torch of the image.
+
+    Raises:
+        FlagbenchError: uv is not installed (usage), or the archive could not be had (engine).
+    """
+    url = _source_url(stack, entry, sources, tables)
+    context = ssl.create_default_context(cafile=str(sources.ca_bundle) if sources.ca_bundle else None)
+    opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))
+    try:
+        with opener.open(url, timeout=_TIMEOUT) as answer, open(folder / url.rpartition("/")[2], "wb") as file:
+            copyfileobj(answer, file, 1 << 20)
+    except (OSError, ValueError) as error:
+        raise diagnosed(entry, str(error)) from None
+
+
+def _source_url(stack: Stack, entry: LockEntry, sources: Sources, tables: Tables) -> str:
+    table = tables.get((entry.name, entry.version))
+    request = Request(
+        requirements=(entry.pin,),
+        python=stack.python,
+        platform=uv_platform(stack),
+        compiled=frozenset({entry.name}),
+        absent=frozenset(),
+        tables=(table,) if table else (),
+        alone=True,
+    )
+    pip = pip_configuration(sources)
+    cause = ""
+    tries: tuple[tuple[str, ...], ...] = ((), stack.build.indexes)
+    for indexes in tries:
+        try:
+            found = resolve(request, uv_environment(sources, pip, indexes))
+        except (IndexUnreachable, NoSolution) as error:
+            cause = str(error)
+        else:
+            url = found[0].source if found else None
+            if url:
+                return url
+            cause = "no index has its source"
+    raise diagnosed(entry, cause)
+
+
+# What pip and the network say, in the order in which one hides another: a certificate that is not trusted and a
+# name that does not resolve both end in "No matching distribution found".
+_CAUSES = (
+    (
+        re.compile(r"No space left on device|Errno 28"),
+        "the disk is full",
+        "make room, or name a folder on another disk; what is there already is kept",
+        ExitCode.USAGE,
+    ),
+    (
+        re.compile(r"DO NOT MATCH THE HASHES", re.IGNORECASE),
+        "the index has another file than the one that was locked",
+        "find out which of the two is right before `flagbench lock`: a released file does not change",
+        ExitCode.DATA,
+    ),
+    (
+        re.compile(r"CERTIFICATE_VERIFY_FAILED|certificate verify failed|invalid peer certificate", re.IGNORECASE),
+        "the index's certificate is not trusted here",
+        "name the certificates of this network with --ca-bundle",
+        ExitCode.ENGINE,
+    ),
+    (
+        re.compile(
+            r"Name or service not known|dns error|Temporary failure in name resolution|Connection refused"
+            r"|Network is unreachable|NewConnectionError|ProxyError|timed out|Connection reset",
+            re.IGNORECASE,
+        ),
+        "its index could not be reached",
+        "check the network and the proxy, or name another index with --pip-source; what is there already is kept",
+        ExitCode.ENGINE,
+    ),
+    (
+        re.compile(r"No module named pip"),
+        "this Python has no pip",
+        "install it with `python3 -m ensurepip`",
+        ExitCode.USAGE,
+    ),
+    (
+        re.compile(r"No matching distribution found|no versions? of|no index has"),
+        "no index has it for this stack's Python and platform",
+        "name an index that has it with --pip-source",
+        ExitCode.ENGINE,
+    ),
+)
+
+
+def diagnosed(entry: LockEntry, said: str) -> FlagbenchError:
+    """The error for a package that could not be fetched, from what pip or the network said."""
+    for pattern, cause, remedy, code in _CAUSES:
+        if pattern.search(said):
+            return FlagbenchError(f"{entry.pin} could not be fetched: {cause}", remedy=remedy, code=code)
+    lines = [line for line in said.splitlines() if line.strip()]
+    last = lines[-1].strip() if lines else "nothing was said"
+    return FlagbenchError(
+        f"{entry.pin} could not be fetched: {last}",
+        remedy="run the command again: what is there already is kept",
+        code=ExitCode.ENGINE,
+    )

@@ -1,0 +1,125 @@
+"""A stack's lock as data, and the requirement files that an image's build takes from it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from flagbench.catalog.model import Stack
+
+TITLE = "# Made by `flagbench lock {}`. Do not edit."
+NO_BASE = "none"
+UNRESOLVED = "unresolved"
+
+
+def canonical(name: str) -> str:
+    """A package's name as indexes compare it (PEP 503): lower case, runs of `-_.` as one `-`."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+@dataclass(frozen=True)
+class LockEntry:
+    """One package at one version; `hashes` are `sha256:<64 hex>` of the files that may be installed, sorted."""
+
+    name: str
+    """As indexes compare it, see `canonical`."""
+    version: str
+    hashes: tuple[str, ...] = ()
+
+    @property
+    def pin(self) -> str:
+        """`name==version`."""
+        return f"{self.name}=={self.version}"
+
+
+@dataclass(frozen=True)
+class Unresolved(LockEntry):
+    """A package whose files could not be seen when the lock was made: no hash is known, none is made up."""
+
+    reason: str = field(kw_only=True)
+
+
+@dataclass(frozen=True)
+class Lock:
+    """What `flagbench lock` found for a stack: every package of its image that the base does not bring."""
+
+    stack: str
+    python: str
+    base_image: str | None
+    """None: no public base exists; it is named with --base."""
+    base_digest: str | None
+    """`sha256:<64 hex>` of the base's manifest; of the image itself where `base_image` is None. None: unresolved."""
+    inputs: str
+    """`sha256:<64 hex>` of what was locked, see `inputs_digest`."""
+    entries: tuple[LockEntry, ...]
+    """Sorted by name; the packages to compile are among them, with the hash of their source."""
+    unresolved: tuple[Unresolved, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The file, byte for byte: a lock has one spelling."""
+        base = f"{self.base_image or NO_BASE}@{self.base_digest or UNRESOLVED}"
+        header = [
+            TITLE.format(self.stack),
+            f"# stack: {self.stack}",
+            f"# python: {self.python}",
+            f"# base: {base}",
+            f"# inputs: {self.inputs}",
+        ]
+        missing = [f"# unresolved: {entry.pin} ({entry.reason})" for entry in self.unresolved]
+        return "\n".join(header) + "\n" + _requirements(self.entries) + "".join(line + "\n" for line in missing)
+
+    @property
+    def digest(self) -> str:
+        """`sha256:<64 hex>` of the file."""
+        return "sha256:" + hashlib.sha256(self.text.encode()).hexdigest()
+
+    @property
+    def complete(self) -> bool:
+        """Whether every package has a hash and the base a digest."""
+        return not self.unresolved and self.base_digest is not None
+
+    def hashed_requirements(self, exclude: Collection[str] = ()) -> str:
+        """For `pip install --no-deps --require-hashes -r`: every locked package but those named in `exclude`."""
+        without = {canonical(name) for name in exclude}
+        return _requirements(entry for entry in self.entries if entry.name not in without)
+
+    def unhashed_requirements(self, exclude: Collection[str] = ()) -> str:
+        """For `pip install --no-deps -r`: what is unresolved, `name==version` a line, but those in `exclude`."""
+        without = {canonical(name) for name in exclude}
+        return "".join(f"{entry.pin}\n" for entry in self.unresolved if entry.name not in without)
+
+    def compiled_requirements(self, names: Collection[str]) -> str:
+        """The packages in `names` alone, with the hashes of their sources, for the stage that compiles them."""
+        wanted = {canonical(name) for name in names}
+        return _requirements(entry for entry in self.entries if entry.name in wanted)
+
+
+def _requirements(entries: Iterable[LockEntry]) -> str:
+    return "".join(
+        " \\\n    ".join([entry.pin, *(f"--hash={digest}" for digest in entry.hashes)]) + "\n" for entry in entries
+    )
+
+
+def inputs_digest(stack: Stack) -> str:
+    """`sha256:<64 hex>` over the part of a stack's manifest that decides its lock: the base is compared apart.
+
+    A changed order of packages changes nothing; a changed environment of a compilation neither.
+    """
+    build = stack.build
+    inputs = {
+        "python": stack.python,
+        "platform": stack.platform,
+        "packages": sorted(build.packages),
+        "compiled": sorted(f"{package.name}=={package.version}" for package in build.compiled),
+        "from_base": sorted(build.from_base),
+        # Order counts: it is the order in which indexes are asked.
+        "indexes": list(build.indexes),
+    }
+    text = json.dumps(inputs, sort_keys=True, separators=(",", ":"))
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,205 @@
+"""Making the lock of a stack: packages from their indexes, the base's digest from its registry.
+
+What cannot be asked is written as unresolved, with the reason; nothing is made up, and what an earlier lock of the
+same version knew is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.locks.metadata import Table, Tables
+from flagbench.locks.model import Lock, LockEntry, Unresolved, canonical, inputs_digest
+from flagbench.locks.platforms import uv_platform
+from flagbench.locks.read import PIN
+from flagbench.locks.registry import RegistryError, base_digest
+from flagbench.locks.sources import Sources, pip_configuration, uv_environment
+from flagbench.locks.uv import Found, IndexUnreachable, NoSolution, Request, checked_sequence, resolve
+
+if TYPE_CHECKING:
+    from flagbench.catalog.model import Stack
+
+Report = Callable[[str], None]
+"""Is told what is being done, a line at a time."""
+Solve = Callable[[Request, Mapping[str, str]], list[Found]]
+
+
+@dataclass(frozen=True)
+class LockOptions:
+    """How a lock is made."""
+
+    sources: Sources
+    tables: Tables
+    previous: Lock | None = None
+    """An earlier lock of the stack, whose versions are kept where they still fit. None: everything is new."""
+    upgrade: bool = False
+    """Whether to take the newest versions and ask for the base again."""
+    base_digest: str | None = None
+    """The base's digest set by hand."""
+
+
+def make_lock(stack: Stack, options: LockOptions, report: Report, solve: Solve = resolve) -> Lock:
+    """The lock of a stack.
+
+    Raises:
+        FlagbenchError: the manifest's packages do not go together (usage), or an index cannot be asked (engine).
+    """
+    report(f"{stack.name}: packages for Python {stack.python}")
+    entries, unresolved = _Packages(stack, options, report, solve).resolve()
+    return Lock(
+        stack=stack.name,
+        python=stack.python,
+        base_image=stack.base_image,
+        base_digest=_base(stack, options, report),
+        inputs=inputs_digest(stack),
+        entries=entries,
+        unresolved=unresolved,
+    )
+
+
+def _base(stack: Stack, options: LockOptions, report: Report) -> str | None:
+    if options.base_digest is not None:
+        return options.base_digest
+    known = options.previous.base_digest if options.previous else None
+    if options.previous is not None and options.previous.base_image != stack.base_image:
+        known = None
+    if stack.base_image is None or (known and not options.upgrade):
+        return known
+    report(f"{stack.name}: the base {stack.base_image}")
+    try:
+        return base_digest(stack.base_image, options.sources.ca_bundle)
+    except RegistryError as error:
+        report(f"{stack.name}: the base stays {'as it was' if known else 'unresolved'}: {error}")
+        return known
+
+
+class _Packages:
+    """The search for a stack's packages, which goes on without an index that does not answer."""
+
+    def __init__(self, stack: Stack, options: LockOptions, report: Report, solve: Solve) -> None:
+        self.stack = stack
+        self.options = options
+        self.report = report
+        self.solve = solve
+        self.compiled = {canonical(package.name): package.version for package in stack.build.compiled}
+        self.pins = dict(_pin(line) for line in stack.build.packages)
+        # A mirror that stands for them is a person's own: it answers, or the command fails.
+        self.indexes = [] if options.sources.further else list(stack.build.indexes)
+        self.silent: list[str] = []
+        """Indexes of the manifest that did not answer."""
+        self.lost: dict[str, str] = {}
+        """Direct requirements that only such an index has: canonical name to version."""
+        self.keep = options.previous is not None and not options.upgrade
+        self.pip = pip_configuration(options.sources)
+
+    def resolve(self) -> tuple[tuple[LockEntry, ...], tuple[Unresolved, ...]]:
+        """Locked and unresolved packages, both sorted by name."""
+        while True:
+            environment = uv_environment(self.options.sources, self.pip, self.indexes)
+            try:
+                found = self.solve(self._request(), environment)
+            except IndexUnreachable as error:
+                self._without_index(error)
+            except NoSolution as error:
+                self._less(error)
+            else:
+                return self._sorted(found)
+
+    def _request(self) -> Request:
+        wanted = self.pins | self.compiled
+        lines = [f"{name}=={version}" for name, version in wanted.items() if name not in self.lost]
+        for name, version in self.lost.items():
+            if table := self.options.tables.get((name, version)):
+                lines += table.requires
+        earlier = self.options.previous.entries if self.options.previous and self.keep else ()
+        return Request(
+            requirements=checked_sequence(lines),
+            python=self.stack.python,
+            platform=uv_platform(self.stack),
+            compiled=frozenset(self.compiled),
+            absent=frozenset({canonical(name) for name in self.stack.build.from_base} | set(self.lost)),
+            tables=tuple(self._table(name, version) for name, version in self.compiled.items()),
+            kept={entry.name: entry.version for entry in earlier if entry.name not in wanted},
+        )
+
+    def _table(self, name: str, version: str) -> Table:
+        try:
+            return self.options.tables[(name, version)]
+        except KeyError:
+            raise FlagbenchError(
+                f"{name}=={version} is compiled for {self.stack.name}, but what it needs in turn is not declared",
+                remedy="add its table to images/locks/metadata.toml, from the PKG-INFO or setup.py of its source",
+            ) from None
+
+    def _without_index(self, error: IndexUnreachable) -> None:
+        for index in self.indexes:
+            if error.url.startswith(index.rstrip("/") + "/"):
+                self.report(f"{self.stack.name}: {index} could not be reached ({error.cause})")
+                self.indexes.remove(index)
+                self.silent.append(index)
+                return
+        raise FlagbenchError(
+            f"a package index could not be reached: {error.cause}",
+            remedy="check the network and the proxy; name another index with --pip-source, or the certificates of "
+            "this network with --ca-bundle",
+            code=ExitCode.ENGINE,
+        ) from None
+
+    def _less(self, error: NoSolution) -> None:
+        """Leave out what nobody has, if an index that may have it did not answer; else let go of the earlier lock."""
+        named = {canonical(pin.partition("==")[0]) for pin in error.missing}
+        gone = {name: version for name, version in self.pins.items() if name in named and name not in self.lost}
+        if self.silent and gone:
+            for name, version in gone.items():
+                self.report(f"{self.stack.name}: {name}=={version} stays unresolved")
+            self.lost |= gone
+        elif self.keep:
+            self.report(
+                f"{self.stack.name}: versions of the earlier lock do not fit any more; all are looked up anew"
+            )
+            self.keep = False
+        else:
+            raise FlagbenchError(
+                f"the packages of {self.stack.name} do not go together: {error}",
+                remedy=f"correct build.packages in {self.stack.path}",
+            ) from None
+
+    def _sorted(self, found: list[Found]) -> tuple[tuple[LockEntry, ...], tuple[Unresolved, ...]]:
+        entries = [LockEntry(package.name, package.version, package.hashes) for package in found]
+        entries += [LockEntry(name, version) for name, version in self.lost.items()]
+        known = [self._as_known(entry) for entry in entries]
+        locked = [entry for entry in known if entry.hashes]
+        missing = [Unresolved(e.name, e.version, reason=self._reason(e)) for e in known if not e.hashes]
+        return tuple(sorted(locked, key=_name)), tuple(sorted(missing, key=_name))
+
+    def _as_known(self, entry: LockEntry) -> LockEntry:
+        """The entry, with the hashes of an earlier lock where there are none now."""
+        earlier = self.options.previous.entries if self.options.previous else ()
+        same = next((old for old in earlier if old.pin == entry.pin), None)
+        return same if same is not None and not entry.hashes else entry
+
+    def _reason(self, entry: LockEntry) -> str:
+        if entry.name not in self.lost:
+            return "its index states no sha256"
+        # Only public addresses of the manifest stand here, never one a person configured.
+        reason = f"{', '.join(self.silent)} could not be reached"
+        declared = (entry.name, entry.version) in self.options.tables
+        return reason if declared else f"{reason}; what it needs in turn is not known"
+
+
+def _name(entry: LockEntry) -> str:
+    return entry.name
+
+
+def _pin(line: str) -> tuple[str, str]:
+    name, _, version = line.partition("==")
+    name = canonical(name.strip())
+    if not PIN.fullmatch(f"{name}=={version.strip()}"):
+        raise FlagbenchError(
+            f"{line!r} does not pin a package as name==version",
+            remedy="correct build.packages in the manifest of the stack",
+        )
+    return name, version.strip()

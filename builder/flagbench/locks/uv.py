@@ -1,0 +1,229 @@
+"""Asking uv which packages a stack needs, each with the hashes of the files that fit it.
+
+uv resolves for another Python and another platform than its own, from the metadata of files it does not download
+whole, and states every file's sha256: pip resolves only by downloading, and only for a Python that is installed; a
+resolver of our own would be a second one to mistrust.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.locks.metadata import Table, load_toml, uv_settings
+from flagbench.locks.model import canonical
+
+OLDEST = (0, 13)
+"""The release of uv that this was written against."""
+_OUTPUT = "pylock.toml"
+_INPUT = "requirements.in"
+_ABSENT = "overrides.txt"
+_KEPT = "constraints.txt"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to resolve, and for what."""
+
+    requirements: tuple[str, ...]
+    python: str
+    platform: str
+    """As uv names it, see `platforms`."""
+    compiled: frozenset[str]
+    """Canonical names of packages taken as source; everything else is taken as a wheel."""
+    absent: frozenset[str]
+    """Canonical names of packages that are never asked for, whoever needs them."""
+    tables: tuple[Table, ...] = ()
+    kept: Mapping[str, str] = field(default_factory=dict)
+    """Versions to keep, by canonical name."""
+    alone: bool = False
+    """Whether to leave out what the requirements need in turn."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """One package of the answer."""
+
+    name: str
+    version: str
+    hashes: tuple[str, ...]
+    """`sha256:<64 hex>` of the files that fit, sorted; empty where the index states none."""
+    source: str | None
+    """URL of the source archive, for a package that is compiled."""
+
+
+class IndexUnreachable(Exception):
+    """A package index did not answer; `url` is the page that was asked for, `cause` the last reason given."""
+
+    def __init__(self, url: str, cause: str) -> None:
+        super().__init__(f"{url}: {cause}")
+        self.url = url
+        self.cause = cause
+
+
+class NoSolution(Exception):
+    """No set of packages satisfies the request; `missing` are the pins of which uv says that there are none."""
+
+    def __init__(self, text: str, missing: frozenset[str]) -> None:
+        super().__init__(text)
+        self.missing = missing
+
+
+def resolve(request: Request, environment: Mapping[str, str]) -> list[Found]:
+    """The packages of a request, sorted by name.
+
+    Raises:
+        IndexUnreachable, NoSolution: what the caller may have an answer for.
+        FlagbenchError: uv is not installed (usage), or failed otherwise (engine).
+    """
+    program = find_uv()
+    with tempfile.TemporaryDirectory(prefix="flagbench-lock-") as folder:
+        _lay_out(request, Path(folder))
+        ended = subprocess.run(
+            [program, *_arguments(request)],
+            cwd=folder,
+            env={**_with_settings(request, Path(folder), environment), "UV_NO_PROGRESS": "1", "NO_COLOR": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if ended.returncode != 0:
+            raise _failure(ended.stderr)
+        return parse_pylock(Path(folder, _OUTPUT).read_text(encoding="utf-8"), request.compiled)
+
+
+def find_uv() -> str:
+    """The uv program: the one installed beside flagbench, else the one on PATH.
+
+    Raises FlagbenchError (usage) where there is none, or one that is too old.
+    """
+    try:
+        return _new_enough(str(import_module("uv").find_uv_bin()))
+    except (ImportError, FileNotFoundError):
+        found = shutil.which("uv")
+    if found is None:
+        raise FlagbenchError(
+            "uv, which resolves packages, is not installed", remedy="install it with `pip install 'flagbench[lock]'`"
+        )
+    return _new_enough(found)
+
+
+def _new_enough(program: str) -> str:
+    """The program, or FlagbenchError (usage): older releases list the hashes of files that do not fit too."""
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
+    version = re.match(r"uv (\d+)\.(\d+)", said)
+    if version is None or (int(version[1]), int(version[2])) < OLDEST:
+        raise FlagbenchError(
+            f"{program} is {said.strip() or 'not uv'}, and uv {OLDEST[0]}.{OLDEST[1]} or newer is needed",
+            remedy="install it with `pip install --upgrade 'flagbench[lock]'`",
+        )
+    return program
+
+
+def _lay_out(request: Request, folder: Path) -> None:
+    files = {
+        _INPUT: "".join(f"{line}\n" for line in request.requirements),
+        # An override whose marker never holds takes a package out, whoever requires it.
+        _ABSENT: "".join(f"{name} ; python_version < '0'\n" for name in sorted(request.absent)),
+        # Constraints, not uv's preferences from an earlier output: with several indexes it takes a preferred version
+        # from the first that has it, also where only another has a file that fits.
+        _KEPT: "".join(f"{name}=={version}\n" for name, version in request.kept.items()),
+    }
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def _with_settings(request: Request, folder: Path, environment: Mapping[str, str]) -> Mapping[str, str]:
+    """The environment in which uv reads the request's tables, and the person's own settings as it would without."""
+    settings = folder / "uv.toml"
+    tables = uv_settings(request.tables)
+    if not environment.keys() & {"UV_CONFIG_FILE", "UV_NO_CONFIG"}:
+        # uv.toml of the working directory is read beside the person's own.
+        settings.write_text(tables, encoding="utf-8")
+        return environment
+    own = environment.get("UV_CONFIG_FILE")
+    try:
+        before = Path(own).read_text(encoding="utf-8") if own else ""
+    except OSError as error:
+        raise FlagbenchError(
+            f"UV_CONFIG_FILE names {own}, which cannot be read: {error.strerror}", remedy="correct or unset it"
+        ) from None
+    settings.write_text(f"{before}\n{tables}", encoding="utf-8")
+    without = {key: value for key, value in environment.items() if key != "UV_NO_CONFIG"}
+    return {**without, "UV_CONFIG_FILE": str(settings)}
+
+
+def _arguments(request: Request) -> list[str]:
+    arguments = ["pip", "compile", _INPUT, "--format", "pylock.toml", "--output-file", _OUTPUT, "--quiet"]
+    arguments += ["--python-version", request.python, "--python-platform", request.platform]
+    arguments += ["--overrides", _ABSENT, "--constraints", _KEPT, "--no-python-downloads", "--only-binary", ":all:"]
+    for name in sorted(request.compiled):
+        arguments += ["--no-binary", name]
+    arguments += ["--no-deps"] if request.alone else []
+    # As pip does in the image: the best version of all indexes, not the best of the first index that knows the
+    # name. What may be installed is decided by the hashes, which a person reviews.
+    return [*arguments, "--index-strategy", "unsafe-best-match"]
+
+
+def parse_pylock(text: str, compiled: frozenset[str]) -> list[Found]:
+    """The packages of a pylock.toml (PEP 751), sorted by name."""
+    found = []
+    for package in load_toml(text).get("packages", []):
+        name = canonical(package["name"])
+        source = package.get("sdist") if name in compiled else None
+        files = [source] if source else package.get("wheels", [])
+        hashes = {_sha256(file) for file in files} - {None}
+        url = source.get("url") if source else None
+        found.append(Found(name, package["version"], tuple(sorted(h for h in hashes if h)), url))
+    return sorted(found, key=lambda package: package.name)
+
+
+def _sha256(file: Mapping[str, Any]) -> str | None:
+    digest = file.get("hashes", {}).get("sha256")
+    return f"sha256:{digest}" if digest else None
+
+
+# uv's words, of the releases that pyproject.toml names. A phrase that changes costs the finer message, not the error.
+_UNREACHABLE = re.compile(r"Failed to fetch:? `?(?P<url>[a-z]+://[^\s`]+)`?")
+_CAUSE = re.compile(r"(?m)^\s*(?:cause|Caused by): (?P<cause>.+)$")
+_NO_SOLUTION = "No solution found"
+_NO_VERSION = re.compile(r"no versions? of (?P<pin>[^\s=]+==[^\s,]+)")
+_NOT_FOUND = re.compile(r"(?P<name>\S+) was not found in the")
+
+
+def _failure(stderr: str) -> Exception:
+    if fetch := _UNREACHABLE.search(stderr):
+        causes = _CAUSE.findall(stderr)
+        return IndexUnreachable(fetch["url"], causes[-1].strip() if causes else "no cause was given")
+    # uv wraps its explanation to the width of the terminal.
+    text = " ".join(stderr.split())
+    if _NO_SOLUTION in text:
+        pins = {match.rstrip(".") for match in _NO_VERSION.findall(text)}
+        return NoSolution(text, frozenset(pins | set(_NOT_FOUND.findall(text))))
+    return FlagbenchError(
+        f"uv failed: {text or 'it said nothing'}",
+        remedy="mend what it names; uv's own settings and pip's are honoured, --pip-source and --ca-bundle beat both",
+        code=ExitCode.ENGINE,
+    )
+
+
+def checked_sequence(lines: Sequence[str]) -> tuple[str, ...]:
+    """Requirement lines, none of which is an option of a requirements file or holds a line break.
+
+    Raises FlagbenchError (usage): a manifest may not point uv somewhere else.
+    """
+    for line in lines:
+        if line.lstrip().startswith("-") or "\n" in line or "\r" in line or " @ " in line:
+            raise FlagbenchError(
+                f"{line!r} is not a requirement like name==version",
+                remedy="correct build.packages in the manifest of the stack",
+            )
+    return tuple(lines)

@@ -1,0 +1,243 @@
+"""`flagbench lock` and `flagbench wheels` with the real uv and pip, over an index laid out in a folder."""
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import yaml
+
+from running import need
+
+ROOT = Path(__file__).parents[2]
+SETUP = "open({!r}, 'w').close()\nimport torch\n"
+METADATA = """\
+[[dependency-metadata]]
+name = "kernel"
+version = "3.0"
+requires-dist = ["torch", "helper>=1"]
+[[dependency-metadata]]
+name = "torch"
+version = "9.9+cpu"
+requires-dist = ["helper<2"]
+"""
+
+
+class Index:
+    """A package index in a folder, as PEP 503 lays it out."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        folder.mkdir()
+
+    @property
+    def url(self):
+        return self.folder.as_uri()
+
+    def wheel(self, name, version, requires=(), tag="py3-none-any"):
+        info = f"{name}-{version}.dist-info"
+        metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        metadata += "".join(f"Requires-Dist: {line}\n" for line in requires)
+        content = io.BytesIO()
+        with zipfile.ZipFile(content, "w") as archive:
+            archive.writestr(f"{name}.py", "")
+            archive.writestr(f"{info}/METADATA", metadata)
+            archive.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n")
+            archive.writestr(f"{info}/RECORD", "")
+        return self.add(name, f"{name}-{version}-{tag}.whl", content.getvalue())
+
+    def source(self, name, version, setup):
+        content = io.BytesIO()
+        with tarfile.open(fileobj=content, mode="w:gz") as archive:
+            entry = tarfile.TarInfo(f"{name}-{version}/setup.py")
+            entry.size = len(setup)
+            archive.addfile(entry, io.BytesIO(setup.encode()))
+        return self.add(name, f"{name}-{version}.tar.gz", content.getvalue())
+
+    def add(self, name, file, content):
+        """Publish a file; returns its hash as a lock writes it."""
+        page = self.folder / name
+        page.mkdir(exist_ok=True)
+        (page / file).write_bytes(content)
+        digest = hashlib.sha256(content).hexdigest()
+        with open(page / "index.html", "a") as html:
+            html.write(f'<a href="{file}#sha256={digest}">{file}</a>\n')
+        return f"sha256:{digest}"
+
+
+@pytest.fixture
+def index(tmp_path):
+    need(find_spec("uv") is not None or shutil.which("uv") is not None, "uv")
+    return Index(tmp_path / "index")
+
+
+@pytest.fixture
+def flagbench(tmp_path, index):
+    """The command over a copy of the manifests, whose cpu stack is made of the index's packages."""
+    shutil.copytree(ROOT / "manifests", tmp_path / "manifests")
+    (tmp_path / "images" / "locks").mkdir(parents=True)
+    (tmp_path / "images" / "locks" / "metadata.toml").write_text(METADATA)
+    path = os.pathsep.join([str(ROOT / "builder"), str(ROOT / "entrypoints")])
+    keep = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "UV_", "FLAGBENCH_"))}
+    environment = {
+        **keep,
+        "PYTHONPATH": path,
+        "FLAGBENCH_MANIFESTS": str(tmp_path / "manifests"),
+        "FLAGBENCH_PIP_SOURCE": index.url,
+        "PIP_CONFIG_FILE": os.devnull,
+        "UV_CACHE_DIR": str(tmp_path / "uv-cache"),
+        "UV_HTTP_RETRIES": "0",
+        "UV_NO_CONFIG": "1",
+    }
+
+    def stack(packages, *, compiled=(), indexes=(), from_base=("torch",)):
+        file = tmp_path / "manifests" / "stacks" / "cpu.yaml"
+        raw = yaml.safe_load(file.read_text())
+        # A registry on a port where nobody listens: the base stays unresolved at once.
+        raw["base"]["image"] = "127.0.0.1:1/base:1"
+        raw["build"].update(packages=list(packages), indexes=list(indexes), from_base=list(from_base))
+        reason = "a test of what is compiled from its source"
+        raw["build"]["compiled"] = [{"name": n, "version": v, "env": {}, "reason": reason} for n, v in compiled]
+        file.write_text(yaml.safe_dump(raw))
+
+    def run(*arguments, **more):
+        command = [sys.executable, "-m", "flagbench", *arguments]
+        return subprocess.run(command, env={**environment, **more}, capture_output=True, text=True, check=False)
+
+    run.stack = stack
+    run.lock = tmp_path / "images" / "locks" / "cpu.txt"
+    return run
+
+
+def done(ended):
+    assert ended.returncode == 0, ended.stderr
+    return ended
+
+
+def test_a_stack_is_locked_and_its_wheelhouse_filled(flagbench, index, tmp_path):
+    """What is needed in turn, hashes of the files that fit alone, sources never run, the base's torch left out."""
+    marker = tmp_path / "setup-was-run"
+    toy = index.wheel("toy", "1.0", ["helper>=1", "torch>=1"])
+    fits = index.wheel("helper", "1.5", tag="cp311-cp311-manylinux_2_28_x86_64")
+    index.wheel("helper", "1.5", tag="cp311-cp311-win_amd64")
+    index.wheel("helper", "1.5", tag="cp312-cp312-manylinux_2_28_x86_64")
+    kernel = index.source("kernel", "3.0", SETUP.format(str(marker)))
+    flagbench.stack(["toy==1.0"], compiled=[("kernel", "3.0")])
+
+    result = json.loads(done(flagbench("lock", "cpu", "--json")).stdout)["locks"][0]
+    assert (result["packages"], result["changed"], result["unresolved"]) == (3, True, [])
+    assert result["base"] == {"image": "127.0.0.1:1/base:1", "digest": None}
+    text = flagbench.lock.read_text()
+    assert text.partition("# inputs")[2].partition("\n")[2] == (
+        f"helper==1.5 \\\n    --hash={fits}\nkernel==3.0 \\\n    --hash={kernel}\ntoy==1.0 \\\n    --hash={toy}\n"
+    )
+    assert index.url not in text
+    assert str(tmp_path) not in text
+
+    house = tmp_path / "house"
+    files = json.loads(done(flagbench("wheels", "cpu", "-o", str(house), "--json")).stdout)["files"]
+    assert [(file["file"], file["fetched"], file["locked"]) for file in files] == [
+        ("helper-1.5-cp311-cp311-manylinux_2_28_x86_64.whl", True, True),
+        ("kernel-3.0.tar.gz", True, True),
+        ("toy-1.0-py3-none-any.whl", True, True),
+    ]
+    assert not marker.exists()
+
+    # Killed in the middle, with one file damaged: only what is missing or wrong is fetched.
+    (house / "toy-1.0-py3-none-any.whl").write_bytes(b"half")
+    again = json.loads(done(flagbench("wheels", "cpu", "-o", str(house), "--json")).stdout)["files"]
+    assert [file["fetched"] for file in again] == [False, False, True]
+
+
+def test_a_lock_is_kept_until_an_upgrade_is_asked_for(flagbench, index):
+    index.wheel("toy", "1.0", ["helper>=1"])
+    index.wheel("helper", "1.5")
+    flagbench.stack(["toy==1.0"])
+    done(flagbench("lock", "cpu"))
+    index.wheel("helper", "1.6")
+    assert ": unchanged" in done(flagbench("lock", "cpu")).stdout
+    assert "helper==1.5 " in flagbench.lock.read_text()
+    done(flagbench("lock", "cpu", "--upgrade"))
+    assert "helper==1.6 " in flagbench.lock.read_text()
+
+
+def test_a_version_that_no_longer_fits_is_replaced(flagbench, index):
+    index.wheel("toy", "1.0", ["helper<2"])
+    index.wheel("toy", "2.0", ["helper>=2"])
+    index.wheel("helper", "1.5")
+    index.wheel("helper", "2.0")
+    flagbench.stack(["toy==1.0"])
+    done(flagbench("lock", "cpu"))
+    flagbench.stack(["toy==2.0"])
+    assert "stale" in flagbench("lock", "cpu", "--check").stderr
+    done(flagbench("lock", "cpu"))
+    assert "helper==2.0 " in flagbench.lock.read_text()
+    done(flagbench("lock", "cpu", "--check"))
+
+
+def test_an_index_out_of_reach(flagbench, index, tmp_path):
+    """Its package stays unresolved, what that package is known to need is locked, and fetching it is refused."""
+    index.wheel("toy", "1.0", ["torch"])
+    index.wheel("helper", "1.5")
+    index.wheel("helper", "2.0")
+    flagbench.stack(["toy==1.0", "torch==9.9+cpu"], indexes=["https://127.0.0.1:1/whl/cpu"], from_base=[])
+    ended = done(flagbench("lock", "cpu"))
+    assert "unresolved: torch==9.9+cpu (https://127.0.0.1:1/whl/cpu could not be reached)" in ended.stdout
+    text = flagbench.lock.read_text()
+    assert text.endswith("# unresolved: torch==9.9+cpu (https://127.0.0.1:1/whl/cpu could not be reached)\n")
+    assert "helper==1.5 " in text
+
+    refused = flagbench("wheels", "cpu", "-o", str(tmp_path / "house"))
+    assert refused.returncode == 2
+    assert "--allow-unlocked" in refused.stderr
+
+    # Where the index, or a mirror of it, can be reached, the hash is found, and nothing else changes.
+    torch = index.wheel("torch", "9.9+cpu", ["helper<2"])
+    done(flagbench("lock", "cpu"))
+    lines = [*text.splitlines()[:-1], "torch==9.9+cpu \\", f"    --hash={torch}"]
+    assert sorted(flagbench.lock.read_text().splitlines()) == sorted(lines)
+
+
+def test_a_file_that_changed_since_it_was_locked_is_refused(flagbench, index, tmp_path):
+    index.wheel("toy", "1.0")
+    flagbench.stack(["toy==1.0"])
+    done(flagbench("lock", "cpu"))
+    index.folder.joinpath("toy", "index.html").unlink()
+    index.wheel("toy", "1.0", ["helper"])
+    ended = flagbench("wheels", "cpu", "-o", str(tmp_path / "house"))
+    assert ended.returncode == 3
+    assert "another file than the one that was locked" in ended.stderr
+    assert list((tmp_path / "house").iterdir()) == []
+
+
+def test_packages_that_do_not_go_together(flagbench, index):
+    index.wheel("toy", "1.0", ["helper>=2"])
+    index.wheel("helper", "1.5")
+    flagbench.stack(["toy==1.0", "helper==1.5"])
+    ended = flagbench("lock", "cpu")
+    assert ended.returncode == 2
+    assert "do not go together" in ended.stderr
+    assert "cpu.yaml" in ended.stderr
+    assert not flagbench.lock.exists()
+
+
+def test_the_base_digest_can_be_given(flagbench, index):
+    index.wheel("toy", "1.0")
+    flagbench.stack(["toy==1.0"])
+    digest = "sha256:" + "5" * 64
+    done(flagbench("lock", "cpu", "--base-digest", digest))
+    assert f"# base: 127.0.0.1:1/base:1@{digest}\n" in flagbench.lock.read_text()
+    assert flagbench("lock", "cpu", "--base-digest", "latest").returncode == 2
+
+
+@pytest.mark.parametrize("arguments", [[], ["--all", "cpu"], ["nothing-like-it"], ["--all", "--base-digest", "x"]])
+def test_usage(flagbench, arguments):
+    assert flagbench("lock", *arguments).returncode == 2

@@ -1,0 +1,209 @@
+"""What uv is asked and what its answers mean, without uv."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.locks import uv
+from flagbench.locks.metadata import Table, load_toml, read_tables, uv_settings
+from flagbench.locks.uv import Found, IndexUnreachable, NoSolution, Request
+
+A, B, C = (digit * 64 for digit in "abc")
+REQUEST = Request(
+    requirements=("numpy==2.2.6", "flash-attn==2.7.3"),
+    python="3.10",
+    platform="x86_64-manylinux_2_35",
+    compiled=frozenset({"flash-attn"}),
+    absent=frozenset({"torch"}),
+    tables=(Table("flash-attn", "2.7.3", ("torch", "einops")),),
+    kept={"einops": "0.8.1"},
+)
+PYLOCK = f"""\
+lock-version = "1.0"
+created-by = "uv"
+[[packages]]
+name = "numpy"
+version = "2.2.6"
+wheels = [
+    {{ url = "https://h/n1.whl", hashes = {{ sha256 = "{B}" }} }},
+    {{ url = "https://h/n2.whl", hashes = {{ sha256 = "{A}" }} }},
+]
+[[packages]]
+name = "Flash_Attn"
+version = "2.7.3"
+sdist = {{ url = "https://h/flash_attn-2.7.3.tar.gz", hashes = {{ sha256 = "{C}" }} }}
+[[packages]]
+name = "bare"
+version = "1"
+wheels = [{{ url = "https://h/bare.whl", hashes = {{}} }}]
+"""
+
+
+@pytest.fixture
+def fake_uv(monkeypatch):
+    """uv that writes an answer, or fails with some words; what it was asked is kept."""
+    asked = {}
+
+    def install(answer=PYLOCK, code=0, stderr=""):
+        def run(command, *, cwd, env, **_):
+            asked.update(command=command[1:], env=env)
+            asked["files"] = {path.name: path.read_text() for path in Path(cwd).iterdir()}
+            if code == 0:
+                Path(cwd, "pylock.toml").write_text(answer)
+            return subprocess.CompletedProcess(command, code, "", stderr)
+
+        monkeypatch.setattr(uv, "find_uv", lambda: "uv")
+        monkeypatch.setattr(uv.subprocess, "run", run)
+        return asked
+
+    return install
+
+
+def test_the_answer(fake_uv):
+    fake_uv()
+    assert uv.resolve(REQUEST, {}) == [
+        Found("bare", "1", (), None),
+        Found("flash-attn", "2.7.3", (f"sha256:{C}",), "https://h/flash_attn-2.7.3.tar.gz"),
+        Found("numpy", "2.2.6", (f"sha256:{A}", f"sha256:{B}"), None),
+    ]
+
+
+def test_the_question(fake_uv):
+    asked = fake_uv()
+    uv.resolve(REQUEST, {"UV_INDEX": "https://secret@index.example"})
+    assert asked["files"]["requirements.in"] == "numpy==2.2.6\nflash-attn==2.7.3\n"
+    assert asked["files"]["overrides.txt"] == "torch ; python_version < '0'\n"
+    assert asked["files"]["constraints.txt"] == "einops==0.8.1\n"
+    assert load_toml(asked["files"]["uv.toml"]) == {
+        "dependency-metadata": [{"name": "flash-attn", "version": "2.7.3", "requires-dist": ["torch", "einops"]}]
+    }
+    command = " ".join(asked["command"])
+    assert "--python-version 3.10 --python-platform x86_64-manylinux_2_35" in command
+    assert "--only-binary :all: --no-binary flash-attn" in command
+    # An address with a password is in the environment, never among the arguments.
+    assert "secret" not in command
+    assert asked["env"]["UV_INDEX"] == "https://secret@index.example"
+
+
+@pytest.mark.parametrize("own", [None, "native-tls = true\n"])
+def test_settings_that_would_hide_the_tables(fake_uv, tmp_path, own):
+    """UV_NO_CONFIG and UV_CONFIG_FILE make uv look past the uv.toml of its working directory."""
+    asked = fake_uv()
+    (tmp_path / "mine.toml").write_text(own or "")
+    uv.resolve(REQUEST, {"UV_CONFIG_FILE": str(tmp_path / "mine.toml")} if own else {"UV_NO_CONFIG": "1"})
+    settings = load_toml(asked["files"]["uv.toml"])
+    assert [table["name"] for table in settings["dependency-metadata"]] == ["flash-attn"]
+    assert settings.get("native-tls", False) == bool(own)
+    assert Path(asked["env"]["UV_CONFIG_FILE"]).name == "uv.toml"
+    assert "UV_NO_CONFIG" not in asked["env"]
+
+
+def test_a_settings_file_that_is_not_there(fake_uv, tmp_path):
+    fake_uv()
+    with pytest.raises(FlagbenchError, match="UV_CONFIG_FILE"):
+        uv.resolve(REQUEST, {"UV_CONFIG_FILE": str(tmp_path / "none.toml")})
+
+
+UNREACHABLE = """\
+error: Request failed after 3 retries in 5.4s
+  cause: Failed to fetch: https://index.example/whl/numpy/
+  cause: client error (Connect)
+  cause: failed to lookup address information: Name or service not known
+"""
+OLDER = """\
+error: Failed to fetch: `https://index.example/whl/numpy/`
+  Caused by: dns error
+"""
+MISSING = """\
+error: No solution found when resolving dependencies
+  cause: Because there is no version of torch==2.6.0+cu118 and you require
+         torch==2.6.0+cu118, we can conclude that your requirements are
+         unsatisfiable.
+"""
+NAMELESS = """\
+error: No solution found when resolving dependencies:
+  cause: Because maca-torch was not found in the package registry and you require
+      maca-torch==1, we can conclude that your requirements are unsatisfiable.
+"""
+
+
+@pytest.mark.parametrize(
+    ("stderr", "cause"),
+    [(UNREACHABLE, "failed to lookup address information: Name or service not known"), (OLDER, "dns error")],
+)
+def test_an_index_that_does_not_answer(fake_uv, stderr, cause):
+    fake_uv(code=2, stderr=stderr)
+    with pytest.raises(IndexUnreachable) as caught:
+        uv.resolve(REQUEST, {})
+    assert (caught.value.url, caught.value.cause) == ("https://index.example/whl/numpy/", cause)
+
+
+@pytest.mark.parametrize(("stderr", "pin"), [(MISSING, "torch==2.6.0+cu118"), (NAMELESS, "maca-torch")])
+def test_what_nobody_has(fake_uv, stderr, pin):
+    fake_uv(code=1, stderr=stderr)
+    with pytest.raises(NoSolution) as caught:
+        uv.resolve(REQUEST, {})
+    assert caught.value.missing == {pin}
+
+
+def test_any_other_failure_is_told_as_it_is(fake_uv):
+    fake_uv(code=2, stderr="error: unexpected argument '--python-platform'\n")
+    with pytest.raises(FlagbenchError, match="unexpected argument") as caught:
+        uv.resolve(REQUEST, {})
+    assert caught.value.code is ExitCode.ENGINE
+
+
+def test_uv_that_is_not_installed(monkeypatch):
+    def absent(name):
+        raise ImportError(name)
+
+    monkeypatch.setattr(uv, "import_module", absent)
+    monkeypatch.setattr(uv.shutil, "which", lambda _: None)
+    with pytest.raises(FlagbenchError, match="not installed") as caught:
+        uv.find_uv()
+    assert "flagbench[lock]" in caught.value.remedy
+
+
+@pytest.mark.parametrize(("says", "works"), [("uv 0.13.8 (x)", True), ("uv 1.0.0", True), ("uv 0.9.30", False)])
+def test_a_uv_that_is_too_old(monkeypatch, tmp_path, says, works):
+    program = tmp_path / "uv"
+    program.write_text(f"#!/bin/sh\necho '{says}'\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(uv, "import_module", lambda _: (_ for _ in ()).throw(ImportError))
+    monkeypatch.setattr(uv.shutil, "which", lambda _: str(program))
+    if works:
+        assert uv.find_uv() == str(program)
+    else:
+        with pytest.raises(FlagbenchError, match=r"uv 0\.13 or newer is needed"):
+            uv.find_uv()
+
+
+@pytest.mark.parametrize(
+    "line", ["-r other.txt", " --index-url=https://evil.example", "a==1\nb==2", "a @ https://evil.example/a.whl"]
+)
+def test_a_requirement_that_would_be_something_else(line):
+    with pytest.raises(FlagbenchError, match="not a requirement"):
+        uv.checked_sequence([line])
+
+
+def test_tables_are_quoted():
+    table = Table('a"b', "1\\2", ('x>=1 ; extra == "y"',))
+    assert load_toml(uv_settings([table]))["dependency-metadata"] == [
+        {"name": 'a"b', "version": "1\\2", "requires-dist": ['x>=1 ; extra == "y"']}
+    ]
+
+
+def test_no_file_is_no_tables(tmp_path):
+    assert read_tables(tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    "text", ["[[dependency-metadata]]\nname = 'a'\n", "x = 1\n", "[[", "dependency-metadata = [1]\n"]
+)
+def test_a_file_that_holds_no_tables(tmp_path, text):
+    (tmp_path / "locks").mkdir()
+    (tmp_path / "locks" / "metadata.toml").write_text(text)
+    with pytest.raises(FlagbenchError, match=r"metadata\.toml is not"):
+        read_tables(tmp_path)
