@@ -1,0 +1,172 @@
+"""Whether two builds made the same image: digests of its layers once their times are taken out.
+
+Two builds with one SOURCE_DATE_EPOCH write the same files, but an engine gives every file and directory that
+a step made the time it was made at. A layer is therefore written anew, with no time later than the epoch and
+without the parts of a tar that carry nothing of a file, and that tar's digest is compared.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import posixpath
+import tarfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import IO, Any, cast
+
+from flagbench.errors import ExitCode, FlagbenchError
+
+_CHUNK = 2**20
+_XATTR = "SCHILY.xattr."
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer without its times."""
+
+    digest: str
+    """`sha256:<64 hex>` of the normalised tar, uncompressed."""
+    files: Mapping[str, str] = field(repr=False)
+    """Path to the sha256 of its normalised header and content, to find out what differs."""
+
+
+def layers_of(archive: Iterable[bytes], epoch: int) -> list[Layer]:
+    """The layers of the one image in an archive as `docker save` streams it, lowest first.
+
+    Reads the archive once and keeps no layer in memory.
+
+    Args:
+        archive: chunks of the archive, of engines before 25 (`<id>/layer.tar`) or later (`blobs/sha256/...`).
+        epoch: seconds since 1970; later times become this one.
+
+    Raises:
+        FlagbenchError: the archive is cut off, or no archive of exactly one image.
+    """
+    layers: dict[str, Layer] = {}
+    links: dict[str, str] = {}
+    names: list[str] | None = None
+    try:
+        with tarfile.open(fileobj=cast("IO[bytes]", _Chunks(archive)), mode="r|", bufsize=_CHUNK) as outer:
+            for member in outer:
+                if member.issym():
+                    # Engines before 25 keep a layer that an image has twice as a link to the first.
+                    links[member.name] = _resolve(member.name, member.linkname)
+                elif member.isfile():
+                    content = io.BufferedReader(cast(Any, outer.extractfile(member)), _CHUNK)
+                    if member.name == "manifest.json":
+                        (image,) = json.load(content)
+                        names = image["Layers"]
+                    elif layer := _layer(content, epoch):
+                        layers[member.name] = layer
+        if names is None:
+            raise ValueError("it has no manifest.json")
+        return [layers[links.get(name, name)] for name in names]
+    except (tarfile.TarError, ValueError, KeyError, TypeError, EOFError, gzip.BadGzipFile) as error:
+        raise FlagbenchError(
+            f"the archive of an image cannot be read: {error}",
+            remedy="write it again with `docker save`, of one image",
+            code=ExitCode.DATA,
+        ) from None
+
+
+def differences(first: Iterable[Layer], second: Iterable[Layer]) -> list[str]:
+    """What differs between two builds, a line each: `layer 2: usr/bin/tool`; empty where nothing does."""
+    lines = []
+    ours, theirs = list(first), list(second)
+    if len(ours) != len(theirs):
+        lines.append(f"{len(ours)} layers and {len(theirs)}")
+    for number, (one, other) in enumerate(zip(ours, theirs, strict=False), 1):
+        if one.digest == other.digest:
+            continue
+        paths = sorted(p for p in one.files.keys() | other.files.keys() if one.files.get(p) != other.files.get(p))
+        lines += [f"layer {number}: {path}" for path in paths or ["the order of its files"]]
+    return lines
+
+
+def normalise(layer: IO[bytes], out: IO[bytes], epoch: int) -> dict[str, str]:
+    """Write a layer's tar anew without its times; returns path to digest of each member.
+
+    Kept are names, kinds, modes, owners, links, devices, contents and extended attributes, in the layer's order.
+    """
+    files = {}
+    with tarfile.open(fileobj=layer, mode="r|", bufsize=_CHUNK) as source:
+        for member in source:
+            content = source.extractfile(member) if member.isfile() else None
+            header = _header(member, epoch)
+            out.write(header)
+            digest = hashlib.sha256(header)
+            while content and (chunk := content.read(_CHUNK)):
+                out.write(chunk)
+                digest.update(chunk)
+            if content:
+                out.write(bytes(-member.size % tarfile.BLOCKSIZE))
+            files[member.name] = digest.hexdigest()
+    out.write(bytes(2 * tarfile.BLOCKSIZE))
+    return files
+
+
+def _header(member: tarfile.TarInfo, epoch: int) -> bytes:
+    made = tarfile.TarInfo(member.name)
+    made.size = member.size if member.isfile() else 0
+    # A sparse file was read with its holes filled.
+    made.type = tarfile.REGTYPE if member.isfile() else member.type
+    made.mtime = min(int(member.mtime), epoch)
+    for name in ("mode", "uid", "gid", "uname", "gname", "linkname", "devmajor", "devminor"):
+        setattr(made, name, getattr(member, name))
+    made.pax_headers = {name: value for name, value in sorted(member.pax_headers.items()) if name.startswith(_XATTR)}
+    return made.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+
+
+def _layer(content: io.BufferedReader, epoch: int) -> Layer | None:
+    """The member of an archive as a layer; None for a configuration and other JSON."""
+    start = content.peek(512)[:512]
+    source: IO[bytes] = content
+    if start[:2] == b"\x1f\x8b":
+        source = cast("IO[bytes]", gzip.GzipFile(fileobj=content))
+    elif not start or (start[257:262] != b"ustar" and start.strip(b"\0")):
+        return None  # an empty layer is zeros
+    sink = _Digest()
+    files = normalise(source, cast("IO[bytes]", sink), epoch)
+    return Layer(f"sha256:{sink.sha256.hexdigest()}", files)
+
+
+def _resolve(name: str, target: str) -> str:
+    """A link such as `../<id>/layer.tar` in a folder of the archive's root."""
+    return posixpath.normpath(posixpath.join(posixpath.dirname(name), target))
+
+
+class _Digest(io.RawIOBase):
+    """A file that keeps only the digest of what is written to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sha256 = hashlib.sha256()
+
+    def write(self, data: Any) -> int:
+        self.sha256.update(data)
+        return len(data)
+
+
+class _Chunks:
+    """What tarfile needs of a file, over chunks."""
+
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        self._chunks = iter(chunks)
+        self._rest = memoryview(b"")
+
+    def read(self, size: int) -> bytes:
+        """`size` bytes; fewer at the end."""
+        parts = []
+        while size:
+            if not self._rest:
+                chunk = next(self._chunks, None)
+                if chunk is None:
+                    break
+                self._rest = memoryview(chunk)
+            parts.append(self._rest[:size])
+            self._rest = self._rest[size:]
+            size -= len(parts[-1])
+        return b"".join(parts)
