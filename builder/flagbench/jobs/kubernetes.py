@@ -1,0 +1,216 @@
+"""A request as Kubernetes documents: a headless Service and an Indexed Job, as plain data."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
+
+from flagbench._version import __version__
+from flagbench.errors import FlagbenchError
+from flagbench.jobs import options
+from flagbench.jobs.checks import check_documents
+from flagbench.jobs.expansion import escape
+from flagbench.jobs.template import CONTAINER, Template, container_in, list_in, mapping_in
+
+if TYPE_CHECKING:
+    from flagbench.jobs.options import Claim
+    from flagbench.jobs.request import JobRequest
+
+JOB_NAME_LABEL = "batch.kubernetes.io/job-name"
+"""Set on every pod by the Job controller (Kubernetes 1.27 and later)."""
+RUN_ID_ANNOTATION = f"{options.OWN_DOMAIN}/run-id"
+DATA, WEIGHTS, OUT, SHM = "/data", "/weights", "/out", "/dev/shm"
+
+Documents = list[dict[str, Any]]
+
+
+def job_documents(request: JobRequest, template: Template) -> Documents:
+    """The Service and the Job, in the order in which they are to be made.
+
+    Raises:
+        FlagbenchError: (usage) the template's shape, or what our own check finds in the result.
+    """
+    documents = [_service(request, deepcopy(template.service)), _job(request, deepcopy(template.job))]
+    problems = check_documents(documents)
+    if problems:
+        raise FlagbenchError(
+            f"the template makes a job that would not work: {problems[0].document}: {problems[0].what}",
+            remedy=problems[0].remedy,
+        )
+    return documents
+
+
+def job_list(documents: Documents) -> dict[str, Any]:
+    """The documents as one, for JSON."""
+    return {"apiVersion": "v1", "kind": "List", "items": documents}
+
+
+def _service(request: JobRequest, service: dict[str, Any]) -> dict[str, Any]:
+    _describe(request, service)
+    spec = mapping_in(service, "spec")
+    spec["selector"] = {JOB_NAME_LABEL: request.job_name}
+    spec["ports"] = [{"name": "rendezvous", "port": request.port, "protocol": "TCP"}]
+    return _ordered(service, "apiVersion", "kind", "metadata")
+
+
+def _job(request: JobRequest, job: dict[str, Any]) -> dict[str, Any]:
+    _describe(request, job)
+    mapping_in(job, "metadata", "annotations")[RUN_ID_ANNOTATION] = request.run_id
+    spec = mapping_in(job, "spec")
+    spec["completions"] = spec["parallelism"] = request.nodes
+    spec["activeDeadlineSeconds"] = request.deadline_seconds
+    if request.ttl is not None:
+        spec["ttlSecondsAfterFinished"] = request.ttl
+    if request.queue is not None:
+        mapping_in(job, "metadata", "labels")[options.QUEUE_LABEL] = request.queue
+        # Kueue starts it when it is admitted. The deadline is counted from then on.
+        spec["suspend"] = True
+    template = mapping_in(spec, "template")
+    mapping_in(template, "metadata", "labels").update(_labels(request))
+    annotations = mapping_in(template, "metadata", "annotations")
+    annotations["kubectl.kubernetes.io/default-container"] = CONTAINER
+    annotations.update(request.annotations)
+    pod = mapping_in(template, "spec")
+    _pod(request, pod)
+    template["spec"] = _ordered(pod, "subdomain", "containers", "volumes")
+    spec["template"] = _ordered(template, "metadata", "spec")
+    job["spec"] = _ordered(spec, "suspend", "completionMode", "completions", "parallelism", "activeDeadlineSeconds")
+    return _ordered(job, "apiVersion", "kind", "metadata", "spec")
+
+
+def _ordered(mapping: dict[str, Any], *first: str) -> dict[str, Any]:
+    """The same mapping with these keys first, as a person expects to read them."""
+    return {key: mapping[key] for key in (*first, *mapping) if key in mapping}
+
+
+def _describe(request: JobRequest, document: dict[str, Any]) -> None:
+    metadata = mapping_in(document, "metadata")
+    metadata["name"] = request.job_name
+    if request.namespace is not None:
+        metadata["namespace"] = request.namespace
+    mapping_in(metadata, "labels").update(_labels(request))
+
+
+def _labels(request: JobRequest) -> dict[str, str]:
+    return {
+        "app.kubernetes.io/name": "flagbench",
+        "app.kubernetes.io/instance": request.job_name,
+        "app.kubernetes.io/component": request.case.name,
+        "app.kubernetes.io/version": __version__,
+        "app.kubernetes.io/managed-by": "flagbench",
+        f"{options.OWN_DOMAIN}/case": request.case.name,
+        f"{options.OWN_DOMAIN}/stack": request.stack.name,
+        **request.labels,
+    }
+
+
+def _pod(request: JobRequest, pod: dict[str, Any]) -> None:
+    pod["subdomain"] = request.job_name
+    needs = request.stack.kubernetes
+    # Without an effect: whatever the taint does.
+    list_in(pod, "tolerations").extend({"key": key, "operator": "Exists"} for key in needs.tolerations)
+    _affinity(request, pod)
+    if request.pull_secret:
+        list_in(pod, "imagePullSecrets").extend({"name": name} for name in request.pull_secret)
+    security = mapping_in(pod, "securityContext")
+    if request.root:
+        security.update(runAsNonRoot=False, runAsUser=0, runAsGroup=0)
+    if request.group:
+        list_in(security, "supplementalGroups").extend(request.group)
+    container = container_in(pod)
+    container["image"] = request.image_reference
+    container["imagePullPolicy"] = request.pull_policy or "IfNotPresent"
+    container["args"] = [escape(word) for word in _arguments(request)]
+    list_in(container, "env").extend(
+        {"name": name, "value": escape(value)} for name, value in _environment(request).items()
+    )
+    if request.env_from_secret:
+        list_in(container, "envFrom").extend({"secretRef": {"name": name}} for name in request.env_from_secret)
+    if request.rdma:
+        capabilities = mapping_in(container, "securityContext", "capabilities")
+        capabilities.update(drop=["ALL"], add=["IPC_LOCK"])
+    container["resources"] = _resources(request)
+    _volumes(request, pod, container)
+    containers = pod["containers"]
+    containers[containers.index(container)] = _ordered(container, "name", "image", "imagePullPolicy", "args", "env")
+    if not pod["tolerations"]:
+        del pod["tolerations"]
+
+
+def _affinity(request: JobRequest, pod: dict[str, Any]) -> None:
+    """Nodes by their product's label, and never two pods on one node."""
+    affinity = mapping_in(pod, "affinity")
+    if request.node_labels:
+        required = mapping_in(affinity, "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
+        wanted = [
+            {"key": key, "operator": "In", "values": list(values)} for key, values in request.node_labels.items()
+        ]
+        # Terms are alternatives, so what is wanted belongs into each that the template has.
+        terms = list_in(required, "nodeSelectorTerms")
+        if not terms:
+            terms.append({})
+        for term in terms:
+            if not isinstance(term, dict):
+                raise FlagbenchError("a term of the template's node affinity is no mapping", remedy="mend it")
+            list_in(term, "matchExpressions").extend(deepcopy(wanted))
+    list_in(mapping_in(affinity, "podAntiAffinity"), "requiredDuringSchedulingIgnoredDuringExecution").append(
+        {
+            "labelSelector": {"matchLabels": {JOB_NAME_LABEL: request.job_name}},
+            "topologyKey": "kubernetes.io/hostname",
+        }
+    )
+
+
+def _arguments(request: JobRequest) -> list[str]:
+    words = [f"--nodes={request.nodes}", f"--gpus={request.gpus}", f"--run-id={request.run_id}"]
+    words += request.arguments.words()
+    # Said, though /data is the default: the tiny preset would take the set that it carries.
+    folders = {"--data": (request.data, DATA), "--weights": (request.weights, WEIGHTS), "--out": (request.out, OUT)}
+    return words + [f"{option}={folder}" for option, (claim, folder) in folders.items() if claim is not None]
+
+
+def _environment(request: JobRequest) -> dict[str, str]:
+    """Variables of every pod; which node it is, JOB_COMPLETION_INDEX says, set by Kubernetes."""
+    name = request.job_name
+    found = {
+        options.MASTER_VARIABLE: f"{name}-0.{name}:{request.port}",
+        options.TERMINATION_VARIABLE: "/dev/termination-log",
+    }
+    if request.image_digest is not None:
+        found[options.DIGEST_VARIABLE] = request.image_digest
+    return {**found, **request.environment}
+
+
+def _resources(request: JobRequest) -> dict[str, Any]:
+    """Limits equal to requests, so that nothing is shared and the pod is the last to be evicted."""
+    amounts = {"cpu": request.cpu_quantity, "memory": request.memory_quantity}
+    if request.stack.kubernetes.resource is not None:
+        amounts[request.stack.kubernetes.resource] = str(request.gpus)
+    amounts.update({name: str(count) for name, count in request.rdma.items()})
+    return {"requests": dict(amounts), "limits": dict(amounts)}
+
+
+def _volumes(request: JobRequest, pod: dict[str, Any], container: dict[str, Any]) -> None:
+    volumes, mounts = list_in(pod, "volumes"), list_in(container, "volumeMounts")
+    volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": request.shm_quantity}})
+    mounts.append({"name": "shm", "mountPath": SHM})
+    for name, claim in (("data", request.data), ("weights", request.weights)):
+        if claim is not None:
+            # A claim that is also written to cannot be attached for reading alone.
+            read_only = request.out is None or request.out.name != claim.name
+            volumes.append(_claimed(name, claim, read_only))
+            mounts.append({"name": name, "mountPath": f"/{name}", **_subpath(claim), "readOnly": True})
+    if request.out is not None:
+        volumes.append(_claimed("out", request.out, False))
+        mounts.append({"name": "out", "mountPath": OUT, **_subpath(request.out)})
+
+
+def _claimed(name: str, claim: Claim, read_only: bool) -> dict[str, Any]:
+    source: dict[str, Any] = {"claimName": claim.name}
+    if read_only:
+        source["readOnly"] = True
+    return {"name": name, "persistentVolumeClaim": source}
+
+
+def _subpath(claim: Claim) -> dict[str, str]:
+    return {} if claim.subpath is None else {"subPath": claim.subpath}
