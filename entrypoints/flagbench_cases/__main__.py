@@ -7,7 +7,7 @@ import sys
 import traceback
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from flagbench_cases import cli, launch, nodes, output, record
+from flagbench_cases import cli, launch, network, nodes, output, record, termination
 from flagbench_cases.errors import CaseError, ExitCode
 from flagbench_cases.evidence import NOTHING, Evidence, Outcome
 from flagbench_cases.interruption import Interruption
@@ -42,8 +42,13 @@ def main(argv: List[str]) -> int:
             outcome = outcome._replace(reason=redact(outcome.reason or ""), exit_code=int(outcome.exit_code))
             complain(outcome.reason, outcome.remedy)
         if not speaks:
+            if outcome.state != "ok":
+                termination.leave(termination.of_outcome(outcome))
             return int(outcome.exit_code)
-        return deliver(assemble(request, evidence, outcome), arguments, stdout)
+        made = assemble(request, evidence, outcome)
+        code = deliver(made, arguments, stdout)
+        termination.leave(termination.of_record(made, request.gate, code))
+        return code
 
 
 def show_help(argv: List[str]) -> int:
@@ -82,9 +87,9 @@ def execute(
     run: Optional[launch.Run] = None
     try:
         if place.nodes > 1:
-            launch.wait_for_master(place.host, max(limits.no_progress, launch.START_SECONDS), interruption)
+            network.wait_for_master(place.host, max(limits.no_progress, launch.START_SECONDS), interruption)
         run = launch.Run(request.config or {}, request.stack, place, limits, interruption)
-        outcome = run.execute(request.config_digest or "", data, arguments.weights)
+        outcome = run.execute(request.config_digest or "", data, arguments.weights, request.argv)
         return run.evidence(), outcome
     except CaseError as error:
         state = "interrupted" if error.code == ExitCode.INTERRUPTED else "failed"

@@ -9,7 +9,7 @@ import sys
 import traceback
 from typing import Any, Dict
 
-from flagbench_cases import processes
+from flagbench_cases import preflight, processes
 from flagbench_cases.errors import CaseError
 
 
@@ -22,15 +22,13 @@ def write_report(folder: str, report: Dict[str, Any]) -> None:
 
 
 def launch(folder: str, plan: Dict[str, Any]) -> Dict[str, Any]:
-    """Run the ranks to their end and say how each that failed ended."""
+    """Run the ranks to their end and say how each that failed ended; CaseError where none may start here."""
+    preflight.check(plan)
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    from flagbench_cases.device import preflight
-
     config = plan["config"]
-    preflight(plan["stack"], config["gpus"])
     host = plan["host"]
     launch_config = LaunchConfig(
         min_nodes=config["nodes"],

@@ -8,7 +8,6 @@ from typing import Any, Dict, Optional
 import torch
 
 from flagbench_cases.clock import CudaClock, HostClock
-from flagbench_cases.errors import CaseError, ExitCode
 
 
 class CpuDevice:
@@ -81,20 +80,6 @@ def processor_name() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
-
-
-def preflight(stack: Dict[str, Any], gpus: int) -> None:
-    """Raise, with exit code 13, where this machine has not the devices that the stack needs."""
-    if stack["device"]["kind"] == "cpu":
-        return
-    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if found < gpus:
-        flags = " ".join(stack["device"]["docker_flags"])
-        raise CaseError(
-            "%d device(s) were asked for and this machine shows %d to torch %s" % (gpus, found, torch.__version__),
-            "start the container with %s, check the driver, or use --gpus %d" % (flags, max(found, 1)),
-            ExitCode.WRONG_HARDWARE,
-        )
 
 
 def open_device(stack: Dict[str, Any], local_rank: int) -> Any:

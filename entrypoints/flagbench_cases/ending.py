@@ -55,7 +55,8 @@ def why(
             words = "rank %d ended with %s" % (ended[0]["rank"], describe_exit(ended[0]["exit_code"]))
         words += " before it could say why"
         return Outcome("failed", phase, words, "see the log above", ExitCode.RANK_FAILED)
-    words = report.get("message") or "the launcher of the ranks ended with %s" % describe_exit(returncode)
+    ended_by = -report["signal"] if report.get("signal") else returncode
+    words = report.get("message") or "the launcher of the ranks ended with %s" % describe_exit(ended_by)
     remedy = "see the log above; check --master on every node"
     return Outcome("failed", "launch", words, remedy, ExitCode.RANK_FAILED)
 

@@ -30,6 +30,7 @@ class Evidence(NamedTuple):
     exits: Dict[int, Optional[int]]
     telemetry: Optional[Dict[str, Any]]
     telemetry_reason: Optional[str]
+    monitor: Dict[str, Any] = {}  # the sampler's start line: driver, versions, devices before the run
 
     def of(self, kind: str) -> List[Dict[str, Any]]:
         """All facts of a kind, in rank order."""

@@ -6,24 +6,23 @@ It imports no torch, so that it outlives whatever happens to the ranks.
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 import uuid
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
-from flagbench_cases import precision, processes
+from flagbench_cases import home, precision, processes
 from flagbench_cases.ending import why
-from flagbench_cases.errors import CaseError, ExitCode
+from flagbench_cases.errors import ExitCode
 from flagbench_cases.evidence import OK, Evidence, Outcome, read_spool
 from flagbench_cases.interruption import Interruption
 from flagbench_cases.network import free_port, interface_towards
 from flagbench_cases.nodes import Placement
 from flagbench_cases.progress import Bar
 from flagbench_cases.spool import SpoolReader
-from flagbench_cases.telemetry.summary import summarise
+from flagbench_cases.telemetry.summary import read_start, summarise
 
 POLL = 0.1
 # Until its ranks have begun, a node imports torch, perhaps from a slow disk, and waits for the other nodes.
@@ -33,6 +32,10 @@ START_SECONDS = 300.0
 LOST_SECONDS = 5.0
 # How long ranks and agent may take to end once every rank of this node has written its last word.
 DONE_SECONDS = 15.0
+# How far apart the processes of a run may get a signal that was sent to all of them.
+SKEW_SECONDS = 0.5
+# How long the sampler may take for its last line. It holds nothing back, so little is lost with it.
+SAMPLER_SECONDS = 0.7
 INTERRUPT_REMEDY = "run again; the record holds what was measured until then"
 
 
@@ -72,12 +75,14 @@ class Run:
 
     # -- the run ---------------------------------------------------------------------------------------------
 
-    def execute(self, config_digest: str, data: Optional[str], weights: Optional[str]) -> Outcome:
-        """Run to the end, whatever end that is."""
+    def execute(
+        self, config_digest: str, data: Optional[str], weights: Optional[str], argv: Sequence[str] = ()
+    ) -> Outcome:
+        """Run to the end, whatever end that is. `argv` is what this process was given, for the remedies."""
         processes.adopt_orphans()
         kills = processes.oom_kills()
         try:
-            self._write_plan(config_digest, data, weights)
+            self._write_plan(config_digest, data, weights, argv)
             self._start_sampler()
             agent = self._start_agent()
             outcome = self._watch(agent)
@@ -98,6 +103,7 @@ class Run:
             exits=exits,
             telemetry=summary,
             telemetry_reason=None if summary else "the sampler left nothing",
+            monitor=read_start(self._telemetry) or {},
         )
 
     def clean(self) -> None:
@@ -106,7 +112,9 @@ class Run:
 
     # -- starting --------------------------------------------------------------------------------------------
 
-    def _write_plan(self, config_digest: str, data: Optional[str], weights: Optional[str]) -> None:
+    def _write_plan(
+        self, config_digest: str, data: Optional[str], weights: Optional[str], argv: Sequence[str]
+    ) -> None:
         plan = {
             "config": self.config,
             "config_digest": config_digest,
@@ -119,6 +127,8 @@ class Run:
             "timeout": self.limits.no_progress,
             "data": data,
             "weights": weights,
+            "argv": list(argv),
+            "telemetry": self._telemetry,
         }
         with open(os.path.join(self.folder, "plan.json"), "w", encoding="utf-8") as file:
             json.dump(plan, file)
@@ -142,6 +152,7 @@ class Run:
         if interface is not None:
             env.setdefault("GLOO_SOCKET_IFNAME", interface)
         env.setdefault("TOKENIZERS_PARALLELISM", "false")
+        home.prepare(env, os.path.join(self.folder, "home"))
         return env
 
     def _start_agent(self) -> "subprocess.Popen[bytes]":
@@ -171,9 +182,9 @@ class Run:
     def _stop_sampler(self) -> None:
         if self._sampler is not None and self._sampler.poll() is None:
             self._sampler.terminate()
-            if _wait(self._sampler, 1.5) is None:
+            if _wait(self._sampler, SAMPLER_SECONDS) is None:
                 self._sampler.kill()
-                _wait(self._sampler, 1.5)
+                _wait(self._sampler, SAMPLER_SECONDS)
 
     # -- watching --------------------------------------------------------------------------------------------
 
@@ -207,7 +218,19 @@ class Run:
                 reason = "the limit of --max-minutes was reached after %.0f s" % (clock - began)
                 return Outcome("failed", self._phase(), reason, "allow more time, or fewer --steps", ExitCode.TIMEOUT)
             time.sleep(POLL)
-        return None
+        return self._interrupted() if self._told_to_stop() else None
+
+    def _told_to_stop(self) -> bool:
+        """Whether the agent ended because this run was asked to.
+
+        Who signals every process of a container or of a job reaches the agent and the ranks as well, in any order:
+        where the agent was, this process is given a moment to be asked too.
+        """
+        report = self._report()
+        deadline = time.monotonic() + SKEW_SECONDS
+        while report.get("signal") and not self.interruption and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return bool(self.interruption) and not report.get("ok")
 
     def _interrupted(self) -> Outcome:
         remedy = "run again" if self.place.nodes > 1 else INTERRUPT_REMEDY
@@ -281,22 +304,3 @@ def _wait(process: "subprocess.Popen[bytes]", seconds: float) -> Optional[int]:
         return process.wait(timeout=seconds)
     except subprocess.TimeoutExpired:
         return None
-
-
-def wait_for_master(host: str, seconds: float, interruption: Interruption) -> None:
-    """Wait until the name of node 0 resolves: on Kubernetes it does so only once that pod is there."""
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            socket.getaddrinfo(host, None)
-            return
-        except socket.gaierror as error:
-            if interruption:
-                raise CaseError(interruption.words, "run again", ExitCode.INTERRUPTED) from None
-            if time.monotonic() > deadline:
-                raise CaseError(
-                    "the name of node 0, %s, did not resolve within %.0f s (%s)" % (host, seconds, error),
-                    "check --master, and that node 0 has started",
-                    ExitCode.TIMEOUT,
-                ) from None
-        time.sleep(0.2)

@@ -1,8 +1,16 @@
-"""Small questions to the network stack: a free port, and the interface that leads to node 0."""
+"""Small questions to the network stack: a free port, whether node 0 has a name yet, the interface towards it."""
 
 import ipaddress
+import queue
 import socket
+import threading
+import time
 from typing import Optional
+
+from flagbench_cases.errors import CaseError, ExitCode
+from flagbench_cases.interruption import Interruption
+
+RETRY_SECONDS = 0.2
 
 
 def free_port() -> int:
@@ -52,3 +60,51 @@ def default_route_interface(table: str = "/proc/net/route") -> Optional[str]:
     except OSError:
         return None
     return next((row[0] for row in rows if len(row) > 2 and row[1] == "00000000"), None)
+
+
+def wait_for_master(host: str, seconds: float, interruption: Interruption) -> None:
+    """Wait until the name of node 0 resolves: on Kubernetes it does so only once that pod is there.
+
+    Raises CaseError: timeout (6) after `seconds`, interrupted (7) as soon as a signal has come.
+    """
+    deadline = time.monotonic() + seconds
+    reason = "no answer"
+    answers = _ask(host)
+    while True:
+        try:
+            error = answers.get(timeout=RETRY_SECONDS)
+        except queue.Empty:
+            error = None
+        else:
+            if error is None:
+                return
+            reason = str(error)
+            time.sleep(RETRY_SECONDS)
+            answers = _ask(host)
+        if interruption:
+            raise CaseError(interruption.words, "run again", ExitCode.INTERRUPTED)
+        if time.monotonic() > deadline:
+            raise CaseError(
+                "the name of node 0, %s, did not resolve within %.0f s (%s)" % (host, seconds, reason),
+                "check --master, and that node 0 has started",
+                ExitCode.TIMEOUT,
+            )
+
+
+def _ask(host: str) -> "queue.Queue[Optional[OSError]]":
+    """Ask the resolver in a thread of its own: its answer will be None, or the error.
+
+    A name server that is silent holds the resolver for 10 s and more, in which no signal would be seen.
+    """
+    answers: "queue.Queue[Optional[OSError]]" = queue.Queue()
+
+    def ask() -> None:
+        try:
+            socket.getaddrinfo(host, None)
+        except OSError as error:
+            answers.put(error)
+        else:
+            answers.put(None)
+
+    threading.Thread(target=ask, daemon=True).start()
+    return answers

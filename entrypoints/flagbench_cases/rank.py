@@ -20,6 +20,7 @@ from flagbench_cases.device import open_device
 from flagbench_cases.errors import CaseError, ExitCode, UsageError
 from flagbench_cases.loop import Loop, Plan
 from flagbench_cases.spool import RankSpool, receive
+from flagbench_cases.telemetry.summary import read_start
 
 PEER_LOST = re.compile(
     r"connection (was )?(closed|reset|refused)|broken pipe|socket timeout|timed out|remote process exited"
@@ -117,7 +118,7 @@ def run(plan: Dict[str, Any], spool: RankSpool, started: float) -> None:
         pid=os.getpid(),
         host=socket.gethostname(),
         device=device.describe(local_rank),
-        driver=system.driver(),
+        driver=(read_start(plan["telemetry"]) or {}).get("driver_version"),
     )
     spool.fact("precision", **precision.prove(device.torch, config["precision"]))
     if job.rank == 0:

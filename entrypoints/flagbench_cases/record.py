@@ -3,7 +3,6 @@
 import datetime
 import json
 import math
-import os
 import re
 import uuid
 from typing import Any, Dict, List, Optional
@@ -37,14 +36,16 @@ def assemble(request: Request, evidence: Evidence, outcome: Outcome) -> Dict[str
     world = request.nodes * request.gpus
     count = metrics.complete_steps(evidence.steps, world)
     software = _software(request.stack, evidence)
-    machine = system.machine()
+    machine = dict(system.machine(), driver=evidence.monitor.get("driver_version"))
+    if evidence.monitor.get("versions"):
+        machine["versions"] = evidence.monitor["versions"]
     devices = [fact["device"] for fact in evidence.of("rank") if fact["node"] == 0]
     record: Dict[str, Any] = {
         "schema": "record/v1",
         "record_id": new_record_id(request, created),
         "run_id": request.run_id,
         "created_at": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "flagbench": {"version": __version__, "commit": os.environ.get("FLAGBENCH_COMMIT")},
+        "flagbench": {"version": __version__, **system.commit()},
         "case": slug(request.case),
         "stack": request.stack["name"],
         "preset": request.preset,
@@ -81,6 +82,7 @@ def _software(stack: Dict[str, Any], evidence: Evidence) -> Dict[str, Any]:
             "cuda": None,
             "packages": {},
             "precision": None,
+            **system.lock(),
         }
     return dict(found, precision=evidence.first("precision") or None, stack_expects=stack["expects"])
 
@@ -100,7 +102,9 @@ def conditions(
         return {}
     ranks = evidence.of("rank")
     names = sorted({fact["device"]["name"] for fact in ranks})
+    # Of every node, as its own ranks found it; of this one alone where no rank came up.
     drivers = sorted({fact["driver"] for fact in ranks if fact.get("driver")})
+    drivers = drivers or [d for d in [evidence.monitor.get("driver_version")] if d]
     known = accelerator(request.stack, names[0]) if len(names) == 1 else None
     found = {
         "device_model": known["name"] if known else (" + ".join(names) or None),

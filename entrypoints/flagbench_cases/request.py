@@ -27,6 +27,7 @@ class Request(NamedTuple):
     config_digest: Optional[str]
     formula: Optional[str]
     unit: str
+    gate: Optional[str] = None  # the metric that a claim is held against first
 
 
 def new_run_id() -> str:
@@ -95,6 +96,7 @@ def resolve(arguments: argparse.Namespace, request: Request) -> Tuple[Request, n
         config_digest=config.digest(resolved),
         formula=case["flops"]["formula"],
         unit=case["unit"],
+        gate=case["gate"],
     )
     return request, place, folder
 

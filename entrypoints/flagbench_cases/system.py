@@ -45,7 +45,7 @@ def software(kind: str, precision: str) -> Dict[str, Any]:
         "cudnn": str(torch.backends.cudnn.version()) if cuda else None,
         "nccl": None if nccl is None else str(nccl),
         "packages": packages(),
-        "lock_digest": os.environ.get("FLAGBENCH_LOCK_DIGEST"),
+        **lock(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "threads": torch.get_num_threads(),
     }
@@ -66,14 +66,6 @@ def operating_system() -> Optional[str]:
     """The distribution's own name for itself."""
     line = _first_line("/etc/os-release", "PRETTY_NAME=")
     return line.split("=", 1)[1].strip('"') if line else None
-
-
-def driver() -> Optional[str]:
-    """The version of the loaded NVIDIA kernel module, where there is one."""
-    line = _first_line("/proc/driver/nvidia/version", "NVRM version:")
-    if line is None:
-        return None
-    return next((word for word in line.split() if word.replace(".", "").isdigit() and "." in word), None)
 
 
 def network_interfaces() -> List[Dict[str, Any]]:
@@ -99,14 +91,13 @@ def network_interfaces() -> List[Dict[str, Any]]:
 
 
 def machine() -> Dict[str, Any]:
-    """This node, without its devices; network addresses are left out, they say nothing about speed."""
+    """This node, without its devices and their driver; network addresses are left out: they tell no speed."""
     try:
         memory: Optional[int] = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):
         memory = None
     model = _first_line("/proc/cpuinfo", "model name")
     return {
-        "driver": driver(),
         "kernel": platform.release(),
         "os": operating_system(),
         "cpu": {
@@ -119,13 +110,43 @@ def machine() -> Dict[str, Any]:
     }
 
 
+def baked(variable: str) -> Optional[str]:
+    """A fact that the build put into the image's environment; empty where a build argument was not given."""
+    return os.environ.get(variable) or None
+
+
+def in_image() -> bool:
+    """Whether this runs in an image of ours: only those carry the digest of what they were built from."""
+    return baked("FLAGBENCH_CONTEXT_DIGEST") is not None
+
+
+def _why_not(variable: str, setter: str) -> str:
+    return "%s did not set %s" % (setter, variable) if in_image() else "not run from an image"
+
+
 def image() -> Dict[str, Optional[str]]:
     """Which image this is: its context digest is baked in, its own digest only the launcher can know."""
-    context, own = os.environ.get("FLAGBENCH_CONTEXT_DIGEST"), os.environ.get("FLAGBENCH_IMAGE_DIGEST")
-    reason = None
-    if own is None:
-        reason = "not run from an image" if context is None else "the launcher did not set FLAGBENCH_IMAGE_DIGEST"
-    return {"context_digest": context, "digest": own, "reason": reason}
+    own = baked("FLAGBENCH_IMAGE_DIGEST")
+    reason = None if own else _why_not("FLAGBENCH_IMAGE_DIGEST", "the launcher")
+    return {"context_digest": baked("FLAGBENCH_CONTEXT_DIGEST"), "digest": own, "reason": reason}
+
+
+def lock() -> Dict[str, Optional[str]]:
+    """The digest of the lock that the packages of this image were installed from, or why there is none."""
+    digest = baked("FLAGBENCH_LOCK_DIGEST")
+    found = {"lock_digest": digest}
+    if digest is None:
+        found["lock_digest_reason"] = _why_not("FLAGBENCH_LOCK_DIGEST", "the build")
+    return found
+
+
+def commit() -> Dict[str, Optional[str]]:
+    """The commit flagbench was built from, or why it is not known."""
+    known = baked("FLAGBENCH_COMMIT")
+    found = {"commit": known}
+    if known is None:
+        found["commit_reason"] = _why_not("FLAGBENCH_COMMIT", "the build")
+    return found
 
 
 def python_version() -> str:

@@ -4,13 +4,20 @@ import importlib
 from typing import Any, Dict, List, NamedTuple, Optional, Protocol, Sequence
 
 # A monitor is one module with `create(devices)`; a vendor is added by writing it and naming it here.
-_MODULES = {"nvml": "flagbench_cases.telemetry.nvml"}
+_MODULES = {"mx-smi": "flagbench_cases.telemetry.mxsmi", "nvml": "flagbench_cases.telemetry.nvml"}
 
 NAMES = ("cpu", *sorted(_MODULES))
 
 
 class MonitorUnavailable(Exception):
-    """This machine cannot be monitored that way; the text says why, for the record."""
+    """This machine cannot be monitored that way; the text says why, for the record.
+
+    `known` is what can be said of the machine all the same, as `static` would: a `driver_version` perhaps.
+    """
+
+    def __init__(self, reason: str, **known: Any) -> None:
+        super().__init__(reason)
+        self.known = known
 
 
 class Reading(NamedTuple):
@@ -34,9 +41,10 @@ class Monitor(Protocol):
     def static(self) -> Dict[str, Any]:
         """What does not change in a run, and what occupies the devices before it.
 
-        `driver_version`, and `devices`: dicts with `index` and those of `name`, `uuid`, `memory_total_bytes`,
-        `power_limit_w`, `sm_clock_max_mhz`, `mem_clock_max_mhz`, `mig`, `ecc`, `persistence`,
-        `mem_used_bytes`, `processes` (a list of {`pid`, `mem_used_bytes`}) that the driver gives.
+        `driver_version` (of the kernel's module), `versions` (of the other parts, by name), and `devices`: dicts
+        with `index` and those of `name`, `uuid`, `memory_total_bytes`, `power_limit_w`, `sm_clock_max_mhz`,
+        `mem_clock_max_mhz`, `mig`, `ecc`, `persistence`, `mem_used_bytes`, `processes` (a list of {`pid`,
+        `mem_used_bytes`}) that the driver gives.
         """
 
     def sample(self) -> Reading:

@@ -42,6 +42,17 @@ def create(devices: Optional[Sequence[int]] = None) -> Monitor:
     return NvmlMonitor(devices)
 
 
+def kernel_driver(path: str = "/proc/driver/nvidia/version") -> Optional[str]:
+    """The version of the loaded kernel module by its own file, for a machine on which NVML does not answer."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            lines = [line for line in file if line.startswith("NVRM version:")]
+    except OSError:
+        return None
+    words = lines[0].split() if lines else []
+    return next((word for word in words if word.replace(".", "").isdigit() and "." in word), None)
+
+
 def throttle_reasons(mask: int) -> List[str]:
     """Names of the reasons in a bit mask; a bit newer than this table keeps its number."""
     names = [name for bit, name in _REASONS if mask & bit]
@@ -98,6 +109,15 @@ class NvmlMonitor:
         self._open = False
 
     def open(self) -> None:
+        try:
+            self._open_library()
+        except MonitorUnavailable as error:
+            driver = kernel_driver()
+            if driver is not None:
+                error.known["driver_version"] = driver
+            raise
+
+    def _open_library(self) -> None:
         if pynvml is None:
             raise MonitorUnavailable("the Python package nvidia-ml-py is not installed")
         try:
@@ -110,6 +130,7 @@ class NvmlMonitor:
     def static(self) -> Dict[str, Any]:
         static: Dict[str, Any] = {"devices": []}
         driver = _Field("driver_version", lambda _: _text(pynvml.nvmlSystemGetDriverVersion())).read(None)
+        driver = driver or kernel_driver()
         if driver is not None:
             static["driver_version"] = driver
         for device in self._devices:

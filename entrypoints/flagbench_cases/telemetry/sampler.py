@@ -41,7 +41,7 @@ def run(
         try:
             monitor.open()
         except MonitorUnavailable as error:
-            head["unavailable"] = str(error)
+            head.update(error.known, unavailable=str(error))
             monitor.close()
             monitor = NoDevices()
         head.update(monitor.static())

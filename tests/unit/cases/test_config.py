@@ -19,6 +19,7 @@ CASE: dict[str, Any] = {
     "divisions": ["faithful"],
     "default_precision": "tf32",
     "precisions": ["tf32", "fp32", "bf16"],
+    "does_not_run": {},
     "presets": {
         "reference": {
             "data": {"default": "synthetic", "length": 512, "synthetic": {"mean": 13.3}},

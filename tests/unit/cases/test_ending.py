@@ -52,3 +52,8 @@ def test_only_an_echo_is_left_where_another_node_failed():
 def test_an_agent_that_died_itself():
     found = ending({}, code=-9)
     assert (found.phase, found.reason) == ("launch", "the launcher of the ranks ended with SIGKILL")
+
+
+def test_an_agent_that_was_asked_to_stop_while_its_parent_was_not():
+    found = ending({"ok": False, "failures": [], "signal": 15}, code=1)
+    assert (found.phase, found.reason) == ("launch", "the launcher of the ranks ended with SIGTERM")

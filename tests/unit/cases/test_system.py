@@ -38,22 +38,8 @@ def test_a_machine_is_plain_data_without_addresses() -> None:
     assert json.loads(json.dumps(found)) == found
 
 
-@pytest.mark.parametrize(
-    ("line", "version"),
-    [
-        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  515.65.01  Wed Jul 20 14:00:58 UTC 2022", "515.65.01"),
-        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build", "570.86.15"),
-        ("NVRM version: something else", None),
-    ],
-)
-def test_the_driver_is_read_from_its_line(line: str, version: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(system, "_first_line", lambda path, prefix="": line)
-    assert system.driver() == version
-
-
-def test_no_driver_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_release_file_is_no_operating_system(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(system, "_first_line", lambda path, prefix="": None)
-    assert system.driver() is None
     assert system.operating_system() is None
 
 
@@ -82,3 +68,21 @@ def test_an_image_says_why_it_does_not_know_its_digest(
         else:
             monkeypatch.setenv(name, value)
     assert system.image() == {"context_digest": context, "digest": own, "reason": reason}
+
+
+@pytest.mark.parametrize("value", [None, ""])  # an image built by hand has its build arguments empty
+def test_what_the_build_did_not_say_has_its_reason(value: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FLAGBENCH_LOCK_DIGEST", "FLAGBENCH_COMMIT"):
+        monkeypatch.delenv(name, raising=False) if value is None else monkeypatch.setenv(name, value)
+    monkeypatch.delenv("FLAGBENCH_CONTEXT_DIGEST", raising=False)
+    assert system.lock() == {"lock_digest": None, "lock_digest_reason": "not run from an image"}
+    monkeypatch.setenv("FLAGBENCH_CONTEXT_DIGEST", "sha256:c")
+    assert system.lock() == {"lock_digest": None, "lock_digest_reason": "the build did not set FLAGBENCH_LOCK_DIGEST"}
+    assert system.commit() == {"commit": None, "commit_reason": "the build did not set FLAGBENCH_COMMIT"}
+
+
+def test_what_the_build_said_needs_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLAGBENCH_LOCK_DIGEST", "sha256:l")
+    monkeypatch.setenv("FLAGBENCH_COMMIT", "abc")
+    assert system.lock() == {"lock_digest": "sha256:l"}
+    assert system.commit() == {"commit": "abc"}

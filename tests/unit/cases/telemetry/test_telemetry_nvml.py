@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from flagbench_cases.telemetry.nvml import throttle_reasons
+from flagbench_cases.telemetry import nvml
+from flagbench_cases.telemetry.monitor import MonitorUnavailable
+from flagbench_cases.telemetry.nvml import kernel_driver, throttle_reasons
 
 pytestmark = pytest.mark.image
 
@@ -163,3 +165,30 @@ def test_every_known_reason_has_its_name_and_an_unknown_bit_its_number() -> None
     assert len(set(names)) == 9
     assert throttle_reasons(0) == []
     assert throttle_reasons(0x10004) == ["sw_power_cap", "reason_0x10000"]
+
+
+@pytest.mark.parametrize(
+    ("line", "version"),
+    [
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  515.65.01  Wed Jul 20 14:00:58 UTC 2022", "515.65.01"),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build", "570.86.15"),
+        ("NVRM version: something else", None),
+        ("GCC version:  gcc version 11.4.0", None),
+        ("", None),
+    ],
+)
+def test_the_kernel_says_its_driver_where_the_library_does_not(line: str, version: Any, tmp_path: Path) -> None:
+    (tmp_path / "version").write_text(line + "\nGCC version:  gcc version 11.4.0\n")
+    assert kernel_driver(str(tmp_path / "version")) == version
+
+
+def test_without_a_kernel_module_there_is_no_driver(tmp_path: Path) -> None:
+    assert kernel_driver(str(tmp_path / "version")) is None
+
+
+def test_a_driver_is_known_even_where_its_devices_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvml, "pynvml", None)
+    monkeypatch.setattr(nvml, "kernel_driver", lambda: "570.86.15")
+    with pytest.raises(MonitorUnavailable, match="nvidia-ml-py is not installed") as caught:
+        nvml.create().open()
+    assert caught.value.known == {"driver_version": "570.86.15"}

@@ -90,7 +90,7 @@ class Device(NoDevices):
 
     def open(self) -> None:
         if self._fails:
-            raise MonitorUnavailable(self._fails)
+            raise MonitorUnavailable(self._fails, driver_version="1.2")
 
     def static(self) -> dict[str, Any]:
         return {"devices": [{"index": 0, "mem_used_bytes": 5}]}
@@ -167,6 +167,7 @@ def test_without_a_driver_the_processors_are_still_sampled() -> None:
     clock, sink = Clock(end=1.5), Sink()
     sample(clock, Cpu(clock), sink, Device(sink, fails="no driver"))
     assert sink.lines[0]["unavailable"] == "no driver"
+    assert sink.lines[0]["driver_version"] == "1.2", "what is known all the same"
     assert [line["devices"] for line in sink.lines] == [[], [], []]
     assert sink.times() == [0.0, 1.0]
 

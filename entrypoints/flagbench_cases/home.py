@@ -1,0 +1,53 @@
+"""A home for processes whose user has none: Kubernetes and OpenShift run images as any number, with no entry for it.
+
+Frameworks ask for the user's name and keep compiled kernels below the home folder; either question fails there.
+"""
+
+import os
+import pwd
+from typing import MutableMapping, Optional
+
+# Who keeps what: torch's compiler, Triton, the XDG default of many, the hub's client, Matplotlib.
+CACHES = {
+    "TORCHINDUCTOR_CACHE_DIR": "torchinductor",
+    "TRITON_CACHE_DIR": "triton",
+    "XDG_CACHE_HOME": "cache",
+    "HF_HOME": "huggingface",
+    "MPLCONFIGDIR": "matplotlib",
+}
+NOBODY = "flagbench"
+
+
+def prepare(env: MutableMapping[str, str], folder: str) -> None:
+    """Give `env` a user's name, a home and caches that can be written, below `folder`, where it has none.
+
+    What the environment says and can be written is left as it is.
+    """
+    if not _has_name(os.getuid()):
+        for variable in ("USER", "LOGNAME"):
+            env[variable] = env.get(variable) or NOBODY
+    homeless = not writable(env.get("HOME"))
+    if homeless:
+        os.makedirs(folder, exist_ok=True)
+        env["HOME"] = folder
+    for variable, name in CACHES.items():
+        if not writable(env[variable]) if env.get(variable) else homeless:
+            os.makedirs(folder, exist_ok=True)
+            env[variable] = os.path.join(folder, name)
+
+
+def writable(folder: Optional[str]) -> bool:
+    """Whether a folder can be written, or made where it does not exist yet."""
+    if not folder or not os.path.isabs(folder):
+        return False
+    while not os.path.lexists(folder):
+        folder = os.path.dirname(folder)
+    return os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)
+
+
+def _has_name(uid: int) -> bool:
+    try:
+        pwd.getpwuid(uid)
+    except KeyError:
+        return False
+    return True

@@ -1,0 +1,226 @@
+"""The monitor of MetaX devices: `mx-smi`, by its sub-commands, whose layout is steadier than its table.
+
+Layouts as seen in public logs of mx-smi 2.1 to 2.3: a block a device that begins with `GPU#0  MXC500  0000:0e:00.0`,
+and in it lines `name : value unit`. What a version does not print is absent from the record.
+"""
+
+import re
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from flagbench_cases.telemetry import command
+from flagbench_cases.telemetry.monitor import Monitor, MonitorUnavailable, Reading
+from flagbench_cases.telemetry.visible import visible_devices
+
+# Where MetaX's driver and MACA install it when it is not on PATH.
+PLACES = ("/opt/mxdriver/bin", "/opt/maca/bin")
+QUERIES = ("--show-memory", "--show-usage", "--show-temperature", "--show-board-power")
+COMPLETE = 5  # values of a device that answers all queries: memory gives two
+TIMEOUT_S = 2.0
+# After as many samples without an answer the tool is left alone.
+PATIENCE = 3
+
+_BLOCK = re.compile(r"^\s*GPU\s*#(\d+)\b.*$", re.MULTILINE)
+_LISTED = re.compile(
+    r"^\s*GPU\s*#?(?P<index>\d+)\s*:?\s+(?P<name>\S.*?)\s*"
+    r"(?P<bus>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-9a-fA-F])?"
+    r"(?:\s+(?P<state>[A-Za-z]+))?\s*(?:\(UUID:\s*(?P<uuid>[^)\s]+)\s*\))?\s*$"
+)
+_NUMBER = r"(\d+(?:\.\d+)?)"
+_UNITS = {"B": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+_VERSIONS = (
+    ("mx_smi", re.compile(r"MX-SMI\s+(?:version\s*:\s*)?([\d.]+)", re.IGNORECASE)),
+    ("driver", re.compile(r"Kernel Mode Driver Version\s*:\s*([^\s|]+)", re.IGNORECASE)),
+    ("maca", re.compile(r"MACA Version\s*:\s*([^\s|]+)", re.IGNORECASE)),
+    ("vbios", re.compile(r"\bV?BIOS(?: Version)?\s*:\s*([^\s|]+)", re.IGNORECASE)),
+)
+_CAP = re.compile(r"%sW\s*/\s*%sW" % (_NUMBER, _NUMBER))
+
+Values = Dict[str, Any]
+
+
+def create(devices: Optional[Sequence[int]] = None) -> Monitor:
+    """The monitor of the run's `devices`, numbered as the visibility variables show them (None: all shown)."""
+    return MxSmiMonitor(devices, command.Tool("mx-smi", PLACES))
+
+
+# -- what it prints ------------------------------------------------------------------------------------------
+
+
+def parse_devices(text: str) -> Dict[int, Values]:
+    """Every device's values by its number, out of any of the `--show-` queries or several of them at once.
+
+    Keys and units are those of a monitor's sample, and `memory_total_bytes`.
+    """
+    found: Dict[int, Values] = {}
+    heads = list(_BLOCK.finditer(text))
+    for head, after in zip(heads, heads[1:] + [None]):
+        block = text[head.end() : after.start() if after else len(text)]
+        # Several queries at once may print one block a device or one a query.
+        found.setdefault(int(head.group(1)), {}).update(_parse_block(block))
+    return found
+
+
+def _parse_block(block: str) -> Values:
+    usage = _numbers(block, r"GPU\s*:?\s*%s\s*%%" % _NUMBER)
+    heat = _numbers(block, r"hotspot\S*\s*:?\s*%s\s*(?:C|℃|°C)\b" % _NUMBER)
+    power = re.search(r"^\s*Total\b.*?%s\s*(m?)W\W*$" % _NUMBER, block, re.MULTILINE | re.IGNORECASE)
+    values = {
+        "util": usage[0] / 100 if usage else None,
+        "temperature_c": max(heat) if heat else None,
+        "power_w": float(power.group(1)) / (1000 if power.group(2) else 1) if power else None,
+        "mem_used_bytes": _memory(block, "used"),
+        "memory_total_bytes": _memory(block, "total"),
+    }
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _numbers(block: str, pattern: str) -> List[float]:
+    return [float(found) for found in re.findall(r"^\s*" + pattern, block, re.MULTILINE | re.IGNORECASE)]
+
+
+def _memory(block: str, what: str) -> Optional[int]:
+    """Bytes of the device's memory; of the part that the host can address where only that is printed."""
+    for kind in ("vram", "vis_vram"):
+        line = re.search(
+            r"^\s*%s\s+%s\s*:?\s*%s\s*([KMG]?)i?B" % (kind, what, _NUMBER), block, re.MULTILINE | re.IGNORECASE
+        )
+        if line:
+            return int(float(line.group(1)) * _UNITS[line.group(2).upper() or "B"])
+    return None
+
+
+def parse_list(text: str) -> Dict[int, Values]:
+    """Of `-L`: every device's `name`, and `uuid` where it is printed."""
+    found: Dict[int, Values] = {}
+    for line in text.splitlines():
+        row = _LISTED.match(line)
+        # A bus address or a UUID tells a device's row from a message about one.
+        if row and (row.group("bus") or row.group("uuid")):
+            values = {"name": row.group("name"), "uuid": row.group("uuid")}
+            found[int(row.group("index"))] = {key: value for key, value in values.items() if value}
+    return found
+
+
+def parse_summary(text: str) -> Tuple[Dict[str, str], List[float]]:
+    """Of the tool without options: versions of tool, driver, MACA and firmware; power limits, W, row by row."""
+    versions = {}
+    for name, pattern in _VERSIONS:
+        found = pattern.search(text)
+        if found:
+            versions[name] = found.group(1)
+    return versions, [float(limit) for _, limit in _CAP.findall(text)]
+
+
+# -- asking it -----------------------------------------------------------------------------------------------
+
+
+class MxSmiMonitor:
+    """Reads the run's devices. `index` is the number within the run, `mxsmi_index` the tool's."""
+
+    def __init__(self, devices: Optional[Sequence[int]], tool: command.Tool) -> None:
+        self._wanted = devices
+        self._tool = tool
+        self._listed: Dict[int, Values] = {}
+        self._physical: List[int] = []
+        self._summary = ""
+        self._commands: List[Tuple[str, ...]] = []
+        self._first: Dict[int, Values] = {}
+        self._failures = 0
+
+    def open(self) -> None:
+        try:
+            self._summary = self._tool.ask((), TIMEOUT_S)
+            self._listed = parse_list(self._tool.ask(("-L",), TIMEOUT_S))
+            self._physical = self._choose()
+            self._commands = self._settle()
+        except command.NoAnswer as error:
+            driver = parse_summary(self._summary)[0].get("driver")
+            raise MonitorUnavailable(str(error), **({"driver_version": driver} if driver else {})) from None
+
+    def _choose(self) -> List[int]:
+        """The tool's numbers of the run's devices, in the run's order."""
+        if not self._listed:
+            raise command.NoAnswer("mx-smi lists no device")
+        count = max(self._listed) + 1
+        uuids = [self._listed.get(index, {}).get("uuid", "") for index in range(count)]
+        variable, value = command.visibility("CUDA_VISIBLE_DEVICES", "MACA_VISIBLE_DEVICES")
+        shown = [device for device in visible_devices(value, uuids) if isinstance(device, int)]
+        if not shown:
+            raise command.NoAnswer("%s=%s shows none of %d devices" % (variable, value, count))
+        wanted = range(len(shown)) if self._wanted is None else self._wanted
+        missing = [index for index in wanted if index >= len(shown)]
+        if missing:
+            raise command.NoAnswer("device %d is not among the %d that are visible" % (missing[0], len(shown)))
+        return [shown[index] for index in wanted]
+
+    def _settle(self) -> List[Tuple[str, ...]]:
+        """The commands that are worth asking once a second: all queries in one, else those that answer alone."""
+        together = self._values([QUERIES])
+        if _count(together) == len(self._physical) * COMPLETE:
+            self._first = together
+            return [QUERIES]
+        # Some versions take one query at a time.
+        useful: List[Tuple[str, ...]] = []
+        alone: Dict[int, Values] = {}
+        for query in QUERIES:
+            values = self._values([(query,)])
+            if values:
+                useful.append((query,))
+                _merge(alone, values)
+        better = _count(alone) > _count(together)
+        self._first, commands = (alone, useful) if better else (together, [QUERIES])
+        if not self._first:
+            raise command.NoAnswer("mx-smi prints no value in a layout that is known here")
+        return commands
+
+    def _values(self, commands: Sequence[Tuple[str, ...]]) -> Dict[int, Values]:
+        """What the commands print of the run's devices, by the tool's number."""
+        found: Dict[int, Values] = {}
+        for query in commands:
+            _merge(found, parse_devices(self._tool.ask(query, TIMEOUT_S)))
+        return {index: found[index] for index in self._physical if found.get(index)}
+
+    def static(self) -> Dict[str, Any]:
+        versions, limits = parse_summary(self._summary)
+        devices = []
+        for index, physical in enumerate(self._physical):
+            first, listed = self._first.get(physical, {}), self._listed.get(physical, {})
+            device = {"index": index, "mxsmi_index": physical, **listed}
+            device.update({key: first[key] for key in ("memory_total_bytes", "mem_used_bytes") if key in first})
+            if len(limits) == len(self._listed):
+                device["power_limit_w"] = limits[sorted(self._listed).index(physical)]
+            devices.append(device)
+        static: Dict[str, Any] = {"devices": devices, "versions": versions}
+        if "driver" in versions:
+            static["driver_version"] = versions["driver"]
+        return static
+
+    def sample(self) -> Reading:
+        if self._failures >= PATIENCE:
+            return Reading([], [])
+        try:
+            found = self._values(self._commands)
+        except command.NoAnswer as error:
+            self._failures += 1
+            return Reading([], [{"device": index, "reason": str(error)} for index in range(len(self._physical))])
+        self._failures = 0
+        devices, errors = [], []
+        for index, physical in enumerate(self._physical):
+            values = {key: value for key, value in found.get(physical, {}).items() if key != "memory_total_bytes"}
+            if values:
+                devices.append({"index": index, **values})
+            else:
+                errors.append({"device": index, "reason": "mx-smi does not show GPU#%d any more" % physical})
+        return Reading(devices, errors)
+
+    def close(self) -> None:
+        self._tool.close()
+
+
+def _count(values: Dict[int, Values]) -> int:
+    return sum(len(device) for device in values.values())
+
+
+def _merge(into: Dict[int, Values], values: Dict[int, Values]) -> None:
+    for index, more in values.items():
+        into.setdefault(index, {}).update(more)

@@ -1,0 +1,99 @@
+"""What an image checks of itself and says of itself, here in a process that is told it is one."""
+
+import json
+import platform
+
+import jsonschema
+import pytest
+import torch
+
+from flagbench_cases import config, preflight
+from running import run_case
+
+pytestmark = pytest.mark.image
+
+SHORT = ["--preset", "tiny", "--data", "synthetic", "--steps", "2"]
+BAKED = {
+    "FLAGBENCH_CONTEXT_DIGEST": "sha256:" + "c" * 64,
+    "FLAGBENCH_LOCK_DIGEST": "sha256:" + "d" * 64,
+    "FLAGBENCH_IMAGE_DIGEST": "sha256:" + "e" * 64,
+    "FLAGBENCH_COMMIT": "f" * 40,
+}
+
+
+def as_expected(name):
+    """Whether this very Python and torch are what a stack expects."""
+    stack = config.load_stack(name)
+    wanted = [(platform.python_version(), stack["python"]), (str(torch.__version__), stack["expects"]["torch"])]
+    return all(preflight.matches(found, expected) for found, expected in wanted)
+
+
+def test_an_image_of_other_software_says_so_and_runs_nothing(tmp_path, record_schema):
+    other = next(name for name in ("a100-cuda11.8", "cpu") if not as_expected(name))
+    ended = run_case(tmp_path, *SHORT, env=dict(BAKED, FLAGBENCH_STACK=other))
+    record = ended.record
+    jsonschema.Draft202012Validator(record_schema).validate(record)
+    status = record["status"]
+    assert (ended.code, status["phase"]) == (13, "preflight"), status
+    assert (
+        "torch %s where %s is expected"
+        % (
+            torch.__version__,
+            config.load_stack(other)["expects"]["torch"],
+        )
+        in status["reason"]
+    )
+    assert status["remedy"] == "rebuild the image: flagbench build distilbert:%s" % other
+    assert record["ranks"] == []
+    assert record["software"]["lock_digest"] == BAKED["FLAGBENCH_LOCK_DIGEST"], "also where no rank came up"
+
+
+def test_what_is_baked_in_reaches_the_record(tmp_path, record_schema):
+    """The digest of the context makes it an image, so it stays out where this software is no image's."""
+    baked = dict(BAKED) if as_expected("cpu") else {k: v for k, v in BAKED.items() if "CONTEXT" not in k}
+    record = run_case(tmp_path, *SHORT, env=baked).record
+    jsonschema.Draft202012Validator(record_schema).validate(record)
+    assert record["status"]["state"] == "ok", record["status"]
+    assert record["software"]["lock_digest"] == BAKED["FLAGBENCH_LOCK_DIGEST"]
+    assert record["flagbench"]["commit"] == BAKED["FLAGBENCH_COMMIT"]
+    assert record["system"]["image"] == {
+        "context_digest": baked.get("FLAGBENCH_CONTEXT_DIGEST"),
+        "digest": BAKED["FLAGBENCH_IMAGE_DIGEST"],
+        "reason": None,
+    }
+
+
+def test_a_native_run_says_why_it_has_no_digests(tmp_path, record_schema):
+    empty = dict.fromkeys(BAKED, "")
+    record = run_case(tmp_path, *SHORT, env=empty).record
+    jsonschema.Draft202012Validator(record_schema).validate(record)
+    assert record["software"]["lock_digest_reason"] == "not run from an image"
+    assert record["flagbench"]["commit_reason"] == "not run from an image"
+    assert record["system"]["image"]["reason"] == "not run from an image"
+    assert record["system"]["driver"] is None
+
+
+def test_an_accelerator_stack_without_devices_is_wrong_hardware(tmp_path):
+    ended = run_case(tmp_path, *SHORT, env={"FLAGBENCH_STACK": "a100-cuda11.6", "CUDA_VISIBLE_DEVICES": ""})
+    assert (ended.code, ended.status["phase"]) == (13, "preflight")
+    assert "CUDA_VISIBLE_DEVICES" in ended.status["remedy"]
+    assert "docker" not in ended.status["remedy"], "a native run is helped without docker"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "state", "code"),
+    [(SHORT, "ok", 0), (["--gpus", "0"], "failed", 2), ([*SHORT, "--out", "/proc/nowhere"], "ok", 14)],
+)
+def test_the_termination_message_tells_the_end(tmp_path, arguments, state, code):
+    log = tmp_path / "termination-log"
+    ended = run_case(tmp_path, *arguments, env={"FLAGBENCH_TERMINATION_LOG": str(log)})
+    message = json.loads(log.read_text())
+    assert (ended.code, message["state"], message["exit_code"]) == (code, state, code)
+    assert message["record_id"] == ended.record["record_id"]
+    assert (message["gate"] is not None) is (state == "ok")
+
+
+def test_a_termination_message_that_cannot_be_written_changes_nothing(tmp_path):
+    ended = run_case(tmp_path, *SHORT, env={"FLAGBENCH_TERMINATION_LOG": str(tmp_path)})
+    assert (ended.code, ended.status["state"]) == (0, "ok")
+    assert "warning: no termination message in %s" % tmp_path in ended.stderr

@@ -1,0 +1,142 @@
+"""Signals as containers and clusters send them: to all processes of a run at once, or to the first one alone."""
+
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+
+import jsonschema
+import pytest
+
+from flagbench_cases import processes
+from running import ENDLESS, CaseRun, alive, need, wait_until
+
+pytestmark = [pytest.mark.image, pytest.mark.alone]
+
+# What `docker stop` may take for the issue's sake; docker itself would wait for 10 s.
+STOP_SECONDS = 3.0
+
+
+def everyone(run):
+    """Every process of a run: the parent, its agent, its sampler, the ranks."""
+    return processes.descendants(run.process.pid) | {run.process.pid}
+
+
+def check_interrupted(ended, schema, phase="train"):
+    record = ended.record
+    jsonschema.Draft202012Validator(schema).validate(record)
+    status = record["status"]
+    assert (ended.code, status["state"], status["exit_code"]) == (7, "interrupted", 7), (status, ended.stderr)
+    assert (status["phase"], status["reason"]) == (phase, "interrupted by SIGTERM")
+    return record
+
+
+@pytest.mark.parametrize("parent_last", [False, True])
+def test_sigterm_to_every_process_at_once(tmp_path, record_schema, parent_last):
+    run = CaseRun(tmp_path, ["--gpus", "2", *ENDLESS])
+    run.wait_for_steps(2, steps=30)
+    pids = everyone(run)
+    assert len(pids) >= 5, "parent, agent, sampler, two ranks"
+    sent = time.monotonic()
+    for pid in sorted(pids, key=lambda pid: (pid == run.process.pid) is parent_last):
+        os.kill(pid, signal.SIGTERM)
+    ended = run.wait(30)
+    took = time.monotonic() - sent
+    record = check_interrupted(ended, record_schema)
+    assert took < STOP_SECONDS
+    assert record["window"]["steps"] >= 1, "what was measured is kept"
+    assert record["telemetry"] is not None
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_sigterm_to_the_parent_alone(tmp_path, record_schema):
+    """`docker stop`, with tini or without: agent, sampler and ranks are in sessions of their own."""
+    run = CaseRun(tmp_path, ["--gpus", "2", *ENDLESS])
+    run.wait_for_steps(2, steps=30)
+    sent = time.monotonic()
+    run.process.terminate()
+    ended = run.wait(30)
+    assert time.monotonic() - sent < STOP_SECONDS
+    check_interrupted(ended, record_schema)
+
+
+def test_sigterm_before_the_ranks_have_begun(tmp_path, record_schema):
+    run = CaseRun(tmp_path, ["--gpus", "2", *ENDLESS])
+    wait_until(lambda: len(everyone(run)) >= 3, 30)  # the sampler and the agent; torch is being imported
+    sent = time.monotonic()
+    for pid in everyone(run):
+        os.kill(pid, signal.SIGTERM)
+    ended = run.wait(30)
+    assert time.monotonic() - sent < STOP_SECONDS
+    check_interrupted(ended, record_schema, "launch")
+
+
+def test_sigterm_as_the_first_process_of_its_namespace(tmp_path, record_schema):
+    """Without tini: the kernel gives process 1 no signal that it has no handler for."""
+    need(os.geteuid() == 0, "root, for a namespace of processes")
+    command = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    command += [sys.executable, "-m", "flagbench_cases", "distilbert"]
+    run = CaseRun(tmp_path, ["--gpus", "2", *ENDLESS], command=command)
+    run.wait_for_steps(2, steps=30)
+    (first,) = children(run.process.pid)
+    sent = time.monotonic()
+    os.kill(first, signal.SIGTERM)
+    ended = run.wait(30)
+    assert time.monotonic() - sent < STOP_SECONDS
+    check_interrupted(ended, record_schema)
+
+
+def test_sigterm_through_tini(tmp_path, record_schema):
+    """`tini -g` gives the signal to the group of its child, which is the parent of the ranks alone."""
+    tini = shutil.which("tini")
+    need(tini is not None, "tini")
+    run = CaseRun(
+        tmp_path,
+        ["--gpus", "2", *ENDLESS],
+        command=[tini, "-s", "-g", "--", sys.executable, "-m", "flagbench_cases", "distilbert"],
+    )
+    run.wait_for_steps(2, steps=30)
+    sent = time.monotonic()
+    run.process.terminate()
+    ended = run.wait(30)
+    assert time.monotonic() - sent < STOP_SECONDS
+    check_interrupted(ended, record_schema)
+
+
+def children(pid):
+    with open("/proc/%d/task/%d/children" % (pid, pid)) as file:
+        return [int(word) for word in file.read().split()]
+
+
+def test_an_interrupted_run_leaves_a_termination_message(tmp_path):
+    log = tmp_path / "termination-log"
+    run = CaseRun(tmp_path, ENDLESS, env={"FLAGBENCH_TERMINATION_LOG": str(log)})
+    run.wait_for_steps(1, steps=30)
+    run.process.terminate()
+    record = run.wait(30).record
+    message = json.loads(log.read_text())
+    assert (message["state"], message["exit_code"]) == ("interrupted", 7)
+    assert (message["reason"], message["record_id"]) == ("interrupted by SIGTERM", record["record_id"])
+    assert message["gate"]["name"] == "p_core"
+    assert message["gate"]["value"] == {m["name"]: m["value"] for m in record["metrics"]}["p_core"]
+
+
+def test_a_node_that_prints_no_record_still_leaves_a_termination_message(tmp_path):
+    log = tmp_path / "termination-log"
+    job = ["--preset", "tiny", "--nodes", "2", "--master", "no-such-node.invalid:29400"]
+    run = CaseRun(tmp_path, job, env={"FLAGBENCH_TERMINATION_LOG": str(log), "JOB_COMPLETION_INDEX": "1"})
+    wait_until(lambda: handles(run.process.pid, signal.SIGTERM), 30)
+    run.process.terminate()
+    ended = run.wait(30)
+    assert (ended.code, ended.lines) == (7, [])
+    message = json.loads(log.read_text())
+    assert (message["state"], message["exit_code"], message["record_id"]) == ("interrupted", 7, None)
+
+
+def handles(pid, number):
+    """Whether a process has a handler of its own for a signal, by the kernel's mask."""
+    with open("/proc/%d/status" % pid) as file:
+        mask = next(line.split()[1] for line in file if line.startswith("SigCgt"))
+    return bool(int(mask, 16) >> (number - 1) & 1)

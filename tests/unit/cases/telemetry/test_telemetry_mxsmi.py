@@ -1,0 +1,375 @@
+"""The mx-smi monitor: what it reads out of two versions' output, and a stand-in tool that hangs, changes or lacks."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flagbench_cases.telemetry import mxsmi
+from flagbench_cases.telemetry.monitor import MonitorUnavailable, create
+from flagbench_cases.telemetry.summary import read_start, summarise
+from running import wait_until
+
+pytestmark = pytest.mark.image
+
+RECORDED = Path(__file__).parent / "mxsmi"
+KIB = 1024
+# A tool that prints what was recorded, each option's file for itself; a line is left in `asked` for every call.
+TOOL = """#!/bin/sh
+cd "$MXSMI_RECORDED" || exit 9
+echo "$*" >> "$MXSMI_FOLDER/asked"
+[ -z "$MXSMI_HANGS" ] || [ -n "${MXSMI_HANGS_AFTER}" -a ! -e "$MXSMI_FOLDER/hang" ] || exec sleep 600
+[ $# -gt 0 ] || exec cat summary.txt
+[ "$1" != -L ] || exec cat list.txt
+[ -z "$MXSMI_ONE_AT_A_TIME" ] || [ $# -eq 1 ] || { echo "too many options" >&2; exit 1; }
+for option; do cat "${option#--}.txt" 2>/dev/null; done
+exit 0
+"""
+
+
+def recorded(version: str, name: str) -> str:
+    return (RECORDED / version / (name + ".txt")).read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Puts the stand-in for mx-smi on PATH, in the given version and mood; gives its folder."""
+
+    def install(version: str = "2.2.9", **mood: str) -> Path:
+        folder = tmp_path / "bin"
+        folder.mkdir(exist_ok=True)
+        (folder / "mx-smi").write_text(TOOL)
+        (folder / "mx-smi").chmod(0o755)
+        for variable in ("CUDA_VISIBLE_DEVICES", "MACA_VISIBLE_DEVICES"):
+            monkeypatch.delenv(variable, raising=False)
+        monkeypatch.setenv("PATH", "%s:%s" % (folder, os.environ["PATH"]))
+        monkeypatch.setenv("MXSMI_RECORDED", str(RECORDED / version))
+        monkeypatch.setenv("MXSMI_FOLDER", str(folder))
+        for name, value in mood.items():
+            monkeypatch.setenv("MXSMI_" + name, value)
+        return folder
+
+    return install
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mxsmi, "TIMEOUT_S", 0.3)
+
+
+def opened(devices: Any = None) -> Any:
+    monitor = create("mx-smi", devices)
+    monitor.open()
+    return monitor
+
+
+# -- parsing -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("query", "values"),
+    [
+        (
+            "show-memory",
+            [
+                {"mem_used_bytes": 845824 * KIB, "memory_total_bytes": 2**36},
+                {"mem_used_bytes": 9234432 * KIB, "memory_total_bytes": 2**36},
+            ],
+        ),
+        ("show-usage", [{"util": 0.97}, {"util": 0.03}]),
+        ("show-temperature", [{"temperature_c": 41.25}, {"temperature_c": 38.5}]),
+        ("show-board-power", [{"power_w": 249.37}, {"power_w": 58.28}]),
+    ],
+)
+def test_each_query_gives_its_values(query: str, values: list[dict[str, Any]]) -> None:
+    assert mxsmi.parse_devices(recorded("2.2.9", query)) == dict(enumerate(values))
+
+
+def test_an_older_version_gives_the_same_values() -> None:
+    text = "".join(recorded("2.1.12", name) for name in ("show-memory", "show-usage", "show-temperature"))
+    assert mxsmi.parse_devices(text) == {
+        0: {
+            "mem_used_bytes": 879032 * KIB,
+            "memory_total_bytes": 2**36,
+            "util": 0.0,
+            "temperature_c": 36.25,
+        }
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "values"),
+    [
+        ("vram used : 3 MB", {"mem_used_bytes": 3 * 2**20}),
+        ("vram used : 3 MiB", {"mem_used_bytes": 3 * 2**20}),
+        ("vram used : 1.5 GiB", {"mem_used_bytes": 3 * 2**29}),
+        ("Total : 57600 mW", {"power_w": 57.6}),
+        ("Total power : 57.6 W", {"power_w": 57.6}),
+        ("Total 12.1 V 4.7 A 57 W", {"power_w": 57.0}),
+        ("Subtotal 57 W", {}),
+        ("GPU : N/A", {}),
+        ("GPU State : Available", {}),
+        ("hotspot : N/A", {}),
+        ("soc : 40.00 C", {}),
+    ],
+)
+def test_units_and_what_is_no_value(line: str, values: dict[str, Any]) -> None:
+    assert mxsmi.parse_devices("GPU#7  MXC500  0000:0e:00.0\n    %s\n" % line) == {7: values}
+
+
+@pytest.mark.parametrize("text", ["", "\n", "mx-smi: command failed", "GPU#", "GPU#0", "GPU : 3 %"])
+def test_what_is_not_understood_gives_nothing(text: str) -> None:
+    assert all(not values for values in mxsmi.parse_devices(text).values())
+    assert mxsmi.parse_list(text) == {}
+    assert mxsmi.parse_summary(text) == ({}, [])
+
+
+def test_devices_are_listed_with_their_names() -> None:
+    assert mxsmi.parse_list(recorded("2.2.9", "list"))[1] == {
+        "name": "MXC500",
+        "uuid": "GPU-bbbbbbbb-0000-0000-0000-000000000000",
+    }
+    assert mxsmi.parse_list(recorded("2.1.12", "list"))[0]["name"] == "MetaX C500"
+    assert mxsmi.parse_list("GPU#3  MXC600-AL  0000:06:00.0  Unavailable") == {3: {"name": "MXC600-AL"}}
+
+
+@pytest.mark.parametrize(
+    ("version", "versions", "limits"),
+    [
+        ("2.2.9", {"mx_smi": "2.2.9", "driver": "3.4.4", "maca": "3.3.0.15", "vbios": "1.30.0.0"}, [350.0, 300.0]),
+        ("2.1.12", {"mx_smi": "2.1.12", "driver": "2.12.13", "maca": "2.29.0.19", "vbios": "1.22.3.0"}, [350.0]),
+    ],
+)
+def test_four_versions_are_told_apart(version: str, versions: dict[str, str], limits: list[float]) -> None:
+    assert mxsmi.parse_summary(recorded(version, "summary")) == (versions, limits)
+
+
+# -- asking --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mood", [{}, {"ONE_AT_A_TIME": "1"}])
+def test_all_devices_are_read(tool: Callable[..., Path], mood: dict[str, str]) -> None:
+    folder = tool(**mood)
+    monitor = opened()
+    static = monitor.static()
+    assert static["driver_version"] == "3.4.4"
+    assert static["devices"][1] == {
+        "index": 1,
+        "mxsmi_index": 1,
+        "name": "MXC500",
+        "uuid": "GPU-bbbbbbbb-0000-0000-0000-000000000000",
+        "memory_total_bytes": 2**36,
+        "mem_used_bytes": 9234432 * KIB,
+        "power_limit_w": 300.0,
+    }
+    before = len((folder / "asked").read_text().splitlines())
+    reading = monitor.sample()
+    assert reading.errors == []
+    assert reading.devices[0] == {
+        "index": 0,
+        "mem_used_bytes": 845824 * KIB,
+        "util": 0.97,
+        "temperature_c": 41.25,
+        "power_w": 249.37,
+    }
+    calls = len((folder / "asked").read_text().splitlines()) - before
+    assert calls == (4 if mood else 1), "as few processes a second as this version allows"
+    monitor.close()
+
+
+def test_a_version_without_a_value_leaves_it_out(tool: Callable[..., Path]) -> None:
+    tool("2.1.12")
+    (device,) = opened().sample().devices
+    assert set(device) == {"index", "mem_used_bytes", "util", "temperature_c"}
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "devices", "physical"),
+    [
+        ("CUDA_VISIBLE_DEVICES", "1", None, [1]),
+        ("CUDA_VISIBLE_DEVICES", "1,0", [0, 1], [1, 0]),
+        ("MACA_VISIBLE_DEVICES", "1,0", [1], [0]),
+        ("CUDA_VISIBLE_DEVICES", "GPU-bbbb", None, [1]),
+    ],
+)
+def test_devices_are_numbered_as_the_run_sees_them(
+    tool: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str,
+    value: str,
+    devices: Any,
+    physical: list[int],
+) -> None:
+    tool()
+    monkeypatch.setenv(variable, value)
+    monitor = opened(devices)
+    assert [device["mxsmi_index"] for device in monitor.static()["devices"]] == physical
+    assert [device["index"] for device in monitor.sample().devices] == list(range(len(physical)))
+
+
+@pytest.mark.parametrize(
+    ("visible", "devices", "words"),
+    [("", None, "CUDA_VISIBLE_DEVICES= shows none of 2 devices"), ("0", [1], "device 1 is not among the 1")],
+)
+def test_a_device_that_is_not_shown_cannot_be_read(
+    tool: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, visible: str, devices: Any, words: str
+) -> None:
+    tool()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    with pytest.raises(MonitorUnavailable, match=words) as caught:
+        opened(devices)
+    assert caught.value.known == {"driver_version": "3.4.4"}
+
+
+def test_a_layout_nobody_knows_is_a_reason_and_no_crash(
+    tool: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tool()
+    other = tmp_path / "recorded"
+    shutil.copytree(str(RECORDED / "2.2.9"), str(other))
+    for name in ("memory", "usage", "temperature", "board-power"):
+        (other / ("show-%s.txt" % name)).write_text("GPU#0\n  something else entirely\n")
+    monkeypatch.setenv("MXSMI_RECORDED", str(other))
+    with pytest.raises(MonitorUnavailable, match="no value in a layout that is known"):
+        opened()
+    assert len((folder / "asked").read_text().splitlines()) == 7
+
+
+def test_a_missing_tool_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(mxsmi, "PLACES", (str(tmp_path / "driver"),))
+    with pytest.raises(MonitorUnavailable, match=r"mx-smi was not found on PATH or in .*/driver"):
+        opened()
+
+
+def test_the_drivers_folder_is_looked_into(tool: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tool()
+    monkeypatch.setattr(mxsmi, "PLACES", (str(folder),))
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    assert len(opened().sample().devices) == 2
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_tool_that_hangs_costs_one_deadline(tool: Callable[..., Path]) -> None:
+    tool(HANGS="1")
+    began = time.monotonic()
+    with pytest.raises(MonitorUnavailable, match="mx-smi did not answer within"):
+        opened()
+    assert time.monotonic() - began < 2
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_tool_that_begins_to_hang_is_left_alone_after_a_while(tool: Callable[..., Path]) -> None:
+    folder = tool(HANGS="1", HANGS_AFTER="1")
+    monitor = opened()
+    (folder / "hang").write_text("")
+    errors = [monitor.sample().errors for _ in range(5)]
+    assert [len(found) for found in errors] == [2, 2, 2, 0, 0]
+    assert all("mx-smi" in error["reason"] for found in errors for error in found)
+    monitor.close()
+
+
+def test_a_device_that_disappears_is_noted(
+    tool: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool()
+    monitor = opened()
+    other = tmp_path / "recorded"
+    shutil.copytree(str(RECORDED / "2.2.9"), str(other))
+    for path in other.glob("show-*.txt"):
+        path.write_text(path.read_text().partition("GPU#1")[0])
+    monkeypatch.setenv("MXSMI_RECORDED", str(other))
+    reading = monitor.sample()
+    assert [device["index"] for device in reading.devices] == [0]
+    assert reading.errors == [{"device": 1, "reason": "mx-smi does not show GPU#1 any more"}]
+
+
+# -- the sampler's process -----------------------------------------------------------------------------------
+
+
+def sampled(out: Path, sampler: subprocess.Popen[str], condition: Callable[[], bool]) -> dict[str, Any]:
+    """The start line of a sampler that is ended once the condition holds of its file."""
+    wait_until(lambda: sampler.poll() is not None or (out.exists() and condition()), 20)
+    sampler.terminate()
+    assert sampler.wait(timeout=10) == 0
+    start = read_start(str(out))
+    assert start is not None
+    return start
+
+
+def test_a_sampler_summarises_what_the_tool_shows(
+    tmp_path: Path,
+    tool: Callable[..., Path],
+    start_sampler: Callable[..., subprocess.Popen[str]],
+    clean_environment: Callable[..., dict[str, str]],
+) -> None:
+    tool()
+    out = tmp_path / "t.jsonl"
+    arguments = ["--out", str(out), "--monitor", "mx-smi", "--pid", str(os.getpid()), "--devices", "0,1"]
+    sampler = start_sampler(*arguments, env=clean_environment())
+    start = sampled(out, sampler, lambda: out.read_text().count('"sample"') >= 2)
+    assert start["driver_version"] == "3.4.4"
+    assert start["versions"] == {"mx_smi": "2.2.9", "driver": "3.4.4", "maca": "3.3.0.15", "vbios": "1.30.0.0"}
+    summary = summarise(str(out))
+    assert summary is not None
+    first = summary["devices"][0]
+    assert (first["power_mean_w"], first["temperature_max_c"], first["util_mean"]) == (249.37, 41.25, 0.97)
+    assert first["mem_used_before_bytes"] == 845824 * KIB
+    assert first["energy_j"] == pytest.approx(249.37 * first["energy_seconds"], rel=1e-3)
+    assert "throttle_seconds" not in first, "what the tool does not tell is absent"
+
+
+def test_a_sampler_goes_on_without_its_tool(
+    tmp_path: Path,
+    start_sampler: Callable[..., subprocess.Popen[str]],
+    clean_environment: Callable[..., dict[str, str]],
+) -> None:
+    out = tmp_path / "t.jsonl"
+    arguments = ["--out", str(out), "--monitor", "mx-smi", "--pid", str(os.getpid())]
+    sampler = start_sampler(*arguments, env=clean_environment(PATH=str(tmp_path)))
+    start = sampled(out, sampler, lambda: '"sample"' in out.read_text())
+    assert start["unavailable"].startswith("mx-smi was not found")
+    assert "driver_version" not in start
+
+
+def test_a_hanging_tool_dies_with_its_sampler(
+    tmp_path: Path,
+    tool: Callable[..., Path],
+    start_sampler: Callable[..., subprocess.Popen[str]],
+    clean_environment: Callable[..., dict[str, str]],
+) -> None:
+    folder = tool(HANGS="1")
+    out = tmp_path / "t.jsonl"
+    marked = clean_environment(MXSMI_MARK=str(tmp_path))
+    sampler = start_sampler("--out", str(out), "--monitor", "mx-smi", "--pid", str(os.getpid()), env=marked)
+    wait_until(lambda: (folder / "asked").exists() and bool(children_marked(str(tmp_path))), 20)
+    sampler.kill()
+    sampler.wait()
+    wait_until(lambda: not children_marked(str(tmp_path)), 1)  # before its own deadline would have ended it
+
+
+def children_marked(mark: str) -> list[str]:
+    """Processes of the stand-in tool, by a variable in their environment; the sampler has it too and is left out."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if ("MXSMI_MARK=" + mark).encode() in (entry / "environ").read_bytes():
+                found.append((entry / "cmdline").read_bytes().decode())
+        except OSError:
+            continue
+    return [command for command in found if command.startswith("sleep")]
+
+
+def test_it_needs_nothing_but_the_standard_library(clean_environment: Callable[..., dict[str, str]]) -> None:
+    script = "import sys, json, flagbench_cases.telemetry.mxsmi\nprint(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", script], env=clean_environment(), stdout=subprocess.PIPE, check=True)
+    assert not {"torch", "pynvml", "numpy", "psutil"} & set(json.loads(done.stdout))

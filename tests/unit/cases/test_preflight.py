@@ -1,0 +1,254 @@
+"""Before a rank starts: the image is what its stack says, the devices are there, and what to do where not."""
+
+from __future__ import annotations
+
+import json
+import platform
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from flagbench_cases import config, preflight
+from flagbench_cases.errors import CaseError, ExitCode
+
+pytestmark = pytest.mark.image
+
+
+@pytest.fixture(autouse=True)
+def outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run outside of any image and cluster, whatever the tests run in."""
+    for name in ("FLAGBENCH_CONTEXT_DIGEST", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def image(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLAGBENCH_CONTEXT_DIGEST", "sha256:c")
+
+
+def fake_torch(found: int, version: str = "1.12.0a0+bd13bc6", cuda: str | None = "11.6") -> Any:
+    devices = SimpleNamespace(is_available=lambda: found > 0, device_count=lambda: found)
+    return SimpleNamespace(__version__=version, version=SimpleNamespace(cuda=cuda), cuda=devices)
+
+
+def plan(folder: Path, stack: str = "a100-cuda11.6", driver: str | None = None, **changes: Any) -> dict[str, Any]:
+    """What the parent leaves the agent; the Python that runs here is the expected one."""
+    start = folder / "telemetry.jsonl"
+    start.write_text(json.dumps(dict({"kind": "start"}, **({"driver_version": driver} if driver else {}))) + "\n")
+    settings = dict({"case": "distilbert", "nodes": 1, "gpus": 8}, **changes)
+    loaded = dict(config.load_stack(stack), python=platform.python_version().rpartition(".")[0])
+    argv = ["distilbert", "--gpus", "8", "--preset", "tiny"]
+    return {"stack": loaded, "config": settings, "argv": argv, "telemetry": str(start)}
+
+
+def refusal(monkeypatch: pytest.MonkeyPatch, made: dict[str, Any], module: Any) -> CaseError:
+    monkeypatch.setattr(preflight, "import_torch", lambda plan: module)
+    with pytest.raises(CaseError) as caught:
+        preflight.check(made)
+    assert caught.value.code == ExitCode.WRONG_HARDWARE
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "same"),
+    [
+        ("2.6.0+cu118", "2.6.0+cu118", True),
+        ("2.13.0+cpu", "2.13", True),
+        ("2.13.0+cpu", "2.13.0", True),
+        ("2.10.0a0+b4e4ee81d3", "2.10.0a0", True),
+        ("2.10.0+metax3.8.0.11", "2.10.0+metax3.8", True),
+        ("3.11.7", "3.11", True),
+        ("2.130.0", "2.13", False),
+        ("2.10.0a0+b4e4ee81d3", "2.10.0", False),  # a pre-release is not the release
+        ("3.11", "3.1", False),
+        ("2.6.0+cu118", "2.6.0+cu11", False),
+        ("2.6", "2.6.0", False),
+        (None, "11.6", False),
+    ],
+)
+def test_a_version_is_the_expected_one_or_begins_with_it(found: str | None, expected: str, same: bool) -> None:
+    assert preflight.matches(found, expected) is same
+
+
+@pytest.mark.parametrize(
+    ("driver", "floor", "old"),
+    [
+        ("470.129.06", "470.57", False),
+        ("470.57", "470.57", False),
+        ("470.56.99", "470.57", True),
+        ("99.1", "470.57", True),
+        ("580.65.06", "580.65", False),
+        ("2.2.0", "2.2.0", False),
+        ("2.12.13", "2.2.0", False),  # numbers, not text
+        (None, "470.57", False),
+        ("470.57", None, False),
+    ],
+)
+def test_a_driver_is_old_only_where_it_is_known_to_be(driver: str | None, floor: str | None, old: bool) -> None:
+    assert preflight.older(driver, floor) is old
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        (fake_torch(8, version="1.13.0"), "torch 1.13.0 where 1.12.0a0+bd13bc6 is expected"),
+        (fake_torch(8, cuda="11.7"), "cuda 11.7 where 11.6 is expected"),
+        (fake_torch(8, cuda=None), "cuda (none) where 11.6 is expected"),
+    ],
+)
+@pytest.mark.usefixtures("image")
+def test_an_image_of_other_software_is_refused(
+    module: Any, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = refusal(monkeypatch, plan(tmp_path), module)
+    assert words in error.message
+    assert error.remedy == "rebuild the image: flagbench build distilbert:a100-cuda11.6"
+
+
+@pytest.mark.usefixtures("image")
+def test_an_image_of_another_python_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = plan(tmp_path)
+    made["stack"]["python"] = "2.7"
+    error = refusal(monkeypatch, made, fake_torch(8))
+    assert "python %s where 2.7 is expected" % platform.python_version() in error.message
+
+
+def test_outside_of_an_image_any_software_may_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "import_torch", lambda plan: fake_torch(8, version="9.9"))
+    preflight.check(plan(tmp_path))
+
+
+def test_this_torch_on_processors(tmp_path: Path) -> None:
+    made = plan(tmp_path, stack="cpu", gpus=2)
+    preflight.check(made)
+    assert preflight.import_torch(made) is torch
+    assert preflight.version_of("numpy", torch)
+    assert preflight.version_of("no-such-package", torch) is None
+
+
+@pytest.mark.usefixtures("image")
+def test_a_container_without_devices_says_the_line_that_gives_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = refusal(monkeypatch, plan(tmp_path), fake_torch(0))
+    assert error.message == "8 device(s) were asked for and this machine shows 0 to torch 1.12.0a0+bd13bc6"
+    assert error.remedy == (
+        "give the container its devices: docker run --rm --gpus all --shm-size 16g --ulimit memlock=-1 "
+        "--ulimit stack=67108864 flagbench/distilbert:a100-cuda11.6 --gpus 8 --preset tiny"
+    )
+
+
+@pytest.mark.usefixtures("image")
+def test_a_container_with_some_devices_may_use_those(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = refusal(monkeypatch, plan(tmp_path), fake_torch(4))
+    assert error.remedy.startswith("give the container its devices or use --gpus 4: docker run ")
+
+
+@pytest.mark.usefixtures("image")
+def test_a_pod_asks_its_cluster_and_not_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    error = refusal(monkeypatch, plan(tmp_path), fake_torch(0))
+    assert "nvidia.com/gpu: 8" in error.remedy
+    assert "docker" not in error.remedy
+
+
+@pytest.mark.parametrize("found", [0, 3])
+def test_a_native_run_needs_no_docker(found: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = refusal(monkeypatch, plan(tmp_path), fake_torch(found))
+    assert "docker" not in error.remedy
+    assert "CUDA_VISIBLE_DEVICES" in error.remedy
+    assert ("--gpus 3" in error.remedy) is (found == 3)
+
+
+def test_an_old_driver_explains_missing_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = refusal(monkeypatch, plan(tmp_path, driver="450.80.02"), fake_torch(0))
+    assert error.message.endswith("; its driver 450.80.02 is older than 470.57")
+    assert error.remedy.startswith("install the driver 470.57 or newer")
+
+
+def test_an_old_driver_that_shows_its_devices_is_only_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(preflight, "import_torch", lambda plan: fake_torch(8))
+    monkeypatch.setattr(preflight, "shared_memory", lambda: 2**34)
+    preflight.check(plan(tmp_path, driver="450.80.02"))
+    assert capsys.readouterr() == (
+        "",
+        "warning: the driver 450.80.02 is older than 470.57, which the stack asks for\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("room", "gpus", "warned"), [(64 * 2**20, 8, True), (64 * 2**20, 1, False), (2**30, 8, False), (None, 8, False)]
+)
+def test_little_shared_memory_is_warned_of(
+    room: int | None,
+    gpus: int,
+    warned: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(preflight, "import_torch", lambda plan: fake_torch(8))
+    monkeypatch.setattr(preflight, "shared_memory", lambda: room)
+    preflight.check(plan(tmp_path, gpus=gpus))
+    line = "warning: /dev/shm has 64 MiB for 8 ranks; start the container with --shm-size 16g\n"
+    assert capsys.readouterr().err == (line if warned else "")
+
+
+def test_shared_memory_is_measured_where_there_is_any(tmp_path: Path) -> None:
+    assert (preflight.shared_memory(str(tmp_path)) or 0) > 0
+    assert preflight.shared_memory(str(tmp_path / "none")) is None
+
+
+def broken(error: Exception) -> Any:
+    def import_module(name: str) -> Any:
+        raise error
+
+    return SimpleNamespace(import_module=import_module)
+
+
+LIBRARY = ImportError("libcuda.so.1: cannot open shared object file: No such file or directory\nmore")
+
+
+@pytest.mark.parametrize(
+    ("stack", "error", "baked", "code", "message", "remedy"),
+    [
+        (
+            "a100-cuda11.6",
+            LIBRARY,
+            True,
+            13,
+            "torch could not be imported: libcuda.so.1",
+            "docker run --rm --gpus all",
+        ),
+        ("c500-maca3", OSError("libmxc.so"), True, 13, "torch could not be imported: libmxc", "--device /dev/mxcd"),
+        ("a100-cuda11.6", LIBRARY, False, 13, "libcuda.so.1", "check the accelerator's driver"),
+        ("cpu", LIBRARY, True, 4, "libcuda.so.1", "rebuild the image"),
+        ("cpu", LIBRARY, False, 4, "libcuda.so.1", "reinstall"),
+        ("cpu", ModuleNotFoundError("No module named 'torch'"), True, 13, "not complete", "rebuild the image"),
+        ("cpu", ModuleNotFoundError("No module named 'torch'"), False, 4, "No module named 'torch'", "install"),
+    ],
+)
+def test_a_torch_that_does_not_import(
+    stack: str,
+    error: Exception,
+    baked: bool,
+    code: int,
+    message: str,
+    remedy: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if baked:
+        monkeypatch.setenv("FLAGBENCH_CONTEXT_DIGEST", "sha256:c")
+    monkeypatch.setattr(preflight, "importlib", broken(error))
+    with pytest.raises(CaseError) as caught:
+        preflight.check(plan(tmp_path, stack=stack))
+    assert caught.value.code == code
+    assert message in caught.value.message
+    assert "\n" not in caught.value.message
+    assert remedy in caught.value.remedy

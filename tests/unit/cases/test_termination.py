@@ -1,0 +1,97 @@
+"""The termination message: one short line of what ended how, without secrets, never a reason to fail."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flagbench_cases import termination
+from flagbench_cases.evidence import OK, Outcome
+
+pytestmark = pytest.mark.image
+
+METRICS = [
+    {"name": "p_train", "value": 1.0, "unit": "samples/s", "scope": "job"},
+    {"name": "p_core", "value": 12.5, "unit": "samples/s", "scope": "job"},
+]
+
+
+def record(outcome: Outcome = OK, metrics: list[dict[str, Any]] = METRICS) -> dict[str, Any]:
+    return {"record_id": "r-1", "status": outcome.as_dict(), "metrics": metrics}
+
+
+def test_a_run_that_ended_well() -> None:
+    message = json.loads(termination.to_line(termination.of_record(record(), "p_core", 0)))
+    assert message == {
+        "state": "ok",
+        "exit_code": 0,
+        "reason": None,
+        "gate": {"name": "p_core", "value": 12.5, "unit": "samples/s"},
+        "record_id": "r-1",
+    }
+
+
+@pytest.mark.parametrize("gate", [None, "acc"])
+def test_a_gate_that_was_not_measured_is_null(gate: str | None) -> None:
+    assert termination.of_record(record(), gate, 0)["gate"] is None
+
+
+def test_the_exit_code_is_that_of_the_process() -> None:
+    assert termination.of_record(record(), "p_core", 14)["exit_code"] == 14
+
+
+def test_a_number_that_json_cannot_hold_is_null() -> None:
+    broken = [dict(METRICS[1], value=float("nan"))]
+    message = json.loads(termination.to_line(termination.of_record(record(metrics=broken), "p_core", 0)))
+    assert message["gate"]["value"] is None
+
+
+def test_another_node_says_its_own_end() -> None:
+    message = termination.of_outcome(Outcome("failed", "train", "rank 1: it broke", "mend it", 4))
+    assert (message["state"], message["exit_code"], message["reason"]) == ("failed", 4, "rank 1: it broke")
+    assert message["record_id"] is None
+
+
+@pytest.mark.parametrize("reason", ["x" * 100_000, "\u6c90" * 5000, '"\\' * 5000])
+def test_a_long_reason_is_cut_to_what_the_kubelet_keeps(reason: str) -> None:
+    line = termination.to_line(termination.of_outcome(Outcome("failed", "train", reason, None, 4)))
+    assert 3000 < len(line.encode("utf-8")) < 4096
+    kept = json.loads(line)["reason"]
+    assert kept.endswith("...")
+    assert reason.startswith(kept[:-3])
+
+
+def test_a_secret_is_cut() -> None:
+    outcome = Outcome("failed", "data", "could not read s3://key:SECRET@bucket/x?sig=SECRET", None, 3)
+    assert "SECRET" not in termination.to_line(termination.of_outcome(outcome))
+
+
+def test_the_file_is_written_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "log"
+    place.write_text("what another left there, which is longer than the message " * 20)
+    before = os.stat(str(place)).st_ino
+    monkeypatch.setenv("FLAGBENCH_TERMINATION_LOG", str(place))
+    termination.leave(termination.of_record(record(), "p_core", 0))
+    assert json.loads(place.read_text())["record_id"] == "r-1"
+    assert place.read_text().count("\n") == 1
+    assert os.stat(str(place)).st_ino == before
+
+
+def test_without_a_file_nothing_is_written(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("FLAGBENCH_TERMINATION_LOG", raising=False)
+    termination.leave(termination.of_record(record(), "p_core", 0))
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_file_that_cannot_be_written_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FLAGBENCH_TERMINATION_LOG", str(tmp_path))
+    termination.leave(termination.of_record(record(), "p_core", 0))
+    assert capsys.readouterr().err == "warning: no termination message in %s (Is a directory)\n" % tmp_path
