@@ -1,0 +1,138 @@
+"""The base of a stack's image: which one is meant, that it is locked, and what identifies it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from flagbench.errors import FlagbenchError
+
+if TYPE_CHECKING:
+    from flagbench.build.options import BuildOptions
+    from flagbench.catalog.model import Stack
+    from flagbench.engines.base import Engine, ImageInfo
+    from flagbench.locks.model import Lock
+
+Pull = Callable[[str, str], "ImageInfo"]
+"""Pulls a reference for a platform."""
+
+
+@dataclass(frozen=True)
+class Base:
+    """The image that a stack's is built on."""
+
+    reference: str
+    """As the engine finds it; the build argument BASE."""
+    identity: str
+    """`sha256:<64 hex>`: of its manifest where that is known, else the image's id."""
+    image_id: str | None = None
+    """Where it was looked at; None where the lock's digest says what it is."""
+    size: int = 0
+    """Bytes, unpacked; 0 where the engine does not have it yet."""
+
+    @property
+    def name(self) -> str:
+        """The reference without a digest, which an image's label has beside it."""
+        return self.reference.partition("@")[0]
+
+
+def require_locked(stack: Stack, lock: Lock, options: BuildOptions) -> None:
+    """Refuse what the lock leaves open, unless that was allowed.
+
+    Raises FlagbenchError (usage): there is no base to build on, the base's digest is unresolved and none was
+    named, or packages are unresolved.
+    """
+    if options.base is None and lock.base_image is None:
+        raise FlagbenchError(
+            f"the stack {stack.name} has no public base image", remedy=stack.base_obtain or "name one with --base"
+        )
+    open_ends = [entry.pin for entry in lock.unresolved]
+    if options.base is None and lock.base_digest is None:
+        open_ends.insert(0, f"the digest of {lock.base_image}")
+    if open_ends and not options.allow_unlocked:
+        base_too = " (or name the base with --base)" if lock.base_digest is None and options.base is None else ""
+        raise FlagbenchError(
+            f"the lock of {stack.name} leaves unresolved: {', '.join(open_ends)}",
+            remedy=f"resolve it with `flagbench lock {stack.name}` where a network is{base_too}, "
+            "or build what is not pinned with --allow-unlocked",
+        )
+
+
+def resolve_base(stack: Stack, lock: Lock, options: BuildOptions, engine: Engine, pull: Pull) -> Base:
+    """The base to build on, pulled where it has to be to say what it is.
+
+    A locked digest says what the base is without its being here. Anything else is identified by its manifest's
+    digest where the engine knows it, and by the image's id where it does not, as after `docker load`.
+
+    Raises:
+        FlagbenchError: (usage) `--base` names another image than the one a lock without a public base fixed;
+            (build failed) it cannot be pulled.
+    """
+    platform = options.platform or stack.platform
+    if options.base is None and lock.base_image is not None and lock.base_digest is not None:
+        reference = f"{lock.base_image}@{lock.base_digest}"
+        here = engine.inspect(reference)
+        return Base(reference, lock.base_digest, size=here.size if here else 0)
+    reference = options.base or lock.base_image or ""
+    image = engine.inspect(reference)
+    if image is None:
+        image = pull(reference, platform)
+    # A variant, such as v8 of arm64, is not always said.
+    if image.platform and image.platform.split("/")[:2] != platform.split("/")[:2]:
+        raise FlagbenchError(
+            f"the base {reference} is for {image.platform}, the image to build is for {platform}",
+            remedy="name a base of that platform with --base, or another platform with --platform",
+        )
+    _require_fixed(stack, lock, options, image)
+    if _is_id(reference, image):
+        # BuildKit takes only names in FROM.
+        reference = f"flagbench/base:{image.id.removeprefix('sha256:')[:12]}"
+        engine.tag(image.id, reference)
+    return Base(reference, identity(image, reference, lock.base_digest), image.id, image.size)
+
+
+def identity(image: ImageInfo, reference: str, expected: str | None) -> str:
+    """What identifies a base: a manifest's digest, the expected one before that of the reference, else its id."""
+    digests = {name: digest for name, _, digest in (known.partition("@") for known in image.repo_digests)}
+    if expected is not None and expected in digests.values():
+        return expected
+    _, at, given = reference.partition("@")
+    if at:
+        return given
+    repository = _repository(reference)
+    return digests.get(repository) or image.id
+
+
+def pull_base(base: Base, platform: str, pull: Pull) -> Base:
+    """The base with its size, pulled where the engine has it not.
+
+    Here and not by the build itself: only a pull is given the credentials that docker is configured with.
+    """
+    if base.size:
+        return base
+    return replace(base, size=pull(base.reference, platform).size)
+
+
+def _require_fixed(stack: Stack, lock: Lock, options: BuildOptions, image: ImageInfo) -> None:
+    """A lock of a stack without a public base may fix the image itself."""
+    if lock.base_image is not None or lock.base_digest is None or options.allow_unlocked:
+        return
+    if image.id != lock.base_digest and not any(d.endswith(f"@{lock.base_digest}") for d in image.repo_digests):
+        raise FlagbenchError(
+            f"--base {options.base} is the image {image.id}, the lock of {stack.name} fixes {lock.base_digest}",
+            remedy=f"name that image, lock this one with `flagbench lock {stack.name}`, or allow it with "
+            "--allow-unlocked",
+        )
+
+
+def _is_id(reference: str, image: ImageInfo) -> bool:
+    """Whether an image was named by its id or the beginning of it, and not by a name that looks like one."""
+    short = reference.removeprefix("sha256:")
+    return len(short) >= 12 and image.id.removeprefix("sha256:").startswith(short)
+
+
+def _repository(reference: str) -> str:
+    """A reference without its tag: a colon after the last slash begins one."""
+    head, slash, last = reference.rpartition("/")
+    return head + slash + last.partition(":")[0]

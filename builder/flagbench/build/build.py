@@ -1,0 +1,245 @@
+"""Building images: the stack's tier where it is needed, then the case's, each only where it is not there already."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from flagbench.build.base import Base, pull_base, require_locked, resolve_base
+from flagbench.build.checkout import commit
+from flagbench.build.container import run_in_container
+from flagbench.build.contents import read_contents
+from flagbench.build.guard import one_at_a_time, require_space
+from flagbench.build.inputs import Inputs, make_inputs, secrets
+from flagbench.build.options import BuildOptions
+from flagbench.build.places import sbom_path
+from flagbench.build.progress import View
+from flagbench.build.redact import Redactor
+from flagbench.build.result import ImageResult, Step, TierResult
+from flagbench.build.sbom import is_sbom_of, sbom_json, write_sbom
+from flagbench.build.tiers import CONTEXT_LABEL, Tier, case_tier, stack_tier
+from flagbench.catalog.lookup import get_stack, resolve_image
+from flagbench.catalog.model import Case, Catalog, Stack
+from flagbench.engines.base import BuildEvent, BuildFailed, BuildRequest, Built, Engine, ImageInfo, StepDone
+from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.locks.model import Lock
+from flagbench.render.context import context_tar
+from flagbench.render.image import ImageRenderer
+from flagbench.render.stack import interpreter
+
+
+@dataclass(frozen=True)
+class Target:
+    """An image to build: a case on a stack, or the stack alone."""
+
+    case: Case | None
+    stack: Stack
+
+    @property
+    def name(self) -> str:
+        """`case:stack`, or the stack's name."""
+        return self.stack.name if self.case is None else f"{self.case.name}:{self.stack.name}"
+
+
+def find_target(name: str, catalog: Catalog) -> Target:
+    """What `case:stack`, or a stack's name or alias, stands for. Raises UnknownNameError (usage)."""
+    if ":" in name:
+        return Target(*resolve_image(name, catalog))
+    if name in catalog.cases:
+        resolve_image(name, catalog)  # says how an image is written
+    return Target(None, get_stack(name, catalog))
+
+
+class Builder:
+    """Builds images of one catalog with one engine; a stack's image is built once, however many cases need it."""
+
+    def __init__(self, catalog: Catalog, options: BuildOptions, engine: Engine, view: View) -> None:
+        """Raises FlagbenchError for a template that cannot be used."""
+        self._catalog = catalog
+        self._options = options
+        self._engine = engine
+        self._view = view
+        self._renderer = ImageRenderer(catalog, options.template)
+        self._redactor_secrets = secrets(options, os.environ)
+        self._made: dict[str, TierResult] = {}
+
+    def build(self, target: Target) -> ImageResult:
+        """Build an image, or find it up to date.
+
+        Raises:
+            FlagbenchError: (usage) something is not locked, or an option does not fit; (build failed) a step
+                failed, or the disk is too small; (engine) the engine does not answer; (interrupted) Ctrl-C.
+        """
+        stack = target.stack
+        lock = self._renderer.lock(stack)
+        require_locked(stack, lock, self._options)
+        base = resolve_base(stack, lock, self._options, self._engine, self._pull)
+        rendered = self._renderer.stack(stack)
+        heavy = stack_tier(stack, rendered, lock, base, self._options)
+        results: list[TierResult]
+        if target.case is None:
+            results = [self._ensure(heavy, lock, base)]
+        else:
+            thin_rendered = self._renderer.case(target.case, stack, rendered)
+            thin = case_tier(target.case, stack, thin_rendered, lock, base, self._options, heavy)
+            there = self._up_to_date(thin)
+            # A case's image is complete by itself: where it is right, the stack's need not be here.
+            results = [there] if there else [self._ensure(tier, lock, base) for tier in (heavy, thin)]
+        return ImageResult(target.name, tuple(results), base, lock.digest)
+
+    def _ensure(self, tier: Tier, lock: Lock, base: Base) -> TierResult:
+        """The tier, built where it is not there; other processes that want the same wait."""
+        if tier.digest in self._made:
+            return self._made[tier.digest]
+
+        def waiting() -> None:
+            self._view.note(f"another flagbench is building {tier.name}; waiting for it")
+
+        try:
+            with one_at_a_time(tier.name, waiting):
+                there = self._up_to_date(tier)
+                if there is None:
+                    there = self._build(tier, lock, base)
+        except KeyboardInterrupt:
+            raise _interrupted(tier) from None
+        self._made[tier.digest] = there
+        return there
+
+    def _up_to_date(self, tier: Tier) -> TierResult | None:
+        """The tier as the engine has it, under every tag, if its label says that it is the one to build."""
+        if self._options.no_cache:
+            return None
+        # A stack's image of before may still be there under its fixed tag, when only the moving tags went on.
+        for tag in dict.fromkeys([tier.tags[0], tier.fixed_tag]):
+            image = self._engine.inspect(tag)
+            if image is not None and image.labels.get(CONTEXT_LABEL) == tier.digest:
+                self._tag(image, tier)
+                return TierResult(tier.name, image.id, tier.digest, tier.tags, skipped=True)
+        return None
+
+    def _tag(self, image: ImageInfo, tier: Tier) -> None:
+        for tag in tier.tags:
+            tagged = self._engine.inspect(tag)
+            if tagged is None or tagged.id != image.id:
+                self._engine.tag(image.id, tag)
+
+    def _build(self, tier: Tier, lock: Lock, base: Base) -> TierResult:
+        inputs: Inputs = {}
+        if tier.heavy:
+            inputs = make_inputs(self._options, lock)
+            base = pull_base(base, tier.platform, self._pull)
+            wheels = sum(path.stat().st_size for path in inputs.values() if isinstance(path, Path))
+            require_space(self._engine.free_bytes(), heavy=True, base=base.size, wheelhouse=wheels)
+        else:
+            require_space(self._engine.free_bytes(), heavy=False)
+        request = _request(tier, inputs, self._options)
+        self._view.begin(tier.name)
+        result: TierResult | None = None
+        try:
+            started = time.monotonic()
+            image_id, steps = self._run(request)
+            self._check_labels(image_id, request)
+            seconds = time.monotonic() - started
+            result = TierResult(tier.name, image_id, tier.digest, tier.tags, False, seconds, steps)
+        finally:
+            self._view.end(result)
+        return result
+
+    def _run(self, request: BuildRequest) -> tuple[str, tuple[Step, ...]]:
+        """Build, telling the view; returns the image's id and what was done."""
+        redactor = Redactor(self._redactor_secrets)
+        events = self._engine.build(request)
+        steps: list[Step] = []
+        image_id = ""
+        try:
+            for event in redactor.events(events):
+                self._view.event(event)
+                if isinstance(event, StepDone):
+                    steps.append(Step(event.name, event.seconds, event.cached))
+                elif isinstance(event, Built):
+                    image_id = event.image_id
+        except BuildFailed as error:
+            told = redactor.failure(error)
+            self._view.failed(told)
+            raise told from None
+        finally:
+            _close(events)
+        return image_id, tuple(steps)
+
+    def _check_labels(self, image_id: str, request: BuildRequest) -> None:
+        image = self._engine.inspect(image_id) if image_id else None
+        wrong = [key for key, value in request.labels.items() if image is None or image.labels.get(key) != value]
+        if wrong:
+            raise FlagbenchError(
+                f"the engine built {request.tags[0]} without the labels it was given: {', '.join(sorted(wrong))}",
+                remedy="build again; if it stays so, look at the engine with `flagbench doctor`",
+                code=ExitCode.BUILD_FAILED,
+            )
+
+    def _pull(self, reference: str, platform: str) -> ImageInfo:
+        self._view.begin(f"on {reference}, which has to be pulled first")
+        try:
+            return self._engine.pull(reference, platform=platform, report=self._view.event)
+        finally:
+            self._view.end(None)
+
+
+def build_images(
+    names: Sequence[str],
+    catalog: Catalog,
+    options: BuildOptions,
+    engine: Engine,
+    view: View,
+    sbom: Path | None = None,
+) -> Iterator[ImageResult]:
+    """Build each image in turn, each once, with its bill of materials; every name is looked up first.
+
+    Args:
+        sbom: the file of the bill of materials; None: one for each image in the user's data folder.
+    """
+    targets = {target.name: target for target in (find_target(name, catalog) for name in names)}
+    builder = Builder(catalog, options, engine, view)
+    for target in targets.values():
+        result = builder.build(target)
+        file = sbom or sbom_path(result.top.tags[1])
+        if not is_sbom_of(file, result.top.image_id):
+            view.note(f"listing what is in {result.top.tags[0]}")
+            contents = read_contents(result.top.image_id, interpreter(target.stack), run_in_container)
+            write_sbom(file, sbom_json(result, contents, options.epoch))
+        yield result.with_sbom(file)
+
+
+def _request(tier: Tier, inputs: Inputs, options: BuildOptions) -> BuildRequest:
+    revision = commit()
+    labels = dict(tier.labels)
+    build_args = dict(tier.build_args)
+    if revision is not None:
+        labels["org.opencontainers.image.revision"] = revision
+        if not tier.heavy:
+            build_args["FLAGBENCH_COMMIT"] = revision
+    return BuildRequest(
+        context=context_tar(tier.rendered, inputs),
+        tags=tier.tags,
+        build_args=build_args,
+        labels=labels,
+        platform=tier.platform,
+        no_cache=options.no_cache,
+    )
+
+
+def _interrupted(tier: Tier) -> FlagbenchError:
+    return FlagbenchError(
+        f"interrupted while building {tier.name}; the step was stopped and nothing was tagged",
+        remedy="build again when ready: the steps that ended are kept in the engine's cache",
+        code=ExitCode.INTERRUPTED,
+    )
+
+
+def _close(events: Iterator[BuildEvent]) -> None:
+    """Cancel a build that has not ended: the engine's iterator is a generator."""
+    close = getattr(events, "close", None)
+    if close is not None:
+        close()

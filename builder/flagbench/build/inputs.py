@@ -1,0 +1,113 @@
+"""What a build is given beside its rendered files: mounted while a step installs, and gone afterwards.
+
+The names are those that images/files/install.sh looks for.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from flagbench.build.options import BuildOptions
+from flagbench.build.wheelhouse import check_wheelhouse
+from flagbench.errors import FlagbenchError
+from flagbench.locks.model import Lock
+
+PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy")
+
+Inputs = Mapping[str, Path | bytes]
+
+
+def make_inputs(options: BuildOptions, lock: Lock) -> Inputs:
+    """The build's inputs by their path under `inputs/`, each checked.
+
+    Raises FlagbenchError (usage) for a file that is not what its option is for, or a wheelhouse that lacks
+    something the lock names.
+    """
+    inputs: dict[str, Path | bytes] = {}
+    if options.ca_bundle is not None:
+        inputs["ca.crt"] = _certificates(options.ca_bundle)
+    if options.pip_source:
+        inputs["pip.conf"] = pip_configuration(options.pip_source)
+    if isinstance(options.apt_source, Path):
+        inputs["apt/sources.list"] = _sources_list(options.apt_source)
+    elif options.apt_source is not None:
+        inputs["apt/url"] = options.apt_source.encode()
+    if options.wheelhouse is not None:
+        for path in check_wheelhouse(options.wheelhouse, lock):
+            inputs[f"wheels/{path.name}"] = path
+    return inputs
+
+
+def pip_configuration(sources: tuple[str, ...]) -> bytes:
+    """The text of a pip.conf that takes packages from `sources`, the first as the main index."""
+    first, *more = sources
+    lines = ["[global]", f"index-url = {first}"]
+    if more:
+        lines += ["extra-index-url =", *(f"    {url}" for url in more)]
+    # Without https there is nothing to verify, and pip asks to be told so.
+    plain = {urlsplit(url).netloc.rpartition("@")[2] for url in sources if urlsplit(url).scheme == "http"}
+    if plain:
+        lines += ["trusted-host =", *(f"    {host}" for host in sorted(plain))]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def secrets(options: BuildOptions, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """What must not be shown: the credentials in the URLs of the options and of the proxies, longest first."""
+    urls = [*options.pip_source]
+    if isinstance(options.apt_source, str):
+        urls.append(options.apt_source)
+    elif options.apt_source is not None and options.apt_source.is_file():
+        urls += options.apt_source.read_text(encoding="utf-8", errors="replace").split()
+    urls += [value for name, value in environment.items() if name.lower() in PROXIES]
+    found = {secret for url in urls for secret in _credentials(url)}
+    return tuple(sorted(found, key=lambda secret: (-len(secret), secret)))
+
+
+def _credentials(url: str) -> Iterator[str]:
+    match = re.search(r"://([^/@\s]+(?:@[^/@\s]+)*)@", url)
+    if match is None:
+        return
+    whole = match[1]
+    user, _, password = whole.partition(":")
+    for part in (whole, password) if password else (user,):
+        yield part
+        yield unquote(part)
+
+
+def _certificates(path: Path) -> bytes:
+    content = _read(path, "--ca-bundle")
+    remedy = "name a file of certificates in PEM form, such as /etc/ssl/certs/ca-certificates.crt"
+    if b"PRIVATE KEY-----" in content:
+        raise FlagbenchError(f"--ca-bundle {path} holds a private key, which no build needs", remedy=remedy)
+    try:
+        trusted = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        trusted.load_verify_locations(cadata=content.decode("utf-8"))
+    except (ssl.SSLError, ValueError) as error:  # a UnicodeDecodeError is a ValueError
+        raise FlagbenchError(f"--ca-bundle {path} holds no certificates that can be read", remedy=remedy) from error
+    return content
+
+
+def _sources_list(path: Path) -> bytes:
+    content = _read(path, "--apt-source")
+    lines = [line.strip() for line in content.decode("utf-8", "replace").splitlines()]
+    wrong = next((number for number, line in enumerate(lines, 1) if not re.match(r"(deb(-src)?\s|#|$)", line)), None)
+    if wrong is not None or not any(line.startswith("deb ") for line in lines):
+        where = f"{path}:{wrong}" if wrong else str(path)
+        raise FlagbenchError(
+            f"{where} is no line of a sources.list" if wrong else f"{where} names no source",
+            remedy="write lines like `deb https://mirror.example/debian bookworm main`, or give a mirror's URL",
+        )
+    return content
+
+
+def _read(path: Path, option: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise FlagbenchError(
+            f"{option} {path} cannot be read: {error.strerror}", remedy="make the file readable for you"
+        ) from error

@@ -1,0 +1,131 @@
+"""The two tiers of an image as the engine is asked for them: digest, tags, build arguments and labels."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from flagbench._version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from flagbench.build.base import Base
+    from flagbench.build.options import BuildOptions
+    from flagbench.catalog.model import Case, Stack
+    from flagbench.locks.model import Lock
+    from flagbench.render.model import Rendered
+
+REPOSITORY = "flagbench"
+CONTEXT_LABEL = "dev.flagbench.context"
+_SHORT = 12
+"""Hex digits of a digest in a tag."""
+# A tag has no room for the `+` of a local version.
+VERSION = __version__.replace("+", "-")
+
+
+@dataclass(frozen=True)
+class Tier:
+    """One image to build."""
+
+    rendered: Rendered
+    digest: str
+    """`sha256:<64 hex>` over all that decides what the image is; its label dev.flagbench.context."""
+    tags: tuple[str, ...]
+    """The first is the image's main name."""
+    build_args: Mapping[str, str]
+    labels: Mapping[str, str]
+    platform: str
+    heavy: bool
+    """Whether this is the tier that installs, and so needs inputs and space."""
+
+    @property
+    def name(self) -> str:
+        """`stack/STACK` or `CASE/STACK`."""
+        return self.rendered.name
+
+    @property
+    def fixed_tag(self) -> str:
+        """The tag that never moves to other content, of a stack's image; a case's has its main name."""
+        return self.tags[-1] if self.heavy else self.tags[0]
+
+
+def stack_tier(stack: Stack, rendered: Rendered, lock: Lock, base: Base, options: BuildOptions) -> Tier:
+    """The heavy image: everything that is installed."""
+    platform = options.platform or stack.platform
+    digest = _digest(rendered, base, platform, options.epoch, None)
+    repository = f"{REPOSITORY}/stack"
+    return Tier(
+        rendered=rendered,
+        digest=digest,
+        tags=(
+            f"{repository}:{stack.name}",
+            f"{repository}:{stack.name}-{VERSION}",
+            f"{repository}:{stack.name}-{digest.removeprefix('sha256:')[:_SHORT]}",
+        ),
+        build_args={"BASE": base.reference, "SOURCE_DATE_EPOCH": str(options.epoch)},
+        labels=_labels(stack.title, stack, lock, base, options.epoch, digest),
+        platform=platform,
+        heavy=True,
+    )
+
+
+def case_tier(
+    case: Case, stack: Stack, rendered: Rendered, lock: Lock, base: Base, options: BuildOptions, below: Tier
+) -> Tier:
+    """The thin image on the stack's: code alone."""
+    platform = options.platform or stack.platform
+    digest = _digest(rendered, base, platform, options.epoch, below.digest)
+    repository = f"{REPOSITORY}/{case.name}"
+    names = dict.fromkeys([stack.name, f"{stack.name}-{VERSION}", *stack.aliases])
+    return Tier(
+        rendered=rendered,
+        digest=digest,
+        tags=tuple(f"{repository}:{name}" for name in names),
+        build_args={
+            "STACK_IMAGE": below.fixed_tag,
+            "SOURCE_DATE_EPOCH": str(options.epoch),
+            "FLAGBENCH_CONTEXT_DIGEST": digest,
+        },
+        labels={
+            **_labels(f"{case.title} on {stack.title}", stack, lock, base, options.epoch, digest),
+            "dev.flagbench.case": case.name,
+        },
+        platform=platform,
+        heavy=False,
+    )
+
+
+def _digest(rendered: Rendered, base: Base, platform: str, epoch: int, below: str | None) -> str:
+    decisive = {
+        "context": rendered.digest,
+        "base": base.identity,
+        "platform": platform,
+        "epoch": epoch,
+        "stack": below,
+    }
+    text = json.dumps(decisive, sort_keys=True, separators=(",", ":"))
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+def _labels(title: str, stack: Stack, lock: Lock, base: Base, epoch: int, digest: str) -> dict[str, str]:
+    """Labels as the OCI image specification names them, and our own.
+
+    No licenses: what is inside has many, which the bill of materials names package by package.
+    """
+    created = datetime.fromtimestamp(epoch, timezone.utc)
+    return {
+        "org.opencontainers.image.title": title,
+        "org.opencontainers.image.version": __version__,
+        "org.opencontainers.image.created": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "org.opencontainers.image.base.name": base.name,
+        "org.opencontainers.image.base.digest": base.identity,
+        CONTEXT_LABEL: digest,
+        "dev.flagbench.lock": lock.digest,
+        "dev.flagbench.stack": stack.name,
+        "dev.flagbench.base": base.identity,
+        "dev.flagbench.epoch": str(epoch),
+    }

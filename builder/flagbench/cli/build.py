@@ -1,0 +1,152 @@
+"""`flagbench build`: make the images of cases and stacks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flagbench.cli import complete
+
+if TYPE_CHECKING:
+    from flagbench.build.options import BuildOptions
+    from flagbench.build.result import ImageResult
+    from flagbench.engines.base import Engine
+
+
+def command(
+    images: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="CASE:STACK|STACK...",
+            autocompletion=complete.images,
+            help="For example distilbert:cpu; a stack alone is what its cases stand on.",
+        ),
+    ],
+    base: Annotated[
+        str | None,
+        typer.Option(
+            metavar="IMAGE", envvar="FLAGBENCH_BASE", help="Build on this image, by name or id, not on the lock's."
+        ),
+    ] = None,
+    pip_source: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL",
+            envvar="FLAGBENCH_PIP_SOURCE",
+            help="Package index instead of the default one; given again: instead of the stack's further ones.",
+        ),
+    ] = None,
+    apt_source: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL|FILE", envvar="FLAGBENCH_APT_SOURCE", help="Mirror of the distribution, or a sources.list."
+        ),
+    ] = None,
+    ca_bundle: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", envvar="FLAGBENCH_CA_BUNDLE", help="Certificates (PEM) that steps of the build trust."
+        ),
+    ] = None,
+    wheelhouse: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            envvar="FLAGBENCH_WHEELHOUSE",
+            help="Install from this folder; `flagbench wheels` fills it.",
+        ),
+    ] = None,
+    platform: Annotated[
+        str | None, typer.Option(metavar="OS/ARCH", help="Default: the stack's, such as linux/amd64.")
+    ] = None,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Run every step again.")] = False,
+    epoch: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SECONDS|commit",
+            envvar="FLAGBENCH_EPOCH",
+            help="Time that files are made at. Default: SOURCE_DATE_EPOCH, else 1980.",
+        ),
+    ] = None,
+    allow_unlocked: Annotated[
+        bool, typer.Option("--allow-unlocked", help="Build although the stack's lock leaves something unresolved.")
+    ] = False,
+    template: Annotated[
+        str | None, typer.Option(metavar="FILE", help="A template that extends stack.j2 or case.j2.")
+    ] = None,
+    sbom: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write the bill of materials there, not into the data folder.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but the images' ids.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document at the end.")] = False,
+) -> None:
+    """Build images, each on its stack's image.
+
+    One that is there already, with everything it was made from unchanged, is left as it is.
+
+    What the options name is used while a step installs and leaves nothing in an image: no address, no
+    certificate, no package file. Progress goes to stderr.
+
+    --json prints {"images": [{image, image_id, context, tags, skipped, base {name, digest}, lock, sbom, tiers:
+    [{tier, image_id, context, tags, skipped, seconds, steps: [{name, seconds, cached}]}]}]}. Exit codes: 2 usage,
+    7 interrupted, 8 a build failed, 15 engine.
+    """
+    from flagbench.build.memo import Memo
+    from flagbench.build.options import make_options
+    from flagbench.engines.docker import open_engine
+    from flagbench.errors import FlagbenchError
+
+    if sbom and len(images) > 1:
+        raise FlagbenchError("--sbom names one file for several images", remedy="build them one at a time")
+    options = make_options(
+        base=base,
+        pip_source=pip_source or (),
+        apt_source=apt_source,
+        ca_bundle=ca_bundle,
+        wheelhouse=wheelhouse,
+        platform=platform,
+        no_cache=no_cache,
+        epoch=epoch,
+        allow_unlocked=allow_unlocked,
+        template=template,
+    )
+    memo = Memo(images, options)
+    engine = open_engine()
+    results = None if no_cache or sbom else memo.recall(engine.inspect)
+    if results is None:
+        results = _build(images, options, engine, sbom, quiet=quiet, as_json=as_json)
+        if not sbom:
+            memo.keep(results)
+    _print(results, quiet=quiet, as_json=as_json)
+
+
+def _build(
+    names: list[str], options: BuildOptions, engine: Engine, sbom: str | None, *, quiet: bool, as_json: bool
+) -> list[ImageResult]:
+    """Build, and write each image's bill of materials."""
+    from pathlib import Path
+
+    from flagbench.build.build import build_images
+    from flagbench.build.progress import choose_view
+    from flagbench.catalog.load import load_catalog
+
+    view = choose_view(quiet=quiet, json=as_json)
+    file = Path(sbom).expanduser().absolute() if sbom else None
+    return list(build_images(names, load_catalog(), options, engine, view, file))
+
+
+def _print(results: list[ImageResult], *, quiet: bool, as_json: bool) -> None:
+    from flagbench.cli.output import echo, echo_json
+
+    if as_json:
+        echo_json({"images": [result.as_json() for result in results]})
+        return
+    for result in results:
+        if quiet:
+            echo(result.top.image_id)
+            continue
+        done = "up to date" if result.top.skipped else "built"
+        echo(f"{result.top.tags[0]}  {done}  {result.top.image_id}")
+        if not result.top.skipped:
+            echo(f"  bill of materials: {result.sbom}")

@@ -1,0 +1,164 @@
+"""What the tests of building share: an engine in memory, and a catalog with a stack of one package."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from flagbench.catalog.build import build_stack
+from flagbench.catalog.load import load_catalog
+from flagbench.catalog.model import Catalog
+from flagbench.engines.base import (
+    BuildEvent,
+    BuildFailed,
+    BuildRequest,
+    Built,
+    ImageInfo,
+    StepDone,
+    StepLog,
+    StepStarted,
+)
+from flagbench.locks.model import Lock, LockEntry, Unresolved, inputs_digest
+
+BASE_ID = "sha256:" + "b" * 64
+WHEEL = b"a wheel"
+WHEEL_HASH = "sha256:" + hashlib.sha256(WHEEL).hexdigest()
+WHEEL_NAME = "psutil-7.2.2-py3-none-any.whl"
+
+
+def image(image_id: str = BASE_ID, **changes: object) -> ImageInfo:
+    """An image as an engine describes it."""
+    plain = ImageInfo(image_id, {}, 1000, (), "2020-01-01T00:00:00Z", {}, (), "linux/amd64")
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+@dataclass
+class MemoryEngine:
+    """An engine that keeps its images in a dictionary and says what it was asked."""
+
+    images: dict[str, ImageInfo] = field(default_factory=lambda: {"debian:bookworm-slim": image()})
+    requests: list[BuildRequest] = field(default_factory=list)
+    contexts: list[dict[str, bytes]] = field(default_factory=list)
+    pulled: list[str] = field(default_factory=list)
+    registry: dict[str, ImageInfo] = field(default_factory=dict)
+    free: int | None = None
+    says: str = "Collecting psutil\n"
+    """What the step of a build prints."""
+    failure: BaseException | None = None
+    """What a build ends with instead of an image."""
+    forgets_labels: bool = False
+    cancelled: int = 0
+    name: str = "memory"
+
+    def health(self) -> str:
+        return "in memory"
+
+    def inspect(self, ref: str) -> ImageInfo | None:
+        by_id = {known.id: known for known in self.images.values()}
+        return self.images.get(ref) or by_id.get(ref)
+
+    def pull(self, ref: str, *, platform: str | None = None, report: object = None) -> ImageInfo:
+        self.pulled.append(ref)
+        if ref not in self.registry:
+            raise BuildFailed(f"cannot pull {ref}", remedy="name another")
+        self.images[ref] = self.registry[ref]
+        return self.images[ref]
+
+    def build(self, request: BuildRequest) -> Iterator[BuildEvent]:
+        self.requests.append(request)
+        with tarfile.open(fileobj=io.BytesIO(b"".join(request.context))) as tar:
+            files = {member.name: tar.extractfile(member) for member in tar if member.isfile()}
+            self.contexts.append({name: file.read() for name, file in files.items() if file})
+        try:
+            yield StepStarted("1", "[1/1] RUN install")
+            yield StepLog("1", self.says)
+            if self.failure is not None:
+                raise self.failure
+        except GeneratorExit:
+            self.cancelled += 1
+            raise
+        yield StepDone("1", "[1/1] RUN install", 1.5, cached=False)
+        made = "sha256:" + hashlib.sha256(repr(sorted(request.labels.items())).encode()).hexdigest()
+        labels = {} if self.forgets_labels else dict(request.labels)
+        for tag in (*request.tags, made):
+            self.images[tag] = image(made, labels=labels)
+        yield Built(made)
+
+    def tag(self, ref: str, name: str) -> None:
+        found = self.inspect(ref)
+        assert found is not None
+        self.images[name] = found
+
+    def save(self, ref: str) -> Iterator[bytes]:
+        yield b""
+
+    def free_bytes(self) -> int | None:
+        return self.free
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def engine() -> MemoryEngine:
+    """An engine that has the base of `mini`."""
+    return MemoryEngine()
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user's folders are the test's, and none of a developer's options reach it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    for name in ("BASE", "PIP_SOURCE", "APT_SOURCE", "CA_BUNDLE", "WHEELHOUSE", "EPOCH"):
+        monkeypatch.delenv(f"FLAGBENCH_{name}", raising=False)
+    monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
+
+
+@pytest.fixture
+def mini_lock(manifests: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Lock]:
+    """Adds the stack `mini`, alias `small`, of psutil alone, and writes its lock; says how to write another."""
+    plain = yaml.safe_load((manifests / "stacks" / "cpu.yaml").read_text(encoding="utf-8"))
+    plain.update(name="mini", title="A stack of one package", aliases=["small"], expects={})
+    plain["build"].update(packages=["psutil==7.2.2"], indexes=[], left_out={})
+    manifest = manifests / "stacks" / "mini.yaml"
+    manifest.write_text(yaml.safe_dump(plain), encoding="utf-8")
+    monkeypatch.setenv("FLAGBENCH_MANIFESTS", str(manifests))
+    stack = build_stack(plain, manifest, {})
+    path = manifests.parent / "images" / "locks" / "mini.txt"
+    path.parent.mkdir(parents=True)
+
+    def write(
+        *, base_digest: str | None = None, hashes: tuple[str, ...] = (WHEEL_HASH,), unresolved: str | None = None
+    ) -> Lock:
+        open_ends = () if unresolved is None else (Unresolved(unresolved, "1.0", reason="no index had it"),)
+        entries = (LockEntry("psutil", "7.2.2", hashes),)
+        lock = Lock("mini", stack.python, stack.base_image, base_digest, inputs_digest(stack), entries, open_ends)
+        path.write_text(lock.text, encoding="utf-8")
+        return lock
+
+    write()
+    return write
+
+
+@pytest.fixture
+def mini(mini_lock: Callable[..., Lock], manifests: Path) -> Catalog:
+    """The catalog with the stack `mini`."""
+    return load_catalog(manifests)
+
+
+@pytest.fixture
+def wheelhouse(tmp_path: Path) -> Path:
+    """A folder with the one wheel that `mini` needs, and a file that it does not."""
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    (folder / WHEEL_NAME).write_bytes(WHEEL)
+    (folder / "notes.txt").write_text("not for the build", encoding="utf-8")
+    return folder

@@ -1,0 +1,121 @@
+"""`flagbench build` as it is typed, with an engine in memory."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flagbench.catalog.model import Catalog
+from flagbench.cli import edge
+
+LOCKS = Path(__file__).parents[4] / "images" / "locks"
+ON_DEBIAN = ["--base", "debian:bookworm-slim"]
+CONTENTS = {"distribution": "debian", "release": "12", "debian": [], "python": [["psutil", "7.2.2", None]]}
+
+
+@pytest.fixture(autouse=True)
+def in_memory(engine: Any, mini: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command finds this engine, and containers answer what an image would."""
+    monkeypatch.setattr("flagbench.engines.docker.open_engine", lambda: engine)
+    monkeypatch.setattr("flagbench.build.build.run_in_container", lambda *_: json.dumps(CONTENTS).encode())
+
+
+def test_it_builds_and_then_has_nothing_to_do(
+    capsys: pytest.CaptureFixture[str], engine: Any, tmp_path: Path
+) -> None:
+    assert edge.run(["build", "distilbert:small", *ON_DEBIAN]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("flagbench/distilbert:mini  built  sha256:")
+    sbom = tmp_path / "data" / "flagbench" / "images" / "distilbert" / "mini-0.1.0.cdx.json"
+    assert f"bill of materials: {sbom}" in out
+    assert json.loads(sbom.read_text(encoding="utf-8"))["components"][0]["name"] == "psutil"
+    assert "building stack/mini" in err
+    assert edge.run(["build", "distilbert:small", *ON_DEBIAN]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("flagbench/distilbert:mini  up to date  sha256:")
+    assert err == ""
+    assert len(engine.requests) == 2
+
+
+def test_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
+    assert edge.run(["build", "distilbert:mini", "mini", *ON_DEBIAN, "--json"]) == 0
+    out, err = capsys.readouterr()
+    case, stack = json.loads(out)["images"]
+    assert (case["image"], stack["image"]) == ("distilbert:mini", "mini")
+    assert [tier["tier"] for tier in case["tiers"]] == ["stack/mini", "distilbert/mini"]
+    assert case["tiers"][0]["steps"] == [{"name": "[1/1] RUN install", "seconds": 1.5, "cached": False}]
+    assert case["base"] == {"name": "debian:bookworm-slim", "digest": "sha256:" + "b" * 64}
+    assert set(case) == {"image", "image_id", "context", "tags", "skipped", "base", "lock", "sbom", "tiers"}
+    assert stack["image_id"] == case["tiers"][0]["image_id"]
+    assert err == ""
+
+
+def test_quiet_prints_ids(capsys: pytest.CaptureFixture[str], engine: Any) -> None:
+    assert edge.run(["build", "mini", *ON_DEBIAN, "--quiet"]) == 0
+    assert capsys.readouterr() == (engine.images["flagbench/stack:mini"].id + "\n", "")
+
+
+def test_a_file_for_the_bill_of_materials(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "sbom.json"
+    assert edge.run(["build", "mini", *ON_DEBIAN, "--sbom", str(file)]) == 0
+    assert file.is_file()
+    assert not (tmp_path / "data").exists()
+    assert edge.run(["build", "mini", "distilbert:mini", *ON_DEBIAN, "--sbom", str(file)]) == 2
+    assert "several images" in capsys.readouterr().err
+
+
+def test_options_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, engine: Any, wheelhouse: Path) -> None:
+    monkeypatch.setenv("FLAGBENCH_BASE", "debian:bookworm-slim")
+    monkeypatch.setenv("FLAGBENCH_PIP_SOURCE", "https://one.example/simple https://two.example/simple")
+    monkeypatch.setenv("FLAGBENCH_APT_SOURCE", "http://mirror.example/debian")
+    monkeypatch.setenv("FLAGBENCH_WHEELHOUSE", str(wheelhouse))
+    monkeypatch.setenv("FLAGBENCH_EPOCH", "1700000000")
+    assert edge.run(["build", "mini", "-q"]) == 0
+    assert engine.requests[0].build_args == {"BASE": "debian:bookworm-slim", "SOURCE_DATE_EPOCH": "1700000000"}
+    assert {name for name in engine.contexts[0] if name.startswith("inputs/")} == {
+        "inputs/README",
+        "inputs/apt/url",
+        "inputs/pip.conf",
+        "inputs/wheels/psutil-7.2.2-py3-none-any.whl",
+    }
+    assert b"extra-index-url =\n    https://two.example/simple" in engine.contexts[0]["inputs/pip.conf"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["distilbert:mini"], 2, "leaves unresolved: the digest of debian:bookworm-slim"),
+        (["distilbert:minni", *ON_DEBIAN], 2, "did you mean mini"),
+        (["mini", "--base", "nowhere"], 8, "cannot pull nowhere"),
+        (["mini", *ON_DEBIAN, "--ca-bundle", "nowhere"], 2, "--ca-bundle names no file"),
+        (["mini", *ON_DEBIAN, "--template", "{template}"], 8, "nothing_of_that_name"),
+    ],
+)
+def test_errors_say_what_is_wrong_and_what_to_do(
+    arguments: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    template = tmp_path / "mine.j2"
+    template.write_text(
+        '{% extends "stack.j2" %}{% block last %}{{ nothing_of_that_name }}{% endblock %}', encoding="utf-8"
+    )
+    assert edge.run(["build", *(argument.format(template=template) for argument in arguments)]) == code
+    out, err = capsys.readouterr()
+    assert said in err
+    assert out == ""
+
+
+def test_a_stack_without_a_public_base_says_how_to_get_one(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    shutil.copy(LOCKS / "c500-maca2.18.txt", tmp_path / "images" / "locks")
+    assert edge.run(["build", "distilbert:c500-maca2.18"]) == 2
+    assert "has no public base image\nfix: ask MetaX" in capsys.readouterr().err
+
+
+def test_what_is_allowed_unlocked_is_built(engine: Any) -> None:
+    assert edge.run(["build", "mini", "--allow-unlocked", "-q"]) == 0
+    assert engine.requests[0].build_args["BASE"] == "debian:bookworm-slim"

@@ -1,0 +1,108 @@
+"""Inputs of a build: each checked, put where the image's installer looks, and credentials known for hiding."""
+
+from __future__ import annotations
+
+import configparser
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flagbench.build.inputs import make_inputs, pip_configuration, secrets
+from flagbench.build.options import BuildOptions
+from flagbench.errors import FlagbenchError
+from flagbench.locks.model import Lock
+
+AUTHORITY = """-----BEGIN CERTIFICATE-----
+MIIBmTCCAT+gAwIBAgIUNBolpMrD2lvC3fjDwBQXR5+kkhwwCgYIKoZIzj0EAwIw
+ITEfMB0GA1UEAwwWYW4gYXV0aG9yaXR5IGZvciB0ZXN0czAgFw0yNjExMjEwNTM5
+MTJaGA8yMTAwMTAyNDA1MzkxMlowITEfMB0GA1UEAwwWYW4gYXV0aG9yaXR5IGZv
+ciB0ZXN0czBZMBMGByqGSM49AgEGCCqGSM49AwEHA0IABNwVRlyk0DTc3JdJROuJ
++8hQnd09RcWgR53ud3BXHDfSdf97b1A0n+2z2oK5aOZxV1KBN/f+s5lx8EBIbFTD
+YKSjUzBRMB0GA1UdDgQWBBR0mUw+15y5QJjNNf/LTciJ8kFdpjAfBgNVHSMEGDAW
+gBR0mUw+15y5QJjNNf/LTciJ8kFdpjAPBgNVHRMBAf8EBTADAQH/MAoGCCqGSM49
+BAMCA0gAMEUCIBJTfos4XoJ/gdiTtNoILVzNue6kFbn/nnqf9Sw12QN0AiEA/oLU
+XzZBtc0DfJtzoFSPsYeiA8DIa5wjeSSZrrZoXGk=
+-----END CERTIFICATE-----
+"""
+
+
+def test_nothing_given_is_nothing_mounted(mini_lock: Callable[..., Lock]) -> None:
+    assert make_inputs(BuildOptions(), mini_lock()) == {}
+
+
+def test_each_option_has_its_place(tmp_path: Path, wheelhouse: Path, mini_lock: Callable[..., Lock]) -> None:
+    bundle = tmp_path / "ca.pem"
+    bundle.write_text(AUTHORITY, encoding="utf-8")
+    options = BuildOptions(
+        pip_source=("https://mirror.example/simple",),
+        apt_source="http://mirror.example/debian",
+        ca_bundle=bundle,
+        wheelhouse=wheelhouse,
+    )
+    inputs = make_inputs(options, mini_lock())
+    assert inputs["ca.crt"] == bundle.read_bytes()
+    assert inputs["apt/url"] == b"http://mirror.example/debian"
+    assert [name for name in inputs if name.startswith("wheels/")] == ["wheels/psutil-7.2.2-py3-none-any.whl"]
+    assert set(inputs) == {"ca.crt", "pip.conf", "apt/url", "wheels/psutil-7.2.2-py3-none-any.whl"}
+
+
+def test_pip_reads_its_configuration_as_it_was_meant() -> None:
+    urls = ("http://user:p%40ss@one.example:8080/simple", "https://two.example/a%20b", "http://three.example/")
+    parsed = configparser.RawConfigParser()
+    parsed.read_string(pip_configuration(urls).decode())
+    assert parsed["global"]["index-url"] == urls[0]
+    assert parsed["global"]["extra-index-url"].split() == list(urls[1:])
+    assert parsed["global"]["trusted-host"].split() == ["one.example:8080", "three.example"]
+
+
+def test_one_index_leaves_the_stacks_further_ones() -> None:
+    assert b"extra-index-url" not in pip_configuration(("https://one.example/simple",))
+
+
+@pytest.mark.parametrize("content", ["", "no certificate", AUTHORITY[:200], "\udcff"])
+def test_a_bundle_without_certificates_is_refused(
+    content: str, tmp_path: Path, mini_lock: Callable[..., Lock]
+) -> None:
+    bundle = tmp_path / "ca.pem"
+    bundle.write_bytes(content.encode("utf-8", "surrogateescape"))
+    with pytest.raises(FlagbenchError, match="no certificates that can be read"):
+        make_inputs(BuildOptions(ca_bundle=bundle), mini_lock())
+
+
+def test_a_bundle_with_a_private_key_is_refused(tmp_path: Path, mini_lock: Callable[..., Lock]) -> None:
+    bundle = tmp_path / "ca.pem"
+    bundle.write_text(AUTHORITY + "-----BEGIN PRIVATE KEY-----\nx\n", encoding="utf-8")
+    with pytest.raises(FlagbenchError, match="holds a private key"):
+        make_inputs(BuildOptions(ca_bundle=bundle), mini_lock())
+
+
+def test_a_sources_list_is_taken_as_it_is(tmp_path: Path, mini_lock: Callable[..., Lock]) -> None:
+    path = tmp_path / "sources.list"
+    path.write_text("# ours\n\ndeb https://mirror.example/debian bookworm main\n", encoding="utf-8")
+    assert make_inputs(BuildOptions(apt_source=path), mini_lock()) == {"apt/sources.list": path.read_bytes()}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("# empty\n", "names no source"), ("deb x y z\nrm -rf /\n", "sources.list:2")]
+)
+def test_what_is_no_sources_list_is_refused(
+    text: str, said: str, tmp_path: Path, mini_lock: Callable[..., Lock]
+) -> None:
+    path = tmp_path / "sources.list"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(FlagbenchError, match=said):
+        make_inputs(BuildOptions(apt_source=path), mini_lock())
+
+
+def test_credentials_are_known_wherever_they_stand(tmp_path: Path) -> None:
+    sources = tmp_path / "sources.list"
+    sources.write_text("deb https://apt:aptword@mirror.example/debian bookworm main\n", encoding="utf-8")
+    options = BuildOptions(
+        pip_source=("https://user:p%40ss@a.example/", "https://token@b.example/"), apt_source=sources
+    )
+    found = secrets(options, {"https_proxy": "http://me:proxyword@proxy.example:3128", "OTHER": "http://x:y@z/"})
+    assert set(found) == {
+        "user:p%40ss", "user:p@ss", "p%40ss", "p@ss", "token", "apt:aptword", "aptword", "me:proxyword", "proxyword",
+    }  # fmt: skip
+    assert [len(secret) for secret in found] == sorted((len(secret) for secret in found), reverse=True)
