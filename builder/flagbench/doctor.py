@@ -10,12 +10,14 @@ import re
 import shutil
 import stat
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
 from flagbench._version import __version__
 from flagbench.catalog.load import load_catalog
+from flagbench.engines import open_engine
 from flagbench.errors import FlagbenchError
 from flagbench.stores import open_store
 
@@ -63,7 +65,7 @@ def examine(store_url: str | None = None) -> list[Finding]:
         memory(),
         disk(Path.cwd()),
         accelerator(),
-        docker(os.environ),
+        engine(docker(os.environ)),
     ]
 
 
@@ -175,3 +177,26 @@ def docker(environment: Mapping[str, str], default: Path = Path("/var/run/docker
         remedy = "join the socket's group (usually docker) and log in again; --via native needs no engine"
         return Finding("docker", Level.WARN, f"{socket} may not be used by this user", remedy)
     return Finding("docker", Level.OK, f"socket {socket}")
+
+
+def engine(socket: Finding, root: Path | None = None) -> Finding:
+    """What the engine behind a usable socket says of itself, and which of the catalog's images it has."""
+    if socket.level is not Level.OK:
+        return socket
+    try:
+        with closing(open_engine()) as found:
+            there = [name for name in _image_names(root) if found.inspect(f"flagbench/{name}") is not None]
+            health = found.health()
+    except FlagbenchError as error:
+        return Finding("docker", Level.WARN, error.message, f"{error.remedy}; --via native needs no engine")
+    have = f"images: {', '.join(there)}" if there else "no image of a case, `flagbench build` makes them"
+    return Finding("docker", Level.OK, f"{health}; {have}")
+
+
+def _image_names(root: Path | None) -> list[str]:
+    """Every `case:stack` by the stack's own name; none where the manifests are broken: another finding."""
+    try:
+        catalog = load_catalog(root)
+    except FlagbenchError:
+        return []
+    return sorted(f"{case}:{stack.name}" for stack in catalog.stacks.values() for case in stack.runs)

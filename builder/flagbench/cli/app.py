@@ -10,9 +10,20 @@ from flagbench.cli.lazy import Entry, lazy_group
 
 COMMANDS = {
     "list": Entry("flagbench.cli.listing:command", "Show the cases, stacks and claims there are."),
+    "render": Entry("flagbench.cli.render:command", "Show how images are made."),
+    "lock": Entry("flagbench.cli.lock:command", "Lock the packages and the base of stacks, by hash."),
+    "wheels": Entry(
+        "flagbench.cli.wheels:command",
+        "Fetch every package of a stack's lock into a folder, each checked against its hash.",
+    ),
+    "lint": Entry("flagbench.cli.lint:command", "Check Dockerfiles against flagbench's rules and hadolint."),
+    "build": Entry("flagbench.cli.build:command", "Build images, each on its stack's image."),
     "run": Entry(
         "flagbench.cli.run:command",
         "Run a case, keep its record in the store, and show it beside the published row.",
+    ),
+    "job": Entry(
+        "flagbench.cli.job:command", "Print a Kubernetes job that runs a case, for `kubectl apply -f -`."
     ),
     "verify": Entry(
         "flagbench.cli.verify:command", "Say whether a record reproduces a published number, and why not."

@@ -10,7 +10,7 @@ import typer
 from flagbench.cli import complete
 
 if TYPE_CHECKING:
-    from flagbench.catalog.model import Case, Catalog
+    from flagbench.catalog.model import Case, Catalog, Stack
     from flagbench.launchers import LaunchResult
     from flagbench.record.model import Record
     from flagbench.stores.base import Store
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 class Via(str, Enum):
     """How an image is run."""
 
+    DOCKER = "docker"
     NATIVE = "native"
 
 
@@ -52,7 +53,10 @@ def command(
     ],
     nodes: Annotated[int, typer.Option(min=1, help="Number of nodes.")] = 1,
     gpus: Annotated[int, typer.Option(min=1, help="Processes per node; ranks on cpu.")] = 1,
-    via: Annotated[Via, typer.Option(help="How to run it: native is this Python, without a container.")] = Via.NATIVE,
+    via: Annotated[
+        Via | None,
+        typer.Option(help="In a container, or in this Python. Default: native for the stack cpu, else docker."),
+    ] = None,
     preset: Annotated[
         Preset, typer.Option(help="The published size, or seconds of the same code.")
     ] = Preset.REFERENCE,
@@ -81,18 +85,30 @@ def command(
         str | None,
         typer.Option(autocompletion=complete.claims, help="The claim to show beside it. Default: the nearest."),
     ] = None,
+    image_: Annotated[
+        str | None,
+        typer.Option("--image", metavar="REF", help="With docker: another image than usual."),
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="With docker: the container's memory, like 64g; no swap.")
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="With docker: leave the container when it has ended.")] = False,
+    show_command: Annotated[
+        bool,
+        typer.Option("--show-command", help="With docker: print the line that does the same, run nothing."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record instead of a table.")] = False,
 ) -> None:
     """Run a case, keep its record in the store, and show it beside the published row.
 
     Ends with the run's own exit code: 0 done, 3 data, 4 a rank failed, 5 out of memory, 6 timeout or hang,
-    7 interrupted, 13 wrong hardware, 14 measured but not stored. Only `verify` exits by its verdict.
+    7 interrupted, 13 wrong hardware, 14 measured but not stored, 15 container engine. Only `verify` exits by its
+    verdict. With docker an image that is there is used; none is built or pulled.
     """
     from flagbench.catalog.load import load_catalog
     from flagbench.catalog.lookup import catalog_get, resolve_image
     from flagbench.errors import ExitCode, FlagbenchError
     from flagbench.launchers import RunRequest
-    from flagbench.launchers.native import NativeLauncher
     from flagbench.stores import open_store
 
     catalog = load_catalog()
@@ -125,8 +141,20 @@ def command(
         run_id=run_id,
         out=out,
     )
-    launchers = {Via.NATIVE: NativeLauncher}
-    result = launchers[via]().launch(request)
+    only_docker = {"--image": image_, "--memory": memory, "--keep": keep, "--show-command": show_command}
+    if _way(via, stack, [name for name, value in only_docker.items() if value]) is Via.NATIVE:
+        from flagbench.launchers.native import NativeLauncher
+
+        result = NativeLauncher().launch(request)
+    else:
+        from flagbench.launchers.container import DockerOptions
+        from flagbench.launchers.docker import DockerLauncher
+
+        launcher = DockerLauncher(DockerOptions(image_, memory, keep))
+        if show_command:
+            typer.echo(launcher.command(request))
+            return
+        result = launcher.launch(request)
     if not result.record.strip():
         raise typer.Exit(result.exit_code)
     kept = _keep(result, keeper)
@@ -136,6 +164,17 @@ def command(
     else:
         _show(result, catalog, case, claim)
     raise typer.Exit(result.exit_code or (0 if kept else int(ExitCode.NOT_STORED)))
+
+
+def _way(via: Via | None, stack: Stack, only_docker: list[str]) -> Via:
+    """How to run, from what was asked and what the stack is. Raises FlagbenchError (usage) for a contradiction."""
+    from flagbench.errors import FlagbenchError
+
+    if via is Via.NATIVE and only_docker:
+        raise FlagbenchError(f"{only_docker[0]} needs a container, which native has not", remedy="use --via docker")
+    if via is not None:
+        return via
+    return Via.NATIVE if stack.device_kind == "cpu" and not only_docker else Via.DOCKER
 
 
 def _keep(result: LaunchResult, store: Store) -> bool:

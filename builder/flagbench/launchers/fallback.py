@@ -13,11 +13,22 @@ from flagbench.errors import ExitCode
 from flagbench.launchers.base import RunRequest
 
 
-def record_of_killed(request: RunRequest, reason: str, remedy: str, code: ExitCode) -> bytes:
-    """A valid `record/v1` that says how the run ended and claims to have measured nothing."""
+def record_of_killed(
+    request: RunRequest, reason: str, remedy: str, code: ExitCode, *, image_digest: str | None = None
+) -> bytes:
+    """A valid `record/v1` that says how the run ended and claims to have measured nothing.
+
+    `image_digest` is that of the image whose container it was; None for a run without one. Then the Python is this
+    process's own, else the one that the stack's manifest says, because nobody can ask the container any more.
+    """
     now = datetime.now(timezone.utc)
     shape = f"{request.nodes}x{request.gpus}"
     name = f"{request.case.name}-{request.stack.name}-{shape}-{uuid.uuid4().hex[:8]}"
+    system: dict[str, Any] = {"nodes": request.nodes, "devices_per_node": request.gpus, "devices": []}
+    python = platform.python_version()
+    if image_digest is not None:
+        system["image"] = {"context_digest": None, "digest": image_digest, "reason": "the run was killed"}
+        python = request.stack.python
     record: dict[str, Any] = {
         "schema": "record/v1",
         "record_id": f"{now:%Y%m%dT%H%M%SZ}-{name}",
@@ -31,8 +42,8 @@ def record_of_killed(request: RunRequest, reason: str, remedy: str, code: ExitCo
         "config": None,
         "config_digest": None,
         "conditions": {},
-        "system": {"nodes": request.nodes, "devices_per_node": request.gpus, "devices": []},
-        "software": {"python": platform.python_version(), "torch": None},
+        "system": system,
+        "software": {"python": python, "torch": None},
         "timing": {},
         "metrics": [],
         "window": None,

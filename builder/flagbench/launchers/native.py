@@ -9,16 +9,14 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.launchers.base import LaunchResult, RunRequest
 from flagbench.launchers.fallback import record_of_killed
+from flagbench.launchers.signals import Forwarding
 
 NEEDED = ("flagbench_cases", "torch", "numpy", "psutil", "tokenizers", "safetensors")
 _PR_SET_PDEATHSIG = 1
-FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class NativeLauncher:
@@ -38,10 +36,10 @@ class NativeLauncher:
         command = [sys.executable, "-m", "flagbench_cases", *request.arguments()]
         # In this order: a signal that comes while the child is made must not be lost.
         with (
-            _Forwarding() as hands,
+            Forwarding() as hands,
             subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, preexec_fn=_end_with_parent) as child,
         ):
-            hands.to(child)
+            hands.to(child.send_signal)
             printed, _ = child.communicate()
         code = child.returncode
         # Node 0 speaks for the job; which node this is, the entrypoint may know from its platform alone.
@@ -51,41 +49,6 @@ class NativeLauncher:
         remedy = "see its messages above; the kernel log names processes killed for memory"
         ended = ExitCode(code) if code in set(ExitCode) - {ExitCode.OK} else ExitCode.RANK_FAILED
         return LaunchResult(record_of_killed(request, reason, remedy, ended), int(ended))
-
-
-class _Forwarding:
-    """Hands signals to the run, which ends its ranks and still prints its record; this process waits for it.
-
-    Ctrl-C reaches the run through the terminal as well; a second copy of a signal changes nothing there. A signal
-    that the caller ignores (SIGHUP under nohup) stays ignored. One that comes before the run has started is kept.
-    """
-
-    def __init__(self) -> None:
-        self._child: subprocess.Popen[bytes] | None = None
-        self._early: list[int] = []
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> _Forwarding:
-        for number in FORWARDED:
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                self._before[number] = signal.signal(number, self._hand_on)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def to(self, child: subprocess.Popen[bytes]) -> None:
-        """Hand everything to this process from now on."""
-        self._child = child
-        for number in self._early:
-            child.send_signal(number)
-
-    def _hand_on(self, number: int, frame: FrameType | None) -> None:
-        if self._child is None:
-            self._early.append(number)
-        else:
-            self._child.send_signal(number)
 
 
 def _end_with_parent() -> None:
