@@ -48,10 +48,11 @@ def test_the_context_of_dockers_configuration_is_followed(fake_engine, tmp_path,
     monkeypatch.delenv("DOCKER_HOST")
     from docker.context import Context
 
+    # First: docker-py keeps contexts beside its configuration, and in the current folder where there is none.
+    (tmp_path / "config.json").write_text(json.dumps({"currentContext": "elsewhere"}))
     context = Context("elsewhere")
     context.set_endpoint("docker", f"unix://{fake_engine.path}")
     context.save()
-    (tmp_path / "config.json").write_text(json.dumps({"currentContext": "elsewhere"}))
     assert "20.10.24" in open_engine().health()
 
 
