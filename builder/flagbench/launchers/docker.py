@@ -1,0 +1,197 @@
+"""Runs a case's image in a container of the Docker Engine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from flagbench.engines import open_client
+from flagbench.engines.connect import engine_errors
+from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.launchers.base import LaunchResult, RunRequest
+from flagbench.launchers.container import RUN_LABEL, Container, DockerOptions, image_name, plan
+from flagbench.launchers.ending import Ending, exit_code, explain, record_in
+from flagbench.launchers.environment import is_another_node
+from flagbench.launchers.fallback import record_of_killed
+from flagbench.launchers.host import Host, this_host
+from flagbench.launchers.refusals import missing_image, refused
+from flagbench.launchers.signals import Forwarding
+from flagbench.launchers.watch import GRACE_SECONDS, Watch, Watched
+from flagbench.launchers.wording import docker_line, engine_config
+
+ANSWER_SECONDS = 60.0
+"""For the engine's answer to anything but waiting: starting a container with eight devices takes seconds."""
+
+
+@dataclass(frozen=True)
+class Image:
+    """The image that is run: its id, and the digest that tells others which one it was."""
+
+    id: str
+    digest: str
+
+
+class DockerLauncher:
+    """The launcher of `--via docker`. The image must be there: nothing is built or pulled."""
+
+    def __init__(
+        self,
+        options: DockerOptions | None = None,
+        *,
+        environment: Mapping[str, str] = os.environ,
+        host: Host | None = None,
+        connect: Callable[[], Any] = open_client,
+        grace: float = GRACE_SECONDS,
+    ) -> None:
+        self._options = options or DockerOptions()
+        self._environment = environment
+        self._host = host or this_host()
+        self._connect = connect
+        self._grace = grace
+
+    def command(self, request: RunRequest) -> str:
+        """The `docker run` line of the same container; the engine is not asked for anything."""
+        return docker_line(plan(request, self._options, self._environment, self._host))
+
+    def launch(self, request: RunRequest) -> LaunchResult:
+        """Run the image; its progress goes to this process's stderr. The container is removed at the end.
+
+        Raises FlagbenchError where nothing could be started: usage (2) for a missing image, data (3) for a missing
+        folder, wrong hardware (13) for a missing device, engine (15) otherwise.
+        """
+        container = plan(request, self._options, self._environment, self._host)
+        where = self._environment.get("DOCKER_HOST") or "its usual address"
+        # First of all: a signal that comes while the container is made must not leave it behind.
+        with Forwarding() as hands, _connected(self._connect, where) as api:
+            image = find_image(api, container.image, request)
+            container = container.with_digest(image.digest)
+            if container.folders and _is_rootless(api):
+                container = container.of_rootless_engine()
+            with _made(api, container, image, keep=self._options.keep) as made:
+                if hands.early is not None:
+                    ending = Ending(ExitCode.INTERRUPTED, "interrupted before the container started", "run again")
+                    return _without_record(request, container, image, ending)
+                return self._follow(api, made, hands, request, container, image)
+
+    def _follow(
+        self, api: Any, made: str, hands: Forwarding, request: RunRequest, container: Container, image: Image
+    ) -> LaunchResult:
+        from docker.errors import APIError, DockerException  # type: ignore[import-untyped]
+        from requests.exceptions import RequestException
+
+        watch = Watch(api, made, self._grace)
+        try:
+            watch.start()
+        except APIError as error:
+            raise refused(str(error.explanation or error)) from None
+        hands.to(watch.hand_on)
+        try:
+            seen = watch.follow()
+        except (DockerException, RequestException, OSError, ValueError):
+            ending = Ending(
+                ExitCode.ENGINE,
+                f"the container engine went away while the container {container.name} ran",
+                "see whether it runs again, and look into its log",
+            )
+            return _without_record(request, container, image, ending)
+        return _result(seen, request, container, image)
+
+
+def _result(seen: Watched, request: RunRequest, container: Container, image: Image) -> LaunchResult:
+    record = record_in(seen.stdout)
+    code = int((seen.state or {}).get("ExitCode") or 0)
+    if record:
+        return LaunchResult(record, exit_code(record, code))
+    if request.nodes > 1 and code in set(ExitCode) and seen.overdue is None and seen.state is not None:
+        # Node 0 speaks for the job; which node this is, the image may know from its platform alone.
+        return LaunchResult(b"", code)
+    return _without_record(request, container, image, explain(seen.state, seen.signalled, seen.overdue))
+
+
+def _without_record(request: RunRequest, container: Container, image: Image, ending: Ending) -> LaunchResult:
+    """The record that the host writes, because the container did not; on another node than 0, only its reason."""
+    if request.nodes > 1 and is_another_node(request.node_rank, container.environment):
+        sys.stderr.write(f"error: {ending.reason}\nfix: {ending.remedy}\n")
+        return LaunchResult(b"", int(ending.code))
+    named = replace(request, run_id=container.run)
+    record = record_of_killed(named, ending.reason, ending.remedy, ending.code, image_digest=image.digest)
+    return LaunchResult(record, int(ending.code))
+
+
+def find_image(api: Any, name: str, request: RunRequest) -> Image:
+    """The image of that name. Raises FlagbenchError (usage) for none, and for one of another case or stack."""
+    from docker.errors import APIError, ImageNotFound
+
+    try:
+        raw = api.inspect_image(name)
+    except ImageNotFound:
+        built_by = f"{request.case.name}:{request.stack.name}" if name == image_name(request) else None
+        raise missing_image(name, built_by) from None
+    except APIError as error:
+        raise refused(str(error.explanation or error)) from None
+    labels = (raw.get("Config") or {}).get("Labels") or {}
+    for kind, asked in (("case", request.case.name), ("stack", request.stack.name)):
+        found = labels.get(f"dev.flagbench.{kind}", asked)
+        if found != asked:
+            raise FlagbenchError(
+                f"the image {name} is of the {kind} {found}, not of {asked}",
+                remedy="name the image of what is to be run, or run what the image is of",
+            )
+    # With its repository, the digest of a manifest can be pulled; an image that was never pushed has its id alone.
+    return Image(raw["Id"], next(iter(raw.get("RepoDigests") or ()), raw["Id"]))
+
+
+@contextmanager
+def _connected(connect: Callable[[], Any], where: str) -> Iterator[Any]:
+    """The engine's low-level client; what it raises that nobody foresaw is the engine's failure (15)."""
+    client = connect()
+    client.api.timeout = ANSWER_SECONDS
+    try:
+        with engine_errors("run a container", where):
+            yield client.api
+    finally:
+        client.close()
+
+
+def _is_rootless(api: Any) -> bool:
+    return any("name=rootless" in option for option in api.info().get("SecurityOptions") or ())
+
+
+@contextmanager
+def _made(api: Any, container: Container, image: Image, *, keep: bool) -> Iterator[str]:
+    """Make the container; remove it at the end, however that comes, or say that it is left."""
+    from docker.errors import APIError, ImageNotFound
+
+    try:
+        # By id: the name may move to another image between the question and the start.
+        made: str = api.create_container_from_config(engine_config(container, image.id), container.name)["Id"]
+    except ImageNotFound:
+        raise missing_image(container.image, None) from None
+    except APIError as error:
+        raise refused(str(error.explanation or error)) from None
+    try:
+        yield made
+    finally:
+        if keep:
+            sys.stderr.write(f"the container {container.name} is kept: `docker rm {container.name}` removes it\n")
+        else:
+            _remove(api, made, container)
+
+
+def _remove(api: Any, made: str, container: Container) -> None:
+    from docker.errors import DockerException, NotFound
+    from requests.exceptions import RequestException
+
+    try:
+        api.remove_container(made, force=True, v=True)
+    except NotFound:
+        return  # somebody else did
+    except (DockerException, RequestException, OSError) as error:
+        sys.stderr.write(
+            f"warning: the container {container.name} could not be removed: {' '.join(str(error).split())}\n"
+            f"fix: `docker rm -f {container.name}`; `docker ps -a --filter label={RUN_LABEL}` finds it\n"
+        )

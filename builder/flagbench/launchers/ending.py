@@ -1,0 +1,90 @@
+"""How a container ended, from the engine's State: an exit code of ours, the reason, what to do."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flagbench.errors import ExitCode
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Why there is no record, for the one that the host writes."""
+
+    code: ExitCode
+    reason: str
+    remedy: str
+
+
+_OURS = frozenset(ExitCode) - {ExitCode.OK, ExitCode.BUG}
+# What a process ends with that these signals killed before it could say anything.
+_ASKED_TO_STOP = {128 + int(number): number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+_KILLED = 128 + int(signal.SIGKILL)
+
+
+def record_in(stdout: bytes) -> bytes:
+    """The last line that is a record, with its newline; empty where there is none."""
+    for line in reversed(stdout.splitlines()):
+        try:
+            made = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(made, dict) and str(made.get("schema", "")).startswith("record/"):
+            return line + b"\n"
+    return b""
+
+
+def exit_code(record: bytes, container_code: int) -> int:
+    """The code of a run that left a record: the container's where it is one of ours, else what the record says."""
+    if container_code in set(ExitCode):
+        return container_code
+    try:
+        said = int(json.loads(record)["status"]["exit_code"])
+    except (ValueError, KeyError, TypeError):
+        return int(ExitCode.RANK_FAILED)
+    return said if said in _OURS else int(ExitCode.RANK_FAILED)
+
+
+def explain(state: Mapping[str, Any] | None, signalled: int | None, overdue: float | None) -> Ending:
+    """Why a container left no record.
+
+    Args:
+        state: the engine's State (ExitCode, OOMKilled, Error); None where the container is gone.
+        signalled: the first signal that this process handed on, if any.
+        overdue: seconds after which the container was killed because it did not follow the signal, if it was.
+    """
+    by = signal.Signals(signalled).name if signalled is not None else ""
+    if overdue is not None:
+        reason = f"interrupted by {by}; the container did not end within {overdue:.0f} s and was killed"
+        return Ending(ExitCode.INTERRUPTED, reason, "run again")
+    if state is None:
+        if signalled is not None:
+            return Ending(ExitCode.INTERRUPTED, f"interrupted by {by}, and the container is gone", "run again")
+        return Ending(ExitCode.RANK_FAILED, "the container was removed while it ran", "run again")
+    code = int(state.get("ExitCode") or 0)
+    words = f"(exit code {code}, OOMKilled {str(bool(state.get('OOMKilled'))).lower()})"
+    error = " ".join(str(state.get("Error") or "").split())
+    said = f": {error}" if error else ""
+    if state.get("OOMKilled"):
+        return Ending(
+            ExitCode.OUT_OF_MEMORY,
+            f"the container was killed for memory {words}{said}",
+            "give it more memory (--memory), or a smaller batch with --set batch_size=N",
+        )
+    if signalled is not None:
+        return Ending(ExitCode.INTERRUPTED, f"interrupted by {by}; the container left no record {words}", "run again")
+    if code in _ASKED_TO_STOP:
+        name = _ASKED_TO_STOP[code].name
+        return Ending(ExitCode.INTERRUPTED, f"the container was ended by {name} {words}{said}", "run again")
+    if code == _KILLED:
+        return Ending(
+            ExitCode.RANK_FAILED,
+            f"the container was killed {words}{said}",
+            "somebody did (`docker kill`), or the machine was out of memory: the kernel log says it",
+        )
+    ours = ExitCode(code) if code in _OURS else ExitCode.RANK_FAILED
+    return Ending(ours, f"the container ended without a record {words}{said}", "see its messages above")

@@ -1,0 +1,146 @@
+"""A container from its start to its end: its output read as it comes, signals handed to it, its end waited for."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any
+
+GRACE_SECONDS = 10.0
+"""From the first signal on, before the container is killed: `docker stop`'s own."""
+MOST_BYTES = 64 * 2**20
+"""Of stdout, kept: a record has some tens of KB; what runs away is cut from its front."""
+_DRAIN_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What was seen of a container."""
+
+    stdout: bytes
+    state: Mapping[str, Any] | None
+    """The engine's State at the end; None where the container is gone."""
+    signalled: int | None
+    """The first signal that was handed on."""
+    overdue: float | None
+    """The grace in seconds after which it was killed, where it was."""
+
+
+class Watch:
+    """One container, made and not yet started. `api` is docker-py's low-level client.
+
+    Two threads talk to the engine, one reading output and one waiting for the end, because both block. The main
+    thread sleeps on a queue, which a signal handler may put to at any moment, and does everything else.
+    """
+
+    def __init__(self, api: Any, container: str, grace: float = GRACE_SECONDS) -> None:
+        self._api = api
+        self._container = container
+        self._grace = grace
+        self._stdout = bytearray()
+        self._events: SimpleQueue[int | BaseException | None] = SimpleQueue()
+        self._signalled: int | None = None
+        self._reader: Thread | None = None
+
+    def hand_on(self, number: int) -> None:
+        """Hand a signal to the container; may be called from a signal handler."""
+        self._events.put(number)
+
+    def start(self) -> None:
+        """Start it. Raises what docker-py raises where the engine refuses."""
+        # Attached before the start, so that nothing it says is lost.
+        output = self._api.attach(self._container, stdout=True, stderr=True, stream=True, demux=True)
+        self._api.start(self._container)
+        self._reader = Thread(target=self._read, args=(output,), daemon=True)
+        self._reader.start()
+
+    def follow(self) -> Watched:
+        """Stay until the started container has ended. Raises what docker-py raises where the engine goes away."""
+        Thread(target=self._wait, daemon=True).start()
+        overdue = self._until_ended()
+        if self._reader is not None:
+            # Whatever it wrote has been sent by now, unless somebody else holds its output open.
+            self._reader.join(_DRAIN_SECONDS)
+        return Watched(bytes(self._stdout), self._state(), self._signalled, overdue)
+
+    def _until_ended(self) -> float | None:
+        """Serve signals until the container has ended, or cannot be ended; the grace, where it had to be killed."""
+        deadline: float | None = None
+        overdue: float | None = None
+        while True:
+            try:
+                event = self._events.get(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
+            except Empty:
+                if overdue is not None:
+                    return overdue  # a process stuck in a driver outlives even SIGKILL
+                overdue, deadline = self._grace, time.monotonic() + self._grace
+                self._kill()
+                continue
+            if event is None:
+                return overdue
+            if isinstance(event, BaseException):
+                raise event
+            if deadline is None:
+                self._signalled, deadline = event, time.monotonic() + self._grace
+            self._signal(event)
+
+    def _signal(self, number: int) -> None:
+        from docker.errors import APIError  # type: ignore[import-untyped]
+
+        # It may have ended just now. What cannot be signalled for another reason is killed after the grace.
+        with contextlib.suppress(APIError):
+            self._api.kill(self._container, signal.Signals(number).name)
+
+    def _kill(self) -> None:
+        from docker.errors import APIError
+
+        # A paused container does not even see SIGKILL before it runs again.
+        for call in (self._api.unpause, self._api.kill):
+            with contextlib.suppress(APIError):
+                call(self._container)
+
+    def _wait(self) -> None:
+        """In a thread: tell the main thread that the container has ended, or why that cannot be known."""
+        from docker.errors import APIError, DockerException
+        from requests.exceptions import RequestException
+
+        try:
+            self._api.wait(self._container, timeout=None)
+        except (APIError, DockerException, RequestException, OSError, ValueError) as error:
+            # ValueError: the engine died in the middle of its answer.
+            gone = isinstance(error, APIError) and error.status_code == 404
+            self._events.put(None if gone else error)
+        else:
+            self._events.put(None)
+
+    def _read(self, output: Iterator[tuple[bytes | None, bytes | None]]) -> None:
+        """In a thread: stderr to the user as it comes, stdout kept. An end of the connection ends it."""
+        with contextlib.suppress(OSError):
+            for printed, said in output:
+                if said:
+                    _tell(said)
+                if printed:
+                    self._stdout += printed
+                    del self._stdout[:-MOST_BYTES]
+
+    def _state(self) -> Mapping[str, Any] | None:
+        from docker.errors import NotFound
+
+        try:
+            state: Mapping[str, Any] = self._api.inspect_container(self._container)["State"]
+        except NotFound:
+            return None
+        return state
+
+
+def _tell(said: bytes) -> None:
+    # The run goes on where nobody reads its progress any more (`2>&1 | head`).
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.buffer.write(said)
+        sys.stderr.buffer.flush()

@@ -1,0 +1,92 @@
+"""A container in the words of the engine's API, and as the `docker run` line that makes the same one."""
+
+from __future__ import annotations
+
+import csv
+import io
+import shlex
+from typing import Any
+
+from flagbench.launchers.container import Container
+from flagbench.launchers.folders import Folder
+from flagbench.launchers.needs import size_in_bytes
+
+
+def engine_config(container: Container, image: str) -> dict[str, Any]:
+    """The body of the engine's `POST /containers/create`; `image` is the id or name that it runs.
+
+    Every value is a JSON text of its own, so that no name of a folder can be read as something else.
+    """
+    return {
+        "Image": image,
+        "Cmd": list(container.arguments),
+        "Env": [f"{name}={value}" for name, value in container.environment.items()],
+        "Labels": dict(container.labels),
+        "User": container.user or "",
+        "AttachStdout": True,
+        "AttachStderr": True,
+        "HostConfig": _host_config(container),
+    }
+
+
+def _host_config(container: Container) -> dict[str, Any]:
+    granted = container.grants
+    config: dict[str, Any] = {
+        "NetworkMode": container.network,
+        "ShmSize": size_in_bytes(granted.shm_size, "shm_size"),
+        "Ulimits": [{"Name": name, "Soft": limit, "Hard": limit} for name, limit in sorted(granted.ulimits.items())],
+        "GroupAdd": list(container.groups),
+        "CapAdd": list(granted.capabilities),
+        "Devices": [
+            {"PathOnHost": path, "PathInContainer": path, "CgroupPermissions": "rwm"} for path in granted.devices
+        ],
+        "Mounts": [
+            {"Type": "bind", "Source": f.source, "Target": f.target, "ReadOnly": not f.writable}
+            for f in container.folders
+        ],
+    }
+    if granted.gpus is not None:
+        # The schema of stacks knows no other value than `all`, which the API counts as -1.
+        config["DeviceRequests"] = [{"Driver": "", "Count": -1, "Capabilities": [["gpu"]]}]
+    if container.memory is not None:
+        # Without the second the engine grants as much swap again, and a run that swaps measures the disk.
+        config["Memory"] = config["MemorySwap"] = container.memory
+    return config
+
+
+def docker_line(container: Container) -> str:
+    """`docker run ...` for a shell, every word quoted. The image's digest is not among it: it is asked for later."""
+    granted = container.grants
+    words = ["docker", "run", "--rm"]
+    for name, value in container.labels.items():
+        words += ["--label", f"{name}={value}"]
+    for name, value in container.environment.items():
+        words += ["--env", f"{name}={value}"]
+    words += ["--user", container.user] if container.user else []
+    words += ["--network", container.network]
+    words += ["--gpus", granted.gpus] if granted.gpus else []
+    for option, values in (
+        ("--device", granted.devices),
+        ("--group-add", container.groups),
+        ("--cap-add", granted.capabilities),
+    ):
+        for value in values:
+            words += [option, value]
+    words += ["--shm-size", granted.shm_size]
+    for name, limit in sorted(granted.ulimits.items()):
+        words += ["--ulimit", f"{name}={limit}"]
+    if container.memory is not None:
+        words += ["--memory", str(container.memory), "--memory-swap", str(container.memory)]
+    for folder in container.folders:
+        words += ["--mount", _mount(folder)]
+    words += [container.image, *container.arguments]
+    return " ".join(shlex.quote(word) for word in words)
+
+
+def _mount(folder: Folder) -> str:
+    """The value of `--mount`, which docker reads as one line of CSV."""
+    fields = ["type=bind", f"source={folder.source}", f"target={folder.target}"]
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\r\n").writerow(fields if folder.writable else [*fields, "readonly"])
+    # Written with an end of line, because the writer quotes for its sake, and taken off again.
+    return line.getvalue()[:-2]

@@ -1,0 +1,158 @@
+"""The image under docker's own command, and `flagbench run --via docker`, with a real engine."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+
+import jsonschema
+import pytest
+
+from running import ENDLESS, need
+
+pytest_plugins = ["containers"]
+pytestmark = [pytest.mark.docker, pytest.mark.slow]
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+SHORT = [*ENDLESS[:-1], "20"]
+
+
+def test_stdout_is_one_line_the_record(start, record_schema):
+    """What the first page of the docs types; the tiny set comes with the image."""
+    run = start("--nodes", "1", "--gpus", "2", "--preset", "tiny")
+    assert run.wait() == 0, run.stderr
+    record = run.record
+    jsonschema.Draft202012Validator(record_schema).validate(record)
+    assert record["status"]["state"] == "ok"
+    assert record["system"]["image"]["context_digest"].startswith("sha256:")
+    assert all(check["ok"] for check in record["quality"]["checks"])
+
+
+def test_docker_stop_ends_within_3_seconds_with_a_record(start):
+    run = start("--gpus", "2", *ENDLESS)
+    run.wait_for_training()
+    told = run.now()
+    run.container.stop(timeout=10)
+    assert run.seconds_since(told) < 3
+    assert run.state["ExitCode"] == 7
+    status = run.record["status"]
+    assert (status["state"], status["reason"]) == ("interrupted", "interrupted by SIGTERM")
+
+
+@pytest.mark.parametrize("user", ["12345:0", "0:0", "4242:4242"])
+def test_any_user_will_do(start, user):
+    run = start(*SHORT, user=user, cap_drop=["ALL"], security_opt=["no-new-privileges"])
+    assert run.wait() == 0, run.stderr
+    assert run.record["status"]["state"] == "ok"
+
+
+def test_an_accelerator_s_image_without_devices_says_how_to_give_them(start, tmp_path):
+    """The cpu image told that its stack is an A100's: Python and torch are as expected, the devices are not there."""
+    stacks = os.path.join(ROOT, "entrypoints", "flagbench_cases", "stacks")
+    with open(os.path.join(stacks, "cpu.json"), encoding="utf-8") as cpu:
+        stack = json.load(cpu)
+    with open(os.path.join(stacks, "a100-cuda11.8.json"), encoding="utf-8") as a100:
+        stack.update({key: value for key, value in json.load(a100).items() if key in ("device", "docker")})
+    (tmp_path / "cpu.json").write_text(json.dumps(stack))
+    place = "/opt/flagbench/flagbench_cases/stacks/cpu.json"
+    run = start("--gpus", "2", *SHORT, volumes={str(tmp_path / "cpu.json"): {"bind": place, "mode": "ro"}})
+    assert run.wait() == 13, run.stderr
+    status = run.record["status"]
+    assert status["exit_code"] == 13
+    assert "2 device(s) were asked for and this machine shows 0" in status["reason"]
+    line = status["remedy"].partition("docker run ")[2]
+    assert line.startswith("--rm --gpus all --shm-size 16g --ulimit memlock=-1")
+    assert line.endswith("flagbench/distilbert:cpu --gpus 2 " + " ".join(SHORT))
+
+
+def test_a_run_in_a_container_end_to_end(tool, docker_client, cpu_image, tmp_path, record_schema):
+    out = tmp_path / "a, b:c\n'd"
+    ended = tool.run("--gpus", "2", *SHORT, "--out", str(out), AWS_SECRET_ACCESS_KEY="not-for-a-container")
+    assert ended.returncode == 0, ended.err
+    assert ended.out.splitlines()[0].split() == ["metric", "measured", "unit", "claim", "verdict"]
+    assert "flagbench: train" in ended.err, "progress is shown as it comes"
+    record = tool.stored()
+    jsonschema.Draft202012Validator(record_schema).validate(record)
+    assert record["run_id"] == tool.run_id
+    image = docker_client.images.get(cpu_image)
+    assert record["system"]["image"]["digest"] in {image.id, *image.attrs["RepoDigests"]}
+    assert record["software"]["lock_digest"].startswith("sha256:")
+    (file,) = out.iterdir()
+    assert json.loads(file.read_text()) == record
+    assert file.stat().st_uid == os.geteuid()
+    assert tool.containers() == [], "removed"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_the_tool_ends_the_run_with_its_record(tool, cpu_image, number):
+    process, _ = tool.start_run(*ENDLESS, said="flagbench: train")
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 7, err
+    status = tool.stored()["status"]
+    assert (status["state"], status["reason"]) == ("interrupted", "interrupted by %s" % number.name)
+    assert tool.containers() == []
+
+
+def test_a_killed_tool_leaves_a_container_that_can_be_found(tool, cpu_image):
+    """Nobody is left to end the run: it goes on, under its label, and `docker stop` still gets its record."""
+    process, container = tool.start_run(*ENDLESS, said="flagbench: train")
+    process.kill()
+    process.communicate(timeout=30)
+    container.reload()
+    assert container.status == "running"
+    container.stop(timeout=10)
+    record = json.loads(container.logs(stdout=True, stderr=False))
+    assert (record["run_id"], record["status"]["state"]) == (tool.run_id, "interrupted")
+
+
+def test_a_rank_killed_for_memory_is_told_apart_by_the_image(tool, cpu_image):
+    """The largest process goes first; the image's parent outlives it and says so."""
+    ended = tool.run(*ENDLESS, "--memory", "220m")
+    assert ended.returncode == 5, ended.err
+    assert tool.stored()["status"]["exit_code"] == 5
+
+
+def test_the_line_that_is_shown_makes_the_same_container(tool, cpu_image, tmp_path):
+    """Held against the engine's own reading of both, with names that a shell or a list would split."""
+    need(shutil.which("docker") is not None, "the docker command, whose line is shown")
+    names = ["a, b", "q\"uo'te", "new\nline:ro"]
+    folders = [tmp_path / name for name in names]
+    for folder in folders:
+        folder.mkdir()
+    given = ["--data", str(folders[0]), "--weights", str(folders[1]), "--out", str(folders[2]), "--memory", "512m"]
+    shown = tool.run(*given, "--show-command", NCCL_DEBUG="WARN")
+    assert shown.returncode == 0, shown.err
+    line = shown.out.replace("docker run --rm", "docker create", 1)
+    subprocess.run(line, shell=True, check=True, env=tool.env, stdout=subprocess.DEVNULL)
+    (by_shell,) = tool.containers()
+    shell = dict(by_shell.attrs)
+    by_shell.remove()
+    # Data that is no data set ends the run at once; the container is kept to be looked at.
+    assert tool.run(*given, "--keep", NCCL_DEBUG="WARN").returncode == 3
+    (by_tool,) = tool.containers()
+    ours = by_tool.attrs
+    assert ours["Args"] == shell["Args"]
+    assert ours["Config"]["User"] == shell["Config"]["User"]
+    digest = [entry for entry in ours["Config"]["Env"] if entry.startswith("FLAGBENCH_IMAGE_DIGEST=")]
+    assert sorted(ours["Config"]["Env"]) == sorted([*shell["Config"]["Env"], *digest])
+    told = (
+        "NetworkMode",
+        "ShmSize",
+        "Ulimits",
+        "GroupAdd",
+        "CapAdd",
+        "Devices",
+        "DeviceRequests",
+        "Memory",
+        "MemorySwap",
+    )
+    for key in (*told, "Privileged"):
+        assert (ours["HostConfig"][key] or None) == (shell["HostConfig"][key] or None), key
+
+    def mounts(attrs):
+        return sorted((m["Source"], m["Destination"], m["RW"]) for m in attrs["Mounts"])
+
+    assert mounts(ours) == mounts(shell)
+    assert mounts(ours) == sorted(zip(map(str, folders), ("/data", "/weights", "/out"), (False, False, True)))

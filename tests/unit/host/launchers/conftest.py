@@ -1,0 +1,41 @@
+"""What the launchers' tests share: requests on each stack, and a machine of one's own making."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from flagbench.catalog.load import load_catalog
+from flagbench.catalog.lookup import resolve_image
+from flagbench.launchers import RunRequest
+from flagbench.launchers.host import Host
+
+
+@pytest.fixture(scope="session")
+def make_request() -> Callable[..., RunRequest]:
+    """`make_request(stack, **fields)`: a run of distilbert."""
+    catalog = load_catalog()
+
+    def make(stack: str = "cpu", **fields: Any) -> RunRequest:
+        return replace(RunRequest(*resolve_image(f"distilbert:{stack}", catalog)), **fields)
+
+    return make
+
+
+@pytest.fixture
+def make_host() -> Callable[..., Host]:
+    """`make_host(uid=..., nodes={...}, groups={name: number})`: a machine, by default one with nothing."""
+
+    def make(
+        uid: int = 1234,
+        gid: int = 100,
+        further: tuple[int, ...] = (),
+        nodes: frozenset[str] = frozenset(),
+        groups: dict[str, int] | None = None,
+    ) -> Host:
+        return Host(uid, gid, further, nodes.__contains__, (groups or {}).get)
+
+    return make

@@ -1,0 +1,84 @@
+"""Of a container that left no record, the engine's State says how it ended, and the host writes that down."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from flagbench.errors import ExitCode
+from flagbench.launchers import RunRequest
+from flagbench.launchers.ending import exit_code, explain, record_in
+from flagbench.launchers.fallback import record_of_killed
+from flagbench.record.read import read_record
+
+TERM = int(signal.SIGTERM)
+LINE = b'{"schema":"record/v1","status":{"exit_code":3}}'
+
+
+def state(code: int, *, oom: bool = False, error: str = "") -> dict[str, Any]:
+    return {"ExitCode": code, "OOMKilled": oom, "Error": error}
+
+
+@pytest.mark.parametrize(
+    ("seen", "signalled", "overdue", "code", "words"),
+    [
+        (
+            state(137, oom=True),
+            None,
+            None,
+            ExitCode.OUT_OF_MEMORY,
+            "killed for memory .exit code 137, OOMKilled true",
+        ),
+        (state(1, oom=True), None, None, ExitCode.OUT_OF_MEMORY, "exit code 1"),
+        (state(137), None, None, ExitCode.RANK_FAILED, "the container was killed .exit code 137, OOMKilled false"),
+        (state(137), TERM, 10.0, ExitCode.INTERRUPTED, "SIGTERM; the container did not end within 10 s"),
+        (state(137, oom=True), TERM, None, ExitCode.OUT_OF_MEMORY, "killed for memory"),
+        (state(143), TERM, None, ExitCode.INTERRUPTED, "interrupted by SIGTERM; the container left no record"),
+        (state(143), None, None, ExitCode.INTERRUPTED, "ended by SIGTERM"),
+        (state(130), None, None, ExitCode.INTERRUPTED, "ended by SIGINT"),
+        (state(3), None, None, ExitCode.DATA, "ended without a record .exit code 3"),
+        (state(0), None, None, ExitCode.RANK_FAILED, "ended without a record .exit code 0"),
+        (state(1, error="a\nb"), None, None, ExitCode.RANK_FAILED, "a b"),
+        (None, None, None, ExitCode.RANK_FAILED, "removed while it ran"),
+        (None, TERM, None, ExitCode.INTERRUPTED, "the container is gone"),
+    ],
+)
+def test_why_there_is_no_record(
+    seen: dict[str, Any] | None, signalled: int | None, overdue: float | None, code: ExitCode, words: str
+) -> None:
+    ending = explain(seen, signalled, overdue)
+    assert ending.code is code
+    assert re.search(words, ending.reason), ending.reason
+    assert ending.remedy
+
+
+def test_the_record_is_found_among_what_else_was_printed() -> None:
+    assert record_in(LINE + b"\n") == LINE + b"\n"
+    assert record_in(b"a banner\n[1, 2]\n" + LINE + b"\n\xff\n") == LINE + b"\n"
+    for none in (b"", b"\n", b"banner\n", b'{"schema": 1}\n', b'"record/v1"\n', b"[" * 100_000):
+        assert record_in(none) == b""
+
+
+@pytest.mark.parametrize(("container", "code"), [(0, 0), (7, 7), (14, 14), (137, 3), (255, 3)])
+def test_the_code_of_a_run_that_left_a_record(container: int, code: int) -> None:
+    assert exit_code(LINE, container) == code
+
+
+def test_a_record_without_a_code_of_ours() -> None:
+    for status in ({}, {"exit_code": 0}, {"exit_code": "x"}, {"exit_code": 77}, None):
+        record = json.dumps({"schema": "record/v1", "status": status}).encode()
+        assert exit_code(record, 137) == ExitCode.RANK_FAILED
+
+
+def test_the_record_of_a_killed_container_says_which_image_it_was(make_request: Callable[..., RunRequest]) -> None:
+    line = record_of_killed(make_request(), "it was killed", "look", ExitCode.OUT_OF_MEMORY, image_digest="sha256:1")
+    record = read_record(line)
+    assert record.status.exit_code == 5
+    raw = json.loads(line)
+    assert raw["system"]["image"]["digest"] == "sha256:1"
+    assert raw["software"]["python"] == make_request().stack.python

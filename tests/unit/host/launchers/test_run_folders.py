@@ -1,0 +1,74 @@
+"""A run's folders are looked at before anything starts, and its arguments say where the container sees them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.launchers import RunRequest
+from flagbench.launchers.folders import Folder, mount_folders
+
+MakeRequest = Callable[..., RunRequest]
+
+
+def test_paths_become_those_of_the_container(make_request: MakeRequest, tmp_path: Path) -> None:
+    for name in ("d", "w"):
+        (tmp_path / name).mkdir()
+    request = make_request(data=str(tmp_path / "d"), weights=str(tmp_path / "w"), out=str(tmp_path / "o" / "deep"))
+    inside, folders = mount_folders(request)
+    assert (inside.data, inside.weights, inside.out) == ("/data", "/weights", "/out")
+    assert folders == (
+        Folder(str(tmp_path / "d"), "/data", writable=False),
+        Folder(str(tmp_path / "w"), "/weights", writable=False),
+        Folder(str(tmp_path / "o" / "deep"), "/out", writable=True),
+    )
+    assert (tmp_path / "o" / "deep").is_dir(), "made by the caller, so that it is not the engine's"
+
+
+def test_what_needs_no_folder(make_request: MakeRequest) -> None:
+    for data in (None, "synthetic"):
+        request = make_request(data=data)
+        assert mount_folders(request) == (request, ())
+
+
+def test_a_relative_path_and_a_link_are_followed_to_the_folder(
+    make_request: MakeRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "real" / "below").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "real" / "below")
+    monkeypatch.chdir(tmp_path)
+    _, (folder,) = mount_folders(make_request(data="link/.."))
+    assert folder.source == str(tmp_path / "real")
+
+
+@pytest.mark.parametrize("option", ["data", "weights"])
+def test_a_folder_that_is_not_there(make_request: MakeRequest, tmp_path: Path, option: str) -> None:
+    (tmp_path / "file").write_text("")
+    for name, words in (("none", "does not exist"), ("file", "is not a folder")):
+        with pytest.raises(FlagbenchError, match=f"--{option} .*{words}") as caught:
+            mount_folders(make_request(**{option: str(tmp_path / name)}))
+        assert caught.value.code is ExitCode.DATA
+
+
+@pytest.mark.parametrize("given", ["", "s3://bucket/data", "a\0b"])
+def test_what_is_no_folder(make_request: MakeRequest, given: str) -> None:
+    for option in ("data", "weights", "out"):
+        with pytest.raises(FlagbenchError, match=f"--{option}") as caught:
+            mount_folders(make_request(**{option: given}))
+        assert caught.value.code is ExitCode.USAGE
+
+
+def test_out_that_cannot_be_made(make_request: MakeRequest, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FlagbenchError, match="cannot be made"):
+        mount_folders(make_request(out=str(tmp_path / "file" / "out")))
+
+
+def test_a_name_that_the_engine_cannot_be_asked_for(make_request: MakeRequest, tmp_path: Path) -> None:
+    os.mkdir(os.fsencode(tmp_path) + b"/\xff")
+    with pytest.raises(FlagbenchError, match="not UTF-8"):
+        mount_folders(make_request(data=os.fsdecode(os.fsencode(tmp_path) + b"/\xff")))

@@ -1,0 +1,38 @@
+"""How `flagbench run` chooses between a container and this Python, and what it prints without running."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from flagbench.cli import edge
+
+
+def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+    assert edge.run(["run", *arguments, "--show-command"]) == 0
+    return shlex.split(capsys.readouterr().out)
+
+
+def test_the_line_that_is_shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere")
+    words = shown(capsys, "distilbert:a100", "--gpus", "8", "--run-id", "mine")
+    assert words[:5] == ["docker", "run", "--rm", "--label", "dev.flagbench.run=mine"]
+    assert words[words.index("--gpus") + 1] == "all"
+    assert words[words.index("flagbench/distilbert:a100-cuda11.6") + 1 :][:4] == ["--nodes", "1", "--gpus", "8"]
+
+
+def test_a_container_is_the_default_of_accelerators_and_of_its_own_options(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere")
+    assert shown(capsys, "distilbert:cpu", "--memory", "2g")[0] == "docker"
+    assert edge.run(["run", "distilbert:a100"]) == 15
+    assert edge.run(["run", "distilbert:cpu", "--keep"]) == 15
+    assert "no container engine answers at /nowhere" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", [["--image", "x"], ["--memory", "1g"], ["--keep"], ["--show-command"]])
+def test_native_has_no_container_to_choose_for(capsys: pytest.CaptureFixture[str], option: list[str]) -> None:
+    assert edge.run(["run", "distilbert:cpu", "--via", "native", *option]) == 2
+    assert f"{option[0]} needs a container" in capsys.readouterr().err
