@@ -18,6 +18,10 @@ COMMANDS = {
     ),
     "lint": Entry("flagbench.cli.lint:command", "Check Dockerfiles against flagbench's rules and hadolint."),
     "build": Entry("flagbench.cli.build:command", "Build images, each on its stack's image."),
+    "layers": Entry(
+        "flagbench.cli.layers:command",
+        "Compare images layer by layer, without what depends on when they were built.",
+    ),
     "run": Entry(
         "flagbench.cli.run:command",
         "Run a case, keep its record in the store, and show it beside the published row.",

@@ -37,8 +37,10 @@ def command(
     """Show how images are made.
 
     Prints the Dockerfile of a stack, or of a case on a stack after the stack's. With -o it writes DIR/stack and
-    DIR/CASE, complete build directories. --all refreshes the committed Dockerfiles, images/rendered; --all --check
-    compares with them and exits 2 if one differs; --all -o writes DIR/STACK/stack and DIR/STACK/CASE.
+    DIR/CASE, complete build directories, again where it wrote them before. What you put into their inputs/ stays,
+    and so does all else in DIR; a file in them that it did not write is refused. --all refreshes the committed
+    Dockerfiles, images/rendered; --all --check compares with them and exits 2 if one differs; --all -o writes
+    DIR/STACK/stack and DIR/STACK/CASE.
 
     --json prints {"images": [{"name", "digest", "files": [PATH, ...], "dockerfile", "folder"}]}, the folder with -o
     only; with --all alone {"changed": [PATH, ...]}, and with --check {"differs": [{"path", "diff"}]}.
@@ -86,7 +88,7 @@ def _folder(rendered: Rendered) -> str:
 
 def _show(images: dict[str, Rendered], out: Path | None, as_json: bool) -> None:
     from flagbench.cli.output import echo, echo_json
-    from flagbench.render.context import write_tree
+    from flagbench.render.folder import write_tree
 
     if out is not None:
         write_tree(images, out)

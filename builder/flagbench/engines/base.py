@@ -94,6 +94,8 @@ class ImageInfo:
     """`repository@sha256:...`; empty for an image that was built or loaded here and not pushed."""
     platform: str = ""
     """`os/arch`."""
+    repo_tags: tuple[str, ...] = ()
+    """Its names, `repository:tag`."""
 
 
 class BuildFailed(FlagbenchError):

@@ -1,8 +1,8 @@
 """Docker Engine over its API: BuildKit builds without the docker command or a plugin.
 
-`POST /build?version=2` builds with the engine's own BuildKit from a tar in the request's body, on every
-engine since 18.09. Two things that need a session with the client are not to be had this way: mounting
-secrets, and credentials for a base image, which is therefore pulled first.
+`POST /build?version=2` builds with the engine's own BuildKit from a tar in the request's body. From 20.10 on that
+reads `RUN --mount` without fetching a frontend for it. Two things that need a session with the client are not to
+be had this way: mounting secrets, and credentials for a base image, which is therefore pulled first.
 """
 
 from __future__ import annotations
@@ -192,6 +192,7 @@ def image_info(raw: dict[str, Any]) -> ImageInfo:
             env=dict(entry.partition("=")[::2] for entry in config.get("Env") or ()),
             repo_digests=tuple(raw.get("RepoDigests") or ()),
             platform="/".join(filter(None, (raw.get("Os"), raw.get("Architecture"), raw.get("Variant")))),
+            repo_tags=tuple(raw.get("RepoTags") or ()),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise EngineError(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 FILE_MODE = 0o644
-EXECUTABLE_MODE = 0o755
+"""The permission bits of every file: the steps of a Dockerfile name the interpreter of what they run."""
 
 
 @dataclass(frozen=True)
@@ -20,12 +20,6 @@ class Rendered:
     dockerfile: str
     files: Mapping[str, bytes]
     """Relative posix paths, sorted, to content; the Dockerfile is one of them."""
-    executables: frozenset[str] = field(default=frozenset())
-    """The files among them whose mode has the x bits."""
-
-    def mode(self, path: str) -> int:
-        """The permission bits of a file."""
-        return EXECUTABLE_MODE if path in self.executables else FILE_MODE
 
     @cached_property
     def digest(self) -> str:
@@ -33,7 +27,7 @@ class Rendered:
         summed = hashlib.sha256()
         for path, content in self.files.items():
             # Lengths are part of it: no two sets of files spell the same bytes.
-            summed.update(f"{self.mode(path):o} {len(path.encode())} {path} ".encode())
+            summed.update(f"{FILE_MODE:o} {len(path.encode())} {path} ".encode())
             summed.update(_sum(content))
         return "sha256:" + summed.hexdigest()
 

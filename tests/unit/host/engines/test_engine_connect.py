@@ -112,12 +112,18 @@ def test_an_engine_that_accepts_and_never_answers(fake_engine):
     assert raises(environment, answer_seconds=0.1) == f"the container engine at {fake_engine.path} does not answer"
 
 
-@pytest.mark.parametrize("api", ["1.38", "1.24", "0.9"])
-def test_an_engine_of_before_buildkit(fake_engine, api):
-    fake_engine.answers["/version"] = (200, {"Version": "18.06.3-ce", "ApiVersion": api})
+@pytest.mark.parametrize(
+    ("api", "version"), [("1.40", "19.03.15"), ("1.39", "18.09.9"), ("1.24", "1.12.6"), ("0.9", "0.7")]
+)
+def test_an_engine_that_cannot_read_our_dockerfiles(fake_engine, api, version):
+    fake_engine.answers["/version"] = (200, {"Version": version, "ApiVersion": api})
     message = raises({"DOCKER_HOST": f"unix://{fake_engine.path}"})
-    assert "is too old: 18.06.3-ce" in message
-    assert "1.39" in message
+    assert f"is too old: {version} speaks API {api}, images need 1.41" in message
+
+
+def test_the_oldest_engine_that_can(fake_engine):
+    assert fake_engine.answers["/version"][1]["ApiVersion"] == "1.41"
+    assert open_engine().health()
 
 
 @pytest.mark.parametrize("answer", [{}, {"ApiVersion": "new"}, {"ApiVersion": 2}, [], "hello"])

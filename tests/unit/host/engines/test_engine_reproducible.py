@@ -6,7 +6,12 @@ import json
 import tarfile
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
+from flagbench.cli import layers as layers_command
+from flagbench.engines import docker
+from flagbench.engines.base import ImageInfo
 from flagbench.engines.reproducible import differences, layers_of
 from flagbench.errors import FlagbenchError
 
@@ -125,3 +130,98 @@ def test_what_is_no_archive_is_an_error(broken):
         broken = [raw.getvalue()]
     with pytest.raises(FlagbenchError, match="archive of an image cannot be read"):
         layers_of(broken, EPOCH)
+
+
+class Engine:
+    """Has the images it is given: name to (layers, value of the label of the epoch)."""
+
+    def __init__(self, images):
+        self.images = images
+        self.saved = []
+        self.closed = False
+
+    def inspect(self, ref):
+        if ref not in self.images:
+            return None
+        label = self.images[ref][1]
+        labels = {} if label is None else {"dev.flagbench.epoch": label}
+        return ImageInfo(f"sha256:{ref}", labels, size=1, layers=(), created="", env={}, repo_digests=())
+
+    def save(self, ref):
+        self.saved.append(ref)
+        yield from archive(*self.images[ref.removeprefix("sha256:")][0])
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """Runs `flagbench layers` against images; returns what it printed, or raises what is told to a person."""
+
+    def invoke(images, *words, code=0):
+        engine = Engine(images)
+        monkeypatch.setattr(docker, "open_engine", lambda: engine)
+        app = typer.Typer()
+        app.command()(layers_command.command)
+        result = CliRunner().invoke(app, words)
+        assert engine.closed
+        if isinstance(result.exception, FlagbenchError):
+            raise result.exception
+        assert result.exit_code == code, result.output
+        assert engine.saved == [f"sha256:{name}" for name in images if name in words], "by id: a name may be many"
+        return result.output
+
+    return invoke
+
+
+def made_at(time, content=b"x" * 5000):
+    return [layer(("usr/tool", content, {"mtime": time})), layer(("b", b"", {"mtime": EPOCH - 5}))]
+
+
+def test_the_command_prints_a_digest_for_every_layer(run):
+    once, again = (run({"one": (made_at(time), str(EPOCH))}, "one") for time in (NOW, NOW + 77))
+    assert once == again
+    expected = layers_of(archive(*made_at(NOW)), EPOCH)
+    assert once.splitlines() == [f"layer {n}: {each.digest}" for n, each in enumerate(expected, 1)]
+
+
+def test_the_command_says_that_two_builds_are_the_same(run):
+    images = {"one": (made_at(NOW), str(EPOCH)), "two": (made_at(NOW + 77), str(EPOCH))}
+    assert run(images, "one", "two") == f"the same: 2 layers, times set to {EPOCH} where they are later\n"
+
+
+def test_the_command_says_which_file_of_which_layer_differs(run):
+    images = {"one": (made_at(NOW), str(EPOCH)), "two": (made_at(NOW, b"y"), str(EPOCH))}
+    assert run(images, "one", "two", code=2) == "layer 1: usr/tool\n"
+    told = json.loads(run(images, "one", "two", "--json", code=2))
+    assert told["epoch"] == EPOCH
+    assert [(each["image"], each["image_id"]) for each in told["images"]] == [
+        ("one", "sha256:one"),
+        ("two", "sha256:two"),
+    ]
+    assert told["images"][0]["layers"][1] == told["images"][1]["layers"][1]
+    assert told["images"][0]["layers"][0] != told["images"][1]["layers"][0]
+    assert told["differs"] == ["layer 1: usr/tool"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "words", "epoch"),
+    [
+        ((str(EPOCH + 9), str(EPOCH)), [], EPOCH),
+        ((None, str(EPOCH)), [], EPOCH),
+        ((None, "soon"), [], 315_532_800),
+        (("-5", "²"), [], 315_532_800),
+        ((str(EPOCH), str(EPOCH)), ["--epoch", "7"], 7),
+    ],
+)
+def test_the_epoch_is_the_options_or_the_earliest_of_a_label(run, labels, words, epoch):
+    images = {name: (made_at(NOW), label) for name, label in zip(("one", "two"), labels)}
+    assert json.loads(run(images, "one", "two", "--json", *words))["epoch"] == epoch
+
+
+def test_an_image_that_is_not_there_is_named(run):
+    with pytest.raises(FlagbenchError, match="no image 'gone'") as caught:
+        run({"one": (made_at(NOW), None)}, "one", "gone")
+    assert caught.value.code == 2
+    assert "flagbench build" in caught.value.remedy

@@ -65,7 +65,8 @@ def test_complete_build_directories_are_written(run: Run, tmp_path: Path) -> Non
     assert [image["name"] for image in first] == ["stack/cpu", "distilbert/cpu"]
     for image in first:
         folder = Path(image["folder"])
-        assert sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()) == image["files"]
+        files = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
+        assert files == {*image["files"], "rendered.sha256"}
         assert (folder / "Dockerfile").read_text(encoding="utf-8") == image["dockerfile"]
 
 
@@ -74,6 +75,24 @@ def test_the_whole_matrix_is_written(run: Run, tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         path.name for path in (shipped_images() / "rendered").iterdir()
     }
+
+
+def test_one_image_after_another_keeps_the_others_and_a_persons_files(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run("render", "--all", "-o", str(out))
+    run("render", "distilbert:cpu", "-o", str(out))
+    theirs = [out / "stack" / "inputs" / "ca.crt", out / "stack" / "inputs" / "wheels" / "x.whl", out / "notes.txt"]
+    for path in theirs:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("mine", encoding="utf-8")
+    run("render", "hopper-cuda13", "-o", str(out))
+    assert [path.read_text(encoding="utf-8") for path in theirs] == ["mine"] * 3
+    assert (out / "distilbert" / "Dockerfile").is_file()
+    stacks = {path.name for path in (shipped_images() / "rendered").iterdir()}
+    assert {path.name for path in out.iterdir()} == {*stacks, "stack", "distilbert", "notes.txt"}
+    assert (out / "cpu" / "stack" / "Dockerfile").is_file()
+    hopper = out / "hopper-cuda13" / "stack" / "Dockerfile"
+    assert (out / "stack" / "Dockerfile").read_bytes() == hopper.read_bytes()
 
 
 def test_the_committed_dockerfiles_are_what_is_rendered(run: Run) -> None:

@@ -1,0 +1,150 @@
+"""Rendered images as build directories on disk, written again without touching what somebody else put there."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from flagbench.errors import FlagbenchError
+from flagbench.render.context import INPUTS
+from flagbench.render.model import FILE_MODE, Rendered
+
+LISTING = "rendered.sha256"
+"""The file of a build directory that names the others that we wrote, as `sha256sum --check` reads it."""
+_HEADER = "# Written by `flagbench render`: the files of this folder that it may replace."
+
+Renames = list[tuple[Path, Path]]
+
+
+def write_tree(directories: Mapping[str, Rendered], folder: Path) -> None:
+    """Write build directories at relative paths under `folder`, all of them or none.
+
+    What we wrote into one of them before is replaced, inputs/ keeps what a person put there, and the rest of
+    `folder` is left alone.
+
+    Raises FlagbenchError (usage) where one of them holds a file that we did not write or that was edited since, or
+    cannot be written; nothing is changed then.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, image in directories.items():
+            _refuse_foreign(folder / name, image)
+        # Inside the folder, so that files can be renamed from there and back.
+        with tempfile.TemporaryDirectory(prefix=".flagbench-", dir=folder) as scratch:
+            renames: Renames = []
+            for name, image in directories.items():
+                made, old = Path(scratch, "new", name), Path(scratch, "old", name)
+                _write_files(image, made)
+                renames += _renames(folder / name, made, old)
+            _rename_all(renames)
+    except OSError as error:
+        raise FlagbenchError(
+            f"{folder} cannot be written: {error.strerror or error}", remedy="name another folder with -o"
+        ) from None
+
+
+def _refuse_foreign(target: Path, image: Rendered) -> None:
+    """Raise FlagbenchError (usage) for the first file in the way of a build directory."""
+    foreign = next(_foreign(target, image), None)
+    if foreign is not None:
+        raise FlagbenchError(
+            f"`flagbench render` would replace {foreign}, which it did not write or which was edited since",
+            remedy="move it elsewhere, or name another folder with -o",
+        )
+
+
+def _foreign(target: Path, image: Rendered) -> Iterator[Path]:
+    if target.is_symlink() or not target.is_dir():
+        if target.is_symlink() or target.exists():
+            yield target
+        return
+    listing = _listing(target / LISTING)
+    inputs = _own_inputs(image)
+    for path in _entries(target):
+        name = path.relative_to(target).as_posix()
+        top, *below = name.split("/")
+        if top == INPUTS and below and below[0] not in inputs:
+            continue  # a person's, and not in the way
+        if path.is_symlink() or not path.is_file():
+            yield path
+        elif name == LISTING:
+            if not listing:
+                yield path
+        elif not _is_ours(path, listing.get(name), image.files.get(name)):
+            yield path
+
+
+def _is_ours(path: Path, before: str | None, now: bytes | None) -> bool:
+    """Whether a file is what we wrote there before, by its sha256, or what we write there now."""
+    if before is None and now is None:
+        return False  # not read: it may be as large as it likes
+    content = path.read_bytes()
+    return content == now or _digest(content) == before
+
+
+def _entries(folder: Path) -> Iterator[Path]:
+    """Everything below a folder that is no folder itself, links to folders included, in order of path."""
+    for at, names, files in os.walk(folder, onerror=_raise):
+        names.sort()
+        yield from sorted(Path(at, name) for name in (*files, *(n for n in names if Path(at, n).is_symlink())))
+
+
+def _raise(error: OSError) -> None:
+    raise error  # a folder that cannot be looked into may hold anything
+
+
+def _own_inputs(image: Rendered) -> set[str]:
+    """What an image itself has directly under inputs/."""
+    return {name.split("/")[1] for name in image.files if name.startswith(f"{INPUTS}/")}
+
+
+def _listing(path: Path) -> dict[str, str]:
+    """Relative path to sha256 of every file that we wrote; empty where there is no listing of ours."""
+    if not path.is_file():
+        return {}
+    header, *lines = path.read_bytes().decode("utf-8", "surrogateescape").split("\n")
+    if header != _HEADER:
+        return {}
+    return {name: digest for digest, _, name in (line.partition("  ") for line in lines) if name}
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _write_files(image: Rendered, folder: Path) -> None:
+    listing = [_HEADER, *(f"{_digest(content)}  {name}" for name, content in image.files.items()), ""]
+    for name, content in {**image.files, LISTING: "\n".join(listing).encode()}.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        path.chmod(FILE_MODE)
+
+
+def _renames(target: Path, made: Path, old: Path) -> Renames:
+    """What puts a new build directory in the place of an old one of ours; a person's inputs never move."""
+    (target / INPUTS).mkdir(parents=True, exist_ok=True)
+    (old / INPUTS).mkdir(parents=True)
+    (made / INPUTS).mkdir(exist_ok=True)
+    own = {f"{INPUTS}/{path.name}" for path in (made / INPUTS).iterdir()}
+    before = {path.name for path in target.iterdir() if path.name != INPUTS}
+    before |= {name for name in own if (target / name).exists()}
+    after = {path.name for path in made.iterdir() if path.name != INPUTS} | own
+    return [(target / name, old / name) for name in sorted(before)] + [
+        (made / name, target / name) for name in sorted(after)
+    ]
+
+
+def _rename_all(renames: Renames) -> None:
+    done: Renames = []
+    try:
+        for source, target in renames:
+            source.rename(target)
+            done.append((source, target))
+    except BaseException:  # Ctrl-C too: half a build directory is none
+        for source, target in reversed(done):
+            target.rename(source)
+        raise
