@@ -1,20 +1,24 @@
 """`flagbench lock` and `flagbench wheels` with the real uv and pip, over an index laid out in a folder."""
 
+import base64
+import functools
 import hashlib
 import io
 import json
 import os
 import shutil
 import subprocess
-import sys
 import tarfile
+import threading
 import zipfile
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import yaml
 
+from flagbench.cli import edge
 from running import need
 
 ROOT = Path(__file__).parents[2]
@@ -80,23 +84,59 @@ def index(tmp_path):
 
 
 @pytest.fixture
-def flagbench(tmp_path, index):
+def private(index):
+    """The index on a server that wants an account: its address with one that may read, another one, and none."""
+    allowed = "Basic " + base64.b64encode(b"reader:pl@nted").decode()
+
+    class Handler(SimpleHTTPRequestHandler):
+        def do_GET(self):
+            if self.headers.get("Authorization") == allowed:
+                return super().do_GET()
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", 'Basic realm="index"')
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_HEAD = do_GET
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(index.folder)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    host = f"127.0.0.1:{server.server_port}"
+    yield [f"http://{account}{host}" for account in ("reader:pl%40nted@", "other:pl%40nted@", "")]
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture(scope="session")
+def uv_cache(tmp_path_factory):
+    """What uv knows of Pythons is asked once; what it knows of an index is another test's only by its address."""
+    return str(tmp_path_factory.mktemp("uv-cache"))
+
+
+@pytest.fixture
+def flagbench(tmp_path, index, uv_cache, monkeypatch, capsys):
     """The command over a copy of the manifests, whose cpu stack is made of the index's packages."""
     shutil.copytree(ROOT / "manifests", tmp_path / "manifests")
     (tmp_path / "images" / "locks").mkdir(parents=True)
     (tmp_path / "images" / "locks" / "metadata.toml").write_text(METADATA)
-    path = os.pathsep.join([str(ROOT / "builder"), str(ROOT / "entrypoints")])
-    keep = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "UV_", "FLAGBENCH_"))}
+    for name in [name for name in os.environ if name.startswith(("PIP_", "UV_", "FLAGBENCH_"))]:
+        monkeypatch.delenv(name)
     environment = {
-        **keep,
-        "PYTHONPATH": path,
         "FLAGBENCH_MANIFESTS": str(tmp_path / "manifests"),
         "FLAGBENCH_PIP_SOURCE": index.url,
         "PIP_CONFIG_FILE": os.devnull,
-        "UV_CACHE_DIR": str(tmp_path / "uv-cache"),
+        "NETRC": os.devnull,
+        "UV_CACHE_DIR": uv_cache,
         "UV_HTTP_RETRIES": "0",
         "UV_NO_CONFIG": "1",
     }
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
 
     def stack(packages, *, compiled=(), indexes=(), from_base=("torch",)):
         file = tmp_path / "manifests" / "stacks" / "cpu.yaml"
@@ -108,9 +148,11 @@ def flagbench(tmp_path, index):
         raw["build"]["compiled"] = [{"name": n, "version": v, "env": {}, "reason": reason} for n, v in compiled]
         file.write_text(yaml.safe_dump(raw))
 
-    def run(*arguments, **more):
-        command = [sys.executable, "-m", "flagbench", *arguments]
-        return subprocess.run(command, env={**environment, **more}, capture_output=True, text=True, check=False)
+    def run(*arguments):
+        # In this process: importing everything anew for each command took most of these tests' time.
+        code = edge.run(arguments)
+        said = capsys.readouterr()
+        return subprocess.CompletedProcess(arguments, code, said.out, said.err)
 
     run.stack = stack
     run.lock = tmp_path / "images" / "locks" / "cpu.txt"
@@ -216,6 +258,31 @@ def test_a_file_that_changed_since_it_was_locked_is_refused(flagbench, index, tm
     assert ended.returncode == 3
     assert "another file than the one that was locked" in ended.stderr
     assert list((tmp_path / "house").iterdir()) == []
+
+
+def test_an_index_that_wants_an_account(flagbench, index, private, tmp_path):
+    """Wheels and sources come with its account, which nothing shows; without one, that is what is said."""
+    index.wheel("toy", "1.0")
+    index.wheel("helper", "1.5")
+    index.source("kernel", "3.0", "import torch\n")
+    flagbench.stack(["toy==1.0"], compiled=[("kernel", "3.0")])
+    allowed, wrong, bare = private
+    house = tmp_path / "house"
+    locked = done(flagbench("lock", "cpu", "--pip-source", allowed))
+    filled = done(flagbench("wheels", "cpu", "-o", str(house), "--pip-source", allowed))
+    assert (house / "kernel-3.0.tar.gz").is_file()
+    told = locked.stdout + locked.stderr + filled.stdout + filled.stderr + flagbench.lock.read_text()
+    assert "pl@nted" not in told
+    assert "pl%40nted" not in told
+    for missing, url in (("toy-1.0-py3-none-any.whl", wrong), ("kernel-3.0.tar.gz", bare)):
+        (house / missing).rename(tmp_path / missing)
+        ended = flagbench("wheels", "cpu", "-o", str(house), "--pip-source", url)
+        (tmp_path / missing).rename(house / missing)
+        assert ended.returncode == 15, ended.stderr
+        name = missing.partition("-")[0]
+        assert f"error: {name}==" in ended.stderr
+        assert "its index wants an account, or refuses the one it was given" in ended.stderr
+        assert "pl%40nted" not in ended.stderr
 
 
 def test_packages_that_do_not_go_together(flagbench, index):

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import re
-import ssl
 import subprocess
 import sys
-import urllib.request
+from collections.abc import Mapping
+from http.client import HTTPException
 from pathlib import Path
-from shutil import copyfileobj
 from typing import TYPE_CHECKING
 
 from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.locks.download import download
 from flagbench.locks.metadata import Tables
 from flagbench.locks.model import LockEntry
 from flagbench.locks.platforms import pip_platforms, uv_platform
 from flagbench.locks.sources import Sources, pip_configuration, pip_environment, uv_environment
+from flagbench.locks.urls import Accounts, hidden
 from flagbench.locks.uv import IndexUnreachable, NoSolution, Request, resolve
 
 if TYPE_CHECKING:
     from flagbench.catalog.model import Stack
-
-_TIMEOUT = 60.0
-"""Seconds without a byte, after which the fetch of a source is given up."""
 
 
 def fetch_wheel(stack: Stack, entry: LockEntry, folder: Path, sources: Sources) -> None:
@@ -31,11 +29,12 @@ def fetch_wheel(stack: Stack, entry: LockEntry, folder: Path, sources: Sources) 
     Raises:
         FlagbenchError: it could not be had (engine), or is not the file that was locked (data).
     """
-    requirements = folder.with_name(f"{folder.name}.txt")
+    requirements, log = folder.with_name(f"{folder.name}.txt"), folder.with_name(f"{folder.name}.log")
     hashes = "".join(f" --hash={digest}" for digest in entry.hashes)
     requirements.write_text(f"{entry.pin}{hashes}\n", encoding="utf-8")
     command = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-input"]
     command += ["--no-deps", "--progress-bar", "off", "--dest", str(folder), "--requirement", str(requirements)]
+    command += ["--log", str(log)]
     command += ["--only-binary", ":all:", "--implementation", "cp", "--python-version", stack.python]
     command += [f"--platform={tag}" for tag in pip_platforms(stack)]
     command += ["--require-hashes"] if entry.hashes else []
@@ -48,8 +47,13 @@ def fetch_wheel(stack: Stack, entry: LockEntry, folder: Path, sources: Sources) 
         )
         if ended.returncode == 0:
             return
-    # On stdout stands why an index could not be asked, which is not an error to pip.
-    raise diagnosed(entry, ended.stdout + ended.stderr)
+    # That an index could not be asked is not an error to pip: why stands on stdout, a refusal in the log alone.
+    raise diagnosed(entry, _refusals(log) + ended.stdout + ended.stderr)
+
+
+def _refusals(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
+    return "".join(f"{line}\n" for line in lines if "Could not fetch URL" in line)
 
 
 def fetch_source(stack: Stack, entry: LockEntry, folder: Path, sources: Sources, tables: Tables) -> None:
@@ -60,17 +64,17 @@ def fetch_source(stack: Stack, entry: LockEntry, folder: Path, sources: Sources,
     Raises:
         FlagbenchError: uv is not installed (usage), or the archive could not be had (engine).
     """
-    url = _source_url(stack, entry, sources, tables)
-    context = ssl.create_default_context(cafile=str(sources.ca_bundle) if sources.ca_bundle else None)
-    opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))
+    pip = pip_configuration(sources)
+    url = _source_url(stack, entry, sources, pip, tables)
+    # uv asks its indexes with their accounts, and names the file without.
+    accounts = Accounts(uv_environment(sources, pip, stack.build.indexes))
     try:
-        with opener.open(url, timeout=_TIMEOUT) as answer, open(folder / url.rpartition("/")[2], "wb") as file:
-            copyfileobj(answer, file, 1 << 20)
-    except (OSError, ValueError) as error:
-        raise diagnosed(entry, str(error)) from None
+        download(url, folder, accounts, sources.ca_bundle)
+    except (OSError, ValueError, HTTPException) as error:
+        raise diagnosed(entry, str(error) or type(error).__name__) from None
 
 
-def _source_url(stack: Stack, entry: LockEntry, sources: Sources, tables: Tables) -> str:
+def _source_url(stack: Stack, entry: LockEntry, sources: Sources, pip: Mapping[str, str], tables: Tables) -> str:
     table = tables.get((entry.name, entry.version))
     request = Request(
         requirements=(entry.pin,),
@@ -81,7 +85,6 @@ def _source_url(stack: Stack, entry: LockEntry, sources: Sources, tables: Tables
         tables=(table,) if table else (),
         alone=True,
     )
-    pip = pip_configuration(sources)
     cause = ""
     tries: tuple[tuple[str, ...], ...] = ((), stack.build.indexes)
     for indexes in tries:
@@ -119,6 +122,12 @@ _CAUSES = (
         ExitCode.ENGINE,
     ),
     (
+        re.compile(r"cut off after|IncompleteRead|Connection broken|Remote end closed connection", re.IGNORECASE),
+        "the connection ended before the file did",
+        "run the command again; what is there already is kept",
+        ExitCode.ENGINE,
+    ),
+    (
         re.compile(
             r"Name or service not known|dns error|Temporary failure in name resolution|Connection refused"
             r"|Network is unreachable|NewConnectionError|ProxyError|timed out|Connection reset",
@@ -126,6 +135,15 @@ _CAUSES = (
         ),
         "its index could not be reached",
         "check the network and the proxy, or name another index with --pip-source; what is there already is kept",
+        ExitCode.ENGINE,
+    ),
+    (
+        re.compile(
+            r"\b(401|403)(?: Client)? Error\b|HTTP Error (401|403)|\b(401 Unauthorized|403 Forbidden)\b",
+            re.IGNORECASE,
+        ),
+        "its index wants an account, or refuses the one it was given",
+        "give an account that may read the index: in the URL of --pip-source or of pip's configuration, or in netrc",
         ExitCode.ENGINE,
     ),
     (
@@ -149,7 +167,7 @@ def diagnosed(entry: LockEntry, said: str) -> FlagbenchError:
         if pattern.search(said):
             return FlagbenchError(f"{entry.pin} could not be fetched: {cause}", remedy=remedy, code=code)
     lines = [line for line in said.splitlines() if line.strip()]
-    last = lines[-1].strip() if lines else "nothing was said"
+    last = hidden(lines[-1].strip()) if lines else "nothing was said"
     return FlagbenchError(
         f"{entry.pin} could not be fetched: {last}",
         remedy="run the command again: what is there already is kept",

@@ -79,11 +79,6 @@ class Lock:
         """`sha256:<64 hex>` of the file."""
         return "sha256:" + hashlib.sha256(self.text.encode()).hexdigest()
 
-    @property
-    def complete(self) -> bool:
-        """Whether every package has a hash and the base a digest."""
-        return not self.unresolved and self.base_digest is not None
-
     def hashed_requirements(self, exclude: Collection[str] = ()) -> str:
         """For `pip install --no-deps --require-hashes -r`: every locked package but those named in `exclude`."""
         without = {canonical(name) for name in exclude}
@@ -93,11 +88,6 @@ class Lock:
         """For `pip install --no-deps -r`: what is unresolved, `name==version` a line, but those in `exclude`."""
         without = {canonical(name) for name in exclude}
         return "".join(f"{entry.pin}\n" for entry in self.unresolved if entry.name not in without)
-
-    def compiled_requirements(self, names: Collection[str]) -> str:
-        """The packages in `names` alone, with the hashes of their sources, for the stage that compiles them."""
-        wanted = {canonical(name) for name in names}
-        return _requirements(entry for entry in self.entries if entry.name in wanted)
 
 
 def _requirements(entries: Iterable[LockEntry]) -> str:

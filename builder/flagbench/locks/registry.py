@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from email.message import Message
 from http import HTTPStatus
+from http.client import HTTPException
 from pathlib import Path
 
 from flagbench.locks.read import SHA256
@@ -28,6 +29,10 @@ _ACCEPT = ", ".join(
         "application/vnd.docker.distribution.manifest.v2+json",
     ]
 )
+# A site chooses neither of these two, so they are no manifest's: a name without a host means, by the format of image
+# references, this index, and the index's images are served by this host.
+_DEFAULT_INDEX = "docker.io"
+_DEFAULT_REGISTRY = f"registry-1.{_DEFAULT_INDEX}"
 _PARAMETER = re.compile(r'(\w+)="([^"]*)"')
 
 
@@ -45,15 +50,15 @@ class Reference:
 
     @classmethod
     def parse(cls, image: str) -> Reference:
-        """`debian:12` is registry-1.docker.io, library/debian, 12; a host has a dot, a colon or is localhost."""
+        """`debian:12` is the default registry, library/debian, 12; a host has a dot, a colon or is localhost."""
         first, slash, rest = image.partition("/")
         if slash and ("." in first or ":" in first or first == "localhost"):
             host, path = first, rest
         else:
-            host, path = "docker.io", image
+            host, path = _DEFAULT_INDEX, image
         repository, _, tag = path.partition(":")
-        if host in ("docker.io", "index.docker.io"):
-            host = "registry-1.docker.io"
+        if host in (_DEFAULT_INDEX, f"index.{_DEFAULT_INDEX}"):
+            host = _DEFAULT_REGISTRY
             repository = repository if "/" in repository else f"library/{repository}"
         return cls(host, repository, tag or "latest")
 
@@ -86,8 +91,9 @@ def base_digest(image: str, ca_bundle: Path | None = None) -> str:
             answer = _head(opener, reference.url, {**headers, "Authorization": f"Bearer {token}"})
     except urllib.error.HTTPError as error:
         raise RegistryError(_refusal(error.code)) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, HTTPException) as error:
         cause = error.reason if isinstance(error, urllib.error.URLError) else error
+        cause = str(cause).strip() or type(cause).__name__
         raise RegistryError(f"the registry {reference.host} could not be reached: {cause}") from None
     digest = answer.get("Docker-Content-Digest", "")
     if not SHA256.fullmatch(digest):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import subprocess
 import sys
@@ -11,8 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flagbench.errors import FlagbenchError
+from flagbench.locks.urls import WEB, check_url
 
 Environment = dict[str, str]
+_INDEXES = (*WEB, "file")
+"""Unlike an image's build, `lock` and `wheels` see the folders of this machine."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +35,8 @@ class Sources:
                 f"there is no certificate bundle {self.ca_bundle}",
                 remedy="name a PEM file with --ca-bundle, for example /etc/ssl/certs/ca-certificates.crt",
             )
-        if any(not index.isprintable() or " " in index or "://" not in index for index in self.indexes):
-            # Not repeated: it may hold a password.
-            raise FlagbenchError(
-                "--pip-source is not a URL",
-                remedy="write it like https://mirror.example/simple, each in its own option",
-            )
+        for index in self.indexes:
+            check_url(index, "--pip-source", _INDEXES)
 
     @classmethod
     def chosen(cls, pip_source: Sequence[str] | None, ca_bundle: str | None) -> Sources:
@@ -106,14 +106,15 @@ _SAME = (
 
 def pip_configuration(sources: Sources) -> dict[str, str]:
     """What the pip of this Python is configured with, by the name of the setting; empty where there is no pip."""
-    listed = subprocess.run(
-        [sys.executable, "-m", "pip", "config", "list"],
-        env=dict(sources.environ),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return parse_pip_configuration(listed.stdout) if listed.returncode == 0 else {}
+    return parse_pip_configuration(_pip_listing(sys.executable, frozenset(sources.environ.items())))
+
+
+@functools.cache
+def _pip_listing(python: str, environ: frozenset[tuple[str, str]]) -> str:
+    """What `pip config list` prints; asked once, as starting pip takes longer than resolving a stack from a cache."""
+    command = [python, "-m", "pip", "config", "list"]
+    listed = subprocess.run(command, env=dict(environ), capture_output=True, text=True, check=False)
+    return listed.stdout if listed.returncode == 0 else ""
 
 
 def parse_pip_configuration(listing: str) -> dict[str, str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import os
 import shutil
 import tempfile
@@ -18,10 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from packaging.version import Version
+
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.locks.fetch import fetch_source, fetch_wheel
 from flagbench.locks.metadata import Tables
 from flagbench.locks.model import Lock, LockEntry, Unresolved, canonical
+from flagbench.locks.packages import pin_of, sha256_of
 from flagbench.locks.sources import Sources
 
 if TYPE_CHECKING:
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
 AT_ONCE = 4
 """Packages fetched at the same time: enough to hide an index's latency, few enough to be polite to it."""
 _UNFINISHED = ".flagbench-"
-_ENDINGS = (".whl", ".tar.gz", ".zip")
 Report = Callable[[str], None]
 
 
@@ -112,33 +113,13 @@ def _alone(folder: Path) -> Iterator[None]:
 
 def _present(entry: LockEntry, folder: Path) -> HouseFile | None:
     """The file of an entry that is there and right."""
+    pin = (entry.name, Version(entry.version))
     for path in sorted(folder.iterdir()):
-        if pin_of(path.name) == (entry.name, entry.version):
-            digest = _sha256(path)
-            if f"sha256:{digest}" in entry.hashes:
+        if pin_of(path.name) == pin:
+            digest = sha256_of(path)
+            if digest in entry.hashes:
                 return _house_file(entry, path, digest, fetched=False)
     return None
-
-
-def pin_of(file: str) -> tuple[str, str] | None:
-    """Canonical name and version that a wheel's or a source archive's name states, or None for another file."""
-    stem = next((file.removesuffix(ending) for ending in _ENDINGS if file.endswith(ending)), None)
-    if stem is None:
-        return None
-    if file.endswith(".whl"):
-        name, _, rest = stem.partition("-")
-        version = rest.partition("-")[0]
-    else:
-        name, _, version = stem.rpartition("-")
-    return (canonical(name), version) if name and version else None
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _house_file(entry: LockEntry, path: Path, digest: str, *, fetched: bool) -> HouseFile:
@@ -146,7 +127,7 @@ def _house_file(entry: LockEntry, path: Path, digest: str, *, fetched: bool) -> 
         name=entry.name,
         version=entry.version,
         file=path.name,
-        sha256=digest,
+        sha256=digest.removeprefix("sha256:"),
         size=path.stat().st_size,
         fetched=fetched,
         locked=not isinstance(entry, Unresolved),
@@ -197,10 +178,10 @@ class _Fetch:
 
     def _moved(self, entry: LockEntry, place: Path) -> HouseFile:
         (path,) = place.iterdir()
-        digest = _sha256(path)
-        if entry.hashes and f"sha256:{digest}" not in entry.hashes:
+        digest = sha256_of(path)
+        if entry.hashes and digest not in entry.hashes:
             raise FlagbenchError(
-                f"{path.name} is not the file that was locked: its sha256 is {digest}",
+                f"{path.name} is not the file that was locked: its hash is {digest}",
                 remedy="find out which of the two is right before `flagbench lock`: a released file does not change",
                 code=ExitCode.DATA,
             )

@@ -24,6 +24,8 @@ def registry():
                 return self.answer(401, "WWW-Authenticate", realm)
             if name == "closed":
                 return self.answer(401, "WWW-Authenticate", 'Basic realm="here"')
+            if name == "garbage":
+                return self.wfile.write(b"this is not a registry\r\n\r\n")
             if name == "odd":
                 return self.answer(200, "Docker-Content-Digest", "sha256:short")
             if name in ("team", "open"):
@@ -101,6 +103,7 @@ def test_a_token_is_fetched_where_the_registry_says(registry):
         ("gone", "does not know this tag"),
         ("broken", "answered 503"),
         ("odd", "gave no digest"),
+        ("garbage", "could not be reached: this is not a registry"),
     ],
 )
 def test_refusals(registry, name, why):

@@ -76,7 +76,7 @@ def test_everything_is_found(stack):
     index = Index({})
     lock = made(stack, index, base_digest=B)
     assert [entry.pin for entry in lock.entries] == ["flash-attn==2.7.3", "numpy==2.2.6", "torch==2.6.0+cu118"]
-    assert lock.complete
+    assert (lock.unresolved, lock.base_digest) == ((), B)
     (request,) = index.asked
     assert request.python == "3.10"
     assert request.platform == "x86_64-manylinux_2_35"
