@@ -1,38 +1,76 @@
 """Two containers on a docker network stand for two pods: names, environment and failures as a Kubernetes Job has."""
 
+import json
 import time
 
 import jsonschema
 import pytest
 
-from running import ENDLESS, wait_until
+from flagbench.catalog.load import load_catalog
+from flagbench.catalog.lookup import resolve_image
+from flagbench.jobs import (
+    ImageArguments,
+    JobRequest,
+    job_documents,
+    pod_arguments,
+    pod_environment,
+    pod_image,
+    pod_names,
+)
+from flagbench.jobs.template import read_template, template_path
+from running import wait_until
 
 pytest_plugins = ["containers"]
 pytestmark = [pytest.mark.docker, pytest.mark.slow]
 
-MASTER = "fb-0.fb"
-SHORT = [*ENDLESS[:-1], "20"]
+SHORT = {"steps": 20}
 TIMEOUT = 20
+ENDLESS = {"steps": 1000000, "timeout": TIMEOUT}
+
+
+def documents_of(image, arguments):
+    """The documents of a Job of two nodes, as `flagbench job` prints them."""
+    catalog = load_catalog()
+    case, stack = resolve_image("distilbert:cpu", catalog)
+    request = JobRequest(
+        case,
+        stack,
+        run_id="two-pods",
+        name="fb",
+        nodes=2,
+        gpus=1,
+        arguments=ImageArguments(preset="tiny", data="synthetic", **arguments),
+        image=image,
+        # RANK and WORLD_SIZE are set by some platforms, and meant otherwise than a launcher would.
+        env=("OMP_NUM_THREADS=1", "RANK=7", "WORLD_SIZE=99"),
+    )
+    return job_documents(request, read_template(template_path(catalog.root)))
 
 
 @pytest.fixture
-def pod(network, start):
-    """`pod(index, *arguments)`: one pod of an Indexed Job of two, named as its headless Service names it.
+def pod(network, start, cpu_image, tmp_path):
+    """`pod(index, **arguments)`: one pod of a Job of two, with what its documents give it.
 
     In this order: the containers go before the network that they are on.
     """
 
-    def begin(index, *arguments):
-        env = {
-            "JOB_COMPLETION_INDEX": str(index),
-            "FLAGBENCH_MASTER": MASTER + ":29500",
-            "OMP_NUM_THREADS": "1",
-            # Set by some platforms, and meant otherwise than a launcher would.
-            "RANK": "7",
-            "WORLD_SIZE": "99",
-        }
-        arguments = ["--nodes", "2", "--gpus", "1", *arguments]
-        return start(*arguments, environment=env, network=network, aliases=["fb-%d.fb" % index])
+    def begin(index, **arguments):
+        documents = documents_of(cpu_image, arguments)
+        environment = pod_environment(documents, index)
+        # As a kubelet does it: a file that any uid may write.
+        message = tmp_path / ("message-%d" % index)
+        message.touch()
+        message.chmod(0o666)
+        run = start(
+            *pod_arguments(documents),
+            image=pod_image(documents),
+            environment=environment,
+            network=network,
+            aliases=[pod_names(documents)[index]],
+            volumes={str(message): {"bind": environment["FLAGBENCH_TERMINATION_LOG"], "mode": "rw"}},
+        )
+        run.message = message
+        return run
 
     return begin
 
@@ -44,28 +82,30 @@ def check_job(first, second, schema):
     jsonschema.Draft202012Validator(schema).validate(record)
     assert second.lines == []
     assert record["status"]["state"] == "ok"
+    assert record["run_id"] == "two-pods"
+    assert [json.loads(one.message.read_text())["state"] for one in (first, second)] == ["ok", "ok"]
     assert [(rank["rank"], rank["node"]) for rank in record["ranks"]] == [(0, 0), (1, 1)]
     assert all(check["ok"] for check in record["quality"]["checks"])
 
 
 def test_two_pods_make_one_record(pod, record_schema):
-    second, first = pod(1, *SHORT), pod(0, *SHORT)
+    second, first = pod(1, **SHORT), pod(0, **SHORT)
     check_job(first, second, record_schema)
 
 
 def test_the_master_may_start_10_seconds_late(pod, record_schema):
     """Until its pod is there, the master's name does not even resolve."""
-    second = pod(1, *SHORT)
+    second = pod(1, **SHORT)
     began = time.monotonic()
     wait_until(lambda: time.monotonic() - began >= 10, 60)
     assert second.state["Running"], second.stderr
-    check_job(pod(0, *SHORT), second, record_schema)
+    check_job(pod(0, **SHORT), second, record_schema)
 
 
 @pytest.fixture
 def training(pod):
     """Two pods in the middle of a training without an end."""
-    both = [pod(index, *ENDLESS, "--timeout", str(TIMEOUT)) for index in range(2)]
+    both = [pod(index, **ENDLESS) for index in range(2)]
     for one in both:
         one.wait_for_training()
     return both

@@ -26,6 +26,7 @@ Texts = list[str] | None
 
 
 def command(
+    context: typer.Context,
     image: Annotated[
         Text, typer.Argument(metavar="CASE:STACK", autocompletion=complete.images, help="For example distilbert:cpu.")
     ] = None,
@@ -43,7 +44,9 @@ def command(
     set_: Annotated[
         Texts, typer.Option("--set", metavar="KEY=VALUE", help="Change a hyper-parameter; repeatable.")
     ] = None,
-    max_minutes: Annotated[float | None, typer.Option(help="End the run after that many minutes.")] = None,
+    max_minutes: Annotated[
+        float | None, typer.Option(help="The run ends itself. Default: half an hour before --deadline.")
+    ] = None,
     timeout: Annotated[float | None, typer.Option(help="Seconds without progress that count as a hang.")] = None,
     run_id: Annotated[Text, typer.Option(help="Name of the run, for all nodes. Default: a new one.")] = None,
     name: Annotated[Text, typer.Option(help="Name of the job. Default: of case, stack and run.")] = None,
@@ -77,7 +80,8 @@ def command(
     annotation: Annotated[Texts, typer.Option(metavar="KEY=VALUE", help="Annotation of pods; repeatable.")] = None,
     queue: Annotated[Text, typer.Option(metavar="NAME", help="Kueue's LocalQueue: the job waits there.")] = None,
     deadline: Annotated[
-        int | None, typer.Option(metavar="SECONDS", help="Default: --max-minutes and half an hour, else 4 hours.")
+        int | None,
+        typer.Option(metavar="SECONDS", help="The cluster ends it. Default: --max-minutes + 1800, else 14400."),
     ] = None,
     ttl: Annotated[
         int | None, typer.Option(metavar="SECONDS", help="How long the ended job is kept. Default: 12 hours.")
@@ -99,6 +103,8 @@ def command(
     if check is not None:
         if image is not None:
             raise FlagbenchError("--check takes a file and no image", remedy="leave out the image, or --check")
+        for option in sorted(_given(context) - {"--check", "--json"}):
+            raise FlagbenchError(f"{option} means nothing beside --check", remedy=f"leave out {option}, or --check")
         _check(check, as_json)
         return
     if image is None or for_ is None:
@@ -159,7 +165,16 @@ def command(
         port=port,
         template=None if template is None else str(template),
     )
-    _print(_text(request, template or template_path(catalog.root), as_json), out)
+    text = _text(request, template or template_path(catalog.root), as_json)
+    for warning in request.warnings():
+        typer.echo(f"warning: {warning}", err=True)
+    _print(text, out)
+
+
+def _given(context: typer.Context) -> set[str]:
+    """The options that the command line names, whatever their values."""
+    sources = {entry.opts[0]: context.get_parameter_source(entry.name or "") for entry in context.command.params}
+    return {option for option, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
 
 
 def _text(request: JobRequest, template: Path, as_json: bool) -> str:

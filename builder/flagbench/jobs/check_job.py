@@ -33,6 +33,10 @@ def _check_counts(job: Document) -> Iterator[Problem]:
         )
     if not is_count(completions, 1):
         yield job.problem(("spec", "completions"), f"is {shown(completions)}", "write the number of nodes")
+    elif completions > syntax.MOST_NODES:
+        yield job.problem(
+            ("spec", "completions"), f"is {completions}", f"an Indexed Job has at most {syntax.MOST_NODES}"
+        )
     elif completions != parallelism:
         yield job.problem(
             ("spec", "parallelism"),

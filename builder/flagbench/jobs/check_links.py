@@ -6,10 +6,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from flagbench.jobs import syntax
 from flagbench.jobs.options import MASTER_VARIABLE
-from flagbench.jobs.problems import Document, Problem, as_list, as_mapping, is_count, shown
+from flagbench.jobs.problems import EACH, Document, Problem, as_list, as_mapping, is_count, shown
 
 _POD = ("spec", "template", "spec")
+_NODE = "kubernetes.io/hostname"
 
 
 def check_links(job: Document, documents: Sequence[Document]) -> Iterator[Problem]:
@@ -47,6 +49,9 @@ def _check_service(job: Document, service: Document) -> Iterator[Problem]:
             "node 0 is not found before it is ready, and it is not ready before it is found",
             "write true",
         )
+    for path, port in service.each("spec", "ports", EACH, "port"):
+        if not is_count(port, 1) or port > syntax.MOST_PORT:
+            yield service.problem(path, f"{shown(port)} is no port", f"write a number from 1 to {syntax.MOST_PORT}")
     selector, labels = service.mapping("spec", "selector"), pod_labels(job)
     wrong = [key for key, value in selector.items() if labels.get(key) != value]
     if not selector or wrong:
@@ -61,9 +66,10 @@ def _check_service(job: Document, service: Document) -> Iterator[Problem]:
 
 
 def _check_affinity(job: Document) -> Iterator[Problem]:
-    labels = pod_labels(job)
-    pattern = (*_POD, "affinity", "podAntiAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "*")
-    for path, term in job.each(*pattern):
+    labels, apart = pod_labels(job), False
+    rules = (*_POD, "affinity", "podAntiAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
+    for path, term in job.each(*rules, EACH):
+        apart = apart or as_mapping(term).get("topologyKey") == _NODE
         wanted = as_mapping(as_mapping(as_mapping(term).get("labelSelector")).get("matchLabels"))
         if any(labels.get(key) != value for key, value in wanted.items()):
             yield job.problem(
@@ -71,6 +77,12 @@ def _check_affinity(job: Document) -> Iterator[Problem]:
                 "does not fit this job's own pods, so two of them may share a node",
                 f"write batch.kubernetes.io/job-name: {job.name}",
             )
+    if not apart and is_count(job.at("spec", "completions"), 2):
+        yield job.problem(
+            rules,
+            "nothing keeps two pods off one node",
+            f"write a rule for batch.kubernetes.io/job-name: {job.name} with topologyKey: {_NODE}",
+        )
 
 
 def _check_master(
@@ -82,7 +94,8 @@ def _check_master(
         if variable.get("name") == MASTER_VARIABLE:
             where = variable.get("value")
             host = re.escape(f"{job.name}-0.{subdomain}") + r"(\.[a-z0-9.-]+)?"
-            if not isinstance(where, str) or not re.fullmatch(rf"{host}:[1-9][0-9]{{0,4}}", where):
+            match = re.fullmatch(rf"{host}:(?P<port>[1-9][0-9]{{0,4}})", where) if isinstance(where, str) else None
+            if match is None or int(match["port"]) > syntax.MOST_PORT:
                 yield job.problem(
                     (*path, "env", index, "value"),
                     f"{shown(where)} is not where node 0 listens",

@@ -1,4 +1,4 @@
-"""The pods of a job: few rights, the devices they are told of, memory that holds /dev/shm, volumes that exist."""
+"""The pods of a job: few rights, no secrets, the devices they are told of, and arguments that fit the Job."""
 
 from __future__ import annotations
 
@@ -8,28 +8,42 @@ from decimal import Decimal
 from typing import Any
 
 from flagbench.jobs import syntax
-from flagbench.jobs.options import DIGEST_VARIABLE, TERMINATION_VARIABLE
+from flagbench.jobs.options import (
+    DIGEST_VARIABLE,
+    MASTER_VARIABLE,
+    NO_RESOURCE,
+    RESOURCE_ANNOTATION,
+    TERMINATION_VARIABLE,
+)
 from flagbench.jobs.problems import Document, Problem, as_list, as_mapping, is_count, shown
+from flagbench.jobs.secrets import secret_name, secret_value
+from flagbench.jobs.template import CONTAINER
 from flagbench.schema import FieldPath
 
 _POD = ("spec", "template", "spec")
-_SHM = "/dev/shm"
 
 
 def check_pod(job: Document) -> Iterator[Problem]:
     """What is wrong with the template of a job's pods."""
     yield from _check_isolation(job)
-    yield from _check_volumes(job)
-    containers = as_list(job.at(*_POD, "containers"))
-    if not containers:
-        yield job.problem((*_POD, "containers"), "there is no container", "make the job with `flagbench job`")
-    for index, container in enumerate(containers):
-        path, data = (*_POD, "containers", index), as_mapping(container)
-        yield from _check_image(job, path, data)
-        yield from _check_rights(job, path, data)
-        yield from _check_resources(job, path, as_mapping(data.get("resources")))
-        yield from _check_variables(job, path, data)
-        yield from _check_arguments(job, path, data)
+    names: list[str] = []
+    for kind in ("containers", "initContainers"):
+        for index, container in enumerate(as_list(job.at(*_POD, kind))):
+            path, data = (*_POD, kind, index), as_mapping(container)
+            names.append(str(data.get("name")))
+            yield from _check_image(job, path, data)
+            yield from _check_rights(job, path, data)
+            yield from _check_variables(job, path, data)
+            if kind == "containers":
+                yield from _check_resources(job, path, as_mapping(data.get("resources")))
+                if names[-1] == CONTAINER:
+                    yield from _check_arguments(job, path, data)
+    for name in (name for name, count in Counter(names).items() if count > 1):
+        yield job.problem((*_POD, "containers"), f"two containers are called {name}", "rename one")
+    if CONTAINER not in names:
+        yield job.problem(
+            (*_POD, "containers"), f"there is no container called {CONTAINER}", "make the job with `flagbench job`"
+        )
 
 
 def _check_isolation(job: Document) -> Iterator[Problem]:
@@ -42,48 +56,9 @@ def _check_isolation(job: Document) -> Iterator[Problem]:
     ):
         if job.at(*_POD, field) is not False:
             yield job.problem((*_POD, field), why, "write false")
-
-
-def _check_volumes(job: Document) -> Iterator[Problem]:
-    path = (*_POD, "volumes")
-    names = [str(as_mapping(volume).get("name")) for volume in as_list(job.at(*path))]
-    for name in (name for name, count in Counter(names).items() if count > 1):
-        yield job.problem(path, f"two volumes are called {name}", "rename one")
-    used: set[str] = set()
-    for kind in ("containers", "initContainers"):
-        for where, entry in job.each(*_POD, kind, "*", "volumeMounts", "*"):
-            mount = as_mapping(entry)
-            name = str(mount.get("name"))
-            used.add(name)
-            if name not in names:
-                yield job.problem((*where, "name"), f"there is no volume {name!r}", "add it, or drop the mount")
-            elif mount.get("mountPath") == _SHM:
-                limit = job.at(*where[:-2], "resources", "limits", "memory")
-                yield from _check_shm(job, (*path, names.index(name)), limit)
-    for index, name in enumerate(names):
-        if name not in used:
-            yield job.problem((*path, index), f"nothing mounts the volume {name!r}", "leave it out")
-
-
-def _check_shm(job: Document, path: FieldPath, limit: Any) -> Iterator[Problem]:
-    """The volume behind /dev/shm; `limit` is the memory limit of the container that mounts it."""
-    empty = job.mapping(*path, "emptyDir")
-    if empty.get("medium") != "Memory":
-        yield job.problem(path, f"{_SHM} is not memory of the pod's own", "write emptyDir with medium: Memory")
-        return
-    where, size, most = (
-        (*path, "emptyDir", "sizeLimit"),
-        syntax.quantity(empty.get("sizeLimit")),
-        syntax.quantity(limit),
-    )
-    if not size:
-        yield job.problem(where, f"{_SHM} has no size of its own", "write a sizeLimit")
-    elif most is not None and size > most:
-        yield job.problem(
-            where,
-            f"{shown(empty['sizeLimit'])} is more than the memory limit {shown(limit)}, against which it counts",
-            "make it smaller, or the limit larger",
-        )
+    grace = job.at(*_POD, "terminationGracePeriodSeconds")
+    if grace is not None and not is_count(grace):
+        yield job.problem((*_POD, "terminationGracePeriodSeconds"), f"is {shown(grace)}", "write 30")
 
 
 def _check_image(job: Document, path: FieldPath, container: Mapping[str, Any]) -> Iterator[Problem]:
@@ -101,6 +76,8 @@ def _check_rights(job: Document, path: FieldPath, container: Mapping[str, Any]) 
         yield job.problem((*security, "privileged"), "no run needs it", "leave it out")
     if own.get("allowPrivilegeEscalation") is not False:
         yield job.problem((*security, "allowPrivilegeEscalation"), "no run needs it", "write false")
+    if own.get("procMount") not in (None, "Default"):
+        yield job.problem((*security, "procMount"), "opens parts of /proc that are closed otherwise", "leave it out")
     capabilities = as_mapping(own.get("capabilities"))
     if "ALL" not in as_list(capabilities.get("drop")):
         yield job.problem((*security, "capabilities", "drop"), "capabilities are kept", "write drop: [ALL]")
@@ -144,6 +121,17 @@ def _check_variables(job: Document, path: FieldPath, container: Mapping[str, Any
     for name, count in Counter(str(entry.get("name")) for entry in entries).items():
         if count > 1:
             yield job.problem((*path, "env"), f"{name} is set twice; the last one counts", "set it once")
+    for index, entry in enumerate(entries):
+        value = entry.get("value")
+        # The master's host is the job's name, which may well look like a key: sk-learn-nightly.
+        if not isinstance(value, str) or not value or entry.get("name") == MASTER_VARIABLE:
+            continue
+        if secret_name(str(entry.get("name"))) or secret_value(value):
+            yield job.problem(
+                (*path, "env", index),
+                f"{entry.get('name')} looks like a secret, which everyone who may read the job could read",
+                "keep it in a Secret, and name that under envFrom",
+            )
     values = {str(entry.get("name")): entry.get("value") for entry in entries}
     log = container.get("terminationMessagePath") or "/dev/termination-log"
     if TERMINATION_VARIABLE in values and values[TERMINATION_VARIABLE] != log:
@@ -156,21 +144,53 @@ def _check_variables(job: Document, path: FieldPath, container: Mapping[str, Any
 
 
 def _check_arguments(job: Document, path: FieldPath, container: Mapping[str, Any]) -> Iterator[Problem]:
+    """What the image is told: who it is, how many, and to end before the cluster ends it."""
     words = as_list(container.get("args"))
-    nodes, gpus = argument(words, "--nodes"), argument(words, "--gpus")
-    completions = job.at("spec", "completions")
+    if container.get("command"):
+        yield job.problem((*path, "command"), "replaces the image's entrypoint", "leave it out")
+    for option in ("--nodes", "--gpus", "--run-id"):
+        if argument(words, option) is None:
+            yield job.problem((*path, "args"), f"{option} is missing", "make the job anew with `flagbench job`")
+    nodes, completions = argument(words, "--nodes"), job.at("spec", "completions")
     if nodes is not None and nodes != str(completions):
         yield job.problem(
             (*path, "args"), f"--nodes is {nodes} and completions {shown(completions)}", "write the same in both"
         )
+    yield from _check_minutes(job, (*path, "args"), argument(words, "--max-minutes"))
+    yield from _check_devices(job, path, container, argument(words, "--gpus"))
+
+
+def _check_minutes(job: Document, path: FieldPath, minutes: str | None) -> Iterator[Problem]:
+    deadline = job.at("spec", "activeDeadlineSeconds")
+    if not is_count(deadline, 1):
+        return
+    try:
+        early = minutes is not None and 0 < float(minutes) * 60 < deadline
+    except ValueError:
+        early = False
+    if not early:
+        yield job.problem(
+            path,
+            f"--max-minutes is {shown(minutes)}, but after {deadline} s the cluster deletes the pods with their logs",
+            "write --max-minutes=M, well before the deadline",
+        )
+
+
+def _check_devices(
+    job: Document, path: FieldPath, container: Mapping[str, Any], gpus: str | None
+) -> Iterator[Problem]:
     limits = as_mapping(as_mapping(container.get("resources")).get("limits"))
-    # By convention of every vendor's device plugin: nvidia.com/gpu, metax-tech.com/gpu.
-    devices = {name: syntax.quantity(value) for name, value in limits.items() if str(name).endswith("/gpu")}
-    for name, count in devices.items():
-        if gpus is not None and (not gpus.isdecimal() or count != Decimal(gpus)):
+    own = job.mapping("metadata", "annotations").get(RESOURCE_ANNOTATION)
+    # Where the job does not say which are its devices: by convention of the device plugins, nvidia.com/gpu for one.
+    names = [own] if isinstance(own, str) else [name for name in limits if str(name).endswith("/gpu")]
+    for name in names:
+        count = syntax.quantity(limits.get(name))
+        if name == NO_RESOURCE or gpus is None:
+            continue
+        if not gpus.isdecimal() or count != Decimal(gpus):
             yield job.problem(
                 (*path, "resources", "limits", name),
-                f"is {shown(limits[name])} and --gpus {gpus}",
+                f"is {shown(limits.get(name))} and --gpus {gpus}",
                 "write the same in both",
             )
 

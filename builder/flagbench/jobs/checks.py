@@ -13,6 +13,7 @@ from flagbench.jobs.check_fields import check_fields
 from flagbench.jobs.check_job import check_job
 from flagbench.jobs.check_links import check_links
 from flagbench.jobs.check_pod import check_pod
+from flagbench.jobs.check_volumes import check_volumes
 from flagbench.jobs.problems import Document, Problem
 
 
@@ -31,4 +32,5 @@ def _problems(documents: list[Document]) -> Iterator[Problem]:
     for job in jobs:
         yield from check_job(job)
         yield from check_pod(job)
+        yield from check_volumes(job)
         yield from check_links(job, documents)

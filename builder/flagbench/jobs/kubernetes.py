@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from flagbench._version import __version__
@@ -33,8 +34,9 @@ def job_documents(request: JobRequest, template: Template) -> Documents:
     documents = [_service(request, deepcopy(template.service)), _job(request, deepcopy(template.job))]
     problems = check_documents(documents)
     if problems:
+        maker = "what was asked for" if request.template is None else f"with the template {request.template} it"
         raise FlagbenchError(
-            f"the template makes a job that would not work: {problems[0].document}: {problems[0].what}",
+            f"{maker} makes a job that would not work: {problems[0].document}: {problems[0].what}",
             remedy=problems[0].remedy,
         )
     return documents
@@ -56,6 +58,8 @@ def _service(request: JobRequest, service: dict[str, Any]) -> dict[str, Any]:
 def _job(request: JobRequest, job: dict[str, Any]) -> dict[str, Any]:
     _describe(request, job)
     mapping_in(job, "metadata", "annotations")[RUN_ID_ANNOTATION] = request.run_id
+    resource = request.stack.kubernetes.resource
+    mapping_in(job, "metadata", "annotations")[options.RESOURCE_ANNOTATION] = resource or options.NO_RESOURCE
     spec = mapping_in(job, "spec")
     spec["completions"] = spec["parallelism"] = request.nodes
     spec["activeDeadlineSeconds"] = request.deadline_seconds
@@ -163,7 +167,7 @@ def _affinity(request: JobRequest, pod: dict[str, Any]) -> None:
 
 def _arguments(request: JobRequest) -> list[str]:
     words = [f"--nodes={request.nodes}", f"--gpus={request.gpus}", f"--run-id={request.run_id}"]
-    words += request.arguments.words()
+    words += replace(request.arguments, max_minutes=request.max_minutes).words()
     # Said, though /data is the default: the tiny preset would take the set that it carries.
     folders = {"--data": (request.data, DATA), "--weights": (request.weights, WEIGHTS), "--out": (request.out, OUT)}
     return words + [f"{option}={folder}" for option, (claim, folder) in folders.items() if claim is not None]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from flagbench.errors import FlagbenchError
 from flagbench.jobs import syntax
+from flagbench.jobs.secrets import secret_name, secret_value
 
 if TYPE_CHECKING:
     from flagbench.catalog.model import Stack
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 """By which Kueue knows a job that it is to admit."""
 OWN_DOMAIN = "flagbench.dev"
+RESOURCE_ANNOTATION = f"{OWN_DOMAIN}/device-resource"
+"""Says of a Job which resource its devices are, so that the job can be checked without the catalog."""
+NO_RESOURCE = "none"
+"""Its value where a stack has no devices."""
 TERMINATION_VARIABLE = "FLAGBENCH_TERMINATION_LOG"
 DIGEST_VARIABLE = "FLAGBENCH_IMAGE_DIGEST"
 MASTER_VARIABLE = "FLAGBENCH_MASTER"
@@ -40,11 +45,6 @@ CONTROLLER_LABELS = (
     "controller-uid",
 )
 """Labels that the Job controller sets on pods by itself, and refuses in a template."""
-_SECRET = re.compile(
-    r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|APIKEY|(API|ACCESS|PRIVATE|AUTH|SIGNING|ENCRYPTION)_?KEY|(^|_)(PWD|AUTH|KEY)$",
-    re.IGNORECASE,
-)
-_ADDRESS_WITH_USER = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/\s]*@")
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def check_environment(environment: Mapping[str, str], stack: Stack) -> None:
                 f"--env {name}: which devices are visible is what the cluster grants",
                 remedy="leave it out; --gpus asks for devices",
             )
-        if _SECRET.search(name) or _ADDRESS_WITH_USER.search(value):
+        if secret_name(name) or secret_value(value):
             raise FlagbenchError(
                 f"--env {name} looks like a secret, which everyone who may read the job could read",
                 remedy="keep it in a Secret, and name that with --env-from-secret",

@@ -88,7 +88,11 @@ def _unreadable(message: str) -> FlagbenchError:
 
 def _parse(text: str) -> list[Any]:
     if text.lstrip().startswith("{"):
-        return [json.loads(text, object_pairs_hook=_unique)]
+        try:
+            return [json.loads(text, object_pairs_hook=_unique)]
+        except json.JSONDecodeError:
+            # A mapping in YAML's flow style begins so, too.
+            pass
     # An empty document, as after a last `---`, is nothing to kubectl either.
     return [document for document in yaml.load_all(text, Loader=_Loader) if document is not None]
 

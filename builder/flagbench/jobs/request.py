@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 DEFAULT_DEADLINE = 4 * 3600
 DEADLINE_SLACK = 1800
 """Seconds beyond --max-minutes for scheduling, pulling a large image and starting."""
-MOST_NODES = 100_000
-"""The most completions that Kubernetes takes for an Indexed Job."""
+SHORTEST = 60
+"""Seconds: a job that the cluster ends, or removes, sooner than that leaves nothing to read."""
 
 
 def new_run_id() -> str:
@@ -124,6 +124,15 @@ class JobRequest:
         return DEFAULT_DEADLINE if minutes is None else math.ceil(minutes * 60) + DEADLINE_SLACK
 
     @cached_property
+    def max_minutes(self) -> float:
+        """After how many minutes the run ends itself: before the cluster does, which deletes the logs."""
+        if self.arguments.max_minutes is not None:
+            return self.arguments.max_minutes
+        # Of a short deadline half: whole minutes, where it has any.
+        minutes = max(self.deadline_seconds - DEADLINE_SLACK, self.deadline_seconds / 2) / 60
+        return math.floor(minutes) if minutes >= 1 else minutes
+
+    @cached_property
     def data(self) -> Claim | None:
         """The volume for /data."""
         return options.claim("--data-pvc", self.data_pvc)
@@ -184,6 +193,21 @@ class JobRequest:
         """Whether the process is uid 0: pinning memory for RDMA needs a capability that other uids cannot hold."""
         return bool(self.rdma) or self.stack.docker.root
 
+    def warnings(self) -> list[str]:
+        """What may go wrong with a job that is right in itself, each with a way out."""
+        found = []
+        parts = syntax.image_parts(self.image_reference)
+        if parts is not None and not syntax.has_registry(parts[0]):
+            found.append(
+                f"clusters look for {self.image_reference} at docker.io; name the registry by --registry or --image"
+            )
+        if self.nodes > 1 and self.out is None:
+            found.append(
+                "where one node fails, the others are deleted with their logs, node 0's record among them; "
+                "--out-pvc CLAIM keeps it"
+            )
+        return found
+
     def command(self) -> list[str]:
         """The words of the command that makes this job again, byte for byte."""
         words = ["flagbench", "job", f"{self.case.name}:{self.stack.name}", "--for", "kubernetes"]
@@ -191,15 +215,17 @@ class JobRequest:
 
     def _check_numbers(self) -> None:
         ranges = {
-            "--nodes": (self.nodes, MOST_NODES),
-            "--gpus": (self.gpus, 1024),
-            "--port": (self.port, 65535),
-            "--deadline": (self.deadline, 2**31 - 1),
-            "--ttl": (self.ttl, 2**31 - 1),
+            "--nodes": (self.nodes, 1, syntax.MOST_NODES),
+            "--gpus": (self.gpus, 1, 1024),
+            "--port": (self.port, 1, syntax.MOST_PORT),
+            "--deadline": (self.deadline, SHORTEST, 2**31 - 1),
+            "--ttl": (self.ttl, SHORTEST, 2**31 - 1),
         }
-        for option, (value, most) in ranges.items():
-            if value is not None and not 1 <= value <= most:
-                raise FlagbenchError(f"{option} {value} is out of range", remedy=f"give a number from 1 to {most}")
+        for option, (value, least, most) in ranges.items():
+            if value is not None and not least <= value <= most:
+                raise FlagbenchError(
+                    f"{option} {value} is out of range", remedy=f"give a number from {least} to {most}"
+                )
         if self.port < 1024 and not self.root:
             raise FlagbenchError(f"--port {self.port} is kept for uid 0", remedy="give a port from 1024 on")
         minutes = self.arguments.max_minutes

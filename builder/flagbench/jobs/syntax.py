@@ -10,6 +10,9 @@ import re
 import unicodedata
 from decimal import Decimal
 
+MOST_NODES = 100_000
+"""The most completions of an Indexed Job."""
+MOST_PORT = 65535
 LABEL_LENGTH = 63
 SUBDOMAIN_LENGTH = 253
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
@@ -128,6 +131,12 @@ def image_parts(image: str) -> tuple[str, str | None, str | None] | None:
     """Name, tag and digest of a reference to an image; None where it is no such reference."""
     match = _IMAGE.fullmatch(image)
     return (match["name"], match["tag"], match["digest"]) if match else None
+
+
+def has_registry(name: str) -> bool:
+    """Whether the name of an image begins with a host; one without is looked for at docker.io."""
+    host, slash, _ = name.partition("/")
+    return bool(slash) and ("." in host or ":" in host or host == "localhost")
 
 
 def image_fault(image: str) -> str | None:

@@ -32,6 +32,15 @@ def test_yaml_to_apply_under_the_command_that_made_it(capsys: pytest.CaptureFixt
     assert capsys.readouterr().out == text
 
 
+def test_warnings_are_on_stderr_and_beside_the_job(capsys: pytest.CaptureFixture[str]) -> None:
+    assert edge.run([*JOB, "--json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["kind"] == "List"
+    assert [line.partition(":")[0] for line in printed.err.splitlines()] == ["warning", "warning"]
+    assert edge.run([*JOB, "--registry", "r.io/bench", "--out-pvc", "results"]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_two_runs_have_names_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
     assert (edge.run(JOB), edge.run(JOB)) == (0, 0)
     names = {d["metadata"]["name"] for d in yaml.safe_load_all(capsys.readouterr().out)}
@@ -99,6 +108,12 @@ def test_without_the_schemas_the_check_says_so(
         (["job"], "CASE:STACK is missing"),
         (["job", "distilbert:cpu"], "--for is missing"),
         (["job", "distilbert:cpu", "--check", "x"], "--check takes a file and no image"),
+        (["job", "--check", "x", "--nodes", "3"], "--nodes means nothing beside --check"),
+        (["job", "--check", "x", "--nodes", "1"], "--nodes means nothing beside --check"),
+        (["job", "--check", "x", "--for", "kubernetes"], "--for means nothing beside --check"),
+        (["job", "--check", "x", "--json", "--set", "a=1"], "--set means nothing beside --check"),
+        (["job", "--check", "x", "--image", "r.io/x:1"], "--image means nothing beside --check"),
+        (["job", "--check", "x", "--out", "y"], "--out means nothing beside --check"),
         (["job", "--check", "/nonexistent/x"], "cannot be read"),
         (["job", "distilbert:cpux", "--for", "kubernetes"], "there is no stack 'cpux'"),
         (["job", "distilbert:cpu", "--for", "kubernetes", "--env", "TOKEN=x"], "looks like a secret"),

@@ -115,6 +115,23 @@ SCHEMA_CATCHES: dict[str, tuple[Callable[[Planted], Any], str]] = {
     ),
 }
 
+
+def init(p: Planted, **fields: Any) -> None:
+    """A container that runs before the others, harmless but for these fields."""
+    security = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    p.pod["initContainers"] = [{"name": "fetch", "image": "r.io/fetch:1", "securityContext": security, **fields}]
+
+
+def volume(p: Planted, **source: Any) -> None:
+    """A volume more, and its mount."""
+    p.pod["volumes"].append({"name": "more", **source})
+    p.main["volumeMounts"].append({"name": "more", "mountPath": "/more"})
+
+
+def without(p: Planted, option: str) -> None:
+    p.main["args"] = [word for word in p.main["args"] if not word.startswith(option)]
+
+
 OURS: dict[str, tuple[Callable[[Planted], Any], str]] = {
     "a completion mode there is not": (lambda p: p.spec.update(completionMode="Index"), "did you mean Indexed?"),
     "an action there is not": (lambda p: p.rules[1].update(action="Retry"), "'Retry' is not a value of this field"),
@@ -235,6 +252,82 @@ OURS: dict[str, tuple[Callable[[Planted], Any], str]] = {
     "a capability more": (
         lambda p: p.main["securityContext"]["capabilities"]["add"].append("SYS_ADMIN"),
         "'SYS_ADMIN' is not needed",
+    ),
+    "a privileged container before": (
+        lambda p: init(p, securityContext={"privileged": True}),
+        "initContainers[0].securityContext.privileged: no run needs it",
+    ),
+    "a container before of any image": (lambda p: init(p, image="r.io/fetch"), "has neither a tag nor a digest"),
+    "a secret before": (
+        lambda p: init(p, env=[{"name": "HUB_TOKEN", "value": "x"}]),
+        "initContainers[0].env[0]: HUB_TOKEN looks like a secret",
+    ),
+    "all of /proc": (lambda p: p.main["securityContext"].update(procMount="Unmasked"), "opens parts of /proc"),
+    "a folder of the node": (lambda p: volume(p, hostPath={"path": "/"}), "opens the node's own files"),
+    "a token in a volume": (
+        lambda p: volume(p, projected={"sources": [{"serviceAccountToken": {"path": "t"}}]}),
+        "serviceAccountToken: a run needs no token",
+    ),
+    "a volume of nothing": (volume, "the volume comes from nothing"),
+    "a volume of two sources": (
+        lambda p: volume(p, emptyDir={}, configMap={"name": "a"}),
+        "the volume comes from emptyDir and configMap",
+    ),
+    "two volumes at one place": (
+        lambda p: (volume(p, emptyDir={}), p.main["volumeMounts"][-1].update(mountPath="/data/")),
+        "two volumes are mounted at '/data/'",
+    ),
+    "a colon in a place": (
+        lambda p: (volume(p, emptyDir={}), p.main["volumeMounts"][-1].update(mountPath="/a:b")),
+        "'/a:b' holds ':'",
+    ),
+    "a secret's name": (
+        lambda p: p.main["env"].append({"name": "WANDB_API_KEY", "value": "x"}),
+        "WANDB_API_KEY looks like a secret",
+    ),
+    "a secret's value": (
+        lambda p: p.main["env"].append({"name": "A", "value": "glpat-" + "aB3" * 7}),
+        "A looks like a secret",
+    ),
+    "no devices": (
+        lambda p: (p.limits.pop("nvidia.com/gpu"), p.requests.pop("nvidia.com/gpu")),
+        "is nothing and --gpus 8",
+    ),
+    "no devices, nor a word of which": (
+        lambda p: (p.job["metadata"]["annotations"].clear(), p.limits.update({"nvidia.com/gpu": "4"})),
+        "is '4' and --gpus 8",
+    ),
+    "no anti-affinity": (lambda p: p.pod.pop("affinity"), "nothing keeps two pods off one node"),
+    "anti-affinity by zone": (
+        lambda p: p.pod["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][0].update(
+            topologyKey="topology.kubernetes.io/zone"
+        ),
+        "nothing keeps two pods off one node",
+    ),
+    "no arguments": (lambda p: p.main.pop("args"), "--nodes is missing"),
+    "no run": (lambda p: without(p, "--run-id"), "--run-id is missing"),
+    "no end of its own": (lambda p: without(p, "--max-minutes"), "--max-minutes is nothing, but after 14400 s"),
+    "an end after the cluster's": (lambda p: p.spec.update(activeDeadlineSeconds=60), "but after 60 s the cluster"),
+    "an end in words": (lambda p: p.main["args"].append("--max-minutes=soon"), "--max-minutes is 'soon'"),
+    "another command": (lambda p: p.main.update(command=["sleep"]), "replaces the image's entrypoint"),
+    "two containers of one name": (
+        lambda p: p.pod["containers"].append(p.main),
+        "two containers are called flagbench",
+    ),
+    "two containers of one name, one before": (lambda p: init(p, name="flagbench"), "two containers are called"),
+    "no container of ours": (lambda p: p.main.update(name="main"), "there is no container called flagbench"),
+    "a port that is none": (
+        lambda p: p.service["spec"]["ports"][0].update(port=70000),
+        "spec.ports[0].port: 70000 is no port",
+    ),
+    "a master's port that is none": (
+        lambda p: p.main["env"][0].update(value="fb-0.fb:70000"),
+        "'fb-0.fb:70000' is not where node 0 listens",
+    ),
+    "no time to end": (lambda p: p.pod.update(terminationGracePeriodSeconds=-1), "GracePeriodSeconds: is -1"),
+    "more nodes than Kubernetes takes": (
+        lambda p: p.spec.update(completions=100_001, parallelism=100_001),
+        "is 100001; an Indexed Job has at most 100000",
     ),
     "no seccomp": (lambda p: p.pod["securityContext"].pop("seccompProfile"), "there is none"),
     "a token": (lambda p: p.pod.pop("automountServiceAccountToken"), "needs no token"),

@@ -177,7 +177,7 @@ def test_labels_are_everywhere_and_annotations_on_pods(job_of: JobOf) -> None:
     assert [place["labels"]["app.kubernetes.io/name"] for place in places] == ["flagbench"] * 3
     assert places[2]["annotations"]["k8s.v1.cni.cncf.io/networks"] == "rdma"
     assert places[2]["annotations"]["kubectl.kubernetes.io/default-container"] == "flagbench"
-    assert places[1]["annotations"] == {"flagbench.dev/run-id": "run-1"}
+    assert places[1]["annotations"] == {"flagbench.dev/run-id": "run-1", "flagbench.dev/device-resource": "none"}
 
 
 def test_every_node_is_told_the_same(job_of: JobOf) -> None:
@@ -190,8 +190,44 @@ def test_every_node_is_told_the_same(job_of: JobOf) -> None:
         "--precision=bf16",
         "--steps=5",
         "--seed=3",
+        "--max-minutes=210",
         "--set=batch_size=8",
     ]
+
+
+@pytest.mark.parametrize(
+    ("options", "minutes", "seconds"),
+    [
+        ({}, "210", 14400),
+        ({"deadline": 7200}, "90", 7200),
+        ({"deadline": 600}, "5", 600),
+        ({"deadline": 90}, "0.75", 90),
+        ({"arguments": {"max_minutes": 3.5}}, "3.5", 2010),
+        ({"deadline": 700, "arguments": {"max_minutes": 10}}, "10", 700),
+    ],
+)
+def test_the_run_always_ends_before_the_cluster_deletes_its_log(
+    job_of: JobOf, options: dict[str, Any], minutes: str, seconds: int
+) -> None:
+    documents = job_of(**options)
+    assert [word for word in container_of(documents)["args"] if "minutes" in word] == [f"--max-minutes={minutes}"]
+    assert documents[1]["spec"]["activeDeadlineSeconds"] == seconds
+
+
+@pytest.mark.parametrize("image", ["distilbert:cpu", "distilbert:a100"])
+def test_a_network_device_called_gpu_is_not_taken_for_the_accelerator(job_of: JobOf, image: str) -> None:
+    documents = job_of(image, gpus=4, rdma_resource=("example.com/gpu=1",))
+    assert container_of(documents)["resources"]["limits"]["example.com/gpu"] == "1"
+
+
+def test_the_template_is_blamed_only_where_one_was_given(
+    request_of: Callable[..., JobRequest], tmp_path: Path
+) -> None:
+    template = edited(tmp_path, lambda job: job["spec"].update(backoffLimit=3))
+    for given, blamed in (("mine.yaml", "with the template mine.yaml it makes"), (None, "what was asked for makes")):
+        with pytest.raises(FlagbenchError) as caught:
+            job_documents(request_of(template=given), template)
+        assert caught.value.message.startswith(f"{blamed} a job that would not work: Job ")
 
 
 def test_a_job_is_made_without_changing_the_template(

@@ -22,7 +22,13 @@ def test_names_environment_and_arguments(job_of: JobOf) -> None:
         "A": "1",
         "JOB_COMPLETION_INDEX": "1",
     }
-    assert pod_arguments(documents) == ["--nodes=2", "--gpus=2", "--run-id=run-1", "--preset=tiny"]
+    assert pod_arguments(documents) == [
+        "--nodes=2",
+        "--gpus=2",
+        "--run-id=run-1",
+        "--preset=tiny",
+        "--max-minutes=210",
+    ]
     assert pod_image(documents) == "x:1"
 
 

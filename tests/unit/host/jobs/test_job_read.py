@@ -24,7 +24,8 @@ from flagbench.jobs.read import parse_documents, read_documents
         ("a: \x00", "special characters are not allowed"),
         ("a: !!python/object:os.system x", "could not determine a constructor"),
         ('{"a": 1, "a": 2}', "a key is given twice"),
-        ('{"a": }', "Expecting value"),
+        ("{a: 1, a: 2}", "job.yaml:1: 'a' is given twice"),
+        ('{"a": ', "job.yaml:1: expected the node content"),
         ("[" * 5000, "nested too deeply"),
     ],
 )
@@ -40,6 +41,13 @@ def test_dates_and_equals_signs_stay_strings_and_empty_documents_are_nothing() -
         {"a": "2024-01-01", "b": "="},
         {"c": 1},
     ]
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a": {"b": [1]}, "kind": "Job"}', "{a: {b: [1]}, kind: Job}", "{a: {b: [1]},\n kind: Job}\n---\n"]
+)
+def test_a_mapping_in_braces_is_json_or_yaml(text: str) -> None:
+    assert parse_documents(text, "x") == [{"a": {"b": [1]}, "kind": "Job"}]
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

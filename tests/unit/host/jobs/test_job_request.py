@@ -17,7 +17,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"port": 70000}, "--port 70000 is out of range"),
     ({"port": 80}, "--port 80 is kept for uid 0"),
     ({"deadline": 0}, "--deadline 0 is out of range"),
+    ({"deadline": 59}, "--deadline 59 is out of range"),
     ({"ttl": -1}, "--ttl -1 is out of range"),
+    ({"ttl": 59}, "--ttl 59 is out of range"),
     ({"deadline": 600, "arguments": {"max_minutes": 10}}, "before --max-minutes 10"),
     ({"run_id": "a b"}, "--run-id 'a b' may hold"),
     ({"name": "9lives"}, "does not begin with a letter"),
@@ -93,6 +95,25 @@ def test_refused(request_of: Callable[..., JobRequest], options: dict[str, Any],
     assert caught.value.code == ExitCode.USAGE
 
 
+SECRETS = [
+    "hf_" + "aB3" * 10,
+    "ghp_" + "aB3" * 12,
+    "gho_" + "aB3" * 12,
+    "github_pat_" + "aB3" * 12,
+    "glpat-" + "aB3" * 7,
+    "AKIA" + "Q7" * 8,
+    "sk-proj-" + "aB3" * 8,
+    "eyJhbGciOiJIUzI1NiJ9.e30.x",
+    "-----BEGIN PRIVATE KEY-----",
+    "https://store.example.com/set?version=1&access-key=x",
+    "https://store.example.com/set?X-Amz-Signature=x",
+    "https://store.example.com/set?sv=1&sig=x",
+    "--user=me --password=x",
+    "Authorization: Bearer " + "aB3" * 8,
+    "x," + "hf_" + "aB3" * 10,
+]
+
+
 @pytest.mark.parametrize(
     "entry",
     [
@@ -105,6 +126,7 @@ def test_refused(request_of: Callable[..., JobRequest], options: dict[str, Any],
         "KEY=x",
         "credentials=x",
         "HTTP_PROXY=http://user:pass@proxy:3128",
+        *(f"A={value}" for value in SECRETS),
     ],
 )
 def test_a_secret_is_refused_and_not_repeated(request_of: Callable[..., JobRequest], entry: str) -> None:
@@ -114,7 +136,20 @@ def test_a_secret_is_refused_and_not_repeated(request_of: Callable[..., JobReque
     assert "--env-from-secret" in caught.value.remedy
 
 
-@pytest.mark.parametrize("entry", ["NCCL_IB_HCA=mlx5", "KEYBOARD=de", "AUTHOR=x", "HTTP_PROXY=http://proxy:3128"])
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "NCCL_IB_HCA=mlx5",
+        "KEYBOARD=de",
+        "AUTHOR=x",
+        "HTTP_PROXY=http://proxy:3128",
+        "A=hf_transfer",
+        "A=task-force-of-many-people",
+        "A=https://store.example.com/set?version=1&keyboard=de",
+        "A=keyJournal-of-the-benchmark",
+        "A=a basic introduction",
+    ],
+)
 def test_what_is_no_secret_passes(request_of: Callable[..., JobRequest], entry: str) -> None:
     name, _, value = entry.partition("=")
     assert request_of(env=(entry,)).environment == {name: value}
@@ -131,3 +166,29 @@ def test_the_deadline_leaves_time_to_schedule_and_pull(request_of: Callable[...,
     assert request_of().deadline_seconds == 4 * 3600
     assert request_of(arguments={"max_minutes": 10.5}).deadline_seconds == 630 + 1800
     assert request_of(deadline=700, arguments={"max_minutes": 10}).deadline_seconds == 700
+
+
+@pytest.mark.parametrize(
+    ("options", "warned"),
+    [
+        ({}, ["docker.io"]),
+        ({"registry": "bench"}, ["docker.io"]),
+        ({"image": "team/x:1"}, ["docker.io"]),
+        ({"registry": "r.io/bench"}, []),
+        ({"registry": "localhost"}, []),
+        ({"image": "node:5000/x:1"}, []),
+        ({"nodes": 2, "registry": "r.io"}, ["--out-pvc CLAIM keeps it"]),
+        ({"nodes": 2, "registry": "r.io", "out_pvc": "results"}, []),
+        ({"nodes": 2}, ["docker.io", "--out-pvc"]),
+    ],
+)
+def test_what_may_go_wrong_on_a_cluster_is_said(
+    request_of: Callable[..., JobRequest], options: dict[str, Any], warned: list[str]
+) -> None:
+    found = request_of(**options).warnings()
+    assert len(found) == len(warned)
+    assert all(part in line for part, line in zip(warned, found, strict=True))
+
+
+def test_a_name_that_looks_like_a_key_makes_a_job(job_of: Callable[..., Any]) -> None:
+    assert job_of(name="sk-learn-nightly-benchmark")
