@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flagbench.errors import FlagbenchError
@@ -28,13 +28,26 @@ class Base:
     """`sha256:<64 hex>`: of its manifest where that is known, else the image's id."""
     image_id: str | None = None
     """Where it was looked at; None where the lock's digest says what it is."""
-    size: int = 0
-    """Bytes, unpacked; 0 where the engine does not have it yet."""
+    is_here: bool = False
+    """Whether the engine had it when it was looked at."""
 
     @property
     def name(self) -> str:
         """The reference without a digest, which an image's label has beside it."""
         return self.reference.partition("@")[0]
+
+
+def require_platform(stack: Stack, options: BuildOptions) -> None:
+    """Refuse another platform than the stack's: its lock has the hashes of that platform's files alone.
+
+    Raises FlagbenchError (usage).
+    """
+    if options.platform is None or _kind(options.platform) == _kind(stack.platform):
+        return
+    raise FlagbenchError(
+        f"--platform is {options.platform}, and the stack {stack.name} is locked for {stack.platform}",
+        remedy="add a stack for that platform (docs/add-a-stack.md), or leave --platform out",
+    )
 
 
 def require_locked(stack: Stack, lock: Lock, options: BuildOptions) -> None:
@@ -73,23 +86,22 @@ def resolve_base(stack: Stack, lock: Lock, options: BuildOptions, engine: Engine
     if options.base is None and lock.base_image is not None and lock.base_digest is not None:
         reference = f"{lock.base_image}@{lock.base_digest}"
         here = engine.inspect(reference)
-        return Base(reference, lock.base_digest, size=here.size if here else 0)
+        return Base(reference, lock.base_digest, is_here=here is not None)
     reference = options.base or lock.base_image or ""
     image = engine.inspect(reference)
     if image is None:
         image = pull(reference, platform)
-    # A variant, such as v8 of arm64, is not always said.
-    if image.platform and image.platform.split("/")[:2] != platform.split("/")[:2]:
+    if image.platform and _kind(image.platform) != _kind(platform):
         raise FlagbenchError(
             f"the base {reference} is for {image.platform}, the image to build is for {platform}",
-            remedy="name a base of that platform with --base, or another platform with --platform",
+            remedy="name a base of the stack's platform with --base, or add a stack for that of this base",
         )
     _require_fixed(stack, lock, options, image)
     if _is_id(reference, image):
         # BuildKit takes only names in FROM.
         reference = f"flagbench/base:{image.id.removeprefix('sha256:')[:12]}"
         engine.tag(image.id, reference)
-    return Base(reference, identity(image, reference, lock.base_digest), image.id, image.size)
+    return Base(reference, identity(image, reference, lock.base_digest), image.id, is_here=True)
 
 
 def identity(image: ImageInfo, reference: str, expected: str | None) -> str:
@@ -104,14 +116,13 @@ def identity(image: ImageInfo, reference: str, expected: str | None) -> str:
     return digests.get(repository) or image.id
 
 
-def pull_base(base: Base, platform: str, pull: Pull) -> Base:
-    """The base with its size, pulled where the engine has it not.
+def pull_base(base: Base, platform: str, pull: Pull) -> None:
+    """Pull the base where the engine has it not.
 
     Here and not by the build itself: only a pull is given the credentials that docker is configured with.
     """
-    if base.size:
-        return base
-    return replace(base, size=pull(base.reference, platform).size)
+    if not base.is_here:
+        pull(base.reference, platform)
 
 
 def _require_fixed(stack: Stack, lock: Lock, options: BuildOptions, image: ImageInfo) -> None:
@@ -127,9 +138,19 @@ def _require_fixed(stack: Stack, lock: Lock, options: BuildOptions, image: Image
 
 
 def _is_id(reference: str, image: ImageInfo) -> bool:
-    """Whether an image was named by its id or the beginning of it, and not by a name that looks like one."""
-    short = reference.removeprefix("sha256:")
-    return len(short) >= 12 and image.id.removeprefix("sha256:").startswith(short)
+    """Whether an image was named by its id or the beginning of it, and not by a name that looks like one.
+
+    An engine takes a beginning of any length that fits one image alone, and a name before that.
+    """
+    names = {*image.repo_tags, *(name.partition("@")[0] for name in image.repo_digests)}
+    if names & {reference, f"{reference}:latest"}:
+        return False
+    return image.id.removeprefix("sha256:").startswith(reference.removeprefix("sha256:"))
+
+
+def _kind(platform: str) -> list[str]:
+    """System and processor: a variant, such as v8 of arm64, is not always said."""
+    return platform.split("/")[:2]
 
 
 def _repository(reference: str) -> str:

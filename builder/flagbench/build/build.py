@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flagbench.build.base import Base, pull_base, require_locked, resolve_base
+from flagbench.build.base import Base, pull_base, require_locked, require_platform, resolve_base
 from flagbench.build.checkout import commit
 from flagbench.build.container import run_in_container
 from flagbench.build.contents import read_contents
@@ -20,7 +20,8 @@ from flagbench.build.progress import View
 from flagbench.build.redact import Redactor
 from flagbench.build.result import ImageResult, Step, TierResult
 from flagbench.build.sbom import is_sbom_of, sbom_json, write_sbom
-from flagbench.build.tiers import CONTEXT_LABEL, Tier, case_tier, stack_tier
+from flagbench.build.space import THIN, locked_bytes, stack_bytes
+from flagbench.build.tiers import REVISION_LABEL, Tier, case_tier, stack_tier, stands_on
 from flagbench.catalog.lookup import get_stack, resolve_image
 from flagbench.catalog.model import Case, Catalog, Stack
 from flagbench.engines.base import BuildEvent, BuildFailed, BuildRequest, Built, Engine, ImageInfo, StepDone
@@ -64,6 +65,7 @@ class Builder:
         self._view = view
         self._renderer = ImageRenderer(catalog, options.template)
         self._redactor_secrets = secrets(options, os.environ)
+        self._revision = commit()
         self._made: dict[str, TierResult] = {}
 
     def build(self, target: Target) -> ImageResult:
@@ -75,20 +77,24 @@ class Builder:
         """
         stack = target.stack
         lock = self._renderer.lock(stack)
+        require_platform(stack, self._options)
         require_locked(stack, lock, self._options)
-        base = resolve_base(stack, lock, self._options, self._engine, self._pull)
+
+        def pull(reference: str, platform: str) -> ImageInfo:
+            require_space(self._engine.free_bytes(), locked_bytes(lock))
+            return self._pull(reference, platform)
+
+        base = resolve_base(stack, lock, self._options, self._engine, pull)
         rendered = self._renderer.stack(stack)
         heavy = stack_tier(stack, rendered, lock, base, self._options)
-        results: list[TierResult]
         if target.case is None:
-            results = [self._ensure(heavy, lock, base)]
-        else:
-            thin_rendered = self._renderer.case(target.case, stack, rendered)
-            thin = case_tier(target.case, stack, thin_rendered, lock, base, self._options, heavy)
-            there = self._up_to_date(thin)
-            # A case's image is complete by itself: where it is right, the stack's need not be here.
-            results = [there] if there else [self._ensure(tier, lock, base) for tier in (heavy, thin)]
-        return ImageResult(target.name, tuple(results), base, lock.digest)
+            return ImageResult(target.name, (self._ensure(heavy, lock, base),), base, lock.digest)
+        thin_rendered = self._renderer.case(target.case, stack, rendered)
+        thin = case_tier(target.case, stack, thin_rendered, lock, base, self._options, heavy)
+        there = self._up_to_date(thin)
+        # A case's image is complete by itself: where it is right, the stack's need not be here.
+        results = [there] if there else [self._ensure(tier, lock, base) for tier in (heavy, thin)]
+        return ImageResult(target.name, tuple(results), base, lock.digest, below=thin.below)
 
     def _ensure(self, tier: Tier, lock: Lock, base: Base) -> TierResult:
         """The tier, built where it is not there; other processes that want the same wait."""
@@ -109,13 +115,14 @@ class Builder:
         return there
 
     def _up_to_date(self, tier: Tier) -> TierResult | None:
-        """The tier as the engine has it, under every tag, if its label says that it is the one to build."""
+        """The tier as the engine has it, under every tag, if it is the one to build, on the stack that is here."""
         if self._options.no_cache:
             return None
+        below = self._engine.inspect(tier.below) if tier.below else None
         # A stack's image of before may still be there under its fixed tag, when only the moving tags went on.
         for tag in dict.fromkeys([tier.tags[0], tier.fixed_tag]):
             image = self._engine.inspect(tag)
-            if image is not None and image.labels.get(CONTEXT_LABEL) == tier.digest:
+            if image is not None and tier.is_made_by(image, self._revision) and stands_on(image, below):
                 self._tag(image, tier)
                 return TierResult(tier.name, image.id, tier.digest, tier.tags, skipped=True)
         return None
@@ -130,12 +137,14 @@ class Builder:
         inputs: Inputs = {}
         if tier.heavy:
             inputs = make_inputs(self._options, lock)
-            base = pull_base(base, tier.platform, self._pull)
-            wheels = sum(path.stat().st_size for path in inputs.values() if isinstance(path, Path))
-            require_space(self._engine.free_bytes(), heavy=True, base=base.size, wheelhouse=wheels)
+            needed = stack_bytes(lock, inputs)
+            # Before the pull, which may take long for nothing, and after it: how large a base is shows only then.
+            require_space(self._engine.free_bytes(), needed)
+            pull_base(base, tier.platform, self._pull)
+            require_space(self._engine.free_bytes(), needed)
         else:
-            require_space(self._engine.free_bytes(), heavy=False)
-        request = _request(tier, inputs, self._options)
+            require_space(self._engine.free_bytes(), THIN)
+        request = _request(tier, inputs, self._options, self._revision)
         self._view.begin(tier.name)
         result: TierResult | None = None
         try:
@@ -212,14 +221,12 @@ def build_images(
         yield result.with_sbom(file)
 
 
-def _request(tier: Tier, inputs: Inputs, options: BuildOptions) -> BuildRequest:
-    revision = commit()
-    labels = dict(tier.labels)
+def _request(tier: Tier, inputs: Inputs, options: BuildOptions, revision: str | None) -> BuildRequest:
+    # Empty where it is unknown: a case's image would have its stack's label otherwise.
+    labels = {**tier.labels, REVISION_LABEL: revision or ""}
     build_args = dict(tier.build_args)
-    if revision is not None:
-        labels["org.opencontainers.image.revision"] = revision
-        if not tier.heavy:
-            build_args["FLAGBENCH_COMMIT"] = revision
+    if revision is not None and not tier.heavy:
+        build_args["FLAGBENCH_COMMIT"] = revision
     return BuildRequest(
         context=context_tar(tier.rendered, inputs),
         tags=tier.tags,

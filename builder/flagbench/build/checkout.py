@@ -6,13 +6,28 @@ from pathlib import Path
 
 from flagbench.errors import FlagbenchError
 
+# builder/flagbench/build/checkout.py: the checkout is four folders up.
+TOP = Path(__file__).resolve().parents[3]
+"""The folder that is the top of a checkout, where this flagbench is one."""
+DECISIVE = ("builder", "entrypoints", "images", "manifests")
+"""What enters an image, or decides what does."""
+_COMMIT = "# branch.oid "
+
 
 def commit() -> str | None:
-    """The commit's hash, `-dirty` behind it where tracked files differ; None outside a checkout."""
-    found = _git("rev-parse", "HEAD")
-    if found is None:
+    """The commit's hash, `-dirty` behind it where a file that decides images differs; None outside a checkout.
+
+    A file that git does not know counts too: it is copied into an image as any other.
+    """
+    # One question for both: this is asked even where there is nothing to build.
+    said = _git("status", "--porcelain=v2", "--branch", "--", *DECISIVE)
+    if said is None:
         return None
-    return f"{found}-dirty" if _git("status", "--porcelain", "--untracked-files=no") else found
+    lines = said.splitlines()
+    found = next((line.removeprefix(_COMMIT) for line in lines if line.startswith(_COMMIT)), "")
+    if not found or not found.isalnum():  # `(initial)`: nothing was committed yet
+        return None
+    return f"{found}-dirty" if any(not line.startswith("#") for line in lines) else found
 
 
 def commit_time() -> int:
@@ -27,17 +42,15 @@ def commit_time() -> int:
 
 
 def _git(*arguments: str) -> str | None:
-    # builder/flagbench/build/checkout.py: the checkout is four folders up. An installed copy may lie inside
-    # a repository of somebody else's, so the folder itself has to be the top.
-    import subprocess  # most builds have nothing to do, and no commit to ask for
-
-    top = Path(__file__).resolve().parents[3]
-    if not (top / ".git").exists():
+    # An installed copy may lie inside a repository of somebody else's, so the folder itself has to be the top.
+    if not (TOP / ".git").exists():
         return None
+    import subprocess  # an installed copy has nobody to ask
+
+    # Without optional locks a question writes nothing: somebody may be committing.
+    command = ["git", "--no-optional-locks", "-C", str(TOP), *arguments]
     try:
-        done = subprocess.run(
-            ["git", "-C", str(top), *arguments], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
-        )
+        done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     except OSError:  # no git here
         return None
     return done.stdout.strip() if done.returncode == 0 else None

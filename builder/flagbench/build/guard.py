@@ -9,13 +9,6 @@ from contextlib import contextmanager
 from flagbench.build.places import cache_folder
 from flagbench.errors import ExitCode, FlagbenchError
 
-LEAST_FREE = 2_000_000_000
-"""Bytes that building a stack's image needs at the least."""
-LEAST_FREE_THIN = 100_000_000
-"""The same of a case's image, which is code alone."""
-UNPACKED = 4
-"""What is installed from a wheel, and the copies on the way there, against the wheel's own size."""
-
 
 @contextmanager
 def one_at_a_time(image: str, waiting: Callable[[], None]) -> Iterator[None]:
@@ -43,16 +36,15 @@ def one_at_a_time(image: str, waiting: Callable[[], None]) -> Iterator[None]:
         yield
 
 
-def require_space(free: int | None, *, heavy: bool, base: int = 0, wheelhouse: int = 0) -> None:
-    """Refuse to begin what cannot fit. Sizes in bytes; `free` is None where the engine's disk cannot be seen.
+def require_space(free: int | None, needed: int) -> None:
+    """Refuse to begin what cannot fit. Bytes; `free` is None where the engine's disk cannot be seen.
 
     Raises FlagbenchError (build failed).
     """
-    needed = max(base + UNPACKED * wheelhouse, LEAST_FREE) if heavy else LEAST_FREE_THIN
     if free is None or free >= needed:
         return
     raise FlagbenchError(
-        f"the engine's disk has {free / 1e9:.1f} GB free, and the image needs about {needed / 1e9:.1f} GB",
+        f"the engine's disk has {free / 1e9:.1f} GB free, and the image needs about {needed / 1e9:.1f} GB more",
         remedy="free some space where the engine keeps its images (`docker system df` shows what takes it)",
         code=ExitCode.BUILD_FAILED,
     )

@@ -2,8 +2,8 @@
 
 The engine's label decides whether an image is up to date, and what the label has to be follows from rendering.
 Rendering in turn follows from the files of the catalog, the templates, the locks, the image side's code, flagbench
-itself and a few options. Where all of these are byte for byte what they were when an image was last found right,
-its label has to be what it was then. Only that is remembered: the engine is always asked what it has.
+itself, its commit and a few options. Where all of these are byte for byte what they were when an image was last
+found right, its label has to be what it was then. Only that is remembered: the engine is always asked what it has.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flagbench.build.base import Base
+from flagbench.build.checkout import commit
 from flagbench.build.places import cache_folder
 from flagbench.build.result import ImageResult, TierResult
+from flagbench.build.tiers import CONTEXT_LABEL, stands_on
 from flagbench.catalog.locate import manifests_root
 from flagbench.catalog.model import Catalog
 from flagbench.render.roots import case_package, images_root, shipped_images
@@ -28,8 +30,7 @@ if TYPE_CHECKING:
     from flagbench.build.options import BuildOptions
     from flagbench.engines.base import ImageInfo
 
-_LABEL = "dev.flagbench.context"
-_FORM = 1
+_FORM = 2
 """Of the file; another one is not read."""
 # What turns manifests and templates into text, beside flagbench: a new release is a new answer.
 _LIBRARIES = ("jinja2", "yaml")
@@ -68,16 +69,20 @@ class Memo:
 
 
 def _is_there(image: ImageResult, inspect: Inspect) -> bool:
-    """Whether the engine has the image under all its tags, on the base that it was built on."""
+    """Whether the engine has the image under all its tags, on the base and the stack that it was built on."""
     if image.sbom is None or not image.sbom.is_file():
         return False
     if image.base.image_id is not None:
         base = inspect(image.base.reference)
         if base is None or base.id != image.base.image_id:
             return False
+    below = inspect(image.below) if image.below else None
     found = [inspect(tag) for tag in image.top.tags]
     return all(
-        there is not None and there.id == image.top.image_id and there.labels.get(_LABEL) == image.top.digest
+        there is not None
+        and there.id == image.top.image_id
+        and there.labels.get(CONTEXT_LABEL) == image.top.digest
+        and stands_on(there, below)
         for there in found
     )
 
@@ -89,7 +94,7 @@ def _fingerprint(names: Sequence[str], options: BuildOptions) -> str:
     folders = [Path(__file__).parents[1], catalog.root, case_package(catalog)]
     folders += [root / part for root in (images, shipped_images()) for part in ("templates", "files", "locks")]
     summed = hashlib.sha256()
-    given = [list(names), options.base, options.platform, options.epoch, options.allow_unlocked]
+    given = [list(names), options.base, options.platform, options.epoch, options.allow_unlocked, commit()]
     summed.update(json.dumps(given).encode())
     for folder in dict.fromkeys(folders):
         for path, content in _contents(folder):
@@ -131,7 +136,7 @@ def _load(path: Path) -> list[dict[str, Any]]:
 def _image(plain: dict[str, Any]) -> ImageResult:
     top = TierResult(plain["tier"], plain["image_id"], plain["context"], tuple(plain["tags"]), skipped=True)
     base = Base(plain["base"], plain["base_identity"], plain["base_id"])
-    return ImageResult(plain["image"], (top,), base, plain["lock"], Path(plain["sbom"]))
+    return ImageResult(plain["image"], (top,), base, plain["lock"], Path(plain["sbom"]), plain["below"])
 
 
 def _plain(image: ImageResult) -> dict[str, Any]:
@@ -146,4 +151,5 @@ def _plain(image: ImageResult) -> dict[str, Any]:
         "base_id": image.base.image_id,
         "lock": image.lock,
         "sbom": str(image.sbom),
+        "below": image.below,
     }

@@ -7,10 +7,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from flagbench.build.checkout import commit_time
 from flagbench.errors import FlagbenchError
+from flagbench.locks.urls import check_url
 
 DEFAULT_EPOCH = 315_532_800
 """1980-01-01T00:00:00Z, the earliest time that a zip file, hence a wheel, can hold; the Dockerfiles' own default."""
@@ -36,7 +36,7 @@ class BuildOptions:
     ca_bundle: Path | None = None
     wheelhouse: Path | None = None
     platform: str | None = None
-    """`os/architecture`; None: the stack's."""
+    """`os/architecture`, the stack's with or without a variant; None: the stack's."""
     no_cache: bool = False
     epoch: int = DEFAULT_EPOCH
     """Seconds since 1970."""
@@ -75,26 +75,6 @@ def make_options(
         allow_unlocked=allow_unlocked,
         template=_existing(template, "--template", folder=False),
     )
-
-
-def check_url(url: str, option: str) -> str:
-    """An http(s) URL that is safe in a line of a configuration file. Raises FlagbenchError (usage).
-
-    The URL may hold credentials, so no message repeats it.
-    """
-    usable = url.isprintable() and url.isascii() and not re.search(r"[\s\"'\\<>^`{|}]", url)
-    if usable:
-        try:
-            parts = urlsplit(url)
-            usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-        except ValueError:
-            usable = False
-    if not usable:
-        raise FlagbenchError(
-            f"{option} is not a URL of http or https",
-            remedy="write it like https://mirror.example/simple; percent-encode what a URL cannot hold",
-        )
-    return url
 
 
 def _apt_source(source: str) -> str | Path:

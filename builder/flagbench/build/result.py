@@ -45,6 +45,8 @@ class ImageResult:
     lock: str
     """Digest of the stack's lock."""
     sbom: Path | None = field(default=None)
+    below: str | None = None
+    """The tag of the stack's image that a case's stands on; None for a stack's own."""
 
     @property
     def top(self) -> TierResult:

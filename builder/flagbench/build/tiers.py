@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from flagbench.build.base import Base
     from flagbench.build.options import BuildOptions
     from flagbench.catalog.model import Case, Stack
+    from flagbench.engines.base import ImageInfo
     from flagbench.locks.model import Lock
     from flagbench.render.model import Rendered
 
 REPOSITORY = "flagbench"
 CONTEXT_LABEL = "dev.flagbench.context"
+REVISION_LABEL = "org.opencontainers.image.revision"
 _SHORT = 12
 """Hex digits of a digest in a tag."""
 # A tag has no room for the `+` of a local version.
@@ -41,6 +43,8 @@ class Tier:
     platform: str
     heavy: bool
     """Whether this is the tier that installs, and so needs inputs and space."""
+    below: str | None = None
+    """The tag of the stack's image that a case's is built on; None for a stack's own."""
 
     @property
     def name(self) -> str:
@@ -49,8 +53,29 @@ class Tier:
 
     @property
     def fixed_tag(self) -> str:
-        """The tag that never moves to other content, of a stack's image; a case's has its main name."""
+        """The tag that names what a stack's image was made from; a case's has its main name.
+
+        The same inputs do not make the same bytes, so a build without the cache moves it to another image.
+        """
         return self.tags[-1] if self.heavy else self.tags[0]
+
+    def is_made_by(self, image: ImageInfo, revision: str | None) -> bool:
+        """Whether an image has this tier's label and, for a case, tells of the commit `revision`.
+
+        A stack's image is heavy and holds no code of ours: it may be of another commit. None, a flagbench that
+        knows no commit, contradicts none.
+        """
+        if image.labels.get(CONTEXT_LABEL) != self.digest:
+            return False
+        return self.heavy or revision is None or image.labels.get(REVISION_LABEL) == revision
+
+
+def stands_on(image: ImageInfo, below: ImageInfo | None) -> bool:
+    """Whether a case's image has the layers of the stack's; one whose stack's image is gone is complete by itself.
+
+    By layers and not by the label: a stack that was built again without the cache has the same label.
+    """
+    return below is None or image.layers[: len(below.layers)] == below.layers
 
 
 def stack_tier(stack: Stack, rendered: Rendered, lock: Lock, base: Base, options: BuildOptions) -> Tier:
@@ -96,6 +121,7 @@ def case_tier(
         },
         platform=platform,
         heavy=False,
+        below=below.fixed_tag,
     )
 
 

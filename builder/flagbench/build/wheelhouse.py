@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 
-from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, parse_sdist_filename, parse_wheel_filename
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from flagbench.errors import FlagbenchError
 from flagbench.locks.model import Lock, LockEntry, canonical
+from flagbench.locks.packages import pin_of, sha256_of
 
-_CHUNK = 1 << 20
 _SHOWN = 8
 """How many packages an error names."""
 
@@ -39,11 +36,6 @@ def check_wheelhouse(folder: Path, lock: Lock) -> tuple[Path, ...]:
             remedy=f"fill it with `flagbench wheels {lock.stack} -o {folder}`",
         )
     return tuple(sorted(chosen))
-
-
-def size(folder: Path) -> int:
-    """Bytes of the packages in a wheelhouse."""
-    return sum(path.stat().st_size for paths in _packages(folder).values() for path in paths)
 
 
 def _compare(folder: Path, lock: Lock) -> tuple[set[Path], list[str], list[str]]:
@@ -81,29 +73,10 @@ def _packages(folder: Path) -> Found:
     """The wheels and source archives of a folder by canonical name and version; other files are ignored."""
     found: Found = {}
     for path in sorted(folder.iterdir()):
-        for name, version in _named(path):
-            found.setdefault((canonical(name), version), []).append(path)
+        if pin := pin_of(path.name):
+            found.setdefault(pin, []).append(path)
     return found
 
 
-def _named(path: Path) -> Iterator[tuple[str, Version]]:
-    try:
-        if path.name.endswith(".whl"):
-            name, version, _, _ = parse_wheel_filename(path.name)
-            yield name, version
-        elif path.name.endswith((".tar.gz", ".zip")):
-            yield parse_sdist_filename(path.name)
-    except (InvalidWheelFilename, InvalidSdistFilename, InvalidVersion):
-        return
-
-
 def _is_locked(path: Path, entry: LockEntry) -> bool:
-    return not entry.hashes or f"sha256:{_sha256(path)}" in entry.hashes
-
-
-def _sha256(path: Path) -> str:
-    summed = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            summed.update(chunk)
-    return summed.hexdigest()
+    return not entry.hashes or sha256_of(path) in entry.hashes

@@ -58,7 +58,7 @@ def command(
         ),
     ] = None,
     platform: Annotated[
-        str | None, typer.Option(metavar="OS/ARCH", help="Default: the stack's, such as linux/amd64.")
+        str | None, typer.Option(metavar="OS/ARCH", help="The stack's; a variant may be named: linux/amd64/v3.")
     ] = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Run every step again.")] = False,
     epoch: Annotated[

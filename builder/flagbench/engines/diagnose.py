@@ -52,7 +52,7 @@ RULES = (
         Where.ANYWHERE,
         r"--mount option requires BuildKit",
         "the engine built without BuildKit, which the Dockerfile's --mount needs",
-        "use a Docker Engine from 18.09 on; what only emulates its API may lack BuildKit",
+        "use a Docker Engine from 20.10 on; what only emulates its API may lack BuildKit",
     ),
     Rule(
         Where.ANYWHERE,
@@ -84,7 +84,7 @@ RULES = (
         Where.BASE,
         r"(?i)no match for platform|does not match the specified platform|no matching manifest",
         "the base {base} does not exist for the platform asked for",
-        "name a platform that it exists for with --platform, or " + _NAME_OR_TAG,
+        "add a stack for a platform that it exists for, or " + _NAME_OR_TAG,
     ),
     Rule(
         Where.BASE,
@@ -133,7 +133,8 @@ RULES = (
         Where.COMMAND,
         r"exec format error",
         "the base is for another processor than the engine's",
-        "name the base of your processor with --base, or the engine's own platform with --platform",
+        "name a base of the stack's platform with --base and build on a machine of that platform, "
+        "or add a stack for this one's",
     ),
     Rule(
         Where.COMMAND,

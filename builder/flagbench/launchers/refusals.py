@@ -70,7 +70,7 @@ _RULES = (
     _rule(
         r"exec format error",
         "the image is for another kind of processor than this machine's",
-        "build it for this machine: flagbench build --platform",
+        "add a stack for this machine's platform: docs/add-a-stack.md",
         ExitCode.USAGE,
     ),
     _rule(

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from flagbench.build import checkout
 from flagbench.catalog.build import build_stack
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.model import Catalog
@@ -54,6 +55,8 @@ class MemoryEngine:
     failure: BaseException | None = None
     """What a build ends with instead of an image."""
     forgets_labels: bool = False
+    installs: int = 0
+    """How often something was installed: no two times give the same layer."""
     cancelled: int = 0
     name: str = "memory"
 
@@ -87,9 +90,20 @@ class MemoryEngine:
         yield StepDone("1", "[1/1] RUN install", 1.5, cached=False)
         made = "sha256:" + hashlib.sha256(repr(sorted(request.labels.items())).encode()).hexdigest()
         labels = {} if self.forgets_labels else dict(request.labels)
+        layers = self._layers(request)
+        made = "sha256:" + hashlib.sha256(repr((made, layers)).encode()).hexdigest()
         for tag in (*request.tags, made):
-            self.images[tag] = image(made, labels=labels)
+            self.images[tag] = image(made, labels=labels, layers=layers)
         yield Built(made)
+
+    def _layers(self, request: BuildRequest) -> tuple[str, ...]:
+        """Those of the stack's image and the code, or of what is installed this time."""
+        if "STACK_IMAGE" in request.build_args:
+            below = self.inspect(request.build_args["STACK_IMAGE"])
+            assert below is not None
+            return (*below.layers, "code")
+        self.installs += 1
+        return ("base", f"installed {self.installs}")
 
     def tag(self, ref: str, name: str) -> None:
         found = self.inspect(ref)
@@ -114,7 +128,8 @@ def engine() -> MemoryEngine:
 
 @pytest.fixture(autouse=True)
 def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The user's folders are the test's, and none of a developer's options reach it."""
+    """The user's folders are the test's, and neither a developer's options nor his commit reach it."""
+    monkeypatch.setattr(checkout, "TOP", tmp_path / "no-checkout")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     for name in ("BASE", "PIP_SOURCE", "APT_SOURCE", "CA_BUNDLE", "WHEELHOUSE", "EPOCH"):

@@ -103,14 +103,14 @@ def test_a_locked_digest_says_what_the_base_is_without_its_being_here(
     base = resolve(stack, mini_lock(base_digest=DIGEST), None, images)
     assert base == Base(f"debian:bookworm-slim@{DIGEST}", DIGEST)
     assert images.pulled == []
-    assert pull_base(base, "linux/amd64", images.pull).size == 1000
+    pull_base(base, "linux/amd64", images.pull)
     assert images.pulled == [(base.reference, "linux/amd64")]
     assert base.name == "debian:bookworm-slim"
 
 
 def test_a_loaded_image_is_identified_by_its_id(mini_lock: Callable[..., Lock], stack: Stack) -> None:
     base = resolve(stack, mini_lock(), "vendor/base:1", Images(**{"vendor/base:1": image()}))
-    assert base == Base("vendor/base:1", ID, ID, 1000)
+    assert base == Base("vendor/base:1", ID, ID, is_here=True)
 
 
 def test_a_pulled_image_is_identified_by_the_digest_of_its_repository(
@@ -132,8 +132,33 @@ def test_an_image_named_by_its_id_gets_a_name_that_a_dockerfile_can_use(
 ) -> None:
     images = Images(loaded=image())
     base = resolve(stack, mini_lock(), ID, images)
-    assert base == Base("flagbench/base:bbbbbbbbbbbb", ID, ID, 1000)
+    assert base == Base("flagbench/base:bbbbbbbbbbbb", ID, ID, is_here=True)
     assert images.tagged == [(ID, "flagbench/base:bbbbbbbbbbbb")]
+
+
+@pytest.mark.parametrize("short", ["b", "bbb", "bbbbbbbbbbbb", "sha256:bb"])
+def test_the_beginning_of_an_id_is_an_id(short: str, mini_lock: Callable[..., Lock], stack: Stack) -> None:
+    images = Images(**{short: image(repo_tags=("vendor/base:1",), repo_digests=(f"vendor/base@{DIGEST}",))})
+    assert resolve(stack, mini_lock(), short, images).reference == "flagbench/base:bbbbbbbbbbbb"
+    assert images.tagged == [(ID, "flagbench/base:bbbbbbbbbbbb")]
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [("bbb", {"repo_tags": ("bbb:latest",)}), ("bbb", {"repo_digests": (f"bbb@{DIGEST}",)}), ("vendor/b:1", {})],
+)
+def test_a_name_that_looks_like_an_id_is_a_name(
+    name: str, known: dict[str, object], mini_lock: Callable[..., Lock], stack: Stack
+) -> None:
+    images = Images(**{name: image(**known)})
+    assert resolve(stack, mini_lock(), name, images).reference == name
+    assert images.tagged == []
+
+
+def test_a_locked_base_that_is_here_is_not_pulled(mini_lock: Callable[..., Lock], stack: Stack) -> None:
+    images = Images(**{f"debian:bookworm-slim@{DIGEST}": image(size=0)})
+    pull_base(resolve(stack, mini_lock(base_digest=DIGEST), None, images), "linux/amd64", images.pull)
+    assert images.pulled == []
 
 
 def test_what_is_not_here_is_pulled_for_the_platform(mini_lock: Callable[..., Lock], stack: Stack) -> None:
@@ -146,7 +171,7 @@ def test_a_base_of_another_platform_is_refused(mini_lock: Callable[..., Lock], s
     arm = Images(a=image(platform="linux/arm64/v8"))
     with pytest.raises(FlagbenchError, match="is for linux/arm64/v8, the image to build is for linux/amd64"):
         resolve(stack, mini_lock(), "a", arm)
-    assert resolve(stack, mini_lock(), "a", arm, platform="linux/arm64").identity == ID
+    assert resolve(replace(stack, platform="linux/arm64"), mini_lock(), "a", arm).identity == ID
 
 
 def test_a_lock_may_fix_the_image_of_a_private_base(mini_lock: Callable[..., Lock], stack: Stack) -> None:

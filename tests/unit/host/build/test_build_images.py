@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from flagbench.build.build import Builder, build_images, find_target
-from flagbench.build.guard import LEAST_FREE, one_at_a_time, require_space
+from flagbench.build.guard import one_at_a_time
 from flagbench.build.options import BuildOptions
 from flagbench.build.progress import PlainView
 from flagbench.build.result import ImageResult
@@ -175,21 +175,6 @@ def test_labels_that_did_not_arrive_are_an_error(mini: Catalog, engine: Engine) 
     with pytest.raises(FlagbenchError, match="without the labels") as failed:
         build(mini, engine)
     assert failed.value.code is ExitCode.BUILD_FAILED
-
-
-def test_a_full_disk_is_met_before_anything_is_built(mini: Catalog, engine: Engine) -> None:
-    engine.free = 1_500_000_000
-    with pytest.raises(FlagbenchError, match=r"has 1\.5 GB free, and the image needs about 2\.0 GB") as refused:
-        build(mini, engine)
-    assert refused.value.code is ExitCode.BUILD_FAILED
-    assert engine.requests == []
-
-
-def test_the_estimate_grows_with_base_and_wheelhouse() -> None:
-    require_space(LEAST_FREE, heavy=True, base=400_000_000, wheelhouse=400_000_000)
-    with pytest.raises(FlagbenchError, match=r"needs about 14\.0 GB"):
-        require_space(10_000_000_000, heavy=True, base=10_000_000_000, wheelhouse=1_000_000_000)
-    require_space(None, heavy=True, base=10**15)
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def kept(mini_lock: Callable[..., Lock], tmp_path: Path) -> ImageResult:
     """A result that is remembered, with its bill of materials."""
     sbom = tmp_path / "sbom.json"
     sbom.touch()
-    result = ImageResult("distilbert:mini", (TOP,), BASE, "sha256:lock", sbom)
+    result = ImageResult("distilbert:mini", (TOP,), BASE, "sha256:lock", sbom, "flagbench/stack:mini-0123")
     Memo(NAMES, OPTIONS).keep([result])
     return result
 
@@ -59,6 +59,21 @@ def test_the_engine_has_the_last_word(
         del images[ref]
     else:
         images[ref] = now
+    assert Memo(NAMES, OPTIONS).recall(images.get) is None
+
+
+@pytest.mark.parametrize(("layers", "right"), [(("a", "b"), True), (("a", "c"), False), (("a", "b", "c"), False)])
+def test_a_stack_that_was_built_again_is_another_stack(
+    layers: tuple[str, ...], right: bool, kept: ImageResult, images: dict[str, ImageInfo]
+) -> None:
+    case = replace(image(ID, "sha256:context"), layers=("a", "b", "code"))
+    images.update(dict.fromkeys(TAGS, case))
+    images["flagbench/stack:mini-0123"] = replace(image("sha256:stack", None), layers=layers)
+    assert Memo(NAMES, OPTIONS).recall(images.get) == ([kept] if right else None)
+
+
+def test_the_commit_counts(kept: ImageResult, images: dict[str, ImageInfo], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flagbench.build.memo.commit", lambda: "a" * 40)
     assert Memo(NAMES, OPTIONS).recall(images.get) is None
 
 
@@ -122,7 +137,7 @@ def test_a_template_counts(kept: ImageResult, images: dict[str, ImageInfo], tmp_
     assert Memo(NAMES, options).recall(images.get) is None
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[]", '{"form": 0, "images": []}', '{"form": 1, "images": [{}]}'])
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"form": 0, "images": []}', '{"form": 2, "images": [{}]}'])
 def test_a_damaged_memory_is_no_memory(
     content: str, kept: ImageResult, images: dict[str, ImageInfo], tmp_path: Path
 ) -> None:

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flagbench.build import checkout
-from flagbench.build.options import DEFAULT_EPOCH, BuildOptions, check_url, make_options
+from flagbench.build.options import DEFAULT_EPOCH, BuildOptions, make_options
 from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.locks.urls import check_url
 from flagbench.render import stack as rendered_stack
 
 
@@ -127,11 +128,3 @@ def test_the_time_of_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkout, "_git", lambda *arguments: None)
     with pytest.raises(FlagbenchError, match="needs flagbench in a git checkout"):
         make_options(epoch="commit", environment={})
-
-
-def test_a_commit_with_changes_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = {"rev-parse": "abc", "status": " M file"}
-    monkeypatch.setattr(checkout, "_git", lambda *arguments: answers[arguments[0]])
-    assert checkout.commit() == "abc-dirty"
-    monkeypatch.setattr(checkout, "_git", lambda *arguments: None)
-    assert checkout.commit() is None

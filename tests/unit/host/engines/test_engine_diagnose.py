@@ -44,9 +44,9 @@ WRITTEN = [
     (RUN, EXIT, "E: Failed to fetch http://a.example/x  404  Not Found", "fetch http://a.example/x", "--apt-source"),
     (RUN, EXIT, "g++: fatal error: Killed signal terminated program cc1plus", "killed", "MAX_JOBS"),
     (RUN, 'process "/bin/sh -c x" did not complete successfully: exit code: 137', "", "killed", "MAX_JOBS"),
-    (RUN, EXIT, "exec /bin/sh: exec format error", "another processor", "--platform"),
+    (RUN, EXIT, "exec /bin/sh: exec format error", "another processor", "add a stack"),
     (RUN, EXIT, "ERROR: HTTP error 403 while getting https://index.example/x", "refuses access", "--pip-source"),
-    (None, "the --mount option requires BuildKit. Refer to https://docs.example", "", "without BuildKit", "18.09"),
+    (None, "the --mount option requires BuildKit. Refer to https://docs.example", "", "without BuildKit", "20.10"),
     (None, "failed to create LLB definition: invalid reference format", "", "malformed", "registry/name:tag"),
     (
         LOAD,
@@ -57,7 +57,7 @@ WRITTEN = [
     ),
     (LOAD, "toomanyrequests: You have reached your pull rate limit", "", "refuses more pulls", "docker login"),
     (LOAD, "x509: certificate signed by unknown authority", "", "does not trust", "certs.d"),
-    (LOAD, "no match for platform in manifest sha256:0: not found", "", "platform asked for", "--platform"),
+    (LOAD, "no match for platform in manifest sha256:0: not found", "", "platform asked for", "add a stack"),
     (
         "[stage-1 1/4] FROM registry.example/base:1@sha256:0",
         "unauthorized",

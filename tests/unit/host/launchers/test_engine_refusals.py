@@ -58,7 +58,7 @@ REFUSALS = [
         "entry point /usr/bin/tini",
         "build it again",
     ),
-    ("exec /usr/bin/tini: exec format error", ExitCode.USAGE, "another kind of processor", "--platform"),
+    ("exec /usr/bin/tini: exec format error", ExitCode.USAGE, "another kind of processor", "add a stack"),
     (
         "mkdir /var/lib/docker/overlay2/x: no space left on device",
         ExitCode.ENGINE,

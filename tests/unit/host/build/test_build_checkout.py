@@ -1,0 +1,78 @@
+"""The commit of a checkout, asked of git itself."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from flagbench.build import checkout
+from running import need
+
+
+@pytest.fixture
+def top(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with one commit of a file of each kind."""
+    need(shutil.which("git") is not None, "git")
+    for name in [name for name in os.environ if name.startswith("GIT_")]:
+        monkeypatch.delenv(name)
+    folder = tmp_path / "checkout"
+    for name in ("entrypoints/a.py", "docs/a.md"):
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_text("first\n", encoding="utf-8")
+    git(folder, "init", "--quiet")
+    git(folder, "add", ".")
+    git(folder, "-c", "user.name=T", "-c", "user.email=t@example.org", "commit", "--quiet", "-m", "first")
+    monkeypatch.setattr(checkout, "TOP", folder)
+    return folder
+
+
+def git(folder: Path, *arguments: str) -> str:
+    """What git says."""
+    return subprocess.run(["git", "-C", str(folder), *arguments], check=True, capture_output=True, text=True).stdout
+
+
+def test_a_clean_checkout_is_its_commit(top: Path) -> None:
+    assert checkout.commit() == git(top, "rev-parse", "HEAD").strip()
+
+
+def test_what_enters_no_image_does_not_count(top: Path) -> None:
+    clean = checkout.commit()
+    (top / "docs" / "a.md").write_text("second\n", encoding="utf-8")
+    (top / "notes").touch()
+    assert checkout.commit() == clean
+
+
+@pytest.mark.parametrize(
+    "name", ["entrypoints/a.py", "entrypoints/new.py", "images/new", "manifests/new", "builder/new"]
+)
+def test_what_decides_an_image_counts_until_it_is_taken_back(name: str, top: Path) -> None:
+    clean = checkout.commit()
+    path = top / name
+    path.parent.mkdir(exist_ok=True)
+    before = path.read_bytes() if path.exists() else None
+    path.write_text("second\n", encoding="utf-8")
+    assert checkout.commit() == f"{clean}-dirty"
+    if before is None:
+        path.unlink()
+    else:
+        path.write_bytes(before)
+    assert checkout.commit() == clean
+
+
+def test_a_removed_file_counts(top: Path) -> None:
+    (top / "entrypoints" / "a.py").unlink()
+    assert str(checkout.commit()).endswith("-dirty")
+
+
+def test_without_a_commit_or_a_repository_there_is_none(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.rmtree(top / ".git")
+    assert checkout.commit() is None
+    git(top, "init", "--quiet")
+    assert checkout.commit() is None
+    # A folder inside somebody else's repository is no checkout of this one.
+    monkeypatch.setattr(checkout, "TOP", top / "entrypoints")
+    assert checkout.commit() is None
