@@ -1,4 +1,7 @@
-"""Signals that ask this process to stop: noted from the first moment until the record is printed, never fatal."""
+"""Signals that ask this process to stop: noted from the first moment until the record is printed, never fatal.
+
+It is imported before all else of this package, and imports next to nothing: until then a signal leaves no record.
+"""
 
 import signal
 import types

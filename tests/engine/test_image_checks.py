@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from flagbench_cases import config, preflight
-from running import run_case
+from flagbench_cases.network import free_port
+from running import CaseRun, run_case
 
 pytestmark = pytest.mark.image
 
@@ -91,6 +92,21 @@ def test_the_termination_message_tells_the_end(tmp_path, arguments, state, code)
     assert (ended.code, message["state"], message["exit_code"]) == (code, state, code)
     assert message["record_id"] == ended.record["record_id"]
     assert (message["gate"] is not None) is (state == "ok")
+
+
+def test_a_node_that_prints_no_record_says_that_it_ended_well(tmp_path):
+    job = [*SHORT, "--nodes", "2", "--master", "127.0.0.1:%d" % free_port()]
+    runs = []
+    for rank in ("0", "1"):
+        folder = tmp_path / rank
+        folder.mkdir()
+        env = {"FLAGBENCH_TERMINATION_LOG": str(folder / "termination-log")}
+        runs.append(CaseRun(folder, [*job, "--node-rank", rank], env=env))
+    record, second = runs[0].wait().record, runs[1].wait()
+    messages = [json.loads((tmp_path / rank / "termination-log").read_text()) for rank in ("0", "1")]
+    assert (second.code, second.lines) == (0, [])
+    assert messages[0]["record_id"] == record["record_id"]
+    assert messages[1] == {"state": "ok", "exit_code": 0, "reason": None, "gate": None, "record_id": None}
 
 
 def test_a_termination_message_that_cannot_be_written_changes_nothing(tmp_path):

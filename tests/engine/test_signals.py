@@ -19,6 +19,23 @@ pytestmark = [pytest.mark.image, pytest.mark.alone]
 STOP_SECONDS = 3.0
 
 
+# A start of the case that gets SIGTERM at its first import of anything but what notes signals.
+STOPPED_AT_ONCE = """
+import os, runpy, signal, sys, types, typing
+
+class Stop:
+    def find_spec(self, name, path=None, target=None):
+        if name not in ("flagbench_cases", "flagbench_cases.__main__", "flagbench_cases.interruption"):
+            sys.meta_path.remove(self)
+            sys.stderr.write("stopped at the import of %s\\n" % name)
+            sys.stderr.flush()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+sys.meta_path.insert(0, Stop())
+runpy.run_module("flagbench_cases", run_name="__main__", alter_sys=True)
+"""
+
+
 def everyone(run):
     """Every process of a run: the parent, its agent, its sampler, the ranks."""
     return processes.descendants(run.process.pid) | {run.process.pid}
@@ -71,6 +88,14 @@ def test_sigterm_before_the_ranks_have_begun(tmp_path, record_schema):
     ended = run.wait(30)
     assert time.monotonic() - sent < STOP_SECONDS
     check_interrupted(ended, record_schema, "launch")
+
+
+def test_sigterm_while_the_package_is_being_imported(tmp_path, record_schema):
+    """The earliest `docker stop`: nothing is there yet but the interpreter and what notes signals."""
+    run = CaseRun(tmp_path, ENDLESS, command=[sys.executable, "-c", STOPPED_AT_ONCE, "distilbert"])
+    ended = run.wait(30)
+    check_interrupted(ended, record_schema, "launch")
+    assert ended.stderr.startswith("stopped at the import of flagbench_cases."), "before any other import of ours"
 
 
 def test_sigterm_as_the_first_process_of_its_namespace(tmp_path, record_schema):

@@ -1,7 +1,8 @@
 """The monitor of MetaX devices: `mx-smi`, by its sub-commands, whose layout is steadier than its table.
 
-Layouts as seen in public logs of mx-smi 2.1 to 2.3: a block a device that begins with `GPU#0  MXC500  0000:0e:00.0`,
-and in it lines `name : value unit`. What a version does not print is absent from the record.
+Layouts as seen in public logs of mx-smi 2.1.12 and 2.2.9: a block a device that begins with
+`GPU#0  MXC500  0000:0e:00.0`, and in it lines `name : value unit`. What a version does not print is absent from the
+record. That of 2.0.12, which the published row of Llama2 70B ran with, was not seen: it may not be read at all.
 """
 
 import re

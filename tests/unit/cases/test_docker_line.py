@@ -1,48 +1,155 @@
-"""The line that provides what a stack needs: every grant of its manifest, and no word a shell would alter."""
+"""The line that provides what a stack needs: nothing a host may lack, no folder or place lost, no word altered."""
 
 from __future__ import annotations
 
 import copy
+import csv
 import shlex
 from typing import Any
 
 import pytest
 
-from flagbench_cases import config
-from flagbench_cases.docker_line import docker_line
+from flagbench_cases import cli, config
+from flagbench_cases.docker_line import docker_line, left_open
 
 pytestmark = pytest.mark.image
 
 
+def plan(stack: str, *arguments: str, **changes: Any) -> dict[str, Any]:
+    """What the parent leaves the agent of a run with these arguments."""
+    argv = ["distilbert", *arguments]
+    settings = {"case": "distilbert", "nodes": cli.parse(argv).nodes}
+    made = {"stack": copy.deepcopy(config.load_stack(stack)), "config": settings, "argv": argv, "data": None}
+    made.update({"node_rank": 0, "host": "127.0.0.1", "port": 29400}, **changes)
+    return made
+
+
+def words_of(made: dict[str, Any]) -> list[str]:
+    return shlex.split(docker_line(made))
+
+
+def mounts(made: dict[str, Any]) -> list[list[str]]:
+    """The fields of every --mount, as docker reads them."""
+    words = words_of(made)
+    return [next(csv.reader([words[i + 1]])) for i, word in enumerate(words) if word == "--mount"]
+
+
 def test_a_stack_of_nvidia() -> None:
-    arguments = ["distilbert", "--nodes", "1", "--gpus", "8"]
-    assert docker_line(config.load_stack("a100-cuda11.6"), "distilbert", arguments, 1) == (
+    made = plan("a100-cuda11.6", "--nodes", "1", "--gpus", "8")
+    assert docker_line(made) == (
         "docker run --rm --gpus all --shm-size 16g --ulimit memlock=-1 --ulimit stack=67108864 "
         "flagbench/distilbert:a100-cuda11.6 --nodes 1 --gpus 8"
     )
+    assert left_open(made) == []
 
 
 def test_a_stack_of_metax_on_two_nodes() -> None:
-    line = docker_line(config.load_stack("c500-maca3"), "distilbert", ["distilbert", "--nodes", "2"], 2)
-    assert line == (
-        "docker run --rm --device /dev/mxcd --device /dev/dri --device /dev/infiniband --group-add video "
-        "--cap-add IPC_LOCK --shm-size 16g --ulimit memlock=-1 --ulimit stack=67108864 --network host "
-        "flagbench/distilbert:c500-maca3 --nodes 2"
+    made = plan("c500-maca3", "--nodes", "2", node_rank=1, host="node-0", port=29500)
+    assert docker_line(made) == (
+        "docker run --rm --device /dev/mxcd --device /dev/dri --group-add video "
+        "--shm-size 16g --ulimit memlock=-1 --ulimit stack=67108864 --network host "
+        "flagbench/distilbert:c500-maca3 --nodes 2 --node-rank 1 --master node-0:29500"
     )
 
 
+def test_what_a_host_may_lack_stands_in_words() -> None:
+    made = plan("c500-maca3", "--nodes", "2", node_rank=1, host="node-0", port=29500)
+    assert left_open(made) == ["where the host has /dev/infiniband, add --device /dev/infiniband"]
+    assert left_open(plan("c500-maca3", "--nodes", "1")) == []
+
+
+def test_a_capability_is_offered_only_to_root_who_alone_can_hold_it() -> None:
+    made = plan("c500-maca3", "--nodes", "2", node_rank=1, host="node-0", port=29500)
+    made["stack"]["docker"]["root"] = True
+    assert left_open(made) == ["where the host has /dev/infiniband, add --device /dev/infiniband --cap-add IPC_LOCK"]
+    assert "--cap-add" not in docker_line(made)
+
+
+@pytest.mark.parametrize(
+    ("given", "added"),
+    [
+        ([], ["--node-rank", "1", "--master", "[fd00::7]:29500"]),
+        (["--node-rank", "1"], ["--master", "[fd00::7]:29500"]),
+        (["--master=[fd00::7]:29500"], ["--node-rank", "1"]),
+        (["--node-rank=1", "--master", "[fd00::7]:29500"], []),
+    ],
+)
+def test_the_place_that_the_environment_said_becomes_arguments(given: list[str], added: list[str]) -> None:
+    made = plan("cpu", "--nodes", "2", *given, node_rank=1, host="fd00::7", port=29500)
+    words = words_of(made)
+    assert words[words.index("flagbench/distilbert:cpu") + 1 :] == ["--nodes", "2", *given, *added]
+    parsed = cli.parse(["distilbert", *words[words.index("flagbench/distilbert:cpu") + 1 :]])
+    assert (parsed.node_rank, parsed.master) == (1, "[fd00::7]:29500")
+
+
+def test_every_folder_of_the_arguments_comes_from_the_host() -> None:
+    arguments = ["--data", "/sst2", "--weights=/model", "--out", "/out/", "--store", "file:///store%20of/all"]
+    made = plan("cpu", *arguments, data="/sst2")
+    assert mounts(made) == [
+        ["type=bind", "source=HOSTDIR", "target=/sst2", "readonly"],
+        ["type=bind", "source=HOSTDIR", "target=/model", "readonly"],
+        ["type=bind", "source=HOSTDIR", "target=/out"],
+        ["type=bind", "source=HOSTDIR", "target=/store of/all"],
+    ]
+    assert left_open(made) == ["put a folder of the host for every HOSTDIR"]
+
+
+def test_data_that_was_found_where_it_is_by_default_is_a_folder_too() -> None:
+    assert mounts(plan("cpu", data="/data")) == [["type=bind", "source=HOSTDIR", "target=/data", "readonly"]]
+
+
+def test_a_folder_that_is_read_and_written_is_mounted_once() -> None:
+    made = plan("cpu", "--data", "/data", "--out", "/data", data="/data")
+    assert mounts(made) == [["type=bind", "source=HOSTDIR", "target=/data"]]
+
+
+def test_synthetic_data_need_no_folder() -> None:
+    made = plan("cpu", "--data", "synthetic")
+    assert mounts(made) == left_open(made) == []
+
+
 def test_only_a_stack_that_demands_root_gets_it() -> None:
-    stack = copy.deepcopy(config.load_stack("cpu"))
-    assert "--user" not in docker_line(stack, "distilbert", [], 1)
-    stack["docker"]["root"] = True
-    assert "--user 0:0" in docker_line(stack, "distilbert", [], 1)
+    made = plan("cpu")
+    assert "--user" not in docker_line(made)
+    made["stack"]["docker"]["root"] = True
+    assert "--user 0:0" in docker_line(made)
 
 
-@pytest.mark.parametrize("value", ["a b", "$(touch x)", "`id`", "a'b", 'a"b', "a;b", "a\nb", "*", "--set=x=$HOME"])
+HOSTILE = [
+    "a b",
+    "$(touch x)",
+    "`id`",
+    "a'b",
+    'a"b',
+    "a;b",
+    "a\nb",
+    "*",
+    "--set=x=$HOME",
+    "a,readonly",
+    "a:b",
+    "a\rb",
+]
+
+
+@pytest.mark.parametrize("value", HOSTILE)
 def test_every_word_reaches_the_image_as_it_was(value: str) -> None:
-    stack: dict[str, Any] = copy.deepcopy(config.load_stack("cpu"))
-    stack["docker"]["devices"] = [value]
-    line = docker_line(stack, "distilbert", ["distilbert", "--data", value], 1)
-    words = shlex.split(line)
+    made = plan("cpu", "--data=/" + value, data="/" + value)
+    made["stack"]["docker"]["devices"] = [value]
+    words = words_of(made)
     assert words[words.index("--device") + 1] == value
-    assert words[-3:] == ["flagbench/distilbert:cpu", "--data", value]
+    assert words[-2:] == ["flagbench/distilbert:cpu", "--data=/" + value]
+
+
+@pytest.mark.parametrize("value", HOSTILE)
+def test_no_folder_is_read_as_another_field_of_its_mount(value: str) -> None:
+    line = words_of(plan("cpu", "--out=/" + value))
+    (fields,) = csv.reader([line[line.index("--mount") + 1]])
+    assert fields == ["type=bind", "source=HOSTDIR", "target=/" + value]
+
+
+@pytest.mark.parametrize("value", HOSTILE)
+def test_words_beside_the_line_can_be_pasted_as_well(value: str) -> None:
+    made = plan("c500-maca3", "--nodes", "2", node_rank=1, host="node-0", port=29500)
+    made["stack"]["docker"]["multi_node"]["devices"] = [value]
+    (hint,) = left_open(made)
+    assert shlex.split(hint.rpartition(", add ")[2]) == ["--device", value]

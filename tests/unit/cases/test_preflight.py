@@ -41,7 +41,8 @@ def plan(folder: Path, stack: str = "a100-cuda11.6", driver: str | None = None, 
     settings = dict({"case": "distilbert", "nodes": 1, "gpus": 8}, **changes)
     loaded = dict(config.load_stack(stack), python=platform.python_version().rpartition(".")[0])
     argv = ["distilbert", "--gpus", "8", "--preset", "tiny"]
-    return {"stack": loaded, "config": settings, "argv": argv, "telemetry": str(start)}
+    place = {"node_rank": 0, "host": "127.0.0.1", "port": 29400}
+    return {"stack": loaded, "config": settings, "argv": argv, "data": None, "telemetry": str(start), **place}
 
 
 def refusal(monkeypatch: pytest.MonkeyPatch, made: dict[str, Any], module: Any) -> CaseError:
@@ -145,6 +146,16 @@ def test_a_container_without_devices_says_the_line_that_gives_them(
 def test_a_container_with_some_devices_may_use_those(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     error = refusal(monkeypatch, plan(tmp_path), fake_torch(4))
     assert error.remedy.startswith("give the container its devices or use --gpus 4: docker run ")
+
+
+@pytest.mark.usefixtures("image")
+def test_what_the_line_leaves_open_is_said_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = dict(plan(tmp_path, nodes=2), data="/data")
+    error = refusal(monkeypatch, made, fake_torch(4))
+    assert error.remedy.startswith(
+        "give the container its devices or use --gpus 4; put a folder of the host for every HOSTDIR; "
+        "where the host has /dev/infiniband, add --device /dev/infiniband: docker run "
+    )
 
 
 @pytest.mark.usefixtures("image")
