@@ -18,10 +18,10 @@ PINS := $(VENV)/constraints.txt
 demo: $(VENV)/.cases
 	$(BIN)/flagbench run distilbert:cpu --preset tiny --gpus 2 --via native
 
-## test: everything that this machine can test
+## test: everything that this machine can test; PYTEST holds more options of pytest
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not alone" -n 2 -q --durations=5
-	$(BIN)/python -m pytest -m alone -q --durations=5
+	$(BIN)/python -m pytest -m "not alone" -n 2 -q --durations=5 $(PYTEST)
+	$(BIN)/python -m pytest -m alone -q --durations=5 $(PYTEST)
 
 ## lint: style, types, layers, generated files
 lint: $(VENV)/.dev

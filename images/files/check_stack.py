@@ -50,7 +50,9 @@ def fits(found, expected):
     """Whether a version is the expected one: the same, or the same up to where a new part begins."""
     if found is None:
         return False
-    return found == expected or (found.startswith(expected) and (expected[-1:] in ".+" or found[len(expected)] in ".+"))
+    if found == expected:
+        return True
+    return found.startswith(expected) and (expected[-1:] in ".+" or found[len(expected)] in ".+")
 
 
 def against_manifest(stack, names):
@@ -75,7 +77,8 @@ def before(stack, kept):
     with open(kept, "w", encoding="utf-8") as file:
         json.dump(brought, file, indent=1, sort_keys=True)
         file.write("\n")
-    expected = [name for name in sorted(stack["expects"]) if name in brought or (name == "cuda" and "torch" in brought)]
+    known = set(brought) | ({"cuda"} if "torch" in brought else set())
+    expected = [name for name in sorted(stack["expects"]) if name in known]
     return python_differs(stack) + against_manifest(stack, expected)
 
 
@@ -87,9 +90,9 @@ def after(stack, kept):
             brought = json.load(file)
         now = versions(sorted(brought))
         lines += [
-            "%s of the base was %s and is %s now: a package of the lock replaced it" % (name, brought[name], now[name])
-            for name in sorted(brought)
-            if brought[name] != now[name]
+            "%s of the base was %s and is %s now: a package of the lock replaced it" % (name, was, now[name])
+            for name, was in sorted(brought.items())
+            if was != now[name]
         ]
     return lines + [line for line in (import_error(name) for name in stack["imports"]) if line]
 

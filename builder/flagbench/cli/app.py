@@ -26,9 +26,7 @@ COMMANDS = {
         "flagbench.cli.run:command",
         "Run a case, keep its record in the store, and show it beside the published row.",
     ),
-    "job": Entry(
-        "flagbench.cli.job:command", "Print a Kubernetes job that runs a case, for `kubectl apply -f -`."
-    ),
+    "job": Entry("flagbench.cli.job:command", "Print a Kubernetes job that runs a case, for `kubectl apply -f -`."),
     "verify": Entry(
         "flagbench.cli.verify:command", "Say whether a record reproduces a published number, and why not."
     ),

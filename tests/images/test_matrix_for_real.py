@@ -1,0 +1,270 @@
+"""Every vendor's image, really built on a stand-in base and run; and what a build makes of a wrong base.
+
+`flagbench` is used as a person would, by its command. What is built stays with the engine, so that a second run of
+these tests finds it up to date: every image of theirs has `standin` in its name.
+"""
+
+import dataclasses
+import io
+import json
+import os
+import subprocess
+import sys
+import uuid
+import zipfile
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from flagbench.catalog.load import load_catalog
+from flagbench.locks import LockEntry, read_lock
+from flagbench.locks.model import inputs_digest
+from flagbench.locks.write import write_lock
+from running import need
+from standins.bases import DEBIAN, bases, ensure
+from standins.overlays import (
+    CHANGES,
+    PREFIX,
+    ROOT,
+    fill_wheelhouse,
+    make_catalog,
+    overlay,
+    real_manifest,
+    write_manifest,
+)
+
+pytest_plugins = ["containers"]
+pytestmark = [pytest.mark.docker, pytest.mark.slow]
+
+COMPILE = Path(__file__).parents[1] / "standins" / "compile.j2"
+SHORT = ["--nodes", "1", "--gpus", "1", "--preset", "tiny", "--data", "synthetic", "--steps", "5"]
+TORCH_OF = "import json, torch; print(json.dumps([torch.__version__, torch.__file__]))"
+
+
+class Builds:
+    """`flagbench` on a catalog of test-only stacks, offline: packages come from a wheelhouse."""
+
+    def __init__(self, folder, wheelhouse):
+        self.folder = folder
+        self.manifests = make_catalog(folder)
+        self.images = folder / "images"
+        path = os.pathsep.join(os.path.join(ROOT, name) for name in ("builder", "entrypoints"))
+        # Options of the person who runs the tests are for the real stacks.
+        own = {name: value for name, value in os.environ.items() if not name.startswith("FLAGBENCH_")}
+        self.environment = dict(own, PYTHONPATH=path, NO_COLOR="1", XDG_DATA_HOME=str(folder / "data"))
+        self.environment.update(FLAGBENCH_MANIFESTS=str(self.manifests), FLAGBENCH_WHEELHOUSE=str(wheelhouse))
+
+    def flagbench(self, *arguments, code=0):
+        """Run a command; what it printed."""
+        done = subprocess.run(
+            [sys.executable, "-m", "flagbench", *arguments],
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == code, "exit %d\n%s%s" % (done.returncode, done.stdout, done.stderr)
+        return done
+
+    def build(self, image, *options):
+        """`flagbench build IMAGE`; what it says of the image."""
+        return json.loads(self.flagbench("build", image, "--json", *options).stdout)["images"][0]
+
+    def stack(self, name):
+        """A stack of the catalog as it is now."""
+        return load_catalog(self.manifests).stacks[name]
+
+
+@pytest.fixture(scope="module")
+def wheelhouse(tmp_path_factory):
+    """The packages of every overlay: what FLAGBENCH_WHEELHOUSE names, else fetched."""
+    if named := os.environ.get("FLAGBENCH_WHEELHOUSE"):
+        return Path(named)
+    folder = tmp_path_factory.mktemp("wheelhouse")
+    fill_wheelhouse(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def builds(tmp_path_factory, wheelhouse):
+    return Builds(tmp_path_factory.mktemp("standins"), wheelhouse)
+
+
+@pytest.fixture(scope="module")
+def base(docker_engine):
+    """`base(NAME)`: the reference of a stand-in, built where it is not there."""
+    need(docker_engine.inspect(DEBIAN) is not None, "the image %s" % DEBIAN)
+    need(sys.version_info[:2] == (3, 11), "Python 3.11, which Debian 12 has too")
+    python38 = os.environ.get("FLAGBENCH_STANDIN_PYTHON38") or os.path.join(ROOT, ".venv-3.8", "bin", "python")
+    need(os.path.exists(python38), "Python 3.8 with torch 1.12.1 at %s (FLAGBENCH_STANDIN_PYTHON38)" % python38)
+    every = bases(python38, sys.executable)
+    return lambda name: DEBIAN if name == "debian" else ensure(name, every, docker_engine)
+
+
+@pytest.mark.parametrize("stack", CHANGES)
+def test_a_vendor_s_image_is_built_on_its_stand_in_and_runs(stack, builds, base, docker_client, start, record_schema):
+    """Offline, as a user that the image does not know; torch is the base's where the base has one."""
+    below, name = base(CHANGES[stack].base), PREFIX + stack
+    told = builds.build("distilbert:%s" % name, "--base", below, "--template", str(COMPILE))
+    run = start(*SHORT, image="flagbench/distilbert:%s" % name, network_mode="none", user="4242:4242")
+    assert run.wait() == 0, run.stderr
+    record = run.record
+    jsonschema.Draft202012Validator(record_schema).validate(record)
+    assert (record["status"]["state"], record["stack"]) == ("ok", name)
+    assert record["system"]["image"]["context_digest"] == told["context"]
+    assert record["software"]["lock_digest"] == told["lock"]
+
+    locked = {entry.name: entry.version for entry in read_lock(builds.stack(name), builds.images).entries}
+    shown = record["software"]["packages"]
+    assert {"transformers", "safetensors", "tokenizers"} <= set(shown)
+    assert {key: version for key, version in shown.items() if key in locked} == {
+        key: locked[key] for key in shown if key in locked
+    }
+    interpreter = builds.stack(name).build.interpreter
+    if interpreter is None:
+        assert record["software"]["torch"] == locked["torch"]
+    else:
+        of_base, of_image = (
+            in_container(docker_client, image, interpreter, "-c", TORCH_OF)
+            for image in (below, "flagbench/stack:%s" % name)
+        )
+        assert of_base == of_image
+        assert record["software"]["torch"] == json.loads(of_base)[0]
+
+
+def in_container(client, image, *command):
+    """What a command prints in an image."""
+    return client.containers.run(image, list(command[1:]), entrypoint=command[0], remove=True, network_mode="none")
+
+
+# -- a base that is not the right one -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "given, reason",
+    [
+        ("debian", "has no /opt/conda/bin/python3"),
+        ("python38", "/opt/conda/bin/python3 is Python 3.8, the stack is for 3.11"),
+    ],
+)
+def test_a_wrong_base_fails_in_the_first_step_with_the_reason(given, reason, builds, base):
+    done = builds.flagbench("build", "standin-c500-maca3", "--base", base(given), code=8)
+    assert reason in done.stderr
+    assert "install.sh" not in done.stderr, "nothing is installed on it"
+
+
+def test_a_base_with_another_torch_is_refused_before_anything_is_put_on_it(builds, base):
+    """The manifest says which torch the base has."""
+    changed = overlay(real_manifest("c500-maca3"), CHANGES["c500-maca3"])
+    changed.update(name="standin-other-torch", expects={"torch": "2.10.0+metax3.8"})
+    write_manifest(builds.manifests, changed)
+    write_lock(
+        dataclasses.replace(read_lock(builds.stack("standin-c500-maca3"), builds.images), stack=changed["name"]),
+        builds.images,
+    )
+    done = builds.flagbench("build", changed["name"], "--base", base("conda"), code=8)
+    assert "the stack expects 2.10.0+metax3.8" in done.stderr
+    assert "transformers" not in done.stderr
+
+
+@pytest.mark.parametrize("package, version", [("torch", "2.13.99"), ("numpy", "99.0")])
+def test_a_lock_that_replaces_what_the_base_brought_fails_the_build(package, version, builds, base, tmp_path):
+    """As a vendor's torch would be by what other packages ask for: here the lock itself names it."""
+    changed = overlay(real_manifest("c500-maca3"), CHANGES["c500-maca3"])
+    changed["name"] = "standin-replaces-%s" % package
+    changed["build"]["packages"] = ["%s==%s" % (package, version)]
+    write_manifest(builds.manifests, changed)
+    wheel = write_wheel(tmp_path, package, version)
+    stack = builds.stack(changed["name"])
+    lock = read_lock(builds.stack("standin-c500-maca3"), builds.images)
+    entry = LockEntry(package, version, ("sha256:" + sha256(wheel),))
+    write_lock(
+        dataclasses.replace(lock, stack=stack.name, inputs=inputs_digest(stack), entries=(entry,)), builds.images
+    )
+    done = builds.flagbench("build", stack.name, "--base", base("conda"), "--wheelhouse", str(tmp_path), code=8)
+    assert "%s of the base was " % package in done.stderr
+    assert "is %s now" % version in done.stderr
+
+
+def write_wheel(folder, name, version):
+    """A package of that name with nothing in it but its version."""
+    info = "%s-%s.dist-info" % (name, version)
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        archive.writestr("%s/__init__.py" % name, "")
+        archive.writestr("%s/version.py" % name, "__version__ = '%s'\ncuda = None\n" % version)
+        archive.writestr(info + "/METADATA", "Metadata-Version: 2.1\nName: %s\nVersion: %s\n" % (name, version))
+        archive.writestr(info + "/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(info + "/RECORD", "")
+    path = folder / ("%s-%s-py3-none-any.whl" % (name, version))
+    path.write_bytes(content.getvalue())
+    return path
+
+
+def sha256(path):
+    import hashlib
+
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+# -- a base that no registry has ----------------------------------------------------------------------------------
+
+
+def test_a_stack_without_a_public_base_says_how_to_get_one(builds, docker_engine):
+    done = builds.flagbench("build", "distilbert:c500-maca2.18", code=2)
+    assert "no public base" in done.stderr
+    assert "ask MetaX" in done.stderr
+    assert "--base" in done.stderr
+
+
+@pytest.fixture
+def loaded(docker_client, docker_engine, tmp_path):
+    """An image that came as an archive, as a vendor hands one over: its name and its id."""
+    need(docker_engine.inspect(DEBIAN) is not None, "the image %s" % DEBIAN)
+    name = "flagbench-standin/private:%s" % uuid.uuid4().hex[:12]
+    container = docker_client.api.create_container(DEBIAN, "true")["Id"]
+    try:
+        repository, tag = name.split(":")
+        made = docker_client.api.commit(container, repository=repository, tag=tag, message=name)["Id"]
+    finally:
+        docker_client.api.remove_container(container)
+    archive = tmp_path / "vendor.tar"
+    with archive.open("wb") as file:
+        file.writelines(docker_engine.save(name))
+    docker_client.api.remove_image(made, force=True)
+    assert docker_engine.inspect(made) is None
+    with archive.open("rb") as file:
+        for _ in docker_client.api.load_image(file):
+            pass
+    yield name, made
+    docker_client.api.remove_image(name, force=True)
+
+
+def test_a_base_from_an_archive_is_locked_by_its_id(builds, loaded, docker_client):
+    """Its id is all that identifies an image that never was in a registry."""
+    name, image_id = loaded
+    private = overlay(real_manifest("cpu"), dataclasses.replace(CHANGES["a100-cuda11.8"], packages={}))
+    private.update(name="standin-private", base={"image": None, "obtain": "ask the vendor, and name it with --base"})
+    private["build"].update(packages=["packaging==26.3"], indexes=[])
+    private["expects"] = {"packaging": "26.3"}
+    write_manifest(builds.manifests, private)
+    stack = builds.stack("standin-private")
+    cpu = read_lock(builds.stack("cpu"), builds.images)
+    entries = tuple(entry for entry in cpu.entries if entry.name == "packaging")
+    unlocked = dataclasses.replace(
+        cpu, stack=stack.name, base_image=None, base_digest=None, inputs=inputs_digest(stack), entries=entries
+    )
+    write_lock(unlocked, builds.images)
+
+    assert builds.build("standin-private", "--base", name)["base"] == {"name": name, "digest": image_id}
+    write_lock(dataclasses.replace(unlocked, base_digest=image_id), builds.images)
+    try:
+        assert builds.build("standin-private", "--base", name)["base"]["digest"] == image_id
+        done = builds.flagbench("build", "standin-private", "--base", DEBIAN, code=2)
+        assert image_id in done.stderr
+    finally:
+        for image in docker_client.images.list("flagbench/stack"):
+            if any(tag.startswith("flagbench/stack:standin-private") for tag in image.tags):
+                docker_client.api.remove_image(image.id, force=True)

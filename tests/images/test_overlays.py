@@ -1,0 +1,82 @@
+"""The test-only stacks are the real ones, but for what tests/standins/overlays.py says; no engine is needed."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from flagbench.catalog.load import load_catalog
+from flagbench.locks import read_lock
+from flagbench.render.image import ImageRenderer
+from standins.overlays import CHANGES, PREFIX, ROOT, make_catalog, real_manifest
+
+TEMPLATE = Path(__file__).parents[1] / "standins" / "compile.j2"
+# What the lock of an overlay knows, the real one may have to leave open.
+UNLOCKED = re.compile(r" && \\\n    sh /media/install\.sh pip \S+ install --no-deps -r /media/requirements\.unlocked")
+COMPILE_STAGE = re.compile(r"(?s)FROM base AS wheels\n.*?\n(?=FROM base AS stack\n)")
+
+
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory):
+    return load_catalog(make_catalog(tmp_path_factory.mktemp("overlays")))
+
+
+@pytest.fixture(scope="module")
+def renderer(catalog):
+    return ImageRenderer(catalog, TEMPLATE)
+
+
+def test_every_stack_of_a_vendor_has_an_overlay(catalog):
+    real = {name for name in catalog.stacks if not name.startswith(PREFIX)}
+    assert set(CHANGES) == real - {"cpu"}, "add the new stack to tests/standins/overlays.py"
+
+
+@pytest.mark.parametrize("stack", CHANGES)
+def test_the_dockerfile_of_an_overlay_is_the_committed_one_but_for_its_values(stack, catalog, renderer):
+    heavy = renderer.stack(catalog.stacks[PREFIX + stack])
+    thin = renderer.case(catalog.cases["distilbert"], catalog.stacks[PREFIX + stack], heavy)
+    for folder, overlay in (("stack", heavy), ("distilbert", thin)):
+        committed = (ROOT / "images" / "rendered" / stack / folder / "Dockerfile").read_text(encoding="utf-8")
+        expected = UNLOCKED.sub("", without_compilation(with_values(committed, stack, catalog)))
+        assert without_compilation(overlay.dockerfile) == expected
+
+
+def with_values(dockerfile, stack, catalog):
+    """The Dockerfile of a real stack with the values that its overlay has of its own."""
+    change, real, overlay = CHANGES[stack], catalog.stacks[stack], catalog.stacks[PREFIX + stack]
+    images = catalog.root.parent / "images"
+    digests = [read_lock(each, images).digest for each in (real, overlay)]
+    values = [digests, [real.python, overlay.python]]
+    values += zip(real.build.indexes, change.indexes)
+    for old, new in values:
+        dockerfile = dockerfile.replace(old, new)
+    # The name, where it is not a part of the base's.
+    return re.sub(r"(?<![\w.-])%s(?![\w.-])" % re.escape(stack), PREFIX + stack, dockerfile)
+
+
+def without_compilation(dockerfile):
+    """The Dockerfile with an empty stage in place of the one that compiles, if it has one."""
+    return COMPILE_STAGE.sub("FROM base AS wheels\n", dockerfile)
+
+
+def test_what_stands_for_compilation_is_that_stage_alone(renderer, catalog):
+    """The template exchanges the stage in which the real stacks compile, and nothing around it."""
+    plain = ImageRenderer(catalog)
+    for name in CHANGES:
+        stack = catalog.stacks[name]
+        ours, real = renderer.stack(stack).dockerfile, plain.stack(stack).dockerfile
+        assert without_compilation(ours) == without_compilation(real)
+        assert (ours != real) == bool(stack.build.compiled)
+
+
+@pytest.mark.parametrize("stack", CHANGES)
+def test_an_overlay_installs_what_the_real_stack_does(stack, catalog):
+    """But for torch, where the overlay has one for processors; its lock fits, or says which command mends it."""
+    change, real, overlay = CHANGES[stack], catalog.stacks[stack], catalog.stacks[PREFIX + stack]
+    packages = [change.packages.get(line, line) for line in real_manifest(stack)["build"]["packages"]]
+    assert list(overlay.build.packages) == packages
+    assert overlay.build.compiled == real.build.compiled
+    assert overlay.build.from_base == real.build.from_base
+    assert overlay.build.interpreter == real.build.interpreter
+    lock = read_lock(overlay, catalog.root.parent / "images")
+    assert not lock.unresolved, "run `python -m standins.overlays lock` in tests/"
