@@ -20,7 +20,7 @@ demo: $(VENV)/.cases
 
 ## test: everything that this machine can test; PYTEST holds more options of pytest
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not alone" -n 2 -q --durations=5 $(PYTEST)
+	$(BIN)/python -m pytest -m "not alone" -n 2 --dist worksteal -q --durations=5 $(PYTEST)
 	$(BIN)/python -m pytest -m alone -q --durations=5 $(PYTEST)
 
 ## lint: style, types, layers, generated files
