@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from flagbench.catalog.options import option_words
 from flagbench.catalog.settings import setting_fault
 from flagbench.errors import FlagbenchError
 from flagbench.jobs.syntax import text_fault
@@ -50,8 +51,7 @@ class ImageArguments:
             "--max-minutes": self.max_minutes,
             "--timeout": self.timeout,
         }
-        words = [f"{name}={value}" for name, value in options.items() if value is not None]
-        return words + [f"--set={setting}" for setting in self.set_] + (["--full"] if self.full else [])
+        return option_words(options, self.set_, full=self.full)
 
 
 def check_arguments(arguments: ImageArguments, case: Case, stack: Stack) -> None:

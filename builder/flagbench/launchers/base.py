@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from flagbench.catalog.model import Case, Stack
+from flagbench.catalog.options import option_words
 
 
 @dataclass(frozen=True)
@@ -52,10 +53,7 @@ class RunRequest:
             "--run-id": self.run_id,
             "--out": self.out,
         }
-        # One word each: a value that begins with a dash stays a value.
-        words += [f"{name}={value}" for name, value in options.items() if value is not None]
-        words += [f"--set={setting}" for setting in self.settings]
-        return words + (["--full"] if self.full else [])
+        return words + option_words(options, self.settings, full=self.full)
 
 
 @dataclass(frozen=True)
