@@ -169,15 +169,16 @@ class SpoolReader:
         return Progress(PHASES[min(phase, len(PHASES) - 1)], done, total, steps, loss, beat)
 
     def steps(self) -> List[Step]:
-        """The steps written so far."""
+        """The steps written so far. Of the reserved room, which may be large, only what is written is read."""
         try:
-            content = _read(self._steps)
+            with open(self._steps, "rb") as file:
+                header = file.read(HEADER_SIZE)
+                if len(header) < HEADER_SIZE or not header.startswith(MAGIC):
+                    return []
+                room = os.fstat(file.fileno()).st_size - HEADER_SIZE
+                whole = file.read(min(_COUNT.unpack_from(header, _COUNT_AT)[0] * SLOT.size, room))
         except OSError:
             return []
-        if len(content) < HEADER_SIZE or not content.startswith(MAGIC):
-            return []
-        count = _COUNT.unpack_from(content, _COUNT_AT)[0]
-        whole = content[HEADER_SIZE : HEADER_SIZE + count * SLOT.size]
         whole = whole[: len(whole) - len(whole) % SLOT.size]
         return [Step(*values) for values in SLOT.iter_unpack(whole)]
 

@@ -165,15 +165,17 @@ def test_a_torn_last_fact_and_foreign_lines_are_passed_over(tmp_path: Path) -> N
 
 
 WRITER = """
-import itertools, sys
+import itertools, sys, time
 from flagbench_cases.spool import RankSpool, Step
 spool = RankSpool(sys.argv[1], 2)
-spool.reserve(10_000_000)
-spool.phase("train", 10_000_000)
+spool.reserve(1_000_000)
+spool.phase("train", 1_000_000)
 for number in itertools.count():
     spool.step(Step(*[float(number)] * len(Step._fields)))
     if number == 500:
         print("enough", flush=True)
+    if number > 500:
+        time.sleep(1e-4)  # so that the room lasts for minutes
 """
 
 
@@ -186,9 +188,10 @@ def test_a_rank_killed_in_the_middle_leaves_every_step_it_finished(tmp_path: Pat
         finally:
             rank.send_signal(signal.SIGKILL)
     assert rank.returncode == -signal.SIGKILL
+    assert Path(path_of(str(tmp_path), 2, "steps")).stat().st_size == spool.HEADER_SIZE + 1_000_000 * spool.SLOT.size
     reader = SpoolReader(str(tmp_path), 2)
     steps, found = reader.steps(), reader.progress()
-    assert len(steps) > 500
+    assert len(steps) > 500, found
     assert all(set(each) == {float(number)} for number, each in enumerate(steps))
     assert found is not None
     assert (found.phase, found.steps) == ("train", len(steps))
