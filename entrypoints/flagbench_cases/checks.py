@@ -1,7 +1,7 @@
 """What must hold for the numbers of a run to mean anything: the `quality.checks` of its record."""
 
 import math
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional, Tuple
 
 from flagbench_cases.evidence import Evidence
 
@@ -46,4 +46,24 @@ def checks(config: Dict[str, Any], evidence: Evidence, curve: List[float], finis
         tenth = len(curve) // 10
         early, late = sum(curve[:tenth]) / tenth, sum(curve[-tenth:]) / tenth
         check("learned", late < early, "mean loss of the first tenth %.4f, of the last %.4f" % (early, late))
+    guessing = _above_chance(evidence) if finished and config["data"]["source"] != "synthetic" else None
+    if guessing is not None:
+        check("above_chance", *guessing)
     return found
+
+
+def _above_chance(evidence: Evidence) -> Optional[Tuple[bool, str]]:
+    """Whether the last accuracy is clearly above guessing, where the workload says what guessing gives: by more than
+    three standard errors of as many guesses."""
+    chance = evidence.first("workload").get("chance")
+    asked = [e for e in evidence.of("evaluation") if e["epoch"] >= 0 and e["accuracy"] is not None]
+    if chance is None or not asked:
+        return None
+    accuracy, count = asked[-1]["accuracy"], asked[-1]["counted"]
+    bar = chance + 3 * math.sqrt(chance * (1 - chance) / count)
+    return accuracy > bar, "acc %.4f of %d examples; guessing gives %.4f, at most %.4f" % (
+        accuracy,
+        count,
+        chance,
+        bar,
+    )

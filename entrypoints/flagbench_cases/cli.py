@@ -98,7 +98,7 @@ def build_parser() -> Parser:
     length.add_argument("--steps", type=_count, metavar="N", help="measure N steps after the warm-up, no evaluation")
     length.add_argument("--max-samples", type=_count, metavar="N", help="the same, in samples of all devices")
     length.add_argument("--full", action="store_true", help="run to the published stop rule, also on synthetic data")
-    work.add_argument("--seed", type=_seed, default=0, help="default 0")
+    work.add_argument("--seed", type=_seed, help="default: the case's")
     work.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a hyper-parameter")
     limits = parser.add_argument_group("limits and output")
     limits.add_argument("--max-minutes", type=_span, metavar="M", help="end the run after M minutes (exit 6)")

@@ -111,17 +111,21 @@ def _typed(name: str, raw: str, kind: str) -> Any:
 
 
 def choose_precision(case: Dict[str, Any], stack: Dict[str, Any], asked: Optional[str]) -> str:
-    """The precision to execute: the one asked for, else the case's, else fp32 where TF32 does not exist."""
-    has_tf32 = stack["device"]["kind"] != "cpu"
+    """The precision to execute: the one asked for, else the case's; a processor runs fp32 for TF32 and FP16."""
+    processor = stack["device"]["kind"] == "cpu"
     if asked is None:
-        return "fp32" if case["default_precision"] == "tf32" and not has_tf32 else case["default_precision"]
+        return "fp32" if case["default_precision"] in ("tf32", "fp16") and processor else case["default_precision"]
     if asked not in case["precisions"]:
         raise UsageError(
             "%s does not run in %s" % (case["name"], asked),
             "choose one of: %s" % ", ".join(case["precisions"]),
         )
-    if asked == "tf32" and not has_tf32:
-        raise UsageError("a processor has no TF32", "use --precision fp32 or bf16 on the %s stack" % stack["name"])
+    if asked in ("tf32", "fp16") and processor:
+        others = [name for name in case["precisions"] if name not in ("tf32", "fp16")]
+        raise UsageError(
+            "a processor has no TF32" if asked == "tf32" else "FP16 training does not run on a processor",
+            "use --precision %s on the %s stack" % (" or ".join(others), stack["name"]),
+        )
     return asked
 
 
@@ -134,7 +138,7 @@ def resolve(
     preset: str,
     division: str,
     precision: Optional[str],
-    seed: int,
+    seed: Optional[int],
     source: Optional[str],
     weights: bool,
     steps: Optional[int],
@@ -182,7 +186,7 @@ def resolve(
         precision=choose_precision(case, stack, precision),
         nodes=nodes,
         gpus=gpus,
-        seed=seed,
+        seed=case.get("default_seed", 0) if seed is None else seed,
         weights="pretrained" if weights else "random",
     )
     return config
@@ -211,4 +215,7 @@ def stop_rule(config: Dict[str, Any]) -> str:
     train = config["train"]
     if train["window_steps"] is not None:
         return "window of %d steps" % train["window_steps"]
-    return "acc >= %g or %d epochs" % (train["target_acc"], train["max_epochs"])
+    limit = "%d epochs" % train["max_epochs"]
+    if train.get("max_samples") is not None:
+        limit = "%d samples" % train["max_samples"]
+    return limit if train["target_acc"] is None else "acc >= %g or %s" % (train["target_acc"], limit)

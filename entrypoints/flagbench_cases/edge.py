@@ -87,7 +87,13 @@ def execute(
         if place.nodes > 1:
             network.wait_for_master(place.host, max(limits.no_progress, launch.START_SECONDS), interruption)
         run = launch.Run(request.config or {}, request.stack, place, limits, interruption)
-        outcome = run.execute(request.config_digest or "", data, arguments.weights, request.argv)
+        folders = {
+            "data": data,
+            "weights": arguments.weights,
+            "resume": arguments.resume,
+            "checkpoints": arguments.out and os.path.join(arguments.out, "checkpoints", request.run_id),
+        }
+        outcome = run.execute(request.config_digest or "", folders, request.run_id, request.argv)
         return run.evidence(), outcome
     except CaseError as error:
         state = "interrupted" if error.code == ExitCode.INTERRUPTED else "failed"

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 import uuid
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from flagbench_cases import home, precision, processes
 from flagbench_cases.ending import why
@@ -36,6 +36,8 @@ DONE_SECONDS = 15.0
 SKEW_SECONDS = 0.5
 # How long the sampler may take for its last line. It holds nothing back, so little is lost with it.
 SAMPLER_SECONDS = 0.7
+# What a run reads and writes beside its record.
+FOLDERS = ("data", "weights", "resume", "checkpoints")
 INTERRUPT_REMEDY = "run again; the record holds what was measured until then"
 
 
@@ -76,13 +78,14 @@ class Run:
     # -- the run ---------------------------------------------------------------------------------------------
 
     def execute(
-        self, config_digest: str, data: Optional[str], weights: Optional[str], argv: Sequence[str] = ()
+        self, config_digest: str, folders: Mapping[str, Optional[str]], run_id: str = "", argv: Sequence[str] = ()
     ) -> Outcome:
-        """Run to the end, whatever end that is. `argv` is what this process was given, for the remedies."""
+        """Run to the end, whatever end that is. `folders` are those of FOLDERS that were given; `argv` is what this
+        process was given, for the remedies."""
         processes.adopt_orphans()
         kills = processes.oom_kills()
         try:
-            self._write_plan(config_digest, data, weights, argv)
+            self._write_plan(config_digest, folders, run_id, argv)
             self._start_sampler()
             agent = self._start_agent()
             outcome = self._watch(agent)
@@ -113,7 +116,7 @@ class Run:
     # -- starting --------------------------------------------------------------------------------------------
 
     def _write_plan(
-        self, config_digest: str, data: Optional[str], weights: Optional[str], argv: Sequence[str]
+        self, config_digest: str, folders: Mapping[str, Optional[str]], run_id: str, argv: Sequence[str]
     ) -> None:
         plan = {
             "config": self.config,
@@ -125,8 +128,8 @@ class Run:
             "rendezvous_id": "flagbench-%s" % uuid.uuid4().hex[:8] if self.place.nodes == 1 else "flagbench",
             "join_timeout": max(self.limits.no_progress, START_SECONDS),
             "timeout": self.limits.no_progress,
-            "data": data,
-            "weights": weights,
+            "run_id": run_id,
+            **{name: folders.get(name) for name in FOLDERS},
             "argv": list(argv),
             "telemetry": self._telemetry,
         }

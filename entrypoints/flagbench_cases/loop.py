@@ -10,7 +10,7 @@ The device is synchronised at phase borders only: init end, train start, evaluat
 
 import math
 from collections import deque
-from typing import Any, Deque, Dict, Iterable, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, Iterable, NamedTuple, Optional, Sequence, Tuple
 
 from flagbench_cases.clock import now
 from flagbench_cases.collectives import CollectiveProbe
@@ -31,15 +31,25 @@ class Work(NamedTuple):
     tokens_useful: int
     flops_executed: float
     flops_useful: float
+    flops_recomputed: float = 0.0  # what recomputing activations adds to flops_executed
 
 
 class Evaluation(NamedTuple):
-    """The result of one evaluation, equal on all ranks; `deciding` is the accuracy that the stop rule looks at."""
+    """The result of one evaluation, equal on all ranks; `deciding` is the accuracy that the stop rule looks at.
 
-    accuracy: float
-    published_accuracy: float
+    An evaluation that asks for no accuracy has None in all three, and at least one of `extra` (see `measure`).
+    """
+
+    accuracy: Optional[float]
+    published_accuracy: Optional[float]
     counted: int
-    deciding: float
+    deciding: Optional[float]
+    extra: Sequence[Dict[str, Any]] = ()
+
+
+def measure(name: str, value: float, unit: str, note: str) -> Dict[str, Any]:
+    """One more number of an evaluation: a metric of the record under its name."""
+    return {"name": name, "value": value, "unit": unit, "note": note}
 
 
 class Workload:
@@ -72,89 +82,176 @@ class Workload:
         """What a host batch is worth."""
         raise NotImplementedError
 
-    def evaluate(self) -> Evaluation:
-        """Evaluate on the whole evaluation set."""
+    def evaluate(self, last: bool) -> Evaluation:
+        """Evaluate on the whole evaluation set; `last`: nothing is trained after it, whatever it says."""
         raise NotImplementedError
 
     def describe(self) -> Dict[str, Any]:
         """What the record says of this case: `conditions` a claim is compared by, `data` facts, `parameters`."""
         raise NotImplementedError
 
+    def training_facts(self) -> Dict[str, Any]:
+        """What is known once training has ended: skipped updates, a loss scale. JSON; `quality.training`."""
+        return {}
+
+    def state(self) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+        """Everything that training goes on from but the random generators: tensors by name, and JSON facts."""
+        raise NotImplementedError
+
+    def restore(self, tensors: Dict[str, Any], facts: Dict[str, Any]) -> None:
+        """Go on from what `state` gave, on the host."""
+        raise NotImplementedError
+
 
 class Plan(NamedTuple):
-    """How long to train. `window_steps` None is the published run: epochs until the target or the limit."""
+    """How long to train. `window_steps` None is the published run: epochs until the target or the limit.
+
+    `evaluate_every` steps, or None: after each epoch. `max_steps` ends training within an epoch too.
+    `first_step` is where a checkpoint left off, and `checkpoint_every` how often one is made.
+    """
 
     max_epochs: int
     warmup_steps: int
     window_steps: Optional[int]
     target_acc: Optional[float]
     initial_evaluation: bool
+    evaluate_every: Optional[int] = None
+    max_steps: Optional[int] = None
+    first_step: int = 0
+    checkpoint_every: Optional[int] = None
+
+    def last_step(self, steps_per_epoch: int) -> int:
+        """The step after which nothing is trained, counted from the beginning of the published run."""
+        if self.window_steps is not None:
+            return self.first_step + self.warmup_steps + self.window_steps
+        steps = self.max_epochs * steps_per_epoch
+        return steps if self.max_steps is None else min(steps, self.max_steps)
 
     def capacity(self, steps_per_epoch: int) -> int:
-        """The largest number of steps this plan takes."""
-        if self.window_steps is not None:
-            return self.warmup_steps + self.window_steps
-        return self.max_epochs * steps_per_epoch
+        """The largest number of steps this run takes."""
+        return max(0, self.last_step(steps_per_epoch) - self.first_step)
 
 
 class Loop:
     """One rank's run: `run()` trains a workload and leaves what it measured in the spool."""
 
-    def __init__(self, workload: Workload, plan: Plan, spool: RankSpool, device: Any, probe: CollectiveProbe) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        plan: Plan,
+        spool: RankSpool,
+        device: Any,
+        probe: CollectiveProbe,
+        checkpoint: Optional[Callable[[int], None]] = None,
+        resume: Optional[Callable[[], None]] = None,
+    ) -> None:
+        """`checkpoint` writes one after the step it is given; `resume` sets the generators of a resumed run."""
         self.workload = workload
         self.plan = plan
         self.spool = spool
         self.device = device
         self.clock = device.clock
         self.probe = probe
-        self.steps = 0
+        self.checkpoint = checkpoint
+        self.resume = resume
+        self.steps = 0  # of this run; the published run's own number is plan.first_step more
         self.eval_seconds = 0.0
+        self.checkpoint_seconds = 0.0
+        self.per_epoch = 0
         self._drained = now()
         self._pending: Deque[Tuple[int, Any, Any, Any]] = deque()
 
     def run(self) -> Dict[str, Any]:
         """Train. Returns seconds of train and evaluation, and whether the target was reached."""
-        plan, per_epoch = self.plan, self.workload.steps_per_epoch()
-        if per_epoch < 1:
+        plan, self.per_epoch = self.plan, self.workload.steps_per_epoch()
+        if self.per_epoch < 1:
             raise DataError("an epoch has no step on this rank", "use a smaller batch_size or more data")
         initial = 0.0
-        if plan.initial_evaluation and plan.window_steps is None:
-            self._evaluate(epoch=-1)
+        if plan.initial_evaluation and plan.window_steps is None and plan.first_step == 0:
+            self._evaluate(epoch=-1, last=False)
             initial = self.eval_seconds
-        self.spool.phase("warmup", plan.capacity(per_epoch))
+        self.spool.phase("warmup", plan.capacity(self.per_epoch))
         self.device.synchronize()
         start = now()
-        converged: Optional[bool] = None
-        if plan.window_steps is not None:
-            epoch = 0
-            while self._epoch(epoch):
-                epoch += 1
-        else:
-            converged = False
-            for epoch in range(plan.max_epochs):
-                self._epoch(epoch)
-                evaluation = self._evaluate(epoch)
-                if plan.target_acc is not None and evaluation.deciding >= plan.target_acc:
-                    converged = True
-                    break
-                self.spool.phase("train", plan.capacity(per_epoch))
+        converged = self._train()
         self.device.synchronize()
-        train = now() - start
+        train = now() - start - self.checkpoint_seconds
         self._drain(everything=True)
         evaluation = self.eval_seconds - initial
-        return {"train": train, "eval": evaluation, "eval_initial": initial, "converged": converged}
+        return {
+            "train": train,
+            "eval": evaluation,
+            "eval_initial": initial,
+            "checkpoint": self.checkpoint_seconds,
+            "converged": converged,
+        }
 
-    def _epoch(self, epoch: int) -> bool:
-        """Train one epoch; False when the window is full."""
-        limit = self.plan.capacity(self.workload.steps_per_epoch())
-        mark = now()
-        for batch in self.workload.batches(epoch):
-            mark = self._step(batch, mark)
-            if self.steps >= limit:
-                return False  # before another batch is made that nobody needs
-            if self.steps == self.plan.warmup_steps:
-                self.spool.phase("train", limit)
+    def _train(self) -> Optional[bool]:
+        """Epoch after epoch, until the window is full, the target reached or the end come; whether it converged."""
+        plan = self.plan
+        end = plan.last_step(self.per_epoch)
+        epoch, skip = divmod(plan.first_step, self.per_epoch)
+        while plan.first_step + self.steps < end:
+            before = self.steps
+            if self._epoch(epoch, skip, end):
+                return True
+            if self.steps == before:
+                raise DataError("epoch %d gave no batch" % epoch, "give more data")
+            epoch, skip = epoch + 1, 0
+        return None if plan.window_steps is not None or plan.target_acc is None else False
+
+    def _epoch(self, epoch: int, skip: int, end: int) -> bool:
+        """Train one epoch from its batch `skip` on, with the evaluations due; True once the target is reached."""
+        plan, capacity = self.plan, self.plan.capacity(self.per_epoch)
+        at, mark = plan.first_step + self.steps, now()
+        if skip == 0:
+            self._resume()
+        for index, batch in enumerate(self.workload.batches(epoch)):
+            if index < skip:
                 mark = now()
+                continue
+            self._resume()
+            mark = self._step(batch, mark)
+            at += 1
+            if self.steps == plan.warmup_steps:
+                self.spool.phase("train", capacity)
+                mark = now()
+            if plan.window_steps is None and plan.evaluate_every is not None and at % plan.evaluate_every == 0:
+                if self._reached(self._evaluate(epoch, last=at >= end)):
+                    return True
+                self.spool.phase("train", capacity)
+                mark = now()
+            if at % self.per_epoch != 0 and self._save_if_due(at):
+                mark = now()
+            if at >= end and (plan.window_steps is not None or at % self.per_epoch != 0):
+                return False  # before another batch is made that nobody needs
+        if plan.window_steps is None and plan.evaluate_every is None:
+            if self._reached(self._evaluate(epoch, last=at >= end)):
+                return True
+            self.spool.phase("train", capacity)
+        self._save_if_due(at)
+        return False
+
+    def _resume(self) -> None:
+        """Set the generators as the checkpoint has them, once. A loader draws a seed when an epoch begins, so that is
+        done before the first batch of an epoch, and within one after the batches that are passed over."""
+        if self.resume is not None:
+            self.resume()
+            self.resume = None
+
+    def _reached(self, evaluation: Evaluation) -> bool:
+        target = self.plan.target_acc
+        return target is not None and evaluation.deciding is not None and evaluation.deciding >= target
+
+    def _save_if_due(self, at: int) -> bool:
+        """A checkpoint after step `at`, where one is due. Not the publisher's work, so its time is kept apart."""
+        every = self.plan.checkpoint_every
+        if self.checkpoint is None or every is None or at % every != 0:
+            return False
+        self.device.synchronize()
+        start = now()
+        self.checkpoint(at)
+        self.checkpoint_seconds += now() - start
         return True
 
     def _step(self, batch: Any, mark: float) -> float:
@@ -188,24 +285,29 @@ class Loop:
             self.spool.device_times(index, clock.seconds(start, end), first, wait)
             clock.release([start, end])
 
-    def _evaluate(self, epoch: int) -> Evaluation:
+    def _evaluate(self, epoch: int, last: bool) -> Evaluation:
         """One evaluation between synchronised borders."""
         self.spool.phase("eval")
         self.device.synchronize()
         start = now()
-        evaluation = self.workload.evaluate()
+        evaluation = self.workload.evaluate(last)
         self.device.synchronize()
         seconds = now() - start
         self.eval_seconds += seconds
-        if not math.isfinite(evaluation.accuracy):
-            raise FloatingPointError("evaluation after epoch %d gave no finite accuracy" % epoch)
+        found = {extra["name"]: extra["value"] for extra in evaluation.extra}
+        if evaluation.accuracy is not None:
+            found["accuracy"] = evaluation.accuracy
+        for name, value in found.items():
+            if not math.isfinite(value):
+                raise FloatingPointError("evaluation after epoch %d gave no finite %s" % (epoch, name))
         self.spool.fact(
             "evaluation",
             epoch=epoch,
-            steps=self.steps,
+            steps=self.plan.first_step + self.steps,
             accuracy=evaluation.accuracy,
             published_accuracy=evaluation.published_accuracy,
             counted=evaluation.counted,
+            extra=list(evaluation.extra),
             seconds=seconds,
         )
         return evaluation

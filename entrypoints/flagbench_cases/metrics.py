@@ -16,8 +16,10 @@ class Window(NamedTuple):
     first: int
     seconds: List[float]
     samples: List[float]
+    tokens: List[float]
     flops_executed: float
     flops_useful: float
+    flops_recomputed: float
 
 
 def metric(name: str, value: float, unit: str, scope: str = "job", **more: Any) -> Dict[str, Any]:
@@ -50,8 +52,10 @@ def window(ranks: Dict[int, List[Step]], first: int, count: int) -> Optional[Win
         first,
         [max(step.device for step in row) for row in rows],
         [sum(step.samples for step in row) for row in rows],
+        [sum(step.tokens for step in row) for row in rows],
         sum(step.flops_executed for row in rows for step in row),
         sum(step.flops_useful for row in rows for step in row),
+        sum(step.flops_recomputed for row in rows for step in row),
     )
 
 
@@ -73,60 +77,105 @@ def rate(name: str, unit: str, amounts: Sequence[float], seconds: Sequence[float
 def throughput(
     ranks: Dict[int, List[Step]], steady: Window, count: int, unit: str, train_seconds: Optional[float]
 ) -> List[Dict[str, Any]]:
-    """p_core, p_core_host and p_train; p_whole where `train_seconds` is given, the whole published run."""
+    """p_core, p_core_host and p_train, in the case's unit; p_whole where `train_seconds` is given, the whole
+    published run; tokens_per_second_per_device where the unit is tokens."""
     full = train_seconds is not None
     begin = 0 if full else steady.first
     span = "all steps" if full else "the window"
     rows = list(zip(*(steps[begin:count] for steps in ranks.values())))
-    samples = [sum(step.samples for step in row) for row in rows]
+    amounts = [sum(_amount(step, unit) for step in row) for row in rows]
+    clock = ranks[min(ranks)][begin:count]
+    published = [_published_amount(step, unit) * len(ranks) for step in clock]
+    spent = [max(step.data_wait + step.to_device + step.host for step in row) for row in rows]
+    in_window = steady.tokens if unit == "tokens" else steady.samples
+    theirs = "the publisher counts full batches"
     found = [
         rate(
-            "p_core",
-            unit,
-            steady.samples,
-            steady.seconds,
-            "device time of a step, maximum over ranks; warm-up left out",
-        )
-    ]
-    clock = ranks[min(ranks)][begin:count]
-    published = [step.published_samples * len(ranks) for step in clock]
-    found.append(
+            "p_core", unit, in_window, steady.seconds, "device time of a step, maximum over ranks; warm-up left out"
+        ),
         rate(
             "p_core_host",
             unit,
             published,
             [step.host for step in clock],
             "the publisher's clock and count: host time of rank 0's step, over %s" % span,
-        )
-    )
-    spent = [max(step.data_wait + step.to_device + step.host for step in row) for row in rows]
-    theirs = "the publisher counts full batches"
-    found.append(rate("p_train", unit, samples, spent, "data wait, hand-over and step, over %s" % span))
-    found.append(rate("p_train_published_count", unit, published, spent, theirs))
+        ),
+        rate("p_train", unit, amounts, spent, "data wait, hand-over and step, over %s" % span),
+    ]
+    if unit == "tokens":
+        # Every batch is full, so there is no other count to repeat.
+        note = "data wait, hand-over and step, over %s, for each of %d devices" % (span, len(ranks))
+        per_device = rate("tokens_per_second_per_device", unit, [a / len(ranks) for a in amounts], spent, note)
+        found.append(dict(per_device, scope="device"))
+    else:
+        found.append(rate("p_train_published_count", unit, published, spent, theirs))
     if full and train_seconds:
-        for name, amounts, note in (
-            ("p_whole", samples, "training with its evaluations"),
-            ("p_whole_published_count", published, theirs),
-        ):
-            found.append(metric(name, math.fsum(amounts) / train_seconds, unit + "/s", n=1, note=note))
+        found.append(_whole("p_whole", unit, amounts, train_seconds, "training with its evaluations"))
+        if unit != "tokens":
+            found.append(_whole("p_whole_published_count", unit, published, train_seconds, theirs))
     return found
+
+
+def _amount(step: Step, unit: str) -> float:
+    return step.tokens if unit == "tokens" else step.samples
+
+
+def _published_amount(step: Step, unit: str) -> float:
+    return step.tokens if unit == "tokens" else step.published_samples
+
+
+def _whole(name: str, unit: str, amounts: Sequence[float], seconds: float, note: str) -> Dict[str, Any]:
+    return metric(name, math.fsum(amounts) / seconds, unit + "/s", n=1, note=note)
 
 
 def utilisation(
     steady: Window, devices: int, peak: Optional[float], ceiling: Optional[float]
 ) -> List[Dict[str, Any]]:
     """mfu and hfu against the datasheet's peak, mfu_measured against this run's own matrix product; fractions."""
-    achieved = steady.flops_executed / math.fsum(steady.seconds) / devices
+    seconds = math.fsum(steady.seconds) * devices
+    achieved, recomputed = steady.flops_executed / seconds, steady.flops_recomputed / seconds
     found = []
     if peak:
+        again = "with what is recomputed" if recomputed else "equal to mfu: nothing is recomputed"
         found.append(metric("mfu", achieved / peak, "fraction", note="model FLOPs executed, padding included"))
-        found.append(metric("hfu", achieved / peak, "fraction", note="equal to mfu: nothing is recomputed"))
-        useful = steady.flops_useful / math.fsum(steady.seconds) / devices
+        found.append(metric("hfu", (achieved + recomputed) / peak, "fraction", note=again))
+        useful = steady.flops_useful / seconds
         found.append(metric("mfu_useful", useful / peak, "fraction", note="padding left out"))
     if ceiling:
         note = "against the matrix product measured in this run"
         found.append(metric("mfu_measured", achieved / ceiling, "fraction", note=note))
+        if recomputed:
+            found.append(metric("hfu_measured", (achieved + recomputed) / ceiling, "fraction", note=note))
     return found
+
+
+def published_utilisation(
+    found: Sequence[Dict[str, Any]], formula: Optional[Dict[str, Any]], devices: int
+) -> List[Dict[str, Any]]:
+    """mfu_published_formula: the publisher's FLOPs of a unit of work over the publisher's peak, whatever ran here."""
+    held = next((entry for entry in found if formula and entry["name"] == formula["metric"]), None)
+    if formula is None or held is None:
+        return []
+    share = 1 if held["scope"] == "device" else devices
+    scale = formula["flops_per_unit"] / formula["peak"] / share
+    note = "%s: %s x %g FLOP / %g FLOP/s" % (
+        formula["id"],
+        formula["metric"],
+        formula["flops_per_unit"],
+        formula["peak"],
+    )
+    interval = [bound * scale for bound in held["ci95"]] if "ci95" in held else None
+    return [
+        metric(
+            "mfu_published_formula",
+            held["value"] * scale,
+            "fraction",
+            n=held.get("n"),
+            ci95=interval,
+            ci_method=held.get("ci_method"),
+            note=note,
+        )
+    ]
 
 
 def memory(facts: Sequence[Dict[str, Any]], kind: str) -> List[Dict[str, Any]]:
@@ -157,23 +206,27 @@ def final_loss(curve: Sequence[float]) -> List[Dict[str, Any]]:
     return [metric("loss", value, "nats", n=len(tail), note="mean training loss of the last %d steps" % len(tail))]
 
 
-def accuracy(evaluations: Sequence[Dict[str, Any]]) -> List[Dict[str, Any]]:
-    """acc and the publisher's count of it, from the last evaluation after training."""
+def evaluated(evaluations: Sequence[Dict[str, Any]]) -> List[Dict[str, Any]]:
+    """acc, the publisher's way of it, and whatever else the case evaluates: each from the last evaluation after
+    training that asked for it."""
     after = [e for e in evaluations if e["epoch"] >= 0]
-    if not after:
-        return []
-    last = after[-1]
-    note = "each of %d examples once" % last["counted"]
-    return [
-        metric("acc", last["accuracy"], "fraction", n=last["counted"], note=note),
-        metric(
-            "acc_published_count",
-            last["published_accuracy"],
-            "fraction",
-            n=last["counted"],
-            note="repeated examples counted in the numerator, as published",
-        ),
-    ]
+    found: Dict[str, Dict[str, Any]] = {}
+    for evaluation in after:
+        count = evaluation["counted"]
+        if evaluation["accuracy"] is not None:
+            note = "each of %d examples once" % count
+            found["acc"] = metric("acc", evaluation["accuracy"], "fraction", n=count, note=note)
+        if evaluation["published_accuracy"] is not None:
+            found["acc_as_published"] = metric(
+                "acc_as_published",
+                evaluation["published_accuracy"],
+                "fraction",
+                n=count,
+                note="evaluated and counted the publisher's way; see the quirks of the case",
+            )
+        for extra in evaluation["extra"]:
+            found[extra["name"]] = metric(extra["name"], extra["value"], extra["unit"], note=extra["note"])
+    return list(found.values())
 
 
 def work(ranks: Dict[int, List[Step]], count: int, unit: str) -> Dict[str, Any]:

@@ -1,6 +1,7 @@
 """One rank: joins the others, runs the loop, leaves its facts and, if it fails, the reason, in the spool."""
 
 import datetime
+import functools
 import importlib
 import json
 import os
@@ -8,12 +9,12 @@ import re
 import socket
 import sys
 import traceback
-from typing import Any, Dict, List, NamedTuple, NoReturn, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, NoReturn, Optional
 
 import torch
 import torch.distributed as dist
 
-from flagbench_cases import ceiling, precision, processes, system
+from flagbench_cases import ceiling, checkpoint, precision, processes, system
 from flagbench_cases.clock import now
 from flagbench_cases.collectives import CollectiveProbe
 from flagbench_cases.device import open_device
@@ -131,21 +132,27 @@ def run(plan: Dict[str, Any], spool: RankSpool, started: float) -> None:
     workload.setup()
     if job.rank == 0:
         spool.fact("workload", **workload.describe())
-    train = config["train"]
-    loop_plan = Plan(
-        train["max_epochs"],
-        train["warmup_steps"],
-        train["window_steps"],
-        train["target_acc"],
-        config["eval"]["initial"],
-    )
-    spool.reserve(loop_plan.capacity(workload.steps_per_epoch()))
+    point, save = checkpoint.prepare(plan, job, device.torch, workload)
+    loop_plan = plan_of(config, job.world, point.step if point else 0)
+    capacity = loop_plan.capacity(workload.steps_per_epoch())
+    resume: Optional[Callable[[], None]] = None
+    if point is not None:
+        if capacity < 1:
+            raise UsageError("the checkpoint is at the end, step %d" % point.step, "there is nothing left to train")
+        resume = functools.partial(
+            checkpoint.set_generators, device.torch, checkpoint.of_rank(point.generators, job.rank)
+        )
+        if job.rank == 0:
+            spool.fact("resumed", step=point.step, checkpoint=os.path.basename(point.folder))
+    spool.reserve(capacity)
     device.synchronize()
     init = now() - started
-    timing = Loop(workload, loop_plan, spool, device, probe).run()
+    timing = Loop(workload, loop_plan, spool, device, probe, save, resume).run()
     spool.phase("report")
     timing.update(init=init, e2e=now() - started)
     spool.fact("timing", **timing)
+    if job.rank == 0:
+        spool.fact("training", **workload.training_facts())
     spool.fact(
         "memory",
         peak=device.memory_peak(),
@@ -156,6 +163,24 @@ def run(plan: Dict[str, Any], spool: RankSpool, started: float) -> None:
     collect(job, plan, spool)
     job.meet()
     spool.phase("done")
+
+
+def plan_of(config: Dict[str, Any], world: int, first_step: int) -> Plan:
+    """How long to train, and when to evaluate: samples of all devices become steps."""
+    train = config["train"]
+    every, most = train.get("evaluate_every_samples"), train.get("max_samples")
+    batch = train["batch_size"] * world
+    return Plan(
+        train["max_epochs"],
+        train["warmup_steps"],
+        train["window_steps"],
+        train["target_acc"],
+        config["eval"]["initial"],
+        evaluate_every=None if every is None else -(-every // batch),
+        max_steps=None if most is None else -(-most // batch),
+        first_step=first_step,
+        checkpoint_every=train.get("checkpoint_every_steps"),
+    )
 
 
 def collect(job: Job, plan: Dict[str, Any], spool: RankSpool) -> None:

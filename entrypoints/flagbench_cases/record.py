@@ -149,7 +149,7 @@ def rank_entry(fact: Dict[str, Any], evidence: Evidence) -> Dict[str, Any]:
 def _measured(record: Dict[str, Any], request: Request, evidence: Evidence, count: int) -> None:
     """Fill in everything that the steps tell; a run that broke off has what it got to."""
     config = request.config or {}
-    train = config["train"]
+    train, resumed = config["train"], evidence.first("resumed")
     ranks, evaluations = evidence.steps, [e for e in evidence.of("evaluation") if e["rank"] == 0]
     timing, whole = evidence.first("timing"), train["window_steps"] is None
     finished = record["status"]["state"] == "ok"
@@ -157,15 +157,18 @@ def _measured(record: Dict[str, Any], request: Request, evidence: Evidence, coun
     found: List[Dict[str, Any]] = []
     steady = metrics.window(ranks, train["warmup_steps"], count)
     kind = request.stack["device"]["kind"]
+    # What a resumed run has not trained itself is not in its times.
+    entire = whole and finished and not resumed
     if steady is not None:
-        train_seconds = timing.get("train") if whole and finished else None
+        train_seconds = timing.get("train") if entire else None
         found += metrics.throughput(ranks, steady, count, request.unit, train_seconds)
         found += _flops(record, request, evidence, steady)
+        found += metrics.published_utilisation(found, request.published_flops, request.nodes * request.gpus)
         record["window"] = _window(steady)
-    if whole and finished and timing:
+    if entire and timing:
         found.append(metrics.metric("e2e_time", timing["e2e"], "s", n=1, note="imports left out, as published"))
     found += metrics.memory(evidence.of("memory"), kind)
-    found += metrics.accuracy(evaluations)
+    found += metrics.evaluated(evaluations)
     found += metrics.final_loss(curve)
     record["metrics"] = [entry for entry in found if math.isfinite(entry["value"])]
     record["work"] = metrics.work(ranks, count, request.unit)
@@ -177,6 +180,8 @@ def _measured(record: Dict[str, Any], request: Request, evidence: Evidence, coun
         ],
         "evaluations": [{k: v for k, v in e.items() if k not in ("kind", "rank", "time")} for e in evaluations],
         "converged": converged,
+        "resumed": resumed or None,
+        "training": evidence.first("training") or None,
         "data": evidence.first("workload").get("data"),
         "parameters": evidence.first("workload").get("parameters"),
         "checks": checks(config, evidence, curve, finished),
@@ -212,6 +217,7 @@ def _flops(
     record["flops"] = {
         "formula": request.formula,
         "executed": steady.flops_executed,
+        "recomputed": steady.flops_recomputed,
         "useful": steady.flops_useful,
         "peak": dict(peak, precision=precision) if peak else None,
         "peak_reason": None
@@ -228,7 +234,9 @@ def _flops(
 def _timing(timing: Dict[str, Any], ranks: Dict[int, List[Step]], warmup: int, count: int) -> Dict[str, float]:
     """Seconds of rank 0, phase by phase."""
     steps = ranks[min(ranks)][:count]
-    found = {key: timing[key] for key in ("init", "train", "eval", "eval_initial", "e2e") if key in timing}
+    found = {
+        key: timing[key] for key in ("init", "train", "eval", "eval_initial", "checkpoint", "e2e") if key in timing
+    }
     found["warmup"] = sum(s.data_wait + s.to_device + s.host for s in steps[:warmup])
     found["data_wait"] = sum(s.data_wait for s in steps)
     found["step"] = sum(s.device for s in steps)

@@ -28,6 +28,7 @@ class Request(NamedTuple):
     formula: Optional[str]
     unit: str
     gate: Optional[str] = None  # the metric that a claim is held against first
+    published_flops: Optional[Dict[str, Any]] = None  # the publisher's own formula of utilisation
 
 
 def new_run_id() -> str:
@@ -64,9 +65,12 @@ def resolve(arguments: argparse.Namespace, request: Request) -> Tuple[Request, n
         raise UsageError("%s writes no checkpoints to resume from" % case["name"], "leave out --resume")
     if arguments.store:
         output.store_folder(arguments.store)
-    for option, value in (("--data", arguments.data), ("--weights", arguments.weights), ("--out", arguments.out)):
-        if value and "://" in value:
-            raise UsageError("%s takes a folder, not an address" % option, "fetch it first and give the folder")
+    for option in ("data", "weights", "out", "resume"):
+        if "://" in (getattr(arguments, option) or ""):
+            raise UsageError("--%s takes a folder, not an address" % option, "fetch it first and give the folder")
+    for option in ("out", "resume"):
+        if getattr(arguments, option):
+            setattr(arguments, option, os.path.abspath(getattr(arguments, option)))
     source, folder = cli.locate_data(arguments.data)
     if arguments.preset == "tiny" and arguments.data is None:
         source, folder = None, None  # the tiny preset carries its own set
@@ -87,6 +91,8 @@ def resolve(arguments: argparse.Namespace, request: Request) -> Tuple[Request, n
         full=arguments.full,
         settings=arguments.set,
     )
+    if resolved["train"].get("checkpoint_every_steps") and not arguments.out:
+        raise UsageError("checkpoints are written below --out, and none was given", "give --out DIR")
     place = nodes.place(arguments.nodes, arguments.node_rank, arguments.master)
     arguments.weights = weights
     request = request._replace(
@@ -97,6 +103,7 @@ def resolve(arguments: argparse.Namespace, request: Request) -> Tuple[Request, n
         formula=case["flops"]["formula"],
         unit=case["unit"],
         gate=case["gate"],
+        published_flops=case["flops"].get("published"),
     )
     return request, place, folder
 

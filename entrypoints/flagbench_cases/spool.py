@@ -41,6 +41,7 @@ class Step(NamedTuple):
     tokens_useful: float
     flops_executed: float  # model FLOPs, padding included, nothing recomputed
     flops_useful: float  # the same without padding
+    flops_recomputed: float  # what recomputing activations adds to flops_executed
 
 
 SLOT = struct.Struct("<%dd" % len(Step._fields))

@@ -34,7 +34,7 @@ class Nothing(Workload):
     def work(self, batch):
         return self.work_done
 
-    def evaluate(self):
+    def evaluate(self, last: bool):
         return Evaluation(1.0, 1.0, 1, deciding=1.0)
 
 

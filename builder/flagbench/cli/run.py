@@ -67,7 +67,7 @@ def command(
     steps: Annotated[int | None, typer.Option(min=1, help="Measure that many steps after the warm-up.")] = None,
     max_samples: Annotated[int | None, typer.Option(min=1, help="The same, in samples of all devices.")] = None,
     full: Annotated[bool, typer.Option("--full", help="Run to the published stop rule on any data.")] = False,
-    seed: Annotated[int | None, typer.Option(min=0, help="Default: 0.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Default: the case's.")] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a hyper-parameter; repeatable."),
@@ -78,6 +78,9 @@ def command(
     master: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where node 0 listens.")] = None,
     run_id: Annotated[str | None, typer.Option(help="Name of the run, the same on all nodes.")] = None,
     out: Annotated[str | None, typer.Option(metavar="DIR", help="Write the record there as well.")] = None,
+    resume: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Go on from a checkpoint, where the case writes any.")
+    ] = None,
     store: Annotated[
         str | None, typer.Option(metavar="URL", help="Where records are kept. Default: FLAGBENCH_STORE.")
     ] = None,
@@ -140,6 +143,7 @@ def command(
         master=master,
         run_id=run_id,
         out=out,
+        resume=resume,
     )
     only_docker = {"--image": image_, "--memory": memory, "--keep": keep, "--show-command": show_command}
     if _way(via, stack, [name for name, value in only_docker.items() if value]) is Via.NATIVE:

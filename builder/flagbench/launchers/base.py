@@ -33,6 +33,7 @@ class RunRequest:
     master: str | None = None
     run_id: str | None = None
     out: str | None = None
+    resume: str | None = None
 
     def arguments(self) -> list[str]:
         """The command line of the image: what it is given after its name."""
@@ -52,6 +53,7 @@ class RunRequest:
             "--master": self.master,
             "--run-id": self.run_id,
             "--out": self.out,
+            "--resume": self.resume,
         }
         return words + option_words(options, self.settings, full=self.full)
 

@@ -1,4 +1,4 @@
-"""The folders of a run, seen from inside its container: /data and /weights read-only, /out writable."""
+"""The folders of a run, seen from inside its container: /data, /weights and /resume read-only, /out writable."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def mount_folders(request: RunRequest) -> tuple[RunRequest, tuple[Folder, ...]]:
     """
     folders = []
     changed: dict[str, str] = {}
-    for name in ("data", "weights"):
+    for name in ("data", "weights", "resume"):
         given = getattr(request, name)
         if given is None or (name == "data" and given == SYNTHETIC):
             continue

@@ -29,7 +29,7 @@ def test_the_defaults() -> None:
         "steps": None,
         "max_samples": None,
         "full": False,
-        "seed": 0,
+        "seed": None,
         "set": [],
         "max_minutes": None,
         "timeout": 600.0,

@@ -14,7 +14,7 @@ from flagbench_cases import loop as loop_module
 from flagbench_cases.clock import CudaClock, HostClock
 from flagbench_cases.collectives import CollectiveProbe
 from flagbench_cases.errors import DataError, ExitCode
-from flagbench_cases.loop import Evaluation, Loop, Plan, Work, Workload
+from flagbench_cases.loop import Evaluation, Loop, Plan, Work, Workload, measure
 from flagbench_cases.spool import RankSpool, SpoolReader, Step
 
 pytestmark = pytest.mark.image
@@ -55,6 +55,8 @@ class Toy(Workload):
         self.time = time or Time()
         self.accuracies = list(accuracies)
         self.epochs: list[int] = []
+        self.last: list[bool] = []
+        self.trained: list[tuple[int, int]] = []
         self.made = 0
         self.device: Device | None = None
         self.probe: Any = None
@@ -75,6 +77,7 @@ class Toy(Workload):
         return batch
 
     def step(self, batch: int) -> float:
+        self.trained.append((self.epochs[-1], batch))
         if self.device is not None:
             self.device.where = "in a step"
         self.time.seconds += 0.25
@@ -88,8 +91,9 @@ class Toy(Workload):
         self.time.seconds += 8.0  # bookkeeping, which no column may count
         return Work(3, 4, 30, 20, 600.0, 400.0)
 
-    def evaluate(self) -> Evaluation:
+    def evaluate(self, last: bool) -> Evaluation:
         self.time.seconds += 16.0
+        self.last.append(last)
         accuracy = self.accuracies.pop(0)
         return Evaluation(accuracy, accuracy + 0.01, 872, deciding=accuracy)
 
@@ -153,8 +157,8 @@ def test_the_stop_rule_looks_at_the_deciding_accuracy(tmp_path: Path) -> None:
     """The publisher's count may reach the target where each example counted once does not."""
 
     class Published(Toy):
-        def evaluate(self) -> Evaluation:
-            return super().evaluate()._replace(accuracy=0.5, deciding=0.95)
+        def evaluate(self, last: bool) -> Evaluation:
+            return super().evaluate(last)._replace(accuracy=0.5, deciding=0.95)
 
     timing, reader = train(tmp_path, Published(), FULL)
     assert timing["converged"] is True
@@ -170,9 +174,9 @@ def test_the_published_run_ends_at_the_limit_of_epochs(tmp_path: Path) -> None:
     assert phases[:5] == ["eval", "warmup", "train", "eval", "train"]
 
 
-def test_without_a_target_nothing_converges(tmp_path: Path) -> None:
+def test_without_a_target_there_is_nothing_to_converge_to(tmp_path: Path) -> None:
     timing, reader = train(tmp_path, Toy(accuracies=(1.0,) * 4), FULL._replace(target_acc=None))
-    assert timing["converged"] is False
+    assert timing["converged"] is None
     assert len(reader.steps()) == 12
 
 
@@ -182,12 +186,105 @@ def test_the_initial_evaluation_is_optional(tmp_path: Path) -> None:
     assert [f["epoch"] for f in reader.facts() if f["kind"] == "evaluation"] == [0]
 
 
+def evaluated(reader: SpoolReader) -> list[tuple[int, int]]:
+    return [(f["epoch"], f["steps"]) for f in reader.facts() if f["kind"] == "evaluation"]
+
+
+def test_an_evaluation_may_come_every_so_many_steps(tmp_path: Path) -> None:
+    workload = Toy(accuracies=(0.1,) * 5)
+    _, reader = train(tmp_path, workload, FULL._replace(evaluate_every=3))
+    assert evaluated(reader) == [(-1, 0), (0, 3), (1, 6), (2, 9), (2, 12)]
+    assert workload.last == [False, False, False, False, True]
+
+
+def test_such_an_evaluation_ends_the_run_within_an_epoch(tmp_path: Path) -> None:
+    workload = Toy(accuracies=(0.1, 0.2, 0.95))
+    timing, reader = train(tmp_path, workload, FULL._replace(evaluate_every=3))
+    assert timing["converged"] is True
+    assert len(reader.steps()) == 6
+    assert workload.made == 6
+
+
+def test_a_limit_of_steps_ends_within_an_epoch(tmp_path: Path) -> None:
+    workload = Toy(accuracies=(0.1,) * 4)
+    timing, reader = train(tmp_path, workload, FULL._replace(evaluate_every=3, max_steps=7))
+    assert timing["converged"] is False
+    assert (len(reader.steps()), workload.made) == (7, 7)
+    assert evaluated(reader) == [(-1, 0), (0, 3), (1, 6)]
+
+
+def test_an_evaluation_may_ask_for_no_accuracy(tmp_path: Path) -> None:
+    class Validated(Toy):
+        def evaluate(self, last: bool) -> Evaluation:
+            return Evaluation(None, None, 5, None, [measure("val_loss", 1.5, "nats", "of 5 blocks")])
+
+    _, reader = train(tmp_path, Validated(), FULL)
+    assert len(reader.steps()) == 12
+    (first, *_) = [f for f in reader.facts() if f["kind"] == "evaluation"]
+    assert first["accuracy"] is None
+    assert first["extra"] == [{"name": "val_loss", "value": 1.5, "unit": "nats", "note": "of 5 blocks"}]
+
+
+def test_a_further_number_that_is_none_ends_the_run(tmp_path: Path) -> None:
+    class Broken(Toy):
+        def evaluate(self, last: bool) -> Evaluation:
+            return super().evaluate(last)._replace(extra=[measure("f1", float("nan"), "fraction", "")])
+
+    with pytest.raises(FloatingPointError, match="no finite f1"):
+        train(tmp_path, Broken(), FULL)
+
+
+@pytest.mark.parametrize("first", [1, 4, 5, 8])
+def test_a_resumed_run_does_what_was_left(tmp_path: Path, first: int) -> None:
+    whole, rest = Toy(accuracies=(0.1,) * 4), Toy(accuracies=(0.1,) * 4)
+    for folder, workload, plan in (("a", whole, FULL), ("b", rest, FULL._replace(first_step=first))):
+        (tmp_path / folder).mkdir()
+        _, reader = train(tmp_path / folder, workload, plan)
+    assert rest.trained == whole.trained[first:]
+    assert len(reader.steps()) == 12 - first
+    assert evaluated(reader) == [(e, s) for e, s in [(0, 4), (1, 8), (2, 12)] if s > first]
+    assert rest.last[-1]
+
+
+def test_checkpoints_come_after_the_evaluation_of_their_step_and_off_the_clock(tmp_path: Path, time: Time) -> None:
+    order: list[tuple[str, int]] = []
+
+    class Told(Toy):
+        def evaluate(self, last: bool) -> Evaluation:
+            order.append(("evaluation", len(self.trained)))
+            return super().evaluate(last)
+
+    def checkpoint(at: int) -> None:
+        order.append(("checkpoint", at))
+        time.seconds += 100.0
+
+    workload, plan = Told(time), FULL._replace(checkpoint_every=2, initial_evaluation=False, max_epochs=2)
+    spool = RankSpool(str(tmp_path), 0)
+    spool.reserve(plan.capacity(4))
+    probe: Any = NoCollectives()
+    timing = Loop(workload, plan, spool, Device(), probe, checkpoint).run()
+    kinds = [("checkpoint", 2), ("evaluation", 4), ("checkpoint", 4), ("checkpoint", 6), ("evaluation", 8)]
+    assert order == [*kinds, ("checkpoint", 8)]
+    assert timing["checkpoint"] == 400.0
+    assert timing["train"] == 8 * (1.0 + 0.5 + 0.25 + 8.0) + 2 * 16.0
+    assert {step.data_wait for step in SpoolReader(str(tmp_path), 0).steps()} == {1.0}
+
+
+def test_an_epoch_that_gives_no_batch_is_an_error_and_no_endless_loop(tmp_path: Path) -> None:
+    class Dry(Toy):
+        def batches(self, epoch: int) -> Iterator[int]:
+            return iter(())
+
+    with pytest.raises(DataError, match="gave no batch"):
+        train(tmp_path, Dry(), WINDOW)
+
+
 def test_each_column_counts_its_own_time_only(tmp_path: Path, time: Time) -> None:
     _, reader = train(tmp_path, Toy(time), WINDOW)
     for number, step in enumerate(reader.steps()):
         # 1 s to make a batch, 0.5 to hand it over, 0.25 in the step; 8 s of bookkeeping are nobody's.
         assert (step.data_wait, step.to_device, step.host, step.device) == (1.0, 0.5, 0.25, 0.25), number
-        assert step[6:] == (2.0, 3.0, 4.0, 30.0, 20.0, 600.0, 400.0)
+        assert step[6:] == (2.0, 3.0, 4.0, 30.0, 20.0, 600.0, 400.0, 0.0)
         assert step.first_collective != step.first_collective  # NaN: there was no collective
 
 

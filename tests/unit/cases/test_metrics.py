@@ -27,6 +27,7 @@ BASE = Step(
     tokens_useful=64.0,
     flops_executed=8.0,
     flops_useful=2.0,
+    flops_recomputed=0.0,
 )
 
 
@@ -137,7 +138,7 @@ def test_there_is_no_window_within_the_warm_up() -> None:
 
 def test_a_window_sums_work_over_ranks() -> None:
     steady = metrics.window({0: steps(1.0, 2.0), 1: steps(2.0, 1.0)}, 0, 2)
-    assert steady == metrics.Window(0, [2.0, 2.0], [8.0, 8.0], 32.0, 8.0)
+    assert steady == metrics.Window(0, [2.0, 2.0], [8.0, 8.0], [2 * BASE.tokens] * 2, 32.0, 8.0, 0.0)
 
 
 def test_mfu_of_the_published_a100_row() -> None:
@@ -160,10 +161,10 @@ def test_mfu_of_the_published_a100_row() -> None:
 
 
 def test_utilisation_without_a_peak_or_without_work() -> None:
-    steady = metrics.Window(0, [1.0], [1.0], 8.0, 2.0)
+    steady = metrics.Window(0, [1.0], [1.0], [1.0], 8.0, 2.0, 0.0)
     assert metrics.utilisation(steady, 1, None, None) == []
     assert [e["name"] for e in metrics.utilisation(steady, 1, None, 16.0)] == ["mfu_measured"]
-    idle = metrics.Window(0, [1.0], [1.0], 0.0, 0.0)
+    idle = metrics.Window(0, [1.0], [1.0], [1.0], 0.0, 0.0, 0.0)
     assert {e["value"] for e in metrics.utilisation(idle, 1, 16.0, 16.0)} == {0.0}
 
 
@@ -194,14 +195,67 @@ def test_the_final_loss_is_the_mean_of_the_tail_and_absent_where_it_is_not_finit
 
 def test_accuracy_is_the_last_evaluation_after_training() -> None:
     def evaluation(epoch: int, accuracy: float) -> dict[str, Any]:
-        return {"epoch": epoch, "accuracy": accuracy, "published_accuracy": accuracy + 0.01, "counted": 872}
+        known = {"epoch": epoch, "counted": 872, "extra": []}
+        return {**known, "accuracy": accuracy, "published_accuracy": accuracy + 0.01}
 
-    found = named(metrics.accuracy([evaluation(-1, 0.5), evaluation(0, 0.8), evaluation(1, 0.9)]))
+    found = named(metrics.evaluated([evaluation(-1, 0.5), evaluation(0, 0.8), evaluation(1, 0.9)]))
     assert found["acc"]["value"] == 0.9
     assert found["acc"]["n"] == 872
-    assert found["acc_published_count"]["value"] == 0.91
-    assert metrics.accuracy([evaluation(-1, 0.5)]) == []  # the untrained model's is not the run's
-    assert metrics.accuracy([]) == []
+    assert found["acc_as_published"]["value"] == 0.91
+    assert metrics.evaluated([evaluation(-1, 0.5)]) == []  # the untrained model's is not the run's
+    assert metrics.evaluated([]) == []
+
+
+def test_other_numbers_of_an_evaluation_are_metrics_of_their_names() -> None:
+    def evaluation(epoch: int, accuracy: float | None, loss: float) -> dict[str, Any]:
+        extra = [{"name": "val_loss", "value": loss, "unit": "nats", "note": "of 5 blocks"}]
+        return {"epoch": epoch, "accuracy": accuracy, "published_accuracy": None, "counted": 5, "extra": extra}
+
+    found = named(metrics.evaluated([evaluation(0, 0.25, 2.0), evaluation(1, None, 1.5)]))
+    # Each from the last evaluation that asked for it.
+    assert found["val_loss"]["value"] == 1.5
+    assert found["acc"]["value"] == 0.25
+    assert "acc_as_published" not in found
+
+
+def test_a_case_of_tokens_is_measured_in_tokens() -> None:
+    ranks = {0: steps(1.0, 2.0, tokens=10.0), 1: steps(2.0, 1.0, tokens=10.0)}
+    steady = metrics.window(ranks, 0, 2)
+    assert steady is not None
+    found = named(metrics.throughput(ranks, steady, 2, "tokens", 5.0))
+    assert found["p_core"]["value"] == 40 / 4.0
+    assert found["p_core"]["unit"] == "tokens/s"
+    per_device = found["tokens_per_second_per_device"]
+    assert per_device["value"] == pytest.approx(found["p_train"]["value"] / 2)
+    assert (per_device["unit"], per_device["scope"]) == ("tokens/s", "device")
+    assert found["p_whole"]["value"] == 40 / 5.0
+    assert not [name for name in found if name.endswith("published_count")]
+
+
+def test_what_is_recomputed_counts_in_hfu_alone() -> None:
+    steady = metrics.Window(0, [1.0], [1.0], [1.0], 8.0, 2.0, 4.0)
+    found = named(metrics.utilisation(steady, 1, 16.0, 32.0))
+    assert (found["mfu"]["value"], found["hfu"]["value"]) == (0.5, 0.75)
+    assert (found["mfu_measured"]["value"], found["hfu_measured"]["value"]) == (0.25, 0.375)
+
+
+@pytest.mark.parametrize(
+    ("held", "devices", "value"),
+    [
+        # 4017 tokens/s of one device, 2 x 7e9 FLOP a token, 156e12 FLOP/s: 36.05 % by hand, published 36.1.
+        ({"name": "t", "value": 4017.0, "unit": "tokens/s", "scope": "device"}, 8, 0.3605),
+        # 42.4 samples/s of 8 devices: 42.4 / 8 x 1.4e10 / 156e12.
+        ({"name": "t", "value": 42.4, "unit": "samples/s", "scope": "job", "ci95": [40.0, 44.0]}, 8, 4.756e-4),
+    ],
+)
+def test_the_publishers_own_utilisation(held: dict[str, Any], devices: int, value: float) -> None:
+    formula = {"id": "f/v1", "metric": "t", "flops_per_unit": 1.4e10, "peak": 156e12, "source": "by hand"}
+    (entry,) = metrics.published_utilisation([held], formula, devices)
+    assert entry["name"] == "mfu_published_formula"
+    assert entry["value"] == pytest.approx(value, rel=1e-3)
+    assert ("ci95" in entry) == ("ci95" in held)
+    assert metrics.published_utilisation([held], None, devices) == []
+    assert metrics.published_utilisation([], formula, devices) == []
 
 
 def test_work_counts_all_ranks_to_the_same_step() -> None:

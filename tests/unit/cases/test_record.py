@@ -78,7 +78,7 @@ def request(configuration: dict[str, Any] | None, **changes: Any) -> Request:
 
 
 def step(loss: float = 0.5, device: float = 0.25) -> Step:
-    return Step(0.1, 0.01, 0.2, device, NAN, NAN, loss, 32.0, 32.0, 4096.0, 512.0, 1e9, 1e8)
+    return Step(0.1, 0.01, 0.2, device, NAN, NAN, loss, 32.0, 32.0, 4096.0, 512.0, 1e9, 1e8, 0.0)
 
 
 def evidence(
@@ -103,7 +103,7 @@ def evidence(
     fact("software", 0, python="3.8.0", torch="1.12.1", cuda=None, packages={})
     fact("workload", 0, conditions={"batch_size": 32}, data={"source": "x"}, parameters=5)
     fact("timing", 0, **dict({"init": 1.0, "train": 20.0, "eval": 0.0, "e2e": 22.0, "converged": None}, **timing))
-    fact("evaluation", 0, epoch=0, steps=1, accuracy=0.9, published_accuracy=0.91, counted=10, seconds=1.0)
+    fact("evaluation", 0, epoch=0, steps=1, accuracy=0.9, published_accuracy=0.91, counted=10, extra=[], seconds=1.0)
     steps = [step(loss) for loss in losses]
     return Evidence({0: steps, 1: list(steps)}, facts, {}, {"samples": 3}, None)
 

@@ -289,9 +289,9 @@ def test_evaluation_counts_each_example_once_and_as_published(tmp_path: Path, wo
     def body(folder: Path, rank: int, world: int) -> Any:
         work = workload(folder, rank, world)
         always_class_zero(work)
-        result = work.evaluate()
+        result = work.evaluate(last=False)
         assert work.network.training
-        return tuple(result)
+        return tuple(result)[:4]
 
     results = on_ranks(world, tmp_path / "ranks", body) if world > 1 else [body(tmp_path, 0, 1)]
     for result in results:
@@ -300,7 +300,7 @@ def test_evaluation_counts_each_example_once_and_as_published(tmp_path: Path, wo
 
 def test_evaluation_drops_nothing_at_random(tmp_path: Path) -> None:
     work = workload(tmp_path, model={"dropout": 0.9, "classifier_dropout": 0.9}, data={"eval_examples": 50})
-    assert work.evaluate() == work.evaluate()
+    assert work.evaluate(last=False) == work.evaluate(last=False)
 
 
 @pytest.mark.parametrize(("count", "world"), [(872, 16), (872, 8), (7, 1), (7, 2), (7, 3), (3, 8)])

@@ -1,0 +1,232 @@
+"""Checkpoints: everything that training goes on from, whole or not there at all, and nothing in them is pickled.
+
+A checkpoint is a folder `step-00000120`: `tensors.safetensors` of the workload, `generators.safetensors` of every
+rank's random generators, and `checkpoint.json` with what they belong to and their checksums. It is written beside its
+name and renamed once it is whole, so that a killed run leaves the one before.
+
+Cases that can be resumed give their batches in an order that no generator of torch decides.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+import torch
+
+from flagbench_cases.errors import CaseError, DataError, ExitCode, UsageError
+from flagbench_cases.loop import Workload
+
+NAME = re.compile(r"step-(\d{8,})")
+TENSORS, GENERATORS, FACTS = "tensors.safetensors", "generators.safetensors", "checkpoint.json"
+KEPT = 2
+# What may differ between a checkpoint's run and the one that goes on from it.
+FREE = ("window_steps", "warmup_steps", "checkpoint_every_steps")
+
+
+class Point(NamedTuple):
+    """A checkpoint that was read and found whole."""
+
+    folder: str
+    step: int
+    tensors: Dict[str, torch.Tensor]
+    facts: Dict[str, Any]
+    generators: Dict[str, torch.Tensor]
+
+
+def identity(config: Dict[str, Any]) -> Dict[str, Any]:
+    """What a checkpoint and the run that goes on from it must have in common, flat, by dotted name."""
+    kept = {key: config[key] for key in ("case", "division", "precision", "seed", "weights", "model", "data")}
+    kept["train"] = {key: value for key, value in config["train"].items() if key not in FREE}
+    kept["devices"] = config["nodes"] * config["gpus"]
+    return dict(_flat(kept, ""))
+
+
+def _flat(section: Dict[str, Any], prefix: str) -> List[Tuple[str, Any]]:
+    found: List[Tuple[str, Any]] = []
+    for key, value in section.items():
+        name = "%s%s" % (prefix, key)
+        found += _flat(value, name + ".") if isinstance(value, dict) else [(name, value)]
+    return found
+
+
+def generators(device: torch.device) -> Dict[str, torch.Tensor]:
+    """The states of this rank's random generators."""
+    states = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def set_generators(device: torch.device, states: Dict[str, torch.Tensor]) -> None:
+    """Put this rank's random generators where `generators` found them."""
+    torch.set_rng_state(states["cpu"])
+    if device.type == "cuda" and "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"], device)
+
+
+class Writer:
+    """Writes a workload's checkpoints; called by every rank, written by rank 0."""
+
+    def __init__(self, folder: str, config: Dict[str, Any], run_id: str, job: Any, device: torch.device) -> None:
+        self.folder = folder
+        self.config = config
+        self.run_id = run_id
+        self.job = job
+        self.device = device
+
+    def write(self, workload: Workload, step: int) -> None:
+        """One checkpoint after `step`; the ranks go on once it is whole. Raises CaseError (14) on rank 0."""
+        tensors, facts = workload.state()
+        states = self.job.gather(generators(self.device))
+        if self.job.rank == 0:
+            named = {"%d.%s" % (rank, name): t for rank, each in enumerate(states) for name, t in each.items()}
+            try:
+                self._write(step, tensors, named, facts)
+            except OSError as error:
+                raise CaseError(
+                    "the checkpoint of step %d could not be written to %s (%s)"
+                    % (step, self.folder, error.strerror or error),
+                    "free space there, or write checkpoints less often",
+                    ExitCode.NOT_STORED,
+                ) from error
+        self.job.meet()
+
+    def _write(
+        self, step: int, tensors: Dict[str, torch.Tensor], states: Dict[str, torch.Tensor], facts: Dict[str, Any]
+    ) -> None:
+        os.makedirs(self.folder, exist_ok=True)
+        part = os.path.join(self.folder, ".step-%08d.%d.part" % (step, os.getpid()))
+        os.mkdir(part)
+        try:
+            files = {
+                name: _save(os.path.join(part, name), t) for name, t in ((TENSORS, tensors), (GENERATORS, states))
+            }
+            content = {
+                "schema": "checkpoint/v1",
+                "step": step,
+                "run_id": self.run_id,
+                "identity": identity(self.config),
+                "files": files,
+                "facts": facts,
+            }
+            _write_file(os.path.join(part, FACTS), json.dumps(content, sort_keys=True).encode("utf-8"))
+            _sync_folder(part)
+            os.rename(part, os.path.join(self.folder, "step-%08d" % step))
+            _sync_folder(self.folder)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+        for _, old in points(self.folder)[:-KEPT]:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def _save(path: str, tensors: Dict[str, torch.Tensor]) -> Dict[str, Any]:
+    """Write tensors as safetensors; their file's size and checksum."""
+    from safetensors.torch import save
+
+    content = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+    _write_file(path, content)
+    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def _write_file(path: str, content: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(path: str) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def points(folder: str) -> List[Tuple[int, str]]:
+    """The checkpoints in a folder, the oldest first."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return []
+    matches = [(match, os.path.join(folder, name)) for name in names for match in [NAME.fullmatch(name)] if match]
+    return sorted((int(match.group(1)), path) for match, path in matches)
+
+
+def read(folder: str, config: Dict[str, Any]) -> Point:
+    """The checkpoint in `folder`, or the newest of those in it; refused where it is damaged or of other training."""
+    if not os.path.exists(os.path.join(folder, FACTS)):
+        found = points(folder)
+        if not found:
+            raise DataError("%s holds no checkpoint" % folder, "give --resume the checkpoints/RUN folder of a run")
+        folder = found[-1][1]
+    content = _read_facts(os.path.join(folder, FACTS))
+    _agree(content["identity"], identity(config))
+    tensors, states = (_load(folder, name, content["files"]) for name in (TENSORS, GENERATORS))
+    return Point(folder, content["step"], tensors, content["facts"], states)
+
+
+def of_rank(states: Dict[str, torch.Tensor], rank: int) -> Dict[str, torch.Tensor]:
+    """One rank's generators out of those of all."""
+    prefix = "%d." % rank
+    return {name[len(prefix) :]: state for name, state in states.items() if name.startswith(prefix)}
+
+
+def _read_facts(path: str) -> Dict[str, Any]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            content = json.load(file)
+        whole = (
+            content["schema"] == "checkpoint/v1"
+            and isinstance(content["step"], int)
+            and isinstance(content["identity"], dict)
+            and isinstance(content["facts"], dict)
+            and all(isinstance(content["files"][name]["sha256"], str) for name in (TENSORS, GENERATORS))
+        )
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DataError("%s cannot be read (%s)" % (path, error), "resume from another checkpoint") from error
+    if not whole:
+        raise DataError("%s is not a checkpoint/v1" % path, "resume from another checkpoint")
+    return content
+
+
+def _agree(theirs: Dict[str, Any], ours: Dict[str, Any]) -> None:
+    other = [name for name in sorted({*theirs, *ours}) if theirs.get(name) != ours.get(name)]
+    if other:
+        told = ["%s is %s here and %s there" % (name, ours.get(name), theirs.get(name)) for name in other[:5]]
+        raise UsageError(
+            "the checkpoint is of other training: %s" % "; ".join(told),
+            "give the same options as the run that wrote it",
+        )
+
+
+def _load(folder: str, name: str, files: Dict[str, Any]) -> Dict[str, torch.Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    path = os.path.join(folder, name)
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+        if hashlib.sha256(content).hexdigest() != files[name]["sha256"]:
+            raise DataError("%s is damaged: its checksum differs" % path, "resume from another checkpoint")
+        return load(content)
+    except (OSError, SafetensorError, KeyError) as error:
+        raise DataError("%s cannot be read (%s)" % (path, error), "resume from another checkpoint") from error
+
+
+def prepare(
+    plan: Dict[str, Any], job: Any, device: torch.device, workload: Workload
+) -> Tuple[Optional[Point], Optional[Callable[[int], None]]]:
+    """Restore `workload` from the plan's checkpoint, if it names one; what writes new ones, if it asks for any."""
+    config, point = plan["config"], None
+    if plan.get("resume"):
+        point = read(plan["resume"], config)
+        workload.restore(point.tensors, point.facts)
+    if not config["train"].get("checkpoint_every_steps"):
+        return point, None
+    writer = Writer(plan["checkpoints"], config, plan["run_id"], job, device)
+    return point, lambda step: writer.write(workload, step)

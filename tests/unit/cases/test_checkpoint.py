@@ -1,0 +1,210 @@
+"""Checkpoints: whole or not there, of the same training, and going on from one is as if nothing had happened."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from flagbench_cases import checkpoint
+from flagbench_cases.errors import CaseError, DataError, ExitCode, UsageError
+from flagbench_cases.loop import Loop, Plan, Work, Workload
+from flagbench_cases.spool import RankSpool, SpoolReader
+
+pytestmark = pytest.mark.image
+
+CPU = torch.device("cpu")
+CONFIG: dict[str, Any] = {
+    "case": "toy",
+    "division": "faithful",
+    "precision": "fp32",
+    "seed": 3,
+    "weights": "random",
+    "model": {"width": 4},
+    "data": {"source": "synthetic"},
+    "train": {"learning_rate": 0.1, "window_steps": None, "warmup_steps": 1, "checkpoint_every_steps": 3},
+    "nodes": 1,
+    "gpus": 1,
+}
+
+
+class Alone:
+    """A job of one rank."""
+
+    rank, world = 0, 1
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value]
+
+    def meet(self) -> None:
+        return None
+
+
+class Device:
+    def __init__(self) -> None:
+        from flagbench_cases.clock import HostClock
+
+        self.torch, self.clock = CPU, HostClock()
+
+    def synchronize(self) -> None:
+        return None
+
+
+class NoCollectives:
+    def take(self) -> None:
+        return None
+
+
+class Dropped(Workload):
+    """A linear layer behind a dropout, so that the losses depend on the generator too; four batches an epoch."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(CONFIG["seed"])
+        self.module = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(4, 1))
+        self.optimizer = torch.optim.Adam(self.module.parameters(), lr=0.1)
+        rows = torch.arange(16.0).view(4, 4)
+        self.loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(rows), batch_size=1)
+
+    def steps_per_epoch(self) -> int:
+        return len(self.loader)
+
+    def batches(self, epoch: int) -> Any:
+        return self.loader
+
+    def to_device(self, batch: Any) -> Any:
+        return batch
+
+    def step(self, batch: Any) -> float:
+        loss = self.module(batch[0]).pow(2).mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        return loss.item()
+
+    def work(self, batch: Any) -> Work:
+        return Work(1, 1, 1, 1, 1.0, 1.0)
+
+    def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        tensors = {"module." + name: tensor for name, tensor in self.module.state_dict().items()}
+        for index, state in self.optimizer.state_dict()["state"].items():
+            tensors.update(("optimizer.%d.%s" % (index, name), torch.as_tensor(v)) for name, v in state.items())
+        return tensors, {"kind": "adam"}
+
+    def restore(self, tensors: dict[str, torch.Tensor], facts: dict[str, Any]) -> None:
+        assert facts == {"kind": "adam"}
+        prefix = "module."
+        self.module.load_state_dict({n[len(prefix) :]: t for n, t in tensors.items() if n.startswith(prefix)})
+        content = self.optimizer.state_dict()
+        for name, tensor in tensors.items():
+            if name.startswith("optimizer."):
+                _, index, key = name.split(".")
+                content["state"].setdefault(int(index), {})[key] = tensor
+        self.optimizer.load_state_dict(content)
+
+
+def run(folder: Path, resume: Path | None = None, every: int = 3) -> list[float]:
+    """Train three epochs, or what a checkpoint left of them; the losses."""
+    (folder / "spool").mkdir(parents=True)
+    workload = Dropped()
+    plan = {"config": CONFIG, "resume": resume and str(resume), "checkpoints": str(folder / "out"), "run_id": "r"}
+    point, save = checkpoint.prepare(plan, Alone(), CPU, workload)
+    set_generators = None
+    if point is not None:
+        states = checkpoint.of_rank(point.generators, 0)
+        set_generators = lambda: checkpoint.set_generators(CPU, states)  # noqa: E731
+    first = point.step if point else 0
+    how = Plan(3, 1, None, None, False, evaluate_every=100, first_step=first, checkpoint_every=every)
+    spool = RankSpool(str(folder / "spool"), 0)
+    spool.reserve(how.capacity(4))
+    probe: Any = NoCollectives()
+    Loop(workload, how, spool, Device(), probe, save, set_generators).run()
+    return [step.loss for step in SpoolReader(str(folder / "spool"), 0).steps()]
+
+
+def test_only_the_last_two_are_kept(tmp_path: Path) -> None:
+    run(tmp_path)
+    assert sorted(os.listdir(tmp_path / "out")) == ["step-00000009", "step-00000012"]
+    assert sorted(os.listdir(tmp_path / "out/step-00000009")) == sorted(
+        ["checkpoint.json", "generators.safetensors", "tensors.safetensors"]
+    )
+
+
+def test_what_goes_on_from_a_checkpoint_has_the_losses_of_the_whole(tmp_path: Path) -> None:
+    """Within an epoch; and at its border, where the next epoch's loader draws from the generator."""
+    whole = run(tmp_path / "whole")
+    one = tmp_path / "whole/out/step-00000009"
+    assert run(tmp_path / "rest", one) == whole[9:]
+    assert run(tmp_path / "every four", every=4) == whole
+    assert run(tmp_path / "border", tmp_path / "every four/out/step-00000008") == whole[8:]
+
+
+def test_a_folder_of_checkpoints_means_the_newest(tmp_path: Path) -> None:
+    run(tmp_path)
+    assert checkpoint.read(str(tmp_path / "out"), CONFIG).step == 12
+    assert checkpoint.read(str(tmp_path / "out/step-00000009"), CONFIG).step == 9
+
+
+def test_half_a_checkpoint_is_none(tmp_path: Path) -> None:
+    run(tmp_path)
+    os.rename(tmp_path / "out/step-00000012", tmp_path / "out/.step-00000012.77.part")
+    assert checkpoint.read(str(tmp_path / "out"), CONFIG).step == 9
+
+
+@pytest.mark.parametrize("change", [("seed", 4), ("precision", "bf16"), ("gpus", 2)])
+def test_other_training_is_refused_with_what_differs(tmp_path: Path, change: tuple[str, Any]) -> None:
+    run(tmp_path)
+    other = {**CONFIG, change[0]: change[1]}
+    with pytest.raises(UsageError, match=r"of other training: (seed|precision|devices) is"):
+        checkpoint.read(str(tmp_path / "out"), other)
+
+
+def test_what_does_not_change_training_may_differ(tmp_path: Path) -> None:
+    run(tmp_path)
+    other = copy.deepcopy(CONFIG)
+    other["train"].update(window_steps=5, checkpoint_every_steps=None)
+    assert checkpoint.read(str(tmp_path / "out"), other).step == 12
+
+
+@pytest.mark.parametrize("name", [checkpoint.TENSORS, checkpoint.GENERATORS])
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_damaged_checkpoint_is_refused(tmp_path: Path, name: str, cut: bool) -> None:
+    run(tmp_path)
+    path = tmp_path / "out/step-00000012" / name
+    content = path.read_bytes()
+    path.write_bytes(content[:-3] if cut else content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(DataError, match="damaged"):
+        checkpoint.read(str(tmp_path / "out"), CONFIG)
+    path.unlink()
+    with pytest.raises(DataError, match="cannot be read"):
+        checkpoint.read(str(tmp_path / "out"), CONFIG)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"schema": "checkpoint/v2"}', "\ud800", "[" * 5000])
+def test_facts_that_make_no_sense_are_refused(tmp_path: Path, content: str) -> None:
+    run(tmp_path)
+    (tmp_path / "out/step-00000012/checkpoint.json").write_bytes(content.encode("utf-8", "surrogatepass"))
+    with pytest.raises(DataError):
+        checkpoint.read(str(tmp_path / "out"), CONFIG)
+
+
+def test_a_folder_without_any_is_refused(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "none"):
+        with pytest.raises(DataError, match="holds no checkpoint"):
+            checkpoint.read(str(folder), CONFIG)
+
+
+def test_a_checkpoint_that_cannot_be_written_says_so_and_leaves_the_one_before(tmp_path: Path) -> None:
+    workload = Dropped()
+    writer = checkpoint.Writer(str(tmp_path / "out"), CONFIG, "r", Alone(), CPU)
+    writer.write(workload, 3)
+    (tmp_path / "out/step-00000006").write_text("a file where the checkpoint should stand")
+    with pytest.raises(CaseError, match="step 6 could not be written") as caught:
+        writer.write(workload, 6)
+    assert caught.value.code == ExitCode.NOT_STORED
+    assert [name for name in os.listdir(tmp_path / "out") if name.startswith(".")] == []
+    assert json.loads((tmp_path / "out/step-00000003/checkpoint.json").read_text())["step"] == 3
