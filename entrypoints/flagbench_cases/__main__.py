@@ -1,4 +1,7 @@
-"""`python -m flagbench_cases CASE ...`: signals are noted before anything else is imported, then the run begins."""
+"""`python -m flagbench_cases CASE ...`: signals are noted before anything else is imported, then the run begins.
+
+`prepare CASE ...`, or `CASE prepare ...` as an image is given it, makes the folders that a run reads.
+"""
 
 import sys
 from typing import List
@@ -7,9 +10,15 @@ from flagbench_cases.interruption import Interruption
 
 
 def main(argv: List[str]) -> int:
-    """One run from its arguments to its exit code."""
+    """One run, or one preparation, from its arguments to its exit code."""
     with Interruption() as interruption:
         # Imported here: it takes a while, in which a container may be stopped as well.
+        if "prepare" in argv[:2]:
+            from flagbench_cases.prepare import command
+
+            asked = command.arguments_of(argv)
+            if asked is not None:
+                return command.main(asked, interruption)
         from flagbench_cases import edge
 
         return edge.main(argv, interruption)

@@ -73,7 +73,10 @@ def _each(option: str, values: List[str]) -> List[str]:
 
 def _folders(plan: Dict[str, Any], arguments: argparse.Namespace) -> Dict[str, bool]:
     """The folders of the container that the run reads (False) or writes (True), by path."""
-    read = [plan["data"], arguments.weights, arguments.resume]
+    data = plan["data"]
+    if data and arguments.data:
+        data = cli.locate_data(arguments.data)[1]  # of a prepared folder the plan has the part with the data alone
+    read = [data, arguments.weights, arguments.resume]
     written = [arguments.out, output.store_folder(arguments.store) if arguments.store else None]
     found = {os.path.abspath(folder): False for folder in read if folder}
     found.update((os.path.abspath(folder), True) for folder in written if folder)

@@ -5,7 +5,7 @@ import os
 import uuid
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from flagbench_cases import cli, config, nodes, output
+from flagbench_cases import cli, config, nodes, output, prepared
 from flagbench_cases.errors import UsageError
 from flagbench_cases.redaction import option_names, redact
 
@@ -75,6 +75,7 @@ def resolve(arguments: argparse.Namespace, request: Request) -> Tuple[Request, n
     if arguments.preset == "tiny" and arguments.data is None:
         source, folder = None, None  # the tiny preset carries its own set
     weights = find_weights(arguments.weights, folder)
+    folder = find_data(folder)
     resolved = config.resolve(
         case,
         stack,
@@ -109,8 +110,20 @@ def resolve(arguments: argparse.Namespace, request: Request) -> Tuple[Request, n
 
 
 def find_weights(given: Optional[str], data: Optional[str]) -> Optional[str]:
-    """`--weights`, else the model/ folder that FlagPerf's archive has beside the data."""
+    """`--weights`, where `prepare -o` was given the same its weights; nothing given: what lies with the data.
+
+    That is what `prepare` wrote beside it, or the model/ folder that FlagPerf's archive has.
+    """
     if given is not None:
-        return os.path.abspath(given)
-    beside = os.path.join(data, "model") if data else ""
-    return beside if beside and os.path.isfile(os.path.join(beside, "config.json")) else None
+        return prepared.locate(os.path.abspath(given), "weights")
+    if not data:
+        return None
+    if prepared.is_prepared(os.path.join(data, "weights")):
+        return os.path.join(data, "weights")
+    beside = os.path.join(data, "model")
+    return beside if os.path.isfile(os.path.join(beside, "config.json")) else None
+
+
+def find_data(folder: Optional[str]) -> Optional[str]:
+    """The data folder: of one that `prepare -o` was given, the data in it."""
+    return prepared.locate(folder, "data") if folder else None

@@ -22,6 +22,9 @@ COMMANDS = {
         "flagbench.cli.layers:command",
         "Compare images layer by layer, without what depends on when they were built.",
     ),
+    "prepare": Entry(
+        "flagbench.cli.prepare:command", "Make the folders that a case's runs read out of what was downloaded."
+    ),
     "run": Entry(
         "flagbench.cli.run:command",
         "Run a case, keep its record in the store, and show it beside the published row.",
@@ -30,6 +33,7 @@ COMMANDS = {
     "verify": Entry(
         "flagbench.cli.verify:command", "Say whether a record reproduces a published number, and why not."
     ),
+    "claims": Entry("flagbench.cli.claims:app", "Check the published rows against themselves."),
     "compare": Entry(
         "flagbench.cli.compare:command",
         "Show what differs between two records of a case, and the ratio B/A of every metric.",

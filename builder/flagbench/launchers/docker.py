@@ -66,12 +66,12 @@ class DockerLauncher:
         container = plan(request, self._options, self._environment, self._host)
         where = self._environment.get("DOCKER_HOST") or "its usual address"
         # First of all: a signal that comes while the container is made must not leave it behind.
-        with Forwarding() as hands, _connected(self._connect, where) as api:
+        with Forwarding() as hands, connected(self._connect, where) as api:
             image = find_image(api, container.image, request)
             container = container.with_digest(image.digest)
-            if container.folders and _is_rootless(api):
+            if container.folders and is_rootless(api):
                 container = container.of_rootless_engine()
-            with _made(api, container, image, keep=self._options.keep) as made:
+            with made_container(api, container, image, keep=self._options.keep) as made:
                 if hands.early is not None:
                     ending = Ending(ExitCode.INTERRUPTED, "interrupted before the container started", "run again")
                     return _without_record(request, container, image, ending)
@@ -146,7 +146,7 @@ def find_image(api: Any, name: str, request: RunRequest) -> Image:
 
 
 @contextmanager
-def _connected(connect: Callable[[], Any], where: str) -> Iterator[Any]:
+def connected(connect: Callable[[], Any], where: str) -> Iterator[Any]:
     """The engine's low-level client; what it raises that nobody foresaw is the engine's failure (15)."""
     client = connect()
     client.api.timeout = ANSWER_SECONDS
@@ -157,12 +157,12 @@ def _connected(connect: Callable[[], Any], where: str) -> Iterator[Any]:
         client.close()
 
 
-def _is_rootless(api: Any) -> bool:
+def is_rootless(api: Any) -> bool:
     return any("name=rootless" in option for option in api.info().get("SecurityOptions") or ())
 
 
 @contextmanager
-def _made(api: Any, container: Container, image: Image, *, keep: bool) -> Iterator[str]:
+def made_container(api: Any, container: Container, image: Image, *, keep: bool) -> Iterator[str]:
     """Make the container; remove it at the end, however that comes, or say that it is left."""
     from docker.errors import APIError, ImageNotFound
 

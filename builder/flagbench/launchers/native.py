@@ -16,6 +16,7 @@ from flagbench.launchers.fallback import record_of_killed
 from flagbench.launchers.signals import Forwarding
 
 NEEDED = ("flagbench_cases", "torch", "numpy", "psutil", "tokenizers", "safetensors")
+"""What every case imports; a case's manifest names what it imports beside these."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -24,11 +25,12 @@ class NativeLauncher:
 
     def launch(self, request: RunRequest) -> LaunchResult:
         """Run `python -m flagbench_cases`; its progress goes to this process's stderr."""
-        missing = [name for name in NEEDED if find_spec(name) is None]
+        missing = [name for name in (*NEEDED, *request.case.raw.get("imports", ())) if find_spec(name) is None]
         if missing:
             raise FlagbenchError(
-                f"a native run imports {', '.join(missing)}, and this Python has not got it",
-                remedy="install the image side's needs with `pip install 'flagbench[cases]'`",
+                f"a native run of {request.case.name} imports {', '.join(missing)}, and this Python has not got it",
+                remedy="install what cases import with `pip install 'flagbench[cases]'`, in a checkout of flagbench "
+                "with `pip install -e '.[cases]'`",
             )
         environment = dict(os.environ, FLAGBENCH_STACK=request.stack.name)
         if (commit := checkout_commit(request.case.path.parent)) is not None:
@@ -37,7 +39,7 @@ class NativeLauncher:
         # In this order: a signal that comes while the child is made must not be lost.
         with (
             Forwarding() as hands,
-            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, preexec_fn=_end_with_parent) as child,
+            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, preexec_fn=end_with_parent) as child,
         ):
             hands.to(child.send_signal)
             printed, _ = child.communicate()
@@ -51,7 +53,7 @@ class NativeLauncher:
         return LaunchResult(record_of_killed(request, reason, remedy, ended), int(ended))
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """Between fork and exec: ask the kernel for a SIGTERM when this tool dies, even by SIGKILL.
 
     Nobody would be left to read the record; with --out the run still writes it.

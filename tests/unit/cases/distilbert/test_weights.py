@@ -208,7 +208,7 @@ def test_lack_of_memory_is_not_blamed_on_the_file(tmp_path: Path, monkeypatch: p
     def starved(*_: Any, **__: Any) -> None:
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
 
-    monkeypatch.setattr(torch, "load", starved)
+    monkeypatch.setattr(torch, "frombuffer", starved)
     with pytest.raises(RuntimeError, match="can't allocate memory"):
         weights.read_state(str(tmp_path))
 

@@ -1,0 +1,229 @@
+"""Runs the image side's `prepare`, in this Python or in a container of the case's image that has no network."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from flagbench.catalog.model import Case, Stack
+from flagbench.catalog.options import option_words
+from flagbench.engines import open_client
+from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.launchers.base import RunRequest
+from flagbench.launchers.container import RUN_LABEL, Container, image_name
+from flagbench.launchers.docker import connected, find_image, is_rootless, made_container
+from flagbench.launchers.ending import Ending, explain
+from flagbench.launchers.folders import Folder
+from flagbench.launchers.host import Host, this_host
+from flagbench.launchers.native import NEEDED, end_with_parent
+from flagbench.launchers.needs import Grants
+from flagbench.launchers.refusals import refused
+from flagbench.launchers.signals import Forwarding
+from flagbench.launchers.watch import Watch, Watched
+
+SOURCES = ("data", "weights", "vocabulary")
+MOST_ENTRIES = 100_000
+"""Of a source folder that are looked at for links. Nothing that a case publishes has as many."""
+# A conversion needs no device, whatever the stack's runs need.
+_NOTHING = Grants(None, (), (), (), "64m", {}, root=False)
+
+
+@dataclass(frozen=True)
+class PrepareRequest:
+    """One preparation of a case's data, weights or both."""
+
+    case: Case
+    stack: Stack
+    out: str
+    data: str | None = None
+    weights: str | None = None
+    vocabulary: str | None = None
+    check: bool = False
+    force: bool = False
+    as_json: bool = False
+    shown_as: str | None = None
+    """What `out` is called outside of the container."""
+
+    def arguments(self) -> list[str]:
+        """The words behind `prepare` and the case."""
+        options = {"--data": self.data, "--weights": self.weights, "--vocabulary": self.vocabulary}
+        options |= {"--out": self.out, "--shown-as": self.shown_as}
+        flags = {"--check": self.check, "--force": self.force, "--json": self.as_json}
+        return option_words(options, (), full=False) + [name for name, given in flags.items() if given]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What came of it: what was printed on stdout, and the code it ended with."""
+
+    printed: bytes
+    exit_code: int
+
+
+def prepare_native(request: PrepareRequest) -> Prepared:
+    """Prepare in this Python. Raises FlagbenchError (usage) where it lacks what the case imports."""
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise FlagbenchError(
+            f"preparing {request.case.name} imports {', '.join(missing)}, and this Python has not got it",
+            remedy="install the image side's needs with `pip install 'flagbench[cases]'`, or use --via docker",
+        )
+    environment = dict(os.environ, FLAGBENCH_STACK=request.stack.name)
+    command = [sys.executable, "-m", "flagbench_cases", "prepare", request.case.name, *request.arguments()]
+    with (
+        Forwarding() as hands,
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, preexec_fn=end_with_parent) as child,
+    ):
+        hands.to(child.send_signal)
+        printed, _ = child.communicate()
+    code = child.returncode
+    return Prepared(printed, code if code in set(ExitCode) else int(ExitCode.RANK_FAILED))
+
+
+def prepare_in_container(
+    request: PrepareRequest,
+    image: str | None = None,
+    *,
+    host: Host | None = None,
+    connect: Callable[[], Any] = open_client,
+) -> Prepared:
+    """Prepare in a container, which is removed at the end.
+
+    Raises FlagbenchError where nothing could be started: usage (2) for a missing image, data (3) for a missing
+    source, engine (15) otherwise.
+    """
+    container = plan(request, image, host or this_host())
+    where = os.environ.get("DOCKER_HOST") or "its usual address"
+    with Forwarding() as hands, connected(connect, where) as api:
+        found = find_image(api, container.image, RunRequest(request.case, request.stack))
+        if is_rootless(api):
+            container = container.of_rootless_engine()
+        with made_container(api, container, found, keep=False) as made:
+            if hands.early is not None:
+                raise FlagbenchError("interrupted before it began", remedy="run it again", code=ExitCode.INTERRUPTED)
+            return _follow(api, made, hands)
+
+
+def plan(request: PrepareRequest, image: str | None, host: Host) -> Container:
+    """The container: the sources read-only, OUT writable, the caller's user, no network and no device.
+
+    Raises FlagbenchError for a source that is not there or that a container would not see whole.
+    """
+    folders = [Folder(_out(request.out), "/out", writable=True)]
+    changed: dict[str, str] = {}
+    for name in SOURCES:
+        if (given := getattr(request, name)) is not None:
+            source = _source(given, name)
+            # A file keeps its name, which says what it is.
+            target = f"/sources/{name}" if source.is_dir() else f"/sources/{name}/{source.name}"
+            folders.append(Folder(str(source), target, writable=False))
+            changed[name] = target
+    inside = replace(request, out="/out", shown_as=request.shown_as or request.out, **changed)  # type: ignore[arg-type]
+    asked = RunRequest(request.case, request.stack)
+    run = f"prepare-{secrets.token_hex(6)}"
+    return Container(
+        image=image_name(asked) if image is None else image,
+        name=f"flagbench-{run}",
+        run=run,
+        arguments=("prepare", *inside.arguments()),  # the entry point names the case itself
+        environment={},
+        labels={RUN_LABEL: run},
+        folders=tuple(folders),
+        grants=_NOTHING,
+        user=f"{host.uid}:{host.gid}",
+        groups=tuple(str(group) for group in host.groups) if host.uid else (),
+        network="none",
+        memory=None,
+    )
+
+
+def _source(given: str, name: str) -> Path:
+    path = _path(given, name)
+    if not path.exists():
+        raise FlagbenchError(
+            f"--{name} {given!r} does not exist", remedy="give what was downloaded", code=ExitCode.DATA
+        )
+    if path.is_dir() and (link := next(_links_out(path), None)) is not None:
+        raise FlagbenchError(
+            f"--{name} {given!r} holds the link {link.name!r} to somewhere else, which a container would not see",
+            remedy="use --via native, or give a copy made with `cp -rL`",
+            code=ExitCode.DATA,
+        )
+    return path
+
+
+def _links_out(folder: Path) -> Iterator[Path]:
+    """Links in a folder that lead out of it, as those of a Hugging Face cache do."""
+    seen = 0
+    for root, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            seen += 1
+            if seen > MOST_ENTRIES:
+                return
+            path = Path(root, name)
+            if path.is_symlink() and not path.resolve().is_relative_to(folder):
+                yield path
+
+
+def _out(given: str) -> str:
+    path = _path(given, "out")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FlagbenchError(
+            f"--out {given!r} cannot be made: {error.strerror}", remedy="give a folder where you may write"
+        ) from None
+    return str(path)
+
+
+def _path(given: str, name: str) -> Path:
+    if "://" in given:
+        raise FlagbenchError(f"--{name} takes a file or a folder, not an address", remedy="fetch it first")
+    if not given or "\0" in given:
+        raise FlagbenchError(f"--{name} names nothing", remedy="give a path")
+    path = Path(given).resolve()
+    try:
+        str(path).encode("utf-8")
+    except UnicodeEncodeError:
+        raise FlagbenchError(
+            f"the name of --{name} {given!r} is not UTF-8, and the engine cannot be asked for it", remedy="rename it"
+        ) from None
+    return path
+
+
+def _follow(api: Any, made: str, hands: Forwarding) -> Prepared:
+    """Stay until the container has ended. Raises FlagbenchError where it was ended before it could say why."""
+    from docker.errors import APIError, DockerException  # type: ignore[import-untyped]
+    from requests.exceptions import RequestException
+
+    watch = Watch(api, made)
+    try:
+        watch.start()
+    except APIError as error:
+        raise refused(str(error.explanation or error)) from None
+    hands.to(watch.hand_on)
+    try:
+        seen = watch.follow()
+    except (DockerException, RequestException, OSError, ValueError):
+        raise FlagbenchError(
+            "the container engine went away during the conversion",
+            remedy="see whether it runs again, then prepare again",
+            code=ExitCode.ENGINE,
+        ) from None
+    return _result(seen)
+
+
+def _result(seen: Watched) -> Prepared:
+    code = None if seen.state is None else int(seen.state.get("ExitCode") or 0)
+    if code in set(ExitCode) and seen.overdue is None:
+        return Prepared(seen.stdout, int(code or 0))
+    ending: Ending = explain(seen.state, seen.signalled, seen.overdue)
+    remedy = "give the engine more memory" if ending.code is ExitCode.OUT_OF_MEMORY else ending.remedy
+    raise FlagbenchError(ending.reason, remedy=remedy, code=ending.code)

@@ -1,0 +1,1 @@
+"""`python -m flagbench_cases prepare CASE ...`: from downloaded files to the folders that a run reads."""

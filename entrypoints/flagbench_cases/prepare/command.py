@@ -1,0 +1,227 @@
+"""`python -m flagbench_cases prepare CASE ...`: from downloaded files to the folders that a run reads.
+
+This process converts nothing itself: it starts the conversion, outlives it, says how it ended and leaves no half of
+it.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+from typing import Any, Dict, List, Optional
+
+from flagbench_cases import cli, config, home, output, processes
+from flagbench_cases.errors import CaseError, DataError, ExitCode, UsageError
+from flagbench_cases.interruption import Interruption
+from flagbench_cases.prepare.job import ANSWER, MEMORY_REMEDY, PLAN
+from flagbench_cases.prepare.meter import printable
+from flagbench_cases.prepared import place
+from flagbench_cases.prepared.files import KINDS
+from flagbench_cases.prepared.writer import readable
+from flagbench_cases.redaction import redact
+
+WORD = "prepare"
+POLL_SECONDS = 0.1
+MOST_SOURCES = 6
+"""That a summary names; some data are hundreds of files."""
+
+
+def arguments_of(argv: List[str]) -> Optional[List[str]]:
+    """The arguments of `prepare CASE ...`, or of `CASE prepare ...`, as an image is given them; None for a run."""
+    if argv[:1] == [WORD]:
+        return argv[1:]
+    return argv[:1] + argv[2:] if argv[1:2] == [WORD] and not argv[0].startswith("-") else None
+
+
+def build_parser() -> cli.Parser:
+    """The parser of this command's own arguments."""
+    parser = cli.Parser(
+        prog="flagbench_cases prepare",
+        description="Turn downloaded data and weights into the folders OUT/data and OUT/weights, which runs read.",
+        epilog="Exit codes: 0 done, 2 usage, 3 data or weights, 5 out of memory, 7 interrupted, 14 the disk is full.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("case", help="one of: %s" % ", ".join(config.case_names()))
+    parser.add_argument("--data", metavar="SRC", help="the downloaded data, a file or a folder")
+    parser.add_argument("--weights", metavar="SRC", help="the downloaded weights, a file or a folder")
+    parser.add_argument("--vocabulary", metavar="FILE", help="the tokenizer's file, where the data are text")
+    parser.add_argument("-o", "--out", metavar="OUT", required=True, help="where to write data/ and weights/")
+    parser.add_argument(
+        "--check", action="store_true", help="take every sum of what is prepared in OUT, write nothing"
+    )
+    parser.add_argument("--force", action="store_true", help="replace what was prepared in OUT before")
+    parser.add_argument("--json", action="store_true", help="print one line of JSON instead of a summary")
+    parser.add_argument("--shown-as", metavar="OUT", help="what OUT is called outside of this container")
+    return parser
+
+
+def main(argv: List[str], interruption: Interruption) -> int:
+    """One preparation from its arguments to its exit code; a summary on stdout, progress and failures on stderr."""
+    try:
+        arguments = build_parser().parse_args(argv)
+        plan = plan_of(arguments)
+        result = supervise(plan, interruption)
+        printed = json.dumps(result, sort_keys=True) if arguments.json else summary(result, arguments.check)
+        output.write_line(1, printed.encode("utf-8", "backslashreplace").decode("utf-8"))
+    except CaseError as error:
+        sys.stderr.write("error: %s\nfix: %s\n" % (printable(redact(error.message)), printable(error.remedy)))
+        sys.stderr.flush()
+        return int(error.code)
+    return 0
+
+
+def plan_of(arguments: argparse.Namespace) -> Dict[str, Any]:
+    """What the conversion is told. Raises UsageError, and DataError for sources that are not there."""
+    config.load_case(arguments.case)
+    sources = {name: getattr(arguments, name) for name in (*KINDS, "vocabulary")}
+    if arguments.check and (arguments.force or any(value is not None for value in sources.values())):
+        raise UsageError("--check writes nothing and takes no sources", "leave out all but -o")
+    for name, value in [*sources.items(), ("out", arguments.out)]:
+        if value is None:
+            continue
+        if "://" in value:
+            raise UsageError("--%s takes a file or a folder, not an address" % name, "fetch it first")
+        if not value or "\0" in value:
+            raise UsageError("--%s names nothing" % name, "give a path")
+        if name != "out" and not os.path.exists(value):
+            raise DataError("--%s %s does not exist" % (name, value), "give what was downloaded")
+    absolute = {name: None if value is None else os.path.abspath(value) for name, value in sources.items()}
+    plan: Dict[str, Any] = {
+        **absolute,
+        "case": arguments.case,
+        "out": os.path.abspath(arguments.out),
+        "shown_as": arguments.shown_as or arguments.out,
+    }
+    return {**plan, "force": arguments.force, "check": arguments.check}
+
+
+def supervise(plan: Dict[str, Any], interruption: Interruption) -> Dict[str, Any]:
+    """Have it converted; returns the result that is printed. Raises CaseError for however else it ends."""
+    kills = processes.oom_kills()
+    try:
+        with tempfile.TemporaryDirectory(prefix="flagbench-") as folder:
+            with open(os.path.join(folder, PLAN), "w", encoding="utf-8") as file:
+                json.dump(plan, file)
+            code = _run(folder, interruption)
+            answer = _answer(folder) if code == 0 and not interruption else {}
+    except OSError as error:
+        raise CaseError(
+            "%s cannot be used (%s)" % (tempfile.gettempdir(), error.strerror or error),
+            "free space there, or set TMPDIR",
+            ExitCode.NOT_STORED,
+        ) from None
+    if "folders" not in answer and not plan["check"]:
+        _clear(plan)
+    if interruption:
+        raise CaseError(interruption.words, "nothing half-written is left; run it again", ExitCode.INTERRUPTED)
+    if "failure" in answer:
+        told = answer["failure"]
+        raise CaseError(told["message"], told["remedy"], ExitCode(told["code"]))
+    if "folders" not in answer:
+        raise ended(code, kills is not None and (processes.oom_kills() or 0) > kills)
+    return _result(plan, answer["folders"])
+
+
+def _run(folder: str, interruption: Interruption) -> int:
+    """The exit code of the conversion, which does not outlive an interruption: what it has written is no use."""
+    env = dict(os.environ)
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    env["PYTHONPATH"] = os.pathsep.join(p for p in (root, env.get("PYTHONPATH")) if p)
+    env.setdefault("TOKENIZERS_PARALLELISM", "false")
+    home.prepare(env, os.path.join(folder, "home"))
+    # A session of its own: Ctrl-C is for this process to handle. Whatever libraries print goes to stderr.
+    child = subprocess.Popen(
+        [sys.executable, "-m", "flagbench_cases.prepare.job", folder],
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=2,
+        start_new_session=True,
+    )
+    try:
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return child.wait(timeout=POLL_SECONDS)
+            if interruption:
+                child.kill()
+                return child.wait()
+    finally:
+        if child.poll() is None:
+            child.kill()
+            child.wait()
+
+
+def _answer(folder: str) -> Dict[str, Any]:
+    with open(os.path.join(folder, ANSWER), encoding="utf-8") as file:
+        return json.load(file)  # type: ignore[no-any-return]
+
+
+def _clear(plan: Dict[str, Any]) -> None:
+    """Remove what a conversion that was ended left half-written."""
+    for kind in KINDS:
+        # Who cannot write there, or finds somebody else at work, has left nothing.
+        with contextlib.suppress(CaseError, OSError):
+            if plan[kind] is not None and os.path.isdir(plan["out"]):
+                with place.held(plan["out"], kind):
+                    place.clear(plan["out"], kind)
+
+
+def ended(code: int, memory_killed: bool) -> CaseError:
+    """A conversion that said nothing itself, by its exit code."""
+    if code == -signal.SIGKILL:
+        words = "the kernel killed the conversion for memory" if memory_killed else "the conversion was killed"
+        remedy = MEMORY_REMEDY if memory_killed else MEMORY_REMEDY + "; the kernel log names its own kills"
+        return CaseError(words, remedy, ExitCode.OUT_OF_MEMORY)
+    if code in (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP):
+        words = "the conversion was ended by %s" % signal.Signals(-code).name
+        return CaseError(words, "nothing half-written is left; run it again", ExitCode.INTERRUPTED)
+    if code == -signal.SIGBUS:
+        words = "the conversion lost a file that it had mapped: a source became shorter, or the disk is full"
+        return DataError(words, "see that there is space and that nobody changes the sources, then run it again")
+    if code < 0:
+        words = "a source crashed the library that reads it (%s)" % processes.describe_exit(code)
+        return DataError(words, "fetch the source again: it is damaged or was made to do this")
+    return CaseError("the conversion ended with exit %d" % code, "report it with the text above", ExitCode.BUG)
+
+
+def _result(plan: Dict[str, Any], folders: Dict[str, Any]) -> Dict[str, Any]:
+    """What --json prints: the folders by the name that the caller knows them by, and the command that uses them."""
+    shown = plan["shown_as"]
+    for kind, facts in folders.items():
+        inner = facts["folder"] != plan["out"]
+        facts["folder"] = os.path.join(shown, kind) if inner else shown
+    words = ["flagbench", "run", "%s:%s" % (plan["case"], os.environ.get("FLAGBENCH_STACK", "cpu"))]
+    words += ["--data", shown] if "data" in folders else ["--weights", shown]
+    run = " ".join(shlex.quote(word) for word in words)
+    return {"case": plan["case"], "folders": folders, "run": run}
+
+
+def summary(result: Dict[str, Any], checked: bool) -> str:
+    """The result for a person: what there is, what it was made of, its licence and what to run next."""
+    lines = []
+    for kind, made in sorted(result["folders"].items()):
+        size = sum(facts["bytes"] for facts in made["files"].values())
+        head = "%s %s: %s, %s in %d files" % (
+            result["case"],
+            kind,
+            made["folder"],
+            readable(size),
+            len(made["files"]),
+        )
+        lines += [head + (", every sum as prepared" if checked else ""), "  format  %s" % made["format"]]
+        lines += ["  %s  %s" % (name, _short(value)) for name, value in sorted(made["facts"].items())]
+        shown, more = made["sources"][:MOST_SOURCES], made["sources"][MOST_SOURCES:]
+        lines += ["  from  %(name)s, %(bytes)d bytes, sha256 %(sha256)s" % source for source in shown]
+        lines += ["  from  %d more, which prepared.json names" % len(more)] if more else []
+        lines += ["  sum  %s" % made["digest"], "  licence  %s" % (made["licence"] or "not known")]
+    lines.append("run it: %s" % result["run"])
+    return "\n".join(printable(line) for line in lines)
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 100 else text[:97] + "..."

@@ -1,0 +1,139 @@
+"""The conversion itself, `python -m flagbench_cases.prepare.job FOLDER`.
+
+It is a process of its own: whatever becomes of it, a crash in a file format's library or the kernel's kill for
+memory, leaves its parent to say so.
+"""
+
+import importlib
+import importlib.util
+import json
+import os
+import sys
+from typing import Any, Dict, Optional
+
+from flagbench_cases import prepared, processes
+from flagbench_cases.errors import CaseError, DataError, ExitCode, UsageError
+from flagbench_cases.prepare.meter import Meter
+
+PLAN, ANSWER = "plan.json", "answer.json"
+MEMORY_REMEDY = "give it more memory; nothing half-written is left"
+
+
+def module_of(case: str) -> Any:
+    """The case's `prepare`. Raises UsageError for a case that has none."""
+    name = "flagbench_cases.%s.prepare" % case.replace("-", "_")
+    if importlib.util.find_spec(name) is None:
+        raise UsageError(
+            "%s reads the published files as they are: there is nothing to prepare" % case,
+            "give their folder to flagbench run %s --data; docs/run-a-case.md says which files it takes" % case,
+        )
+    return importlib.import_module(name)
+
+
+def work(plan: Dict[str, Any], meter: Meter, folders: Dict[str, Any]) -> None:
+    """Do what is asked for in `plan`; into `folders` goes, for each kind, what its folder holds. Raises CaseError."""
+    case, out = plan["case"], plan["out"]
+    if plan["check"]:
+        check(case, out, meter, folders)
+        return
+    module = module_of(case)
+    refuse_unwanted(case, module, plan)
+    kinds = [kind for kind in prepared.KINDS if plan[kind] is not None]
+    for kind in kinds:  # before an hour of the first kind
+        prepared.refuse_taken(out, kind, plan["force"])
+    for kind in kinds:
+        folders[kind] = convert(plan, module, kind, meter)
+
+
+def refuse_unwanted(case: str, module: Any, plan: Dict[str, Any]) -> None:
+    """Raise UsageError for sources that the case does not take, or for none of those it does."""
+    wants = module.WANTS
+    takes = "; ".join("--%s: %s" % (name, wants[name]) for name in ("data", "weights", "vocabulary") if name in wants)
+    for name in ("data", "weights", "vocabulary"):
+        if plan[name] is not None and name not in wants:
+            raise UsageError("%s takes no --%s" % (case, name), "it takes %s" % takes)
+    if plan["data"] is None and plan["weights"] is None:
+        raise UsageError("there is nothing to prepare", "%s takes %s" % (case, takes))
+    if plan["vocabulary"] is not None and plan["data"] is None:
+        raise UsageError("--vocabulary is for --data, which is missing", "%s takes %s" % (case, takes))
+
+
+def convert(plan: Dict[str, Any], module: Any, kind: str, meter: Meter) -> Dict[str, Any]:
+    """Prepare one kind; returns what the new folder holds."""
+    case, out, source = plan["case"], plan["out"], plan[kind]
+    meter.subject = kind
+    with prepared.writing(out, case, kind, module.LICENCES.get(kind), plan["force"], meter) as writer:
+        meter.folder = writer.folder
+        if kind == "data":
+            module.prepare_data(source, plan["vocabulary"], writer, meter)
+        else:
+            module.prepare_weights(source, writer, meter)
+    meter.end_phase()
+    return said(prepared.open_folder(os.path.join(out, kind), case, kind, thorough=False))
+
+
+def check(case: str, out: str, meter: Meter, folders: Dict[str, Any]) -> None:
+    """Every sum of every prepared folder below OUT, or of OUT itself. Raises DataError."""
+    found = {kind: prepared.locate(out, kind) for kind in prepared.KINDS}
+    kinds = [kind for kind, folder in found.items() if folder != out and prepared.is_prepared(folder)]
+    if not kinds and prepared.is_prepared(out):
+        kinds = [prepared.kind_of(out)]
+    if not kinds:
+        raise DataError("%s holds no prepared folder" % out, "give what was given to prepare -o")
+    for kind in kinds:
+        meter.subject = kind
+        folders[kind] = said(prepared.open_folder(found[kind], case, kind, thorough=True, report=meter))
+        meter.end_phase()
+
+
+def said(made: prepared.Prepared) -> Dict[str, Any]:
+    """An opened folder as JSON."""
+    return {
+        "folder": made.folder,
+        "format": made.format,
+        "digest": made.digest,
+        "files": made.files,
+        "facts": made.facts,
+        "sources": made.sources,
+        "licence": made.licence,
+    }
+
+
+def attempt(plan: Dict[str, Any], meter: Meter, folders: Dict[str, Any]) -> Optional[CaseError]:
+    """Do what is asked for; the failure it ends in, if any. Raises what nobody foresaw."""
+    starved = CaseError("there is not enough memory", MEMORY_REMEDY, ExitCode.OUT_OF_MEMORY)
+    try:
+        work(plan, meter, folders)
+    except CaseError as error:
+        return error
+    except MemoryError:
+        return starved
+    except OSError as error:
+        return DataError(str(error), "see that the named file can be read, and the folder be written")
+    except RuntimeError as error:
+        if "allocate memory" not in str(error):  # how torch says it
+            raise
+        return starved
+    return None
+
+
+def main(folder: str) -> int:
+    """Read the plan, do it, leave the answer. A bug of ours leaves its traceback on stderr and exit code 1."""
+    processes.die_with_parent()
+    with open(os.path.join(folder, PLAN), encoding="utf-8") as file:
+        plan = json.load(file)
+    meter = Meter()
+    folders: Dict[str, Any] = {}
+    failed = attempt(plan, meter, folders)
+    meter.end_phase()
+    answer: Dict[str, Any] = {"folders": folders}
+    if failed is not None:
+        stays = "" if plan["check"] else "".join("; %s is finished and stays" % kind for kind in folders)
+        answer = {"failure": {"message": failed.message, "remedy": failed.remedy + stays, "code": int(failed.code)}}
+    with open(os.path.join(folder, ANSWER), "w", encoding="utf-8") as file:
+        json.dump(answer, file)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,290 @@
+"""Reads what torch.save pickled without running any of it: of a pickle, only the opcodes that make plain values and
+tensors have an effect.
+
+A tensor comes out as a `TensorRef`, a description: while the pickle is read, no storage is, or is believed to exist.
+"""
+
+import pickle
+from typing import Any, BinaryIO, Dict, NamedTuple, Tuple, Type
+
+import torch
+
+LONGEST = 64 * 2**20
+"""Bytes of a pickle without its storages. A checkpoint of a thousand tensors has some 100 kB; a byte of a hostile
+pickle can cost fifty of memory."""
+LONGEST_NAME = 1000
+
+
+class StorageRef(NamedTuple):
+    """A storage that a pickle names: its key in the file, and what it declares."""
+
+    key: str
+    dtype: torch.dtype
+    numel: int
+
+
+class TensorRef(NamedTuple):
+    """A tensor that a pickle describes, counted in elements of its storage."""
+
+    storage: StorageRef
+    offset: int
+    size: Tuple[int, ...]
+    stride: Tuple[int, ...]
+
+
+class Refused(pickle.UnpicklingError):
+    """The pickle asks for something that is no part of a checkpoint of tensors."""
+
+
+class Table(dict):
+    """Stands for an OrderedDict. What a state dict keeps in its attributes (`_metadata`) is passed over."""
+
+    def __init__(self, *arguments: Any) -> None:
+        if arguments:  # to copy a table again and again, a small file could ask for all memory
+            raise Refused("it makes a table of another one")
+        super().__init__()
+
+    def __setstate__(self, state: Any) -> None:
+        pass
+
+
+class Inert:
+    """Stands for an object that is no tensor, like a program's arguments: it takes anything and does nothing."""
+
+    __slots__ = ()
+
+    def __new__(cls, *arguments: Any, **options: Any) -> "Inert":
+        return object.__new__(cls)
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        pass
+
+    def __setstate__(self, state: Any) -> None:
+        pass
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        pass
+
+    def append(self, value: Any) -> None:
+        """Of a list."""
+
+    def extend(self, values: Any) -> None:
+        """Of a list."""
+
+    def add(self, value: Any) -> None:
+        """Of a set."""
+
+
+class Builder:
+    """A call that a pickle may ask for. It has no attributes that a pickle could set."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        object.__setattr__(self, "_name", name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise Refused("it changes %s" % self._name)
+
+    def __setstate__(self, state: Any) -> None:
+        raise Refused("it changes %s" % self._name)
+
+    def __call__(self, *arguments: Any) -> Any:
+        return _BUILDS[self._name](*arguments)
+
+
+class StorageType(NamedTuple):
+    """Stands for torch's class of storages of one type."""
+
+    dtype: torch.dtype
+
+
+def _tensor(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> TensorRef:
+    if not isinstance(storage, StorageRef) or not _is_count(offset):
+        raise Refused("it describes a tensor that makes no sense")
+    if not _are_counts(size) or not _are_counts(stride) or len(size) != len(stride):
+        raise Refused("it describes a tensor that makes no sense")
+    return TensorRef(storage, offset, tuple(size), tuple(stride))
+
+
+def _parameter(data: Any, *_: Any) -> TensorRef:
+    if not isinstance(data, TensorRef):
+        raise Refused("it describes a parameter that is no tensor")
+    return data
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**62
+
+
+def _are_counts(values: Any) -> bool:
+    return isinstance(values, tuple) and len(values) <= 64 and all(_is_count(value) for value in values)
+
+
+def _size(values: Any = ()) -> Tuple[int, ...]:
+    if not _are_counts(values):
+        raise Refused("it describes a shape that makes no sense")
+    return values  # type: ignore[no-any-return]
+
+
+_BUILDS = {"_rebuild_tensor": _tensor, "_rebuild_tensor_v2": _tensor, "_rebuild_parameter": _parameter, "Size": _size}
+
+STORAGES = {
+    "DoubleStorage": torch.float64,
+    "FloatStorage": torch.float32,
+    "HalfStorage": torch.float16,
+    "BFloat16Storage": torch.bfloat16,
+    "LongStorage": torch.int64,
+    "IntStorage": torch.int32,
+    "ShortStorage": torch.int16,
+    "CharStorage": torch.int8,
+    "ByteStorage": torch.uint8,
+    "BoolStorage": torch.bool,
+}
+
+# Beside the weights, training programs keep their arguments, random states, schedules and loss scales. None of these
+# modules is imported, whatever a pickle asks of them.
+INERT_ROOTS = ("argparse", "numpy", "deepspeed", "megatron", "apex", "fp16", "loss_scaler", "learning_rates")
+INERT = {
+    "_codecs": ("encode",),
+    "builtins": ("bytearray", "bytes", "complex", "dict", "float", "frozenset", "int", "list", "object", "set"),
+    "collections": ("defaultdict", "deque", "Counter"),
+    "torch": ("device",),
+}
+
+
+def stand_in(module: str, name: str) -> Any:
+    """What stands for `module.name` in a pickle; nothing is imported. Raises Refused for what no checkpoint needs."""
+    module = {"__builtin__": "builtins"}.get(module, module)
+    if (module, name) == ("collections", "OrderedDict"):
+        return Table
+    if (module == "torch._utils" and name in _BUILDS and name != "Size") or (module, name) == ("torch", "Size"):
+        return Builder(name)
+    if module == "torch" and name in STORAGES:
+        return StorageType(STORAGES[name])
+    if module == "torch" and isinstance(vars(torch).get(name), torch.dtype):
+        return vars(torch)[name]
+    if module.split(".")[0] in INERT_ROOTS or name in INERT.get(module, ()):
+        return Inert
+    raise Refused("it asks for %s.%s, which is not a tensor" % (module[:60], name[:60]))
+
+
+class _Bounded:
+    """A file whose reads stop at a number of bytes, and never make room for more than there is."""
+
+    def __init__(self, file: BinaryIO, limit: int) -> None:
+        self._file = file
+        self._left = limit
+
+    def read(self, count: int) -> bytes:
+        """`count` bytes. Raises EOFError where there are fewer, Refused behind the limit."""
+        if count > self._left:
+            raise Refused(
+                "without its tensors it is larger than %d bytes" % LONGEST if count < LONGEST else "it is cut"
+            )
+        piece = self._file.read(count)
+        if len(piece) < count:
+            raise EOFError("it is cut")
+        self._left -= count
+        return piece
+
+    def readline(self) -> bytes:
+        """A line with its end. Raises EOFError where there is no end, Refused behind the limit."""
+        line = self._file.readline(min(self._left, LONGEST_NAME))
+        if not line.endswith(b"\n"):
+            raise EOFError("it is cut")
+        self._left -= len(line)
+        return line
+
+
+# What torch.save writes, in protocol 2 to 4, and nothing else: none of the opcodes that old pickles are written in as
+# text, that call what is in the registry of extensions, or that make room before there is anything to put there.
+_OPCODES = (
+    pickle.PROTO,
+    pickle.FRAME,
+    pickle.STOP,
+    pickle.MARK,
+    pickle.POP,
+    pickle.POP_MARK,
+    pickle.DUP,
+    pickle.MEMOIZE,
+    pickle.BINPUT,
+    pickle.LONG_BINPUT,
+    pickle.BINGET,
+    pickle.LONG_BINGET,
+    pickle.NONE,
+    pickle.NEWTRUE,
+    pickle.NEWFALSE,
+    pickle.BININT,
+    pickle.BININT1,
+    pickle.BININT2,
+    pickle.LONG1,
+    pickle.LONG4,
+    pickle.BINFLOAT,
+    pickle.BINUNICODE,
+    pickle.SHORT_BINUNICODE,
+    pickle.BINUNICODE8,
+    pickle.BINSTRING,
+    pickle.SHORT_BINSTRING,
+    pickle.BINBYTES,
+    pickle.SHORT_BINBYTES,
+    pickle.BINBYTES8,
+    pickle.EMPTY_TUPLE,
+    pickle.TUPLE,
+    pickle.TUPLE1,
+    pickle.TUPLE2,
+    pickle.TUPLE3,
+    pickle.EMPTY_LIST,
+    pickle.APPEND,
+    pickle.APPENDS,
+    pickle.EMPTY_DICT,
+    pickle.SETITEM,
+    pickle.SETITEMS,
+    pickle.EMPTY_SET,
+    pickle.ADDITEMS,
+    pickle.GLOBAL,
+    pickle.STACK_GLOBAL,
+    pickle.REDUCE,
+    pickle.NEWOBJ,
+    pickle.NEWOBJ_EX,
+    pickle.BUILD,
+    pickle.BINPERSID,
+)
+
+# The unpickler that is written in Python: the other one makes room for whatever number of memos a file names.
+_Python: Type[Any] = pickle._Unpickler  # type: ignore[attr-defined]
+
+
+class _Dispatch(dict):
+    """What to do for an opcode."""
+
+    def __missing__(self, code: int) -> Any:
+        raise Refused("it has the opcode %d, which torch.save does not write" % code)
+
+
+class TensorUnpickler(_Python):  # type: ignore[misc]
+    """Builds plain values and descriptions of tensors, and nothing else."""
+
+    dispatch = _Dispatch({code[0]: _Python.dispatch[code[0]] for code in _OPCODES})
+
+    def __init__(self, file: BinaryIO, limit: int = LONGEST) -> None:
+        super().__init__(_Bounded(file, min(limit, LONGEST)), encoding="utf-8", errors="replace")
+        self.storages: Dict[str, StorageRef] = {}
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Refuse every global that is not needed for a tensor."""
+        return stand_in(module, name)
+
+    def persistent_load(self, pid: Any) -> StorageRef:
+        """The storage that torch's `("storage", type, key, location, numel[, view])` names."""
+        if not isinstance(pid, tuple) or len(pid) < 5 or pid[0] != "storage" or not isinstance(pid[1], StorageType):
+            raise Refused("it names a storage of an unknown kind")
+        key, numel = pid[2], pid[4]
+        if not isinstance(key, str) or not _is_count(numel):
+            raise Refused("it names a storage of an unknown kind")
+        if len(pid) > 5 and pid[5] is not None:
+            raise Refused("it has a storage within another one, as torch before 0.4 wrote them")
+        made = StorageRef(key, pid[1].dtype, numel)
+        if self.storages.setdefault(key, made) != made:
+            raise Refused("it describes one storage in two ways")
+        return made

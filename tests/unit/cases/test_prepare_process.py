@@ -1,0 +1,290 @@
+"""`python -m flagbench_cases prepare`: what it prints, and how it ends whatever becomes of the conversion.
+
+The case `letters` is laid into a copy of the package: it copies a text, and what the text says happens to it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flagbench_cases.prepare import command
+from running import alive, wait_until
+
+pytestmark = pytest.mark.image
+
+PACKAGE = Path(__file__).parents[3] / "entrypoints" / "flagbench_cases"
+LETTERS = """
+import os, signal
+
+WANTS = {"data": "a text", "weights": "a text", "vocabulary": "a table"}
+LICENCES = {"data": "free for all"}
+
+
+def prepare_data(source, vocabulary, writer, report):
+    print("a library's banner")
+    writer.source(source)
+    with open(source, "rb") as file:
+        content = file.read()
+    writer.need(len(content))
+    with open(writer.path("letters.bin"), "wb") as file:
+        file.write(content)
+    report("letters", len(content), len(content))
+    happen(content.strip())
+    writer.format("letters/v1")
+    writer.fact(letters=len(content), vocabulary=vocabulary and os.path.basename(vocabulary))
+
+
+def prepare_weights(source, writer, report):
+    prepare_data(source, None, writer, report)
+
+
+def happen(what):
+    if what.startswith(b"SIG"):
+        os.kill(os.getpid(), getattr(signal, what.decode()))
+    elif what == b"wait":
+        signal.pause()
+    elif what == b"bug":
+        raise ZeroDivisionError("a mistake")
+    elif what == b"memory":
+        raise MemoryError()
+    elif what == b"allocator":
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+    elif what == b"full":
+        with open("/dev/full", "wb", buffering=0) as full:
+            full.write(what)
+    elif what == b"exit":
+        os._exit(9)
+"""
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the package with one case that prepares and one that does not."""
+    made = tmp_path_factory.mktemp("package")
+    package = made / "flagbench_cases"
+    shutil.copytree(str(PACKAGE), str(package), ignore=lambda folder, names: {n for n in names if n == "__pycache__"})
+    (package / "letters").mkdir()
+    for name, content in (("__init__.py", ""), ("case.json", '{"name": "letters"}'), ("prepare.py", LETTERS)):
+        (package / "letters" / name).write_text(content)
+    return made
+
+
+class Called:
+    """Starts the command in a folder of its own, which has a text to prepare."""
+
+    def __init__(self, root: Path, folder: Path) -> None:
+        self.folder = folder
+        (folder / "tmp").mkdir()
+        self.environment = dict(os.environ, PYTHONPATH=str(root), TMPDIR=str(folder / "tmp"))
+        self.environment.pop("FLAGBENCH_STACK", None)
+
+    def text(self, content: str, name: str = "text") -> str:
+        (self.folder / name).write_text(content)
+        return name
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "flagbench_cases", *words]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(
+            command, env=self.environment, cwd=str(self.folder), stdout=pipe, stderr=pipe, text=True
+        )
+
+    def __call__(self, *words: str, code: int = 0) -> tuple[str, str]:
+        process = self.start(*words)
+        printed, said = process.communicate(timeout=60)
+        assert process.returncode == code, said
+        assert not os.listdir(self.folder / "tmp"), "the scratch folder is removed"
+        return printed, said
+
+    @property
+    def left(self) -> list[str]:
+        """What lies in OUT."""
+        out = self.folder / "out"
+        return sorted(os.listdir(out)) if out.exists() else []
+
+
+@pytest.fixture
+def call(root: Path, tmp_path: Path) -> Called:
+    return Called(root, tmp_path)
+
+
+def test_json_is_one_line_whatever_libraries_print(call: Called) -> None:
+    call.text("a table", "vocabulary")
+    source = call.text("some letters")
+    words = ["--data", source, "--weights", source, "--vocabulary", "vocabulary", "-o", "out", "--json"]
+    printed, said = call("prepare", "letters", *words)
+    result: dict[str, Any] = json.loads(printed)
+    assert printed.count("\n") == 1
+    assert set(result) == {"case", "folders", "run"}
+    assert (result["case"], result["run"]) == ("letters", "flagbench run letters:cpu --data out")
+    data, weights = result["folders"]["data"], result["folders"]["weights"]
+    assert data["folder"] == "out/data"
+    assert data["facts"] == {"letters": 12, "vocabulary": "vocabulary"}
+    assert (data["licence"], weights["licence"]) == ("free for all", None)
+    assert data["sources"][0]["name"] == "text"
+    assert data["files"] == weights["files"]
+    assert "a library's banner" in said
+    assert call.left == ["data", "weights"]
+
+
+def test_a_person_gets_a_summary_and_the_next_command(call: Called) -> None:
+    call.environment["FLAGBENCH_STACK"] = "a100-cuda11.6"
+    printed, said = call("letters", "prepare", "--data", call.text("abc"), "-o", "out", "--shown-as", "/my data")
+    assert "letters data: /my data/data, 3 bytes in 1 files" in printed
+    assert "  letters  3\n" in printed
+    assert "  from  text, 3 bytes, sha256 ba7816bf" in printed
+    assert "  licence  free for all\n" in printed
+    assert "run it: flagbench run letters:a100-cuda11.6 --data '/my data'\n" in printed
+    assert "flagbench: data: letters 3/3" in said
+    assert "flagbench: data: sums 3 bytes of 3 bytes" in said
+
+
+def test_a_check_takes_every_sum(call: Called) -> None:
+    call("prepare", "letters", "--data", call.text("abc"), "-o", "out")
+    printed, _ = call("prepare", "letters", "-o", "out", "--check")
+    assert "every sum as prepared" in printed
+    call("prepare", "letters", "-o", "out/data", "--check", "--json")
+    (call.folder / "out" / "data" / "letters.bin").write_text("abd")
+    _, said = call("prepare", "letters", "-o", "out", "--check", code=3)
+    assert "its sum is not the one it was prepared with" in said
+    _, said = call("prepare", "letters", "-o", "elsewhere", "--check", code=3)
+    assert "holds no prepared folder" in said
+    assert not (call.folder / "elsewhere").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["distilbert", "--data", "text", "-o", "out"], 2, "distilbert reads the published files as they are"),
+        (["letters", "-o", "out"], 2, "there is nothing to prepare"),
+        (["letters", "--data", "text"], 2, "the following arguments are required: -o/--out"),
+        (["lettres", "-o", "out"], 2, "there is no case 'lettres' here"),
+        (["letters", "--weights", "text", "--vocabulary", "text", "-o", "out"], 2, "--vocabulary is for --data"),
+        (["letters", "--data", "none", "-o", "out"], 3, "--data none does not exist"),
+        (["letters", "--data", "https://u:secret@host/x", "-o", "out"], 2, "not an address"),
+        (["letters", "--data", "", "-o", "out"], 2, "--data names nothing"),
+        (["letters", "--check", "--force", "-o", "out"], 2, "--check writes nothing"),
+        (["letters", "--data", "text", "-o", "text"], 2, "cannot be written"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(call: Called, words: list[str], code: int, said: str) -> None:
+    call.text("abc")
+    _, err = call("prepare", *words, code=code)
+    assert f"error: {said}" in err or said in err
+    assert "fix: " in err
+    assert "secret" not in err
+    assert call.left == []
+
+
+def test_what_is_there_is_refused_before_anything_is_converted(call: Called) -> None:
+    source = call.text("abc")
+    call("prepare", "letters", "--weights", source, "-o", "out")
+    _, said = call("prepare", "letters", "--data", source, "--weights", source, "-o", "out", code=2)
+    assert "is prepared already" in said
+    assert call.left == ["weights"]
+    call("prepare", "letters", "--data", source, "--weights", source, "-o", "out", "--force")
+    assert call.left == ["data", "weights"]
+
+
+def test_the_first_kind_stays_where_the_second_fails(call: Called) -> None:
+    good, bad = call.text("abc"), call.text("memory", "bad")
+    _, said = call("prepare", "letters", "--data", good, "--weights", bad, "-o", "out", code=5)
+    assert "; data is finished and stays" in said
+    assert call.left == ["data"]
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        ("SIGKILL", 5, "the conversion was killed"),
+        ("SIGTERM", 7, "the conversion was ended by SIGTERM"),
+        ("SIGSEGV", 3, "a source crashed the library that reads it (SIGSEGV)"),
+        ("SIGBUS", 3, "lost a file that it had mapped"),
+        ("memory", 5, "there is not enough memory"),
+        ("allocator", 5, "there is not enough memory"),
+        ("full", 14, "is full"),
+        ("bug", 1, "ZeroDivisionError: a mistake"),
+        ("exit", 1, "the conversion ended with exit 9"),
+    ],
+)
+def test_however_the_conversion_ends_it_is_said_and_nothing_is_left(
+    call: Called, text: str, code: int, words: str
+) -> None:
+    _, said = call("prepare", "letters", "--data", call.text(text), "-o", "out", code=code)
+    assert words in said
+    assert "fix: " in said
+    assert call.left == []
+
+
+def test_a_kill_for_memory_is_told_from_another() -> None:
+    assert "the kernel killed the conversion for memory" in command.ended(-9, True).message
+    assert "the kernel log" in command.ended(-9, False).remedy
+
+
+def waiting(call: Called) -> tuple[subprocess.Popen[str], int]:
+    """A command whose conversion has written something and waits, and the conversion's process."""
+    process = call.start("prepare", "letters", "--data", call.text("wait"), "-o", "out")
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+
+    def written() -> bool:
+        return process.poll() is not None or bool(list(call.folder.glob("out/.data.preparing-*/letters.bin")))
+
+    wait_until(written, 60)
+    assert process.poll() is None, process.communicate()
+    (child,) = children.read_text().split()
+    return process, int(child)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_conversion_leaves_nothing(call: Called, number: signal.Signals) -> None:
+    process, child = waiting(call)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=30)
+    assert (process.returncode, call.left) == (7, [])
+    assert f"interrupted by {number.name}" in said
+    assert not alive(child)
+
+
+def test_a_conversion_killed_from_outside_leaves_nothing(call: Called) -> None:
+    process, child = waiting(call)
+    os.kill(child, signal.SIGKILL)
+    process.communicate(timeout=30)
+    assert (process.returncode, call.left) == (5, [])
+
+
+def test_the_conversion_does_not_outlive_its_parent(call: Called) -> None:
+    process, child = waiting(call)
+    process.kill()
+    process.communicate(timeout=30)
+    wait_until(lambda: not alive(child), 10)
+    assert call.left[0] == ".data.lock"
+    shutil.rmtree(str(call.folder / "tmp"))
+    (call.folder / "tmp").mkdir()
+    call("prepare", "letters", "--data", call.text("abc", "good"), "-o", "out")
+    assert call.left == ["data"], "the next one clears what was left"
+
+
+def test_names_of_files_do_not_speak_to_the_terminal(call: Called) -> None:
+    name = call.text("abc", "a\n\x1b[31mé")
+    printed, said = call("prepare", "letters", "--data", name, "-o", "o\x1b[1mut\n")
+    assert "\x1b" not in printed + said
+    assert "a??[31mé" in printed
+    result, _ = call("prepare", "letters", "-o", "o\x1b[1mut\n", "--check", "--json")
+    assert json.loads(result)["folders"]["data"]["folder"] == "o\x1b[1mut\n/data"
+
+
+def test_help_says_what_there_is(call: Called) -> None:
+    printed, _ = call("prepare", "--help")
+    assert "--vocabulary FILE" in printed
+    assert command.arguments_of(["glm", "prepare", "-o", "x"]) == ["glm", "-o", "x"]
+    assert command.arguments_of(["--run-id", "prepare", "glm"]) is None
+    assert command.arguments_of(["glm", "--run-id", "prepare"]) is None

@@ -1,0 +1,389 @@
+"""Prepared folders: they appear whole or not at all, and a run refuses every one that is not what was prepared."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flagbench_cases import prepared, request
+from flagbench_cases.errors import CaseError, DataError, ExitCode, UsageError
+from flagbench_cases.prepared import place
+from flagbench_cases.prepared import writer as writing_module
+
+pytestmark = pytest.mark.image
+
+ENTRYPOINTS = Path(__file__).parents[3] / "entrypoints"
+
+
+def prepare(out: Path, content: bytes = b"abc", kind: str = "data", **options: Any) -> Path:
+    """OUT/KIND with a file of that content."""
+    with prepared.writing(str(out), "glm", kind, **options) as writer:
+        Path(writer.path("a.bin")).write_bytes(content)
+        writer.format("letters/v1")
+        writer.fact(letters=len(content))
+    return out / kind
+
+
+def write(out: Path, action: Callable[[prepared.Writer], Any]) -> None:
+    """A preparation in which something happens."""
+    with prepared.writing(str(out), "glm", "data") as writer:
+        Path(writer.path("a.bin")).write_bytes(b"abc")
+        action(writer)
+
+
+def opened(folder: Path, **options: Any) -> prepared.Prepared:
+    return prepared.open_folder(str(folder), "glm", "data", ("letters/v1",), **options)
+
+
+def refusal(call: Callable[..., Any], *arguments: Any, **options: Any) -> str:
+    """The message of the DataError that a call ends in."""
+    with pytest.raises(DataError) as caught:
+        call(*arguments, **options)
+    assert caught.value.remedy
+    return caught.value.message
+
+
+def content_of(folder: Path) -> list[str]:
+    return sorted(os.listdir(folder))
+
+
+# What is written
+
+
+def test_what_was_written_is_what_is_opened(tmp_path: Path) -> None:
+    source = tmp_path / "súrce.json"
+    source.write_bytes(b"{}")
+    with prepared.writing(str(tmp_path / "out"), "glm", "data", licence="as it comes") as writer:
+        Path(writer.path("a.bin")).write_bytes(b"abc")
+        Path(writer.allocate("b.bin", 1000)).read_bytes()
+        writer.source(str(source))
+        writer.format("letters/v1")
+        writer.fact(letters=3)
+        writer.fact(names=["a"])
+        assert content_of(tmp_path / "out") == sorted([".data.lock", Path(writer.folder).name])
+    assert content_of(tmp_path / "out") == ["data"]
+    for folder in (tmp_path / "out" / "data", tmp_path / "out"):
+        made = opened(folder)
+        assert (made.format, made.facts) == ("letters/v1", {"letters": 3, "names": ["a"]})
+        assert Path(made.path("a.bin")).read_bytes() == b"abc"
+        assert made.files["b.bin"]["bytes"] == 1000
+        assert made.files["a.bin"]["sha256"] == hashlib.sha256(b"abc").hexdigest()
+        assert made.sources == [{"name": "súrce.json", "bytes": 2, "sha256": hashlib.sha256(b"{}").hexdigest()}]
+        assert made.licence == "as it comes"
+    assert "holds no c.bin" in refusal(made.path, "c.bin")
+
+
+def test_the_index_says_what_the_contract_says(tmp_path: Path) -> None:
+    index = json.loads((prepare(tmp_path) / "prepared.json").read_text())
+    assert index["schema"] == "prepared/v1"
+    assert set(index) == {
+        *("schema", "case", "kind", "format", "files", "facts", "sources", "licence", "created_at", "flagbench")
+    }
+
+
+def test_the_digest_is_of_the_content_alone(tmp_path: Path) -> None:
+    one, same, other = (opened(prepare(tmp_path / name, text)) for name, text in zip("xyz", (b"1", b"1", b"2")))
+    assert one.digest == same.digest != other.digest
+
+
+def test_others_may_read_what_one_prepared(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        folder = prepare(tmp_path)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o755
+    assert stat.S_IMODE((folder / "a.bin").stat().st_mode) == 0o644
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "a/b", "/a", "../a", ".hidden", "prepared.json", "a\0", "a\nb", "x" * 300]
+)
+def test_a_file_lies_in_the_folder_itself(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="is not a plain file name"):
+        write(tmp_path / "out", lambda writer: writer.path(name))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("end", [ValueError("x"), KeyboardInterrupt(), DataError("x", "y")])
+def test_what_ends_badly_leaves_nothing(tmp_path: Path, end: BaseException) -> None:
+    def fail(writer: prepared.Writer) -> None:
+        raise end
+
+    (tmp_path / "out").mkdir()
+    with pytest.raises(type(end)):
+        write(tmp_path / "out", fail)
+    assert content_of(tmp_path / "out") == []
+
+
+def test_a_fact_that_is_no_json_is_noticed_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        write(tmp_path / "out", lambda writer: writer.fact(mean=float("nan")))
+
+
+# The place
+
+
+def test_what_is_prepared_is_replaced_on_request_alone(tmp_path: Path) -> None:
+    prepare(tmp_path, b"old")
+    with pytest.raises(UsageError) as caught:
+        prepare(tmp_path, b"new")
+    assert (caught.value.code, caught.value.remedy) == (2, "use it, or replace it with --force")
+    assert opened(tmp_path).facts == {"letters": 3}
+    prepare(tmp_path, b"newer", force=True)
+    assert opened(tmp_path).facts == {"letters": 5}
+    assert content_of(tmp_path) == ["data"]
+
+
+def test_the_old_folder_stays_where_the_new_one_fails(tmp_path: Path) -> None:
+    prepare(tmp_path, b"old")
+    with pytest.raises(DataError), prepared.writing(str(tmp_path), "glm", "data", force=True):
+        raise DataError("the source is damaged", "fetch it again")
+    assert opened(tmp_path).facts == {"letters": 3}
+
+
+def test_without_an_exchange_the_old_folder_is_moved_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cannot(*_: str) -> None:
+        raise OSError(errno.EINVAL, "the file system cannot")
+
+    monkeypatch.setattr(place, "_rename_exchange", cannot)
+    prepare(tmp_path, b"old")
+    prepare(tmp_path, b"newer", force=True)
+    assert (opened(tmp_path).facts, content_of(tmp_path)) == ({"letters": 5}, ["data"])
+
+
+def test_a_folder_that_was_moved_aside_by_the_dead_comes_back(tmp_path: Path) -> None:
+    prepare(tmp_path, b"old").rename(tmp_path / ".data.replaced-0123abcd")
+    (tmp_path / ".data.preparing-0123abcd").mkdir()
+    with pytest.raises(UsageError, match="is prepared already"):
+        prepare(tmp_path, b"new")
+    assert (opened(tmp_path).facts, content_of(tmp_path)) == ({"letters": 3}, ["data"])
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_what_prepare_did_not_write_is_never_replaced(tmp_path: Path, force: bool) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "mine.txt").write_text("mine")
+    with pytest.raises(UsageError, match="was not made by prepare"):
+        prepare(tmp_path, force=force)
+    (tmp_path / "data" / "mine.txt").rename(tmp_path / "mine.txt")
+    prepare(tmp_path)  # an empty folder is no obstacle
+    (tmp_path / "mine.txt").rename(tmp_path / "data" / "mine.txt")
+    with pytest.raises(UsageError, match=r"mine\.txt"):
+        prepare(tmp_path, force=True)
+    assert (tmp_path / "data" / "mine.txt").read_text() == "mine"
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    prepare(tmp_path / "elsewhere")
+    (tmp_path / "data").symlink_to(tmp_path / "elsewhere" / "data")
+    with pytest.raises(UsageError, match="is not a folder"):
+        prepare(tmp_path, force=True)
+    (tmp_path / ".weights.preparing-0123abcd").symlink_to(tmp_path / "elsewhere")
+    prepare(tmp_path, kind="weights")
+    assert content_of(tmp_path / "elsewhere") == ["data"]
+
+
+def test_of_two_at_once_one_prepares_and_the_other_says_so(tmp_path: Path) -> None:
+    with prepared.writing(str(tmp_path), "glm", "data") as writer:
+        with pytest.raises(UsageError, match="another process is preparing data"):
+            prepare(tmp_path)
+        prepare(tmp_path, kind="weights")  # the other kind is another place
+        Path(writer.path("a.bin")).write_bytes(b"abc")
+        writer.format("letters/v1")
+    assert content_of(tmp_path) == ["data", "weights"]
+
+
+def test_of_many_at_once_exactly_one_wins(tmp_path: Path) -> None:
+    """Locks are of open files, so threads contend for them as processes do."""
+    won, lost, barrier = [], [], threading.Barrier(8)
+
+    def one(number: int) -> None:
+        barrier.wait()
+        try:
+            prepare(tmp_path, b"x" * number)
+        except UsageError as error:
+            lost.append(error.message)
+        else:
+            won.append(number)
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(1, 9)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(won), len(lost)) == (1, 7)
+    assert opened(tmp_path).facts == {"letters": won[0]}
+    assert content_of(tmp_path) == ["data"]
+
+
+KILLED = """
+import os, signal, sys
+from flagbench_cases import prepared
+with prepared.writing(sys.argv[1], "glm", "data", force=True) as writer:
+    open(writer.path("a.bin"), "wb").write(b"half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_what_a_killed_process_left_is_read_by_nobody_and_cleared_by_the_next(tmp_path: Path, old: bool) -> None:
+    if old:
+        prepare(tmp_path, b"old")
+    environment = dict(os.environ, PYTHONPATH=str(ENTRYPOINTS))
+    ended = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], env=environment, check=False)
+    assert ended.returncode == -9
+    assert len(content_of(tmp_path)) == 2 + old
+    if old:
+        assert opened(tmp_path).facts == {"letters": 3}
+    else:
+        refusal(opened, tmp_path)
+    prepare(tmp_path, b"newer", force=True)
+    assert (opened(tmp_path).facts, content_of(tmp_path)) == ({"letters": 5}, ["data"])
+
+
+# The disk
+
+
+def test_a_full_disk_is_said_and_nothing_is_left(tmp_path: Path) -> None:
+    with open("/dev/full", "wb", buffering=0) as full, pytest.raises(CaseError) as caught:
+        write(tmp_path / "out", lambda writer: full.write(b"x"))
+    assert caught.value.code == ExitCode.NOT_STORED
+    assert "is full" in caught.value.message
+    assert not (tmp_path / "out").exists()
+
+
+def test_libraries_say_a_full_disk_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert writing_module.is_full(RuntimeError("I/O error: No space left on device (os error 28)"), str(tmp_path))
+    assert not writing_module.is_full(RuntimeError("bad header"), str(tmp_path))
+    assert not writing_module.is_full(FileNotFoundError(errno.ENOENT, "no"), str(tmp_path))
+    monkeypatch.setattr(writing_module, "free_bytes", lambda folder: 4096)
+    assert writing_module.is_full(OSError("1000 requested and 12 written"), str(tmp_path))
+
+
+def test_what_a_disk_has_not_got_is_said_beforehand(tmp_path: Path) -> None:
+    with pytest.raises(CaseError, match=r"needs 1000000\.0 GB"):
+        write(tmp_path / "out", lambda writer: writer.need(10**15))
+
+
+def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/out")):
+        with pytest.raises(UsageError, match="cannot be written"):
+            prepare(out)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 bytes"), (999, "999 bytes"), (1000, "1.0 kB"), (999_960, "1.0 MB"), (10**15, "1000000.0 GB")],
+)
+def test_sizes_for_a_person(size: int, text: str) -> None:
+    assert writing_module.readable(size) == text
+
+
+# What is opened
+
+
+def change(folder: Path, **changes: Any) -> None:
+    index = json.loads((folder / "prepared.json").read_text())
+    (folder / "prepared.json").write_text(json.dumps({**index, **changes}))
+
+
+SOME = {"bytes": 3, "sha256": "0" * 64}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"schema": "prepared/v2"}, "is not of the schema prepared/v1"),
+        ({"case": "other"}, "was prepared as the case 'other', not glm"),
+        ({"case": None}, "is damaged: case is missing"),
+        ({"kind": "weights"}, "was prepared as the kind 'weights', not data"),
+        ({"kind": "../weights"}, "its kind is neither data nor weights"),
+        ({"format": "letters/v2"}, "has the format 'letters/v2'; this flagbench reads letters/v1"),
+        ({"facts": []}, "is damaged: facts is missing"),
+        ({"files": {}}, "is damaged: it names no files"),
+        ({"files": {"../../a.bin": SOME}}, "is damaged: '../../a.bin' is not the name of a file"),
+        ({"files": {"/etc/passwd": SOME}}, "is not the name of a file"),
+        ({"files": {"a.bin": {"bytes": "3", "sha256": ""}}}, "'a.bin' has no size or no sum"),
+        ({"files": {"a.bin": 3}}, "'a.bin' has no size or no sum"),
+        ({"files": {"a.bin": {"bytes": 4, "sha256": "0" * 64}}}, "has 3 bytes, not the 4 it was prepared with"),
+        ({"files": {"a.bin": SOME}}, "its sum is not the one it was prepared with"),
+        ({"files": {"b.bin": SOME}}, "b.bin cannot be read (No such file or directory)"),
+        ({"sources": {}}, "sources is not a list"),
+    ],
+)
+def test_a_folder_that_is_not_what_it_says_is_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    folder = prepare(tmp_path)
+    change(folder, **changes)
+    assert words in refusal(opened, folder)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b'{"schema": NaN}'])
+def test_an_index_that_is_none_is_refused(tmp_path: Path, content: bytes) -> None:
+    folder = prepare(tmp_path)
+    (folder / "prepared.json").write_bytes(content)
+    assert "prepared.json" in refusal(opened, folder)
+
+
+def test_what_is_no_prepared_folder_is_said(tmp_path: Path) -> None:
+    assert "does not exist" in refusal(opened, tmp_path / "none")
+    assert "no prepared folder was given" in refusal(prepared.open_folder, "", "glm", "data")
+    assert "it is not a prepared folder" in refusal(opened, tmp_path)
+    (tmp_path / "file").write_text("")
+    assert "is not a folder" in refusal(opened, tmp_path / "file")
+
+
+def test_a_pipe_in_the_place_of_a_file_does_not_hang(tmp_path: Path) -> None:
+    folder = prepare(tmp_path)
+    (folder / "a.bin").unlink()
+    os.mkfifo(folder / "a.bin")
+    assert "is not a file" in refusal(opened, folder)
+
+
+def test_sums_of_large_files_are_left_to_a_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = prepare(tmp_path)
+    (folder / "a.bin").write_bytes(b"xyz")
+    monkeypatch.setattr(prepared, "SUMMED_IN_A_RUN", 2)
+    seen = []
+    assert opened(folder).facts == {"letters": 3}
+    with contextlib.suppress(DataError):
+        opened(folder, thorough=True, report=lambda *words: seen.append(words))
+    assert seen == [("check", 3, 3, "bytes")]
+    assert "its sum" in refusal(opened, folder, thorough=True)
+    monkeypatch.undo()
+    assert opened(folder, thorough=False).files
+    assert "its sum" in refusal(opened, folder)
+
+
+# What a run takes
+
+
+def test_a_run_finds_both_folders_below_what_prepare_was_given(tmp_path: Path) -> None:
+    data, weights = prepare(tmp_path), prepare(tmp_path, kind="weights")
+    out = str(tmp_path)
+    assert request.find_data(out) == request.find_data(str(data)) == str(data)
+    assert request.find_weights(None, out) == request.find_weights(out, None) == str(weights)
+    assert request.find_weights(str(weights), None) == str(weights)
+    assert request.find_weights("/elsewhere", out) == "/elsewhere"
+    assert request.find_weights(None, str(data)) is None
+    assert request.find_data(None) is None
+
+
+def test_a_folder_that_was_not_prepared_is_taken_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    assert request.find_data(str(tmp_path)) == str(tmp_path)
+    assert request.find_weights(None, str(tmp_path)) == str(tmp_path / "model")

@@ -1,0 +1,145 @@
+"""Hugging Face folders in shards: every tensor is read, file by file, and every lack is said before it matters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from flagbench_cases import weights
+from flagbench_cases.errors import DataError
+
+pytestmark = pytest.mark.image
+
+KINDS = pytest.mark.parametrize("kind", ["safetensors", "bin"])
+
+
+def some(*names: str) -> dict[str, torch.Tensor]:
+    """Tensors of the types that checkpoints are in."""
+    types = (torch.float32, torch.float16, torch.bfloat16)
+    return {name: torch.full((2, 3), index + 1.5).to(types[index % 3]) for index, name in enumerate(names)}
+
+
+def save(path: Path, tensors: dict[str, torch.Tensor]) -> None:
+    if path.suffix == ".bin":
+        torch.save(tensors, str(path))
+    else:
+        safetensors = pytest.importorskip("safetensors.torch", reason="a reader of every image")
+        safetensors.save_file(tensors, str(path))
+
+
+def sharded(folder: Path, kind: str, shards: list[dict[str, torch.Tensor]]) -> Path:
+    """A folder as Hugging Face shards it."""
+    whole = {"safetensors": "model.safetensors", "bin": "pytorch_model.bin"}[kind]
+    stem, suffix = whole.split(".")
+    where = {}
+    for number, tensors in enumerate(shards, 1):
+        name = f"{stem}-{number:05d}-of-{len(shards):05d}.{suffix}"
+        save(folder / name, tensors)
+        where.update(dict.fromkeys(tensors, name))
+    (folder / f"{whole}.index.json").write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": where}))
+    return folder
+
+
+def refusal(call: Callable[..., Any], *arguments: Any) -> str:
+    """The message of the DataError that a call ends in."""
+    with pytest.raises(DataError) as caught:
+        call(*arguments)
+    assert caught.value.remedy
+    return caught.value.message
+
+
+def drained(folder: Path) -> dict[str, torch.Tensor]:
+    return dict(weights.shards(str(folder)))
+
+
+@KINDS
+def test_shards_come_file_by_file(tmp_path: Path, kind: str) -> None:
+    expected = [some("a", "b"), some("c", "d", "e")]
+    found = list(weights.shards(str(sharded(tmp_path, kind, expected))))
+    assert [name for name, _ in found] == ["a", "b", "c", "d", "e"]
+    for name, tensor in found:
+        source = {**expected[0], **expected[1]}[name]
+        assert tensor.dtype == source.dtype
+        assert torch.equal(tensor, source)
+    assert len(weights.shard_files(str(tmp_path))) == 2
+
+
+@KINDS
+def test_a_single_file_is_a_shard_too(tmp_path: Path, kind: str) -> None:
+    name = {"safetensors": "model.safetensors", "bin": "pytorch_model.bin"}[kind]
+    save(tmp_path / name, some("a", "b"))
+    assert set(drained(tmp_path)) == {"a", "b"}
+    assert weights.shard_files(str(tmp_path)) == [str(tmp_path / name)]
+
+
+@KINDS
+def test_the_first_tensors_come_before_the_last_file_is_opened(tmp_path: Path, kind: str) -> None:
+    folder = sharded(tmp_path, kind, [some("a"), some("b")])
+    last = weights.shard_files(str(folder))[-1]
+    Path(last).write_bytes(b"damaged")
+    found = weights.shards(str(folder))
+    assert next(found)[0] == "a"
+    assert Path(last).name in refusal(next, found)
+
+
+@KINDS
+def test_a_missing_file_is_said_before_the_first_tensor(tmp_path: Path, kind: str) -> None:
+    folder = sharded(tmp_path, kind, [some("a"), some("b"), some("c")])
+    Path(weights.shard_files(str(folder))[1]).unlink()
+    assert "lacks 1 of its 3 shards" in refusal(weights.shards, str(folder))
+
+
+@KINDS
+def test_a_missing_tensor_is_said(tmp_path: Path, kind: str) -> None:
+    folder = sharded(tmp_path, kind, [some("a", "b"), some("c")])
+    save(Path(weights.shard_files(str(folder))[0]), some("a"))
+    assert "lacks 1 tensors that the index promises, b among them" in refusal(drained, folder)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('{"weight_map": {"a": "../elsewhere.safetensors"}}', "which is no file of its folder"),
+        ('{"weight_map": {"a": "/etc/passwd"}}', "which is no file of its folder"),
+        ('{"weight_map": {"a": ""}}', "which is no file of its folder"),
+        ('{"weight_map": {"a": 1}}', "has no weight_map"),
+        ('{"weight_map": {}}', "has no weight_map"),
+        ('{"weight_map": []}', "has no weight_map"),
+        ("{}", "has no weight_map"),
+        ("[]", "is not a JSON object"),
+        ("{", "cannot be read"),
+        ("[" * 100_000, "cannot be read"),
+    ],
+)
+def test_an_index_that_makes_no_sense_is_refused(tmp_path: Path, content: str, words: str) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text(content)
+    assert words in refusal(weights.shards, str(tmp_path))
+
+
+def test_a_folder_without_a_checkpoint_is_said(tmp_path: Path) -> None:
+    assert "holds neither model.safetensors nor pytorch_model.bin" in refusal(weights.shards, str(tmp_path))
+    assert "holds neither" in refusal(weights.shards, str(tmp_path / "none"))
+
+
+def test_cut_safetensors_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    save(path, some("a", "b", "c"))
+    content = path.read_bytes()
+    for kept in (0, 4, 8, 30, len(content) // 2, len(content) - 1):
+        path.write_bytes(content[:kept])
+        assert "cannot be read" in refusal(drained, tmp_path)
+
+
+def test_lack_of_memory_is_not_blamed_on_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def starved(*_: Any, **__: Any) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+
+    save(tmp_path / "pytorch_model.bin", some("a"))
+    monkeypatch.setattr(torch, "frombuffer", starved)
+    with pytest.raises(RuntimeError, match="can't allocate memory"):
+        drained(tmp_path)

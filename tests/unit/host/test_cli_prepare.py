@@ -1,0 +1,229 @@
+"""`flagbench prepare`: what it hands to the image side, natively and in a container, and how it ends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flagbench.catalog.load import load_catalog
+from flagbench.catalog.lookup import resolve_image
+from flagbench.cli import edge
+from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.launchers import prepare
+from flagbench.launchers.host import Host
+from flagbench.launchers.prepare import PrepareRequest, plan, prepare_in_container
+from flagbench.launchers.wording import engine_config
+
+HOST = Host(1234, 100, (7,), lambda path: False, lambda name: None)
+
+
+def asked(out: Path | str, **options: Any) -> PrepareRequest:
+    case, stack = resolve_image("distilbert:cpu", load_catalog())
+    return PrepareRequest(case, stack, str(out), **options)
+
+
+# Natively
+
+
+@pytest.fixture
+def image_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Makes `python -m flagbench_cases` print its arguments and end as the text `end` says."""
+    for name in prepare.NEEDED:
+        (tmp_path / "site" / name).mkdir(parents=True)
+        (tmp_path / "site" / name / "__init__.py").write_text("")
+    code = "import os, sys; print(os.environ['FLAGBENCH_STACK'], *sys.argv[1:]); exec(open(os.environ['END']).read())"
+    (tmp_path / "site" / "flagbench_cases" / "__main__.py").write_text(code)
+    (tmp_path / "end").write_text("")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    monkeypatch.setenv("END", str(tmp_path / "end"))
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    return tmp_path / "end"
+
+
+def test_what_was_asked_for_is_handed_on(image_side: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["distilbert:a100", "--data", "a b", "--weights", "-w", "--vocabulary", "v", "-o", "out", "--force"]
+    assert edge.run(["prepare", *words, "--json"]) == 0
+    expected = "prepare distilbert --data=a b --weights=-w --vocabulary=v --out=out --force --json\n"
+    assert capfd.readouterr().out == "a100-cuda11.6 " + expected
+
+
+def test_a_case_alone_is_prepared_for_the_processor(image_side: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert edge.run(["prepare", "distilbert", "-o", "out", "--check"]) == 0
+    assert capfd.readouterr().out == "cpu prepare distilbert --out=out --check\n"
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [("sys.exit(3)", 3), ("sys.exit(14)", 14), ("sys.exit(99)", 4), ("os.kill(os.getpid(), 9)", 4)],
+)
+def test_the_image_sides_code_is_the_commands(image_side: Path, end: str, code: int) -> None:
+    image_side.write_text(end)
+    assert edge.run(["prepare", "distilbert", "-o", "out"]) == code
+
+
+def test_a_python_without_the_needs_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(prepare, "find_spec", lambda name: None if name == "torch" else object())
+    assert edge.run(["prepare", "distilbert", "-o", str(tmp_path)]) == 2
+    assert "imports torch, and this Python has not got it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["distilbrt", "-o", "x"], "there is no case 'distilbrt'"),
+        (["distilbert:nope", "-o", "x"], "there is no stack 'nope'"),
+        (["distilbert"], "--out"),
+        (["distilbert", "-o", "x", "--via", "native", "--image", "y"], "--image needs a container"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(capsys: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
+    assert edge.run(["prepare", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+# In a container
+
+
+def test_sources_are_read_only_and_there_is_no_network(tmp_path: Path) -> None:
+    (tmp_path / "text.jsonl").write_text("{}")
+    (tmp_path / "weights").mkdir()
+    request = asked(
+        tmp_path / "out", data=str(tmp_path / "text.jsonl"), weights=str(tmp_path / "weights"), as_json=True
+    )
+    made = plan(request, None, HOST)
+    assert made.image == "flagbench/distilbert:cpu"
+    assert made.arguments == (
+        "prepare",
+        *("--data=/sources/data/text.jsonl", "--weights=/sources/weights"),
+        *("--out=/out", f"--shown-as={tmp_path / 'out'}", "--json"),
+    )
+    config = engine_config(made, "sha256:1")
+    assert (config["User"], config["HostConfig"]["NetworkMode"]) == ("1234:100", "none")
+    assert config["HostConfig"]["GroupAdd"] == ["7"]
+    assert config["HostConfig"]["Devices"] == config["HostConfig"]["CapAdd"] == config["Env"] == []
+    mounts = {mount["Target"]: (mount["Source"], mount["ReadOnly"]) for mount in config["HostConfig"]["Mounts"]}
+    assert mounts == {
+        "/out": (str(tmp_path / "out"), False),
+        "/sources/data/text.jsonl": (str(tmp_path / "text.jsonl"), True),
+        "/sources/weights": (str(tmp_path / "weights"), True),
+    }
+    assert (tmp_path / "out").is_dir(), "made here, so that it is the caller's"
+
+
+def test_a_link_to_a_source_is_followed_and_links_out_of_one_are_refused(tmp_path: Path) -> None:
+    """A Hugging Face cache keeps its files elsewhere, which a container would not see."""
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "blobs" / "0123").write_text("{}")
+    (tmp_path / "snapshot").mkdir()
+    (tmp_path / "snapshot" / "here").write_text("")
+    (tmp_path / "snapshot" / "inside").symlink_to("here")
+    (tmp_path / "link").symlink_to("snapshot")
+    made = plan(asked(tmp_path / "out", weights=str(tmp_path / "link")), None, HOST)
+    assert made.folders[1].source == str(tmp_path / "snapshot")
+    (tmp_path / "snapshot" / "config.json").symlink_to("../blobs/0123")
+    with pytest.raises(FlagbenchError, match=r"holds the link 'config\.json' to somewhere else") as caught:
+        plan(asked(tmp_path / "out", weights=str(tmp_path / "link")), None, HOST)
+    assert caught.value.code is ExitCode.DATA
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        ({"data": "nowhere"}, 3, "--data 'nowhere' does not exist"),
+        ({"data": "s3://x"}, 2, "not an address"),
+        ({"data": ""}, 2, "--data names nothing"),
+        ({"data": "a\0b"}, 2, "--data names nothing"),
+        ({"out": "/proc/none"}, 2, "cannot be made"),
+        ({"out": os.fsdecode(b"/tmp/\xff")}, 2, "is not UTF-8"),
+    ],
+)
+def test_what_cannot_be_mounted_is_said(tmp_path: Path, options: dict[str, str], code: int, said: str) -> None:
+    with pytest.raises(FlagbenchError, match=said) as caught:
+        plan(asked(**{"out": tmp_path, **options}), None, HOST)
+    assert caught.value.code == code
+
+
+class Engine:
+    """As much of docker-py's low-level client as one container needs."""
+
+    def __init__(self, state: dict[str, Any], rootless: bool = False) -> None:
+        self.state = state
+        self.security = ["name=rootless"] if rootless else []
+        self.config: dict[str, Any] = {}
+        self.removed = False
+        self.timeout = 0.0
+        self.api = self
+
+    def info(self) -> dict[str, Any]:
+        return {"SecurityOptions": self.security}
+
+    def inspect_image(self, name: str) -> dict[str, Any]:
+        return {"Id": "sha256:1", "Config": {"Labels": {"dev.flagbench.case": "distilbert"}}}
+
+    def create_container_from_config(self, config: dict[str, Any], name: str) -> dict[str, Any]:
+        self.config = config
+        return {"Id": name}
+
+    def attach(self, container: str, **options: Any) -> Iterator[tuple[bytes, bytes]]:
+        return iter([(b"", b"flagbench: data: sums\n"), (b'{"case": ', b""), (b'"distilbert"}\n', b"")])
+
+    def start(self, container: str) -> None:
+        pass
+
+    def wait(self, container: str, timeout: float | None) -> None:
+        pass
+
+    def inspect_container(self, container: str) -> dict[str, Any]:
+        return {"State": self.state}
+
+    def remove_container(self, container: str, **options: Any) -> None:
+        self.removed = True
+
+    def close(self) -> None:
+        pass
+
+
+def in_container(engine: Engine, tmp_path: Path) -> prepare.Prepared:
+    return prepare_in_container(
+        asked(tmp_path), None, host=HOST, connect=lambda: SimpleNamespace(api=engine, close=engine.close)
+    )
+
+
+def test_what_the_container_printed_is_printed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    engine = Engine({"ExitCode": 3})
+    assert in_container(engine, tmp_path) == prepare.Prepared(b'{"case": "distilbert"}\n', 3)
+    assert (engine.removed, engine.config["User"]) == (True, "1234:100")
+    assert capfd.readouterr() == ("", "flagbench: data: sums\n")
+
+
+def test_a_rootless_engines_root_is_the_caller(tmp_path: Path) -> None:
+    engine = Engine({"ExitCode": 0}, rootless=True)
+    in_container(engine, tmp_path)
+    assert engine.config["User"] == "0:0"
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "said"),
+    [
+        ({"ExitCode": 137, "OOMKilled": True}, 5, "killed for memory"),
+        ({"ExitCode": 137}, 4, "the container was killed"),
+        ({"ExitCode": 143}, 7, "ended by SIGTERM"),
+        ({"ExitCode": 125}, 4, "exit code 125"),
+    ],
+)
+def test_a_container_that_could_not_say_why_it_ended(
+    tmp_path: Path, state: dict[str, Any], code: int, said: str
+) -> None:
+    engine = Engine(state)
+    with pytest.raises(FlagbenchError, match=said) as caught:
+        in_container(engine, tmp_path)
+    assert caught.value.code == code
+    assert "batch_size" not in caught.value.remedy
+    assert engine.removed
