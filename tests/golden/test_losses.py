@@ -1,16 +1,17 @@
-"""Losses of DistilBERT's faithful division, held to four decimals over versions of Python, torch and this code.
+"""Losses of the faithful divisions, held to four decimals over versions of Python, torch and this code.
 
-A tiny model without dropout, in fp32, with weights from numpy (torch's generators may change between versions) on
-a fixed synthetic set in the case's own order: 20 steps on one rank, and on two gloo ranks. All sizes are written
-here, so that tuning the tiny preset changes nothing: a change of these numbers is a change of the mathematics or of
+Tiny models without dropout, in fp32, with weights from numpy (torch's generators may change between versions) on
+fixed synthetic sets in each case's own order: 20 steps on one rank, and on two gloo ranks. All sizes are written
+here, so that tuning a tiny preset changes nothing: a change of these numbers is a change of the mathematics or of
 the order of the data. Where it is meant, write them anew and say why in the commit:
 
-    PYTHONPATH=entrypoints python tests/golden/test_losses.py --update
+    PYTHONPATH=entrypoints python tests/golden/test_losses.py --update CASE
 """
 
 from __future__ import annotations
 
 import datetime
+import importlib
 import json
 import os
 import sys
@@ -25,33 +26,71 @@ import torch.distributed as dist
 from flagbench_cases.collectives import CollectiveProbe
 from flagbench_cases.config import load_case, merge
 from flagbench_cases.device import CpuDevice
-from flagbench_cases.distilbert.workload import build
 from flagbench_cases.rank import Context
 from flagbench_cases.spool import RankSpool
 
 pytestmark = pytest.mark.image
 
-GOLDEN = Path(__file__).parent / "distilbert_losses.json"
+FOLDER = Path(__file__).parent
 STEPS = 20
 BATCH = 8  # over all ranks
-SIZES = {"layers": 2, "dim": 64, "heads": 2, "hidden_dim": 128, "vocab_size": 1024, "positions": 128, "labels": 2}
-CHANGED = {
-    "model": {**SIZES, "dropout": 0.0, "attention_dropout": 0.0, "classifier_dropout": 0.0},
+DISTILBERT = {
+    "model": {
+        "layers": 2,
+        "dim": 64,
+        "heads": 2,
+        "hidden_dim": 128,
+        "vocab_size": 1024,
+        "positions": 128,
+        "labels": 2,
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+        "classifier_dropout": 0.0,
+    },
     "data": {
-        "source": "synthetic",
         "sequence_length": 32,
         "train_examples": 64,
         "eval_examples": 8,
-        "workers": 0,
         "synthetic": {"mean_length": 13.3, "sigma": 0.6, "min_length": 3, "max_length": 32},
     },
-    "train": {
-        "batch_size": BATCH,
-        "gradient_accumulation_steps": 1,
-        "learning_rate": 1e-3,
-        "weight_decay": 0.0,
-        "max_epochs": 4,
+    "train": {"gradient_accumulation_steps": 1, "learning_rate": 1e-3, "weight_decay": 0.0, "max_epochs": 4},
+}
+GLM = {
+    "model": {
+        "layers": 2,
+        "dim": 32,
+        "heads": 4,
+        "vocab_size": 256,
+        "positions": 33,
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+        "embedding_dropout": 0.0,
+        "recompute": True,
     },
+    "data": {
+        "sequence_length": 32,
+        "train_examples": 64,
+        "eval_examples": 8,
+        "synthetic": {
+            "mean_context": 16,
+            "sigma_context": 0.35,
+            "min_context": 6,
+            "mean_answer": 2.7,
+            "sigma_answer": 0.5,
+            "max_answer": 8,
+            "mean_choices": 4,
+            "sigma_choices": 0.5,
+            "min_choices": 2,
+            "max_choices": 6,
+        },
+    },
+    # The peak of the learning rate is reached on the way.
+    "train": {"learning_rate": 1e-3, "weight_decay": 0.1, "clip_norm": 1.0, "decay_steps": 40, "warmup_share": 0.2},
+}
+CASES = {"distilbert": DISTILBERT, "glm": GLM}
+COMMON = {
+    "data": {"source": "synthetic", "workers": 0},
+    "train": {"batch_size": BATCH},
     "precision": "fp32",
     "weights": "random",
     "seed": 0,
@@ -68,13 +107,14 @@ def fixed_weights(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return state
 
 
-def train(folder: str, rank: int, world: int) -> list[float]:
+def train(case: str, folder: str, rank: int, world: int) -> list[float]:
     """The losses of one rank's first steps, in the case's own order of the data."""
-    config = merge(load_case("distilbert")["presets"]["reference"], CHANGED)
+    config = merge(merge(load_case(case)["presets"]["reference"], COMMON), CASES[case])
     config["train"]["batch_size"] = BATCH // world
     device = CpuDevice(rank)
     probe, spool = CollectiveProbe(device.clock), RankSpool(folder, rank)
-    workload = build(Context(config, device, rank, world, rank, probe, spool, None, None))
+    module = importlib.import_module("flagbench_cases.%s.workload" % case.replace("-", "_"))
+    workload = module.build(Context(config, device, rank, world, rank, probe, spool, None, None))
     workload.setup()
     workload.module.load_state_dict(fixed_weights(workload.module))
     losses: list[float] = []
@@ -87,43 +127,49 @@ def train(folder: str, rank: int, world: int) -> list[float]:
     return losses[:STEPS]
 
 
-def _rank(rank: int, world: int, folder: str) -> None:
+def _rank(rank: int, world: int, case: str, folder: str) -> None:
     torch.set_num_threads(1)  # a forked process must not wake the thread pool of its parent
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     address, limit = f"file://{folder}/rendezvous", datetime.timedelta(seconds=60)
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=world, timeout=limit)
-    (Path(folder) / f"losses-{rank}.json").write_text(json.dumps(train(folder, rank, world)))
+    (Path(folder) / f"losses-{rank}.json").write_text(json.dumps(train(case, folder, rank, world)))
     dist.barrier()
     dist.destroy_process_group()
 
 
-def run(folder: str, world: int) -> list[list[float]]:
+def run(case: str, folder: str, world: int) -> list[list[float]]:
     """The losses of `world` ranks, a list for each."""
-    arguments = (world, folder)
+    arguments = (world, case, folder)
     torch.multiprocessing.start_processes(_rank, args=arguments, nprocs=world, start_method="fork")
     return [json.loads((Path(folder) / f"losses-{rank}.json").read_text()) for rank in range(world)]
 
 
+def golden(case: str) -> Path:
+    """The file of a case's losses."""
+    return FOLDER / f"{case}_losses.json"
+
+
 @pytest.mark.parametrize("world", [1, 2])
-def test_losses_are_those_on_record(tmp_path: Path, world: int) -> None:
-    expected = json.loads(GOLDEN.read_text())[f"ranks-{world}"]
-    losses = run(str(tmp_path), world)
+@pytest.mark.parametrize("case", sorted(CASES))
+def test_losses_are_those_on_record(tmp_path: Path, case: str, world: int) -> None:
+    expected = json.loads(golden(case).read_text())[f"ranks-{world}"]
+    losses = run(case, str(tmp_path), world)
     assert len(losses) == len(expected) == world
-    for measured, golden in zip(losses, expected):
-        assert len(golden) == STEPS
-        assert measured == pytest.approx(golden, abs=5e-5)
+    for measured, recorded in zip(losses, expected):
+        assert len(recorded) == STEPS
+        assert measured == pytest.approx(recorded, abs=5e-5)
 
 
-def update() -> None:
-    """Write the losses of this version down as the golden ones."""
+def update(case: str) -> None:
+    """Write the losses of this version down as the golden ones of a case."""
     content = {}
     for world in (1, 2):
         with tempfile.TemporaryDirectory() as folder:
-            content[f"ranks-{world}"] = [[round(loss, 6) for loss in losses] for losses in run(folder, world)]
-    GOLDEN.write_text(json.dumps(content, indent=1) + "\n")
+            content[f"ranks-{world}"] = [[round(loss, 6) for loss in losses] for losses in run(case, folder, world)]
+    golden(case).write_text(json.dumps(content, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] != ["--update"]:
-        sys.exit("this is a test; run it with pytest, or with --update to write the losses anew")
-    update()
+    if len(sys.argv) != 3 or sys.argv[1] != "--update" or sys.argv[2] not in CASES:
+        sys.exit("this is a test; run it with pytest, or with --update and one of %s" % ", ".join(sorted(CASES)))
+    update(sys.argv[2])

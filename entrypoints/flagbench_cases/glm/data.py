@@ -1,0 +1,192 @@
+"""ReCoRD as multi-token cloze: the examples a model is given, padded as the publisher's loader pads them.
+
+A choice is one row: `[CLS] passage query-with-[MASK] [PAD]`, then `<|startofpiece|> answer`. The targets of the
+second part are `answer <|endofpiece|>`. Each of its tokens has the position of [MASK] and counts its own in the
+second row of positions, from 1; in the first part that row is 0. What follows up to T is 0 throughout.
+"""
+
+from typing import Any, Dict, List, NamedTuple, Optional
+
+import numpy as np
+import torch
+
+from flagbench_cases.errors import DataError
+from flagbench_cases.glm.ragged import FORMAT, RaggedExamples, Special, open_split
+
+# Examples of the published files: dev was counted, train was inferred from the publisher's step counts.
+PUBLISHED = {"train": 138827, "eval": 10000}
+
+
+class Example(NamedTuple):
+    """One example; C choices of T tokens. Arrays of numpy, which a loader's workers hand over cheaply."""
+
+    tokens: np.ndarray  # int64 [C, T]
+    positions: np.ndarray  # int64 [C, 2, T]: position, block position
+    sep: np.ndarray  # int64 [C]: length of the first part, which every token may attend to
+    targets: np.ndarray  # int64 [C, T]
+    target_mask: np.ndarray  # float32 [C, T]: 1 where a target counts
+    answers: np.ndarray  # bool [C]: in training choice 0 is the right one
+    index: int  # in its set
+
+
+class Batch(NamedTuple):
+    """B examples, their choices padded to the largest number C among them by repeating choice 0."""
+
+    tokens: torch.Tensor  # int64 [B, C, T]
+    positions: torch.Tensor  # int64 [B, C, 2, T]
+    sep: torch.Tensor  # int64 [B, C]
+    targets: torch.Tensor  # int64 [B, C, T]
+    target_mask: torch.Tensor  # float32 [B, C, T]
+    choice_mask: torch.Tensor  # float32 [B, C]: 0 where the choice is padding
+    answers: torch.Tensor  # bool [B, C]: False for padding
+    index: torch.Tensor  # int64 [B]
+    useful: torch.Tensor  # int64 [B]: tokens of the example's own choices without padding
+
+
+class ClozeSet(torch.utils.data.Dataset):
+    """n examples of at most T tokens a choice.
+
+    choices [n] is the number of choices of each, lengths [sum of choices] the tokens of each choice without
+    padding (`sep` + `target_mask.sum()`), starts [n + 1] where an example's choices begin in lengths.
+    """
+
+    def __init__(self, examples: Any, length: int, special: Special) -> None:
+        self.examples = examples
+        self.length = length
+        self.special = special
+        self.choices = examples.choices
+        self.lengths = examples.lengths
+        self.starts = examples.starts
+        self._counting = np.arange(length + 1)
+
+    def __len__(self) -> int:
+        return len(self.choices)
+
+    def __getitem__(self, index: int) -> Example:
+        contexts, masks, answers, right = self.examples.example(index)
+        count, length, counting = len(answers), self.length, self._counting
+        tokens = np.zeros((count, length), dtype=np.int64)
+        positions = np.zeros((count, 2, length), dtype=np.int64)
+        targets = np.zeros((count, length), dtype=np.int64)
+        target_mask = np.zeros((count, length), dtype=np.float32)
+        if self.special.pad:
+            tokens.fill(self.special.pad)
+        sep = np.array([len(context) for context in contexts], dtype=np.int64)
+        for row, (begin, answer) in enumerate(zip(sep.tolist(), answers)):
+            last = begin + len(answer)
+            tokens[row, :begin] = contexts[row]
+            tokens[row, begin] = self.special.sop
+            tokens[row, begin + 1 : last + 1] = answer
+            positions[row, 0, :begin] = counting[:begin]
+            positions[row, 0, begin : last + 1] = masks[row]
+            positions[row, 1, begin : last + 1] = counting[1 : last + 2 - begin]
+            targets[row, begin:last] = answer
+            targets[row, last] = self.special.eop
+            target_mask[row, begin : last + 1] = 1.0
+        return Example(tokens, positions, sep, targets, target_mask, right, index)
+
+    def f1(self, index: int, choice: int) -> float:
+        """F1 of one choice against the right answers of its example; overlap.py has the definition."""
+        return self.examples.f1(index, choice)
+
+    def digest(self) -> str:
+        """sha256 of what the set is made of."""
+        return self.examples.digest()
+
+
+class Sets(NamedTuple):
+    """The two sets, and the words of a claim's `data` and `choices` conditions for them."""
+
+    train: ClozeSet
+    evaluation: ClozeSet
+    condition: str
+    choices_condition: str
+
+
+def collate(examples: List[Example]) -> Batch:
+    """A batch of examples; the largest number of choices among them decides C."""
+    most = max(len(example.answers) for example in examples)
+
+    def stacked(name: str) -> torch.Tensor:
+        return torch.from_numpy(np.stack([_padded(getattr(example, name), most) for example in examples]))
+
+    counts = [len(example.answers) for example in examples]
+    choice_mask = (np.arange(most) < np.array(counts)[:, None]).astype(np.float32)
+    useful = [int(example.sep.sum()) + int(example.target_mask.sum()) for example in examples]
+    return Batch(
+        *(stacked(name) for name in ("tokens", "positions", "sep", "targets", "target_mask")),
+        torch.from_numpy(choice_mask),
+        stacked("answers") & torch.from_numpy(choice_mask).bool(),
+        torch.tensor([example.index for example in examples]),
+        torch.tensor(useful),
+    )
+
+
+def _padded(array: np.ndarray, most: int) -> np.ndarray:
+    missing = most - len(array)
+    return np.concatenate([array] + [array[:1]] * missing) if missing else array
+
+
+def share(examples: int, rank: int, world: int) -> range:
+    """The examples of one rank: each one once over all ranks, at most one more on some ranks than on others."""
+    return range(rank, examples, world)
+
+
+def load(data: Dict[str, Any], model: Dict[str, Any], folder: Optional[str], seed: int) -> Sets:
+    """The sets that the resolved `data` section names. `folder` is one that `flagbench prepare glm` wrote."""
+    if data["source"] == "synthetic":
+        from flagbench_cases.glm.synthetic import synthetic
+
+        train = synthetic(data, model, "train", seed)
+        return _sets(train, synthetic(data, model, "eval", seed), "synthetic")
+    if data["source"] == "shipped":
+        from flagbench_cases.glm.tiny import read
+
+        return _sets(*read(data["sequence_length"], model["vocab_size"]), "shipped")
+    return read_prepared(folder, data["sequence_length"], model["vocab_size"])
+
+
+def _sets(train: ClozeSet, evaluation: ClozeSet, condition: str) -> Sets:
+    most, mean = int(train.choices.max()), float(train.choices.mean())
+    return Sets(train, evaluation, condition, "%d at most, mean %.1f" % (most, mean))
+
+
+def read_prepared(folder: Optional[str], length: int, vocabulary_size: int) -> Sets:
+    """The sets of a prepared folder. Raises DataError for whatever does not fit the model that asks."""
+    from flagbench_cases import prepared
+
+    place = prepared.open_folder(folder or "", "glm", "data", (FORMAT,))
+    facts = place.facts
+    if facts["sequence_length"] != length:
+        raise DataError(
+            "%s was prepared for %d tokens and this preset has %d" % (folder, facts["sequence_length"], length),
+            "use --preset reference, or prepare the data again",
+        )
+    special = Special(**facts["special"])
+    sets = []
+    for split in ("train", "eval"):
+        examples = open_split(split, place.path)
+        check_range(str(folder), split, examples, length, vocabulary_size, special)
+        sets.append(ClozeSet(examples, length, special))
+    published = {"train": len(sets[0]), "eval": len(sets[1])} == PUBLISHED
+    return _sets(sets[0], sets[1], "record" if published else "files")
+
+
+def check_range(
+    where: str, split: str, examples: RaggedExamples, length: int, vocabulary_size: int, special: Special
+) -> None:
+    """Refuse what a model of that size and length cannot take."""
+    highest = max(int(examples.arrays[name].max()) for name in ("contexts", "answers"))
+    highest = max(highest, *special)
+    lowest = min(int(examples.arrays[name].min()) for name in ("contexts", "answers"))
+    if lowest < 0 or highest >= vocabulary_size:
+        raise DataError(
+            "%s: token id %d of the %s set is out of range" % (where, lowest if lowest < 0 else highest, split),
+            "the vocabulary must have at most %d tokens; prepare the data with that of the checkpoint"
+            % vocabulary_size,
+        )
+    if int(examples.lengths.max()) > length:
+        raise DataError(
+            "%s: a choice of the %s set has %d tokens" % (where, split, int(examples.lengths.max())),
+            "prepare the data for %d tokens" % length,
+        )

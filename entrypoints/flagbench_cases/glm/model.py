@@ -1,0 +1,232 @@
+"""GLM and its head for multi-token cloze, top to bottom, in the operators of the published run.
+
+Shapes: B examples of C choices each, N = B * C sequences, T sequence length, D model width, H heads, V vocabulary.
+Parameter names are those of THUDM's GLM checkpoints (under `module`), so that these load as they are. Attention is
+the publisher's eager product-mask-softmax-product. Sources: FlagPerf training/benchmarks/glm/pytorch/model, and the
+paper arXiv:2103.10360.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Dict
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+LAYER_NORM_EPSILON = 1e-5
+# What is added to a score that must not be seen: the most negative number of fp16, in every precision.
+HIDDEN = -65504.0
+# Scores that padding choices are given, in training and in evaluation.
+PADDED_TRAINING = -1e4
+PADDED_EVALUATION = -1e9
+
+
+@dataclass(frozen=True)
+class GlmConfig:
+    """Sizes of the model; every field is a key of the case manifest's `model` section.
+
+    `positions` is the size of either position table, one more than the longest sequence. `recompute` keeps only the
+    input of each layer for the backward pass and computes the rest of it again there.
+    """
+
+    name: str
+    layers: int
+    dim: int
+    heads: int
+    vocab_size: int
+    positions: int
+    dropout: float
+    attention_dropout: float
+    embedding_dropout: float
+    initializer_range: float
+    recompute: bool
+
+    def __post_init__(self) -> None:
+        if self.dim % self.heads:
+            raise ValueError("dim %d does not divide into %d heads; choose a multiple" % (self.dim, self.heads))
+
+
+def block_mask(sep: Tensor, length: int, dtype: torch.dtype) -> Tensor:
+    """Who sees whom, [N, 1, T, T] of 1 and 0: everybody all of part A (columns before `sep` [N]), and what is before.
+
+    Part A sees itself whole; the answer, and the padding behind it, only what lies left of it.
+    """
+    causal = torch.ones(1, length, length, dtype=dtype, device=sep.device).tril()
+    part_a = torch.arange(length, device=sep.device) < sep.view(-1, 1)  # [N, T]
+    mask = causal.expand(sep.size(0), -1, -1)
+    return mask.masked_fill(part_a.unsqueeze(1).expand_as(mask), 1.0).unsqueeze(1)
+
+
+class SelfAttention(nn.Module):
+    """Multi-head self-attention under a mask of 1 and 0: [N, T, D] and [N, 1, T, T] to [N, T, D]."""
+
+    def __init__(self, config: GlmConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.head_dim = config.dim // config.heads
+        self.query_key_value = nn.Linear(config.dim, 3 * config.dim)  # rows q, then k, then v
+        self.attention_dropout = nn.Dropout(config.attention_dropout)
+        self.dense = nn.Linear(config.dim, config.dim)
+        self.output_dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        count, length, dim = x.shape
+
+        def split(y: Tensor) -> Tensor:
+            return y.view(count, length, self.heads, self.head_dim).permute(0, 2, 1, 3)  # [N, H, T, D/H]
+
+        q, k, v = (split(part) for part in self.query_key_value(x).chunk(3, dim=-1))
+        scores = torch.matmul(q, k.transpose(-1, -2) / math.sqrt(self.head_dim))  # [N, H, T, T]
+        scores = scores * mask + HIDDEN * (1.0 - mask)
+        weights = self.attention_dropout(F.softmax(scores, dim=-1))
+        context = torch.matmul(weights, v).permute(0, 2, 1, 3).reshape(count, length, dim)
+        return self.output_dropout(self.dense(context))
+
+
+class FeedForward(nn.Module):
+    """[N, T, D] through four times the width and back, with the tanh form of GELU."""
+
+    def __init__(self, config: GlmConfig) -> None:
+        super().__init__()
+        self.dense_h_to_4h = nn.Linear(config.dim, 4 * config.dim)
+        self.dense_4h_to_h = nn.Linear(4 * config.dim, config.dim)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # One kernel, as the publisher's scripted form of the same formula.
+        return self.dropout(self.dense_4h_to_h(F.gelu(self.dense_h_to_4h(x), approximate="tanh")))
+
+
+class Layer(nn.Module):
+    """One pre-norm layer: what is normalised goes through attention, then through the MLP, and is added."""
+
+    def __init__(self, config: GlmConfig) -> None:
+        super().__init__()
+        self.input_layernorm = nn.LayerNorm(config.dim, eps=LAYER_NORM_EPSILON)
+        self.attention = SelfAttention(config)
+        self.post_attention_layernorm = nn.LayerNorm(config.dim, eps=LAYER_NORM_EPSILON)
+        self.mlp = FeedForward(config)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        x = x + self.attention(self.input_layernorm(x), mask)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Transformer(nn.Module):
+    """Position tables, layers, final norm: word embeddings [N, T, D] to [N, T, D]."""
+
+    def __init__(self, config: GlmConfig) -> None:
+        super().__init__()
+        self.recompute = config.recompute
+        self.embedding_dropout = nn.Dropout(config.embedding_dropout)
+        self.position_embeddings = nn.Embedding(config.positions, config.dim)
+        self.block_position_embeddings = nn.Embedding(config.positions, config.dim)
+        self.layers = nn.ModuleList([Layer(config) for _ in range(config.layers)])
+        self.final_layernorm = nn.LayerNorm(config.dim, eps=LAYER_NORM_EPSILON)
+
+    def forward(self, x: Tensor, positions: Tensor, sep: Tensor) -> Tensor:
+        """`positions` [N, 2, T]: the place in part A, then the place within the answer (0 in part A)."""
+        mask = block_mask(sep, x.size(1), x.dtype)
+        x = x + self.position_embeddings(positions[:, 0])
+        x = x + self.block_position_embeddings(positions[:, 1])
+        x = self.embedding_dropout(x)
+        recompute = self.recompute and torch.is_grad_enabled()  # nothing is kept without gradients
+        for layer in self.layers:
+            # The reentrant form is the publisher's: the whole layer is run again, in the same random state.
+            x = checkpoint(layer, x, mask, use_reentrant=True) if recompute else layer(x, mask)
+        return self.final_layernorm(x)
+
+
+class Glm(nn.Module):
+    """The language model: tokens [N, T], positions [N, 2, T], length of part A [N] to logits [N, T, V]."""
+
+    def __init__(self, config: GlmConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.word_embeddings = nn.Embedding(config.vocab_size, config.dim)
+        self.transformer = Transformer(config)
+        self._initialise()
+
+    def _initialise(self) -> None:
+        """Normal weights; those that write into the residual stream are scaled down by its 2 * layers additions."""
+        spread = self.config.initializer_range
+        for name, parameter in self.named_parameters():
+            if name.endswith("bias"):
+                nn.init.zeros_(parameter)
+            elif name.endswith(("attention.dense.weight", "mlp.dense_4h_to_h.weight")):
+                nn.init.normal_(parameter, std=spread / math.sqrt(2 * self.config.layers))
+            elif parameter.dim() > 1:  # the gain of a layer norm stays at one
+                nn.init.normal_(parameter, std=spread)
+
+    def forward(self, tokens: Tensor, positions: Tensor, sep: Tensor) -> Tensor:
+        hidden = self.transformer(self.word_embeddings(tokens), positions, sep)
+        return F.linear(hidden, self.word_embeddings.weight)
+
+
+class GlmForCloze(Glm):
+    """A score for each choice: the log-probability of its tokens where the blank was.
+
+    tokens [B, C, T], positions [B, C, 2, T], sep [B, C], targets [B, C, T], target_mask [B, C, T] to [B, C] in fp32.
+    Every position is projected on the whole vocabulary and normalised, though only those of the answer are looked
+    at: so it was published.
+    """
+
+    def forward(  # type: ignore[override]
+        self, tokens: Tensor, positions: Tensor, sep: Tensor, targets: Tensor, target_mask: Tensor
+    ) -> Tensor:
+        examples, choices, length = tokens.shape
+        logits = super().forward(tokens.flatten(0, 1), positions.flatten(0, 1), sep.flatten())
+        log_probabilities = F.log_softmax(logits, dim=-1)  # [N, T, V]
+        rows = torch.arange(examples * choices, device=tokens.device).unsqueeze(1)  # [N, 1]
+        columns = torch.arange(length, device=tokens.device)  # [T]
+        picked = log_probabilities[rows, columns, targets.flatten(0, 1)]  # [N, T]
+        scores = (picked * target_mask.flatten(0, 1).to(picked.dtype)).sum(1)
+        return scores.view(examples, choices).float()
+
+
+def mask_choices(scores: Tensor, choice_mask: Tensor, padded: float) -> Tensor:
+    """Scores [B, C] with those of padding choices (`choice_mask` 0) put at `padded`."""
+    return scores * choice_mask + padded * (1.0 - choice_mask)
+
+
+def cloze_loss(scores: Tensor, choice_mask: Tensor) -> Tensor:
+    """Mean cross-entropy over the choices [B, C]; in training the first is always the right one."""
+    logits = mask_choices(scores, choice_mask, PADDED_TRAINING)
+    return F.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.long, device=logits.device))
+
+
+def layer_flops(config: GlmConfig, lengths_sum: int, lengths_sum_squared: int) -> int:
+    """Matrix-product FLOPs of all layers in one forward pass: what recompute adds to a step.
+
+    Arguments as in `forward_flops`.
+    """
+    per_token = config.layers * 2 * (3 + 1 + 4 + 4) * config.dim**2
+    per_token_pair = config.layers * 2 * 2 * config.dim
+    return per_token * lengths_sum + per_token_pair * lengths_sum_squared
+
+
+def forward_flops(config: GlmConfig, lengths_sum: int, lengths_sum_squared: int, predictions: int) -> int:
+    """Matrix-product FLOPs (2 per multiply-accumulate) of one forward pass.
+
+    `lengths_sum` is the sum of the sequences' lengths T, `lengths_sum_squared` the sum of T * T, `predictions` the
+    positions projected on the vocabulary. Executed work takes the padded lengths of all choices and every position;
+    useful work the true lengths of the true choices, each with its own copy of the passage, and the positions whose
+    target counts. Attention is counted in full. Backward is twice forward: every product has a gradient for either
+    factor. Source: the shapes of this file; equal to torch.utils.flop_counter.FlopCounterMode (tests).
+    """
+    logits = 2 * config.dim * config.vocab_size
+    return layer_flops(config, lengths_sum, lengths_sum_squared) + logits * predictions
+
+
+def parameter_count(config: GlmConfig) -> int:
+    """Parameters by the shapes of this file; the head is the word embedding."""
+    dim = config.dim
+    layer = 12 * dim**2 + (3 + 1 + 4 + 1) * dim + 4 * dim  # weights, biases, two norms
+    return (config.vocab_size + 2 * config.positions) * dim + config.layers * layer + 2 * dim
+
+
+def config_from(section: Dict[str, Any]) -> GlmConfig:
+    """The model configuration of a resolved `model` section."""
+    return GlmConfig(**section)

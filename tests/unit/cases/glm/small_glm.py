@@ -1,0 +1,89 @@
+"""A GLM workload in miniature, on sets made for the tests: what the tests of the workload share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+
+from flagbench_cases.collectives import CollectiveProbe
+from flagbench_cases.config import load_case, merge
+from flagbench_cases.device import CpuDevice
+from flagbench_cases.glm import data as record
+from flagbench_cases.glm.ragged import Builder, RaggedExamples, Special
+from flagbench_cases.glm.workload import GlmWorkload, build
+from flagbench_cases.rank import Context
+from flagbench_cases.spool import RankSpool
+
+PRESETS = load_case("glm")["presets"]
+LENGTH = 16
+SPECIAL = Special(pad=0, cls=1, mask=2, sop=3, eop=4)
+SMALL = {
+    "model": {
+        "name": "glm-test",
+        "layers": 2,
+        "dim": 16,
+        "heads": 2,
+        "vocab_size": 40,
+        "positions": LENGTH + 1,
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+        "embedding_dropout": 0.0,
+        "initializer_range": 0.2,
+    },
+    "data": {"source": "shipped", "sequence_length": LENGTH, "workers": 0},
+    "train": {"batch_size": 4, "learning_rate": 1e-2, "decay_steps": 20, "evaluate_every_samples": None},
+    "eval": {"batch_size": 2},
+    "precision": "fp32",
+    "weights": "random",
+    "seed": 0,
+}
+
+
+def examples(choices: list[int], seed: int) -> record.ClozeSet:
+    """Random examples with so many choices; the first is right, and its answer [5] unless it is drawn otherwise."""
+    generator, builder = torch.Generator().manual_seed(seed), Builder()
+
+    def draw(low: int, high: int, count: int) -> list[int]:
+        return torch.randint(low, high, (count,), generator=generator).tolist()
+
+    for count in choices:
+        context = [SPECIAL.cls, *draw(5, 40, *draw(2, 8, 1)), SPECIAL.mask, SPECIAL.pad]
+        answers = [draw(5, 40, *draw(1, 4, 1)) for _ in range(count)]
+        right, f1 = [c == 0 for c in range(count)], [1.0 if c == 0 else 0.25 for c in range(count)]
+        builder.add([context] * count, [len(context) - 2] * count, answers, right, f1)
+    return record.ClozeSet(RaggedExamples(builder.arrays()), LENGTH, SPECIAL)
+
+
+TRAIN = [3, 4, 2, 3] * 5  # 20 examples
+EVALUATION = [3, 2, 4, 2, 3, 2, 2]
+
+
+def workload(
+    folder: Path, rank: int = 0, world: int = 1, weights: str | None = None, sets: Any = None, **changed: Any
+) -> GlmWorkload:
+    """A workload that is set up, on `sets` or else on those above; `changed` replaces keys of sections."""
+    config = merge(merge(PRESETS["reference"], SMALL), changed)
+    device = CpuDevice(rank)
+    probe, spool = CollectiveProbe(device.clock), RankSpool(str(folder), rank)
+    built = build(Context(config, device, rank, world, rank, probe, spool, None, weights))
+    made = sets or record.Sets(examples(TRAIN, 0), examples(EVALUATION, 1), "shipped", "4 at most, mean 3.0")
+    with mock.patch.object(record, "load", return_value=made):
+        built.setup()
+    return built
+
+
+def train(work: GlmWorkload, steps: int) -> tuple[list[float], list[record.Batch]]:
+    """Take `steps` steps, epoch after epoch: the losses, and the batches in their order."""
+    losses, batches, epoch = [], [], 0
+    while len(losses) < steps:
+        for batch in work.batches(epoch):
+            losses.append(work.step(work.to_device(batch)))
+            batches.append(batch)
+            work.context.probe.take()
+            if len(losses) == steps:
+                break
+        epoch += 1
+    return losses, batches

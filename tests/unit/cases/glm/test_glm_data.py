@@ -1,0 +1,145 @@
+"""Cloze examples as a model is given them: padding, positions, targets, batches, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from flagbench_cases.errors import DataError, ExitCode
+from flagbench_cases.glm.data import ClozeSet, check_range, collate, share
+from flagbench_cases.glm.ragged import DTYPES, Builder, RaggedExamples, Special, file_name, open_split, save
+
+pytestmark = pytest.mark.image
+
+SPECIAL = Special(pad=0, cls=1, mask=2, sop=3, eop=4)
+# Two choices share a context; the second example has one choice.
+CONTEXT, OTHER = [1, 11, 12, 2, 13, 0], [1, 2, 14, 0]
+
+
+def examples() -> RaggedExamples:
+    builder = Builder()
+    builder.add([CONTEXT, CONTEXT], [3, 3], [[21], [22, 23]], [True, False], [1.0, 0.5])
+    builder.add([OTHER], [1], [[24]], [False], [0.0])
+    return RaggedExamples(builder.arrays())
+
+
+@pytest.fixture
+def cloze() -> ClozeSet:
+    return ClozeSet(examples(), 10, SPECIAL)
+
+
+def test_an_example_by_hand(cloze: ClozeSet) -> None:
+    example = cloze[0]
+    assert example.tokens.tolist() == [[1, 11, 12, 2, 13, 0, 3, 21, 0, 0], [1, 11, 12, 2, 13, 0, 3, 22, 23, 0]]
+    assert example.positions[:, 0].tolist() == [[0, 1, 2, 3, 4, 5, 3, 3, 0, 0], [0, 1, 2, 3, 4, 5, 3, 3, 3, 0]]
+    assert example.positions[:, 1].tolist() == [[0, 0, 0, 0, 0, 0, 1, 2, 0, 0], [0, 0, 0, 0, 0, 0, 1, 2, 3, 0]]
+    assert example.targets.tolist() == [[0] * 6 + [21, 4, 0, 0], [0] * 6 + [22, 23, 4, 0]]
+    assert example.target_mask.tolist() == [[0] * 6 + [1, 1, 0, 0], [0] * 6 + [1, 1, 1, 0]]
+    assert example.sep.tolist() == [6, 6]
+    assert example.answers.tolist() == [True, False]
+    assert [example.tokens.dtype, example.target_mask.dtype] == [np.int64, np.float32]
+
+
+def test_a_context_that_choices_share_is_stored_once() -> None:
+    arrays = examples().arrays
+    assert len(arrays["masks"]) == 2
+    assert arrays["rows"].tolist() == [0, 0, 1]
+    assert {name: array.dtype for name, array in arrays.items()} == {n: np.dtype(t) for n, t in DTYPES.items()}
+
+
+def test_lengths_are_tokens_without_padding(cloze: ClozeSet) -> None:
+    assert cloze.choices.tolist() == [2, 1]
+    assert cloze.lengths.tolist() == [8, 9, 6]
+    for index in range(len(cloze)):
+        example = cloze[index]
+        rows = example.sep + example.target_mask.sum(axis=1)
+        assert rows.tolist() == cloze.lengths[cloze.starts[index] : cloze.starts[index + 1]].tolist()
+
+
+def test_a_batch_repeats_choice_0_and_says_so(cloze: ClozeSet) -> None:
+    batch = collate([cloze[0], cloze[1]])
+    assert batch.tokens.shape == (2, 2, 10)
+    assert batch.positions.shape == (2, 2, 2, 10)
+    assert torch.equal(batch.tokens[1, 1], batch.tokens[1, 0])
+    assert torch.equal(batch.target_mask[1, 1], batch.target_mask[1, 0])
+    assert batch.choice_mask.tolist() == [[1, 1], [1, 0]]
+    assert batch.answers.tolist() == [[True, False], [False, False]]
+    assert batch.index.tolist() == [0, 1]
+    assert batch.useful.tolist() == [8 + 9, 6]
+    kinds = [tensor.dtype for tensor in batch]
+    assert kinds == [torch.int64] * 4 + [torch.float32] * 2 + [torch.bool] + [torch.int64] * 2
+
+
+def test_a_padding_choice_is_no_answer_though_choice_0_is_one(cloze: ClozeSet) -> None:
+    right = cloze[1]._replace(answers=np.array([True]))
+    assert collate([cloze[0], right]).answers.tolist() == [[True, False], [True, False]]
+
+
+def test_workers_hand_over_the_same_batches(cloze: ClozeSet) -> None:
+    loader = torch.utils.data.DataLoader(cloze, batch_size=2, num_workers=1, collate_fn=collate)
+    (batch,) = loader
+    assert all(torch.equal(a, b) for a, b in zip(batch, collate([cloze[0], cloze[1]])))
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 64])
+@pytest.mark.parametrize("world", [1, 2, 3, 16])
+def test_every_example_has_one_rank(count: int, world: int) -> None:
+    shares = [share(count, rank, world) for rank in range(world)]
+    assert sorted(index for each in shares for index in each) == list(range(count))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def test_f1_and_digest_belong_to_the_content(cloze: ClozeSet) -> None:
+    assert (cloze.f1(0, 1), cloze.f1(1, 0)) == (0.5, 0.0)
+    builder = Builder()
+    builder.add([CONTEXT], [3], [[21]], [True], [1.0])
+    assert cloze.digest() == ClozeSet(examples(), 12, SPECIAL).digest()
+    assert cloze.digest() != ClozeSet(RaggedExamples(builder.arrays()), 10, SPECIAL).digest()
+
+
+def test_stored_and_opened_examples_are_the_same(tmp_path: Path, cloze: ClozeSet) -> None:
+    save("train", cloze.examples.arrays, lambda name: str(tmp_path / name))
+    opened = ClozeSet(open_split("train", lambda name: str(tmp_path / name)), 10, SPECIAL)
+    assert opened.digest() == cloze.digest()
+    for index in range(2):
+        assert all(np.array_equal(a, b) for a, b in zip(opened[index], cloze[index]))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("masks", b"\x93NUMPY", "masks.npy cannot be read"),
+        ("contexts", np.zeros(10, dtype=np.int64), "holds int64 of 1 dimensions"),
+        ("example_starts", np.array([0, 3, 2], dtype=np.int64), "does not divide its array"),
+        ("context_starts", np.array([0, 6], dtype=np.int64), "does not divide its array"),
+        ("right", np.zeros(2, dtype=np.uint8), "not of one length"),
+        ("rows", np.array([0, 0, 2], dtype=np.int32), "points outside of the contexts"),
+    ],
+)
+def test_damaged_arrays_are_refused(tmp_path: Path, name: str, content: Any, words: str) -> None:
+    save("eval", examples().arrays, lambda each: str(tmp_path / each))
+    path = tmp_path / file_name("eval", name)
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        np.save(str(path), content)
+    with pytest.raises(DataError, match=words) as caught:
+        open_split("eval", lambda each: str(tmp_path / each))
+    assert caught.value.code == ExitCode.DATA
+
+
+@pytest.mark.parametrize(
+    ("length", "size", "words"),
+    [(10, 24, "token id 24 of the train set is out of range"), (8, 25, "a choice of the train set has 9 tokens")],
+)
+def test_what_a_model_cannot_take_is_refused(length: int, size: int, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        check_range("folder", "train", examples(), length, size, SPECIAL)
+
+
+def test_the_last_token_id_and_the_last_position_are_taken() -> None:
+    check_range("folder", "train", examples(), 9, 25, SPECIAL)

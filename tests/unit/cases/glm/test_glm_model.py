@@ -1,0 +1,280 @@
+"""The model against a naive second one: logits, scores, losses, gradients; its size, mask, recompute, FLOPs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from flagbench_cases.config import load_case
+from flagbench_cases.glm.model import (
+    PADDED_EVALUATION,
+    Glm,
+    GlmForCloze,
+    block_mask,
+    cloze_loss,
+    config_from,
+    forward_flops,
+    layer_flops,
+    mask_choices,
+    parameter_count,
+)
+from unit.cases.glm import naive_glm
+
+pytestmark = pytest.mark.image
+
+REFERENCE = load_case("glm")["presets"]["reference"]["model"]
+DRY = {"dropout": 0.0, "attention_dropout": 0.0, "embedding_dropout": 0.0}
+SMALL = {
+    **REFERENCE,
+    **DRY,
+    "layers": 2,
+    "dim": 12,
+    "heads": 3,
+    "vocab_size": 29,
+    "positions": 17,
+    "initializer_range": 0.4,
+    "recompute": False,
+}
+TOLERANCE = 1e-5  # of a tensor's maximum norm
+TORCH_2 = pytest.mark.skipif(
+    not hasattr(torch, "compile"),
+    reason="torch.utils.flop_counter and building on the meta device came with torch 2",
+)
+
+
+def small(**changed: Any) -> GlmForCloze:
+    """A small model with weights, biases and gains that are all random."""
+    torch.manual_seed(changed.pop("seed", 0))
+    model = GlmForCloze(config_from({**SMALL, **changed}))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
+
+
+class Ragged:
+    """Random examples of as many choices as `choices` says, padded to T tokens and the largest number of choices."""
+
+    def __init__(self, choices: list[int], length: int, seed: int, vocabulary: int = SMALL["vocab_size"]) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        most, examples = max(choices), len(choices)
+
+        def draw(low: int, high: int) -> int:
+            return int(torch.randint(low, high, (), generator=generator))
+
+        self.choices = choices
+        self.tokens, self.targets = (torch.zeros(examples, most, length, dtype=torch.long) for _ in range(2))
+        self.positions = torch.zeros(examples, most, 2, length, dtype=torch.long)
+        self.sep = torch.zeros(examples, most, dtype=torch.long)
+        self.target_mask = torch.zeros(examples, most, length)
+        for b in range(examples):
+            for c in range(choices[b]):
+                sep = draw(2, length - 2)
+                answer = draw(1, length - sep + 1)
+                end, blank = sep + answer, draw(0, sep)
+                self.sep[b, c] = sep
+                self.tokens[b, c, :end] = torch.randint(1, vocabulary, (end,), generator=generator)
+                self.targets[b, c, sep:end] = torch.randint(1, vocabulary, (answer,), generator=generator)
+                self.target_mask[b, c, sep:end] = 1.0
+                self.positions[b, c, 0, :sep] = torch.arange(sep)
+                self.positions[b, c, 0, sep:end] = blank
+                self.positions[b, c, 1, sep:end] = torch.arange(1, answer + 1)
+            for name in ("tokens", "targets", "positions", "sep", "target_mask"):
+                tensor = getattr(self, name)
+                tensor[b, choices[b] :] = tensor[b, 0]
+        self.choice_mask = (torch.arange(most) < torch.tensor(choices)[:, None]).float()
+
+    @property
+    def inputs(self) -> tuple[torch.Tensor, ...]:
+        return self.tokens, self.positions, self.sep, self.targets, self.target_mask
+
+
+def assert_close(name: str, ours: torch.Tensor, theirs: torch.Tensor, scale: float | None = None) -> None:
+    assert ours.shape == theirs.shape, name
+    error = float((ours.detach() - theirs.detach()).abs().max())
+    scale = float(theirs.detach().abs().max()) if scale is None else scale
+    assert error <= TOLERANCE * scale, f"{name} differs by {error:.2g}, {error / scale:.2g} of its norm"
+
+
+@pytest.mark.parametrize(("choices", "length", "seed"), [([2, 3], 9, 0), ([1, 2, 1], 12, 1), ([3, 1], 16, 2)])
+def test_model_equals_the_naive_one_on_ragged_batches(choices: list[int], length: int, seed: int) -> None:
+    model, batch = small(seed=seed), Ragged(choices, length, seed)
+    weights = {name: p.detach().clone().requires_grad_() for name, p in model.named_parameters()}
+    found, scores = [], []
+    for b, count in enumerate(choices):
+        scores.append([])
+        for c in range(count):
+            sequence = batch.tokens[b, c].tolist(), batch.positions[b, c].tolist(), int(batch.sep[b, c])
+            found.append(naive_glm.logits(weights, SMALL["layers"], SMALL["heads"], *sequence))
+            counts = [bool(value) for value in batch.target_mask[b, c]]
+            scores[-1].append(naive_glm.score(found[-1], batch.targets[b, c].tolist(), counts))
+    real = batch.choice_mask.bool()
+    logits = Glm.forward(model, batch.tokens[real], batch.positions[real], batch.sep[real])
+    assert_close("logits", logits, torch.stack(found))
+    ours = model(*batch.inputs)
+    assert_close("scores", ours[real], torch.stack([score for row in scores for score in row]))
+    loss, expected = cloze_loss(ours, batch.choice_mask), naive_glm.loss(scores)
+    assert_close("loss", loss, expected)
+    loss.backward()
+    expected.backward()
+    assert {name for name, _ in model.named_parameters()} == set(weights)
+    for name, parameter in model.named_parameters():
+        # A key's bias moves all scores of a query alike, and softmax does not see that: its share of the gradient is
+        # zero but for rounding, so the gradient of the weight beside it is the scale.
+        scale = weights[name.replace("query_key_value.bias", "query_key_value.weight")].grad
+        assert_close(name, parameter.grad, weights[name].grad, float(scale.abs().max()))
+
+
+def test_part_a_is_seen_whole_and_the_answer_from_its_left() -> None:
+    mask = block_mask(torch.tensor([2, 4, 0]), 4, torch.float32)
+    assert mask.shape == (3, 1, 4, 4)
+    assert mask[0, 0].tolist() == [[1, 1, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]]
+    assert bool((mask[1] == 1).all())
+    assert torch.equal(mask[2, 0], torch.ones(4, 4).tril())
+
+
+def test_what_lies_behind_the_answer_does_not_matter() -> None:
+    model, batch = small(), Ragged([2, 2], 16, seed=3)
+    before = model(*batch.inputs)
+    end = batch.sep + batch.target_mask.sum(-1).long()
+    behind = torch.arange(16) >= end.unsqueeze(-1)
+    assert bool(behind.any())
+    batch.tokens[behind] = 7
+    batch.targets[behind] = 3
+    assert torch.equal(model(*batch.inputs), before)
+
+
+def test_answer_is_not_seen_by_part_a() -> None:
+    model, batch = small(), Ragged([1], 12, seed=4)
+    sep = int(batch.sep[0, 0])
+    first = Glm.forward(model, batch.tokens[0], batch.positions[0], batch.sep[0])[:, :sep]
+    batch.tokens[0, 0, sep:] = 5
+    assert torch.equal(Glm.forward(model, batch.tokens[0], batch.positions[0], batch.sep[0])[:, :sep], first)
+
+
+def test_padding_choices_get_no_probability_and_no_gradient() -> None:
+    scores = torch.tensor([[-3.0, -1.0, -2.0], [-5.0, 99.0, 99.0]], requires_grad=True)
+    mask = torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]])
+    loss = cloze_loss(scores, mask)
+    assert loss.item() == pytest.approx(float(-torch.log_softmax(torch.tensor([-3.0, -1.0, -2.0]), 0)[0]) / 2)
+    loss.backward()
+    assert scores.grad is not None
+    assert scores.grad[1].tolist() == [0.0, 0.0, 0.0]
+    assert mask_choices(scores, mask, PADDED_EVALUATION)[1].tolist() == [-5.0, -1e9, -1e9]
+
+
+@pytest.mark.parametrize("dropouts", [{}, dict.fromkeys(DRY, 0.3)])
+def test_recompute_changes_no_loss_and_no_gradient(dropouts: dict[str, float]) -> None:
+    """With dropout too: what is computed again drops the same activations."""
+    batch, results = Ragged([2, 3], 16, seed=5), []
+    for recompute in (False, True):
+        model = small(recompute=recompute, **dropouts)
+        torch.manual_seed(9)
+        loss = cloze_loss(model(*batch.inputs), batch.choice_mask)
+        loss.backward()
+        results.append((loss.detach(), torch.rand(3), [p.grad for p in model.parameters()]))
+    (loss, after, gradients), (loss_again, after_again, gradients_again) = results
+    assert torch.equal(loss, loss_again)
+    assert torch.equal(after, after_again)
+    for one, two in zip(gradients, gradients_again):
+        assert torch.allclose(one, two, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", sorted(DRY))
+def test_each_dropout_acts_in_training_only(name: str) -> None:
+    model, batch = small(**{name: 0.5}), Ragged([2, 2], 12, seed=6)
+    assert not torch.equal(model(*batch.inputs), model(*batch.inputs))
+    model.eval()
+    assert torch.equal(model(*batch.inputs), model(*batch.inputs))
+
+
+def test_initial_weights_have_the_published_spread() -> None:
+    torch.manual_seed(0)
+    model = GlmForCloze(config_from({**SMALL, "dim": 96, "layers": 8, "initializer_range": 0.02}))
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            assert not parameter.any(), name
+        elif parameter.dim() == 1:  # the gain of a layer norm
+            assert bool((parameter == 1).all()), name
+        else:
+            into_stream = name.endswith(("attention.dense.weight", "dense_4h_to_h.weight"))
+            expected = 0.02 / 4 if into_stream else 0.02
+            assert float(parameter.detach().std()) == pytest.approx(expected, rel=0.1), name
+
+
+def test_names_are_those_of_the_published_checkpoint() -> None:
+    names = set(small(layers=1).state_dict())
+    layer = [
+        f"transformer.layers.0.{part}.{kind}"
+        for part in (
+            "input_layernorm",
+            "attention.query_key_value",
+            "attention.dense",
+            "post_attention_layernorm",
+            "mlp.dense_h_to_4h",
+            "mlp.dense_4h_to_h",
+        )
+        for kind in ("weight", "bias")
+    ]
+    tables = ["transformer.position_embeddings.weight", "transformer.block_position_embeddings.weight"]
+    final = ["transformer.final_layernorm.weight", "transformer.final_layernorm.bias"]
+    assert names == {"word_embeddings.weight", *tables, *layer, *final}
+
+
+def test_heads_must_divide_the_width() -> None:
+    with pytest.raises(ValueError, match="12 does not divide into 5 heads; choose"):
+        config_from({**SMALL, "heads": 5})
+
+
+def test_reference_model_has_the_published_size() -> None:
+    assert parameter_count(config_from(REFERENCE)) == 334_688_256
+
+
+def test_parameters_are_counted_by_their_shapes() -> None:
+    model = small()
+    assert parameter_count(model.config) == sum(p.numel() for p in model.parameters())
+
+
+def test_training_flops_of_a_padded_choice() -> None:
+    config = config_from(REFERENCE)
+    assert 3 * forward_flops(config, 512, 512**2, 512) / 1e9 == pytest.approx(1101.3, abs=0.05)
+    assert layer_flops(config, 512, 512**2) / 1e9 == pytest.approx(335.0, abs=0.05)
+
+
+def test_flops_of_a_ragged_batch_are_the_sum_of_its_choices() -> None:
+    config, lengths = config_from(SMALL), [3, 9, 16]
+    batch = forward_flops(config, sum(lengths), sum(n * n for n in lengths), 5)
+    assert batch == sum(forward_flops(config, n, n * n, p) for n, p in zip(lengths, (1, 1, 3)))
+
+
+@TORCH_2
+@pytest.mark.parametrize("recompute", [False, True])
+def test_size_and_flops_equal_what_torch_counts_at_the_reference_size(recompute: bool) -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    shape = (2, 3, 512)
+    with torch.device("meta"):
+        model = GlmForCloze(config_from({**REFERENCE, "layers": 4, "recompute": recompute}))
+        tokens, mask = torch.ones(shape, dtype=torch.long), torch.ones(shape)
+        positions, sep = torch.ones(2, 3, 2, 512, dtype=torch.long), torch.ones(2, 3, dtype=torch.long)
+        choices = torch.ones(2, 3)
+    assert sum(p.numel() for p in model.parameters()) == parameter_count(model.config)
+    forward_expected = forward_flops(model.config, 6 * 512, 6 * 512**2, 6 * 512)
+    again = layer_flops(model.config, 6 * 512, 6 * 512**2) if recompute else 0
+    with FlopCounterMode(display=False) as forward:
+        # On the meta device no random state is kept, and none is needed.
+        loss = F.cross_entropy(model(tokens, positions, sep, tokens, mask) * choices, tokens[:, 0, 0])
+    with FlopCounterMode(display=False) as backward:
+        loss.backward()
+    assert forward.get_total_flops() == pytest.approx(forward_expected, rel=1e-3)
+    assert backward.get_total_flops() == pytest.approx(2 * forward_expected + again, rel=1e-3)
+
+
+@TORCH_2
+def test_reference_model_has_the_published_size_when_built() -> None:
+    with torch.device("meta"):
+        model = GlmForCloze(config_from(REFERENCE))
+    assert sum(p.numel() for p in model.parameters()) == 334_688_256

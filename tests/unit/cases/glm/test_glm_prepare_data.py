@@ -1,0 +1,148 @@
+"""From downloaded files to a prepared folder to the sets of a run, and what is refused on the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flagbench_cases import prepared
+from flagbench_cases.errors import DataError, UsageError
+from flagbench_cases.glm import data as record
+from flagbench_cases.glm import prepare
+from flagbench_cases.glm.ragged import Special
+from unit.cases.glm.record_files import (
+    LINES,
+    from_text,
+    nothing,
+    published_matrices,
+    write_hdf5,
+    write_jsonl,
+    write_vocabulary,
+)
+
+pytestmark = pytest.mark.image
+
+LENGTH = 512
+DATA = {"source": "files", "sequence_length": LENGTH}
+MODEL = {"vocab_size": 30592}
+
+
+def make(source: Path, out: Path, vocabulary: str | None) -> str:
+    """A folder prepared from `source`."""
+    with prepared.writing(str(out), "glm", "data") as writer:
+        prepare.prepare_data(str(source), vocabulary, writer, nothing)
+    return str(out)
+
+
+@pytest.fixture(scope="module")
+def from_raw(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("raw")
+    return make(write_jsonl(folder), folder / "out", write_vocabulary(folder))
+
+
+def published(folder: Path, place: str = "ReCoRD/glm_train_eval_hdf5_sparse") -> Path:
+    """The archive's layout with small files in it."""
+    write_jsonl(folder)
+    for split, name in (("train", "train.jsonl"), ("eval", "val.jsonl")):
+        examples = from_text(folder / name, split == "train", LENGTH)
+        write_hdf5(folder / place / prepare.HDF5[split], published_matrices(examples, LENGTH))
+    return folder
+
+
+def test_raw_text_becomes_the_sets_of_a_run(from_raw: str) -> None:
+    sets = record.load(DATA, MODEL, from_raw, seed=1)
+    assert (len(sets.train), len(sets.evaluation)) == (5, 4)
+    assert (sets.condition, sets.choices_condition) == ("files", "4 at most, mean 2.6")
+    assert sets.train[0].tokens.shape == (2, LENGTH)
+    assert sets.train.special == Special()
+    assert all(sets.train[index].answers[0] for index in range(len(sets.train)))
+
+
+def test_facts_and_sources_are_kept(from_raw: str) -> None:
+    folder = prepared.open_folder(from_raw, "glm", "data", ("glm-cloze/v1",))
+    assert folder.facts["form"] == "raw jsonl"
+    assert folder.facts["f1_over"] == "words"
+    assert folder.facts["sequence_length"] == LENGTH
+    assert folder.facts["published_examples"] is False
+    assert folder.facts["eval"] == {
+        "examples": 4,
+        "choices": 12,
+        "mean_choices": 3.0,
+        "most_choices": 4,
+        "mean_length": 30.5,
+        "choices_with_cut_passage": 0,
+        "examples_without_right_choice": 0,
+    }
+    assert [source["name"] for source in folder.sources] == ["train.jsonl", "val.jsonl", "vocab.txt"]
+
+
+@pytest.mark.parametrize("place", ["ReCoRD/glm_train_eval_hdf5_sparse", "glm_train_eval_hdf5_sparse", "."])
+def test_published_files_become_the_same_sets(tmp_path: Path, from_raw: str, place: str) -> None:
+    """HDF5 is taken where both lie, and needs no vocabulary."""
+    made = make(published(tmp_path, place), tmp_path / "out", None)
+    ours, theirs = (record.load(DATA, MODEL, folder, seed=1) for folder in (from_raw, made))
+    for index in range(len(ours.train)):
+        assert all(np.array_equal(a, b) for a, b in zip(ours.train[index], theirs.train[index]))
+    for index in range(len(ours.evaluation)):
+        assert all(np.array_equal(a, b) for a, b in zip(ours.evaluation[index], theirs.evaluation[index]))
+    facts = prepared.open_folder(made, "glm", "data").facts
+    assert (facts["form"], facts["f1_over"]) == ("published hdf5", "wordpieces")
+
+
+def test_published_counts_make_it_record(from_raw: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "PUBLISHED", {"train": 5, "eval": 4})
+    assert record.load(DATA, MODEL, from_raw, seed=1).condition == "record"
+
+
+def test_raw_text_needs_a_vocabulary(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="needs a WordPiece vocabulary"):
+        make(write_jsonl(tmp_path), tmp_path / "out", None)
+    assert not (tmp_path / "out" / "data").exists()
+
+
+def test_one_set_without_the_other_is_refused(tmp_path: Path) -> None:
+    (write_jsonl(tmp_path) / "val.jsonl").unlink()
+    with pytest.raises(DataError, match=r"val\.jsonl does not exist"):
+        make(tmp_path, tmp_path / "out", write_vocabulary(tmp_path))
+
+
+def test_a_folder_without_either_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"holds neither train_hdf5/train_sparse\.hdf5 nor"):
+        make(tmp_path, tmp_path / "out", None)
+    with pytest.raises(DataError, match="does not exist"):
+        make(tmp_path / "none", tmp_path / "out", None)
+
+
+def test_a_damaged_file_leaves_no_folder(tmp_path: Path) -> None:
+    write_jsonl(tmp_path, val="{")
+    with pytest.raises(DataError, match=r"val\.jsonl:1 is not JSON"):
+        make(tmp_path, tmp_path / "out", write_vocabulary(tmp_path))
+    assert not (tmp_path / "out" / "data").exists()
+
+
+def test_a_folder_that_was_not_prepared_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        record.load(DATA, MODEL, str(write_jsonl(tmp_path)), seed=1)
+    assert "flagbench prepare glm --data" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("data", "model", "words"),
+    [
+        ({**DATA, "sequence_length": 64}, MODEL, "was prepared for 512 tokens and this preset has 64"),
+        (DATA, {"vocab_size": 512}, "token id 30523 of the train set is out of range"),
+    ],
+)
+def test_a_folder_that_does_not_fit_the_model_is_refused(from_raw: str, data: Any, model: Any, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        record.load(data, model, from_raw, seed=1)
+
+
+def test_training_without_any_answer_is_refused(tmp_path: Path) -> None:
+    lines = [{**LINES[0], "qas": [{**LINES[0]["qas"][0], "answers": []}]}]
+    write_jsonl(tmp_path, lines)
+    with pytest.raises(DataError, match=r"train\.jsonl holds no examples"):
+        make(tmp_path, tmp_path / "out", write_vocabulary(tmp_path))

@@ -1,0 +1,169 @@
+"""The published sparse HDF5: it gives what the raw text gives, and whatever is wrong with it is named."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, Callable
+
+import numpy as np
+import pytest
+
+from flagbench_cases.errors import DataError, ExitCode
+from flagbench_cases.glm import sparse_hdf5
+from flagbench_cases.glm.ragged import DTYPES, Builder, RaggedExamples, Special
+from unit.cases.glm.record_files import LENGTH, from_text, nothing, published_matrices, write_hdf5, write_jsonl
+
+pytestmark = pytest.mark.image
+
+Matrices = dict  # of the parts of each group by name
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, RaggedExamples]:
+    """The raw examples, of training (True) and of evaluation."""
+    folder = write_jsonl(tmp_path_factory.mktemp("raw"))
+    return {True: from_text(folder / "train.jsonl", True), False: from_text(folder / "val.jsonl", False)}
+
+
+def read(path: Path, training: bool = False, length: int = LENGTH) -> RaggedExamples:
+    builder = Builder()
+    sparse_hdf5.build(str(path), training, Special(), length, builder, nothing)
+    return RaggedExamples(builder.arrays())
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("chunk", [1, 4, 2048])
+def test_hdf5_and_raw_text_give_the_same_arrays(
+    tmp_path: Path, raw: Any, training: bool, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sparse_hdf5, "CHUNK", chunk)
+    found = read(write_hdf5(tmp_path / "set.hdf5", published_matrices(raw[training])), training)
+    for name in DTYPES:
+        if name != "f1":  # over words there, over pieces of words here
+            assert np.array_equal(found.arrays[name], raw[training].arrays[name]), name
+
+
+def test_f1_is_over_word_pieces(tmp_path: Path, raw: Any) -> None:
+    found = read(write_hdf5(tmp_path / "set.hdf5", published_matrices(raw[False])))
+    index = int(np.argmax(found.choices == 4))  # Ben, old town of Oslo, one, ten; Ben is right
+    assert sorted(found.f1(index, choice) for choice in range(4)) == [0.0, 0.0, 0.0, 1.0]
+
+
+def test_training_files_need_no_answers(tmp_path: Path, raw: Any) -> None:
+    matrices = published_matrices(raw[True])
+    del matrices["answer_idx"], matrices["answer_start_end"]
+    found = read(write_hdf5(tmp_path / "set.hdf5", matrices), True)
+    assert found.digest()
+    assert (found.arrays["right"][found.starts[:-1]] == 1).all()
+
+
+def test_numbers_may_be_stored_as_whole_floats(tmp_path: Path, raw: Any) -> None:
+    matrices = published_matrices(raw[False])
+    matrices["logit_mask"]["data"] = matrices["logit_mask"]["data"].astype(np.float32)
+    assert len(read(write_hdf5(tmp_path / "set.hdf5", matrices))) == len(raw[False])
+
+
+def change(name: str, part: str, at: Any, value: Any) -> Callable[[Matrices], None]:
+    """Set one place of one array, or all of it where `at` is None."""
+
+    def apply(matrices: Matrices) -> None:
+        if at is None:
+            matrices[name][part] = value
+        else:
+            matrices[name][part] = matrices[name][part].copy()
+            matrices[name][part][at] = value
+
+    return apply
+
+
+def drop(name: str, part: str | None = None) -> Callable[[Matrices], None]:
+    """Leave a group, or one array of it, out."""
+
+    def apply(matrices: Matrices) -> None:
+        if part is None:
+            del matrices[name]
+        else:
+            del matrices[name][part]
+
+    return apply
+
+
+def shorten(name: str, part: str) -> Callable[[Matrices], None]:
+    def apply(matrices: Matrices) -> None:
+        matrices[name][part] = matrices[name][part][:-1]
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (drop("target"), "target is missing or incomplete"),
+        (drop("text", "indices"), "text is missing or incomplete"),
+        (drop("answer_idx"), "answer_idx is missing"),
+        (change("text", "data", None, np.array([b"a", b"b"])), "text holds"),
+        (change("text", "indptr", None, np.array([0.0, 1.0])), "text holds float64"),
+        (change("position", "format", None, "csc"), "position is a csc"),
+        (shorten("text", "data"), r"indptr ends at \d+; there are"),
+        (shorten("mask", "indptr"), r"mask has \d+ row ends for"),
+        (change("text", "indptr", 1, 10**6), "text: indptr does not grow"),
+        (change("text", "indptr", 0, 1), "text: indptr does not grow"),
+        (change("text", "indices", 5, LENGTH), "an index is not in 0 to 47"),
+        (change("text", "indices", 5, -1), "an index is not in 0 to 47"),
+        (change("text", "indices", 5, 4), "text holds a place twice"),
+        (change("target", "shape", None, (3, LENGTH)), "target has .* row ends"),
+        (change("logit_mask", "shape", None, (12, 7)), "logit_mask has the shape"),
+        (change("mask", "shape", None, (12, 2**40)), "mask is said to have"),
+        (change("choice_start_end", "data", 0, 5), "choice_start_end does not divide"),
+        (change("choice_start_end", "data", -1, 99), "choice_start_end does not divide"),
+        (change("answer_idx", "data", -1, 9), "has an answer that is none of its choices"),
+        (change("answer_start_end", "data", -1, 99), "has an answer that is none"),
+        (change("mask", "data", 1, 2), "row 1: mask and logit_mask have no room"),
+        (change("mask", "data", 1, 47), "row 1: mask and logit_mask have no room"),
+        (change("mask", "data", 1, 9), "row 1: logit_mask is not one run of ones"),
+        (change("text", "data", 0, 102), "row 0: text is not framed by the vocabulary's special tokens"),
+        (change("target", "data", 0, 999), "row 0: target is not the answer and its end"),
+        (change("position", "data", 3, 40), "row 0: position is not that of"),
+        (change("position", "data", np.array([-1]), 9), "block position does not count the answer"),
+        (change("logit_mask", "data", None, np.full(28, 0.5)), "logit_mask"),
+    ],
+)
+def test_damage_is_named(tmp_path: Path, raw: Any, damage: Callable[[Matrices], None], words: str) -> None:
+    matrices = published_matrices(raw[False])
+    damage(matrices)
+    path = write_hdf5(tmp_path / "set.hdf5", matrices)
+    with pytest.raises(DataError, match=words) as caught:
+        read(path)
+    assert "set.hdf5" in caught.value.message
+    assert caught.value.code == ExitCode.DATA
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize("kept", [0.1, 0.6, 0.97])
+def test_a_truncated_file_is_named(tmp_path: Path, raw: Any, kept: float) -> None:
+    path = write_hdf5(tmp_path / "set.hdf5", published_matrices(raw[False]))
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * kept)])
+    with pytest.raises(DataError, match=r"set\.hdf5 cannot be read \(.*truncated"):
+        read(path)
+
+
+def test_another_kind_of_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "set.hdf5").write_bytes(b"no HDF5 at all")
+    with pytest.raises(DataError, match=r"set\.hdf5 cannot be read"):
+        read(tmp_path / "set.hdf5")
+
+
+def test_without_h5py_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(DataError) as caught:
+        read(tmp_path / "set.hdf5")
+    assert "h5py" in caught.value.message
+    assert "pip install h5py" in caught.value.remedy
+
+
+def test_another_sequence_length_is_named(tmp_path: Path, raw: Any) -> None:
+    path = write_hdf5(tmp_path / "set.hdf5", published_matrices(raw[False]))
+    with pytest.raises(DataError, match=r"has the shape \(\d+, 48\), not \(\d+, 512\)"):
+        read(path, length=512)

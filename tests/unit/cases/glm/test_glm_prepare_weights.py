@@ -1,0 +1,127 @@
+"""The published checkpoint as safetensors: what is taken, what is left out, what is refused."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from flagbench_cases import prepared
+from flagbench_cases import weights as checkpoints
+from flagbench_cases.config import load_case
+from flagbench_cases.errors import DataError
+from flagbench_cases.glm import prepare
+from flagbench_cases.glm.model import GlmForCloze, config_from, parameter_count
+from unit.cases.glm.record_files import nothing
+
+pytestmark = pytest.mark.image
+
+REFERENCE = load_case("glm")["presets"]["reference"]["model"]
+SMALL = {**REFERENCE, "layers": 2, "dim": 8, "heads": 2, "vocab_size": 32, "positions": 9}
+
+
+@pytest.fixture(autouse=True)
+def small_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checkpoint expected is one of a small model."""
+    monkeypatch.setattr(prepare, "load_case", lambda name: {"presets": {"reference": {"model": SMALL}}})
+
+
+def state() -> dict[str, torch.Tensor]:
+    torch.manual_seed(0)
+    shapes = prepare.expected_shapes(SMALL)
+    return {name: torch.randn(*shape).half() for name, shape in shapes.items()}
+
+
+def write(folder: Path, tensors: dict[str, Any], name: str = prepare.CHECKPOINT) -> Path:
+    """A checkpoint in the published form: tensors beside what a training program kept."""
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    others = {"iteration": 200000, "args": argparse.Namespace(lr=1e-4), "optimizer": {"step": 1}}
+    torch.save({"module": tensors, **others}, str(path))
+    return path
+
+
+def convert(source: Path, out: Path) -> str:
+    with prepared.writing(str(out), "glm", "weights") as writer:
+        prepare.prepare_weights(str(source), writer, nothing)
+    return str(out / "weights")
+
+
+def test_names_and_shapes_are_the_models() -> None:
+    model = GlmForCloze(config_from(SMALL))
+    assert prepare.expected_shapes(SMALL) == {n: tuple(p.shape) for n, p in model.state_dict().items()}
+
+
+def test_the_published_size() -> None:
+    shapes = prepare.expected_shapes(REFERENCE)
+    count = sum(torch.Size(shape).numel() for shape in shapes.values())
+    assert count == parameter_count(config_from(REFERENCE)) == 334688256
+
+
+@pytest.mark.parametrize("place", ["blocklm-large-blank/200000/", "200000/", ""])
+def test_tensors_are_written_as_they_are_stored(tmp_path: Path, place: str) -> None:
+    write(tmp_path, state(), place + prepare.CHECKPOINT)
+    folder = convert(tmp_path, tmp_path / "out")
+    read = checkpoints.read_state(folder)
+    assert set(read) == set(state())
+    assert all(torch.equal(read[name], tensor) and tensor.dtype == torch.half for name, tensor in state().items())
+    made = prepared.open_folder(folder, "glm", "weights", (prepare.WEIGHTS_FORMAT,))
+    assert made.facts["dtypes"] == ["float16"]
+    assert made.facts["left_out"] == []
+    assert made.facts["parameters"] == parameter_count(config_from(SMALL))
+
+
+def test_a_model_loads_it(tmp_path: Path) -> None:
+    folder = convert(write(tmp_path, state()), tmp_path / "out")
+    model = GlmForCloze(config_from(SMALL))
+    model.load_state_dict(checkpoints.read_state(folder))
+    assert torch.equal(model.word_embeddings.weight.half(), state()["word_embeddings.weight"])
+
+
+def test_tensors_of_one_storage_are_taken_apart(tmp_path: Path) -> None:
+    tensors = state()
+    flat = torch.randn(4 * 8)
+    for name, at in (("transformer.final_layernorm.weight", 0), ("transformer.final_layernorm.bias", 8)):
+        tensors[name] = flat[at : at + 8]
+    folder = convert(write(tmp_path, tensors), tmp_path / "out")
+    assert torch.equal(checkpoints.read_state(folder)["transformer.final_layernorm.bias"], flat[8:16])
+
+
+def test_other_tensors_are_left_out_and_named(tmp_path: Path) -> None:
+    folder = convert(write(tmp_path, {**state(), "mlm_head.weight": torch.zeros(2)}), tmp_path / "out")
+    assert "mlm_head.weight" not in checkpoints.read_state(folder)
+    assert prepared.open_folder(folder, "glm", "weights").facts["left_out"] == ["mlm_head.weight"]
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "words"),
+    [
+        ("word_embeddings.weight", torch.zeros(30, 8), "has a vocabulary of 30 tokens, not 32"),
+        ("word_embeddings.weight", torch.zeros(32, 4), r"has the shape \(32, 4\), not \(32, 8\)"),
+        ("transformer.position_embeddings.weight", torch.zeros(17, 8), r"the shape \(17, 8\), not \(9, 8\)"),
+        ("transformer.layers.1.mlp.dense_h_to_4h.bias", None, r"has no tensor transformer\.layers\.1.* \(1 are"),
+        ("transformer.final_layernorm.bias", torch.zeros(8, dtype=torch.long), r"bias holds torch\.int64"),
+    ],
+)
+def test_another_model_is_refused(tmp_path: Path, name: str, tensor: Any, words: str) -> None:
+    tensors: dict[str, Any] = {**state(), name: tensor}
+    if tensor is None:
+        del tensors[name]
+    with pytest.raises(DataError, match=words):
+        convert(write(tmp_path, tensors), tmp_path / "out")
+    assert not (tmp_path / "out" / "weights").exists()
+
+
+def test_a_folder_without_the_checkpoint_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"holds no mp_rank_00_model_states\.pt"):
+        convert(tmp_path, tmp_path / "out")
+
+
+def test_a_truncated_checkpoint_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, state())
+    path.write_bytes(path.read_bytes()[:-200])
+    with pytest.raises(DataError, match="cannot be read"):
+        convert(path, tmp_path / "out")
