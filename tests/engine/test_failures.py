@@ -145,12 +145,13 @@ def memory_cgroup(limit):
 
 
 @pytest.mark.alone
-def test_memory_limit(tmp_path, check):
+@pytest.mark.parametrize("case", ["distilbert", "glm", "llama2-7b-lora"])
+def test_memory_limit(tmp_path, check, case):
     folder = memory_cgroup(900 * 2**20)
     try:
         # The shell joins the cgroup before it becomes the run.
         script = 'echo $$ > "%s/cgroup.procs"; exec "$0" "$@"' % folder
-        command = ["bash", "-c", script, os.sys.executable, "-m", "flagbench_cases", "distilbert"]
+        command = ["bash", "-c", script, os.sys.executable, "-m", "flagbench_cases", case]
         arguments = ["--preset", "tiny", "--data", "synthetic", "--steps", "4", "--set", "batch_size=2000"]
         check(CaseRun(tmp_path, arguments, command=command).wait(), 5, "warmup", "memory")
     finally:

@@ -1,0 +1,90 @@
+"""LoRA on q_proj and v_proj through peft, and the adapters under names that no version of peft decides.
+
+An adapter saved by a new peft cannot be read by an old one (its configuration has keys the old one does not know). So
+peft's own files are not used: adapters are plain tensors `layers.N.q_proj.A` and `.B`, and their few settings are in
+the manifest.
+"""
+
+import functools
+import re
+from typing import Any, Callable, Dict
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from flagbench_cases.errors import CaseError, DataError
+from flagbench_cases.llama2_7b_lora.model import LlamaShape, library
+
+TARGETS = ("q_proj", "v_proj")
+PARAMETER = re.compile(r".*\.layers\.(\d+)\.self_attn\.(q_proj|v_proj)\.lora_(A|B)\.default\.weight")
+
+
+def attach(model: Any, shape: LlamaShape, recompute: bool) -> Any:
+    """The model with adapters, a PeftModel; only they train. A is drawn from torch's generator, B is zero.
+
+    They keep the type of the base, as with the publisher's peft 0.4; newer ones would lift fp16 adapters to fp32.
+    """
+    peft = library("peft")
+    config = peft.LoraConfig(
+        r=shape.lora.r,
+        lora_alpha=shape.lora.alpha,
+        lora_dropout=shape.lora.dropout,
+        target_modules=list(TARGETS),
+        bias="none",
+        task_type="CAUSAL_LM",
+    )
+    dtype = next(model.parameters()).dtype
+    module = peft.get_peft_model(model, config, autocast_adapter_dtype=False)
+    if recompute:
+        # Not by transformers' own switch: with peft it asks for a gradient of the embeddings, which nobody needs.
+        for layer in model.model.layers:
+            layer.forward = recomputed(layer.forward)
+    verify(module, shape, dtype)
+    return module
+
+
+def recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """`forward`, whose activations are computed again in the backward pass, dropout from the same random numbers."""
+
+    @functools.wraps(forward)
+    def run(*arguments: Any, **keywords: Any) -> Any:
+        # torch 1.12's checkpoint passes no keywords on.
+        return checkpoint(functools.partial(forward, **keywords), *arguments, use_reentrant=False)
+
+    return run
+
+
+def verify(module: torch.nn.Module, shape: LlamaShape, dtype: torch.dtype) -> None:
+    """The adapters, and nothing else, train; as many and of the type that was asked for."""
+    trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    count = sum(parameter.numel() for parameter in trainable)
+    types = {parameter.dtype for parameter in trainable}
+    ours = list(adapters(module).values())
+    same = len(ours) == len(trainable) and all(a is b for a, b in zip(ours, trainable))
+    if count != shape.adapter_parameters or types != {dtype} or not same:
+        raise CaseError(
+            "peft made %d trainable parameters of %s, not %d of %s"
+            % (count, "/".join(sorted(str(t) for t in types)), shape.adapter_parameters, dtype),
+            "use the peft of this image's lock",
+        )
+
+
+def adapters(module: torch.nn.Module) -> Dict[str, torch.nn.Parameter]:
+    """The adapters by our names, in the order of the forward pass: A [r, in], B [out, r]."""
+    found = {}
+    for name, parameter in module.named_parameters():
+        match = PARAMETER.fullmatch(name)
+        if match:
+            found["layers.%s.%s.%s" % match.groups()] = parameter
+    return found
+
+
+def fill(parameters: Dict[str, torch.nn.Parameter], tensors: Dict[str, torch.Tensor]) -> None:
+    """Set the adapters to `tensors` of the same names. Raises DataError where names or shapes differ."""
+    for name, parameter in parameters.items():
+        tensor = tensors.get(name)
+        if tensor is None or tensor.shape != parameter.shape:
+            what = "no adapter %s" % name if tensor is None else "an adapter %s of another shape" % name
+            raise DataError("the checkpoint has %s" % what, "resume from a checkpoint of this model")
+        with torch.no_grad():
+            parameter.copy_(tensor)

@@ -1,0 +1,98 @@
+"""What `prepare` is given may be anything: bad input ends with exit code 3, the file named, and nothing written."""
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from llama_vocabulary import padded_vocabulary
+from running import ENTRYPOINTS
+
+pytestmark = pytest.mark.image
+
+TINY = os.path.join(ENTRYPOINTS, "flagbench_cases", "llama2_7b_lora", "tiny")
+PUBLISHED = os.path.join("ReCoRD", "glm_train_eval_hdf5_sparse")
+
+
+def prepare(folder, case, *arguments):
+    """Prepare into `out`, which must not be there afterwards unless it is whole."""
+    env = dict(os.environ, PYTHONPATH=ENTRYPOINTS, NO_COLOR="1")
+    command = [sys.executable, "-m", "flagbench_cases", "prepare", case, *arguments, "--out", "out"]
+    return subprocess.run(command, cwd=str(folder), env=env, capture_output=True, text=True, check=False)
+
+
+def refused(folder, ended, *words):
+    assert ended.returncode == 3, ended.stderr
+    assert all(word in ended.stderr for word in ("error: ", "fix: ", *words)), ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not os.path.exists(str(folder / "out" / "data"))
+    assert not os.path.exists(str(folder / "out" / "weights"))
+
+
+def test_a_truncated_hdf5(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    for part in ("train", "eval"):
+        place = tmp_path / PUBLISHED / ("%s_hdf5" % part)
+        place.mkdir(parents=True)
+        with h5py.File(str(place / ("%s_sparse.hdf5" % part)), "w") as file:
+            file["mask"] = [1] * 10000
+    path = tmp_path / PUBLISHED / "eval_hdf5" / "eval_sparse.hdf5"
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    (tmp_path / PUBLISHED / "train_hdf5" / "train_sparse.hdf5").write_bytes(content[: len(content) // 2])
+    refused(tmp_path, prepare(tmp_path, "glm", "--data", "."), "train_sparse.hdf5")
+
+
+def test_another_models_vocabulary(tmp_path):
+    (tmp_path / "ReCoRD").mkdir()
+    for name in ("train.jsonl", "val.jsonl"):
+        (tmp_path / "ReCoRD" / name).write_text("{}\n")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] + ["word%d" % number for number in range(21123)]
+    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")
+    refused(tmp_path, prepare(tmp_path, "glm", "--data", "ReCoRD", "--vocabulary", "vocab.txt"), "vocab.txt", "21128")
+
+
+@pytest.fixture
+def sources(tmp_path):
+    """The shipped dialogues, questions and tokenizer, as if they were the published ones."""
+    shutil.copytree(TINY, str(tmp_path / "source"))
+    padded_vocabulary(os.path.join(TINY, "tokenizer.model"), tmp_path / "source" / "tokenizer.model", 32000)
+    return tmp_path / "source"
+
+
+def test_an_empty_table_of_questions(tmp_path, sources):
+    tables = sorted((sources / "mmlu" / "test").iterdir())
+    tables[0].write_text("")
+    ended = prepare(tmp_path, "llama2-7b-lora", "--data", "source", "--vocabulary", "source/tokenizer.model")
+    refused(tmp_path, ended, tables[0].name)
+
+
+def test_a_table_with_a_column_too_few(tmp_path, sources):
+    table = sorted((sources / "mmlu" / "test").iterdir())[0]
+    with open(str(table), newline="", encoding="utf-8") as file:
+        rows = list(csv.reader(file))
+    rows[1] = rows[1][:-1]
+    with open(str(table), "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows(rows)
+    ended = prepare(tmp_path, "llama2-7b-lora", "--data", "source", "--vocabulary", "source/tokenizer.model")
+    refused(tmp_path, ended, table.name)
+
+
+def test_a_missing_shard(tmp_path):
+    checkpoint = tmp_path / "Llama-2-7b-hf"
+    checkpoint.mkdir()
+    shards = ["model-0000%d-of-00002.safetensors" % number for number in (1, 2)]
+    save_file({"model.embed_tokens.weight": torch.zeros(4, 2)}, str(checkpoint / shards[0]))
+    index = {"model.embed_tokens.weight": shards[0], "lm_head.weight": shards[1]}
+    (checkpoint / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
+    sizes = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "intermediate_size": 11008}
+    (checkpoint / "config.json").write_text(
+        json.dumps(dict(sizes, vocab_size=32000, model_type="llama", rms_norm_eps=1e-5, num_key_value_heads=32))
+    )
+    refused(tmp_path, prepare(tmp_path, "llama2-7b-lora", "--weights", str(checkpoint)), shards[1])

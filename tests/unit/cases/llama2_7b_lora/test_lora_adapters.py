@@ -1,0 +1,119 @@
+"""LoRA through peft, on both its versions: what trains, in which type, under which names; recomputed layers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="the case needs it")
+pytest.importorskip("peft", reason="the case needs it")
+
+from flagbench_cases.errors import CaseError, DataError
+from flagbench_cases.llama2_7b_lora import lora, model
+from flagbench_cases.llama2_7b_lora.engine import loss_of
+from unit.cases.llama2_7b_lora.lora_bench import fixed_weights, small_shape
+
+pytestmark = pytest.mark.image
+
+CPU = torch.device("cpu")
+
+
+def attached(dtype: torch.dtype = torch.float32, recompute: bool = False, dropout: float = 0.0) -> Any:
+    shape = small_shape(lora={"r": 4, "alpha": 16, "dropout": dropout})
+    base = model.build(shape, dtype, CPU)
+    model.initialise(base, shape, 0)
+    torch.manual_seed(1)
+    return lora.attach(base, shape, recompute)
+
+
+def test_names_are_ours_and_in_the_order_of_the_forward_pass() -> None:
+    names = [f"layers.{n}.{target}.{which}" for n in (0, 1) for target in ("q_proj", "v_proj") for which in "AB"]
+    module = attached()
+    assert list(lora.adapters(module)) == names
+    shapes = {name: tuple(parameter.shape) for name, parameter in lora.adapters(module).items()}
+    assert shapes == {name: (4, 32) if name.endswith("A") else (32, 4) for name in names}
+
+
+def test_only_adapters_train_and_begin_as_nothing() -> None:
+    module = attached()
+    ours = {id(parameter) for parameter in lora.adapters(module).values()}
+    assert {id(parameter) for parameter in module.parameters() if parameter.requires_grad} == ours
+    for name, parameter in lora.adapters(module).items():
+        assert bool(parameter.any()) == name.endswith("A"), name
+    ids = torch.arange(3, 13)[None]
+    with torch.no_grad():
+        changed = module(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
+        with module.disable_adapter():
+            assert torch.equal(changed, module(input_ids=ids, attention_mask=torch.ones_like(ids)).logits)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_adapters_keep_the_type_of_the_base(dtype: torch.dtype) -> None:
+    """Newer versions of peft lift them to fp32 unless told not to."""
+    assert {parameter.dtype for parameter in lora.adapters(attached(dtype)).values()} == {dtype}
+
+
+def test_one_seed_gives_one_start() -> None:
+    one, other = (lora.adapters(attached()) for _ in range(2))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_more_than_the_adapters_training_is_refused() -> None:
+    module = attached()
+    module.get_base_model().lm_head.weight.requires_grad_(True)
+    with pytest.raises(CaseError, match="trainable parameters"):
+        lora.verify(module, small_shape(), torch.float32)
+
+
+@pytest.mark.parametrize("change", ["missing", "shape"])
+def test_adapters_of_another_model_are_refused(change: str) -> None:
+    parameters = lora.adapters(attached())
+    tensors = {name: parameter.detach().clone() for name, parameter in parameters.items()}
+    name = "layers.1.v_proj.B"
+    tensors[name] = tensors[name][:2]
+    if change == "missing":
+        del tensors[name]
+    with pytest.raises(DataError, match=r"adapter layers\.1\.v_proj\.B"):
+        lora.fill(parameters, tensors)
+
+
+def test_adapters_go_through_a_plain_file(tmp_path: Path) -> None:
+    """Nothing of peft is in it: an adapter written by peft 0.21 itself cannot be read by peft 0.13."""
+    from safetensors.torch import load_file, save_file
+
+    one, other = lora.adapters(attached()), lora.adapters(attached())
+    fixed_weights(dict(one))
+    save_file({name: parameter.detach() for name, parameter in one.items()}, str(tmp_path / "adapter.safetensors"))
+    lora.fill(other, load_file(str(tmp_path / "adapter.safetensors")))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_recomputed_layers_give_the_same_loss_and_gradients_with_dropout_on() -> None:
+    tokens = torch.arange(40).reshape(2, 20) % 96
+    found = []
+    for recompute in (False, True):
+        module = attached(recompute=recompute, dropout=0.3).train()
+        fixed_weights(dict(lora.adapters(module)))
+        torch.manual_seed(7)
+        loss = loss_of(module, tokens)
+        loss.backward()
+        found.append((loss.detach(), {name: p.grad for name, p in lora.adapters(module).items()}))
+    assert torch.equal(found[0][0], found[1][0])
+    for name, gradient in found[0][1].items():
+        assert bool(gradient.any()), name
+        assert torch.equal(gradient, found[1][1][name]), name
+
+
+def test_a_recomputed_layer_runs_twice_in_training_and_once_without_gradients() -> None:
+    calls = []
+    module = attached(recompute=True)
+    module.get_base_model().model.layers[0].self_attn.register_forward_hook(lambda *_: calls.append(None))
+    tokens = torch.arange(20)[None]
+    loss_of(module.train(), tokens).backward()
+    assert len(calls) == 2
+    with torch.no_grad():
+        loss_of(module.eval(), tokens)
+    assert len(calls) == 3

@@ -1,0 +1,246 @@
+"""The step: plain torch as published, fp16 with its scaler, DeepSpeed beside it, and what each refuses."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import math
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="the case needs it")
+pytest.importorskip("peft", reason="the case needs it")
+
+from flagbench_cases.errors import UsageError
+from flagbench_cases.llama2_7b_lora import engine, engine_deepspeed
+from flagbench_cases.llama2_7b_lora.workload import LlamaLoraWorkload
+from unit.cases.llama2_7b_lora.lora_bench import LENGTH, configured, on_ranks, train, workload
+
+pytestmark = pytest.mark.image
+
+CPU = torch.device("cpu")
+MODERN = int(torch.__version__.split(".")[0]) >= 2
+
+
+def tokens(work: LlamaLoraWorkload) -> torch.Tensor:
+    return next(iter(work.batches(0)))
+
+
+# The published step
+
+
+def test_a_step_is_one_update_of_adamw_by_hand(tmp_path: Path) -> None:
+    work = workload(tmp_path)
+    batch = tokens(work)
+    before = {name: p.detach().clone() for name, p in work.parameters.items()}
+    loss = engine.loss_of(work.module, batch)
+    gradients = torch.autograd.grad(loss, list(work.parameters.values()))
+    assert work.step(batch) == pytest.approx(float(loss.detach()), abs=1e-6)
+    for (name, parameter), gradient in zip(work.parameters.items(), gradients):
+        # The first step of Adam: both moments, corrected for their start, are the gradient and its square.
+        expected = before[name] - 1e-3 * gradient / (gradient.abs() + 1e-8)
+        assert torch.allclose(parameter, expected, atol=1e-6), name
+        assert parameter.grad is None or not parameter.grad.any()
+
+
+def test_the_device_is_synchronised_where_the_publisher_does(tmp_path: Path, monkeypatch: Any) -> None:
+    work, calls = workload(tmp_path), []
+    monkeypatch.setattr(work.context.device, "synchronize", lambda: calls.append(work.engine.facts()["updates"]))
+    work.step(tokens(work))
+    assert calls == [0, 1]  # after the forward pass, and after the update
+
+
+def test_the_marks_of_the_collectives_are_taken(tmp_path: Path) -> None:
+    def body(folder: Path, rank: int, world: int) -> Any:
+        work = workload(folder, rank, world)
+        work.step(tokens(work))
+        first, last, done = work.context.probe.take()
+        return first <= last <= done
+
+    assert on_ranks(2, tmp_path / "ranks", body) == [True, True]
+
+
+def test_ranks_stay_in_step_without_sending_frozen_weights(tmp_path: Path) -> None:
+    def body(folder: Path, rank: int, world: int) -> Any:
+        work = workload(folder, rank, world)
+        train(work, 3)
+        ignored = set(work.module._ddp_params_and_buffers_to_ignore)
+        trained = {name for name, p in work.module.named_parameters() if p.requires_grad}
+        return [p.detach().clone() for p in work.parameters.values()], ignored & trained, len(ignored)
+
+    one, other = on_ranks(2, tmp_path / "ranks", body)
+    assert all(torch.equal(a, b) for a, b in zip(one[0], other[0]))
+    assert one[1] == set()
+    assert one[2] > 21  # every frozen weight, and the rotary tables
+
+
+def test_the_mean_gradient_of_two_ranks_is_that_of_their_batches_together(tmp_path: Path) -> None:
+    def body(folder: Path, rank: int, world: int) -> Any:
+        work = workload(folder, rank, world, train={"batch_size": 2})
+        train(work, 2)
+        return [p.detach().clone() for p in work.parameters.values()]
+
+    found = on_ranks(2, tmp_path / "ranks", body)[0]
+    alone = workload(tmp_path, train={"batch_size": 4})
+    train(alone, 2)
+    for parameter, other in zip(alone.parameters.values(), found):
+        assert torch.allclose(parameter, other, atol=1e-5)
+
+
+def test_bf16_computes_the_fp32_loss_roughly(tmp_path: Path) -> None:
+    losses = [train(workload(tmp_path, precision=p), 4) for p in ("fp32", "bf16")]
+    assert losses[0] == pytest.approx(losses[1], rel=0.01)
+    assert losses[0] != losses[1]
+
+
+# fp16: half adapters, a loss scaler, the fused AdamW
+
+
+@pytest.mark.skipif(not MODERN, reason="torch 1.12 has neither fp16 on a processor nor the fused AdamW")
+def test_fp16_trains_half_adapters_under_a_scaler(tmp_path: Path) -> None:
+    work = workload(tmp_path, precision="fp16")
+    assert {p.dtype for p in work.parameters.values()} == {torch.float16}
+    assert work.engine.optimizer.defaults["fused"] is True
+    losses = train(work, 6)
+    assert losses == pytest.approx(train(workload(tmp_path), 6), rel=0.01)
+    facts = work.training_facts()
+    assert (facts["updates"], facts["skipped_steps"], facts["loss_scale"]) == (6, 0, 65536.0)
+    assert facts["weights_type"] == "float16"
+    assert work.describe()["conditions"]["optimizer"].endswith("weight_decay=0), fused")
+
+
+@pytest.mark.skipif(not MODERN, reason="torch 1.12 has neither fp16 on a processor nor the fused AdamW")
+def test_an_overflow_skips_the_update_and_halves_the_scale(tmp_path: Path) -> None:
+    work = workload(tmp_path, precision="fp16")
+    work.engine.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
+    before = [p.detach().clone() for p in work.parameters.values()]
+    loss = work.step(tokens(work))
+    assert math.isfinite(loss)
+    assert all(torch.equal(a, b) for a, b in zip(before, work.parameters.values()))
+    facts = work.training_facts()
+    assert (facts["updates"], facts["skipped_steps"], facts["loss_scale"]) == (0, 1, 2.0**39)
+
+
+def test_fp16_without_the_fused_adamw_is_refused_with_the_reason(monkeypatch: Any) -> None:
+    monkeypatch.setattr(engine, "has_fused_adamw", lambda: False)
+    with pytest.raises(UsageError, match=r"needs the fused AdamW of torch 2\.0"):
+        engine.refuse(configured(precision="fp16"), CPU, 1)
+    engine.refuse(configured(precision="bf16"), CPU, 1)
+
+
+def test_zero_without_deepspeed_is_refused() -> None:
+    with pytest.raises(UsageError, match="zero_stage is DeepSpeed's"):
+        engine.refuse(configured(engine={"zero_stage": 1}), CPU, 1)
+
+
+# DeepSpeed
+
+
+def asked(stage: int, **changes: Any) -> dict[str, Any]:
+    return configured(engine={"name": "deepspeed", "zero_stage": stage}, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "world", "words"),
+    [
+        ({"stage": 3}, 1, "stage 3 splits the frozen weights"),
+        ({"stage": 1, "nodes": 2}, 2, "runs on one node, this run has 2"),
+        ({"stage": 1, "precision": "fp16"}, 1, "no fp16 on a processor"),
+        ({"stage": 0, "train": {"checkpoint_every_steps": 5}}, 1, "writes no checkpoints"),
+    ],
+)
+def test_what_deepspeed_cannot_do_is_refused(changes: dict[str, Any], world: int, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        engine.refuse(asked(**changes), CPU, world)
+
+
+@pytest.mark.parametrize(
+    ("stage", "precision", "words"),
+    [(1, "fp32", "lacks the collectives of ZeRO stage 1"), (0, "bf16", "cannot reduce bf16")],
+)
+def test_what_gloo_of_torch_1_cannot_do_is_refused(monkeypatch: Any, stage: int, precision: str, words: str) -> None:
+    monkeypatch.setattr(torch, "__version__", "1.12.1")
+    with pytest.raises(UsageError, match=words):
+        engine.refuse(asked(stage, precision=precision), CPU, 2)
+
+
+def test_a_stack_without_deepspeed_is_told(monkeypatch: Any) -> None:
+    def absent(name: str) -> Any:
+        raise ImportError("No module named 'deepspeed'")
+
+    monkeypatch.setattr(importlib, "import_module", absent)
+    with pytest.raises(UsageError, match="DeepSpeed cannot be imported here"):
+        engine.refuse(asked(0), CPU, 1)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
+def test_its_configuration_comes_from_the_manifest(precision: str) -> None:
+    made = engine_deepspeed.ds_config(asked(2, precision=precision), 4)
+    assert json.loads(json.dumps(made)) == made
+    assert (made["train_batch_size"], made["train_micro_batch_size_per_gpu"]) == (8, 2)
+    assert made["gradient_clipping"] == 0.0
+    assert made["zero_optimization"]["stage"] == 2
+    assert ("bf16" in made, "fp16" in made) == (precision == "bf16", precision == "fp16")
+
+
+STAGES = (0, 1, 2)
+# What gloo of torch 1 lacks for two ranks is refused, see above.
+WORLDS = {stage: 2 if MODERN or stage == 0 else 1 for stage in STAGES}
+
+
+def trained(folder: Path, rank: int, world: int, **changes: Any) -> Any:
+    work = workload(folder, rank, world, **changes)
+    return train(work, 14), work.training_facts(), [p.detach().clone() for p in work.parameters.values()]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: Any) -> Any:
+    """Every stage on as many ranks as it can have, and the torch engine on as many: results by (engine, ranks)."""
+    if importlib.util.find_spec("deepspeed") is None:
+        pytest.skip("this environment has no DeepSpeed")
+
+    def body(folder: Path, rank: int, world: int) -> Any:
+        written = folder / f"stdout-{rank}"
+        sys.stdout = written.open("w")
+        os.dup2(sys.stdout.fileno(), 1)
+        found = {"torch": trained(folder, rank, world)}
+        for stage in (s for s in STAGES if WORLDS[s] == world):
+            found[stage] = trained(folder, rank, world, engine={"name": "deepspeed", "zero_stage": stage})
+        sys.stdout.flush()
+        return found, written.read_text()
+
+    return {world: on_ranks(world, tmp_path_factory.mktemp(f"on-{world}"), body) for world in set(WORLDS.values())}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_deepspeed_takes_the_steps_of_the_torch_engine(runs: Any, stage: int) -> None:
+    for found, _ in runs[WORLDS[stage]]:
+        (losses, facts, adapters), (expected, _, others) = found[stage], found["torch"]
+        assert losses == pytest.approx(expected, abs=5e-6)
+        assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(adapters, others))
+        assert facts["engine"] == f"deepspeed-zero{stage}"
+        assert (facts["updates"], facts["skipped_steps"], facts["loss_scale"]) == (14, 0, None)
+        assert facts["ds_config"]["zero_optimization"]["stage"] == stage
+
+
+def test_deepspeed_writes_nothing_to_stdout(runs: Any) -> None:
+    assert [written for ranks in runs.values() for _, written in ranks] == [""] * sum(map(len, runs.values()))
+
+
+def test_deepspeed_goes_on_from_no_checkpoint(tmp_path: Path) -> None:
+    work = workload(tmp_path)
+    made = object.__new__(engine_deepspeed.DeepSpeedEngine)
+    with pytest.raises(UsageError, match="does not go on"):
+        made.restore(*work.engine.state())
+    with pytest.raises(UsageError, match="writes no checkpoints"):
+        made.state()
+
+
+def test_a_batch_is_blocks_of_one_length(tmp_path: Path) -> None:
+    assert tuple(tokens(workload(tmp_path)).shape) == (2, LENGTH)

@@ -1,0 +1,314 @@
+"""Llama through transformers, on both its versions: sizes, types, attention, rotary base, mask, FLOPs, weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="the case needs it")
+pytest.importorskip("peft", reason="the case needs it")
+
+from flagbench_cases.config import merge
+from flagbench_cases.errors import CaseError, DataError, UsageError
+from flagbench_cases.llama2_7b_lora import lora, model
+from unit.cases.llama2_7b_lora.lora_bench import REFERENCE, SMALL, fixed_weights, small_shape
+from unit.cases.llama2_7b_lora.naive_llama import naive_logits
+
+pytestmark = pytest.mark.image
+
+CPU, META = torch.device("cpu"), torch.device("meta")
+TOKENS = [1, 17, 5, 5, 90, 33, 2, 61, 44, 8]
+
+
+def filled(shape: model.LlamaShape) -> Any:
+    built = model.build(shape, torch.float32, CPU)
+    fixed_weights(dict(built.named_parameters()))
+    return built
+
+
+def logits(network: Any, tokens: list[int]) -> torch.Tensor:
+    ids = torch.tensor([tokens])
+    with torch.no_grad():
+        return network(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0]
+
+
+# What it computes
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"rope_theta": 500.0}, {"kv_heads": 2}, {"norm_eps": 1e-2}],
+    ids=["published", "another rotary base", "grouped keys", "another epsilon"],
+)
+def test_logits_are_those_of_the_naive_implementation(changes: dict[str, Any]) -> None:
+    shape = small_shape(**changes)
+    base = filled(shape)
+    frozen = {name: tensor.clone() for name, tensor in base.named_parameters()}
+    module = lora.attach(base, shape, recompute=False)
+    adapters = lora.adapters(module)
+    fixed_weights(dict(adapters))
+    expected = naive_logits(frozen, {n: p.detach() for n, p in adapters.items()}, shape, TOKENS)
+    found = logits(module, TOKENS).double()
+    assert float((found - expected).abs().max()) < 1e-5 * float(expected.abs().max())
+
+
+def test_the_rotary_base_matters_to_the_logits() -> None:
+    """Else the test above could not see that one version of transformers ignores it."""
+    near, far = (logits(filled(small_shape(rope_theta=theta)), TOKENS) for theta in (500.0, 10000.0))
+    assert float((near - far).abs().max()) > 1e-3
+
+
+def test_a_rotary_base_that_transformers_ignored_is_refused() -> None:
+    built = model.build(small_shape(rope_theta=500.0), torch.float32, CPU)
+    model.verify_rotary(built, small_shape(rope_theta=500.0))
+    with pytest.raises(CaseError, match="does not have the base 10000"):
+        model.verify_rotary(built, small_shape(rope_theta=10000.0))
+
+
+def test_no_token_sees_a_later_one() -> None:
+    built = filled(small_shape())
+    one, other = logits(built, TOKENS), logits(built, [*TOKENS[:6], *(9 for _ in TOKENS[6:])])
+    assert torch.equal(one[:6], other[:6])
+    assert not torch.equal(one[6:], other[6:])
+
+
+def test_a_mask_of_ones_is_no_mask() -> None:
+    built, ids = filled(small_shape()), torch.tensor([TOKENS, TOKENS[::-1]])
+    with torch.no_grad():
+        masked = built(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
+        assert torch.equal(masked, built(input_ids=ids).logits)
+
+
+def test_the_loss_is_the_mean_over_next_tokens_in_fp32() -> None:
+    built, ids = filled(small_shape()), torch.tensor([TOKENS, TOKENS[::-1]])
+    with torch.no_grad():
+        out = built(input_ids=ids, attention_mask=torch.ones_like(ids), labels=ids)
+    shares = torch.log_softmax(out.logits[:, :-1].double(), dim=-1)
+    expected = -shares.gather(2, ids[:, 1:, None]).mean()
+    assert float(out.loss) == pytest.approx(float(expected), abs=1e-6)
+    assert out.loss.dtype == torch.float32
+
+
+# What transformers decides by itself where it is not told
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_weights_have_the_type_asked_for_and_rotary_tables_stay_fp32(dtype: torch.dtype) -> None:
+    built = model.build(small_shape(), dtype, CPU)
+    assert {parameter.dtype for parameter in built.parameters()} == {dtype}
+    assert {buffer.dtype for buffer in built.buffers()} == {torch.float32}
+    assert not any(parameter.requires_grad for parameter in built.parameters())
+
+
+def test_attention_is_eager_and_nothing_is_cached() -> None:
+    built = filled(small_shape())
+    assert built.config._attn_implementation == "eager"
+    ids = torch.tensor([TOKENS])
+    assert built(input_ids=ids, attention_mask=torch.ones_like(ids)).past_key_values is None
+
+
+def test_another_attention_than_asked_for_is_refused() -> None:
+    built = model.build(small_shape(), torch.float32, CPU)
+    built.config._attn_implementation = "sdpa"
+    with pytest.raises(CaseError, match="came out with sdpa attention"):
+        model.verify(built, torch.float32)
+
+
+def test_another_type_than_asked_for_is_refused() -> None:
+    built = model.build(small_shape(), torch.float32, CPU)
+    with pytest.raises(CaseError, match=r"torch\.float32"):
+        model.verify(built, torch.float16)
+
+
+def test_a_missing_package_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="needs the package no_such_package"):
+        model.library("no_such_package.anywhere")
+
+
+# Sizes and FLOPs
+
+
+def test_the_reference_model_has_the_published_sizes() -> None:
+    shape = model.shape_from(REFERENCE["model"])
+    module = lora.attach(model.build(shape, torch.float32, META), shape, recompute=False)
+    trainable = sum(p.numel() for p in module.parameters() if p.requires_grad)
+    assert sum(p.numel() for p in module.parameters()) - trainable == 6_738_415_616
+    assert trainable == shape.adapter_parameters == 4_194_304
+
+
+def test_flops_of_a_token_at_the_reference_size() -> None:
+    flops = model.step_flops(model.shape_from(REFERENCE["model"]), 2, 512, recompute=False)
+    assert (flops.forward + flops.backward) / 1024 / 1e9 == pytest.approx(27.15, abs=0.005)
+    assert flops.recomputed == 0
+
+
+@pytest.mark.skipif(not hasattr(torch, "compile"), reason="torch.utils.flop_counter came with torch 2")
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize(
+    ("section", "batch", "length"),
+    [({**REFERENCE["model"], "layers": 3}, 2, 512), (merge(REFERENCE["model"], {**SMALL, "kv_heads": 2}), 3, 40)],
+    ids=["three reference layers", "small, grouped keys"],
+)
+def test_flops_equal_what_torch_counts(section: dict[str, Any], batch: int, length: int, recompute: bool) -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    shape = model.shape_from(section)
+    module = lora.attach(model.build(shape, torch.float32, META), shape, recompute).train()
+    ids = torch.zeros(batch, length, dtype=torch.long, device=META)
+    with FlopCounterMode(display=False) as forward:
+        loss = module(input_ids=ids, attention_mask=torch.ones_like(ids), labels=ids).loss
+    with FlopCounterMode(display=False) as backward:
+        loss.backward()
+    expected = model.step_flops(shape, batch, length, recompute)
+    assert forward.get_total_flops() == pytest.approx(expected.forward, rel=1e-3)
+    assert backward.get_total_flops() == pytest.approx(expected.backward + expected.recomputed, rel=1e-3)
+
+
+def test_sizes_that_do_not_divide_are_refused() -> None:
+    with pytest.raises(ValueError, match="choose multiples"):
+        small_shape(heads=5)
+
+
+# Random weights
+
+
+def test_random_weights_follow_the_seed_alone_and_are_equal_in_every_precision() -> None:
+    shape = small_shape()
+    models = [model.build(shape, dtype, CPU) for dtype in (torch.float32, torch.float32, torch.bfloat16)]
+    for number, built in enumerate(models):
+        torch.manual_seed(number)
+        model.initialise(built, shape, 3)
+    states = [dict(built.named_parameters()) for built in models]
+    for name, parameter in states[0].items():
+        assert torch.equal(parameter, states[1][name])
+        assert torch.equal(parameter.bfloat16(), states[2][name])
+    other = model.build(shape, torch.float32, CPU)
+    model.initialise(other, shape, 4)
+    assert not torch.equal(other.lm_head.weight, models[0].lm_head.weight)
+
+
+def test_random_weights_have_the_spread_of_transformers() -> None:
+    shape = small_shape(initializer_range=0.02)
+    built = model.build(shape, torch.float32, CPU)
+    model.initialise(built, shape, 0)
+    for name, parameter in built.named_parameters():
+        if parameter.dim() == 1:
+            assert bool((parameter == 1).all()), name
+        else:
+            assert float(parameter.std()) == pytest.approx(0.02, rel=0.1), name
+
+
+# Prepared weights
+
+SECTION = merge(REFERENCE["model"], SMALL)
+CONFIG = {theirs: SECTION[ours] for theirs, ours in model.CONFIG_KEYS.items()}
+
+
+def prepared_folder(folder: Path, **changes: Any) -> dict[str, torch.Tensor]:
+    """Two files of fp16 weights, an index and a config; returns the weights."""
+    from safetensors.torch import save_file
+
+    base = filled(model.shape_from(SECTION))
+    state = {name: parameter.detach().half() for name, parameter in base.named_parameters()}
+    names = sorted(state)
+    index = {name: f"weights-0000{1 + i % 2}.safetensors" for i, name in enumerate(names)}
+    for file in sorted(set(index.values())):
+        save_file({name: state[name] for name in names if index[name] == file}, str(folder / file))
+    (folder / "index.json").write_text(json.dumps({**index, **changes.get("index", {})}))
+    (folder / "config.json").write_text(json.dumps({**CONFIG, **changes.get("config", {})}))
+    return state
+
+
+def load(folder: Path) -> Any:
+    built = model.build(model.shape_from(SECTION), torch.float32, CPU)
+    beats: list[None] = []
+    model.load_folder(built, str(folder), SECTION, lambda: beats.append(None))
+    assert len(beats) == 2
+    return built
+
+
+def test_half_precision_weights_fill_an_fp32_model(tmp_path: Path) -> None:
+    """transformers 5 would have made the model fp16 of them."""
+    state = prepared_folder(tmp_path)
+    built = load(tmp_path)
+    for name, parameter in built.named_parameters():
+        assert parameter.dtype == torch.float32
+        assert torch.equal(parameter, state[name].float()), name
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"config": {"num_hidden_layers": 32}}, "config.json says num_hidden_layers = 32 and this preset has 2"),
+        ({"config": {"rope_theta": 500000.0}}, "rope_theta = 500000.0 and this preset has 10000.0"),
+        ({"config": {"rope_theta": None}}, "rope_theta = None"),
+        ({"index": {"model.layers.7.mlp.up_proj.weight": "weights-00001.safetensors"}}, "that the model has not"),
+        ({"index": {"lm_head.weight": "../weights-00001.safetensors"}}, "not in a file of that folder"),
+        ({"index": {"lm_head.weight": 3}}, "not in a file of that folder"),
+        ({"index": {"lm_head.weight": "absent.safetensors"}}, "absent.safetensors cannot be read"),
+    ],
+)
+def test_weights_that_do_not_fit_are_data_errors(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    prepared_folder(tmp_path, **changes)
+    with pytest.raises(DataError, match=words):
+        load(tmp_path)
+
+
+def test_a_tensor_missing_from_the_index_is_a_data_error(tmp_path: Path) -> None:
+    prepared_folder(tmp_path)
+    index = json.loads((tmp_path / "index.json").read_text())
+    del index["model.norm.weight"]
+    (tmp_path / "index.json").write_text(json.dumps(index))
+    with pytest.raises(DataError, match=r"has no tensor model\.norm\.weight"):
+        load(tmp_path)
+
+
+def test_a_tensor_of_another_shape_is_a_data_error(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    prepared_folder(tmp_path)
+    path = str(tmp_path / "weights-00002.safetensors")
+    tensors = load_file(path)
+    name = sorted(tensors)[0]
+    save_file({**tensors, name: tensors[name][:3].contiguous()}, path)
+    with pytest.raises(DataError, match="has the shape"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("file", ["weights-00001.safetensors", "index.json", "config.json"])
+def test_a_truncated_file_is_a_data_error(tmp_path: Path, file: str) -> None:
+    prepared_folder(tmp_path)
+    content = (tmp_path / file).read_bytes()
+    (tmp_path / file).write_bytes(content[: len(content) // 2])
+    with pytest.raises(DataError, match=f"{file} cannot be read"):
+        load(tmp_path)
+
+
+def test_what_prepare_writes_is_what_a_run_reads(tmp_path: Path) -> None:
+    """Hugging Face's own names and config.json, through `prepare`, into the model: the same logits."""
+    from safetensors.torch import save_file
+
+    from flagbench_cases import prepared
+    from flagbench_cases.llama2_7b_lora import checkpoint
+
+    base, source = filled(model.shape_from(SECTION)), tmp_path / "source"
+    source.mkdir()
+    state = {name: parameter.detach().clone() for name, parameter in base.named_parameters()}
+    save_file(state, str(source / "model.safetensors"))
+    (source / "config.json").write_text(json.dumps({**CONFIG, "model_type": "llama"}))
+    with prepared.writing(str(tmp_path / "out"), "llama2-7b-lora", "weights") as writer:
+        checkpoint.convert(str(source), SECTION, writer, lambda *_: None)
+    built = model.build(model.shape_from(SECTION), torch.float32, CPU)
+    model.load_prepared(built, str(tmp_path / "out"), SECTION, lambda: None)
+    assert torch.equal(logits(built, TOKENS), logits(base, TOKENS))
+
+
+def test_a_folder_that_was_not_prepared_is_a_data_error(tmp_path: Path) -> None:
+    prepared_folder(tmp_path)
+    built = model.build(model.shape_from(SECTION), torch.float32, CPU)
+    with pytest.raises(DataError, match="prepare"):
+        model.load_prepared(built, str(tmp_path), SECTION, lambda: None)

@@ -1,0 +1,278 @@
+"""Preparing Llama2-7B LoRA's data: vocabulary, samsum's files, and the folder a run then reads."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flagbench_cases import prepared
+from flagbench_cases.errors import DataError, ExitCode, UsageError
+from flagbench_cases.llama2_7b_lora import blocks, data, prepare, samsum, tiny
+from flagbench_cases.llama2_7b_lora.tokens import BOS, EOS, Vocabulary
+from llama_vocabulary import padded_vocabulary
+
+pytestmark = pytest.mark.image
+
+TINY = Path(tiny.FOLDER)
+MODEL = str(TINY / "tokenizer.model")
+DATA, SECTION = {"sequence_length": 128, "shots": 5}, {"vocab_size": 512}
+
+
+def quiet(what: str, done: int, of: int) -> None:
+    """A report that nobody reads."""
+
+
+def make(out: Path, source: Path = TINY, vocabulary: str | None = MODEL) -> str:
+    """Prepare a data folder with the tiny preset's sizes; returns OUT."""
+    with prepared.writing(str(out), prepare.CASE, "data", prepare.LICENCES["data"]) as writer:
+        prepare.tokenise_data(str(source), vocabulary, DATA, SECTION, writer, quiet)
+    return str(out)
+
+
+def sets(folder: str | None, length: int = 128, pieces: int = 512) -> data.Sets:
+    """A run's sets of a prepared folder."""
+    return data.load({"source": "files", "sequence_length": length, "shots": 5}, {"vocab_size": pieces}, folder, 0)
+
+
+# the vocabulary
+
+
+def test_ids_are_sentencepieces_own() -> None:
+    vocabulary = Vocabulary(MODEL, 512)
+    ids = vocabulary.encode("Which way is the barn?\nAnswer:")
+    assert BOS not in ids
+    assert EOS not in ids
+    assert ids == vocabulary.encode("Which way is the barn?") + vocabulary.encode("\nAnswer:")[1:]
+    assert vocabulary.is_llama2 is False
+    assert len(set(vocabulary.answer_tokens)) == 4
+
+
+def test_a_checkpoint_folder_is_looked_into() -> None:
+    assert Vocabulary(str(TINY), 512).path == MODEL
+
+
+def test_a_vocabulary_of_another_size() -> None:
+    with pytest.raises(DataError, match=r"tokenizer\.model has 512 pieces, the model 32000") as caught:
+        Vocabulary(MODEL, 32000)
+    assert caught.value.code == ExitCode.DATA
+
+
+@pytest.mark.parametrize("content", [b"", b"junk" * 99, Path(MODEL).read_bytes()[:3000]])
+def test_what_is_no_vocabulary(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "tokenizer.model").write_bytes(content)
+    with pytest.raises(DataError, match="is no sentencepiece model"):
+        Vocabulary(str(tmp_path / "tokenizer.model"), 512)
+
+
+def test_a_vocabulary_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"tokenizer\.model cannot be read"):
+        Vocabulary(str(tmp_path / "tokenizer.model"), 512)
+
+
+def test_other_special_ids(tmp_path: Path) -> None:
+    import sentencepiece
+
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["A B C D which way is it", "where is the way to it"]),
+        model_prefix=str(tmp_path / "t5"),
+        vocab_size=300,
+        byte_fallback=True,
+        pad_id=0,
+        eos_id=1,
+        unk_id=2,
+        bos_id=-1,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "t5.model")).get_piece_size()
+    with pytest.raises(DataError, match="has the ids 2, -1, 1 for <unk>, <s> and </s>"):
+        Vocabulary(str(tmp_path / "t5.model"), pieces)
+
+
+def test_without_sentencepiece(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    with pytest.raises(UsageError, match="sentencepiece is not installed here"):
+        Vocabulary(MODEL, 512)
+
+
+# samsum
+
+
+def write_samsum(folder: Path, **splits: Any) -> Path:
+    """samsum's two files; a text is written as it is."""
+    folder.mkdir(exist_ok=True)
+    for split, content in splits.items():
+        text = content if isinstance(content, str) else json.dumps(content)
+        (folder / f"{split}.json").write_text(text, encoding="utf-8")
+    return folder
+
+
+def test_blocks_are_the_concatenated_prompts_cut(tmp_path: Path) -> None:
+    pairs = [(f"Anna: {n}\nBen: no", f"Anna counts {n}.") for n in range(20)]
+    vocabulary = Vocabulary(MODEL, 512)
+    made = samsum.cut("train.json", pairs, vocabulary, 64, quiet)
+    stream: list[int] = []
+    for dialogue, summary in pairs:
+        text = "Summarize this dialog:\n" + dialogue + "\n---\nSummary:\n" + summary
+        stream += [1, *vocabulary.encode(text), 2]
+    count = len(stream) // 64
+    assert made.blocks.tolist() == np.array(stream[: count * 64]).reshape(count, 64).tolist()
+    assert (made.dialogues, made.tokens) == (20, len(stream))
+
+
+def test_too_little_text_for_a_block() -> None:
+    with pytest.raises(DataError, match=r"train\.json gives \d+ tokens, fewer than a block of 512"):
+        samsum.cut("train.json", [("hi", "hi")], Vocabulary(MODEL, 512), 512, quiet)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "train.json cannot be read"),
+        ('[{"id": "1"', "train.json cannot be read"),
+        ("[" * 100000, "train.json cannot be read"),
+        ("{}", "train.json is not a list of dialogues"),
+        ([], "train.json is not a list of dialogues"),
+        ([{"dialogue": "a", "summary": "b"}, {"dialogue": "a"}], "train.json: entry 2 has no texts"),
+        ([{"dialogue": "a", "summary": None}], "train.json: entry 1 has no texts"),
+        (["text"], "train.json: entry 1 has no texts"),
+    ],
+)
+def test_a_bad_file_is_refused_with_its_entry(tmp_path: Path, content: Any, message: str) -> None:
+    write_samsum(tmp_path, train=content)
+    with pytest.raises(DataError) as caught:
+        samsum.read(str(tmp_path / "train.json"))
+    assert message in caught.value.message
+
+
+def test_not_utf8(tmp_path: Path) -> None:
+    (tmp_path / "train.json").write_bytes(b'[{"dialogue": "\xff", "summary": ""}]')
+    with pytest.raises(DataError, match=r"train\.json is not UTF-8"):
+        samsum.read(str(tmp_path / "train.json"))
+
+
+def test_the_archive_must_be_unpacked(tmp_path: Path) -> None:
+    (tmp_path / "samsum_dataset").mkdir()
+    (tmp_path / "samsum_dataset" / "corpus.7z").write_bytes(b"7z")
+    with pytest.raises(DataError, match=r"corpus\.7z is still packed") as caught:
+        samsum.find(str(tmp_path))
+    assert "7z x -o" in caught.value.remedy
+
+
+def test_no_samsum_and_half_a_samsum(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"holds no train\.json or val\.json"):
+        samsum.find(str(tmp_path))
+    with pytest.raises(DataError, match="does not exist"):
+        samsum.find(str(tmp_path / "nowhere"))
+    source = shutil.copytree(str(TINY), str(tmp_path / "half"))
+    (Path(source) / "samsum_dataset" / "val.json").unlink()
+    with pytest.raises(DataError, match=r"val\.json does not exist"):
+        make(tmp_path / "out", Path(source))
+    assert not (tmp_path / "out" / "data").exists()
+
+
+# the folder
+
+
+def test_a_prepared_folder_gives_what_the_tiny_set_gives(tmp_path: Path) -> None:
+    found = sets(make(tmp_path / "out"))
+    shipped = data.load({"source": "shipped", **DATA}, SECTION, None, 0)
+    assert found.train.digest() == shipped.train.digest()
+    assert found.validation.digest() == shipped.validation.digest()
+    assert found.mmlu is not None
+    assert shipped.mmlu is not None
+    assert found.mmlu.digest() == shipped.mmlu.digest()
+    assert found.mmlu.answer_tokens.tolist() == shipped.mmlu.answer_tokens.tolist()
+    assert (found.condition, found.mmlu_condition) == ("files", "3 subjects, 96 questions, 5-shot cut to 128")
+    assert found.facts == shipped.facts
+    place = prepared.open_folder(str(tmp_path / "out"), prepare.CASE, "data", (blocks.FORMAT,), thorough=True)
+    assert [source["name"] for source in place.sources[:3]] == ["tokenizer.model", "train.json", "val.json"]
+    assert len(place.sources) == 3 + 2 * 3
+    assert isinstance(found.train.blocks, np.memmap)
+
+
+def test_published_counts_and_vocabulary_make_the_published_conditions() -> None:
+    facts = {
+        "sequence_length": 512,
+        "train": {"dialogues": 14732},
+        "validation": {"dialogues": 818},
+        "vocabulary": {"llama2": True},
+        "mmlu": {"subjects": ["x"] * 57, "questions": 14042, "shots": 5},
+    }
+    assert blocks.conditions(facts) == ("samsum", "57 subjects, 5-shot cut to 512")
+    facts["vocabulary"] = {"llama2": False}
+    assert blocks.conditions(facts)[0] == "files"
+
+
+def test_without_a_vocabulary(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="without a vocabulary"):
+        make(tmp_path / "out", vocabulary=None)
+
+
+def test_a_folder_that_was_not_prepared(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        sets(str(tmp_path))
+    assert "flagbench prepare llama2-7b-lora" in caught.value.remedy
+
+
+def test_another_length_and_a_smaller_model(tmp_path: Path) -> None:
+    out = make(tmp_path / "out")
+    with pytest.raises(DataError, match="prepared for blocks of 128 tokens, this preset has 512"):
+        sets(out, length=512)
+    with pytest.raises(DataError, match=r"train_blocks: \d+ is out of range, it must lie in 0 to 299"):
+        sets(out, pieces=300)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("mmlu_answers", 4, "mmlu_answers: 4 is out of range"),
+        ("mmlu_subject_ids", -1, "mmlu_subject_ids: -1 is out of range"),
+        ("mmlu_offsets", 0, "the arrays of MMLU do not fit each other"),
+        ("mmlu_tokens", 512, "mmlu_tokens: 512 is out of range"),
+    ],
+)
+def test_arrays_that_do_not_fit(name: str, value: int, message: str) -> None:
+    made = tiny.tokenised(128, 5, 512)
+    made.arrays[name][-1] = value
+    with pytest.raises(DataError) as caught:
+        blocks.check("here", made, 128, 512)
+    assert message in caught.value.message
+
+
+@pytest.mark.parametrize("content", [b"", b"\x93NUMPY junk", np.arange(3)])
+def test_a_damaged_array(tmp_path: Path, content: Any) -> None:
+    path = Path(make(tmp_path / "out")) / "data" / "mmlu_answers.npy"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        np.save(str(path), content)
+
+    class Place:
+        def path(self, name: str) -> str:
+            return str(path.parent / name)
+
+    with pytest.raises(DataError, match=r"mmlu_answers\.npy"):
+        blocks.read(Place())
+
+
+def test_the_case_prepares_for_its_reference_preset(tmp_path: Path) -> None:
+    vocabulary = padded_vocabulary(MODEL, tmp_path / "tokenizer.model", 32000)
+    phases: dict[str, tuple[int, int]] = {}
+    with prepared.writing(str(tmp_path / "out"), prepare.CASE, "data") as writer:
+        prepare.prepare_data(str(TINY), vocabulary, writer, lambda what, *at: phases.update({what: at}))
+    found = sets(str(tmp_path / "out"), length=512, pieces=32000)
+    assert found.mmlu_condition == "3 subjects, 96 questions, 5-shot cut to 512"
+    assert found.facts["mmlu"]["mean_shots"] == 5.0
+    assert found.train[0].shape == (512,)
+    assert phases == {
+        "tokenise train.json": (800, 800),
+        "tokenise val.json": (80, 80),
+        "tokenise MMLU": (3, 3),
+    }

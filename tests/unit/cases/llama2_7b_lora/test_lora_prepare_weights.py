@@ -1,0 +1,204 @@
+"""Preparing Llama's weights: a Hugging Face folder as it is fetched, and everything that can be wrong with one."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from flagbench_cases import prepared
+from flagbench_cases.errors import DataError, ExitCode
+from flagbench_cases.llama2_7b_lora import checkpoint
+
+pytestmark = pytest.mark.image
+
+SECTION: dict[str, Any] = {
+    "name": "llama-test",
+    "layers": 2,
+    "dim": 8,
+    "heads": 4,
+    "kv_heads": 2,
+    "ffn": 12,
+    "vocab_size": 16,
+    "positions": 32,
+    "norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+}
+INV_FREQ = "model.layers.0.self_attn.rotary_emb.inv_freq"
+
+
+def state(dtype: torch.dtype = torch.float16) -> dict[str, torch.Tensor]:
+    """All tensors of the model, each with numbers of its own."""
+    generator = torch.Generator().manual_seed(0)
+    return {
+        name: torch.randn(shape, generator=generator).to(dtype) for name, shape in checkpoint.shapes(SECTION).items()
+    }
+
+
+def write(
+    folder: Path, tensors: dict[str, torch.Tensor], shards: int = 1, pickled: bool = False, **config: Any
+) -> Path:
+    """A folder as Hugging Face's hub has it."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({**checkpoint.config_of(SECTION), **config}), encoding="utf-8")
+    stem, ending = ("pytorch_model", "bin") if pickled else ("model", "safetensors")
+    names = sorted(tensors)
+    index = {}
+    for shard in range(shards):
+        file = f"{stem}.{ending}" if shards == 1 else f"{stem}-{shard + 1:05d}-of-{shards:05d}.{ending}"
+        part = {name: tensors[name] for name in names[shard::shards]}
+        if pickled:
+            torch.save(part, str(folder / file))
+        else:
+            save_file(part, str(folder / file))
+        index.update(dict.fromkeys(part, file))
+    if shards > 1:
+        content = json.dumps({"metadata": {}, "weight_map": index})
+        (folder / f"{stem}.{ending}.index.json").write_text(content, encoding="utf-8")
+    return folder
+
+
+def convert(source: Path, out: Path) -> Path:
+    """The prepared weights folder of a source."""
+    with prepared.writing(str(out), "llama2-7b-lora", "weights") as writer:
+        checkpoint.convert(str(source), SECTION, writer, lambda what, done, of: None)
+    return out / "weights"
+
+
+def refusal(source: Path) -> str:
+    """What converting a source ends in; nothing of it is left."""
+    out = source.parent / "out"
+    with pytest.raises(DataError) as caught:
+        convert(source, out)
+    assert caught.value.code == ExitCode.DATA
+    assert caught.value.remedy
+    assert not (out / "weights").exists()
+    return caught.value.message
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("pickled", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_every_form_gives_the_same_tensors(tmp_path: Path, shards: int, pickled: bool, dtype: torch.dtype) -> None:
+    made = convert(write(tmp_path / "source", state(dtype), shards, pickled), tmp_path / "out")
+    index = json.loads((made / "index.json").read_text(encoding="utf-8"))
+    assert set(index.values()) == {"weights-00001.safetensors"}
+    found = load_file(str(made / "weights-00001.safetensors"))
+    wanted = state(dtype)
+    assert set(found) == set(index) == set(wanted)
+    for name, tensor in wanted.items():
+        assert found[name].dtype == dtype
+        assert torch.equal(found[name], tensor)
+
+
+def test_the_folder_says_what_it_holds(tmp_path: Path) -> None:
+    convert(write(tmp_path / "source", state(), shards=3), tmp_path / "out")
+    place = prepared.open_folder(str(tmp_path / "out"), "llama2-7b-lora", "weights", (checkpoint.FORMAT,))
+    assert place.facts["tensors"] == 21
+    assert place.facts["parameters"] == sum(tensor.numel() for tensor in state().values())
+    assert place.facts["dtypes"] == ["float16"]
+    assert [source["name"] for source in place.sources][:2] == ["config.json", "model-00001-of-00003.safetensors"]
+
+
+def test_files_are_of_a_limited_size_and_for_everybody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "LARGEST_FILE", 1024)
+    made = convert(write(tmp_path / "source", state()), tmp_path / "out")
+    index = json.loads((made / "index.json").read_text(encoding="utf-8"))
+    files = sorted(set(index.values()))
+    assert files == [f"weights-{number:05d}.safetensors" for number in range(1, len(files) + 1)]
+    assert len(files) > 2
+    found = {name: tensor for file in files for name, tensor in load_file(str(made / file)).items()}
+    assert all(torch.equal(found[name], tensor) for name, tensor in state().items())
+    mode = stat.S_IMODE((made / "index.json").stat().st_mode)
+    assert {stat.S_IMODE((made / file).stat().st_mode) for file in files} == {mode}
+
+
+def test_rotary_frequencies_are_left_out(tmp_path: Path) -> None:
+    made = convert(write(tmp_path / "source", {**state(), INV_FREQ: torch.ones(1)}), tmp_path / "out")
+    assert INV_FREQ not in json.loads((made / "index.json").read_text(encoding="utf-8"))
+
+
+def test_theta_where_either_transformers_keeps_it(tmp_path: Path) -> None:
+    parameters = {"rope_type": "default", "rope_theta": 10000.0}
+    source = write(tmp_path / "five", state(), rope_parameters=parameters, rope_theta=None)
+    config = json.loads((convert(source, tmp_path / "out") / "config.json").read_text(encoding="utf-8"))
+    assert config["rope_theta"] == 10000.0
+    assert "rope_parameters" not in config
+
+
+def test_the_published_edit_of_positions_makes_no_difference(tmp_path: Path) -> None:
+    made = convert(write(tmp_path / "source", state(), max_position_embeddings=4096), tmp_path / "out")
+    assert json.loads((made / "config.json").read_text(encoding="utf-8"))["max_position_embeddings"] == 32
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"num_hidden_layers": 3}, "num_hidden_layers = 3 and this model has 2"),
+        ({"hidden_size": 16}, "hidden_size = 16 and this model has 8"),
+        ({"num_key_value_heads": None}, "num_key_value_heads = 4 and this model has 2"),
+        ({"vocab_size": 32001}, "vocab_size = 32001 and this model has 16"),
+        ({"rope_theta": 500000.0}, "rope_theta = 500000.0 and this model has 10000.0"),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}, "rope_theta = 1000000.0"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rotary embedding of the kind 'linear'"),
+        ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e4}}, "rotary embedding of the kind 'llama3'"),
+        ({"rope_parameters": [1]}, "rotary embedding of the kind [1]"),
+        ({"model_type": "mistral"}, "model_type = mistral and this model has llama"),
+        ({"tie_word_embeddings": True}, "tie_word_embeddings = True"),
+        ({"attention_bias": True}, "attention_bias = True"),
+    ],
+)
+def test_another_models_config(tmp_path: Path, config: dict[str, Any], message: str) -> None:
+    assert message in refusal(write(tmp_path / "source", state(), **config))
+
+
+def test_a_missing_shard(tmp_path: Path) -> None:
+    source = write(tmp_path / "source", state(), shards=3)
+    (source / "model-00002-of-00003.safetensors").unlink()
+    assert "model-00002-of-00003.safetensors" in refusal(source)
+
+
+def test_a_missing_tensor(tmp_path: Path) -> None:
+    tensors = state()
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    message = refusal(write(tmp_path / "source", tensors))
+    assert "has no tensor model.layers.1.mlp.up_proj.weight (1 of 21 are missing)" in message
+
+
+def test_a_truncated_file(tmp_path: Path) -> None:
+    source = write(tmp_path / "source", state())
+    content = (source / "model.safetensors").read_bytes()
+    (source / "model.safetensors").write_bytes(content[: len(content) // 2])
+    assert "model.safetensors cannot be read" in refusal(source)
+
+
+def test_tensors_the_model_has_not(tmp_path: Path) -> None:
+    name = "model.layers.2.mlp.up_proj.weight"
+    assert f"has a tensor {name}" in refusal(write(tmp_path / "source", {**state(), name: torch.ones(2)}))
+
+
+def test_a_tensor_of_another_shape(tmp_path: Path) -> None:
+    tensors = {**state(), "lm_head.weight": torch.zeros(17, 8)}
+    assert "lm_head.weight has the shape (17, 8), not (16, 8)" in refusal(write(tmp_path / "source", tensors))
+
+
+def test_quantised_weights(tmp_path: Path) -> None:
+    tensors = {**state(), "lm_head.weight": torch.zeros(16, 8, dtype=torch.int8)}
+    assert "lm_head.weight is torch.int8" in refusal(write(tmp_path / "source", tensors))
+
+
+def test_no_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    assert "config.json" in refusal(tmp_path / "source")
+
+
+def test_the_reference_model_has_the_published_size() -> None:
+    from flagbench_cases.config import load_case
+
+    section = load_case("llama2-7b-lora")["presets"]["reference"]["model"]
+    assert sum(torch.Size(shape).numel() for shape in checkpoint.shapes(section).values()) == 6738415616

@@ -1,0 +1,320 @@
+"""The workload: order of the data, schedule, evaluation, work, words of the record, going on from a checkpoint."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="the case needs it")
+pytest.importorskip("peft", reason="the case needs it")
+
+from flagbench_cases.errors import DataError
+from flagbench_cases.llama2_7b_lora.data import BlockSet, MmluSet
+from flagbench_cases.llama2_7b_lora.evaluate import mmlu_accuracy, share, validation_loss
+from flagbench_cases.llama2_7b_lora.model import step_flops
+from flagbench_cases.llama2_7b_lora.workload import EpochLosses, LlamaLoraWorkload
+from unit.cases.llama2_7b_lora.lora_bench import LENGTH, on_ranks, train, workload
+
+pytestmark = pytest.mark.image
+
+DROPOUT = {"model": {"lora": {"r": 4, "alpha": 16, "dropout": 0.3}}}
+
+
+# Order of data, and the schedule
+
+
+def order(work: LlamaLoraWorkload, epoch: int) -> list[list[int]]:
+    """The blocks of each batch, by number."""
+    numbers = {tuple(work.sets.train[i].tolist()): i for i in range(len(work.sets.train))}
+    return [[numbers[tuple(row)] for row in batch.tolist()] for batch in work.batches(epoch)]
+
+
+def test_blocks_come_in_their_order_and_the_last_incomplete_batch_is_dropped(tmp_path: Path) -> None:
+    work = workload(tmp_path, data={"train_blocks": 7})
+    assert work.steps_per_epoch() == 3
+    assert order(work, 0) == order(work, 1) == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_two_ranks_take_turns_in_that_order(tmp_path: Path) -> None:
+    def body(folder: Path, rank: int, world: int) -> Any:
+        return order(workload(folder, rank, world, data={"train_blocks": 9}), 0)
+
+    assert on_ranks(2, tmp_path / "ranks", body) == [[[0, 2], [4, 6]], [[1, 3], [5, 7]]]
+
+
+def test_the_loader_draws_nothing_from_the_generator_of_dropout(tmp_path: Path) -> None:
+    work = workload(tmp_path)
+    before = torch.get_rng_state()
+    list(work.batches(0))
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_the_learning_rate_falls_from_epoch_to_epoch(tmp_path: Path) -> None:
+    work = workload(tmp_path)
+    rates = []
+    for epoch in range(3):
+        work.batches(epoch)
+        rates.append(work.engine.optimizer.param_groups[0]["lr"])
+    assert rates == pytest.approx([1e-3, 0.85e-3, 0.7225e-3])
+
+
+def test_ranks_begin_alike_and_drop_unlike(tmp_path: Path) -> None:
+    def body(folder: Path, rank: int, world: int) -> Any:
+        work = workload(folder, rank, world, kind=LlamaLoraWorkload)
+        return [p.detach().clone() for p in work.module.parameters()], torch.rand(4)
+
+    (one, drawn), (other, also) = on_ranks(2, tmp_path / "ranks", body)
+    assert all(torch.equal(a, b) for a, b in zip(one, other))
+    assert not torch.equal(drawn, also)
+
+
+# Evaluation
+
+
+def test_validation_takes_each_block_once_with_dropout_off(tmp_path: Path) -> None:
+    work = workload(tmp_path, **DROPOUT)
+    blocks = work.sets.validation
+    with torch.no_grad():
+        work.module.eval()
+        alone = [
+            float(work.module(input_ids=blocks[i][None], labels=blocks[i][None]).loss) for i in range(len(blocks))
+        ]
+    for batch_size in (1, 2, 8):
+        loss = validation_loss(work.module, blocks, batch_size, work.device, (0, 1), lambda done, of: None)
+        assert loss == pytest.approx(sum(alone) / len(alone), abs=1e-5)
+    assert work.module.training
+
+
+def test_an_empty_validation_set_has_no_loss(tmp_path: Path) -> None:
+    work = workload(tmp_path)
+    empty = BlockSet(np.zeros((0, LENGTH), np.int32))
+    assert validation_loss(work.module, empty, 2, work.device, (0, 1), lambda done, of: None) is None
+
+
+def questions(lengths: list[int], answers: list[int], answer_tokens: list[int]) -> MmluSet:
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    tokens = np.random.RandomState(0).randint(3, 96, size=int(offsets[-1])).astype(np.int32)
+    zeros = np.zeros(len(lengths), np.int16)
+    return MmluSet(tokens, offsets, np.array(answers, np.int8), zeros, zeros, ["physics"], answer_tokens)
+
+
+def test_an_answer_is_the_most_likely_of_all_tokens_after_the_prompt(tmp_path: Path) -> None:
+    work = workload(tmp_path)
+    prompts = questions([3, 9, 5, 7], [0, 1, 2, 3], [3, 4, 5, 6])
+    with torch.no_grad():
+        guesses = [int(work.module(input_ids=prompts[i].tokens[None]).logits[0, -1].argmax()) for i in range(4)]
+    assert len(set(guesses)) > 1
+    progress: list[tuple[int, int]] = []
+
+    def accuracy(answer_tokens: list[int]) -> float:
+        asked = questions([3, 9, 5, 7], [0, 1, 2, 3], answer_tokens)
+        return mmlu_accuracy(work.module, asked, work.device, (0, 1), False, lambda *at: progress.append(at))
+
+    assert accuracy(guesses) == 1.0
+    assert progress == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    # A likelier token than all four letters is a wrong answer, even if the right letter is the likeliest of them.
+    never = [token for token in range(96) if token not in guesses]
+    assert accuracy([guesses[0], *never[:3]]) == pytest.approx(sum(g == guesses[0] for g in guesses[:1]) / 4)
+    assert accuracy(never[:4]) == 0.0
+
+
+@pytest.mark.parametrize(("count", "world"), [(14042, 8), (7, 2), (7, 3), (3, 8), (5, 1)])
+def test_shares_cover_every_question_once(count: int, world: int) -> None:
+    assert sorted(i for rank in range(world) for i in share(count, rank, world)) == list(range(count))
+
+
+def test_an_evaluation_is_the_same_on_one_rank_and_on_three(tmp_path: Path) -> None:
+    def body(folder: Path, rank: int, world: int) -> Any:
+        work = workload(folder, rank, world, data={"train_blocks": 18})
+        return tuple(work.evaluate(last=True))
+
+    alone = body(tmp_path, 0, 1)
+    for result in on_ranks(3, tmp_path / "ranks", body):
+        assert result[:4] == alone[:4]
+        assert result[4][0]["name"] == "val_loss"
+        assert result[4][0]["value"] == pytest.approx(alone[4][0]["value"], abs=1e-6)
+
+
+def test_questions_are_asked_after_the_last_epoch_only(tmp_path: Path) -> None:
+    work = workload(tmp_path)
+    train(work, 3)
+    evaluation = work.evaluate(last=False)
+    assert evaluation[:4] == (None, None, 5, None)
+    assert [extra["name"] for extra in evaluation.extra] == ["loss_as_published", "val_loss"]
+
+
+def test_the_published_accuracy_is_taken_with_dropout_on(tmp_path: Path) -> None:
+    work = workload(tmp_path, data={"mmlu_items": 3}, **DROPOUT)
+    modes = []
+    work.module.register_forward_pre_hook(lambda module, _: modes.append(module.training))
+    work.sets = work.sets._replace(validation=BlockSet(np.zeros((0, LENGTH), np.int32)))
+    first = work.evaluate(last=True)
+    assert modes == [False] * 3 + [True] * 3
+    assert first.counted == 3
+    assert work.evaluate(last=True).accuracy == first.accuracy
+    assert work.module.training
+
+
+def test_the_published_accuracy_may_be_left_out(tmp_path: Path) -> None:
+    work = workload(tmp_path, eval={"mmlu_train_mode": False})
+    assert work.evaluate(last=True).published_accuracy is None
+
+
+def test_without_questions_there_is_no_accuracy(tmp_path: Path) -> None:
+    work = workload(tmp_path, data={"mmlu_items": 0})
+    assert work.evaluate(last=True).accuracy is None
+    assert work.describe()["data"]["mmlu_items"] == 0
+
+
+# The published loss
+
+
+def test_the_published_loss_is_the_mean_of_the_means_of_epochs(tmp_path: Path) -> None:
+    work = workload(tmp_path, data={"train_blocks": 6})
+    losses = train(work, 5)
+    means = [sum(losses[:3]) / 3, sum(losses[3:]) / 2]
+    found = {extra["name"]: extra["value"] for extra in work.evaluate(last=False).extra}
+    assert found["loss_as_published"] == pytest.approx(sum(means) / 2)
+    assert work.training_facts()["epoch_mean_losses"] == pytest.approx(means)
+
+
+def test_a_window_of_steps_has_no_published_loss(tmp_path: Path) -> None:
+    work = workload(tmp_path, train={"window_steps": 4})
+    train(work, 4)
+    facts = work.training_facts()
+    assert (facts["epoch_mean_losses"], facts["loss_as_published"]) == ([], None)
+
+
+def test_ranks_agree_on_it_more_than_once(tmp_path: Path) -> None:
+    def body(folder: Path, rank: int, world: int) -> Any:
+        losses = EpochLosses()
+        losses.add(0, 1.0 + rank)
+        losses.agree(torch.device("cpu"), world)
+        losses.add(0, 5.0 + 2 * rank)
+        losses.agree(torch.device("cpu"), world)
+        losses.agree(torch.device("cpu"), world)
+        return losses.means(), losses.published()
+
+    assert on_ranks(2, tmp_path / "ranks", body) == [([3.75], 3.75)] * 2
+
+
+# What the record is told
+
+
+def test_work_of_a_batch(tmp_path: Path) -> None:
+    for recompute in (False, True):
+        work = workload(tmp_path, train={"recompute": recompute})
+        flops = step_flops(work.shape, 2, LENGTH, recompute)
+        done = work.work(next(iter(work.batches(0))))
+        assert done[:4] == (2, 2, 2 * LENGTH, 2 * LENGTH)
+        assert done.flops_executed == done.flops_useful == flops.forward + flops.backward
+        assert (done.flops_recomputed > 0) == recompute
+
+
+def test_description_tells_what_a_claim_is_compared_by(tmp_path: Path) -> None:
+    described = workload(tmp_path).describe()
+    versions = {name: described["conditions"].pop(name) for name in ("transformers", "peft")}
+    assert all(versions.values())
+    assert described["conditions"] == {
+        "model": "llama2-7b",
+        "sequence_length": LENGTH,
+        "batch_size": 2,
+        "recompute": False,
+        "optimizer": "AdamW(betas=0.9/0.999, eps=1e-08, weight_decay=0)",
+        "lora": "r=4, alpha=16, dropout=0, q_proj+v_proj",
+        "engine": "torch",
+        "learning_rate": 1e-3,
+        "schedule": "x0.85 every epoch",
+        "max_epochs": 3,
+        "workers": 0,
+        "data": "synthetic",
+        "mmlu": "synthetic",
+        "weights": "random",
+    }
+    assert (described["data"]["train_blocks"], described["data"]["validation_blocks"]) == (24, 5)
+    assert json.loads(json.dumps(described)) == described
+
+
+def test_facts_of_a_run_are_json(tmp_path: Path) -> None:
+    work = workload(tmp_path)
+    train(work, 3)
+    facts = work.training_facts()
+    assert json.loads(json.dumps(facts)) == facts
+    assert (facts["attention"], facts["weights_type"], facts["trainable_parameters"]) == ("eager", "float32", 1024)
+    assert (facts["updates"], facts["skipped_steps"], facts["loss_scale"]) == (3, 0, None)
+
+
+# Going on from a checkpoint
+
+
+def saved(work: LlamaLoraWorkload) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """What a checkpoint would hold, through the forms it is stored in."""
+    from safetensors.torch import load, save
+
+    tensors, facts = work.state()
+    return load(save({name: t.contiguous() for name, t in tensors.items()})), json.loads(json.dumps(facts))
+
+
+@pytest.mark.parametrize("at", [5, 12], ids=["within an epoch", "between two epochs"])
+def test_a_restored_run_gives_the_same_losses_bit_for_bit(tmp_path: Path, at: int) -> None:
+    whole = workload(tmp_path, **DROPOUT)
+    train(whole, at)
+    (tensors, facts), generator = saved(whole), torch.get_rng_state()
+    expected = train(whole, 16, at)
+    other = workload(tmp_path, **DROPOUT)
+    other.restore(tensors, facts)
+    torch.set_rng_state(generator)
+    assert train(other, 16, at) == expected
+    assert other.training_facts() == whole.training_facts()
+    for name, parameter in whole.parameters.items():
+        assert torch.equal(parameter, other.parameters[name])
+
+
+@pytest.mark.skipif(not hasattr(torch, "compile"), reason="fp16 on a processor needs torch 2")
+def test_a_restored_fp16_run_keeps_its_loss_scale(tmp_path: Path) -> None:
+    whole = workload(tmp_path, precision="fp16")
+    whole.engine.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
+    train(whole, 1)  # overflows: moments must be there to be saved
+    while whole.engine.facts()["updates"] < 2:
+        train(whole, 1)
+    tensors, facts = saved(whole)
+    expected = train(whole, 6, 3)
+    other = workload(tmp_path, precision="fp16")
+    other.restore(tensors, facts)
+    assert train(other, 6, 3) == expected
+    assert other.engine.facts() == whole.engine.facts()
+
+
+def test_names_in_a_checkpoint_are_ours(tmp_path: Path) -> None:
+    work = workload(tmp_path)
+    train(work, 1)
+    tensors, _ = work.state()
+    kinds = ("adapter", "exp_avg", "exp_avg_sq", "step")
+    assert set(tensors) == {f"{kind}.{name}" for kind in kinds for name in work.parameters}
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [("adapter.layers.0.q_proj.A", "no adapter layers.0.q_proj.A"), ("exp_avg.layers.1.v_proj.B", "no moments of")],
+)
+def test_a_checkpoint_without_a_tensor_is_a_data_error(tmp_path: Path, missing: str, words: str) -> None:
+    work = workload(tmp_path)
+    train(work, 1)
+    tensors, facts = work.state()
+    del tensors[missing]
+    with pytest.raises(DataError, match=words):
+        workload(tmp_path).restore(tensors, facts)
+
+
+@pytest.mark.parametrize("facts", [{}, {"epoch_losses": {"0": 3}}, {"epoch_losses": {"a": [1, 2]}}])
+def test_facts_of_something_else_are_a_data_error(tmp_path: Path, facts: dict[str, Any]) -> None:
+    work = workload(tmp_path)
+    train(work, 1)
+    tensors, _ = work.state()
+    with pytest.raises(DataError, match="facts are not this case's"):
+        workload(tmp_path).restore(tensors, facts)

@@ -1,0 +1,172 @@
+"""MMLU's folders as prompts: the published text, what is dropped of it to fit, and which files are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flagbench_cases.errors import DataError, ExitCode
+from flagbench_cases.llama2_7b_lora import mmlu, tiny
+from flagbench_cases.llama2_7b_lora.tokens import BOS, Vocabulary
+
+pytestmark = pytest.mark.image
+
+ROW = ["Which is red?", "rust", "grass", "snow", "coal", "A"]
+PROMPT = """\
+The following are multiple choice questions (with answers) about  high school art.
+
+Which is red?
+A. rust
+B. grass
+C. snow
+D. coal
+Answer: A
+
+Which is red?
+A. rust
+B. grass
+C. snow
+D. coal
+Answer:"""
+
+
+def words(text: str) -> list[int]:
+    """A tokenizer that counts: one id a word."""
+    return [3] * len(text.split())
+
+
+def write(folder: Path, dev: str | bytes = "", test: str | bytes = "", subject: str = "art") -> Path:
+    """An MMLU folder of one subject."""
+    for part, content in (("dev", dev), ("test", test)):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+        raw = content if isinstance(content, bytes) else content.encode()
+        (folder / part / f"{subject}_{part}.csv").write_bytes(raw)
+    return folder
+
+
+def refusal(folder: Path) -> str:
+    """What making prompts of a folder ends in."""
+    with pytest.raises(DataError) as caught:
+        mmlu.prompts(str(folder), vocabulary(), 128, 1, lambda *_: None)
+    assert caught.value.code == ExitCode.DATA
+    assert caught.value.remedy
+    return caught.value.message
+
+
+def vocabulary() -> Vocabulary:
+    return Vocabulary(str(Path(tiny.FOLDER) / "tokenizer.model"), 512)
+
+
+GOOD = ",".join(ROW) + "\n"
+
+
+def test_the_published_prompt() -> None:
+    row = mmlu.Row(ROW[0], tuple(ROW[1:5]), 0)
+    assert mmlu.heading("high_school_art") + mmlu.solved(row) + mmlu.asked(row) == PROMPT
+
+
+def test_shots_are_dropped_from_the_first_on() -> None:
+    head, shots, question = "head\n\n", [f"shot {n}\n\n" for n in range(5)], "question"
+    text, ids = mmlu.fit(head, shots, question, words, 6)  # <s>, head, two of each shot, question
+    assert text == "head\n\nshot 4\n\nquestion"
+    assert len(ids) == 5
+    assert ids[0] == BOS
+    assert mmlu.left(text, shots, question) == 1
+
+
+def test_all_shots_stay_where_they_fit() -> None:
+    shots = [f"shot {n}\n\n" for n in range(5)]
+    text, ids = mmlu.fit("head\n\n", shots, "question", words, 13)
+    assert mmlu.left(text, shots, "question") == 5
+    assert len(ids) == 13
+
+
+def test_a_question_too_long_alone_is_dropped_as_published_and_counted() -> None:
+    text, _ = mmlu.fit("head\n\n", ["shot\n\n"], "a question of six words, really", words, 5)
+    assert text == "head"
+    assert mmlu.left(text, ["shot\n\n"], "a question of six words, really") == -1
+
+
+def test_a_blank_line_within_a_shot_splits_it() -> None:
+    shots = ["one two three\n\nfour\n\n", "five\n\n"]
+    text, _ = mmlu.fit("head\n\n", shots, "question", words, 5)
+    assert text == "head\n\nfour\n\nfive\n\nquestion"
+    assert mmlu.left(text, shots, "question") == 1  # the other is not whole
+
+
+def test_a_heading_too_long_is_refused() -> None:
+    with pytest.raises(DataError, match="a heading of MMLU alone has 4 tokens"):
+        mmlu.fit("three words long", [], "question", words, 3)
+
+
+def test_prompts_of_a_folder(tmp_path: Path) -> None:
+    write(tmp_path, GOOD, GOOD + ",".join([*ROW[:5], "D"]) + "\n", "b_art")
+    write(tmp_path, GOOD, GOOD, "a_music")
+    made = mmlu.prompts(str(tmp_path), vocabulary(), 128, 1, lambda *_: None)
+    assert made.subjects == ["a_music", "b_art"]
+    assert made.subject_ids.tolist() == [0, 1, 1]
+    assert made.answers.tolist() == [0, 0, 3]
+    assert made.cut == 0
+    assert np.diff(made.offsets).max() <= 128
+    assert made.tokens[made.offsets[:-1]].tolist() == [BOS] * 3
+
+
+def test_quotes_commas_and_line_ends_in_cells(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_bytes(b'"a ""b"",\nc",1,"2\r\n2",3,4,B\n\nq,1,2,3,4,C\n')
+    rows = mmlu.read(str(tmp_path / "x.csv"))
+    assert rows[0] == ('a "b",\nc', ("1", "2\r\n2", "3", "4"), 1)
+    assert rows[1].answer == 2
+
+
+@pytest.mark.parametrize("cell", ["None", "NA", "1.0", ""])
+def test_cells_stay_text(tmp_path: Path, cell: str) -> None:
+    (tmp_path / "x.csv").write_text(f"q,{cell},2,3,4,A\n", encoding="utf-8")
+    assert mmlu.read(str(tmp_path / "x.csv"))[0].choices[0] == cell
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "art_test.csv holds no questions"),
+        ("\n\n", "art_test.csv holds no questions"),
+        ("q,1,2,3,A\n", "art_test.csv:1 has 5 columns, not 6"),
+        (GOOD + '"a\nb",1,2,3,4,A\n' + "q,1,2,3,4,E\n", "art_test.csv:4: the answer 'E' is none of A, B, C, D"),
+        (GOOD + '"q,1,2,3,4,A\n', "art_test.csv:2 is no CSV"),
+        (GOOD.encode() + b"\xff,1,2,3,4,A\n", "art_test.csv is not UTF-8"),
+        (GOOD + "q,1,2,3,4,A\0\n", "art_test.csv:2"),
+    ],
+)
+def test_a_bad_file_is_refused_with_its_line(tmp_path: Path, content: str | bytes, message: str) -> None:
+    assert message in refusal(write(tmp_path, GOOD, content))
+
+
+def test_too_few_solved_examples(tmp_path: Path) -> None:
+    write(tmp_path, GOOD, GOOD)
+    with pytest.raises(DataError, match=r"art_dev\.csv has 1 questions, fewer than 5"):
+        mmlu.prompts(str(tmp_path), vocabulary(), 128, 5, lambda *_: None)
+
+
+@pytest.mark.parametrize("part", ["dev", "test"])
+def test_a_subject_without_one_of_its_files(tmp_path: Path, part: str) -> None:
+    write(tmp_path, GOOD, GOOD, "art")
+    write(tmp_path, GOOD, GOOD, "music")
+    (tmp_path / part / f"music_{part}.csv").unlink()
+    assert f"music_{part}.csv does not exist" in refusal(tmp_path)
+
+
+def test_folders_missing_or_empty(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="holds no folders dev and test"):
+        mmlu.find(str(tmp_path))
+    (tmp_path / "dev").mkdir()
+    assert "test cannot be read" in refusal(tmp_path)
+    (tmp_path / "test").mkdir()
+    assert "holds no {subject}_test.csv" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("place", ["", "mmlu", "data"])
+def test_where_a_data_folder_may_have_it(tmp_path: Path, place: str) -> None:
+    assert mmlu.find(
+        str(write(tmp_path / place, GOOD, GOOD).parent if place else write(tmp_path, GOOD, GOOD))
+    ) == str(tmp_path / place if place else tmp_path)
