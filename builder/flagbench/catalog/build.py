@@ -18,6 +18,7 @@ from flagbench.catalog.model import (
     KubernetesNeeds,
     MetricSpec,
     Peak,
+    PublishedFormula,
     Quirk,
     Source,
     Stack,
@@ -25,6 +26,9 @@ from flagbench.catalog.model import (
 )
 
 Raw = Mapping[str, Any]
+
+SHAPES = ("model", "sequence_length")
+"""What a ratio of speeds needs to be equal, where a case manifest has no `shapes` of its own."""
 
 
 def build_case(raw: Raw, path: Path) -> Case:
@@ -46,9 +50,15 @@ def build_case(raw: Raw, path: Path) -> Case:
         metrics=tuple(_metric_spec(metric, groups) for metric in raw["metrics"]),
         quirks=tuple(Quirk(**quirk) for quirk in raw["quirks"]),
         published=raw["published"],
+        shapes=tuple(raw.get("shapes", SHAPES)),
+        published_formula=_published_formula(raw["flops"].get("published")),
         raw=raw,
         path=path,
     )
+
+
+def _published_formula(raw: Raw | None) -> PublishedFormula | None:
+    return None if raw is None else PublishedFormula(**raw)
 
 
 def _metric_spec(raw: Raw, groups: Mapping[str, tuple[str, ...]]) -> MetricSpec:
@@ -143,18 +153,22 @@ def _accelerator(raw: Raw) -> Accelerator:
 
 
 def build_claims(raw: Raw, path: Path) -> tuple[Claim, ...]:
-    """The claims of one file, in its order; they share its case and its source."""
-    source = Source(**raw["source"])
-    return tuple(_claim(entry, raw["case"], source, path) for entry in raw["claims"])
+    """The claims of one file, in its order; they share its case, and its source where it has one only."""
+    sources = {name: Source(**source) for name, source in raw.get("sources", {}).items()}
+    only = Source(**raw["source"]) if "source" in raw else None
+    return tuple(
+        _claim(entry, raw["case"], only or sources[entry["source"]], sources, path) for entry in raw["claims"]
+    )
 
 
-def _claim(raw: Raw, case: str, source: Source, path: Path) -> Claim:
+def _claim(raw: Raw, case: str, source: Source, sources: Mapping[str, Source], path: Path) -> Claim:
     return Claim(
         id=raw["id"],
         case=case,
         title=raw["title"],
         row=raw["row"],
         stack=raw["stack"],
+        no_stack=raw.get("no_stack"),
         published_image=raw["published_image"],
         precision_label=raw["precision"]["label"],
         precision_executed=raw["precision"]["executed"],
@@ -162,12 +176,20 @@ def _claim(raw: Raw, case: str, source: Source, path: Path) -> Claim:
         run=ClaimRun(**raw["run"]),
         conditions=raw["conditions"],
         environment=raw["environment"],
-        metrics=tuple(_claim_metric(metric) for metric in raw["metrics"]),
+        metrics=tuple(_claim_metric(metric, sources) for metric in raw["metrics"]),
         anomalies=tuple(Anomaly(**anomaly) for anomaly in raw["anomalies"]),
         source=source,
         path=path,
     )
 
 
-def _claim_metric(raw: Raw) -> ClaimMetric:
-    return ClaimMetric(raw["name"], raw["value"], raw["unit"], raw["scope"], raw.get("of"))
+def _claim_metric(raw: Raw, sources: Mapping[str, Source]) -> ClaimMetric:
+    return ClaimMetric(
+        name=raw["name"],
+        value=raw["value"],
+        unit=raw["unit"],
+        scope=raw["scope"],
+        of=raw.get("of"),
+        printed=raw.get("printed"),
+        source=sources[raw["source"]] if "source" in raw else None,
+    )

@@ -1,8 +1,8 @@
-"""What a schema cannot say: that the names in one manifest exist in the others, and fit."""
+"""What a schema cannot say of cases and stacks: that the names in one manifest exist in the others, and fit."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from flagbench.catalog.settings import setting_fault
@@ -24,10 +24,10 @@ def check_case(doc: Document, stack_names: Collection[str]) -> None:
     for stack in raw["does_not_run"]:
         if stack not in stack_names:
             doc.problem(("does_not_run", stack), unknown("stack", stack, stack_names))
-    _check_file_name(doc, "name")
+    check_file_name(doc, "name")
     metrics = [metric["name"] for metric in raw["metrics"]]
-    _check_unique(doc, metrics, ("metrics",), "name", "metric")
-    _check_unique(doc, [quirk["id"] for quirk in raw["quirks"]], ("quirks",), "id", "quirk")
+    check_unique(doc, metrics, ("metrics",), "name", "metric")
+    check_unique(doc, [quirk["id"] for quirk in raw["quirks"]], ("quirks",), "id", "quirk")
     if raw["gate"] not in metrics:
         doc.problem(("gate",), unknown("metric of this case", raw["gate"], metrics))
     if raw["default_precision"] not in raw["precisions"]:
@@ -43,6 +43,7 @@ def check_case(doc: Document, stack_names: Collection[str]) -> None:
         if held_by is not None and held_by not in metrics:
             doc.problem((*here, "held_by"), unknown("metric of this case", held_by, metrics))
     _check_condition_groups(doc)
+    _check_named_conditions(doc)
     _check_settable(doc)
     _check_overrides(doc, raw["presets"]["tiny"], raw["presets"]["reference"], ("presets", "tiny"))
 
@@ -55,6 +56,20 @@ def _check_condition_groups(doc: Document) -> None:
             if first != group or condition in conditions[:index]:
                 where = ("condition_groups", group, index)
                 doc.problem(where, f"'{condition}' already stands in the group '{first}'")
+
+
+def _check_named_conditions(doc: Document) -> None:
+    """The names of conditions and metrics outside their lists: `shapes`, and what the published formula takes."""
+    raw = doc.data
+    conditions = [name for group in raw["condition_groups"].values() for name in group]
+    for index, name in enumerate(raw.get("shapes", ())):
+        if name not in conditions:
+            doc.problem(("shapes", index), unknown("condition of this case", name, conditions))
+    formula = raw["flops"].get("published")
+    metrics = [metric["name"] for metric in raw["metrics"]]
+    if formula is not None and formula["metric"] not in metrics:
+        where = ("flops", "published", "metric")
+        doc.problem(where, unknown("metric of this case", formula["metric"], metrics))
 
 
 def _check_settable(doc: Document) -> None:
@@ -87,7 +102,7 @@ def check_stacks(docs: Sequence[Document], case_names: Collection[str]) -> None:
     """Each stack's file name and cases; that a name or alias means one stack only."""
     owner = {doc.data["name"]: doc for doc in docs}
     for doc in docs:
-        _check_file_name(doc, "name")
+        check_file_name(doc, "name")
         for case in doc.data["does_not_run"]:
             if case not in case_names:
                 doc.problem(("does_not_run", case), unknown("case", case, case_names))
@@ -100,96 +115,14 @@ def check_stacks(docs: Sequence[Document], case_names: Collection[str]) -> None:
                 doc.problem(("aliases", index), f"'{alias}' already means the stack '{first.data['name']}'")
 
 
-def check_claims(
-    docs: Sequence[Document],
-    cases: Mapping[str, Document],
-    stacks: Mapping[str, Document],
-    case_names: Collection[str],
-    stack_names: Collection[str],
-) -> None:
-    """Each claim against its case and its stack.
-
-    `cases` and `stacks` are the sound ones; the names are of all files, so that a faulty case is
-    reported once and not again as unknown in every claim.
-    """
-    first_use: dict[str, str] = {}
-    for doc in docs:
-        _check_file_name(doc, "case")
-        name = doc.data["case"]
-        if name not in case_names:
-            doc.problem(("case",), unknown("case", name, case_names))
-        for index, claim in enumerate(doc.data["claims"]):
-            here: FieldPath = ("claims", index)
-            _check_claim_id(doc, claim["id"], (*here, "id"), first_use)
-            if claim["stack"] not in stack_names:
-                doc.problem((*here, "stack"), unknown("stack", claim["stack"], stack_names))
-            elif _refused(name, claim["stack"], cases, stacks):
-                doc.problem((*here, "stack"), f"the stack '{claim['stack']}' does not run '{name}'")
-            if name in cases:
-                _check_against_case(doc, claim, cases[name].data, here)
-
-
-def _refused(case: str, stack: str, cases: Mapping[str, Document], stacks: Mapping[str, Document]) -> bool:
-    by_stack = stack in stacks and case in stacks[stack].data["does_not_run"]
-    return by_stack or (case in cases and stack in cases[case].data["does_not_run"])
-
-
-def _check_claim_id(doc: Document, claim_id: str, where: FieldPath, first_use: dict[str, str]) -> None:
-    if not claim_id.startswith(f"{doc.data['case']}/"):
-        doc.problem(where, f"'{claim_id}' must start with '{doc.data['case']}/'")
-    place = f"{doc.shown}:{doc.line(where)}"
-    first = first_use.setdefault(claim_id, place)
-    if first != place:
-        doc.problem(where, f"'{claim_id}' is already the id of {first}")
-
-
-def _check_against_case(doc: Document, claim: Any, case: Any, here: FieldPath) -> None:
-    run = claim["run"]
-    for key, allowed in (("precision", case["precisions"]), ("division", case["divisions"])):
-        if run[key] not in allowed:
-            problem = f"'{run[key]}' is not allowed; {case['name']} has {', '.join(allowed)}"
-            doc.problem((*here, "run", key), problem)
-    for name, value in run["set"].items():
-        where = (*here, "run", "set", name)
-        if name not in case["settable"]:
-            doc.problem(where, unknown(f"settable of {case['name']}", name, case["settable"]))
-        else:
-            fault = setting_fault(case["settable"][name], value)
-            if fault is not None:
-                doc.problem(where, fault)
-    _check_conditions(doc, claim["conditions"], case, (*here, "conditions"))
-    metrics = {metric["name"]: metric for metric in case["metrics"]}
-    names = [metric["name"] for metric in claim["metrics"]]
-    _check_unique(doc, names, (*here, "metrics"), "name", "metric")
-    for index, metric in enumerate(claim["metrics"]):
-        where = (*here, "metrics", index)
-        if metric["name"] not in metrics:
-            kind = f"metric of {case['name']}"
-            doc.problem((*where, "name"), unknown(kind, metric["name"], metrics))
-            continue
-        for key in ("unit", "scope"):
-            expected = metrics[metric["name"]][key]
-            if metric[key] != expected:
-                text = f"'{metric[key]}' is not allowed; allowed: {expected}, as {case['name']} declares"
-                doc.problem((*where, key), f"{text} {metric['name']}")
-
-
-def _check_conditions(doc: Document, conditions: Any, case: Any, path: FieldPath) -> None:
-    expected = {name for group in case["condition_groups"].values() for name in group}
-    for name in conditions:
-        if name not in expected:
-            doc.problem((*path, name), unknown(f"condition of {case['name']}", name, expected))
-    missing = sorted(expected - set(conditions))
-    if missing:
-        doc.problem(path, f"missing: {', '.join(missing)} (write 'not published' where the source is silent)")
-
-
-def _check_file_name(doc: Document, key: str) -> None:
+def check_file_name(doc: Document, key: str) -> None:
+    """Note where the name in a manifest is not that of its file."""
     if doc.path.stem != doc.data[key]:
         doc.problem((key,), f"'{doc.data[key]}' must equal the file's name, '{doc.path.stem}'")
 
 
-def _check_unique(doc: Document, names: Iterable[str], path: FieldPath, key: str, kind: str) -> None:
+def check_unique(doc: Document, names: Iterable[str], path: FieldPath, key: str, kind: str) -> None:
+    """Note each name that stands twice in a list; `key` is the field that holds it."""
     seen: set[str] = set()
     for index, name in enumerate(names):
         if name in seen:

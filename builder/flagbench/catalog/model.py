@@ -38,6 +38,17 @@ class Quirk:
 
 
 @dataclass(frozen=True)
+class PublishedFormula:
+    """A publisher's utilisation: `metric` for each device x `flops_per_unit` / `peak` (FLOP/s), whatever ran."""
+
+    id: str
+    metric: str
+    flops_per_unit: float
+    peak: float
+    source: str
+
+
+@dataclass(frozen=True)
 class Case:
     """One workload: a model, a dataset, a task and its metrics."""
 
@@ -57,6 +68,10 @@ class Case:
     metrics: tuple[MetricSpec, ...]
     quirks: tuple[Quirk, ...]
     published: Mapping[str, str]
+    shapes: tuple[str, ...]
+    """Conditions without which two speeds measure different work, so that their ratio means nothing."""
+    published_formula: PublishedFormula | None
+    """How the publisher makes a utilisation of a throughput; None where it publishes none."""
     raw: Mapping[str, Any]
     """The whole manifest, as it is compiled for the image side."""
     path: Path
@@ -69,6 +84,11 @@ class Case:
     def software_conditions(self) -> tuple[str, ...]:
         """Conditions that qualify a verdict (`software differs`) instead of forbidding it."""
         return self.condition_groups.get("software", ())
+
+    @property
+    def work_conditions(self) -> tuple[str, ...]:
+        """Conditions that say what was computed."""
+        return self.condition_groups.get("work", ())
 
 
 @dataclass(frozen=True)
@@ -191,6 +211,10 @@ class ClaimMetric:
     unit: str
     scope: str
     of: float | None
+    printed: str | None = None
+    """The cell as it was printed, where that is not `value`: `80.52%`."""
+    source: Source | None = None
+    """An earlier version of the table, whose value a later one took out; None for the claim's own source."""
 
 
 @dataclass(frozen=True)
@@ -233,7 +257,9 @@ class Claim:
     case: str
     title: str
     row: str
-    stack: str
+    stack: str | None
+    """The stack that runs it; None where there is none for its hardware, and `no_stack` says why."""
+    no_stack: str | None
     published_image: str
     precision_label: str
     precision_executed: str

@@ -28,8 +28,9 @@ def command(
     --json prints {"cases": [...], "stacks": [...], "claims": [...]}, or the one kind asked for. A case
     has name, title, task, unit, gate, divisions, precisions and default_precision; a stack has name,
     title, vendor, aliases, runs, does_not_run {case: reason}, base_image, python, expects and accelerators;
-    a claim has id, case, stack, title, run, precision {label, executed}, metrics [{name, value, unit, scope, of}]
-    and source.
+    a claim has id, case, stack (null where there is none, and no_stack says why), title, run, precision {label,
+    executed}, metrics [{name, value, unit, scope, of, printed, source}] and source. printed is the cell where it is
+    not the value; a metric's source is null but for a value that a later table took out.
     """
     from flagbench.catalog.load import load_catalog
     from flagbench.cli.output import echo, echo_json, echo_table
@@ -68,16 +69,18 @@ def _other_names(stack: Stack) -> list[str]:
 
 def _claims_table(catalog: Catalog) -> tuple[list[str], list[list[str]]]:
     rows = [
-        [claim.id, claim.title, claim.stack, _gate_value(claim, catalog.cases[claim.case])]
+        [claim.id, claim.title, claim.stack or "none", _gate_value(claim, catalog.cases[claim.case])]
         for claim in catalog.claims.values()
     ]
     return ["claim", "title", "stack", "published"], rows
 
 
 def _gate_value(claim: Claim, case: Case) -> str:
-    """The published value of the case's gate, digit for digit."""
+    """The published value of the case's gate, digit for digit; else what there is instead."""
     metric = claim.metric(case.gate)
-    return f"{metric.name} {metric.value} {metric.unit}" if metric else f"no {case.gate}"
+    if metric is not None:
+        return f"{metric.name} {metric.value} {metric.unit}"
+    return f"no {case.gate}, only {', '.join(other.name for other in claim.metrics)}"
 
 
 def _cases_json(catalog: Catalog) -> list[dict[str, Any]]:
@@ -113,10 +116,14 @@ def _claims_json(catalog: Catalog) -> list[dict[str, Any]]:
             "id": claim.id,
             "case": claim.case,
             "stack": claim.stack,
+            "no_stack": claim.no_stack,
             "title": claim.title,
             "run": vars(claim.run),
             "precision": {"label": claim.precision_label, "executed": claim.precision_executed},
-            "metrics": [vars(metric) for metric in claim.metrics],
+            "metrics": [
+                {**vars(metric), "source": None if metric.source is None else vars(metric.source)}
+                for metric in claim.metrics
+            ],
             "source": vars(claim.source),
         }
         for claim in catalog.claims.values()

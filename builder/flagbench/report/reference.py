@@ -124,6 +124,7 @@ def _claims(catalog: Catalog) -> Iterable[str]:
             f"Labelled {claim.precision_label}, executed {claim.precision_executed}: "
             f"{claim.precision_derivation.strip()}\n"
         )
+        yield f"Stack: {f'`{claim.stack}`' if claim.stack else f'none: {claim.no_stack}'}.\n"
         yield _table(("metric", "published", "unit"), ((f"`{m.name}`", _value(m), m.unit) for m in claim.metrics))
         yield f"Not published: {', '.join(_silent(claim)) or 'nothing that a metric depends on'}.\n"
         yield from (f"- **{a.id}** (`{a.field}`): {a.note.strip()}" for a in claim.anomalies)
@@ -131,7 +132,10 @@ def _claims(catalog: Catalog) -> Iterable[str]:
 
 
 def _value(metric: ClaimMetric) -> str:
-    return f"{metric.value}" if metric.of is None else f"{metric.value} of {metric.of}"
+    shown = metric.printed or str(metric.value)
+    total = "" if metric.of is None else f" of {metric.of}"
+    withdrawn = "" if metric.source is None else f" (at `{metric.source.commit}` only)"
+    return f"{shown}{total}{withdrawn}"
 
 
 def _silent(claim: Claim) -> list[str]:

@@ -16,8 +16,8 @@ _RELATIVE_TOLERANCE = 1e-9
 SOFTWARE_DIFFERS = "software differs"
 SOFTWARE_UNKNOWN = "software unknown"
 
-SHAPES = ("model", "sequence_length")
-"""Conditions without which two speeds measure different work, so that their ratio means nothing."""
+DEVICE = "device_model"
+"""The condition that says on what a number was measured."""
 
 
 class Agreement(str, Enum):
@@ -102,9 +102,18 @@ def software_qualifiers(results: Iterable[ConditionResult], case: Case) -> tuple
     return tuple(qualifiers)
 
 
-def same_work(results: Iterable[ConditionResult]) -> bool:
+def work_qualifiers(results: Iterable[ConditionResult], case: Case) -> tuple[str, ...]:
+    """What the publisher did not say of the work that the gate depends on: the verdict rests on a guess of it."""
+    gate = case.metric(case.gate)
+    matters = set(case.work_conditions).intersection(gate.depends_on if gate is not None else ())
+    return tuple(
+        f"{r.name} {NOT_PUBLISHED}" for r in results if r.name in matters and r.agreement is Agreement.NOT_PUBLISHED
+    )
+
+
+def same_work(results: Iterable[ConditionResult], case: Case) -> bool:
     """Whether model and shapes are equal, so that a ratio of speeds is a ratio of something."""
-    return all(r.agreement is Agreement.EQUAL for r in results if r.name in SHAPES)
+    return all(r.agreement is Agreement.EQUAL for r in results if r.name in case.shapes)
 
 
 def describe(result: ConditionResult, *, other: str = "published") -> str:

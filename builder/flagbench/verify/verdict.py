@@ -9,6 +9,7 @@ from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.record.model import Record
 from flagbench.verify import sanity
 from flagbench.verify.conditions import (
+    DEVICE,
     Agreement,
     ConditionResult,
     agreement,
@@ -19,6 +20,7 @@ from flagbench.verify.conditions import (
     same_work,
     shown,
     software_qualifiers,
+    work_qualifiers,
 )
 from flagbench.verify.interval import Estimate, estimate
 from flagbench.verify.metric import Expected, candidates, hold
@@ -59,7 +61,7 @@ def verify_claim(records: Sequence[Record], claim: Claim, case: Case, *, chosen:
                 candidates(spec),
                 expected,
                 blocking,
-                same_work=same_work(conditions),
+                same_work=same_work(conditions, case),
                 against=against,
             )
         )
@@ -100,7 +102,7 @@ def verify_baseline(records: Sequence[Record], baseline: Record, case: Case) -> 
                     (spec.name,),
                     expected,
                     blocking,
-                    same_work=same_work(conditions),
+                    same_work=same_work(conditions, case),
                     against=against,
                 )
             )
@@ -109,6 +111,8 @@ def verify_baseline(records: Sequence[Record], baseline: Record, case: Case) -> 
 
 def choose_claim(record: Record, case: Case, claims: Iterable[Claim]) -> Claim:
     """The claim of the record's case with the fewest conditions that differ; the first of equals.
+
+    A row of another device that does not publish the gate comes last: nothing could be said of the record's speed.
 
     Raises:
         FlagbenchError: the case has no claim.
@@ -120,9 +124,10 @@ def choose_claim(record: Record, case: Case, claims: Iterable[Claim]) -> Claim:
             remedy="hold the record against another one: `flagbench verify RECORD --baseline RECORD`",
         )
 
-    def distance(claim: Claim) -> int:
+    def distance(claim: Claim) -> tuple[bool, int]:
         expected = claim_conditions(case, claim.conditions)
-        return sum(c.forbids for c in compare_conditions(expected, record.conditions, expected))
+        differing = [c.name for c in compare_conditions(expected, record.conditions, expected) if c.forbids]
+        return claim.metric(case.gate) is None and DEVICE in differing, len(differing)
 
     return min(candidates, key=distance)
 
@@ -141,7 +146,7 @@ def _conclude(
     if invalid is not None:
         verdict, reason = Verdict.INVALID, invalid
     elif gate is None:
-        verdict, reason = Verdict.NOT_COMPARABLE, f"the {against.kind.value} publishes no {case.gate}"
+        verdict, reason = Verdict.NOT_COMPARABLE, _without_gate(case, against, metrics)
     elif gate.verdict is None:
         # Each record holds the gate (checked before), and not all of them by the same metric.
         verdict, reason = Verdict.INVALID, gate.reason
@@ -151,7 +156,7 @@ def _conclude(
     return VerifyResult(
         verdict=verdict,
         reason=reason,
-        qualifiers=software_qualifiers(conditions, case) if judged else (),
+        qualifiers=(*software_qualifiers(conditions, case), *work_qualifiers(conditions, case)) if judged else (),
         gate=case.gate,
         against=against,
         record_ids=tuple(r.record_id for r in records),
@@ -159,6 +164,16 @@ def _conclude(
         metrics=tuple(metrics),
         anomalies=anomalies,
     )
+
+
+def _without_gate(case: Case, against: Against, metrics: Sequence[MetricResult]) -> str:
+    """Why there is no verdict on speed, and what else can be held."""
+    comparable = ", ".join(m.name for m in metrics if m.comparable)
+    # Nothing differs of a metric that was not measured, so its own reason says more than a condition would.
+    others = [f"{m.name} cannot be compared: {m.reason}" for m in metrics if not m.comparable]
+    found = [f"comparable here: {comparable}"] if comparable else []
+    lacking = f"the {against.kind.value} publishes no {case.gate}, so there is no verdict on speed"
+    return "; ".join([lacking, *found, *others])
 
 
 def _baseline_conditions(record: Record, baseline: Record, case: Case) -> tuple[ConditionResult, ...]:

@@ -1,39 +1,24 @@
-"""The claims against the published table, cell by cell, and against themselves."""
+"""The claims against themselves: what a claim runs is what it says, and its notes' arithmetic holds."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
 from flagbench.catalog.load import load_catalog
-from flagbench.catalog.model import NOT_PUBLISHED, Claim
+from flagbench.catalog.model import NOT_PUBLISHED, Case, Claim
 
-CLAIMS = load_catalog().claims
-
-# The rows of FlagPerf's training/nvidia/distilbert-pytorch/README.md, as printed.
-TABLE = """
-| 配置                | precision | fix_hp           | e2e_time | p_whole | p_train | p_core | acc   | mem       |
-| A100单机8卡（1x8）  | fp32      | /                | 361      | 1764.0  | 1861.9  | 1942.6 | 0.915 | 13.9/40.0 |
-| A100单机8卡（1x8）  | fp32      | bs=96            | 334.7    | 2019.1  | 2135.8  | 2181.0 | 0.908 | 33.4/40.0 |
-| A100单机单卡（1x1） | fp32      | bs=96,lr=0.00015 | 720.8    | 283.7   | 286.1   | 287.9  | 0.912 | 32.7/40.0 |
-| A100两机8卡（2x8）  | fp32      | bs=96            | 58.9     | 3531.1  | 3892.3  | 4058.3 | 0.911 | 32.9/40.0 |
-"""
-IDS = ["1x8-fp32", "1x8-fp32-bs96", "1x1-fp32-bs96", "2x8-fp32-bs96"]
-HEADER, *ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in TABLE.strip().splitlines()]
+CATALOG = load_catalog()
+CLAIMS = CATALOG.claims
 
 
-@pytest.mark.parametrize(("name", "row"), list(zip(IDS, ROWS)), ids=IDS)
-def test_every_cell_is_the_printed_one(name: str, row: list[str]) -> None:
-    claim = CLAIMS[f"distilbert/a100-{name}"]
-    cells = dict(zip(HEADER, row))
-    assert [part.strip() for part in claim.row.split("|")] == [cells["配置"], cells["precision"], cells["fix_hp"]]
-    assert claim.precision_label == cells["precision"]
-    for metric in ("e2e_time", "p_whole", "p_train", "p_core", "acc"):
-        published = claim.metric(metric)
-        assert published is not None
-        assert published.value == float(cells[metric])
-    memory = claim.metric("mem_peak")
-    assert memory is not None
-    assert [memory.value, memory.of] == [float(part) for part in cells["mem"].split("/")]
+def setting(case: Case, claim: Claim, name: str) -> Any:
+    """What a run of the claim has for a settable of its case: its own setting, else the reference preset's."""
+    value: Any = case.presets["reference"]
+    for key in case.settable[name]["path"].split("."):
+        value = value[key]
+    return claim.run.set.get(name, value)
 
 
 @pytest.mark.parametrize("claim", CLAIMS.values(), ids=CLAIMS)
@@ -43,14 +28,71 @@ def test_what_a_claim_runs_is_what_it_says(claim: Claim) -> None:
     assert claim.run.nodes * claim.run.gpus == conditions["devices"]
     assert claim.run.precision == claim.precision_executed == conditions["precision"]
     assert claim.run.division == conditions["division"]
-    for name, value in claim.run.set.items():
-        assert conditions[name] in (value, NOT_PUBLISHED)
 
 
-def test_the_counted_samples_explain_the_anomalies() -> None:
+@pytest.mark.parametrize("claim", CLAIMS.values(), ids=CLAIMS)
+def test_every_setting_of_a_claims_run_is_its_condition(claim: Claim) -> None:
+    case = CATALOG.cases[claim.case]
+    # One condition names three dropouts, so no single setting is equal to it.
+    for name in sorted(set(case.settable) & set(claim.conditions) - {"dropout"}):
+        assert claim.conditions[name] in (setting(case, claim, name), NOT_PUBLISHED), name
+    if "max_samples" in case.settable and claim.conditions["stop_rule"] != NOT_PUBLISHED:
+        target, limit = setting(case, claim, "target_acc"), setting(case, claim, "max_samples")
+        assert claim.conditions["stop_rule"] == f"acc >= {target} or {limit} samples"
+    if "decay_steps" in case.settable:
+        steps, share = setting(case, claim, "decay_steps"), setting(case, claim, "warmup_share")
+        rising = round(steps * share, 1)
+        assert claim.conditions["schedule"] == (
+            f"linear warm-up {rising} steps, then linear to 0.1 over {round(steps - rising, 1)} steps"
+        )
+
+
+@pytest.mark.parametrize("claim", CLAIMS.values(), ids=CLAIMS)
+def test_an_anomaly_is_of_something_that_the_case_knows(claim: Claim) -> None:
+    case = CATALOG.cases[claim.case]
+    known = {metric.name for metric in case.metrics} | set(claim.conditions)
+    assert {anomaly.field for anomaly in claim.anomalies} <= known
+    ids = [anomaly.id for anomaly in claim.anomalies]
+    assert len(ids) == len(set(ids))
+
+
+def test_a_row_without_a_stack_is_of_a_device_that_no_stack_runs_on() -> None:
+    devices = {device.name for stack in CATALOG.stacks.values() for device in stack.accelerators}
+    for claim in CLAIMS.values():
+        assert (claim.stack is None) == (claim.conditions["device_model"] not in devices), claim.id
+
+
+def test_the_counted_samples_explain_the_anomalies_of_distilbert() -> None:
     """Steps times full batches of all devices: what the notes derive their epochs from."""
     for devices, batch, counted in ((8, 32, 67_584), (8, 96, 67_584), (1, 96, 67_392), (16, 96, 67_584)):
         per_device = -(-67_349 // devices)
         assert -(-per_device // batch) * batch * devices == counted
     assert round(67_584 / 2019.1 * 10, 1) == 334.7
     assert round(67_392 / 283.7 * 3, 1) == 712.6
+
+
+def test_the_counted_samples_explain_the_anomalies_of_glm() -> None:
+    for name, steps, batch, initialisation in (
+        ("1x8-fp32", 1500, 8, 133),
+        ("1x8-fp32-bs16", 750, 16, 121),
+        ("2x8-fp32-bs8", 750, 8, 89),
+    ):
+        claim = CLAIMS[f"glm/a100-{name}"]
+        whole, spent = claim.metric("p_whole"), claim.metric("e2e_time")
+        assert whole is not None
+        assert spent is not None
+        assert steps * batch * claim.run.nodes * claim.run.gpus == 96_000 == 5 * 19_200
+        assert spent.value - 96_000 / whole.value == pytest.approx(initialisation, abs=0.6)
+    assert 16 * -(-24_135 // 16) == 24_144
+    assert round(24_144 / 4.2) == 5749
+    assert round(7695 - 24_144 / 4.2) == 1946
+    evaluation = (5749 - 24_144 / 5.5) / 2
+    assert evaluation == pytest.approx(679, abs=1)
+
+
+def test_the_arithmetic_of_the_lora_notes() -> None:
+    assert round(2788 * 2 * 7e9 / 156e12, 3) == 0.250
+    assert round(4017 * 4 * 6.738e9 / 312e12, 3) == 0.347
+    assert round(2788 * 27.15e9 / 1e12, 1) == 75.7
+    assert [round(share * 156e12 / 1.4e10) for share in (0.3615, 0.362, 0.3625)] == [4028, 4034, 4039]
+    assert round(0.362 * 240e12 / 1.4e10) == 6206

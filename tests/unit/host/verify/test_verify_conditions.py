@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flagbench.catalog.load import load_catalog
-from flagbench.catalog.model import NOT_PUBLISHED, Case, Claim
+from flagbench.catalog.model import NOT_PUBLISHED, Case, Catalog, Claim
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.record.model import Record
 from flagbench.verify import Agreement, Verdict, verify_claim
@@ -90,8 +90,39 @@ def test_what_was_not_published_is_not_held_against_a_record(base: Record, case:
     silent = replace(claim, conditions={**claim.conditions, "batch_size": NOT_PUBLISHED})
     result = verify_claim([base], silent, case)
     assert result.verdict is Verdict.REPRODUCED
+    # The speed depends on it, and nobody knows whether this run had the same.
+    assert result.qualifiers == ("batch_size not published",)
     found = {c.name: c.agreement for c in result.conditions}
     assert found["batch_size"] is Agreement.NOT_PUBLISHED
+
+
+@pytest.mark.parametrize("name", [*OTHERS, *CASE.condition_groups["loading"], *CASE.condition_groups["software"]])
+def test_only_unpublished_work_that_the_gate_depends_on_qualifies(
+    base: Record, case: Case, claim: Claim, name: str
+) -> None:
+    silent = replace(claim, conditions={**claim.conditions, name: NOT_PUBLISHED})
+    assert verify_claim([base], silent, case).qualifiers == ()
+
+
+def test_the_row_that_does_not_say_its_accumulation_is_qualified(
+    catalog: Catalog, base: Record, edit: Callable[..., Record], case: Case
+) -> None:
+    single = catalog.claims["distilbert/a100-1x1-fp32-bs96"]
+    same = {name: value for name, value in single.conditions.items() if value != NOT_PUBLISHED}
+    record = edit(base, conditions=same, metrics={"p_core_host": {"value": 288.0, "ci95": (287.0, 289.0)}})
+    result = verify_claim([record], single, case)
+    assert (result.verdict, result.qualifiers) == (
+        Verdict.REPRODUCED,
+        ("gradient_accumulation_steps not published",),
+    )
+
+
+def test_the_shapes_of_a_ratio_are_the_cases_own(base: Record, edit: Callable[..., Record], claim: Claim) -> None:
+    other = edit(base, conditions={"batch_size": 64})
+    for shapes, given in ((CASE.shapes, True), ((*CASE.shapes, "batch_size"), False)):
+        line = verify_claim([other], claim, replace(CASE, shapes=shapes)).metric("p_core")
+        assert line is not None
+        assert (line.ratio is not None) is given
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flagbench.catalog.model import Case, Catalog, Claim, ClaimMetric
+from flagbench.catalog.model import Case, Catalog, Claim
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.record.model import Check, Record, Status
 from flagbench.verify import Verdict, choose_claim, verify_baseline, verify_claim
@@ -194,11 +194,19 @@ def test_another_unit_or_scope_is_not_comparable(
     assert result.reason == "p_core_host is in samples/s per device here, in samples/s per job published"
 
 
-def test_a_claim_without_the_gate_metric_is_not_comparable(base: Record, case: Case, claim: Claim) -> None:
-    only_acc = replace(claim, metrics=(ClaimMetric("acc", 0.915, "fraction", "job", None),))
-    result = verify_claim([base], only_acc, case)
+def test_a_claim_without_the_gate_metric_is_not_comparable_and_says_what_can_be_held_instead(
+    base: Record, edit: Callable[..., Record], case: Case, claim: Claim
+) -> None:
+    acc, memory = (next(m for m in claim.metrics if m.name == name) for name in ("acc", "mem_peak"))
+    slow = replace(claim, metrics=(acc, memory))
+    result = verify_claim([base], slow, case)
     assert result.verdict is Verdict.NOT_COMPARABLE
-    assert result.reason == "the claim publishes no p_core"
+    no_speed = "the claim publishes no p_core, so there is no verdict on speed"
+    assert result.reason == f"{no_speed}; comparable here: acc, mem_peak"
+    synthetic = verify_claim([edit(base, conditions={"data": "synthetic"})], slow, case)
+    assert synthetic.reason == (
+        f"{no_speed}; comparable here: mem_peak; acc cannot be compared: data is synthetic here, sst2 published"
+    )
 
 
 def test_anomalies_of_what_was_compared_are_kept(base: Record, case: Case, claim: Claim) -> None:

@@ -1,0 +1,120 @@
+"""Published utilisations: whether each follows from the throughput of its own row, by its publisher's formula.
+
+A publisher's utilisation is `throughput of a device x FLOPs it counts for a unit / peak it divides by`; all three are
+its own choice, and a case's manifest has them under `flops.published`. A row fits where the result is less than one
+unit of the last printed digit away: that is what rounding, up, down or to the nearest, can do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import ROUND_DOWN, ROUND_HALF_UP, Decimal
+from enum import Enum
+from typing import Any
+
+from flagbench.catalog.model import Case, Catalog, Claim, ClaimMetric, PublishedFormula
+from flagbench.catalog.printed import published_number
+
+UTILISATION = "mfu"
+MISFIT = "mfu-does-not-fit"
+"""The id of the anomaly that names a row whose utilisation does not follow."""
+
+
+class Fit(str, Enum):
+    """How a printed utilisation comes from the computed one."""
+
+    ROUNDED = "rounded"
+    TRUNCATED = "truncated"
+    ROUNDED_UP = "rounded up"
+    NONE = "does not fit"
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A printed utilisation beside the one its row's throughput gives; both are fractions."""
+
+    claim: str
+    formula: PublishedFormula
+    throughput: ClaimMetric
+    devices: int
+    printed: Decimal
+    computed: float
+    listed: bool
+    """Whether the claim has the anomaly MISFIT."""
+
+    @property
+    def fit(self) -> Fit:
+        """By what rounding the computed value gives the printed one."""
+        unit = Decimal(1).scaleb(int(self.printed.as_tuple().exponent))
+        # A float's last bits are not the publisher's: 0.3605 must not read as 0.36049999.
+        computed = Decimal(f"{self.computed:.12g}")
+        if computed.quantize(unit, ROUND_HALF_UP) == self.printed:
+            return Fit.ROUNDED
+        if computed.quantize(unit, ROUND_DOWN) == self.printed:
+            return Fit.TRUNCATED
+        return Fit.ROUNDED_UP if abs(self.printed - computed) < unit else Fit.NONE
+
+    @property
+    def problem(self) -> str | None:
+        """Why this cannot stay: a misfit that is no anomaly, or an anomaly that fits. None where all is well."""
+        if self.listed == (self.fit is Fit.NONE):
+            return None
+        if self.listed:
+            return f"{self}, and its anomaly {MISFIT} says that it does not fit"
+        return f"{self}, and no anomaly {MISFIT} of the field {UTILISATION} says so"
+
+    def __str__(self) -> str:
+        for_each = f" / {self.devices}" if self.throughput.scope == "job" and self.devices > 1 else ""
+        return (
+            f"{self.claim}: {UTILISATION} {self.printed} published, {self.throughput.value}{for_each} x "
+            f"{self.formula.flops_per_unit:g} / {self.formula.peak:g} = {self.computed:.5f}: {self.fit.value}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON; `problem` is null where all is well."""
+        return {
+            "claim": self.claim,
+            "formula": self.formula.id,
+            "throughput": self.throughput.value,
+            "devices": self.devices,
+            "printed": str(self.printed),
+            "computed": self.computed,
+            "fit": self.fit.value,
+            "anomaly": self.listed,
+            "problem": self.problem,
+        }
+
+
+def reproduce_utilisation(claim: Claim, case: Case) -> Reproduction | None:
+    """The published utilisation of a row computed again; None where the row or its case has not all that it takes."""
+    formula, printed = case.published_formula, claim.metric(UTILISATION)
+    if formula is None or printed is None:
+        return None
+    throughput = next((metric for metric in claim.metrics if _feeds(case, metric, formula)), None)
+    if throughput is None:
+        return None
+    devices = claim.run.nodes * claim.run.gpus
+    share = devices if throughput.scope == "job" else 1
+    return Reproduction(
+        claim=claim.id,
+        formula=formula,
+        throughput=throughput,
+        devices=devices,
+        printed=published_number(printed),
+        computed=throughput.value / share * formula.flops_per_unit / formula.peak,
+        listed=any(a.id == MISFIT and a.field == UTILISATION for a in claim.anomalies),
+    )
+
+
+def reproductions(catalog: Catalog, claims: Iterable[Claim] | None = None) -> tuple[Reproduction, ...]:
+    """The published utilisations of all claims, or of the given ones, that can be computed again."""
+    chosen = catalog.claims.values() if claims is None else claims
+    found = (reproduce_utilisation(claim, catalog.cases[claim.case]) for claim in chosen)
+    return tuple(entry for entry in found if entry is not None)
+
+
+def _feeds(case: Case, metric: ClaimMetric, formula: PublishedFormula) -> bool:
+    """Whether a published value is what the formula takes: by its name, or by the metric that it is held by."""
+    spec = case.metric(metric.name)
+    return metric.name == formula.metric or (spec is not None and spec.held_by == formula.metric)

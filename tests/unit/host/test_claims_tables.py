@@ -1,0 +1,192 @@
+"""The claims against the published tables, cell by cell."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+
+from flagbench.catalog.load import load_catalog
+from flagbench.catalog.model import Claim, ClaimMetric
+from flagbench.catalog.printed import published_number
+
+CLAIMS = load_catalog().claims
+
+
+class Published(NamedTuple):
+    """The rows of one README of FlagPerf, as printed, and the claims that hold them, row by row."""
+
+    file: str
+    commit: str
+    ids: str
+    table: str
+
+
+HEAD, FIRST = "1b5a0303", "269c1fd5"
+TABLES = (
+    Published(
+        "training/nvidia/distilbert-pytorch/README.md",
+        HEAD,
+        "distilbert/a100-1x8-fp32 distilbert/a100-1x8-fp32-bs96 distilbert/a100-1x1-fp32-bs96 "
+        "distilbert/a100-2x8-fp32-bs96",
+        """
+| 配置 | precision | fix_hp | e2e_time | p_whole | p_train | p_core | acc | mem |
+| A100单机8卡（1x8） | fp32 | / | 361 | 1764.0 | 1861.9 | 1942.6 | 0.915 | 13.9/40.0 |
+| A100单机8卡（1x8） | fp32 | bs=96 | 334.7 | 2019.1 | 2135.8 | 2181.0 | 0.908 | 33.4/40.0 |
+| A100单机单卡（1x1） | fp32 | bs=96,lr=0.00015 | 720.8 | 283.7 | 286.1 | 287.9 | 0.912 | 32.7/40.0 |
+| A100两机8卡（2x8） | fp32 | bs=96 | 58.9 | 3531.1 | 3892.3 | 4058.3 | 0.911 | 32.9/40.0 |
+""",
+    ),
+    Published(
+        "training/nvidia/glm-pytorch/README.md",
+        FIRST,
+        "glm/a100-1x8-fp32 glm/a100-1x8-fp32-bs16 glm/a100-1x1-fp32-bs16 glm/a100-2x8-fp32-bs8",
+        """
+| 配置 | precision | fix_hp | e2e_time | p_whole | p_train | p_core | acc | mem | MFU |
+| A100单机8卡（1x8） | fp32 | / | 2763 | 36.5 | 42.4 | 42.4 | 0.808 | 33.0/40.0 | 0.035 |
+| A100单机8卡（1x8） | fp32 | bs=16, lr=1e-05 | 2688 | 37.4 | 43.5 | 43.5 | 0.801 | 39.5/40.0 | 0.035 |
+| A100单机单卡（1x1） | fp32 | bs=16, lr=1e-05 | 7695 | 4.2 | 5.5 | 5.5 |  | 35.0/40.0 | 0.036 |
+| A100两机16卡（2x8） | fp32 | bs=8, lr=1e-05 | 1409 | 72.7 | 84.7 | 84.9 | 0.804 | 31.0/40.0 | 0.036 |
+""",
+    ),
+    Published(
+        "training/nvidia/glm-pytorch/README.md",
+        HEAD,
+        "glm/a100-1x8-fp32 glm/a100-1x8-fp32-bs16 glm/a100-1x1-fp32-bs16 glm/a100-2x8-fp32-bs8",
+        """
+| 配置 | precision | fix_hp | e2e_time | p_whole | p_train | p_core | acc | mem | MFU |
+| A100单机8卡（1x8） | fp32 | / | 2763 | 36.5 | 42.4 | 42.4 | 0.808 | 33.0/40.0 | 0.035 |
+| A100单机8卡（1x8） | fp32 | bs=16, lr=1e-05 | 2688 | 37.4 | 43.5 | 43.5 | 0.801 | 39.5/40.0 | 0.035 |
+| A100单机单卡（1x1） | fp32 | bs=16, lr=1e-05 | / | 4.2 | 5.5 | 5.5 | / | 35.0/40.0 | 0.036 |
+| A100两机16卡（2x8） | fp32 | bs=8, lr=1e-05 | / | 72.7 | 84.7 | 84.9 | / | 31.0/40.0 | 0.036 |
+""",
+    ),
+    Published(
+        "training/metax/glm-pytorch/README.md",
+        HEAD,
+        "glm/c500-1x8-fp32 glm/c500-1x1-fp32 glm/c500-2x8-fp32",
+        """
+| 配置 | precision | fix_hp | e2e_time | p_whole | p_train | p_core | acc | mem | MFU |
+| C500单机8卡（1x8） | fp32 | / |  |  |  |  | 0.802 | 55.1/64.0 |  |
+| C500单机单卡（1x1） | fp32 | / |  |  |  |  | / | 55.6/64.0 |  |
+| C500两机16卡（2x8） | fp32 | / |  |  |  |  | / | 54.9/64.0 |  |
+""",
+    ),
+    Published(
+        "training/iluvatar/glm-pytorch/README.md",
+        HEAD,
+        "glm/bi-v100-1x8-fp32-bs8 glm/bi-v100-1x1-fp32-bs8 glm/bi-v100-2x8-fp32-bs8",
+        """
+| 配置 | precision | fix_hp | e2e_time | p_whole | p_train | p_core | acc | mem |
+| BI-V100单机8卡（1x8） | fp32 | bs=8, lr=1e-05 |  |  |  |  | 0.806 | 29.7/32.0 |
+| BI-V100单机单卡（1x1） | fp32 | bs=8, lr=1e-05 | / |  |  |  | / | 28.8/32.0 |
+| BI-V100两机8卡（2x8） | fp32 | bs=8, lr=1e-05 | / |  |  |  | / | 28.3/32.0 |
+""",
+    ),
+    Published(
+        "training/kunlunxin/glm-pytorch/README.md",
+        HEAD,
+        "glm/r300-1x1-fp32-bs4 glm/r300-1x8-fp32-bs5 glm/r300-2x8-fp32-bs4",
+        """
+| 配置 | precision | fix_hp | e2e_time | p_whole | p_train | p_core | acc | mem |
+| R300单机单卡（1x1） | fp32 | bs=4,lr=1e-05 | / |  |  |  | / | 31.8/32.0 |
+| R300单机8卡（1x8） | fp32 | bs=5,lr=1e-05 |  |  |  |  | 80.52% | 31.8/32.0 |
+| R300两机8卡（2x8） | fp32 | bs=4,lr=1e-05 | / |  |  |  | / | 31.7/32.0 |
+""",
+    ),
+    Published(
+        "training/dcu/glm-pytorch/README.md",
+        HEAD,
+        "glm/k100-1x1-fp16-bs16 glm/k100-1x8-fp16-bs8",
+        """
+| 配置 | precision | fix_hp | e2e_time | p_whole | p_train | p_core | acc | mem | MFU |
+| K100单机单卡（1x1） | fp16 | bs=16, lr=1e-05 | / | / | / | / | / | 55.0/64.0 | / |
+| K100单机8卡（1x8） | fp16 | bs=8, lr=1e-05 | / | / | / | / | 0.804 | 29.4/64.0 | / |
+""",
+    ),
+    Published(
+        "training/nvidia/llama2_7b_finetune-pytorch/README.md",
+        HEAD,
+        "llama2-7b-lora/a100-1x1-fp32 llama2-7b-lora/a100-1x1-fp16-bs4",
+        """
+| 配置 | fix_hp | token/p/s | loss | mem | acc(MMLU) | MFU |
+| A100单机单卡（1x1） | / | 2788 | 1.64 | 37.3/40 | 0.38 | / |
+| A100单机单卡（1x1） | 数据精度=fp16, local_batchsize=4 | 4017 | 1.77 | 32.0/40 | 0.43 | 36.1% |
+""",
+    ),
+    Published(
+        "training/metax/llama2_7b_finetune-pytorch/README.md",
+        HEAD,
+        "llama2-7b-lora/c500-1x1-fp16-bs4",
+        """
+| 配置 | fix_hp | token/p/s | loss | mem | acc(MMLU) | MFU |
+| C500单机单卡（1x1） | 数据精度=fp16, local_batchsize=4 | / | 1.72 | 32.0/64 | 0.41 | 36.2% |
+""",
+    ),
+)
+NAMES = {"mem": "mem_peak", "acc(MMLU)": "acc", "MFU": "mfu", "token/p/s": "tokens_per_second_per_device"}
+LABELS = ("配置", "precision", "fix_hp")
+
+
+def rows(published: Published) -> list[tuple[Claim, dict[str, str]]]:
+    """Each claim of a table beside its cells, by their column's heading."""
+    header, *lines = [
+        [c.strip() for c in line.strip("|").split("|")] for line in published.table.strip().splitlines()
+    ]
+    return [(CLAIMS[name], dict(zip(header, line))) for name, line in zip(published.ids.split(), lines, strict=True)]
+
+
+def printed(metric: ClaimMetric) -> list[float]:
+    """What a claim says of a cell: the value, and the total where it has one."""
+    return [metric.value] if metric.of is None else [metric.value, metric.of]
+
+
+def numbers(cell: str) -> list[float]:
+    """What a cell says, `36.1%` as 0.361; empty for one that says nothing."""
+    if cell in ("", "/"):
+        return []
+    if cell.endswith("%"):
+        return [float(cell[:-1]) / 100]
+    return [float(part) for part in cell.split("/")]
+
+
+@pytest.mark.parametrize("published", TABLES, ids=lambda t: f"{'-'.join(t.file.split('/')[1:3])}-{t.commit}")
+def test_every_cell_is_the_printed_one_and_every_value_has_a_cell(published: Published) -> None:
+    for claim, cells in rows(published):
+        shown = [cells[label] for label in LABELS if label in cells]
+        assert [part.strip() for part in claim.row.split("|")] == shown
+        if "precision" in cells:
+            assert claim.precision_label == cells["precision"]
+        # What a later version took out is a value of the earlier one only.
+        at = {m.name: m for m in claim.metrics if published.commit in (FIRST, (m.source or claim.source).commit)}
+        expected = {NAMES.get(n, n): numbers(cell) for n, cell in cells.items() if n not in LABELS and numbers(cell)}
+        assert {name: printed(metric) for name, metric in at.items()} == {
+            name: pytest.approx(values, rel=1e-12) for name, values in expected.items()
+        }
+
+
+def test_every_claim_is_a_row_of_its_own_source() -> None:
+    found = {claim.id: (t.file, t.commit) for t in TABLES if t.commit == HEAD for claim, _ in rows(t)}
+    assert found == {claim.id: (claim.source.file, claim.source.commit) for claim in CLAIMS.values()}
+
+
+def test_a_cell_keeps_the_digits_that_were_printed() -> None:
+    mfu, acc = CLAIMS["llama2-7b-lora/a100-1x1-fp16-bs4"].metric("mfu"), CLAIMS["glm/r300-1x8-fp32-bs5"].metric("acc")
+    assert mfu is not None
+    assert acc is not None
+    assert (mfu.printed, str(published_number(mfu))) == ("36.1%", "0.361")
+    assert (acc.printed, str(published_number(acc))) == ("80.52%", "0.8052")
+
+
+@pytest.mark.parametrize(
+    ("name", "withdrawn"),
+    [("glm/a100-1x1-fp32-bs16", {"e2e_time": 7695}), ("glm/a100-2x8-fp32-bs8", {"e2e_time": 1409, "acc": 0.804})],
+)
+def test_a_value_that_a_later_version_took_out_has_its_own_source_and_an_anomaly(
+    name: str, withdrawn: dict[str, float]
+) -> None:
+    claim = CLAIMS[name]
+    assert {m.name: m.value for m in claim.metrics if m.source is not None} == withdrawn
+    assert {m.source.commit for m in claim.metrics if m.source is not None} == {FIRST}
+    noted = {a.field for a in claim.anomalies if a.id.startswith("withdrawn")}
+    assert noted == set(withdrawn)

@@ -1,0 +1,140 @@
+"""Every published utilisation follows from the throughput of its row, or is named as one that does not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flagbench.catalog.load import load_catalog
+from flagbench.catalog.model import Anomaly, Claim
+from flagbench.cli import edge
+from flagbench.verify.published import MISFIT, Fit, Reproduction, reproduce_utilisation, reproductions
+
+CATALOG = load_catalog()
+FOUND = {entry.claim: entry for entry in reproductions(CATALOG)}
+MISFITTING = "glm/a100-2x8-fp32-bs8"
+
+
+def of(claim: Claim) -> Reproduction:
+    found = reproduce_utilisation(claim, CATALOG.cases[claim.case])
+    assert found is not None
+    return found
+
+
+def test_every_row_that_has_both_is_computed_again() -> None:
+    rows = {
+        claim.id
+        for claim in CATALOG.claims.values()
+        if claim.metric("mfu") and (claim.metric("p_core") or claim.metric("tokens_per_second_per_device"))
+    }
+    assert set(FOUND) == rows
+    assert len(rows) == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "computed", "fit"),
+    [
+        ("glm/a100-1x8-fp32", 42.4 / 8 * 6 * 0.33e9 * 512 / 156e12, Fit.ROUNDED_UP),
+        ("glm/a100-1x8-fp32-bs16", 43.5 / 8 * 6 * 0.33e9 * 512 / 156e12, Fit.ROUNDED),
+        ("glm/a100-1x1-fp32-bs16", 5.5 * 6 * 0.33e9 * 512 / 156e12, Fit.ROUNDED),
+        (MISFITTING, 84.9 / 16 * 6 * 0.33e9 * 512 / 156e12, Fit.NONE),
+        ("llama2-7b-lora/a100-1x1-fp16-bs4", 4017 * 2 * 7e9 / 156e12, Fit.ROUNDED),
+    ],
+)
+def test_a_published_utilisation_is_the_named_formula_of_its_throughput(name: str, computed: float, fit: Fit) -> None:
+    assert FOUND[name].computed == pytest.approx(computed, rel=1e-12)
+    assert FOUND[name].fit is fit
+    assert FOUND[name].problem is None
+
+
+def test_the_row_that_does_not_fit_is_an_anomaly_and_an_unlisted_one_is_a_problem() -> None:
+    claim = CATALOG.claims[MISFITTING]
+    assert [name for name, entry in FOUND.items() if entry.listed] == [MISFITTING]
+    unlisted = of(replace(claim, anomalies=tuple(a for a in claim.anomalies if a.id != MISFIT)))
+    assert unlisted.problem is not None
+    assert "0.03448: does not fit, and no anomaly mfu-does-not-fit of the field mfu says so" in unlisted.problem
+    # The anomaly has to be of the field it speaks of.
+    elsewhere = of(replace(claim, anomalies=(Anomaly(MISFIT, "p_core", "of another cell"),)))
+    assert elsewhere.problem is not None
+
+
+def test_a_listed_row_that_fits_is_a_problem_too() -> None:
+    claim = CATALOG.claims["glm/a100-1x1-fp32-bs16"]
+    listed = of(replace(claim, anomalies=(*claim.anomalies, Anomaly(MISFIT, "mfu", "it does not fit"))))
+    assert listed.problem is not None
+    assert "rounded, and its anomaly mfu-does-not-fit says that it does not fit" in listed.problem
+
+
+@pytest.mark.parametrize(
+    ("printed", "fit"),
+    [
+        ("0.0357", Fit.ROUNDED),
+        ("0.036", Fit.ROUNDED),
+        ("0.035", Fit.TRUNCATED),
+        ("0.0358", Fit.ROUNDED_UP),
+        ("0.04", Fit.ROUNDED),
+        ("3.5%", Fit.TRUNCATED),
+        ("0.034", Fit.NONE),
+        ("0.037", Fit.NONE),
+        ("3.7%", Fit.NONE),
+        ("0.0360", Fit.NONE),
+    ],
+)
+def test_the_printed_digits_decide_what_fits(printed: str, fit: Fit) -> None:
+    """5.5 samples/s gives 0.035741: less than one unit of the last printed digit away, whichever way."""
+    claim = CATALOG.claims["glm/a100-1x1-fp32-bs16"]
+    metrics = tuple(replace(m, printed=printed) if m.name == "mfu" else m for m in claim.metrics)
+    assert of(replace(claim, metrics=metrics)).fit is fit
+
+
+def test_a_row_without_throughput_or_formula_is_not_computed() -> None:
+    hidden = CATALOG.claims["llama2-7b-lora/c500-1x1-fp16-bs4"]
+    assert reproduce_utilisation(hidden, CATALOG.cases["llama2-7b-lora"]) is None
+    claim = CATALOG.claims["glm/a100-1x1-fp32-bs16"]
+    assert reproduce_utilisation(claim, replace(CATALOG.cases["glm"], published_formula=None)) is None
+
+
+def test_lint_says_how_each_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    assert edge.run(["claims", "lint"]) == 0
+    *lines, count = capsys.readouterr().out.splitlines()
+    assert len(lines) == 5
+    assert count == f"{len(CATALOG.claims)} claims, 5 utilisations computed again"
+    assert (
+        "glm/a100-2x8-fp32-bs8: mfu 0.036 published, 84.9 / 16 x 1.01376e+12 / 1.56e+14 = 0.03448: does not fit, "
+        "as its anomaly says"
+    ) in lines
+    assert edge.run(["claims", "lint", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert [entry["fit"] for entry in said["utilisations"]] == [
+        "rounded up",
+        "rounded",
+        "rounded",
+        "does not fit",
+        "rounded",
+    ]
+
+
+@pytest.mark.parametrize("asked", [[], ["--json"]])
+def test_lint_exits_2_and_names_what_neither_fits_nor_is_an_anomaly(
+    manifests: Path,
+    edit: Callable[[Path, str, str], None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    asked: list[str],
+) -> None:
+    edit(manifests / "claims" / "glm.yaml", "name: mfu, value: 0.035,", "name: mfu, value: 0.045,")
+    monkeypatch.setenv("FLAGBENCH_MANIFESTS", str(manifests))
+    assert edge.run(["claims", "lint", *asked]) == 2
+    output = capsys.readouterr()
+    if asked:
+        first = json.loads(output.out)["utilisations"][0]
+        assert (first["printed"], first["fit"]) == ("0.045", "does not fit")
+        assert "no anomaly mfu-does-not-fit" in first["problem"]
+    else:
+        assert "glm/a100-1x8-fp32: mfu 0.045 published, 42.4 / 8 x" in output.err
+        assert "list the misfit as an anomaly" in output.err
+    assert "Traceback" not in output.err
