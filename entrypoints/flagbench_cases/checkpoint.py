@@ -38,7 +38,8 @@ class Point(NamedTuple):
 
 def identity(config: Dict[str, Any]) -> Dict[str, Any]:
     """What a checkpoint and the run that goes on from it must have in common, flat, by dotted name."""
-    kept = {key: config[key] for key in ("case", "division", "precision", "seed", "weights", "model", "data")}
+    # Evaluating changes nothing that is trained, and a preset is the sizes that it stands for.
+    kept = {key: value for key, value in config.items() if key not in ("nodes", "gpus", "preset", "eval")}
     kept["train"] = {key: value for key, value in config["train"].items() if key not in FREE}
     kept["devices"] = config["nodes"] * config["gpus"]
     return dict(_flat(kept, ""))

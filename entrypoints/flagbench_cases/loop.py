@@ -216,7 +216,7 @@ class Loop:
             if self.steps == plan.warmup_steps:
                 self.spool.phase("train", capacity)
                 mark = now()
-            if plan.window_steps is None and plan.evaluate_every is not None and at % plan.evaluate_every == 0:
+            if self._within_epoch_due(at, end):
                 if self._reached(self._evaluate(epoch, last=at >= end)):
                     return True
                 self.spool.phase("train", capacity)
@@ -231,6 +231,12 @@ class Loop:
             self.spool.phase("train", capacity)
         self._save_if_due(at)
         return False
+
+    def _within_epoch_due(self, at: int, end: int) -> bool:
+        """Whether an evaluation that does not wait for the end of an epoch follows step `at`: at its own pace, and
+        where the limit of samples ends the run."""
+        every = self.plan.evaluate_every
+        return self.plan.window_steps is None and every is not None and (at % every == 0 or at >= end)
 
     def _resume(self) -> None:
         """Set the generators as the checkpoint has them, once. A loader draws a seed when an epoch begins, so that is

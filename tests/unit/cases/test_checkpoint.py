@@ -13,7 +13,7 @@ import torch
 
 from flagbench_cases import checkpoint
 from flagbench_cases.errors import CaseError, DataError, ExitCode, UsageError
-from flagbench_cases.loop import Loop, Plan, Work, Workload
+from flagbench_cases.loop import Evaluation, Loop, Plan, Work, Workload
 from flagbench_cases.spool import RankSpool, SpoolReader
 
 pytestmark = pytest.mark.image
@@ -89,6 +89,9 @@ class Dropped(Workload):
     def work(self, batch: Any) -> Work:
         return Work(1, 1, 1, 1, 1.0, 1.0)
 
+    def evaluate(self, last: bool) -> Evaluation:
+        return Evaluation(None, None, 0, None)
+
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         tensors = {"module." + name: tensor for name, tensor in self.module.state_dict().items()}
         for index, state in self.optimizer.state_dict()["state"].items():
@@ -118,7 +121,7 @@ def run(folder: Path, resume: Path | None = None, every: int = 3) -> list[float]
         states = checkpoint.of_rank(point.generators, 0)
         set_generators = lambda: checkpoint.set_generators(CPU, states)  # noqa: E731
     first = point.step if point else 0
-    how = Plan(3, 1, None, None, False, evaluate_every=100, first_step=first, checkpoint_every=every)
+    how = Plan(3, 1, None, None, False, first_step=first, checkpoint_every=every)
     spool = RankSpool(str(folder / "spool"), 0)
     spool.reserve(how.capacity(4))
     probe: Any = NoCollectives()

@@ -210,7 +210,8 @@ def test_a_limit_of_steps_ends_within_an_epoch(tmp_path: Path) -> None:
     timing, reader = train(tmp_path, workload, FULL._replace(evaluate_every=3, max_steps=7))
     assert timing["converged"] is False
     assert (len(reader.steps()), workload.made) == (7, 7)
-    assert evaluated(reader) == [(-1, 0), (0, 3), (1, 6)]
+    assert evaluated(reader) == [(-1, 0), (0, 3), (1, 6), (1, 7)]  # the last one where the run ends
+    assert workload.last == [False, False, False, True]
 
 
 def test_an_evaluation_may_ask_for_no_accuracy(tmp_path: Path) -> None:
