@@ -8,7 +8,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 WHEELS := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 # The cpu stack's lock without its hashes and without build labels like +cpu: other machines than the image's, with
-# other files of the same versions, are welcome here.
+# other files of the same versions, are welcome here. Without typer: in the image a dependency of transformers may have
+# any, here the tool says which.
 LOCK := images/locks/cpu.txt
 PINS := $(VENV)/constraints.txt
 
@@ -31,6 +32,7 @@ lint: $(VENV)/.dev
 	$(BIN)/lint-imports
 	$(BIN)/flagbench manifests compile --check
 	$(BIN)/flagbench manifests docs --check
+	$(BIN)/flagbench claims lint
 	$(BIN)/flagbench render --all --check
 	$(BIN)/flagbench lint
 
@@ -54,14 +56,15 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(PINS): $(LOCK) | $(BIN)/python
-	@sed -nE 's/^(# unresolved: )?([a-z0-9-]+==[^ +]+).*/\2/p' $(LOCK) >$@
+	@sed -nE '/^typer==/d; s/^(# unresolved: )?([a-z0-9-]+==[^ +]+).*/\2/p' $(LOCK) >$@
 
 $(VENV)/.cases: $(PINS) pyproject.toml
 	$(PIP) $(WHEELS) -c $(PINS) -e ".[cases]"
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.cases tests/locks/oracles.txt
+$(VENV)/.dev: $(VENV)/.cases tests/locks/oracles.txt tests/locks/deepspeed.txt
 	$(PIP) $(WHEELS) -c $(PINS) -e ".[cases,dev]" -r tests/locks/oracles.txt
+	DS_BUILD_OPS=0 $(PIP) -c $(PINS) --no-build-isolation -r tests/locks/deepspeed.txt
 	@touch $@
 
 clean:

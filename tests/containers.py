@@ -3,6 +3,7 @@
 A test module asks for the fixtures with `pytest_plugins = ["containers"]`.
 """
 
+import functools
 import json
 import os
 import signal
@@ -15,7 +16,6 @@ import pytest
 from running import need, wait_until
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-IMAGE = "flagbench/distilbert:cpu"
 LABEL = "dev.flagbench.test"
 """On every container, image and network that these tests make, so that a person finds what a killed test left."""
 
@@ -35,15 +35,28 @@ def docker_client():
 
 
 @pytest.fixture(scope="session")
-def cpu_image(docker_client):
-    """The cpu image of this checkout, built with the options that the environment holds (FLAGBENCH_*)."""
-    command = [sys.executable, "-m", "flagbench", "build", "distilbert:cpu", "--allow-unlocked"]
+def image_of(docker_client):
+    """`image_of(CASE)`: this checkout's image of a case on the cpu stack, built with the options that the environment
+    holds (FLAGBENCH_*)."""
+    return build
+
+
+@functools.lru_cache(maxsize=None)
+def build(case):
+    """Build the image, once; its name."""
+    command = [sys.executable, "-m", "flagbench", "build", "%s:cpu" % case, "--allow-unlocked"]
     env = dict(
         os.environ, PYTHONPATH=os.pathsep.join(os.path.join(ROOT, name) for name in ("builder", "entrypoints"))
     )
     built = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     need(built.returncode == 0, "an image that can be built here, and\n%s" % built.stdout[-4000:])
-    return IMAGE
+    return "flagbench/%s:cpu" % case
+
+
+@pytest.fixture(scope="session")
+def cpu_image(image_of):
+    """The image of distilbert, with which most tests are content."""
+    return image_of("distilbert")
 
 
 @pytest.fixture

@@ -60,7 +60,7 @@ def examine(store_url: str | None = None) -> list[Finding]:
         Finding("flagbench", Level.OK, __version__),
         manifests(),
         store(store_url),
-        *native_packages(),
+        *native_packages(case_imports()),
         processors(),
         memory(),
         disk(Path.cwd()),
@@ -90,11 +90,24 @@ def store(url: str | None) -> Finding:
     return Finding("store", Level.OK if health.ok else Level.FAIL, health.detail, health.remedy)
 
 
-def native_packages() -> Iterator[Finding]:
+def case_imports(root: Path | None = None) -> dict[str, str]:
+    """What single cases import beside what every case does: the module, and the cases, with commas between."""
+    try:
+        cases = load_catalog(root).cases.values()
+    except FlagbenchError:  # it is a finding of its own
+        return {}
+    modules = sorted({module for case in cases for module in case.raw.get("imports", ())})
+    return {
+        module: ", ".join(case.name for case in cases if module in case.raw.get("imports", ())) for module in modules
+    }
+
+
+def native_packages(case_imports: Mapping[str, str]) -> Iterator[Finding]:
     """What a run without a container imports: looked up, because importing torch takes seconds."""
-    for module, distribution in _NATIVE.items():
+    for module, distribution in {**_NATIVE, **{module: module.replace("_", "-") for module in case_imports}}.items():
         if importlib.util.find_spec(module) is None:
-            yield Finding(module, Level.WARN, "not installed", _NATIVE_REMEDY)
+            wanted = f", and {case_imports[module]} imports it" if module in case_imports else ""
+            yield Finding(module, Level.WARN, f"not installed{wanted}", _NATIVE_REMEDY)
             continue
         try:
             version = importlib.metadata.version(distribution)

@@ -28,10 +28,10 @@ TIMEOUT = 20
 ENDLESS = {"steps": 1000000, "timeout": TIMEOUT}
 
 
-def documents_of(image, arguments):
+def documents_of(case, image, arguments):
     """The documents of a Job of two nodes, as `flagbench job` prints them."""
     catalog = load_catalog()
-    case, stack = resolve_image("distilbert:cpu", catalog)
+    case, stack = resolve_image("%s:cpu" % case, catalog)
     request = JobRequest(
         case,
         stack,
@@ -48,14 +48,14 @@ def documents_of(image, arguments):
 
 
 @pytest.fixture
-def pod(network, start, cpu_image, tmp_path):
+def pod(network, start, image_of, tmp_path):
     """`pod(index, **arguments)`: one pod of a Job of two, with what its documents give it.
 
     In this order: the containers go before the network that they are on.
     """
 
-    def begin(index, **arguments):
-        documents = documents_of(cpu_image, arguments)
+    def begin(index, case="distilbert", **arguments):
+        documents = documents_of(case, image_of(case), arguments)
         environment = pod_environment(documents, index)
         # As a kubelet does it: a file that any uid may write.
         message = tmp_path / ("message-%d" % index)
@@ -88,8 +88,9 @@ def check_job(first, second, schema):
     assert all(check["ok"] for check in record["quality"]["checks"])
 
 
-def test_two_pods_make_one_record(pod, record_schema):
-    second, first = pod(1, **SHORT), pod(0, **SHORT)
+@pytest.mark.parametrize("case", ["distilbert", "glm", "llama2-7b-lora"])
+def test_two_pods_make_one_record(case, pod, record_schema):
+    second, first = pod(1, case, **SHORT), pod(0, case, **SHORT)
     check_job(first, second, record_schema)
 
 

@@ -134,6 +134,20 @@ def test_a_vendor_s_image_is_built_on_its_stand_in_and_runs(stack, builds, base,
         assert record["software"]["torch"] == json.loads(of_base)[0]
 
 
+@pytest.mark.parametrize("stack", CHANGES)
+def test_the_libraries_of_every_stack_run_the_lora_case(stack, builds, base, start):
+    """Three releases of transformers and two of peft: what a lock lacks of theirs shows when they are imported."""
+    name = PREFIX + stack
+    builds.build("llama2-7b-lora:%s" % name, "--base", base(CHANGES[stack].base), "--template", str(COMPILE))
+    run = start(*SHORT, image="flagbench/llama2-7b-lora:%s" % name, network_mode="none", user="4242:4242")
+    assert run.wait() == 0, run.stderr
+    locked = {entry.name: entry.version for entry in read_lock(builds.stack(name), builds.images).entries}
+    conditions = run.record["conditions"]
+    assert {each: conditions[each] for each in ("transformers", "peft")} == {
+        each: locked[each] for each in ("transformers", "peft")
+    }
+
+
 def in_container(client, image, *command):
     """What a command prints in an image."""
     return client.containers.run(image, list(command[1:]), entrypoint=command[0], remove=True, network_mode="none")

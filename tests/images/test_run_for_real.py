@@ -18,15 +18,18 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 SHORT = [*ENDLESS[:-1], "20"]
 
 
-def test_stdout_is_one_line_the_record(start, record_schema):
-    """What the first page of the docs types; the tiny set comes with the image."""
-    run = start("--nodes", "1", "--gpus", "2", "--preset", "tiny")
+@pytest.mark.parametrize("case", ["distilbert", "glm", "llama2-7b-lora"])
+def test_stdout_is_one_line_the_record(case, image_of, start, record_schema):
+    """What the first page of the docs types; the tiny set comes with the image and is learned, without a network."""
+    run = start("--nodes", "1", "--gpus", "2", "--preset", "tiny", image=image_of(case), network_mode="none")
     assert run.wait() == 0, run.stderr
     record = run.record
     jsonschema.Draft202012Validator(record_schema).validate(record)
-    assert record["status"]["state"] == "ok"
+    assert (record["status"]["state"], record["case"]) == ("ok", case)
     assert record["system"]["image"]["context_digest"].startswith("sha256:")
-    assert all(check["ok"] for check in record["quality"]["checks"])
+    checks = {check["name"]: check["ok"] for check in record["quality"]["checks"]}
+    assert all(checks.values()), checks
+    assert {"learned", "above_chance"} <= set(checks)
 
 
 def test_docker_stop_ends_within_3_seconds_with_a_record(start):

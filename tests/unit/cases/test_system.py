@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import platform
+import subprocess
 import sys
 from pathlib import Path
 
@@ -22,6 +24,15 @@ def test_software_is_that_of_the_running_process() -> None:
     assert (found["cuda"], found["cudnn"], found["nccl"]) == (None, None, None)
     assert "numpy" in found["packages"]
     assert json.loads(json.dumps(found)) == found
+
+
+def test_versions_are_read_without_importing_anything() -> None:
+    """They are facts of every record, and importing transformers costs seconds."""
+    program = "import sys; from flagbench_cases import system; print(system.packages()); print(sorted(sys.modules))"
+    printed = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, check=True, text=True).stdout
+    versions, modules = (ast.literal_eval(line) for line in printed.splitlines())
+    assert {"transformers", "peft", "accelerate", "numpy"} <= set(versions)
+    assert not {"transformers", "peft", "deepspeed", "torch", "numpy"} & set(modules)
 
 
 def test_the_python_of_the_parent() -> None:

@@ -52,14 +52,28 @@ def test_broken_manifests_fail_in_one_line(manifests: Path) -> None:
 
 def test_a_missing_package_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(doctor._NATIVE, "no_such_module", "no-such-distribution")
-    finding = {found.name: found for found in doctor.native_packages()}["no_such_module"]
+    finding = {found.name: found for found in doctor.native_packages({})}["no_such_module"]
     assert (finding.level, finding.detail) == (Level.WARN, "not installed")
     assert "flagbench[cases]" in str(finding.remedy)
 
 
+def test_what_single_cases_import_is_looked_up_too() -> None:
+    asked = {"no_such_module": "llama2-7b-lora", "jinja2": "other"}
+    found = {finding.name: finding for finding in doctor.native_packages(asked)}
+    assert found["no_such_module"].detail == "not installed, and llama2-7b-lora imports it"
+    assert found["jinja2"].level is Level.OK
+    assert "llama2-7b-lora" in doctor.case_imports()["peft"]
+    assert "torch" not in doctor.case_imports()
+
+
+def test_broken_manifests_ask_for_no_packages(manifests: Path) -> None:
+    (manifests / "stacks" / "cpu.yaml").write_text("schema: stack/v1\n")
+    assert doctor.case_imports(manifests) == {}
+
+
 def test_torch_is_looked_up_without_being_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "torch", raising=False)
-    list(doctor.native_packages())
+    list(doctor.native_packages({}))
     assert "torch" not in sys.modules
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import subprocess
@@ -130,6 +131,21 @@ def test_what_a_native_run_needs_is_named(monkeypatch: pytest.MonkeyPatch, reque
     with pytest.raises(FlagbenchError, match="torch") as caught:
         NativeLauncher().launch(request_for_cpu)
     assert "flagbench[cases]" in caught.value.remedy
+
+
+def test_what_one_case_imports_another_does_not_need(
+    monkeypatch: pytest.MonkeyPatch,
+    stand_in,  # type: ignore[no-untyped-def]
+    request_for_cpu: RunRequest,
+) -> None:
+    stand_in("print('ran')")
+    real = importlib.util.find_spec
+    absent = ("transformers", "peft")
+    monkeypatch.setattr("flagbench.launchers.native.find_spec", lambda name: None if name in absent else real(name))
+    assert NativeLauncher().launch(request_for_cpu).record == b"ran\n"
+    lora = RunRequest(*resolve_image("llama2-7b-lora:cpu", load_catalog()))
+    with pytest.raises(FlagbenchError, match="run of llama2-7b-lora imports transformers, peft, and"):
+        NativeLauncher().launch(lora)
 
 
 def test_both_packages_number_their_exit_codes_alike() -> None:

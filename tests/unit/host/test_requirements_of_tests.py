@@ -1,0 +1,59 @@
+"""The requirement files beside the locks of the images say the same as those locks."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from flagbench.catalog.load import load_catalog
+from flagbench.locks import canonical, read_lock
+from flagbench.render.roots import images_root
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[3]
+CATALOG = load_catalog()
+
+
+def pins(*files: str) -> dict[str, str]:
+    """Package to version in requirement files of tests/locks."""
+    lines = [line for name in files for line in (ROOT / "tests" / "locks" / name).read_text().splitlines()]
+    named = [line.partition("==") for line in lines if line and not line.startswith("#")]
+    return {canonical(name): version for name, _, version in named}
+
+
+def locked(stack: str) -> dict[str, str]:
+    """Package to version in the lock of a stack."""
+    return {entry.name: entry.version for entry in read_lock(CATALOG.stacks[stack], images_root(CATALOG)).entries}
+
+
+def test_the_oldest_software_is_that_of_the_oldest_stack() -> None:
+    tested, image = pins("py38-torch1.12.txt", "py38-no-deps.txt"), locked("a100-cuda11.6")
+    assert {"transformers", "peft", "deepspeed", "tokenizers"} <= set(tested) & set(image)
+    assert {name: tested[name] for name in tested if name in image} == {
+        name: image[name] for name in tested if name in image
+    }
+
+
+def test_deepspeed_is_that_of_the_newest_stack() -> None:
+    assert pins("deepspeed.txt")["deepspeed"] == locked("hopper-cuda13")["deepspeed"]
+
+
+@pytest.mark.parametrize("extra", [None, "cases"])
+def test_what_make_installs_fits_the_lock_of_the_cpu_stack(extra: str | None) -> None:
+    """`make` holds every package at the version of that lock, except those that its recipe leaves out."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = project["dependencies"] if extra is None else project["optional-dependencies"][extra]
+    recipe = (ROOT / "Makefile").read_text()
+    left_out = set(re.findall(r"/\^([a-z0-9-]+)==/d", recipe))
+    versions = locked("cpu")
+    for requirement in map(Requirement, lines):
+        name = canonical(requirement.name)
+        assert name in left_out or name not in versions or versions[name] in requirement.specifier, str(requirement)
