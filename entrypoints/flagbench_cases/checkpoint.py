@@ -7,11 +7,13 @@ name and renamed once it is whole, so that a killed run leaves the one before.
 Cases that can be resumed give their batches in an order that no generator of torch decides.
 """
 
+import errno
 import hashlib
 import json
 import os
 import re
 import shutil
+import tempfile
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
@@ -20,6 +22,7 @@ from flagbench_cases.errors import CaseError, DataError, ExitCode, UsageError
 from flagbench_cases.loop import Workload
 
 NAME = re.compile(r"step-(\d{8,})")
+PART = re.compile(r"\.step-.*\.part")
 TENSORS, GENERATORS, FACTS = "tensors.safetensors", "generators.safetensors", "checkpoint.json"
 KEPT = 2
 # What may differ between a checkpoint's run and the one that goes on from it.
@@ -36,12 +39,16 @@ class Point(NamedTuple):
     generators: Dict[str, torch.Tensor]
 
 
-def identity(config: Dict[str, Any]) -> Dict[str, Any]:
-    """What a checkpoint and the run that goes on from it must have in common, flat, by dotted name."""
+def identity(config: Dict[str, Any], contents: Dict[str, Any]) -> Dict[str, Any]:
+    """What a checkpoint and the run that goes on from it must have in common, flat, by dotted name.
+
+    `contents` is what the workload found in its files: the checksums of data and weights that it describes.
+    """
     # Evaluating changes nothing that is trained, and a preset is the sizes that it stands for.
     kept = {key: value for key, value in config.items() if key not in ("nodes", "gpus", "preset", "eval")}
     kept["train"] = {key: value for key, value in config["train"].items() if key not in FREE}
     kept["devices"] = config["nodes"] * config["gpus"]
+    kept["contents"] = contents
     return dict(_flat(kept, ""))
 
 
@@ -69,14 +76,15 @@ def set_generators(device: torch.device, states: Dict[str, torch.Tensor]) -> Non
 
 
 class Writer:
-    """Writes a workload's checkpoints; called by every rank, written by rank 0."""
+    """Writes a workload's checkpoints; called by every rank, written by rank 0. Keeps the last two of its own."""
 
-    def __init__(self, folder: str, config: Dict[str, Any], run_id: str, job: Any, device: torch.device) -> None:
+    def __init__(self, folder: str, identity: Dict[str, Any], run_id: str, job: Any, device: torch.device) -> None:
         self.folder = folder
-        self.config = config
+        self.identity = identity
         self.run_id = run_id
         self.job = job
         self.device = device
+        self.written: List[str] = []
 
     def write(self, workload: Workload, step: int) -> None:
         """One checkpoint after `step`; the ranks go on once it is whole. Raises CaseError (14) on rank 0."""
@@ -87,10 +95,13 @@ class Writer:
             try:
                 self._write(step, tensors, named, facts)
             except OSError as error:
+                full = error.errno in (errno.ENOSPC, errno.EDQUOT)
                 raise CaseError(
                     "the checkpoint of step %d could not be written to %s (%s)"
                     % (step, self.folder, error.strerror or error),
-                    "free space there, or write checkpoints less often",
+                    "free space there, or write checkpoints less often"
+                    if full
+                    else "give --out a folder to write to",
                     ExitCode.NOT_STORED,
                 ) from error
         self.job.meet()
@@ -99,8 +110,12 @@ class Writer:
         self, step: int, tensors: Dict[str, torch.Tensor], states: Dict[str, torch.Tensor], facts: Dict[str, Any]
     ) -> None:
         os.makedirs(self.folder, exist_ok=True)
-        part = os.path.join(self.folder, ".step-%08d.%d.part" % (step, os.getpid()))
-        os.mkdir(part)
+        if not self.written:
+            for name in os.listdir(self.folder):
+                if PART.fullmatch(name):  # of a run of this name that was killed while it wrote
+                    shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
+        target = os.path.join(self.folder, "step-%08d" % step)
+        part = tempfile.mkdtemp(prefix=".step-", suffix=".part", dir=self.folder)
         try:
             files = {
                 name: _save(os.path.join(part, name), t) for name, t in ((TENSORS, tensors), (GENERATORS, states))
@@ -109,17 +124,25 @@ class Writer:
                 "schema": "checkpoint/v1",
                 "step": step,
                 "run_id": self.run_id,
-                "identity": identity(self.config),
+                "identity": self.identity,
                 "files": files,
                 "facts": facts,
             }
             _write_file(os.path.join(part, FACTS), json.dumps(content, sort_keys=True).encode("utf-8"))
             _sync_folder(part)
-            os.rename(part, os.path.join(self.folder, "step-%08d" % step))
+            os.chmod(part, 0o755)
+            if os.path.isdir(target):  # of a run that went on from an earlier one, and gets here for the second time
+                before = tempfile.mkdtemp(prefix=".step-", suffix=".part", dir=self.folder)
+                os.rename(target, before)
+                os.rename(part, target)
+                shutil.rmtree(before, ignore_errors=True)
+            else:
+                os.rename(part, target)
             _sync_folder(self.folder)
         finally:
             shutil.rmtree(part, ignore_errors=True)
-        for _, old in points(self.folder)[:-KEPT]:
+        self.written.append(target)
+        for old in self.written[:-KEPT]:
             shutil.rmtree(old, ignore_errors=True)
 
 
@@ -147,25 +170,33 @@ def _sync_folder(path: str) -> None:
         os.close(handle)
 
 
-def points(folder: str) -> List[Tuple[int, str]]:
-    """The checkpoints in a folder, the oldest first."""
+def points(folder: str) -> List[str]:
+    """The checkpoints in a folder, in the order they were written: a run may have gone back to an earlier one."""
     try:
         names = os.listdir(folder)
     except OSError:
         return []
-    matches = [(match, os.path.join(folder, name)) for name in names for match in [NAME.fullmatch(name)] if match]
-    return sorted((int(match.group(1)), path) for match, path in matches)
+    found = [os.path.join(folder, name) for name in names if NAME.fullmatch(name)]
+    return sorted(found, key=lambda path: (_written_at(path), path))
 
 
-def read(folder: str, config: Dict[str, Any]) -> Point:
-    """The checkpoint in `folder`, or the newest of those in it; refused where it is damaged or of other training."""
+def _written_at(path: str) -> int:
+    try:
+        return os.stat(os.path.join(path, FACTS)).st_mtime_ns
+    except OSError:
+        return 0
+
+
+def read(folder: str, ours: Dict[str, Any]) -> Point:
+    """The checkpoint in `folder`, or the newest of those in it; refused where it is damaged or of other training than
+    `ours`, an `identity`."""
     if not os.path.exists(os.path.join(folder, FACTS)):
         found = points(folder)
         if not found:
             raise DataError("%s holds no checkpoint" % folder, "give --resume the checkpoints/RUN folder of a run")
-        folder = found[-1][1]
+        folder = found[-1]
     content = _read_facts(os.path.join(folder, FACTS))
-    _agree(content["identity"], identity(config))
+    _agree(content["identity"], ours)
     tensors, states = (_load(folder, name, content["files"]) for name in (TENSORS, GENERATORS))
     return Point(folder, content["step"], tensors, content["facts"], states)
 
@@ -224,10 +255,14 @@ def prepare(
 ) -> Tuple[Optional[Point], Optional[Callable[[int], None]]]:
     """Restore `workload` from the plan's checkpoint, if it names one; what writes new ones, if it asks for any."""
     config, point = plan["config"], None
+    every = config["train"].get("checkpoint_every_steps")
+    if not plan.get("resume") and not every:
+        return None, None
+    training = identity(config, workload.describe()["data"])
     if plan.get("resume"):
-        point = read(plan["resume"], config)
+        point = read(plan["resume"], training)
         workload.restore(point.tensors, point.facts)
-    if not config["train"].get("checkpoint_every_steps"):
+    if not every:
         return point, None
-    writer = Writer(plan["checkpoints"], config, plan["run_id"], job, device)
+    writer = Writer(plan["checkpoints"], training, plan["run_id"], job, device)
     return point, lambda step: writer.write(workload, step)

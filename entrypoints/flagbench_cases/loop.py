@@ -106,7 +106,8 @@ class Workload:
 class Plan(NamedTuple):
     """How long to train. `window_steps` None is the published run: epochs until the target or the limit.
 
-    `evaluate_every` steps, or None: after each epoch. `max_steps` ends training within an epoch too.
+    `evaluate_every` steps, or None: after each epoch. `max_steps` ends training within an epoch too, with an
+    evaluation there, and with one after every step from `evaluate_from` on.
     `first_step` is where a checkpoint left off, and `checkpoint_every` how often one is made.
     """
 
@@ -117,6 +118,7 @@ class Plan(NamedTuple):
     initial_evaluation: bool
     evaluate_every: Optional[int] = None
     max_steps: Optional[int] = None
+    evaluate_from: Optional[int] = None
     first_step: int = 0
     checkpoint_every: Optional[int] = None
 
@@ -233,10 +235,13 @@ class Loop:
         return False
 
     def _within_epoch_due(self, at: int, end: int) -> bool:
-        """Whether an evaluation that does not wait for the end of an epoch follows step `at`: at its own pace, and
-        where the limit of samples ends the run."""
-        every = self.plan.evaluate_every
-        return self.plan.window_steps is None and every is not None and (at % every == 0 or at >= end)
+        """Whether an evaluation that does not wait for the end of an epoch follows step `at`."""
+        plan = self.plan
+        if plan.window_steps is not None:
+            return False
+        if plan.evaluate_every is None:
+            return at >= end and at % self.per_epoch != 0
+        return at % plan.evaluate_every == 0 or at >= end or at >= (plan.evaluate_from or end)
 
     def _resume(self) -> None:
         """Set the generators as the checkpoint has them, once. A loader draws a seed when an epoch begins, so that is

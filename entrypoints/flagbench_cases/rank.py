@@ -149,7 +149,7 @@ def run(plan: Dict[str, Any], spool: RankSpool, started: float) -> None:
     init = now() - started
     timing = Loop(workload, loop_plan, spool, device, probe, save, resume).run()
     spool.phase("report")
-    timing.update(init=init, e2e=now() - started)
+    timing.update(init=init, e2e=now() - started - timing["checkpoint"])
     spool.fact("timing", **timing)
     if job.rank == 0:
         spool.fact("training", **workload.training_facts())
@@ -177,7 +177,9 @@ def plan_of(config: Dict[str, Any], world: int, first_step: int) -> Plan:
         train["target_acc"],
         config["eval"]["initial"],
         evaluate_every=None if every is None else -(-every // batch),
-        max_steps=None if most is None else -(-most // batch),
+        # The publisher goes on until more than that many samples are trained, and evaluates from that many on.
+        max_steps=None if most is None else most // batch + 1,
+        evaluate_from=None if most is None else -(-most // batch),
         first_step=first_step,
         checkpoint_every=train.get("checkpoint_every_steps"),
     )

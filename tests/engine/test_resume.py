@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from running import CaseRun, wait_until
+from running import CaseRun, alive, wait_until
 
 pytestmark = pytest.mark.image
 
@@ -39,13 +39,15 @@ def test_a_killed_run_goes_on_from_its_checkpoint(tmp_path):
     options = ["--out", str(out), "--run-id", "first", "--set", "checkpoint_every_steps=%d" % every]
     killed = start(tmp_path / "killed", *options)
     wait_until(lambda: checkpoints(out, "first") or killed.process.poll() is not None, 120)
+    ranks = killed.pids()
+    assert killed.process.poll() is None, "it ended before it could be killed"
     killed.process.send_signal(signal.SIGKILL)
     killed.wait()
+    wait_until(lambda: not any(alive(pid) for pid in ranks), 10)
     (left, *_) = checkpoints(out, "first")[-1:]
 
-    rest = start(
-        tmp_path / "rest", *options[2:], "--out", str(out), "--resume", str(out / "checkpoints" / "first")
-    ).wait()
+    # Under the same name: its checkpoints go where those of the killed run are.
+    rest = start(tmp_path / "rest", *options, "--resume", str(out / "checkpoints" / "first")).wait()
     record = rest.record
     assert rest.code == 0, rest.stderr
     done = int(left.split("-")[1])

@@ -179,13 +179,15 @@ def initialise(model: Any, shape: LlamaShape, seed: int) -> None:
                 parameter.copy_(drawn.normal_(std=shape.initializer_range, generator=generator))
 
 
-def load_prepared(model: Any, folder: str, section: Dict[str, Any], beat: Callable[[], None]) -> None:
-    """Fill the model from a prepared weights folder. Raises DataError for whatever is not as it must be."""
+def load_prepared(model: Any, folder: str, section: Dict[str, Any], beat: Callable[[], None]) -> str:
+    """Fill the model from a prepared weights folder, and return the folder's digest. Raises DataError for whatever is
+    not as it must be."""
     from flagbench_cases import prepared
 
     place = prepared.open_folder(folder, CASE, "weights", (FORMAT,))
     beat()  # sums of many files were taken
     load_folder(model, place.folder, section, beat)
+    return place.digest
 
 
 def load_folder(model: Any, folder: str, section: Dict[str, Any], beat: Callable[[], None]) -> None:

@@ -55,6 +55,7 @@ class LlamaLoraWorkload(Workload):
         self.device = context.device.torch
         self.place = (context.rank, context.world)
         self.losses = EpochLosses()
+        self.weights_digest: Optional[str] = None
         self._epoch = 0
 
     def setup(self) -> None:
@@ -83,7 +84,7 @@ class LlamaLoraWorkload(Workload):
         base = model.build(self.shape, DTYPES.get(config["precision"], torch.float32), self.device)
         if context.weights is not None:
             self.weights = "pretrained"
-            model.load_prepared(base, context.weights, config["model"], context.spool.beat)
+            self.weights_digest = model.load_prepared(base, context.weights, config["model"], context.spool.beat)
         elif config["data"]["source"] == "shipped":
             self.weights = "shipped"
             model.load_folder(base, tiny.WEIGHTS, config["model"], context.spool.beat)
@@ -138,6 +139,8 @@ class LlamaLoraWorkload(Workload):
                 sets.facts,
                 train_blocks=len(sets.train),
                 validation_blocks=len(sets.validation),
+                train_sha256=sets.train.digest(),
+                weights=self.weights_digest,
                 **mmlu,
             ),
             "parameters": sum(parameter.numel() for parameter in self.module.parameters()),

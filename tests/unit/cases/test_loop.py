@@ -214,6 +214,20 @@ def test_a_limit_of_steps_ends_within_an_epoch(tmp_path: Path) -> None:
     assert workload.last == [False, False, False, True]
 
 
+def test_a_limit_within_an_epoch_is_evaluated_where_epochs_are(tmp_path: Path) -> None:
+    workload = Toy(accuracies=(0.1,) * 4)
+    _, reader = train(tmp_path, workload, FULL._replace(max_steps=7))
+    assert evaluated(reader) == [(-1, 0), (0, 4), (1, 7)]
+    assert workload.last[-1]
+
+
+def test_from_the_limit_on_every_step_is_evaluated(tmp_path: Path) -> None:
+    """The publisher evaluates once as many samples are trained as the limit says, and ends once it is more."""
+    workload = Toy(accuracies=(0.1,) * 5)
+    _, reader = train(tmp_path, workload, FULL._replace(evaluate_every=4, max_steps=7, evaluate_from=6))
+    assert evaluated(reader) == [(-1, 0), (0, 4), (1, 6), (1, 7)]
+
+
 def test_an_evaluation_may_ask_for_no_accuracy(tmp_path: Path) -> None:
     class Validated(Toy):
         def evaluate(self, last: bool) -> Evaluation:
