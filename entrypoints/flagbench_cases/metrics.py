@@ -98,7 +98,8 @@ def throughput(
             unit,
             published,
             [step.host for step in clock],
-            "the publisher's clock and count: host time of rank 0's step, over %s" % span,
+            "%shost time of rank 0's step, over %s"
+            % ("" if unit == "tokens" else "the publisher's clock and count: ", span),
         ),
         rate("p_train", unit, amounts, spent, "data wait, hand-over and step, over %s" % span),
     ]

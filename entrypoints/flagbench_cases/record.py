@@ -167,7 +167,7 @@ def _measured(record: Dict[str, Any], request: Request, evidence: Evidence, coun
             found += metrics.published_utilisation(found, request.published_flops, request.nodes * request.gpus)
         record["window"] = _window(steady)
     if entire and timing:
-        found.append(metrics.metric("e2e_time", timing["e2e"], "s", n=1, note="imports left out, as published"))
+        found.append(metrics.metric("e2e_time", timing["e2e"], "s", n=1, note="imports left out"))
     found += metrics.memory(evidence.of("memory"), kind)
     found += metrics.evaluated(evaluations)
     found += metrics.final_loss(curve)

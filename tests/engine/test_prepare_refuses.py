@@ -11,13 +11,16 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from flagbench_cases.config import load_case
 from llama_vocabulary import padded_vocabulary
+from record_files import from_text, published_matrices, write_hdf5, write_jsonl
 from running import ENTRYPOINTS
 
 pytestmark = pytest.mark.image
 
 TINY = os.path.join(ENTRYPOINTS, "flagbench_cases", "llama2_7b_lora", "tiny")
 PUBLISHED = os.path.join("ReCoRD", "glm_train_eval_hdf5_sparse")
+LENGTH = load_case("glm")["presets"]["reference"]["data"]["sequence_length"]
 
 
 def prepare(folder, case, *arguments):
@@ -31,22 +34,23 @@ def refused(folder, ended, *words):
     assert ended.returncode == 3, ended.stderr
     assert all(word in ended.stderr for word in ("error: ", "fix: ", *words)), ended.stderr
     assert "Traceback" not in ended.stderr
-    assert not os.path.exists(str(folder / "out" / "data"))
-    assert not os.path.exists(str(folder / "out" / "weights"))
+    assert not os.path.exists(str(folder / "out")), "what was made for it goes again"
 
 
-def test_a_truncated_hdf5(tmp_path):
-    h5py = pytest.importorskip("h5py")
-    for part in ("train", "eval"):
-        place = tmp_path / PUBLISHED / ("%s_hdf5" % part)
-        place.mkdir(parents=True)
-        with h5py.File(str(place / ("%s_sparse.hdf5" % part)), "w") as file:
-            file["mask"] = [1] * 10000
-    path = tmp_path / PUBLISHED / "eval_hdf5" / "eval_sparse.hdf5"
-    content = path.read_bytes()
-    path.write_bytes(content[: len(content) // 2])
-    (tmp_path / PUBLISHED / "train_hdf5" / "train_sparse.hdf5").write_bytes(content[: len(content) // 2])
-    refused(tmp_path, prepare(tmp_path, "glm", "--data", "."), "train_sparse.hdf5")
+@pytest.mark.parametrize("part", ["train", "eval"])
+def test_a_truncated_hdf5(tmp_path, part):
+    paths = {}
+    for name, split in (("train", "train"), ("eval", "val")):
+        examples = from_text(write_jsonl(tmp_path) / (split + ".jsonl"), name == "train", LENGTH)
+        path = tmp_path / PUBLISHED / (name + "_hdf5") / (name + "_sparse.hdf5")
+        paths[name] = write_hdf5(path, published_matrices(examples, LENGTH))
+    whole = prepare(tmp_path, "glm", "--data", "ReCoRD")
+    assert whole.returncode == 0, whole.stderr
+    assert (tmp_path / "out" / "data" / "prepared.json").exists()
+    shutil.rmtree(str(tmp_path / "out"))
+    content = paths[part].read_bytes()
+    paths[part].write_bytes(content[: len(content) // 2])
+    refused(tmp_path, prepare(tmp_path, "glm", "--data", "ReCoRD"), "%s_sparse.hdf5 cannot be read" % part)
 
 
 def test_another_models_vocabulary(tmp_path):

@@ -45,11 +45,7 @@ def test_losses_are_those_on_record(tmp_path: Path, world: int) -> None:
     for measured, golden in zip(found, expected):
         assert len(golden) == STEPS
         assert measured == pytest.approx(golden, abs=5e-5)
-
-
-def test_losses_on_record_fall() -> None:
-    for rank in json.loads(GOLDEN.read_text())["ranks-1"]:
-        assert sum(rank[-6:]) < sum(rank[:6])  # 24 blocks at 4 a step: each epoch sees the same ones
+        assert sum(measured[-6:]) < sum(measured[:6])  # 24 blocks at 4 a step: each epoch sees the same ones
 
 
 def update() -> None:

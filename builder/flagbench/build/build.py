@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flagbench.build.base import Base, pull_base, require_locked, require_platform, resolve_base
-from flagbench.build.checkout import commit
 from flagbench.build.container import run_in_container
 from flagbench.build.contents import read_contents
 from flagbench.build.guard import one_at_a_time, require_space
@@ -24,6 +23,7 @@ from flagbench.build.space import THIN, locked_bytes, stack_bytes
 from flagbench.build.tiers import REVISION_LABEL, Tier, case_tier, stack_tier, stands_on
 from flagbench.catalog.lookup import get_stack, resolve_image
 from flagbench.catalog.model import Case, Catalog, Stack
+from flagbench.checkout import commit
 from flagbench.engines.base import BuildEvent, BuildFailed, BuildRequest, Built, Engine, ImageInfo, StepDone
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.locks.model import Lock

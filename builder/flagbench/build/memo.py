@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flagbench.build.base import Base
-from flagbench.build.checkout import commit
 from flagbench.build.places import cache_folder
 from flagbench.build.result import ImageResult, TierResult
 from flagbench.build.tiers import CONTEXT_LABEL, stands_on
 from flagbench.catalog.locate import manifests_root
 from flagbench.catalog.model import Catalog
+from flagbench.checkout import commit
 from flagbench.render.roots import case_package, images_root, shipped_images
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flagbench.build.checkout import commit_time
+from flagbench.checkout import commit_time
 from flagbench.errors import FlagbenchError
 from flagbench.locks.urls import check_url
 

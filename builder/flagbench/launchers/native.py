@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 
+from flagbench.checkout import commit
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.launchers.base import LaunchResult, RunRequest
 from flagbench.launchers.fallback import record_of_killed
@@ -33,8 +33,8 @@ class NativeLauncher:
                 "with `pip install -e '.[cases]'`",
             )
         environment = dict(os.environ, FLAGBENCH_STACK=request.stack.name)
-        if (commit := checkout_commit(request.case.path.parent)) is not None:
-            environment.setdefault("FLAGBENCH_COMMIT", commit)
+        if (known := commit()) is not None:
+            environment.setdefault("FLAGBENCH_COMMIT", known)
         command = [sys.executable, "-m", "flagbench_cases", *request.arguments()]
         # In this order: a signal that comes while the child is made must not be lost.
         with (
@@ -59,16 +59,6 @@ def end_with_parent() -> None:
     Nobody would be left to read the record; with --out the run still writes it.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-
-
-def checkout_commit(folder: Path) -> str | None:
-    """The commit of the checkout that the manifests stand in; None outside one, or without git."""
-    command = ["git", "-C", str(folder), "rev-parse", "--short=12", "HEAD"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None
 
 
 def _ending(code: int) -> str:

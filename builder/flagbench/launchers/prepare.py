@@ -7,6 +7,7 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -105,7 +106,7 @@ def prepare_in_container(
         found = find_image(api, container.image, RunRequest(request.case, request.stack))
         if is_rootless(api):
             container = container.of_rootless_engine()
-        with made_container(api, container, found, keep=False) as made:
+        with _made(request.out), made_container(api, container, found, keep=False) as made:
             if hands.early is not None:
                 raise FlagbenchError("interrupted before it began", remedy="run it again", code=ExitCode.INTERRUPTED)
             return _follow(api, made, hands)
@@ -114,15 +115,16 @@ def prepare_in_container(
 def plan(request: PrepareRequest, image: str | None, host: Host) -> Container:
     """The container: the sources read-only, OUT writable, the caller's user, no network and no device.
 
-    Raises FlagbenchError for a source that is not there or that a container would not see whole.
+    Raises FlagbenchError for a source that is not there or that a container would not see whole. Makes nothing: OUT
+    need not be there yet.
     """
-    folders = [Folder(_out(request.out), "/out", writable=True)]
+    folders = [Folder(str(_path(request.out, "out")), "/out", writable=True)]
     changed: dict[str, str] = {}
     for name in SOURCES:
         if (given := getattr(request, name)) is not None:
             source = _source(given, name)
-            # A file keeps its name, which says what it is.
-            target = f"/sources/{name}" if source.is_dir() else f"/sources/{name}/{source.name}"
+            # A file keeps the name it was given by, which says what it is; a link may lead to a blob's.
+            target = f"/sources/{name}" if source.is_dir() else f"/sources/{name}/{_named(given, name)}"
             folders.append(Folder(str(source), target, writable=False))
             changed[name] = target
     inside = replace(request, out="/out", shown_as=request.shown_as or request.out, **changed)  # type: ignore[arg-type]
@@ -160,7 +162,10 @@ def _source(given: str, name: str) -> Path:
 
 
 def _links_out(folder: Path) -> Iterator[Path]:
-    """Links in a folder that lead out of it, as those of a Hugging Face cache do."""
+    """Links in a folder that lead out of it, as those of a Hugging Face cache do.
+
+    A container sees the folder at another place, so a link that returns into it, or is absolute, leads out as well.
+    """
     seen = 0
     for root, folders, files in os.walk(folder):
         for name in (*folders, *files):
@@ -168,19 +173,40 @@ def _links_out(folder: Path) -> Iterator[Path]:
             if seen > MOST_ENTRIES:
                 return
             path = Path(root, name)
-            if path.is_symlink() and not path.resolve().is_relative_to(folder):
+            if path.is_symlink() and _leads_out(path, folder):
                 yield path
 
 
-def _out(given: str) -> str:
+def _leads_out(link: Path, folder: Path) -> bool:
+    """Whether a link of a folder leaves it anywhere on its way. Links that it leads over are looked at themselves."""
+    target = link.readlink()
+    if target.is_absolute():
+        return True
+    place = link.parent
+    for part in target.parts:
+        place = Path(os.path.realpath(place / part))
+        if not place.is_relative_to(folder):
+            return True
+    return False
+
+
+@contextmanager
+def _made(given: str) -> Iterator[None]:
+    """Make OUT where it is missing, so that it is the caller's and not the engine's; left empty, it goes again."""
     path = _path(given, "out")
+    there = path.is_dir()
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FlagbenchError(
             f"--out {given!r} cannot be made: {error.strerror}", remedy="give a folder where you may write"
         ) from None
-    return str(path)
+    try:
+        yield
+    finally:
+        if not there:
+            with suppress(OSError):
+                path.rmdir()
 
 
 def _path(given: str, name: str) -> Path:
@@ -188,14 +214,23 @@ def _path(given: str, name: str) -> Path:
         raise FlagbenchError(f"--{name} takes a file or a folder, not an address", remedy="fetch it first")
     if not given or "\0" in given:
         raise FlagbenchError(f"--{name} names nothing", remedy="give a path")
-    path = Path(given).resolve()
+    # Not Path.resolve, which raises RuntimeError for a link to itself.
+    return Path(_utf8(os.path.realpath(given), given, name))
+
+
+def _named(given: str, name: str) -> str:
+    """The last part of a file's path as it was given."""
+    return _utf8(Path(given).name, given, name)
+
+
+def _utf8(text: str, given: str, name: str) -> str:
     try:
-        str(path).encode("utf-8")
+        text.encode("utf-8")
     except UnicodeEncodeError:
         raise FlagbenchError(
             f"the name of --{name} {given!r} is not UTF-8, and the engine cannot be asked for it", remedy="rename it"
         ) from None
-    return path
+    return text
 
 
 def _follow(api: Any, made: str, hands: Forwarding) -> Prepared:

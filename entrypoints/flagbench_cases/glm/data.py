@@ -13,8 +13,18 @@ import torch
 from flagbench_cases.errors import DataError
 from flagbench_cases.glm.ragged import FORMAT, RaggedExamples, Special, open_split
 
-# Examples of the published files: dev was counted, train was inferred from the publisher's step counts.
-PUBLISHED = {"train": 138827, "eval": 10000}
+# What a prepared folder was made from.
+HDF5_FORM, JSONL_FORM = "published hdf5", "raw jsonl"
+# Examples, lowest and highest, by form. Evaluation was counted. Training was inferred from the publisher's schedule,
+# whose 4338 updates are the whole part of n / 32 (138827 is the likeliest n). Of sets rebuilt from text other counts
+# are known, 138854 among them; thousands tell them from another task's, and their condition is one of its own.
+EXPECTED = {
+    HDF5_FORM: {"train": (138816, 138847), "eval": (10000, 10000)},
+    JSONL_FORM: {"train": (138000, 139999), "eval": (10000, 10000)},
+}
+CONDITIONS = {HDF5_FORM: "record", JSONL_FORM: "record, rebuilt"}
+OTHER_DATA = "files"
+F1_OVER = ("words", "wordpieces")
 
 
 class Example(NamedTuple):
@@ -95,12 +105,13 @@ class ClozeSet(torch.utils.data.Dataset):
 
 
 class Sets(NamedTuple):
-    """The two sets, and the words of a claim's `data` and `choices` conditions for them."""
+    """The two sets, the words of a claim's `data` and `choices` conditions for them, and what F1 is over."""
 
     train: ClozeSet
     evaluation: ClozeSet
     condition: str
     choices_condition: str
+    f1_over: str  # one of F1_OVER
 
 
 def collate(examples: List[Example]) -> Batch:
@@ -138,17 +149,24 @@ def load(data: Dict[str, Any], model: Dict[str, Any], folder: Optional[str], see
         from flagbench_cases.glm.synthetic import synthetic
 
         train = synthetic(data, model, "train", seed)
-        return _sets(train, synthetic(data, model, "eval", seed), "synthetic")
+        return _sets(train, synthetic(data, model, "eval", seed), "synthetic", "wordpieces")
     if data["source"] == "shipped":
         from flagbench_cases.glm.tiny import read
 
-        return _sets(*read(data["sequence_length"], model["vocab_size"]), "shipped")
+        return _sets(*read(data["sequence_length"], model["vocab_size"]), "shipped", "words")
     return read_prepared(folder, data["sequence_length"], model["vocab_size"])
 
 
-def _sets(train: ClozeSet, evaluation: ClozeSet, condition: str) -> Sets:
+def _sets(train: ClozeSet, evaluation: ClozeSet, condition: str, f1_over: str) -> Sets:
     most, mean = int(train.choices.max()), float(train.choices.mean())
-    return Sets(train, evaluation, condition, "%d at most, mean %.1f" % (most, mean))
+    return Sets(train, evaluation, condition, "%d at most, mean %.1f" % (most, mean), f1_over)
+
+
+def condition_of(form: str, examples: Dict[str, int]) -> str:
+    """The `data` condition of files in that form with so many examples of `train` and `eval`."""
+    expected = EXPECTED[form]
+    known = all(low <= examples[split] <= high for split, (low, high) in expected.items())
+    return CONDITIONS[form] if known else OTHER_DATA
 
 
 def read_prepared(folder: Optional[str], length: int, vocabulary_size: int) -> Sets:
@@ -156,20 +174,54 @@ def read_prepared(folder: Optional[str], length: int, vocabulary_size: int) -> S
     from flagbench_cases import prepared
 
     place = prepared.open_folder(folder or "", "glm", "data", (FORMAT,))
-    facts = place.facts
-    if facts["sequence_length"] != length:
+    facts = _checked(str(folder), place.facts)
+    if facts.length != length:
         raise DataError(
-            "%s was prepared for %d tokens and this preset has %d" % (folder, facts["sequence_length"], length),
+            "%s was prepared for %d tokens and this preset has %d" % (folder, facts.length, length),
             "use --preset reference, or prepare the data again",
         )
-    special = Special(**facts["special"])
-    sets = []
+    special, sets = facts.special, []
     for split in ("train", "eval"):
         examples = open_split(split, place.path)
         check_range(str(folder), split, examples, length, vocabulary_size, special)
         sets.append(ClozeSet(examples, length, special))
-    published = {"train": len(sets[0]), "eval": len(sets[1])} == PUBLISHED
-    return _sets(sets[0], sets[1], "record" if published else "files")
+    condition = condition_of(facts.form, {"train": len(sets[0]), "eval": len(sets[1])})
+    return _sets(sets[0], sets[1], condition, facts.f1_over)
+
+
+class Facts(NamedTuple):
+    """What a run needs of the facts in `prepared.json`."""
+
+    form: str
+    length: int
+    special: Special
+    f1_over: str
+
+
+def _checked(folder: str, facts: Dict[str, Any]) -> Facts:
+    """The facts of a prepared folder. Raises DataError for one that is missing or of another type."""
+    form, length, special, f1_over = (facts.get(name) for name in ("form", "sequence_length", "special", "f1_over"))
+    for name, right in (
+        ("form", isinstance(form, str) and form in EXPECTED),
+        ("sequence_length", _is_count(length)),
+        (
+            "special",
+            isinstance(special, dict)
+            and set(special) == set(Special._fields)
+            and all(map(_is_count, special.values())),
+        ),
+        ("f1_over", isinstance(f1_over, str) and f1_over in F1_OVER),
+    ):
+        if not right:
+            raise DataError(
+                "%s: the fact %s of its prepared.json is missing or makes no sense" % (folder, name),
+                "prepare the data again",
+            )
+    return Facts(form, length, Special(**special), f1_over)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def check_range(
@@ -185,6 +237,9 @@ def check_range(
             "the vocabulary must have at most %d tokens; prepare the data with that of the checkpoint"
             % vocabulary_size,
         )
+    masks = examples.arrays["masks"]
+    if masks.min() < 0 or (masks >= np.diff(examples.arrays["context_starts"])).any():
+        raise DataError("%s: a blank of the %s set is outside of its context" % (where, split), "prepare it again")
     if int(examples.lengths.max()) > length:
         raise DataError(
             "%s: a choice of the %s set has %d tokens" % (where, split, int(examples.lengths.max())),

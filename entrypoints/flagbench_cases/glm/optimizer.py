@@ -1,8 +1,8 @@
 """How GLM's parameters are updated: AdamW on fp32 masters of fp16 parameters, a dynamic loss scale, the schedule.
 
 The order of operations, and each wait for the device, is that of FlagPerf training/benchmarks/glm/pytorch/optimizers
-(an `FP16_Optimizer` of Megatron's line) and of its `backward_step`. AdamW itself is torch's, in one fused kernel
-where torch has it, as the publisher's apex FusedAdam is.
+(an `FP16_Optimizer` of Megatron's line) and of its `backward_step`. AdamW itself is apex's FusedAdam where that is
+there, as the publisher has it, else torch's.
 """
 
 import inspect
@@ -86,12 +86,19 @@ def parameter_groups(module: nn.Module, weight_decay: float) -> List[Dict[str, A
     ]
 
 
-def adamw(groups: List[Dict[str, Any]], rate: float) -> torch.optim.Optimizer:
-    """torch's AdamW over the groups, fused on a device where torch has that."""
-    known = inspect.signature(torch.optim.AdamW.__init__).parameters
-    on_device = all(p.device.type == "cuda" for group in groups for p in group["params"])
-    options = {"fused": True} if "fused" in known and on_device else {}
-    return torch.optim.AdamW(groups, lr=rate, betas=BETAS, eps=EPSILON, **options)
+def adamw(groups: List[Dict[str, Any]], rate: float) -> Tuple[torch.optim.Optimizer, str]:
+    """AdamW over the groups, and whose it is: on a device apex's fused one where it can be imported, as the publisher
+    has it; else torch's, fused where torch has that."""
+    if all(p.device.type == "cuda" for group in groups for p in group["params"]):
+        try:
+            from apex.optimizers import FusedAdam
+        except ImportError:
+            pass
+        else:
+            return FusedAdam(groups, lr=rate, betas=BETAS, eps=EPSILON, adam_w_mode=True), "apex"
+        if "fused" in inspect.signature(torch.optim.AdamW.__init__).parameters:
+            return torch.optim.AdamW(groups, lr=rate, betas=BETAS, eps=EPSILON, fused=True), "torch, fused"
+    return torch.optim.AdamW(groups, lr=rate, betas=BETAS, eps=EPSILON), "torch"
 
 
 def has_overflowed(tensor: Tensor) -> bool:
@@ -118,6 +125,14 @@ def clip(parameters: List[Tensor], limit: float) -> float:
     return norm
 
 
+def zero(parameters: Iterable[Tensor]) -> None:
+    """Overwrite the gradients there are with zeros."""
+    for parameter in parameters:
+        if parameter.grad is not None:
+            parameter.grad.detach_()
+            parameter.grad.zero_()
+
+
 class Optimizer:
     """Updates in the parameters' own precision: clip, AdamW, and the next learning rate."""
 
@@ -127,7 +142,7 @@ class Optimizer:
         self.updates = 0
         self.skipped = 0
         self.parameters: List[Tensor] = list(module.parameters())
-        self.adamw = adamw(self._groups(parameter_groups(module, weight_decay)), schedule.rate(0))
+        self.adamw, self.kernel = adamw(self._groups(parameter_groups(module, weight_decay)), schedule.rate(0))
 
     def _groups(self, groups: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
         return groups
@@ -146,11 +161,13 @@ class Optimizer:
 
     def zero(self) -> None:
         """Overwrite gradients with zeros, as published: they are not given back."""
-        self.adamw.zero_grad(set_to_none=False)
+        # Not the optimizer's own zero_grad: apex's does not take the option.
+        for group in self.adamw.param_groups:
+            zero(group["params"])
 
     def facts(self) -> Dict[str, Any]:
         """What a record says of the updates once training has ended."""
-        return {"updates": self.updates, "skipped_steps": self.skipped, "loss_scale": None}
+        return {"adamw": self.kernel, "updates": self.updates, "skipped_steps": self.skipped, "loss_scale": None}
 
     def _advance(self) -> None:
         self.updates += 1
@@ -214,9 +231,7 @@ class MasterOptimizer(Optimizer):
 
     def zero(self) -> None:
         super().zero()
-        for parameter in self.parameters:
-            if parameter.grad is not None:
-                parameter.grad.zero_()
+        zero(self.parameters)
 
     def facts(self) -> Dict[str, Any]:
         return dict(super().facts(), loss_scale=self.scaler.scale)

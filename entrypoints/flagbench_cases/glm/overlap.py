@@ -7,8 +7,10 @@ tokens that the choice and one right answer share,
     F1 = 2 * precision * recall / (precision + recall), 0 where nothing is shared,
 
 and the best over all right answers counts. Where there is text, tokens are its words as SQuAD normalises them: lower
-case, punctuation removed, the articles a, an and the left out, split at white space. Prepared HDF5 holds no text;
-there the tokens are WordPiece ids. A prepared folder says which under `f1_over`: `words` or `wordpieces`.
+case, punctuation removed, the articles a, an and the left out, split at white space. Published HDF5 holds no text:
+with the vocabulary its words are put together from their pieces, where `o'neil` is two words, as punctuation is a
+piece of its own; without it the tokens are WordPiece ids. A prepared folder says which under `f1_over`: `words` or
+`wordpieces`.
 
 Source: Zhang et al., ReCoRD, arXiv:1810.12885, section 5 (metrics as of SQuAD, Rajpurkar et al., arXiv:1606.05250).
 """
@@ -25,6 +27,11 @@ PUNCTUATION = str.maketrans("", "", string.punctuation)
 def normalised_words(text: str) -> List[str]:
     """The words of an answer that F1 counts."""
     return ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split()
+
+
+def text_of(pieces: Sequence[str]) -> str:
+    """The lower-cased text of WordPieces; one that begins with ## continues the word before it."""
+    return " ".join(pieces).replace(" ##", "")
 
 
 def token_f1(choice: Sequence[Hashable], answer: Sequence[Hashable]) -> float:

@@ -9,14 +9,15 @@ from flagbench_cases import weights as checkpoints
 from flagbench_cases.config import load_case
 from flagbench_cases.errors import DataError, UsageError
 from flagbench_cases.glm import record_text, sparse_hdf5
-from flagbench_cases.glm.data import PUBLISHED
+from flagbench_cases.glm.data import EXPECTED, HDF5_FORM, JSONL_FORM, condition_of
 from flagbench_cases.glm.ragged import FORMAT, Builder, Special, save
 
 WANTS = {
     "data": "the unpacked glm_train_dataset (ReCoRD/glm_train_eval_hdf5_sparse), or SuperGLUE's ReCoRD folder with "
     "train.jsonl and val.jsonl",
     "weights": "blocklm-large-blank/200000/mp_rank_00_model_states.pt of the same archive, or its folder",
-    "vocabulary": "vocab.txt of bert-large-uncased; for train.jsonl and val.jsonl",
+    "vocabulary": "vocab.txt of bert-large-uncased; needed for train.jsonl and val.jsonl, and with the HDF5 for F1 "
+    "over words",
 }
 LICENCES = {
     "data": "ReCoRD is made from CNN and Daily Mail articles; whether it may be passed on is unclear. The archive is "
@@ -52,7 +53,7 @@ def prepare_data(source: str, vocabulary: Optional[str], writer: Any, report: Re
         writer.source(path)
         builder = Builder()
         if published:
-            found = sparse_hdf5.build(path, split == "train", Special(), length, builder, report)
+            found = sparse_hdf5.build(path, split == "train", Special(), length, builder, report, words)
         else:
             found = record_text.build(path, split == "train", words or {}, length, builder, report)
         counts[split], sets[split] = found, builder.arrays()
@@ -62,12 +63,16 @@ def prepare_data(source: str, vocabulary: Optional[str], writer: Any, report: Re
     for split, arrays in sets.items():
         save(split, arrays, writer.path)
     writer.format(FORMAT)
+    form = HDF5_FORM if published else JSONL_FORM
+    examples = {split: found.examples for split, found in counts.items()}
     writer.fact(
-        form="published hdf5" if published else "raw jsonl",
+        form=form,
         sequence_length=length,
         special=Special()._asdict(),
-        f1_over="wordpieces" if published else "words",
-        published_examples={split: found.examples for split, found in counts.items()} == PUBLISHED,
+        f1_over="wordpieces" if words is None else "words",
+        data_condition=condition_of(form, examples),
+        examples_expected="train %d to %d, eval %d" % (*EXPECTED[form]["train"], EXPECTED[form]["eval"][0]),
+        examples_found="train %(train)d, eval %(eval)d" % examples,
     )
     for split, found in counts.items():
         writer.fact(**{split: _facts(found, sets[split], known_cuts=not published)})
@@ -109,7 +114,7 @@ def find_data(source: str) -> Tuple[Dict[str, str], bool]:
 def published_vocabulary(path: str) -> Dict[str, int]:
     """The vocabulary that the checkpoint was trained with. Raises DataError for another."""
     words = record_text.read_vocabulary(path)
-    if len(words) != VOCABULARY_LINES:
+    if len(words) != VOCABULARY_LINES:  # its tokens are distinct: as many as its lines
         raise DataError(
             "%s has %d tokens, not %d" % (path, len(words), VOCABULARY_LINES),
             "give the vocab.txt of bert-large-uncased",

@@ -9,8 +9,9 @@ Rules, as THUDM's GLM has them (tasks/superglue): quotes and dashes become ASCII
 In training there is an example for every right answer, its choices that answer and at most nine wrong entities drawn
 by Random(42); in evaluation one for every query with all entities. Examples are sorted by their number of choices.
 A row is passage, query up to the blank, [MASK], query after it; the passage alone is cut, at its end, where a row
-would be too long for the model. One rule is ours: entities are taken in the order of the file, where the
-publisher's order was that of a Python set and differed from run to run.
+would be too long for the model. One rule is ours: entities and right answers are taken in the order of the file. The
+publisher takes both from Python sets, so that their order, and which nine wrong entities of more are drawn, differ
+from run to run.
 """
 
 import json
@@ -108,6 +109,11 @@ def _text(where: str, parent: Any, key: str) -> str:
     value = parent.get(key) if isinstance(parent, dict) else None
     if not isinstance(value, str):
         raise DataError("%s: %s is not text" % (where, key), REPAIR)
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError as error:  # JSON may name one half of a pair; no tokenizer takes it
+        words = (where, key, ord(value[error.start]))
+        raise DataError("%s: %s is not text: it has half a character, \\u%04x" % words, REPAIR) from None
     return standardised(value)
 
 
@@ -149,13 +155,20 @@ def _choices(
 
 
 def read_vocabulary(path: str) -> Dict[str, int]:
-    """The tokens of a WordPiece vocab.txt, one a line, with their ids."""
+    """The tokens of a WordPiece vocab.txt, one a line, with their ids; DataError for one that is there twice."""
     try:
         with open(path, encoding="utf-8", newline="\n") as file:
             tokens = [line.rstrip("\r\n") for line in file]
     except (OSError, UnicodeDecodeError) as error:
         raise DataError("%s cannot be read (%s)" % (path, error), "give a vocab.txt as UTF-8 text") from error
-    vocabulary = {token: index for index, token in enumerate(tokens)}
+    vocabulary: Dict[str, int] = {}
+    for index, token in enumerate(tokens):
+        first = vocabulary.setdefault(token, index)
+        if first != index:
+            raise DataError(
+                "%s has %s twice, in lines %d and %d" % (path, ascii(token)[1:-1][:60], first + 1, index + 1),
+                "give the vocab.txt of bert-large-uncased, as it is",
+            )
     missing = [token for token in SPECIAL_TOKENS if token not in vocabulary]
     if missing:
         raise DataError("%s has no token %s" % (path, ", ".join(missing)), "give the vocab.txt of bert-large-uncased")

@@ -11,12 +11,12 @@ h5sparse_shape), with a row for each choice and T columns:
 Every row is checked against the layout that data.py rebuilds, so that what is stored is what was published.
 """
 
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 
 from flagbench_cases.errors import DataError
-from flagbench_cases.glm.overlap import best_f1
+from flagbench_cases.glm.overlap import best_f1, normalised_words, text_of
 from flagbench_cases.glm.ragged import Builder, Special
 from flagbench_cases.glm.record_text import Counts, Report
 
@@ -25,29 +25,39 @@ CHUNK = 2048
 LARGEST_LIST = 2**28
 AGAIN = "fetch it again: it is cut, damaged or of another layout"
 # What h5py raises for files that are no HDF5, are cut, or lack what is asked for.
-HDF5_ERRORS = (OSError, KeyError, RuntimeError, ValueError, TypeError)
+HDF5_ERRORS = (OSError, KeyError, RuntimeError, ValueError, TypeError, OverflowError)
 
 
 class Csr:
     """One CSR matrix of a file; `shape` is (rows, columns)."""
 
     def __init__(self, path: str, file: Any, name: str) -> None:
+        import h5py
+
         self.what = "%s: %s" % (path, name)
         try:
             group = file[name]
+            if not isinstance(group, h5py.Group):
+                raise DataError("%s is not a group" % self.what, AGAIN)
             form = group.attrs["h5sparse_format"]
+            if not isinstance(form, (str, bytes)):
+                raise DataError("%s: h5sparse_format is no word" % self.what, AGAIN)
             shape = [int(size) for size in group.attrs["h5sparse_shape"]]
-            self._data, self._indices = group["data"], group["indices"]
-            pointers = group["indptr"]
-            for part in (self._data, self._indices, pointers):
-                if part.dtype.kind not in ("iu" if part is not self._data else "iufb") or part.ndim != 1:
-                    raise DataError("%s holds %s" % (self.what, part.dtype), "it must hold flat arrays of numbers")
+            parts = {part: group[part] for part in ("data", "indices", "indptr")}
+            for part, found in parts.items():
+                if not isinstance(found, h5py.Dataset):
+                    raise DataError("%s: %s is not an array" % (self.what, part), AGAIN)
+                if found.dtype.kind not in ("iufb" if part == "data" else "iu") or found.ndim != 1:
+                    raise DataError("%s holds %s" % (self.what, found.dtype), "it must hold flat arrays of numbers")
+            self._data, self._indices, pointers = parts.values()
             self.pointers = pointers[()].astype(np.int64)
         except HDF5_ERRORS as error:
             raise _unreadable(self.what, error) from error
         form = form.decode("utf-8", "replace") if isinstance(form, bytes) else form
         if form != "csr" or len(shape) != 2:
             raise DataError("%s is a %s of %d dimensions" % (self.what, form, len(shape)), "store it as CSR matrix")
+        if min(shape) < 0:
+            raise DataError("%s is said to have %d x %d values" % (self.what, *shape), AGAIN)
         self.shape = (shape[0], shape[1])
         self._check()
 
@@ -94,8 +104,19 @@ def _unreadable(what: str, error: Exception) -> DataError:
     return DataError("%s cannot be read (%s)" % (what, str(error).split("\n")[0]), AGAIN)
 
 
-def build(path: str, training: bool, special: Special, length: int, builder: Builder, report: Report) -> Counts:
-    """Read one file and put its examples, whose rows have `length` columns, into `builder`. Raises DataError."""
+def build(
+    path: str,
+    training: bool,
+    special: Special,
+    length: int,
+    builder: Builder,
+    report: Report,
+    vocabulary: Optional[Dict[str, int]] = None,
+) -> Counts:
+    """Read one file and put its examples, whose rows have `length` columns, into `builder`.
+
+    With a vocabulary F1 is over words, without one over WordPieces. Raises DataError.
+    """
     try:
         import h5py
     except ImportError as error:
@@ -107,11 +128,42 @@ def build(path: str, training: bool, special: Special, length: int, builder: Bui
     except HDF5_ERRORS as error:
         raise _unreadable(path, error) from error
     with file:
-        return _build(path, file, training, special, length, builder, report)
+        return _build(path, file, training, special, length, Scorer(path, vocabulary), builder, report)
+
+
+class Scorer:
+    """F1 of answers that are given as token ids."""
+
+    def __init__(self, path: str, vocabulary: Optional[Dict[str, int]]) -> None:
+        self._path = path
+        self._spelled = vocabulary is not None
+        self._pieces = {index: piece for piece, index in (vocabulary or {}).items()}
+
+    def f1(self, answers: List[List[int]], right: List[int]) -> List[float]:
+        """F1 of each answer against the right ones. Raises DataError for a token without a piece."""
+        tokens: List[Any] = [self._words(answer) for answer in answers] if self._spelled else answers
+        known = [tokens[index] for index in right]
+        return [best_f1(each, known) for each in tokens]
+
+    def _words(self, answer: List[int]) -> List[str]:
+        try:
+            return normalised_words(text_of([self._pieces[token] for token in answer]))
+        except KeyError as error:
+            raise DataError(
+                "%s: an answer has the token %s, which the vocabulary has not got" % (self._path, error),
+                "give the vocab.txt of bert-large-uncased, or none",
+            ) from None
 
 
 def _build(
-    path: str, file: Any, training: bool, special: Special, length: int, builder: Builder, report: Report
+    path: str,
+    file: Any,
+    training: bool,
+    special: Special,
+    length: int,
+    scorer: Scorer,
+    builder: Builder,
+    report: Report,
 ) -> Counts:
     matrices = {name: Csr(path, file, name) for name in ("text", "target", "logit_mask", "position")}
     rows = matrices["text"].shape[0]
@@ -135,7 +187,7 @@ def _build(
         rebuilt = _rows(path, matrices, sep, int(start), end, special)
         for index in range(first, last):
             choices = slice(int(ends[index, 0] - start), int(ends[index, 1] - start))
-            unanswerable += _add(builder, rebuilt, choices, [0] if right is None else right[index])
+            unanswerable += _add(builder, scorer, rebuilt, choices, [0] if right is None else right[index])
         report("%s rows" % split, end, rows)
         first = last
     return Counts(len(ends), 0, unanswerable)
@@ -213,10 +265,9 @@ def _demand(path: str, first: int, right: np.ndarray, words: str) -> None:
         raise DataError("%s: row %d: %s" % (path, row, words), "check the vocabulary, or " + AGAIN)
 
 
-def _add(builder: Builder, rebuilt: Rebuilt, choices: slice, right: List[int]) -> bool:
+def _add(builder: Builder, scorer: Scorer, rebuilt: Rebuilt, choices: slice, right: List[int]) -> bool:
     """Put one example into `builder`; returns whether it has no right choice."""
     contexts, masks, answers = (column[choices] for column in rebuilt)
-    known = [answers[index] for index in right]
     flags = [index in right for index in range(len(answers))]
-    builder.add(contexts, masks, answers, flags, [best_f1(answer, known) for answer in answers])
+    builder.add(contexts, masks, answers, flags, scorer.f1(answers, right))
     return not right

@@ -29,7 +29,7 @@ from flagbench_cases.loop import Evaluation, Work, Workload, measure
 SEGMENT = 10
 OPTIMIZER = "AdamW(betas=%g/%g, eps=%g, weight_decay=%g)%s, clip %.1f"
 DROPOUTS = ("dropout", "attention_dropout", "embedding_dropout")
-F1_NOTE = "mean over examples of the chosen candidate's F1; over words, or over tokens where there is no text"
+F1_NOTE = "mean over examples of the chosen candidate's F1, over %s"
 
 
 class EvaluationOrder(Sampler):
@@ -196,7 +196,7 @@ class GlmWorkload(Workload):
             dist.all_reduce(shared)
         right, f1, examples, published_right, published_examples = shared.tolist()
         published = published_right / published_examples
-        extra = [measure("f1", f1 / examples, "fraction", F1_NOTE)]
+        extra = [measure("f1", f1 / examples, "fraction", F1_NOTE % self.sets.f1_over)]
         return Evaluation(right / examples, published, int(examples), deciding=published, extra=extra)
 
     def _choose(self, batch: record.Batch) -> List[int]:
@@ -246,6 +246,7 @@ class GlmWorkload(Workload):
                 "mean_choices": float(sets.train.choices.mean()),
                 "eval_mean_choices": float(sets.evaluation.choices.mean()),
                 "mean_length": float(sets.train.lengths.mean()),
+                "f1_over": sets.f1_over,
                 "weights": self.weights_digest,
             },
             "parameters": sum(p.numel() for p in self.module.parameters()),

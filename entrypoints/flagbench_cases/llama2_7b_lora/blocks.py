@@ -98,14 +98,47 @@ def read(place: Any) -> Tokenised:
     return Tokenised(arrays, place.facts)
 
 
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_names(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(name, str) for name in value)
+
+
+def _is_answers(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == len(CHOICES) and all(_is_count(token) for token in value)
+
+
+# The facts that a run reads, what each is, and whether a value is that.
+FACTS: Tuple[Tuple[str, str, Callable[[Any], bool]], ...] = (
+    ("sequence_length", "a whole number", _is_count),
+    ("train.dialogues", "a whole number", _is_count),
+    ("validation.dialogues", "a whole number", _is_count),
+    ("mmlu.subjects", "a list of names", _is_names),
+    ("mmlu.questions", "a whole number", _is_count),
+    ("mmlu.shots", "a whole number", _is_count),
+    ("vocabulary.llama2", "true or false", lambda value: isinstance(value, bool)),
+    ("vocabulary.answer_tokens", "a list of %d whole numbers" % len(CHOICES), _is_answers),
+)
+
+
+def check_facts(where: str, facts: Dict[str, Any]) -> None:
+    """Refuse facts that lack one, or have one of another type: no sum covers them. Raises DataError."""
+    for name, what, fits in FACTS:
+        value: Any = facts
+        for part in name.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        if not fits(value):
+            raise DataError("%s: the fact %s is missing or not %s" % (where, name, what), AGAIN)
+
+
 def check(where: str, made: Tokenised, length: int, vocabulary_size: int) -> None:
     """Refuse what the model of a preset cannot take, and arrays that do not fit each other. Raises DataError."""
     arrays, facts = made
-    try:
-        prepared, subjects = facts["sequence_length"], facts["mmlu"]["subjects"]
-        tokens = facts["vocabulary"]["answer_tokens"]
-    except (KeyError, TypeError):
-        raise DataError("%s does not say what it was prepared for" % where, AGAIN) from None
+    check_facts(where, facts)
+    prepared, subjects = facts["sequence_length"], facts["mmlu"]["subjects"]
+    tokens = facts["vocabulary"]["answer_tokens"]
     if prepared != length:
         raise DataError(
             "%s was prepared for blocks of %s tokens, this preset has %d" % (where, prepared, length),
@@ -120,6 +153,7 @@ def check(where: str, made: Tokenised, length: int, vocabulary_size: int) -> Non
     lengths = np.diff(arrays["mmlu_offsets"])
     if (
         len(lengths) < 1
+        or len(lengths) != facts["mmlu"]["questions"]
         or int(arrays["mmlu_offsets"][0]) != 0
         or int(arrays["mmlu_offsets"][-1]) != len(arrays["mmlu_tokens"])
         or int(lengths.min()) < 1

@@ -7,7 +7,6 @@ config.json                 Hugging Face's keys, with rope_theta where transform
 
 import json
 import os
-import shutil
 from typing import Any, Callable, Dict, List, Tuple
 
 import torch
@@ -127,8 +126,6 @@ def convert(source: str, section: Dict[str, Any], writer: Any, report: Callable[
         with open(writer.path(name), "w", encoding="utf-8") as file:
             json.dump(content, file, indent=1, sort_keys=True)
             file.write("\n")
-    for name in set(output.index.values()):  # safetensors makes files that only their owner may read
-        shutil.copymode(writer.path("config.json"), writer.path(name))
     writer.format(FORMAT)
     writer.fact(
         model=section["name"],

@@ -105,7 +105,9 @@ class DeepSpeedEngine:
         self.version = str(deepspeed.__version__)
         self.taken = 0
         self.name = "deepspeed-zero%d" % config["engine"]["zero_stage"]
-        self.condition = OPTIMIZER % config["train"]["weight_decay"]
+        # In 16 bits DeepSpeed updates fp32 copies of the adapters; the published step updates the 16 bits themselves.
+        masters = "" if config["precision"] in ("fp32", "tf32") else ", fp32 masters"
+        self.condition = OPTIMIZER % config["train"]["weight_decay"] + masters
 
     def step(self, tokens: torch.Tensor) -> float:
         """One step on [B, T] tokens, which are their own labels; the mean loss of this rank's, in nats per token."""

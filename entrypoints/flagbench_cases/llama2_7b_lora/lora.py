@@ -7,6 +7,7 @@ the manifest.
 
 import functools
 import re
+import warnings
 from typing import Any, Callable, Dict
 
 import torch
@@ -34,7 +35,10 @@ def attach(model: Any, shape: LlamaShape, recompute: bool) -> Any:
         task_type="CAUSAL_LM",
     )
     dtype = next(model.parameters()).dtype
-    module = peft.get_peft_model(model, config, autocast_adapter_dtype=False)
+    with warnings.catch_warnings():
+        # peft asks transformers 5 by a name that it has deprecated: nothing that who reads the log can mend.
+        warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
+        module = peft.get_peft_model(model, config, autocast_adapter_dtype=False)
     if recompute:
         # Not by transformers' own switch: with peft it asks for a gradient of the embeddings, which nobody needs.
         for layer in model.model.layers:

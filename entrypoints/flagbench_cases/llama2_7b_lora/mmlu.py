@@ -52,7 +52,7 @@ def find(folder: str) -> str:
 
 
 def subjects(folder: str) -> List[str]:
-    """The names of the subjects, sorted. Raises DataError where one has only one of its two files."""
+    """The names of the subjects, sorted. Raises DataError where one has only one of its two files, or is no text."""
     found: Dict[str, List[str]] = {}
     for part in ("dev", "test"):
         place, ending = os.path.join(folder, part), "_%s.csv" % part
@@ -61,6 +61,8 @@ def subjects(folder: str) -> List[str]:
         except OSError as error:
             raise DataError("%s cannot be read (%s)" % (place, error.strerror), AGAIN) from None
         found[part] = sorted(name[: -len(ending)] for name in names if name.endswith(ending))
+        for name in found[part]:
+            _refuse_half(place, name + ending, name)
     for part, other in (("dev", "test"), ("test", "dev")):
         for name in found[other]:
             if name not in found[part]:
@@ -68,6 +70,14 @@ def subjects(folder: str) -> List[str]:
     if not found["test"]:
         raise DataError("%s holds no {subject}_test.csv" % os.path.join(folder, "test"), AGAIN)
     return found["test"]
+
+
+def _refuse_half(place: str, file: str, name: str) -> None:
+    """A subject's name is part of its prompts, and sentencepiece takes UTF-8 alone."""
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError:
+        raise DataError("%s holds %r, which is no name in UTF-8" % (place, file), AGAIN) from None
 
 
 def read(path: str) -> List[Row]:

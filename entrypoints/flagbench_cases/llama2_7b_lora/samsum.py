@@ -71,10 +71,24 @@ def _pair(path: str, number: int, entry: Any) -> Tuple[str, str]:
     if isinstance(entry, dict):
         dialogue, summary = entry.get("dialogue"), entry.get("summary")
         if isinstance(dialogue, str) and isinstance(summary, str):
+            if not _is_whole(dialogue + "\n" + summary):
+                raise DataError(
+                    "%s: entry %d holds half a character (a lone surrogate)" % (path, number),
+                    "unpack %s again" % ARCHIVE,
+                )
             return dialogue, summary
     raise DataError(
         "%s: entry %d has no texts `dialogue` and `summary`" % (path, number), "unpack %s again" % ARCHIVE
     )
+
+
+def _is_whole(text: str) -> bool:
+    """Whether a text can be written as UTF-8, which sentencepiece takes. JSON can escape what cannot."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def prompt(dialogue: str, summary: str) -> str:

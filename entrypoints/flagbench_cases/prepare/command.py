@@ -103,6 +103,7 @@ def plan_of(arguments: argparse.Namespace) -> Dict[str, Any]:
 def supervise(plan: Dict[str, Any], interruption: Interruption) -> Dict[str, Any]:
     """Have it converted; returns the result that is printed. Raises CaseError for however else it ends."""
     kills = processes.oom_kills()
+    there = os.path.isdir(plan["out"])
     try:
         with tempfile.TemporaryDirectory(prefix="flagbench-") as folder:
             with open(os.path.join(folder, PLAN), "w", encoding="utf-8") as file:
@@ -116,7 +117,7 @@ def supervise(plan: Dict[str, Any], interruption: Interruption) -> Dict[str, Any
             ExitCode.NOT_STORED,
         ) from None
     if "folders" not in answer and not plan["check"]:
-        _clear(plan)
+        _clear(plan, there)
     if interruption:
         raise CaseError(interruption.words, "nothing half-written is left; run it again", ExitCode.INTERRUPTED)
     if "failure" in answer:
@@ -160,14 +161,17 @@ def _answer(folder: str) -> Dict[str, Any]:
         return json.load(file)  # type: ignore[no-any-return]
 
 
-def _clear(plan: Dict[str, Any]) -> None:
-    """Remove what a conversion that was ended left half-written."""
+def _clear(plan: Dict[str, Any], there: bool) -> None:
+    """Remove what a conversion that was ended left half-written, and an OUT that was not `there` before it."""
     for kind in KINDS:
         # Who cannot write there, or finds somebody else at work, has left nothing.
         with contextlib.suppress(CaseError, OSError):
             if plan[kind] is not None and os.path.isdir(plan["out"]):
                 with place.held(plan["out"], kind):
                     place.clear(plan["out"], kind)
+    if not there:
+        with contextlib.suppress(OSError):  # it holds a kind that was finished before, or another's
+            os.rmdir(plan["out"])
 
 
 def ended(code: int, memory_killed: bool) -> CaseError:

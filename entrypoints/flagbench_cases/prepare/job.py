@@ -62,7 +62,8 @@ def convert(plan: Dict[str, Any], module: Any, kind: str, meter: Meter) -> Dict[
     """Prepare one kind; returns what the new folder holds."""
     case, out, source = plan["case"], plan["out"], plan[kind]
     meter.subject = kind
-    with prepared.writing(out, case, kind, module.LICENCES.get(kind), plan["force"], meter) as writer:
+    licence = licence_of(module.LICENCES, kind, plan["vocabulary"] is not None)
+    with prepared.writing(out, case, kind, licence, plan["force"], meter) as writer:
         meter.folder = writer.folder
         if kind == "data":
             module.prepare_data(source, plan["vocabulary"], writer, meter)
@@ -70,6 +71,14 @@ def convert(plan: Dict[str, Any], module: Any, kind: str, meter: Meter) -> Dict[
             module.prepare_weights(source, writer, meter)
     meter.end_phase()
     return said(prepared.open_folder(os.path.join(out, kind), case, kind, thorough=False))
+
+
+def licence_of(licences: Dict[str, str], kind: str, with_vocabulary: bool) -> Optional[str]:
+    """What is known of the licence of a kind. Token ids are made of the vocabulary too, so its licence is named."""
+    known = licences.get(kind)
+    if kind != "data" or not with_vocabulary or "vocabulary" not in licences:
+        return known
+    return "%s; vocabulary: %s" % (known or "not known", licences["vocabulary"])
 
 
 def check(case: str, out: str, meter: Meter, folders: Dict[str, Any]) -> None:

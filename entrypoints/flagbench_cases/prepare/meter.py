@@ -70,7 +70,7 @@ class Meter:
             self._live = False
 
     def _bytes_written(self) -> int:
-        """What lies in the folder; a file that is reserved first counts from then on."""
+        """What lies in the folder."""
         if self.folder is None:
             return 0
         try:

@@ -41,17 +41,6 @@ class Writer:
             raise ValueError("%r is not a plain file name" % name)
         return os.path.join(self.folder, name)
 
-    def allocate(self, name: str, size: int) -> str:
-        """The path of a new file of `size` zero bytes whose blocks are reserved. Raises OSError (ENOSPC).
-
-        For a writable memory map: written through one, a file without blocks ends the process on a full disk.
-        """
-        path = self.path(name)
-        with open(path, "wb") as file:
-            if size:
-                os.posix_fallocate(file.fileno(), 0, size)
-        return path
-
     def need(self, size: int) -> None:
         """Say beforehand that `size` bytes will be written. Raises CaseError (14) where the disk has not got them."""
         free = free_bytes(self.folder)
@@ -85,7 +74,7 @@ class Writer:
         self._format = name
 
     def finish(self) -> None:
-        """Bring every file to the disk, take its sum, and write the index. Raises OSError."""
+        """Take every file's sum, write the index, and bring all to the disk. Raises OSError."""
         if self._format is None:
             raise ValueError("the format of the prepared files was not named")
         names = sorted(os.listdir(self.folder))
@@ -95,9 +84,7 @@ class Writer:
         sizes = {name: os.stat(os.path.join(self.folder, name)).st_size for name in names}
         reading, files = Reading("sums", sum(sizes.values()), self._report), {}
         for name in names:
-            path = os.path.join(self.folder, name)
-            sync(path)
-            files[name] = {"bytes": sizes[name], "sha256": sum_of(path, reading)}
+            files[name] = {"bytes": sizes[name], "sha256": sum_of(os.path.join(self.folder, name), reading)}
         index = {
             "schema": SCHEMA,
             "case": self.case,
@@ -110,11 +97,14 @@ class Writer:
             "created_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "flagbench": __version__,
         }
-        path = os.path.join(self.folder, INDEX)
-        with open(path, "w", encoding="utf-8") as file:
+        index_path = os.path.join(self.folder, INDEX)
+        with open(index_path, "w", encoding="utf-8") as file:
             json.dump(index, file, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
             file.write("\n")
-        sync(path)
+        for path in [os.path.join(self.folder, name) for name in names] + [index_path]:
+            # As the umask made the index: safetensors makes files that only their owner may read.
+            shutil.copymode(index_path, path)
+            sync(path)
         sync(self.folder)
 
 

@@ -5,7 +5,7 @@ A tensor comes out as a `TensorRef`, a description: while the pickle is read, no
 """
 
 import pickle
-from typing import Any, BinaryIO, Dict, NamedTuple, Tuple, Type
+from typing import Any, BinaryIO, Dict, NamedTuple, Sequence, Tuple, Type
 
 import torch
 
@@ -13,6 +13,7 @@ LONGEST = 64 * 2**20
 """Bytes of a pickle without its storages. A checkpoint of a thousand tensors has some 100 kB; a byte of a hostile
 pickle can cost fifty of memory."""
 LONGEST_NAME = 1000
+MOST_ARGUMENTS = 64
 
 
 class StorageRef(NamedTuple):
@@ -199,57 +200,12 @@ class _Bounded:
 
 # What torch.save writes, in protocol 2 to 4, and nothing else: none of the opcodes that old pickles are written in as
 # text, that call what is in the registry of extensions, or that make room before there is anything to put there.
-_OPCODES = (
-    pickle.PROTO,
-    pickle.FRAME,
-    pickle.STOP,
-    pickle.MARK,
-    pickle.POP,
-    pickle.POP_MARK,
-    pickle.DUP,
-    pickle.MEMOIZE,
-    pickle.BINPUT,
-    pickle.LONG_BINPUT,
-    pickle.BINGET,
-    pickle.LONG_BINGET,
-    pickle.NONE,
-    pickle.NEWTRUE,
-    pickle.NEWFALSE,
-    pickle.BININT,
-    pickle.BININT1,
-    pickle.BININT2,
-    pickle.LONG1,
-    pickle.LONG4,
-    pickle.BINFLOAT,
-    pickle.BINUNICODE,
-    pickle.SHORT_BINUNICODE,
-    pickle.BINUNICODE8,
-    pickle.BINSTRING,
-    pickle.SHORT_BINSTRING,
-    pickle.BINBYTES,
-    pickle.SHORT_BINBYTES,
-    pickle.BINBYTES8,
-    pickle.EMPTY_TUPLE,
-    pickle.TUPLE,
-    pickle.TUPLE1,
-    pickle.TUPLE2,
-    pickle.TUPLE3,
-    pickle.EMPTY_LIST,
-    pickle.APPEND,
-    pickle.APPENDS,
-    pickle.EMPTY_DICT,
-    pickle.SETITEM,
-    pickle.SETITEMS,
-    pickle.EMPTY_SET,
-    pickle.ADDITEMS,
-    pickle.GLOBAL,
-    pickle.STACK_GLOBAL,
-    pickle.REDUCE,
-    pickle.NEWOBJ,
-    pickle.NEWOBJ_EX,
-    pickle.BUILD,
-    pickle.BINPERSID,
-)
+_OPCODES = """
+    PROTO FRAME STOP MARK POP POP_MARK DUP MEMOIZE BINPUT LONG_BINPUT BINGET LONG_BINGET NONE NEWTRUE NEWFALSE
+    BININT BININT1 BININT2 LONG1 LONG4 BINFLOAT BINUNICODE SHORT_BINUNICODE BINUNICODE8 BINSTRING SHORT_BINSTRING
+    BINBYTES SHORT_BINBYTES BINBYTES8 EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST APPEND APPENDS EMPTY_DICT
+    SETITEM SETITEMS EMPTY_SET ADDITEMS GLOBAL STACK_GLOBAL REDUCE NEWOBJ NEWOBJ_EX BUILD BINPERSID
+"""
 
 # The unpickler that is written in Python: the other one makes room for whatever number of memos a file names.
 _Python: Type[Any] = pickle._Unpickler  # type: ignore[attr-defined]
@@ -262,14 +218,74 @@ class _Dispatch(dict):
         raise Refused("it has the opcode %d, which torch.save does not write" % code)
 
 
+_KEYS = (str, int, float, bool, type(None), bytes, Inert)
+
+
+def check_keys(target: Any, keys: Sequence[Any]) -> None:
+    """Refuse keys of a table, or members of a set, whose hash is not known at once.
+
+    To hash a tuple is to hash all that is in it: of forty pairs within pairs, a trillion things.
+    """
+    if isinstance(target, (dict, set)):
+        for key in keys:
+            if type(key) not in _KEYS or (type(key) is int and key.bit_length() > 64):
+                raise Refused("it has a key that is neither a name nor a number")
+
+
+def check_arguments(arguments: Any) -> None:
+    """Refuse a call with more arguments than any checkpoint has: each call copies them."""
+    if not isinstance(arguments, tuple) or len(arguments) > MOST_ARGUMENTS:
+        raise Refused("it makes a call with other arguments than torch.save writes")
+
+
 class TensorUnpickler(_Python):  # type: ignore[misc]
     """Builds plain values and descriptions of tensors, and nothing else."""
 
-    dispatch = _Dispatch({code[0]: _Python.dispatch[code[0]] for code in _OPCODES})
+    dispatch = _Dispatch(
+        {getattr(pickle, name)[0]: _Python.dispatch[getattr(pickle, name)[0]] for name in _OPCODES.split()}
+    )
 
     def __init__(self, file: BinaryIO, limit: int = LONGEST) -> None:
         super().__init__(_Bounded(file, min(limit, LONGEST)), encoding="utf-8", errors="replace")
         self.storages: Dict[str, StorageRef] = {}
+
+    def load_setitem(self) -> None:
+        """A key and its value; `check_keys` before a table hashes the key."""
+        check_keys(self.stack[-3], self.stack[-2:-1])
+        super().load_setitem()
+
+    def load_setitems(self) -> None:
+        """Keys and values, behind a mark."""
+        check_keys(self.metastack[-1][-1], self.stack[::2])
+        super().load_setitems()
+
+    def load_additems(self) -> None:
+        """Members of a set, behind a mark."""
+        check_keys(self.metastack[-1][-1], self.stack)
+        super().load_additems()
+
+    def load_reduce(self) -> None:
+        """A call."""
+        check_arguments(self.stack[-1])
+        super().load_reduce()
+
+    def load_newobj(self) -> None:
+        """A new object of a class."""
+        check_arguments(self.stack[-1])
+        super().load_newobj()
+
+    def load_newobj_ex(self) -> None:
+        """A new object of a class, with options."""
+        check_arguments(self.stack[-2])
+        check_arguments(tuple(self.stack[-1]))
+        super().load_newobj_ex()
+
+    dispatch[pickle.SETITEM[0]] = load_setitem
+    dispatch[pickle.SETITEMS[0]] = load_setitems
+    dispatch[pickle.ADDITEMS[0]] = load_additems
+    dispatch[pickle.REDUCE[0]] = load_reduce
+    dispatch[pickle.NEWOBJ[0]] = load_newobj
+    dispatch[pickle.NEWOBJ_EX[0]] = load_newobj_ex
 
     def find_class(self, module: str, name: str) -> Any:
         """Refuse every global that is not needed for a tensor."""

@@ -7,6 +7,7 @@ import builtins
 import collections
 import functools
 import io
+import multiprocessing
 import os
 import pickle
 import struct
@@ -311,6 +312,71 @@ def test_no_room_is_made_for_what_is_not_there(tmp_path: Path, bomb: bytes) -> N
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     refusal(path)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - used < 200_000  # kB
+
+
+# Tuples of two, each member the one before: as many hashes as 2**60 to know the hash of the last.
+TREE = b")" + b"2\x86" * 60
+KEYS = {
+    "key": b"}" + TREE + b"K\x01s",
+    "keys": b"}(" + text("a") + b"K\x01" + TREE + b"K\x01u",
+    "key of a table": b"ccollections\nOrderedDict\n)R" + TREE + b"K\x01s",
+    "member": b"\x8f(" + TREE + b"\x90",
+    "tensor's storage": b"}" + storage(ONE) + b"K\x01s",
+    "number of many digits": b"}\x8a\xff" + b"\x7f" * 255 + b"K\x01s",
+}
+
+
+def refusal_of(path: Path, told: Any) -> None:
+    told.send(refusal(path))
+
+
+def refused_apart(path: Path) -> str:
+    """The refusal, by a process that can be given up, or crash."""
+    fork = multiprocessing.get_context("fork")
+    told, tells = fork.Pipe(duplex=False)
+    process = fork.Process(target=refusal_of, args=(path, tells))
+    process.start()
+    tells.close()
+    process.join(20)
+    process.kill()
+    process.join()
+    assert process.exitcode == 0
+    return str(told.recv())
+
+
+@pytest.mark.parametrize("name", sorted(KEYS))
+def test_a_key_is_a_name_or_a_number(tmp_path: Path, name: str) -> None:
+    path = archive(tmp_path / "bad.pt", b"\x80\x04" + KEYS[name] + b".")
+    assert "is not a plain checkpoint: it has a key that is neither" in refused_apart(path)
+
+
+def test_keys_of_every_plain_kind_are_taken(tmp_path: Path) -> None:
+    content = {"a": 1, 2: 1, 2.5: 1, True: 1, None: 1, b"x": 1, "set": {"x", 2, None, 0.5}}
+    found = pickles.TensorUnpickler(io.BytesIO(pickle.dumps(content, protocol=4))).load()
+    assert found == content
+    path = save(tmp_path / "state.pt", {"counts": {numpy.float64(0.5): 1}, "module": {"a": torch.ones(2)}})
+    assert weights.read_pickled(path)["a"].tolist() == [1, 1]
+
+
+def test_a_call_has_few_arguments(tmp_path: Path) -> None:
+    """A long tuple that is handed to one call after another costs its length each time."""
+    body = b"cargparse\nNamespace\nq\x00(" + b"N" * 100 + b"tq\x01" + b"h\x00h\x01R0" * 2 + b"}"
+    assert "arguments" in refusal(archive(tmp_path / "bad.pt", written(body)))
+    assert "arguments" in refusal(archive(tmp_path / "new.pt", written(body.replace(b"R0", b"\x810"))))
+
+
+@pytest.mark.parametrize("name", ["tuples", "lists", "dicts", "tables"])
+def test_what_is_nested_too_deep_for_a_stack_ends_no_process(tmp_path: Path, name: str) -> None:
+    """Neither read nor given back by a function that calls itself."""
+    times = 200_000  # a frame of some 100 bytes each would fill any stack
+    around = {
+        "tuples": (b")", b"\x85" * times),
+        "lists": (b"]" * times, b"a" * (times - 1)),
+        "dicts": (b"}" + b"K\x00}" * times, b"s" * times),
+        "tables": (b"ccollections\nOrderedDict\nq\x00)R" + b"K\x00h\x00)R" * times, b"s" * times),
+    }
+    path = archive(tmp_path / "deep.pt", written(b"".join(around[name])))
+    assert "is not a table of tensors" in refused_apart(path)
 
 
 def test_a_packed_archive_is_refused(tmp_path: Path) -> None:

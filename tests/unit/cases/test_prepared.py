@@ -67,7 +67,7 @@ def test_what_was_written_is_what_is_opened(tmp_path: Path) -> None:
     source.write_bytes(b"{}")
     with prepared.writing(str(tmp_path / "out"), "glm", "data", licence="as it comes") as writer:
         Path(writer.path("a.bin")).write_bytes(b"abc")
-        Path(writer.allocate("b.bin", 1000)).read_bytes()
+        Path(writer.path("b.bin")).write_bytes(bytes(1000))
         writer.source(str(source))
         writer.format("letters/v1")
         writer.fact(letters=3)
@@ -98,14 +98,22 @@ def test_the_digest_is_of_the_content_alone(tmp_path: Path) -> None:
     assert one.digest == same.digest != other.digest
 
 
-def test_others_may_read_what_one_prepared(tmp_path: Path) -> None:
-    before = os.umask(0o022)
+@pytest.mark.parametrize(("umask", "folders", "files"), [(0o022, 0o755, 0o644), (0o077, 0o700, 0o600)])
+def test_the_umask_alone_says_who_may_read(tmp_path: Path, umask: int, folders: int, files: int) -> None:
+    """Some libraries make files that only their owner may read, and a copy has the mode of what was copied."""
+    before = os.umask(umask)
     try:
-        folder = prepare(tmp_path)
+        with prepared.writing(str(tmp_path / "out"), "glm", "data") as writer:
+            for name, mode in (("a.bin", 0o600), ("b.bin", 0o444), ("c.bin", 0o666)):
+                Path(writer.path(name)).write_bytes(b"abc")
+                Path(writer.path(name)).chmod(mode)
+            writer.format("letters/v1")
     finally:
         os.umask(before)
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o755
-    assert stat.S_IMODE((folder / "a.bin").stat().st_mode) == 0o644
+    made = tmp_path / "out" / "data"
+    assert {stat.S_IMODE(folder.stat().st_mode) for folder in (made, made.parent)} == {folders}
+    assert content_of(made) == ["a.bin", "b.bin", "c.bin", "prepared.json"]
+    assert {stat.S_IMODE((made / name).stat().st_mode) for name in content_of(made)} == {files}
 
 
 @pytest.mark.parametrize(

@@ -185,6 +185,67 @@ def test_a_run_that_did_not_learn_is_found(last: float, ok: bool) -> None:
     assert "learned" not in checks(evidence(losses), resolved(source="synthetic", full=True))
 
 
+def above_chance(found: Evidence, source: str | None = None, outcome: Outcome = OK, **length: Any) -> bool | None:
+    """What the check says of a whole run; None where it is not made."""
+    return checks(found, resolved(source=source, **length), outcome).get("above_chance")
+
+
+def examined(accuracy: float | None, chance: float | None = 0.25, counted: int = 48) -> Evidence:
+    """A run whose last evaluation had this accuracy; three standard errors of 48 guesses at 1/4 are 0.1875."""
+    found = evidence([0.5] * 50 + [0.1] * 50, converged=False)
+    last = next(fact for fact in found.facts if fact["kind"] == "evaluation")
+    last.update(accuracy=accuracy, counted=counted)
+    # Before training a model may answer all of it right: that says nothing of the training.
+    found.facts.append(dict(last, epoch=-1, accuracy=1.0))
+    if chance is not None:
+        next(fact for fact in found.facts if fact["kind"] == "workload")["chance"] = chance
+    return found
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "chance", "counted", "ok"),
+    [
+        (0.9, 0.25, 48, True),
+        (0.438, 0.25, 48, True),
+        (0.437, 0.25, 48, False),
+        (0.437, 0.25, 96, True),
+        (0.25, 0.25, 48, False),
+        (0.0, 0.25, 10000, False),
+        (1.0, 1.0, 48, False),
+    ],
+)
+def test_an_accuracy_is_held_against_guessing(accuracy: float, chance: float, counted: int, ok: bool) -> None:
+    assert above_chance(examined(accuracy, chance, counted)) is ok
+
+
+def test_the_last_accuracy_is_the_one_that_counts() -> None:
+    found = examined(0.9)
+    first = next(fact for fact in found.facts if fact["kind"] == "evaluation")
+    found.facts.append(dict(first, epoch=1, accuracy=0.3))
+    assert above_chance(found) is False
+    found.facts.append(dict(first, epoch=2, accuracy=None))  # asked for none
+    assert above_chance(found) is False
+
+
+def test_what_guessing_gives_is_asked_only_where_it_means_something() -> None:
+    assert above_chance(examined(0.9, None)) is None, "the workload knows no chance"
+    assert above_chance(examined(None)) is None, "no evaluation asked for an accuracy"
+    assert above_chance(examined(0.9), source="synthetic", full=True) is None
+    assert above_chance(examined(0.9), outcome=FAILED) is None
+    before = examined(0.9)
+    before.facts[:] = [f for f in before.facts if f["kind"] != "evaluation" or f["epoch"] < 0]
+    assert above_chance(before) is None, "only before training"
+
+
+def test_a_resumed_run_is_held_against_guessing_but_not_against_its_beginning() -> None:
+    found = examined(0.9)
+    assert {"learned", "above_chance"} <= set(checks(found, resolved(source="files")))
+    found.facts.append({"kind": "resumed", "rank": 0, "time": 1.0, "steps": 10})
+    made = checks(found, resolved(source="files"))
+    assert "learned" not in made
+    assert made["above_chance"] is True
+
+
 def test_what_a_run_measured_is_in_its_record() -> None:
     made = validate(record.assemble(request(resolved(steps=30)), evidence([0.5] * WINDOW), OK))
     found = {metric["name"]: metric["value"] for metric in made["metrics"]}

@@ -114,7 +114,7 @@ def test_sources_are_read_only_and_there_is_no_network(tmp_path: Path) -> None:
         "/sources/data/text.jsonl": (str(tmp_path / "text.jsonl"), True),
         "/sources/weights": (str(tmp_path / "weights"), True),
     }
-    assert (tmp_path / "out").is_dir(), "made here, so that it is the caller's"
+    assert not (tmp_path / "out").exists(), "made only once there is an image to start"
 
 
 def test_a_link_to_a_source_is_followed_and_links_out_of_one_are_refused(tmp_path: Path) -> None:
@@ -133,6 +133,39 @@ def test_a_link_to_a_source_is_followed_and_links_out_of_one_are_refused(tmp_pat
     assert caught.value.code is ExitCode.DATA
 
 
+def test_a_link_that_only_the_host_can_follow_is_refused(tmp_path: Path) -> None:
+    """Its end lies in the folder, which is at another place in the container."""
+    folder = tmp_path / "source"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "file").write_text("")
+    (folder / "deep" / "up").symlink_to("../file")
+    (folder / "around").symlink_to("around")
+    plan(asked(tmp_path / "out", data=str(folder)), None, HOST)
+    for target in (str(folder / "file"), "../source/file", "deep/../../source/file", str(folder)):
+        (folder / "link").symlink_to(target)
+        with pytest.raises(FlagbenchError, match="holds the link 'link' to somewhere else"):
+            plan(asked(tmp_path / "out", data=str(folder)), None, HOST)
+        (folder / "link").unlink()
+    (folder / "deep" / "link").symlink_to("../../../source/file")
+    with pytest.raises(FlagbenchError, match="holds the link 'link' to somewhere else"):
+        plan(asked(tmp_path / "out", data=str(folder)), None, HOST)
+
+
+def test_a_source_file_that_is_a_link_keeps_its_name(tmp_path: Path) -> None:
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "blobs" / "0123").write_text("")
+    (tmp_path / "tokenizer.model").symlink_to("blobs/0123")
+    made = plan(asked(tmp_path / "out", vocabulary=str(tmp_path / "blobs" / ".." / "tokenizer.model")), None, HOST)
+    assert made.folders[1].source == str(tmp_path / "blobs" / "0123")
+    assert made.folders[1].target == "/sources/vocabulary/tokenizer.model"
+    (tmp_path / "again").symlink_to("again")
+    with pytest.raises(FlagbenchError, match="does not exist"):
+        plan(asked(tmp_path / "out", data=str(tmp_path / "again")), None, HOST)
+    os.symlink("blobs/0123", os.fsencode(tmp_path / "x") + b"\xff")
+    with pytest.raises(FlagbenchError, match="is not UTF-8"):
+        plan(asked(tmp_path / "out", data=os.fsdecode(os.fsencode(tmp_path / "x") + b"\xff")), None, HOST)
+
+
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [
@@ -140,14 +173,14 @@ def test_a_link_to_a_source_is_followed_and_links_out_of_one_are_refused(tmp_pat
         ({"data": "s3://x"}, 2, "not an address"),
         ({"data": ""}, 2, "--data names nothing"),
         ({"data": "a\0b"}, 2, "--data names nothing"),
-        ({"out": "/proc/none"}, 2, "cannot be made"),
         ({"out": os.fsdecode(b"/tmp/\xff")}, 2, "is not UTF-8"),
     ],
 )
 def test_what_cannot_be_mounted_is_said(tmp_path: Path, options: dict[str, str], code: int, said: str) -> None:
     with pytest.raises(FlagbenchError, match=said) as caught:
-        plan(asked(**{"out": tmp_path, **options}), None, HOST)
+        plan(asked(**{"out": tmp_path / "out", **options}), None, HOST)
     assert caught.value.code == code
+    assert not (tmp_path / "out").exists()
 
 
 class Engine:
@@ -158,6 +191,7 @@ class Engine:
         self.security = ["name=rootless"] if rootless else []
         self.config: dict[str, Any] = {}
         self.removed = False
+        self.writes = False
         self.timeout = 0.0
         self.api = self
 
@@ -175,7 +209,10 @@ class Engine:
         return iter([(b"", b"flagbench: data: sums\n"), (b'{"case": ', b""), (b'"distilbert"}\n', b"")])
 
     def start(self, container: str) -> None:
-        pass
+        out = Path(next(m["Source"] for m in self.config["HostConfig"]["Mounts"] if m["Target"] == "/out"))
+        assert out.is_dir(), "made here, so that it is the caller's"
+        if self.writes:
+            (out / "data").mkdir()
 
     def wait(self, container: str, timeout: float | None) -> None:
         pass
@@ -192,7 +229,7 @@ class Engine:
 
 def in_container(engine: Engine, tmp_path: Path) -> prepare.Prepared:
     return prepare_in_container(
-        asked(tmp_path), None, host=HOST, connect=lambda: SimpleNamespace(api=engine, close=engine.close)
+        asked(tmp_path / "out"), None, host=HOST, connect=lambda: SimpleNamespace(api=engine, close=engine.close)
     )
 
 
@@ -207,6 +244,36 @@ def test_a_rootless_engines_root_is_the_caller(tmp_path: Path) -> None:
     engine = Engine({"ExitCode": 0}, rootless=True)
     in_container(engine, tmp_path)
     assert engine.config["User"] == "0:0"
+
+
+@pytest.mark.parametrize(("code", "writes"), [(0, True), (3, True), (3, False)])
+@pytest.mark.parametrize("there", [False, True])
+def test_an_out_that_was_made_for_nothing_goes_again(tmp_path: Path, code: int, writes: bool, there: bool) -> None:
+    if there:
+        (tmp_path / "out").mkdir()
+    engine = Engine({"ExitCode": code})
+    engine.writes = writes
+    in_container(engine, tmp_path)
+    assert (tmp_path / "out").exists() is (writes or there)
+
+
+def test_without_an_image_no_out_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine({"ExitCode": 0})
+    monkeypatch.setattr(
+        engine, "inspect_image", lambda name: {"Id": "x", "Config": {"Labels": {"dev.flagbench.case": "glm"}}}
+    )
+    with pytest.raises(FlagbenchError):
+        in_container(engine, tmp_path)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_out_that_cannot_be_made_is_said() -> None:
+    engine = Engine({"ExitCode": 0})
+    with pytest.raises(FlagbenchError, match="cannot be made") as caught:
+        prepare_in_container(
+            asked("/proc/none"), None, host=HOST, connect=lambda: SimpleNamespace(api=engine, close=engine.close)
+        )
+    assert caught.value.code == 2
 
 
 @pytest.mark.parametrize(
@@ -227,3 +294,4 @@ def test_a_container_that_could_not_say_why_it_ended(
     assert caught.value.code == code
     assert "batch_size" not in caught.value.remedy
     assert engine.removed
+    assert not (tmp_path / "out").exists()

@@ -15,7 +15,7 @@ from flagbench.catalog.lookup import resolve_image
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.launchers import RunRequest
 from flagbench.launchers.fallback import record_of_killed
-from flagbench.launchers.native import NEEDED, NativeLauncher, checkout_commit
+from flagbench.launchers.native import NEEDED, NativeLauncher
 from flagbench.record.read import read_record
 
 ENTRYPOINTS = Path(__file__).parents[3] / "entrypoints"
@@ -112,18 +112,10 @@ def test_a_signal_before_the_run_has_started_is_kept_for_it(
         real(self, *args, **kwargs)  # type: ignore[arg-type]
 
     monkeypatch.setattr(subprocess.Popen, "__init__", interrupted_start)
-    monkeypatch.setattr("flagbench.launchers.native.checkout_commit", lambda folder: None)
+    monkeypatch.setattr("flagbench.launchers.native.commit", lambda: None)
     result = NativeLauncher().launch(request_for_cpu)
     assert result.exit_code != 0
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-
-
-def test_the_commit_of_a_checkout_is_known_and_outside_one_it_is_not(tmp_path: Path) -> None:
-    assert checkout_commit(tmp_path) is None
-    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-    identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
-    subprocess.run(["git", "-C", str(tmp_path), *identity, "commit", "-q", "--allow-empty", "-m", "a"], check=True)
-    assert len(checkout_commit(tmp_path) or "") == 12
 
 
 def test_what_a_native_run_needs_is_named(monkeypatch: pytest.MonkeyPatch, request_for_cpu: RunRequest) -> None:
@@ -140,11 +132,11 @@ def test_what_one_case_imports_another_does_not_need(
 ) -> None:
     stand_in("print('ran')")
     real = importlib.util.find_spec
-    absent = ("transformers", "peft")
+    lora = RunRequest(*resolve_image("llama2-7b-lora:cpu", load_catalog()))
+    absent = lora.case.raw["imports"]
     monkeypatch.setattr("flagbench.launchers.native.find_spec", lambda name: None if name in absent else real(name))
     assert NativeLauncher().launch(request_for_cpu).record == b"ran\n"
-    lora = RunRequest(*resolve_image("llama2-7b-lora:cpu", load_catalog()))
-    with pytest.raises(FlagbenchError, match="run of llama2-7b-lora imports transformers, peft, and"):
+    with pytest.raises(FlagbenchError, match=f"run of llama2-7b-lora imports {', '.join(absent)}, and"):
         NativeLauncher().launch(lora)
 
 

@@ -69,7 +69,9 @@ def workload(
     device = CpuDevice(rank)
     probe, spool = CollectiveProbe(device.clock), RankSpool(str(folder), rank)
     built = build(Context(config, device, rank, world, rank, probe, spool, None, weights))
-    made = sets or record.Sets(examples(TRAIN, 0), examples(EVALUATION, 1), "shipped", "4 at most, mean 3.0")
+    made = sets or record.Sets(
+        examples(TRAIN, 0), examples(EVALUATION, 1), "shipped", "4 at most, mean 3.0", "wordpieces"
+    )
     with mock.patch.object(record, "load", return_value=made):
         built.setup()
     return built

@@ -141,5 +141,14 @@ def test_what_a_model_cannot_take_is_refused(length: int, size: int, words: str)
         check_range("folder", "train", examples(), length, size, SPECIAL)
 
 
+@pytest.mark.parametrize(("at", "value"), [(0, -1), (0, len(CONTEXT)), (1, len(OTHER))])
+def test_a_blank_outside_of_its_context_is_refused(at: int, value: int) -> None:
+    made = examples()
+    made.arrays["masks"] = made.arrays["masks"].copy()
+    made.arrays["masks"][at] = value
+    with pytest.raises(DataError, match="folder: a blank of the eval set is outside of its context"):
+        check_range("folder", "eval", made, 9, 25, SPECIAL)
+
+
 def test_the_last_token_id_and_the_last_position_are_taken() -> None:
     check_range("folder", "train", examples(), 9, 25, SPECIAL)

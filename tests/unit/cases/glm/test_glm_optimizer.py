@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,15 @@ import torch
 from torch import nn
 
 from flagbench_cases.glm import optimizer as module_under_test
-from flagbench_cases.glm.optimizer import LossScaler, MasterOptimizer, Optimizer, Schedule, any_overflow, clip
+from flagbench_cases.glm.optimizer import (
+    LossScaler,
+    MasterOptimizer,
+    Optimizer,
+    Schedule,
+    adamw,
+    any_overflow,
+    clip,
+)
 from unit.cases.glm.ranks import on_ranks
 
 pytestmark = pytest.mark.image
@@ -99,7 +109,7 @@ def test_updates_take_the_rates_of_the_schedule() -> None:
         optimizer.backward(loss_of(model, inputs))
         assert optimizer.update()
     assert rates == [[schedule.rate(update)] * 2 for update in range(5)]
-    assert optimizer.facts() == {"updates": 5, "skipped_steps": 0, "loss_scale": None}
+    assert optimizer.facts() == {"adamw": "torch", "updates": 5, "skipped_steps": 0, "loss_scale": None}
 
 
 # Updates
@@ -209,7 +219,7 @@ def test_step_that_overflows_changes_nothing_but_the_scale(bad: float) -> None:
     assert all(torch.equal(old, master) for old, (_, master) in zip(before, optimizer.pairs))
     assert all(torch.equal(old, s["exp_avg"]) for old, s in zip(moments, optimizer.adamw.state.values()))
     assert not any(p.grad.any() for p in model.parameters())
-    assert optimizer.facts() == {"updates": 1, "skipped_steps": 1, "loss_scale": 32.0}
+    assert optimizer.facts() == {"adamw": "torch", "updates": 1, "skipped_steps": 1, "loss_scale": 32.0}
 
 
 def test_skipped_steps_do_not_advance_the_schedule() -> None:
@@ -263,6 +273,24 @@ def test_overflow_of_one_rank_skips_the_step_of_all(tmp_path: Path) -> None:
         updated.append(optimizer.update())
         return updated, optimizer.facts()
 
-    assert (
-        on_ranks(2, tmp_path, body) == [([False, True], {"updates": 1, "skipped_steps": 1, "loss_scale": 32.0})] * 2
-    )
+    facts = {"adamw": "torch", "updates": 1, "skipped_steps": 1, "loss_scale": 32.0}
+    assert on_ranks(2, tmp_path, body) == [([False, True], facts)] * 2
+
+
+class OnDevice:
+    """A parameter that says it is on a device."""
+
+    device = torch.device("cuda", 0)
+
+
+def test_apex_is_taken_where_it_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    apex = types.ModuleType("apex.optimizers")
+    apex.FusedAdam = lambda groups, **options: (groups, options)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "apex", types.ModuleType("apex"))
+    monkeypatch.setitem(sys.modules, "apex.optimizers", apex)
+    groups: list[dict[str, Any]] = [{"params": [OnDevice()], "weight_decay": 0.1}]
+    (given, options), whose = adamw(groups, 1e-5)
+    assert (given, whose) == (groups, "apex")
+    assert options == {"lr": 1e-5, "betas": (0.9, 0.999), "eps": 1e-8, "adam_w_mode": True}
+    # On a processor it has no kernels.
+    assert adamw([{"params": [nn.Parameter(torch.zeros(1))]}], 1e-5)[1] == "torch"

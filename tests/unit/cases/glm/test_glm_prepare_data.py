@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +11,12 @@ import numpy as np
 import pytest
 
 from flagbench_cases import prepared
+from flagbench_cases.config import load_case
 from flagbench_cases.errors import DataError, UsageError
 from flagbench_cases.glm import data as record
 from flagbench_cases.glm import prepare
 from flagbench_cases.glm.ragged import Special
-from unit.cases.glm.record_files import (
+from record_files import (
     LINES,
     from_text,
     nothing,
@@ -66,7 +69,9 @@ def test_facts_and_sources_are_kept(from_raw: str) -> None:
     assert folder.facts["form"] == "raw jsonl"
     assert folder.facts["f1_over"] == "words"
     assert folder.facts["sequence_length"] == LENGTH
-    assert folder.facts["published_examples"] is False
+    assert folder.facts["data_condition"] == "files"
+    assert folder.facts["examples_expected"] == "train 138000 to 139999, eval 10000"
+    assert folder.facts["examples_found"] == "train 5, eval 4"
     assert folder.facts["eval"] == {
         "examples": 4,
         "choices": 12,
@@ -90,11 +95,86 @@ def test_published_files_become_the_same_sets(tmp_path: Path, from_raw: str, pla
         assert all(np.array_equal(a, b) for a, b in zip(ours.evaluation[index], theirs.evaluation[index]))
     facts = prepared.open_folder(made, "glm", "data").facts
     assert (facts["form"], facts["f1_over"]) == ("published hdf5", "wordpieces")
+    assert facts["examples_expected"] == "train 138816 to 138847, eval 10000"
+    assert (ours.f1_over, theirs.f1_over) == ("words", "wordpieces")
 
 
-def test_published_counts_make_it_record(from_raw: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record, "PUBLISHED", {"train": 5, "eval": 4})
-    assert record.load(DATA, MODEL, from_raw, seed=1).condition == "record"
+def test_published_files_with_a_vocabulary_have_f1_over_words(tmp_path: Path, from_raw: str) -> None:
+    made = make(published(tmp_path), tmp_path / "out", write_vocabulary(tmp_path))
+    ours, theirs = (record.load(DATA, MODEL, folder, seed=1) for folder in (from_raw, made))
+    assert theirs.f1_over == "words"
+    assert ours.train.digest() == theirs.train.digest()
+    assert ours.evaluation.digest() == theirs.evaluation.digest()
+    sources = [source["name"] for source in prepared.open_folder(made, "glm", "data").sources]
+    assert sources == ["train_sparse.hdf5", "eval_sparse.hdf5", "vocab.txt"]
+
+
+@pytest.mark.parametrize(
+    ("form", "train", "evaluation", "condition"),
+    [
+        (record.HDF5_FORM, 138816, 10000, "record"),
+        (record.HDF5_FORM, 138827, 10000, "record"),
+        (record.HDF5_FORM, 138847, 10000, "record"),
+        (record.HDF5_FORM, 138815, 10000, "files"),
+        (record.HDF5_FORM, 138848, 10000, "files"),
+        (record.HDF5_FORM, 138827, 9999, "files"),
+        (record.JSONL_FORM, 138827, 10000, "record, rebuilt"),
+        (record.JSONL_FORM, 138000, 10000, "record, rebuilt"),
+        (record.JSONL_FORM, 139999, 10000, "record, rebuilt"),
+        (record.JSONL_FORM, 137999, 10000, "files"),
+        (record.JSONL_FORM, 140000, 10000, "files"),
+        (record.JSONL_FORM, 138827, 10001, "files"),
+    ],
+)
+def test_form_and_counts_make_the_condition(form: str, train: int, evaluation: int, condition: str) -> None:
+    assert record.condition_of(form, {"train": train, "eval": evaluation}) == condition
+
+
+def test_every_published_count_is_of_the_publishers_schedule() -> None:
+    low, high = record.EXPECTED[record.HDF5_FORM]["train"]
+    updates = load_case("glm")["presets"]["reference"]["train"]["decay_steps"]
+    assert [n // 32 for n in (low - 1, low, high, high + 1)] == [updates - 1, updates, updates, updates + 1]
+
+
+def test_a_run_finds_its_condition_by_form_and_counts(from_raw: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(record.EXPECTED, record.JSONL_FORM, {"train": (5, 5), "eval": (4, 4)})
+    assert record.load(DATA, MODEL, from_raw, seed=1).condition == "record, rebuilt"
+
+
+SPECIALS = Special()._asdict()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("form", None),
+        ("form", "hdf5"),
+        ("form", ["raw jsonl"]),
+        ("sequence_length", None),
+        ("sequence_length", "512"),
+        ("sequence_length", True),
+        ("special", None),
+        ("special", [0, 101, 103, 30522, 30523]),
+        ("special", {**SPECIALS, "more": 1}),
+        ("special", {**SPECIALS, "pad": "0"}),
+        ("special", {**SPECIALS, "eop": -1}),
+        ("special", {name: index for name, index in SPECIALS.items() if name != "cls"}),
+        ("f1_over", None),
+        ("f1_over", "letters"),
+        ("f1_over", {}),
+    ],
+)
+def test_facts_that_make_no_sense_are_refused(tmp_path: Path, from_raw: str, name: str, value: Any) -> None:
+    shutil.copytree(str(Path(from_raw) / "data"), str(tmp_path / "data"))
+    index = tmp_path / "data" / "prepared.json"
+    content = json.loads(index.read_text())
+    if value is None:
+        del content["facts"][name]
+    else:
+        content["facts"][name] = value
+    index.write_text(json.dumps(content))
+    with pytest.raises(DataError, match="the fact %s of its prepared.json is missing or makes no sense" % name):
+        record.load(DATA, MODEL, str(tmp_path), seed=1)
 
 
 def test_raw_text_needs_a_vocabulary(tmp_path: Path) -> None:

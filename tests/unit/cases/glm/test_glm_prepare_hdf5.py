@@ -12,7 +12,17 @@ import pytest
 from flagbench_cases.errors import DataError, ExitCode
 from flagbench_cases.glm import sparse_hdf5
 from flagbench_cases.glm.ragged import DTYPES, Builder, RaggedExamples, Special
-from unit.cases.glm.record_files import LENGTH, from_text, nothing, published_matrices, write_hdf5, write_jsonl
+from record_files import (
+    LENGTH,
+    from_text,
+    ids,
+    line,
+    nothing,
+    published_matrices,
+    vocabulary,
+    write_hdf5,
+    write_jsonl,
+)
 
 pytestmark = pytest.mark.image
 
@@ -26,9 +36,9 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, RaggedExamples]:
     return {True: from_text(folder / "train.jsonl", True), False: from_text(folder / "val.jsonl", False)}
 
 
-def read(path: Path, training: bool = False, length: int = LENGTH) -> RaggedExamples:
+def read(path: Path, training: bool = False, length: int = LENGTH, vocabulary: Any = None) -> RaggedExamples:
     builder = Builder()
-    sparse_hdf5.build(str(path), training, Special(), length, builder, nothing)
+    sparse_hdf5.build(str(path), training, Special(), length, builder, nothing, vocabulary)
     return RaggedExamples(builder.arrays())
 
 
@@ -38,16 +48,32 @@ def test_hdf5_and_raw_text_give_the_same_arrays(
     tmp_path: Path, raw: Any, training: bool, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sparse_hdf5, "CHUNK", chunk)
-    found = read(write_hdf5(tmp_path / "set.hdf5", published_matrices(raw[training])), training)
+    path = write_hdf5(tmp_path / "set.hdf5", published_matrices(raw[training]))
+    found, named = read(path, training), read(path, training, vocabulary=vocabulary())
     for name in DTYPES:
         if name != "f1":  # over words there, over pieces of words here
             assert np.array_equal(found.arrays[name], raw[training].arrays[name]), name
+        assert np.array_equal(named.arrays[name], raw[training].arrays[name]), name
 
 
-def test_f1_is_over_word_pieces(tmp_path: Path, raw: Any) -> None:
-    found = read(write_hdf5(tmp_path / "set.hdf5", published_matrices(raw[False])))
-    index = int(np.argmax(found.choices == 4))  # Ben, old town of Oslo, one, ten; Ben is right
-    assert sorted(found.f1(index, choice) for choice in range(4)) == [0.0, 0.0, 0.0, 1.0]
+SOME = line("Dogs of the dog.", ["Dogs", "the dog", "dog"], ("who is @placeholder", ["Dogs"]))
+
+
+def test_f1_is_over_word_pieces_or_over_the_words_that_a_vocabulary_makes_of_them(tmp_path: Path) -> None:
+    text = from_text(write_jsonl(tmp_path, [SOME]) / "val.jsonl", False)
+    path = write_hdf5(tmp_path / "set.hdf5", published_matrices(text))
+    # `dog ##s` and `the dog` share a piece, and no word.
+    assert read(path).arrays["f1"].tolist() == pytest.approx([1.0, 0.5, 2 / 3])
+    assert read(path, vocabulary=vocabulary()).arrays["f1"].tolist() == text.arrays["f1"].tolist() == [1.0, 0.0, 0.0]
+
+
+def test_a_piece_that_the_vocabulary_has_not_got_is_named(tmp_path: Path) -> None:
+    matrices = published_matrices(from_text(write_jsonl(tmp_path, [SOME]) / "val.jsonl", False))
+    for name in ("text", "target"):
+        matrices[name]["data"] = np.where(matrices[name]["data"] == ids("##s")[0], 40000, matrices[name]["data"])
+    path = write_hdf5(tmp_path / "set.hdf5", matrices)
+    with pytest.raises(DataError, match=r"set\.hdf5: an answer has the token 40000"):
+        read(path, vocabulary=vocabulary())
 
 
 def test_training_files_need_no_answers(tmp_path: Path, raw: Any) -> None:
@@ -89,6 +115,15 @@ def drop(name: str, part: str | None = None) -> Callable[[Matrices], None]:
     return apply
 
 
+def instead(name: str) -> Callable[[Matrices], None]:
+    """An array of numbers where a group should be."""
+
+    def apply(matrices: Matrices) -> None:
+        matrices[name] = np.zeros(3)
+
+    return apply
+
+
 def shorten(name: str, part: str) -> Callable[[Matrices], None]:
     def apply(matrices: Matrices) -> None:
         matrices[name][part] = matrices[name][part][:-1]
@@ -105,6 +140,15 @@ def shorten(name: str, part: str) -> Callable[[Matrices], None]:
         (change("text", "data", None, np.array([b"a", b"b"])), "text holds"),
         (change("text", "indptr", None, np.array([0.0, 1.0])), "text holds float64"),
         (change("position", "format", None, "csc"), "position is a csc"),
+        (change("position", "format", None, np.array(["csr", "csr"], dtype="S3")), "position: h5sparse_format is no"),
+        (change("position", "format", None, 1), "position: h5sparse_format is no"),
+        (change("text", "shape", None, (-1, LENGTH)), "text is said to have"),
+        (change("text", "shape", None, (np.inf, LENGTH)), "text cannot be read"),
+        (change("text", "shape", None, 5), "text cannot be read"),
+        (change("text", "data", None, {}), "text: data is not an array"),
+        (change("text", "indptr", None, {}), "text: indptr is not an array"),
+        (change("text", "data", None, np.int64(1)), "text holds int64"),
+        (instead("target"), "target is not a group"),
         (shorten("text", "data"), r"indptr ends at \d+; there are"),
         (shorten("mask", "indptr"), r"mask has \d+ row ends for"),
         (change("text", "indptr", 1, 10**6), "text: indptr does not grow"),

@@ -13,7 +13,7 @@ from flagbench_cases.errors import DataError, ExitCode
 from flagbench_cases.glm.data import ClozeSet
 from flagbench_cases.glm.prepare import published_vocabulary
 from flagbench_cases.glm.ragged import RaggedExamples, Special
-from unit.cases.glm.record_files import (
+from record_files import (
     LENGTH,
     LINES,
     WORDS,
@@ -134,6 +134,9 @@ def broken(**changes: Any) -> str:
         (broken(query="who is it"), "val.jsonl:2: a query has not one @placeholder"),
         (broken(query="@placeholder and @placeholder"), "has not one @placeholder"),
         (broken(query=7), "val.jsonl:2: query is not text"),
+        (broken(text="Anna met \ud83d Ben."), "val.jsonl:2: text is not text: it has half a character"),
+        (broken(query="\udc00 @placeholder"), "val.jsonl:2: query is not text: it has half"),
+        (broken(answers=[{"text": "Ben\ud83d"}]), "val.jsonl:2: text is not text: it has half"),
         (broken(answers=[]), "val.jsonl:2: a query has no answers"),
         (broken(answers=None), "a query has no answers"),
         (broken(answers=["Ben"]), "answers is not a list of objects"),
@@ -153,6 +156,12 @@ def test_what_is_damaged_is_refused_by_its_line(tmp_path: Path, text: str, words
     assert caught.value.remedy
 
 
+def test_a_character_in_two_halves_is_whole(tmp_path: Path) -> None:
+    write_jsonl(tmp_path, val=broken(text="Anna met Ben \U0001f600."))
+    assert "\\ud83d\\ude00" in (tmp_path / "val.jsonl").read_text()
+    assert len(from_text(tmp_path / "val.jsonl", False)) == 3
+
+
 def test_other_text_and_no_file(tmp_path: Path) -> None:
     (tmp_path / "val.jsonl").write_bytes(b'{"idx": "\xff"}\n')
     with pytest.raises(DataError, match="cannot be read"):
@@ -170,6 +179,8 @@ def test_the_published_vocabulary_is_taken(tmp_path: Path) -> None:
     [
         (lambda lines: lines[:-1], "has 30521 tokens, not 30522"),
         (lambda lines: [*lines, "more"], "has 30523 tokens"),
+        (lambda lines: [*lines[:-1], lines[-2]], r"has \[unused30520\] twice, in lines 30521 and 30522"),
+        (lambda lines: [*lines, lines[-1]], r"has \[unused30521\] twice, in lines 30522 and 30523"),
         (lambda lines: [line.replace("[MASK]", "mask") for line in lines], r"has no token \[MASK\]"),
         (lambda lines: [*lines[1:], lines[0]], "has its special tokens in other places"),
     ],

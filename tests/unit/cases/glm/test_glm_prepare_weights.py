@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from flagbench_cases.config import load_case
 from flagbench_cases.errors import DataError
 from flagbench_cases.glm import prepare
 from flagbench_cases.glm.model import GlmForCloze, config_from, parameter_count
-from unit.cases.glm.record_files import nothing
+from record_files import nothing
 
 pytestmark = pytest.mark.image
 
@@ -67,6 +68,8 @@ def test_tensors_are_written_as_they_are_stored(tmp_path: Path, place: str) -> N
     folder = convert(tmp_path, tmp_path / "out")
     read = checkpoints.read_state(folder)
     assert set(read) == set(state())
+    modes = {stat.S_IMODE((Path(folder) / name).stat().st_mode) for name in ("model.safetensors", "prepared.json")}
+    assert len(modes) == 1, "who may read the one may read the other"
     assert all(torch.equal(read[name], tensor) and tensor.dtype == torch.half for name, tensor in state().items())
     made = prepared.open_folder(folder, "glm", "weights", (prepare.WEIGHTS_FORMAT,))
     assert made.facts["dtypes"] == ["float16"]

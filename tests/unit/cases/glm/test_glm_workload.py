@@ -84,7 +84,13 @@ def test_losses_are_those_of_a_plain_loop(tmp_path: Path) -> None:
     losses, batches = train(work, 7)
     assert losses == pytest.approx(plain_losses(module, batches, 1e-2, 20), abs=1e-5)
     assert len({round(loss, 4) for loss in losses}) == 7
-    assert work.training_facts() == {"updates": 7, "skipped_steps": 0, "loss_scale": None, "losses_not_finite": 0}
+    assert work.training_facts() == {
+        "adamw": "torch",
+        "updates": 7,
+        "skipped_steps": 0,
+        "loss_scale": None,
+        "losses_not_finite": 0,
+    }
 
 
 def joined(batches: tuple[record.Batch, record.Batch]) -> record.Batch:
@@ -220,6 +226,7 @@ def test_description_tells_what_a_claim_is_compared_by(tmp_path: Path) -> None:
     assert described["data"]["train_examples"] == 20
     assert described["data"]["eval_examples"] == 7
     assert described["data"]["mean_choices"] == 3.0
+    assert described["data"]["f1_over"] == "wordpieces"
     assert described["chance"] == pytest.approx(sum(1 / count for count in EVALUATION) / 7)
 
 

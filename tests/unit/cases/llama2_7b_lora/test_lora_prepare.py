@@ -142,6 +142,8 @@ def test_too_little_text_for_a_block() -> None:
         ([{"dialogue": "a", "summary": "b"}, {"dialogue": "a"}], "train.json: entry 2 has no texts"),
         ([{"dialogue": "a", "summary": None}], "train.json: entry 1 has no texts"),
         (["text"], "train.json: entry 1 has no texts"),
+        ('[{"dialogue": "a", "summary": "\\ud83d"}]', "train.json: entry 1 holds half a character"),
+        ('[{"dialogue": "a\\udc00", "summary": "b"}]', "train.json: entry 1 holds half a character"),
     ],
 )
 def test_a_bad_file_is_refused_with_its_entry(tmp_path: Path, content: Any, message: str) -> None:
@@ -195,6 +197,47 @@ def test_a_prepared_folder_gives_what_the_tiny_set_gives(tmp_path: Path) -> None
     assert [source["name"] for source in place.sources[:3]] == ["tokenizer.model", "train.json", "val.json"]
     assert len(place.sources) == 3 + 2 * 3
     assert isinstance(found.train.blocks, np.memmap)
+
+
+def change(out: str, *path: str, value: Any) -> None:
+    """Give one fact of a prepared folder another value; None takes it away."""
+    index = json.loads((Path(out) / "data" / "prepared.json").read_text(encoding="utf-8"))
+    place = index["facts"]
+    for name in path[:-1]:
+        place = place[name]
+    if value is None:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = value
+    (Path(out) / "data" / "prepared.json").write_text(json.dumps(index), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("path", "values"),
+    [
+        (("sequence_length",), (None, "128", True)),
+        (("train",), (None, [], 3)),
+        (("train", "dialogues"), (None, "800", 1.5)),
+        (("validation", "dialogues"), (None,)),
+        (("mmlu",), (None, [])),
+        (("mmlu", "subjects"), (None, "abc", [], [1, 2, 3])),
+        (("mmlu", "questions"), (None, [96], 95)),
+        (("mmlu", "shots"), (None, "5", -1)),
+        (("vocabulary",), (None, "llama")),
+        (("vocabulary", "llama2"), (None, "yes", 1)),
+        (("vocabulary", "answer_tokens"), (None, 5, [1, 2, 3], ["a", "b", "c", "d"], [1.5, 2, 3, 4], [10**30] * 4)),
+    ],
+)
+def test_facts_that_are_missing_or_of_another_type(tmp_path: Path, path: tuple[str, ...], values: Any) -> None:
+    out = make(tmp_path / "out")
+    kept = (tmp_path / "out" / "data" / "prepared.json").read_bytes()
+    for value in values:
+        (tmp_path / "out" / "data" / "prepared.json").write_bytes(kept)
+        change(out, *path, value=value)
+        with pytest.raises(DataError) as caught:
+            sets(out)
+        assert str(tmp_path / "out" / "data") in caught.value.message
+        assert caught.value.remedy == blocks.AGAIN
 
 
 def test_published_counts_and_vocabulary_make_the_published_conditions() -> None:

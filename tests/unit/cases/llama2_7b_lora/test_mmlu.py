@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +61,14 @@ def vocabulary() -> Vocabulary:
 
 
 GOOD = ",".join(ROW) + "\n"
+
+
+def test_half_a_character_is_refused_with_its_file(tmp_path: Path) -> None:
+    """UTF-16 knows halves of characters, UTF-8 does not; a file's name may hold any bytes."""
+    half = GOOD.encode().replace(b"snow", b"\xed\xa0\xbd")
+    assert "art_test.csv is not UTF-8" in refusal(write(tmp_path / "text", GOOD, half))
+    message = refusal(write(tmp_path / "name", GOOD, GOOD, os.fsdecode(b"\xff")))
+    assert message.endswith(r"holds '\udcff_dev.csv', which is no name in UTF-8")
 
 
 def test_the_published_prompt() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flagbench.build import checkout
+from flagbench import checkout
 from flagbench.catalog.build import build_stack
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.model import Catalog

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flagbench.build import checkout
+from flagbench import checkout
 from flagbench.build.options import DEFAULT_EPOCH, BuildOptions, make_options
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.locks.urls import check_url

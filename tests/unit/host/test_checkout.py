@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flagbench.build import checkout
+from flagbench import checkout
 from running import need
 
 

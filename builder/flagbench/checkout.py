@@ -6,8 +6,8 @@ from pathlib import Path
 
 from flagbench.errors import FlagbenchError
 
-# builder/flagbench/build/checkout.py: the checkout is four folders up.
-TOP = Path(__file__).resolve().parents[3]
+# builder/flagbench/checkout.py: the checkout is three folders up.
+TOP = Path(__file__).resolve().parents[2]
 """The folder that is the top of a checkout, where this flagbench is one."""
 DECISIVE = ("builder", "entrypoints", "images", "manifests")
 """What enters an image, or decides what does."""
