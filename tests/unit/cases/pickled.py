@@ -1,0 +1,64 @@
+"""Files of torch.save for tests: saved by torch, or written opcode by opcode."""
+
+from __future__ import annotations
+
+import struct
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from flagbench_cases import weights
+from flagbench_cases.errors import DataError, ExitCode
+
+# torch.load's two formats; the older one is what checkpoints before torch 1.6 are in.
+FORMATS = pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+OLDER = {"weights_only": False} if hasattr(torch, "compile") else {}
+
+
+def save(path: Path, content: Any, zipped: bool = True) -> str:
+    torch.save(content, str(path), _use_new_zipfile_serialization=zipped)
+    return str(path)
+
+
+def refusal(path: Any, inside: Any = ()) -> str:
+    """The message of the DataError that reading ends in."""
+    with pytest.raises(DataError) as caught:
+        weights.read_pickled(str(path), inside)
+    assert caught.value.code == ExitCode.DATA == 3
+    assert caught.value.remedy
+    return caught.value.message
+
+
+def written(body: bytes) -> bytes:
+    """A pickle of protocol 2 from its opcodes."""
+    return b"\x80\x02" + body + b"."
+
+
+def text(value: str) -> bytes:
+    return b"X" + struct.pack("<I", len(value)) + value.encode()
+
+
+def archive(path: Path, content: bytes, **members: bytes) -> Path:
+    """A zip as torch.save writes it around a pickle of one's own."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as file:
+        file.writestr("archive/data.pkl", content)
+        for name, data in members.items():
+            file.writestr(f"archive/data/{name}", data)
+    return path
+
+
+def storage(numel: bytes, key: str = "0", kind: str = "FloatStorage") -> bytes:
+    """Opcodes that leave a storage of so many elements on the stack; `numel` is the opcode of a number."""
+    pid = b"(" + text("storage") + f"ctorch\n{kind}\n".encode() + text(key) + text("cpu") + numel + b"t"
+    return pid + b"Q"
+
+
+def tensor(stored: bytes, size: bytes, stride: bytes, offset: bytes = b"K\x00") -> bytes:
+    return b"ctorch._utils\n_rebuild_tensor_v2\n(" + stored + offset + size + stride + b"\x89}tR"
+
+
+def table(value: bytes) -> bytes:
+    return written(b"}" + text("a") + value + b"s")
