@@ -2,29 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from flagbench.catalog.build import build_case, build_claims, build_stack
 from flagbench.catalog.check_claims import check_claims
 from flagbench.catalog.checks import check_case, check_stacks
 from flagbench.catalog.locate import manifests_root
-from flagbench.catalog.model import Catalog
+from flagbench.catalog.model import Catalog, Claim
 from flagbench.catalog.problems import ManifestError
 from flagbench.catalog.yamlnodes import Document, read_document
 from flagbench.schema import Kind, violations
 
 
-def load_catalog(root: Path | None = None) -> Catalog:
+class _Unread(Mapping[str, Claim]):
+    """Claims that were left out: asking for any is a mistake of the program, not an empty catalog."""
+
+    def __getitem__(self, key: str) -> Claim:
+        raise RuntimeError("the catalog was loaded without claims")
+
+    def __iter__(self) -> Iterator[str]:
+        raise RuntimeError("the catalog was loaded without claims")
+
+    def __len__(self) -> int:
+        raise RuntimeError("the catalog was loaded without claims")
+
+
+def load_catalog(root: Path | None = None, *, claims: bool = True) -> Catalog:
     """The manifests in `root`, else in FLAGBENCH_MANIFESTS, else flagbench's own.
 
+    Args:
+        claims: whether to read the claims too, which are two thirds of it all and grow with what is published.
+
     Raises ManifestError with every problem of every file, each with its line, and FlagbenchError where
-    there are no manifests at all. Costs some 70 ms of CPU beyond the import of jsonschema.
+    there are no manifests at all. Costs some 70 ms of CPU beyond the import of jsonschema, 35 without claims.
     """
     folder = manifests_root(root)
     cases = _read_folder(folder, "cases", "case")
     stacks = _read_folder(folder, "stacks", "stack")
-    claims = _read_folder(folder, "claims", "claims")
-    documents = cases + stacks + claims
+    published = _read_folder(folder, "claims", "claims") if claims else []
+    documents = cases + stacks + published
 
     case_names = {doc.path.stem for doc in cases}
     stack_names = {doc.path.stem for doc in stacks}
@@ -32,7 +49,7 @@ def load_catalog(root: Path | None = None) -> Catalog:
         check_case(doc, stack_names)
     check_stacks(_sound(stacks), case_names)
     check_claims(
-        _sound(claims),
+        _sound(published),
         {doc.data["name"]: doc for doc in _sound(cases)},
         {doc.data["name"]: doc for doc in _sound(stacks)},
         case_names,
@@ -46,7 +63,9 @@ def load_catalog(root: Path | None = None) -> Catalog:
         root=folder,
         cases=built,
         stacks={doc.data["name"]: build_stack(doc.data, doc.path, built) for doc in stacks},
-        claims={claim.id: claim for doc in claims for claim in build_claims(doc.data, doc.path)},
+        claims={claim.id: claim for doc in published for claim in build_claims(doc.data, doc.path)}
+        if claims
+        else _Unread(),
     )
 
 

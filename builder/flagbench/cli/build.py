@@ -133,7 +133,7 @@ def _build(
 
     view = choose_view(quiet=quiet, json=as_json)
     file = Path(sbom).expanduser().absolute() if sbom else None
-    return list(build_images(names, load_catalog(), options, engine, view, file))
+    return list(build_images(names, load_catalog(claims=False), options, engine, view, file))
 
 
 def _print(results: list[ImageResult], *, quiet: bool, as_json: bool) -> None:

@@ -14,7 +14,7 @@ def images(incomplete: str) -> list[str]:
     from flagbench.catalog.lookup import image_names
 
     try:
-        return [name for name in image_names(load_catalog()) if name.startswith(incomplete)]
+        return [name for name in image_names(load_catalog(claims=False)) if name.startswith(incomplete)]
     except FlagbenchError:
         return []
 

@@ -118,7 +118,7 @@ def command(
     from flagbench.jobs.request import new_run_id
     from flagbench.jobs.template import template_path
 
-    catalog = load_catalog()
+    catalog = load_catalog(claims=False)
     case, stack = resolve_image(image, catalog)
     arguments = ImageArguments(
         preset=preset,

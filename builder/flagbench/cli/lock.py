@@ -68,7 +68,7 @@ def command(
     from flagbench.locks.sources import Sources
     from flagbench.render.roots import images_root
 
-    catalog = load_catalog()
+    catalog = load_catalog(claims=False)
     chosen = chosen_stacks(catalog, stacks or [], every=every)
     if base_digest is not None and len(chosen) > 1:
         raise FlagbenchError(

@@ -62,7 +62,7 @@ def command(
     from flagbench.errors import FlagbenchError
     from flagbench.launchers.prepare import PrepareRequest, prepare_in_container, prepare_native
 
-    case, stack = _case_and_stack(image, load_catalog())
+    case, stack = _case_and_stack(image, load_catalog(claims=False))
     if via is Via.NATIVE and image_ is not None:
         raise FlagbenchError("--image needs a container, which native has not", remedy="use --via docker")
     request = PrepareRequest(case, stack, out, data, weights, vocabulary, check, force, as_json)

@@ -58,7 +58,7 @@ def command(
             "--check compares the committed Dockerfiles, all of them and as they are",
             remedy="write `flagbench render --all --check`",
         )
-    catalog = load_catalog()
+    catalog = load_catalog(claims=False)
     renderer = ImageRenderer(catalog, template)
     if image is not None:
         _show(_one(image, catalog, renderer), out, as_json)

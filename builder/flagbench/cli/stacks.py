@@ -15,7 +15,7 @@ def complete_stacks(incomplete: str) -> list[str]:
     from flagbench.catalog.load import load_catalog
 
     try:
-        stacks = load_catalog().stacks.values()
+        stacks = load_catalog(claims=False).stacks.values()
     except FlagbenchError:
         return []
     names = {name for stack in stacks for name in (stack.name, *stack.aliases)}

@@ -54,7 +54,7 @@ def command(
     from flagbench.locks.wheelhouse import fill_wheelhouse
     from flagbench.render.roots import images_root
 
-    catalog = load_catalog()
+    catalog = load_catalog(claims=False)
     stack = get_stack(stack_name, catalog)
     images = images_root(catalog)
     files = fill_wheelhouse(
