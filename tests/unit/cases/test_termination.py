@@ -56,7 +56,7 @@ def test_another_node_says_its_own_end() -> None:
     assert message["record_id"] is None
 
 
-@pytest.mark.parametrize("reason", ["x" * 100_000, "\u6c90" * 5000, '"\\' * 5000])
+@pytest.mark.parametrize("reason", ["x" * 100_000, "\u6c90" * 5000, '"\\' * 5000], ids=["long", "wide", "quoted"])
 def test_a_long_reason_is_cut_to_what_the_kubelet_keeps(reason: str) -> None:
     line = termination.to_line(termination.of_outcome(Outcome("failed", "train", reason, None, 4)))
     assert 3000 < len(line.encode("utf-8")) < 4096
