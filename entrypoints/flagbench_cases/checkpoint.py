@@ -20,6 +20,7 @@ import torch
 
 from flagbench_cases.errors import CaseError, DataError, ExitCode, UsageError
 from flagbench_cases.loop import Workload
+from flagbench_cases.prepared.files import sync
 
 NAME = re.compile(r"step-(\d{8,})")
 PART = re.compile(r"\.step-.*\.part")
@@ -129,7 +130,7 @@ class Writer:
                 "facts": facts,
             }
             _write_file(os.path.join(part, FACTS), json.dumps(content, sort_keys=True).encode("utf-8"))
-            _sync_folder(part)
+            sync(part)
             os.chmod(part, 0o755)
             if os.path.isdir(target):  # of a run that went on from an earlier one, and gets here for the second time
                 before = tempfile.mkdtemp(prefix=".step-", suffix=".part", dir=self.folder)
@@ -138,7 +139,7 @@ class Writer:
                 shutil.rmtree(before, ignore_errors=True)
             else:
                 os.rename(part, target)
-            _sync_folder(self.folder)
+            sync(self.folder)
         finally:
             shutil.rmtree(part, ignore_errors=True)
         self.written.append(target)
@@ -160,14 +161,6 @@ def _write_file(path: str, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync_folder(path: str) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def points(folder: str) -> List[str]:

@@ -22,7 +22,8 @@ import pytest
 pytest.importorskip("transformers", reason="the case needs it")
 pytest.importorskip("peft", reason="the case needs it")
 
-from unit.cases.llama2_7b_lora.lora_bench import on_ranks, train, workload
+from unit.cases.llama2_7b_lora.lora_bench import train, workload
+from workloads import on_ranks
 
 pytestmark = pytest.mark.image
 

@@ -16,7 +16,7 @@ import shutil
 from typing import Iterator, List, Tuple
 
 from flagbench_cases.errors import CaseError, ExitCode, UsageError
-from flagbench_cases.prepared.files import INDEX, SCHEMA
+from flagbench_cases.prepared.files import INDEX, SCHEMA, sync
 
 AT_FDCWD = -100
 RENAME_EXCHANGE = 2
@@ -165,7 +165,7 @@ def move(part: str, target: str, force: bool) -> None:
             ) from None
         refuse_taken(out, os.path.basename(target), force)
         _exchange(part, target)
-    _sync(out)
+    sync(out)
 
 
 def _exchange(part: str, target: str) -> None:
@@ -195,11 +195,3 @@ def _rename_exchange(one: str, other: str) -> None:
     if call(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), one)
-
-
-def _sync(folder: str) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 from flagbench_cases import __version__
 from flagbench_cases.errors import CaseError, DataError, ExitCode
 from flagbench_cases.prepared import place
-from flagbench_cases.prepared.files import INDEX, SCHEMA, Reading, is_plain, sum_of
+from flagbench_cases.prepared.files import INDEX, SCHEMA, Reading, is_plain, sum_of, sync
 
 SLACK = 2**20
 """Bytes. With less than this left a disk counts as full: file systems keep the last blocks for themselves."""
@@ -171,12 +171,3 @@ def readable(size: float) -> str:
     while size >= 999.95 and unit != "GB":
         unit, size = next(units), size / 1000
     return "%.1f %s" % (size, unit)
-
-
-def sync(path: str) -> None:
-    """Bring a file or folder to the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

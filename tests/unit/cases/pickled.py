@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -62,3 +63,14 @@ def tensor(stored: bytes, size: bytes, stride: bytes, offset: bytes = b"K\x00") 
 
 def table(value: bytes) -> bytes:
     return written(b"}" + text("a") + value + b"s")
+
+
+class Call:
+    """Pickles as a call: unpickling it calls `function` with `arguments`."""
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
+        self.function = function
+        self.arguments = arguments
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return self.function, self.arguments

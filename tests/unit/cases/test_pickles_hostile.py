@@ -9,7 +9,6 @@ import functools
 import os
 import subprocess
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +17,9 @@ import pytest
 import torch
 
 from flagbench_cases.weights import pickles
-from unit.cases.pickled import FORMATS, OLDER, archive, refusal, save, table, text, written
+from unit.cases.pickled import FORMATS, OLDER, Call, archive, refusal, save, table, text, written
 
 pytestmark = pytest.mark.image
-
-
-class Call:
-    """Pickles as a call: unpickling it calls `function` with `arguments`."""
-
-    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
-        self.function = function
-        self.arguments = arguments
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return self.function, self.arguments
 
 
 class Loud:

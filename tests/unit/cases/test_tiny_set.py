@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tokenizers import BertWordPieceTokenizer
 
+from flagbench_cases import generated
 from flagbench_cases.distilbert.tiny import generate, grammar
 from flagbench_cases.errors import DataError, ExitCode
 
@@ -54,7 +55,7 @@ def test_check_names_the_file_that_was_changed(tmp_path: Path) -> None:
         shutil.copy(FOLDER / name, tmp_path)
     (tmp_path / "dev.tsv").write_bytes(b"sentence\tlabel\na film .\t1\n")
     with pytest.raises(DataError, match=r"writes: dev\.tsv$"):
-        generate.check(tmp_path)
+        generated.check(generate.files(list(generate.generate())), tmp_path)
 
 
 def test_another_seed_gives_another_set(examples: List[generate.Example]) -> None:

@@ -4,7 +4,6 @@ python -m flagbench_cases.distilbert.tiny.generate --out DIR
 python -m flagbench_cases.distilbert.tiny.generate --check
 """
 
-import argparse
 import re
 import string
 import sys
@@ -13,8 +12,8 @@ from pathlib import Path
 from random import Random
 from typing import Callable, Dict, Iterator, NamedTuple, Optional, Sequence, Set, Tuple
 
+from flagbench_cases import generated
 from flagbench_cases.distilbert.tiny import grammar
-from flagbench_cases.errors import CaseError, DataError, ExitCode
 
 SEED = 20
 SIZES = {"train": 6000, "dev": 800}
@@ -220,43 +219,11 @@ def files(examples: Sequence[Example]) -> Dict[str, str]:
     return contents
 
 
-def write(folder: Path) -> None:
-    """Write the set into `folder`, made if it is missing."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in files(list(generate())).items():
-        (folder / name).write_bytes(text.encode("utf-8"))
-
-
-def check(folder: Path) -> None:
-    """Raise DataError naming the files of `folder` that are missing or not what the generator writes."""
-    differing = []
-    for name, text in files(list(generate())).items():
-        path = folder / name
-        if not path.is_file() or path.read_bytes() != text.encode("utf-8"):
-            differing.append(name)
-    if differing:
-        raise DataError(
-            "%s: not what the generator writes: %s" % (folder, ", ".join(differing)),
-            "write the set again with --out, or undo the change to the generator",
-        )
-
-
 def main(arguments: Optional[Sequence[str]] = None) -> int:
     """The command line; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="generate", description="The tiny set of the DistilBERT case.")
-    action = parser.add_mutually_exclusive_group(required=True)
-    action.add_argument("--check", action="store_true", help="prove that the shipped files are the output")
-    action.add_argument("--out", type=Path, metavar="DIR", help="write train.tsv, dev.tsv and vocab.txt here")
-    options = parser.parse_args(arguments)
-    try:
-        if options.check:
-            check(Path(__file__).parent)
-        else:
-            write(options.out)
-    except CaseError as error:
-        print("%s\n%s" % (error.message, error.remedy), file=sys.stderr)
-        return int(error.code)
-    return int(ExitCode.OK)
+    return generated.main(
+        "The tiny set of the DistilBERT case.", files(list(generate())), Path(__file__).parent, arguments
+    )
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ python -m flagbench_cases.glm.tiny.generate --out DIR
 python -m flagbench_cases.glm.tiny.generate --check
 """
 
-import argparse
 import json
 import string
 import sys
@@ -13,7 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from flagbench_cases.errors import CaseError, DataError, ExitCode
+from flagbench_cases import generated
 
 SEED = 7
 PASSAGES = {"train": 520, "val": 100}
@@ -108,43 +107,9 @@ def files() -> Dict[str, str]:
     return contents
 
 
-def write(folder: Path) -> None:
-    """Write the set into `folder`, made if it is missing."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in files().items():
-        (folder / name).write_bytes(text.encode("ascii"))
-
-
-def check(folder: Path) -> None:
-    """Raise DataError naming the files of `folder` that are missing or not what the generator writes."""
-    differing = [
-        name
-        for name, text in files().items()
-        if not (folder / name).is_file() or (folder / name).read_bytes() != text.encode("ascii")
-    ]
-    if differing:
-        raise DataError(
-            "%s: not what the generator writes: %s" % (folder, ", ".join(differing)),
-            "write the set again with --out, or undo the change to the generator",
-        )
-
-
 def main(arguments: Optional[Sequence[str]] = None) -> int:
     """The command line; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="generate", description="The tiny set of the GLM case.")
-    action = parser.add_mutually_exclusive_group(required=True)
-    action.add_argument("--check", action="store_true", help="prove that the shipped files are the output")
-    action.add_argument("--out", type=Path, metavar="DIR", help="write train.jsonl, val.jsonl and vocab.txt here")
-    options = parser.parse_args(arguments)
-    try:
-        if options.check:
-            check(Path(__file__).parent)
-        else:
-            write(options.out)
-    except CaseError as error:
-        print("%s\n%s" % (error.message, error.remedy), file=sys.stderr)
-        return int(error.code)
-    return int(ExitCode.OK)
+    return generated.main("The tiny set of the GLM case.", files(), Path(__file__).parent, arguments)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from flagbench_cases.config import load_case
 from flagbench_cases.distilbert.model import DistilBertClassifier, config_from
 from flagbench_cases.distilbert.workload import load_checkpoint
 from flagbench_cases.errors import DataError, ExitCode
+from unit.cases.pickled import Call
 
 pytestmark = pytest.mark.image
 
@@ -214,17 +215,6 @@ def test_lack_of_memory_is_not_blamed_on_the_file(tmp_path: Path, monkeypatch: p
 
 
 # What is hostile
-
-
-class Call:
-    """Pickles as a call: unpickling it calls `function` with `arguments`."""
-
-    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
-        self.function = function
-        self.arguments = arguments
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return self.function, self.arguments
 
 
 def hostile(canary: Path) -> dict[str, Any]:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import copy
-import datetime
 import functools
 import math
-import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from torch.nn import functional as F
 from torch.utils.data import default_collate
 
@@ -25,6 +21,7 @@ from flagbench_cases.distilbert import data as sst2
 from flagbench_cases.distilbert.workload import DistilBertWorkload, EvaluationSet, build
 from flagbench_cases.rank import Context
 from flagbench_cases.spool import RankSpool
+from workloads import on_ranks, train
 
 pytestmark = pytest.mark.image
 
@@ -63,43 +60,9 @@ def workload(folder: Path, rank: int = 0, world: int = 1, **changed: dict[str, A
     return built
 
 
-def train(work: DistilBertWorkload, steps: int) -> tuple[list[float], list[list[torch.Tensor]]]:
-    """Take `steps` steps, epoch after epoch: the losses, and the batches in their order."""
-    losses, batches, epoch = [], [], 0
-    while len(losses) < steps:
-        for batch in work.batches(epoch):
-            losses.append(work.step(work.to_device(batch)))
-            batches.append(batch)
-            work.context.probe.take()
-            if len(losses) == steps:
-                break
-        epoch += 1
-    return losses, batches
-
-
 def first_ids(batches: list[list[torch.Tensor]]) -> list[int]:
     """What tells the examples of batches apart: a hash of each row's tokens."""
     return [hash(tuple(row.tolist())) for batch in batches for row in batch[0]]
-
-
-def _rank(rank: int, world: int, folder: str, body: Callable[[Path, int, int], Any]) -> None:
-    torch.set_num_threads(1)  # a forked process must not wake the thread pool of its parent
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    address = f"file://{folder}/rendezvous"
-    limit = datetime.timedelta(seconds=60)
-    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=world, timeout=limit)
-    torch.save(body(Path(folder), rank, world), os.path.join(folder, f"result-{rank}.pt"))
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-def on_ranks(world: int, folder: Path, body: Callable[[Path, int, int], Any]) -> list[Any]:
-    """What `body(folder, rank, world)` returns on each of `world` gloo ranks."""
-    folder.mkdir(exist_ok=True)
-    arguments = (world, str(folder), body)
-    torch.multiprocessing.start_processes(_rank, args=arguments, nprocs=world, start_method="fork")
-    options = {"weights_only": False} if hasattr(torch, "compile") else {}
-    return [torch.load(str(folder / f"result-{rank}.pt"), **options) for rank in range(world)]
 
 
 # Order of data

@@ -75,17 +75,3 @@ def workload(
     with mock.patch.object(record, "load", return_value=made):
         built.setup()
     return built
-
-
-def train(work: GlmWorkload, steps: int) -> tuple[list[float], list[record.Batch]]:
-    """Take `steps` steps, epoch after epoch: the losses, and the batches in their order."""
-    losses, batches, epoch = [], [], 0
-    while len(losses) < steps:
-        for batch in work.batches(epoch):
-            losses.append(work.step(work.to_device(batch)))
-            batches.append(batch)
-            work.context.probe.take()
-            if len(losses) == steps:
-                break
-        epoch += 1
-    return losses, batches

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flagbench_cases import generated
 from flagbench_cases.errors import DataError, ExitCode, UsageError
 from flagbench_cases.glm import data as record
 from flagbench_cases.glm.tiny import generate
@@ -53,7 +54,7 @@ def test_check_names_the_file_that_was_changed(tmp_path: Path) -> None:
         shutil.copy(str(FOLDER / name), str(tmp_path))
     (tmp_path / "val.jsonl").write_bytes(b"{}\n")
     with pytest.raises(DataError, match=r"writes: val\.jsonl$"):
-        generate.check(tmp_path)
+        generated.check(generate.files(), tmp_path)
 
 
 def test_another_seed_gives_another_set() -> None:

@@ -16,8 +16,8 @@ from flagbench_cases.glm.prepare import WEIGHTS_FORMAT
 from flagbench_cases.glm.workload import SEGMENT, EvaluationOrder, GlmWorkload
 from flagbench_cases.prepared.writer import writing
 from flagbench_cases.spool import SpoolReader
-from unit.cases.glm.ranks import on_ranks
 from unit.cases.glm.small_glm import EVALUATION, examples, workload
+from workloads import on_ranks
 
 pytestmark = pytest.mark.image
 

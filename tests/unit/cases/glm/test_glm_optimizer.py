@@ -23,7 +23,7 @@ from flagbench_cases.glm.optimizer import (
     any_overflow,
     clip,
 )
-from unit.cases.glm.ranks import on_ranks
+from workloads import on_ranks
 
 pytestmark = pytest.mark.image
 

@@ -14,8 +14,8 @@ from flagbench_cases.errors import DataError
 from flagbench_cases.glm import data as record
 from flagbench_cases.glm.model import cloze_loss
 from flagbench_cases.glm.workload import DROPOUTS, GlmWorkload
-from unit.cases.glm.ranks import on_ranks
-from unit.cases.glm.small_glm import EVALUATION, LENGTH, PRESETS, TRAIN, examples, train, workload
+from unit.cases.glm.small_glm import EVALUATION, LENGTH, PRESETS, TRAIN, examples, workload
+from workloads import on_ranks, train
 
 pytestmark = pytest.mark.image
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import datetime
-import os
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
 from flagbench_cases.collectives import CollectiveProbe
 from flagbench_cases.config import load_case, merge
@@ -118,22 +115,3 @@ def train(work: LlamaLoraWorkload, steps: int, first: int = 0) -> list[float]:
                 break
         epoch, skip = epoch + 1, 0
     return losses
-
-
-def _rank(rank: int, world: int, folder: str, body: Callable[[Path, int, int], Any]) -> None:
-    torch.set_num_threads(1)  # a forked process must not wake the thread pool of its parent
-    os.environ.update(GLOO_SOCKET_IFNAME="lo", RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank))
-    address, limit = f"file://{folder}/rendezvous", datetime.timedelta(seconds=60)
-    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=world, timeout=limit)
-    torch.save(body(Path(folder), rank, world), str(Path(folder) / f"result-{rank}.pt"))
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-def on_ranks(world: int, folder: Path, body: Callable[[Path, int, int], Any]) -> list[Any]:
-    """What `body(folder, rank, world)` returns on each of `world` gloo ranks."""
-    folder.mkdir(exist_ok=True)
-    arguments = (world, str(folder), body)
-    torch.multiprocessing.start_processes(_rank, args=arguments, nprocs=world, start_method="fork")
-    options = {"weights_only": False} if hasattr(torch, "compile") else {}
-    return [torch.load(str(folder / f"result-{rank}.pt"), **options) for rank in range(world)]

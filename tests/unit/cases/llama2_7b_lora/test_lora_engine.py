@@ -20,7 +20,8 @@ pytest.importorskip("peft", reason="the case needs it")
 from flagbench_cases.errors import UsageError
 from flagbench_cases.llama2_7b_lora import engine, engine_deepspeed
 from flagbench_cases.llama2_7b_lora.workload import LlamaLoraWorkload
-from unit.cases.llama2_7b_lora.lora_bench import LENGTH, configured, on_ranks, train, workload
+from unit.cases.llama2_7b_lora.lora_bench import LENGTH, configured, train, workload
+from workloads import on_ranks
 
 pytestmark = pytest.mark.image
 

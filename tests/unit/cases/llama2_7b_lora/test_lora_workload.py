@@ -18,7 +18,8 @@ from flagbench_cases.llama2_7b_lora.data import BlockSet, MmluSet
 from flagbench_cases.llama2_7b_lora.evaluate import mmlu_accuracy, share, validation_loss
 from flagbench_cases.llama2_7b_lora.model import step_flops
 from flagbench_cases.llama2_7b_lora.workload import EpochLosses, LlamaLoraWorkload
-from unit.cases.llama2_7b_lora.lora_bench import LENGTH, on_ranks, train, workload
+from unit.cases.llama2_7b_lora.lora_bench import LENGTH, train, workload
+from workloads import on_ranks
 
 pytestmark = pytest.mark.image
 

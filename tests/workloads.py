@@ -1,4 +1,4 @@
-"""Run a function on several gloo ranks of this machine, for tests."""
+"""Workloads on their own: some steps of one, and a function on several gloo ranks of this machine."""
 
 from __future__ import annotations
 
@@ -12,12 +12,28 @@ import torch
 import torch.distributed as dist
 
 
+def train(work: Any, steps: int) -> tuple[list[float], list[Any]]:
+    """Take `steps` steps, epoch after epoch: the losses, and the batches in their order."""
+    losses: list[float] = []
+    batches: list[Any] = []
+    epoch = 0
+    while len(losses) < steps:
+        for batch in work.batches(epoch):
+            losses.append(work.step(work.to_device(batch)))
+            batches.append(batch)
+            work.context.probe.take()
+            if len(losses) == steps:
+                break
+        epoch += 1
+    return losses, batches
+
+
 def _rank(rank: int, world: int, folder: str, body: Callable[[Path, int, int], Any]) -> None:
     torch.set_num_threads(1)  # a forked process must not wake the thread pool of its parent
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    os.environ.update(GLOO_SOCKET_IFNAME="lo", RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank))
     address, limit = f"file://{folder}/rendezvous", datetime.timedelta(seconds=60)
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=world, timeout=limit)
-    torch.save(body(Path(folder), rank, world), os.path.join(folder, f"result-{rank}.pt"))
+    torch.save(body(Path(folder), rank, world), str(Path(folder) / f"result-{rank}.pt"))
     dist.barrier()
     dist.destroy_process_group()
 
