@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ NO_BASE = "none"
 UNRESOLVED = "unresolved"
 
 
+@lru_cache(maxsize=4096)
 def canonical(name: str) -> str:
     """A package's name as indexes compare it (PEP 503): lower case, runs of `-_.` as one `-`."""
     return re.sub(r"[-_.]+", "-", name).lower()

@@ -22,10 +22,15 @@ STACK_TIER = "stack"
 
 
 class Code:
-    """The image side's package, flagbench_cases, as it is in a folder; read once, however many images carry it."""
+    """What images carry: the image side's package, flagbench_cases, as it is in a folder, and manifests.
+
+    Each file is read once and each manifest compiled once, however many images carry them.
+    """
 
     def __init__(self, package: Path) -> None:
         self.package = package
+        self._cases: dict[str, bytes] = {}
+        self._stacks: dict[str, bytes] = {}
 
     @cached_property
     def files(self) -> Mapping[str, bytes]:
@@ -36,6 +41,18 @@ class Code:
     def case_folders(self) -> frozenset[str]:
         """The folders that hold a case."""
         return frozenset(path.partition("/")[0] for path in self.files if path.count("/") == 1 and _is_case(path))
+
+    def case_manifest(self, case: Case) -> bytes:
+        """The content of case.json, from the catalog, whatever lies in the package."""
+        if case.name not in self._cases:
+            self._cases[case.name] = compile_case(case).encode()
+        return self._cases[case.name]
+
+    def stack_manifest(self, stack: Stack) -> bytes:
+        """The content of stacks/NAME.json, from the catalog likewise."""
+        if stack.name not in self._stacks:
+            self._stacks[stack.name] = compile_stack(stack).encode()
+        return self._stacks[stack.name]
 
 
 def render_case(
@@ -88,8 +105,8 @@ def code_files(case: Case, stack: Stack, code: Code) -> dict[str, bytes]:
     # `stacks` holds every stack's compiled manifest; only this one's is carried.
     skipped = (code.case_folders - {folder}) | {"stacks"}
     carried = {path: content for path, content in code.files.items() if path.partition("/")[0] not in skipped}
-    carried[f"{folder}/case.json"] = compile_case(case).encode()
-    carried[f"stacks/{stack.name}.json"] = compile_stack(stack).encode()
+    carried[f"{folder}/case.json"] = code.case_manifest(case)
+    carried[f"stacks/{stack.name}.json"] = code.stack_manifest(stack)
     return {f"{PACKAGE}/{path}": content for path, content in carried.items()}
 
 

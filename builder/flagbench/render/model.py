@@ -24,18 +24,15 @@ class Rendered:
     @cached_property
     def digest(self) -> str:
         """`sha256:<64 hex>` over path, mode and content of every file: the context before any build option."""
-        summed = hashlib.sha256()
-        for path, content in self.files.items():
-            # Lengths are part of it: no two sets of files spell the same bytes.
-            summed.update(f"{FILE_MODE:o} {len(path.encode())} {path} ".encode())
-            summed.update(_sum(content))
-        return "sha256:" + summed.hexdigest()
+        return "sha256:" + hashlib.sha256(b"".join(map(_part, self.files, self.files.values()))).hexdigest()
 
 
 @lru_cache(maxsize=1024)
-def _sum(content: bytes) -> bytes:
-    """The sha256 of a file; most are the same in every image of the matrix."""
-    return hashlib.sha256(content).digest()
+def _part(path: str, content: bytes) -> bytes:
+    """What a digest is over for one file; most files are the same in every image of the matrix."""
+    # Lengths are part of it: no two sets of files spell the same bytes.
+    encoded = path.encode()
+    return b"%o %d %b " % (FILE_MODE, len(encoded), encoded) + hashlib.sha256(content).digest()
 
 
 def rendered(name: str, dockerfile: str, files: Mapping[str, bytes]) -> Rendered:

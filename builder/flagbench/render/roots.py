@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,6 +16,7 @@ def images_root(catalog: Catalog) -> Path:
     return beside if beside.is_dir() else shipped_images()
 
 
+@lru_cache(maxsize=1)
 def shipped_images() -> Path:
     """The images/ folder of this flagbench: beside the checkout, else inside the wheel.
 

@@ -20,6 +20,7 @@ pytest.importorskip("peft", reason="the case needs it")
 from flagbench_cases.errors import UsageError
 from flagbench_cases.llama2_7b_lora import engine, engine_deepspeed
 from flagbench_cases.llama2_7b_lora.workload import LlamaLoraWorkload
+from running import need
 from unit.cases.llama2_7b_lora.lora_bench import LENGTH, configured, train, workload
 from workloads import on_ranks
 
@@ -203,8 +204,7 @@ def trained(folder: Path, rank: int, world: int, **changes: Any) -> Any:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: Any) -> Any:
     """Every stage on as many ranks as it can have, and the torch engine on as many: results by (engine, ranks)."""
-    if importlib.util.find_spec("deepspeed") is None:
-        pytest.skip("this environment has no DeepSpeed")
+    need(importlib.util.find_spec("deepspeed") is not None, "DeepSpeed")
 
     def body(folder: Path, rank: int, world: int) -> Any:
         written = folder / f"stdout-{rank}"
