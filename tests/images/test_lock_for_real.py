@@ -1,6 +1,7 @@
 """`flagbench lock` and `flagbench wheels` with the real uv and pip, over an index laid out in a folder."""
 
 import base64
+import dataclasses
 import functools
 import hashlib
 import io
@@ -18,7 +19,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from flagbench.catalog.load import load_catalog
 from flagbench.cli import edge
+from flagbench.locks.resolve import LockOptions, make_lock
+from flagbench.locks.sources import Sources
 from running import need
 
 ROOT = Path(__file__).parents[2]
@@ -92,7 +96,7 @@ def private(index):
         def do_GET(self):
             if self.headers.get("Authorization") == allowed:
                 return super().do_GET()
-            self.send_response(401)
+            self.send_response(403 if self.headers.get("Authorization") else 401)
             self.send_header("WWW-Authenticate", 'Basic realm="index"')
             self.send_header("Content-Length", "0")
             self.end_headers()
@@ -260,7 +264,7 @@ def test_a_file_that_changed_since_it_was_locked_is_refused(flagbench, index, tm
     assert list((tmp_path / "house").iterdir()) == []
 
 
-def test_an_index_that_wants_an_account(flagbench, index, private, tmp_path):
+def test_an_index_that_wants_an_account(flagbench, index, private, tmp_path, monkeypatch):
     """Wheels and sources come with its account, which nothing shows; without one, that is what is said."""
     index.wheel("toy", "1.0")
     index.wheel("helper", "1.5")
@@ -274,6 +278,8 @@ def test_an_index_that_wants_an_account(flagbench, index, private, tmp_path):
     told = locked.stdout + locked.stderr + filled.stdout + filled.stderr + flagbench.lock.read_text()
     assert "pl@nted" not in told
     assert "pl%40nted" not in told
+    # Nothing that uv was told with the account is to answer without it.
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv-cache"))
     for missing, url in (("toy-1.0-py3-none-any.whl", wrong), ("kernel-3.0.tar.gz", bare)):
         (house / missing).rename(tmp_path / missing)
         ended = flagbench("wheels", "cpu", "-o", str(house), "--pip-source", url)
@@ -283,6 +289,47 @@ def test_an_index_that_wants_an_account(flagbench, index, private, tmp_path):
         assert f"error: {name}==" in ended.stderr
         assert "its index wants an account, or refuses the one it was given" in ended.stderr
         assert "pl%40nted" not in ended.stderr
+
+
+def test_an_index_that_refuses_is_not_one_without_the_packages(flagbench, index, private):
+    """401 without an account, 403 with a wrong one: uv says of both that there is no such version."""
+    index.wheel("toy", "1.0")
+    flagbench.stack(["toy==1.0"])
+    _, wrong, bare = private
+    for url, status in ((wrong, 403), (bare, 401)):
+        ended = flagbench("lock", "cpu", "--pip-source", url)
+        assert ended.returncode == 15, ended.stderr
+        assert f"a package index wants an account, or refuses the one it was given (HTTP {status})" in ended.stderr
+        assert "pl%40nted" not in ended.stderr
+    assert not flagbench.lock.exists()
+
+
+def test_an_index_of_the_manifest_that_refuses(flagbench, index, private):
+    """Its package stays unresolved, as where it cannot be reached."""
+    index.wheel("toy", "1.0")
+    flagbench.stack(["toy==1.0", "torch==9.9+cpu"], from_base=[])
+    stack = load_catalog().stacks["cpu"]
+    # A manifest names its indexes over https alone; the server of this test has no certificate.
+    stack = dataclasses.replace(stack, build=dataclasses.replace(stack.build, indexes=(private[-1],)))
+    said = []
+    lock = make_lock(stack, LockOptions(Sources((index.url,)), tables={}), said.append)
+    assert [entry.pin for entry in lock.entries] == ["toy==1.0"]
+    why = f"{private[-1]} refused (HTTP 401)"
+    assert f"cpu: {why}" in said
+    assert [entry.reason for entry in lock.unresolved] == [f"{why}; what it needs in turn is not known"]
+
+
+@pytest.mark.parametrize("content", [b"# Made by hand\n", b"\xff\xfe"])
+def test_a_malformed_lock_is_replaced_on_request_alone(flagbench, index, content):
+    index.wheel("toy", "1.0")
+    flagbench.stack(["toy==1.0"])
+    flagbench.lock.write_bytes(content)
+    ended = flagbench("lock", "cpu")
+    assert ended.returncode == 2
+    assert "--upgrade" in ended.stderr
+    assert flagbench.lock.read_bytes() == content
+    assert "nothing is taken from the earlier lock" in done(flagbench("lock", "cpu", "--upgrade")).stderr
+    assert "toy==1.0 " in flagbench.lock.read_text()
 
 
 def test_packages_that_do_not_go_together(flagbench, index):

@@ -6,7 +6,6 @@ The names are those that images/files/install.sh looks for.
 from __future__ import annotations
 
 import re
-import ssl
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -14,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 from flagbench.build.options import BuildOptions
 from flagbench.build.wheelhouse import check_wheelhouse
 from flagbench.errors import FlagbenchError
+from flagbench.locks.certificates import certificates
 from flagbench.locks.model import Lock
 
 PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy")
@@ -29,7 +29,7 @@ def make_inputs(options: BuildOptions, lock: Lock) -> Inputs:
     """
     inputs: dict[str, Path | bytes] = {}
     if options.ca_bundle is not None:
-        inputs["ca.crt"] = _certificates(options.ca_bundle)
+        inputs["ca.crt"] = certificates(options.ca_bundle)
     if options.pip_source:
         inputs["pip.conf"] = pip_configuration(options.pip_source)
     if isinstance(options.apt_source, Path):
@@ -78,21 +78,13 @@ def _credentials(url: str) -> Iterator[str]:
         yield unquote(part)
 
 
-def _certificates(path: Path) -> bytes:
-    content = _read(path, "--ca-bundle")
-    remedy = "name a file of certificates in PEM form, such as /etc/ssl/certs/ca-certificates.crt"
-    if b"PRIVATE KEY-----" in content:
-        raise FlagbenchError(f"--ca-bundle {path} holds a private key, which no build needs", remedy=remedy)
-    try:
-        trusted = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        trusted.load_verify_locations(cadata=content.decode("utf-8"))
-    except (ssl.SSLError, ValueError) as error:  # a UnicodeDecodeError is a ValueError
-        raise FlagbenchError(f"--ca-bundle {path} holds no certificates that can be read", remedy=remedy) from error
-    return content
-
-
 def _sources_list(path: Path) -> bytes:
-    content = _read(path, "--apt-source")
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise FlagbenchError(
+            f"--apt-source {path} cannot be read: {error.strerror}", remedy="make the file readable for you"
+        ) from error
     lines = [line.strip() for line in content.decode("utf-8", "replace").splitlines()]
     wrong = next((number for number, line in enumerate(lines, 1) if not re.match(r"(deb(-src)?\s|#|$)", line)), None)
     if wrong is not None or not any(line.startswith("deb ") for line in lines):
@@ -102,12 +94,3 @@ def _sources_list(path: Path) -> bytes:
             remedy="write lines like `deb https://mirror.example/debian bookworm main`, or give a mirror's URL",
         )
     return content
-
-
-def _read(path: Path, option: str) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise FlagbenchError(
-            f"{option} {path} cannot be read: {error.strerror}", remedy="make the file readable for you"
-        ) from error

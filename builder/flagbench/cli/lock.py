@@ -98,7 +98,6 @@ def _progress(line: str) -> None:
 
 def _options(stack: Stack, images: Path, sources: Any, upgrade: bool, base_digest: str | None) -> LockOptions:
     from flagbench.errors import FlagbenchError
-    from flagbench.locks import lock_path, parse_lock
     from flagbench.locks.metadata import read_tables
     from flagbench.locks.read import SHA256
     from flagbench.locks.resolve import LockOptions
@@ -108,10 +107,21 @@ def _options(stack: Stack, images: Path, sources: Any, upgrade: bool, base_diges
             f"{base_digest!r} is not a digest",
             remedy="give --base-digest sha256: and 64 hexadecimal digits, as `docker images --digests` shows them",
         )
-    path = lock_path(stack.name, images)
-    # A stale lock is still a good source of versions; a malformed one is not silently thrown away.
-    previous = parse_lock(path.read_text(encoding="utf-8"), str(path)) if path.is_file() else None
-    return LockOptions(sources, read_tables(images), previous, upgrade, base_digest)
+    return LockOptions(sources, read_tables(images), _previous(stack, images, upgrade), upgrade, base_digest)
+
+
+def _previous(stack: Stack, images: Path, upgrade: bool) -> Lock | None:
+    """The lock that is there: a stale one is a good source of versions too, a malformed one is not lost unasked."""
+    from flagbench.errors import FlagbenchError
+    from flagbench.locks import load_lock, lock_path
+
+    try:
+        return load_lock(lock_path(stack.name, images))
+    except FlagbenchError as error:
+        if not upgrade:
+            raise
+        _progress(f"{stack.name}: nothing is taken from the earlier lock: {error.message}")
+        return None
 
 
 def _locked(stack: Stack, images: Path, options: LockOptions) -> tuple[Lock, bool]:

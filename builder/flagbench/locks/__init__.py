@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flagbench.locks.model import Lock, LockEntry, Unresolved, canonical
-from flagbench.locks.read import is_stale, lock_path, parse_lock, read_lock
+from flagbench.locks.read import is_stale, load_lock, lock_path, parse_lock, read_lock
 
 __all__ = [
     "Lock",
@@ -11,6 +11,7 @@ __all__ = [
     "Unresolved",
     "canonical",
     "is_stale",
+    "load_lock",
     "lock_path",
     "parse_lock",
     "read_lock",

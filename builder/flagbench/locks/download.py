@@ -6,7 +6,7 @@ import ssl
 from pathlib import Path
 from shutil import copyfileobj
 from urllib.parse import unquote, urlsplit
-from urllib.request import BaseHandler, HTTPSHandler, Request, build_opener
+from urllib.request import BaseHandler, HTTPSHandler, OpenerDirector, Request, build_opener
 
 from flagbench.locks.urls import Accounts, without_account
 
@@ -32,8 +32,7 @@ def download(url: str, folder: Path, accounts: Accounts, ca_bundle: Path | None)
         OSError, ValueError, http.client.HTTPException: it could not be had; a file cut short is a `CutOff`.
     """
     accounts.learn(url)
-    context = ssl.create_default_context(cafile=str(ca_bundle) if ca_bundle else None)
-    opener = build_opener(HTTPSHandler(context=context), _WithAccount(accounts))
+    opener = opener_with(accounts, ca_bundle)
     address = without_account(url)
     path = folder / Path(unquote(urlsplit(address).path)).name
     with opener.open(address, timeout=_TIMEOUT) as answer:
@@ -45,6 +44,12 @@ def download(url: str, folder: Path, accounts: Accounts, ca_bundle: Path | None)
     if promised.isdecimal() and size != int(promised):
         raise CutOff(f"the download was cut off after {size} of {promised} bytes")
     return path
+
+
+def opener_with(accounts: Accounts, ca_bundle: Path | None) -> OpenerDirector:
+    """What opens addresses without accounts in them, with the accounts and the certificates (PEM) that are given."""
+    context = ssl.create_default_context(cafile=str(ca_bundle) if ca_bundle else None)
+    return build_opener(HTTPSHandler(context=context), _WithAccount(accounts))
 
 
 class _WithAccount(BaseHandler):

@@ -15,6 +15,7 @@ from flagbench.locks.download import download
 from flagbench.locks.metadata import Tables
 from flagbench.locks.model import LockEntry
 from flagbench.locks.platforms import pip_platforms, uv_platform
+from flagbench.locks.refusals import CAUSE, REMEDY, refusals
 from flagbench.locks.sources import Sources, pip_configuration, pip_environment, uv_environment
 from flagbench.locks.urls import Accounts, hidden
 from flagbench.locks.uv import IndexUnreachable, NoSolution, Request, resolve
@@ -88,10 +89,14 @@ def _source_url(stack: Stack, entry: LockEntry, sources: Sources, pip: Mapping[s
     cause = ""
     tries: tuple[tuple[str, ...], ...] = ((), stack.build.indexes)
     for indexes in tries:
+        environment = uv_environment(sources, pip, indexes)
         try:
-            found = resolve(request, uv_environment(sources, pip, indexes))
-        except (IndexUnreachable, NoSolution) as error:
+            found = resolve(request, environment)
+        except IndexUnreachable as error:
             cause = str(error)
+        except NoSolution as error:
+            refused = refusals(stack, environment, sources.ca_bundle).values()
+            cause = ", ".join(f"HTTP Error {status}" for status in refused) or str(error)
         else:
             url = found[0].source if found else None
             if url:
@@ -101,7 +106,8 @@ def _source_url(stack: Stack, entry: LockEntry, sources: Sources, pip: Mapping[s
 
 
 # What pip and the network say, in the order in which one hides another: a certificate that is not trusted and a
-# name that does not resolve both end in "No matching distribution found".
+# name that does not resolve both end in "No matching distribution found". pip tells each retry as "after connection
+# broken by" whatever it was; only urllib3's own "Connection broken:" is a file cut short.
 _CAUSES = (
     (
         re.compile(r"No space left on device|Errno 28"),
@@ -122,7 +128,7 @@ _CAUSES = (
         ExitCode.ENGINE,
     ),
     (
-        re.compile(r"cut off after|IncompleteRead|Connection broken|Remote end closed connection", re.IGNORECASE),
+        re.compile(r"cut off after|IncompleteRead|Connection broken:|Remote end closed connection", re.IGNORECASE),
         "the connection ended before the file did",
         "run the command again; what is there already is kept",
         ExitCode.ENGINE,
@@ -139,11 +145,11 @@ _CAUSES = (
     ),
     (
         re.compile(
-            r"\b(401|403)(?: Client)? Error\b|HTTP Error (401|403)|\b(401 Unauthorized|403 Forbidden)\b",
+            r"\b(401|403|407)(?: Client)? Error\b|HTTP Error (401|403|407)|\b(401 Unauthorized|403 Forbidden)\b",
             re.IGNORECASE,
         ),
-        "its index wants an account, or refuses the one it was given",
-        "give an account that may read the index: in the URL of --pip-source or of pip's configuration, or in netrc",
+        f"its index {CAUSE}",
+        REMEDY,
         ExitCode.ENGINE,
     ),
     (

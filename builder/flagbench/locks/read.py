@@ -24,6 +24,7 @@ PIN = re.compile(rf"(?P<name>{_NAME})==(?P<version>{_VERSION})")
 _ENTRY = re.compile(PIN.pattern + r" \\")
 _HASH = re.compile(rf"    --hash=(?P<hash>{_SHA256})(?P<more> \\)?")
 _UNRESOLVED = re.compile(rf"# unresolved: {PIN.pattern} \((?P<reason>[^\r\n]+)\)")
+_ANEW = "a lock is not edited by hand: `git checkout` it, or write it anew with `flagbench lock STACK --upgrade`"
 
 
 def lock_path(stack: str, images: Path) -> Path:
@@ -38,25 +39,33 @@ def read_lock(stack: Stack, images: Path) -> Lock:
         FlagbenchError: (usage) there is none, a line of it is malformed, or it was made for another manifest.
     """
     path = lock_path(stack.name, images)
-    try:
-        text = path.read_bytes().decode("utf-8")
-    except FileNotFoundError:
+    lock = load_lock(path)
+    if lock is None:
         raise FlagbenchError(
             f"the stack {stack.name} has no lock: there is no {path}",
             remedy=f"make it with `flagbench lock {stack.name}`",
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise FlagbenchError(
-            f"the lock {path} cannot be read: {error}",
-            remedy=f"make the file readable, or write it anew with `flagbench lock {stack.name}`",
-        ) from None
-    lock = parse_lock(text, str(path))
+        )
     if stale := is_stale(lock, stack):
         raise FlagbenchError(
             f"the lock {path} is stale: {stale}",
             remedy=f"lock the stack again with `flagbench lock {stack.name}`",
         )
     return lock
+
+
+def load_lock(path: Path) -> Lock | None:
+    """The lock in a file, whatever manifest it was made for; None where there is no file.
+
+    Raises:
+        FlagbenchError: (usage) the file cannot be read, or a line of it is malformed.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise FlagbenchError(f"the lock {path} cannot be read: {error}", remedy=_ANEW) from None
+    return parse_lock(text, str(path))
 
 
 def is_stale(lock: Lock, stack: Stack) -> str | None:
@@ -188,5 +197,5 @@ class _Parser:
         """The error for the line that was taken last."""
         raise FlagbenchError(
             f"{self.source}:{self.at}: {message}",
-            remedy="a lock is not edited by hand; write it anew with `flagbench lock`",
+            remedy=_ANEW,
         )

@@ -15,6 +15,7 @@ from flagbench.locks.metadata import Table, Tables
 from flagbench.locks.model import Lock, LockEntry, Unresolved, canonical, inputs_digest
 from flagbench.locks.platforms import uv_platform
 from flagbench.locks.read import PIN
+from flagbench.locks.refusals import CAUSE, REMEDY, refusals
 from flagbench.locks.registry import RegistryError, base_digest
 from flagbench.locks.sources import Sources, pip_configuration, uv_environment
 from flagbench.locks.uv import Found, IndexUnreachable, NoSolution, Request, checked_sequence, resolve
@@ -88,8 +89,8 @@ class _Packages:
         self.pins = dict(_pin(line) for line in stack.build.packages)
         # A mirror that stands for them is a person's own: it answers, or the command fails.
         self.indexes = [] if options.sources.further else list(stack.build.indexes)
-        self.silent: list[str] = []
-        """Indexes of the manifest that did not answer."""
+        self.silent: dict[str, str] = {}
+        """Indexes of the manifest that did not answer, each with what happened instead."""
         self.lost: dict[str, str] = {}
         """Direct requirements that only such an index has: canonical name to version."""
         self.keep = options.previous is not None and not options.upgrade
@@ -102,9 +103,10 @@ class _Packages:
             try:
                 found = self.solve(self._request(), environment)
             except IndexUnreachable as error:
-                self._without_index(error)
+                self._unreachable(error)
             except NoSolution as error:
-                self._less(error)
+                if not self._refused(environment):
+                    self._less(error)
             else:
                 return self._sorted(found)
 
@@ -134,12 +136,11 @@ class _Packages:
                 remedy="add its table to images/locks/metadata.toml, from the PKG-INFO or setup.py of its source",
             ) from None
 
-    def _without_index(self, error: IndexUnreachable) -> None:
+    def _unreachable(self, error: IndexUnreachable) -> None:
+        """Go on without the index, if it is the manifest's."""
         for index in self.indexes:
             if error.url.startswith(index.rstrip("/") + "/"):
-                self.report(f"{self.stack.name}: {index} could not be reached ({error.cause})")
-                self.indexes.remove(index)
-                self.silent.append(index)
+                self._without_index(index, "could not be reached", f" ({error.cause})")
                 return
         raise FlagbenchError(
             f"a package index could not be reached: {error.cause}",
@@ -147,6 +148,22 @@ class _Packages:
             "this network with --ca-bundle",
             code=ExitCode.ENGINE,
         ) from None
+
+    def _refused(self, environment: Mapping[str, str]) -> bool:
+        """Whether there was no solution because indexes refuse; those of the manifest are asked no more."""
+        found = refusals(self.stack, environment, self.options.sources.ca_bundle)
+        for index, status in found.items():
+            if index not in self.indexes:
+                raise FlagbenchError(
+                    f"a package index {CAUSE} (HTTP {status})", remedy=REMEDY, code=ExitCode.ENGINE
+                ) from None
+            self._without_index(index, f"refused (HTTP {status})")
+        return bool(found)
+
+    def _without_index(self, index: str, why: str, cause: str = "") -> None:
+        self.report(f"{self.stack.name}: {index} {why}{cause}")
+        self.indexes.remove(index)
+        self.silent[index] = why
 
     def _less(self, error: NoSolution) -> None:
         """Leave out what nobody has, if an index that may have it did not answer; else let go of the earlier lock."""
@@ -185,7 +202,7 @@ class _Packages:
         if entry.name not in self.lost:
             return "its index states no sha256"
         # Only public addresses of the manifest stand here, never one a person configured.
-        reason = f"{', '.join(self.silent)} could not be reached"
+        reason = ", ".join(f"{index} {why}" for index, why in self.silent.items())
         declared = (entry.name, entry.version) in self.options.tables
         return reason if declared else f"{reason}; what it needs in turn is not known"
 

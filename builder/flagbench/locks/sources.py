@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flagbench.errors import FlagbenchError
+from flagbench.locks.certificates import certificates
 from flagbench.locks.urls import WEB, check_url
 
 Environment = dict[str, str]
@@ -30,11 +30,8 @@ class Sources:
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
     def __post_init__(self) -> None:
-        if self.ca_bundle is not None and not self.ca_bundle.is_file():
-            raise FlagbenchError(
-                f"there is no certificate bundle {self.ca_bundle}",
-                remedy="name a PEM file with --ca-bundle, for example /etc/ssl/certs/ca-certificates.crt",
-            )
+        if self.ca_bundle is not None:
+            certificates(self.ca_bundle)
         for index in self.indexes:
             check_url(index, "--pip-source", _INDEXES)
 
@@ -42,7 +39,7 @@ class Sources:
     def chosen(cls, pip_source: Sequence[str] | None, ca_bundle: str | None) -> Sources:
         """The options as typed; an empty text, as an empty variable gives, counts as not given.
 
-        Raises FlagbenchError (usage) for an index that is no URL, and a bundle that is no file.
+        Raises FlagbenchError (usage) for an index that is no URL, and a bundle without certificates.
         """
         indexes = tuple(url for url in pip_source or () if url)
         return cls(indexes, Path(ca_bundle).expanduser().absolute() if ca_bundle else None)

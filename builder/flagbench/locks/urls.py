@@ -59,6 +59,12 @@ def without_account(url: str) -> str:
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
+def index_urls(environment: Mapping[str, str]) -> list[str]:
+    """The indexes that an environment names to uv, the default one first; their URLs may hold accounts."""
+    urls = [*environment.get("UV_DEFAULT_INDEX", "").split(), *environment.get("UV_INDEX", "").split()]
+    return [_INDEX_NAME.sub("", url, count=1) for url in urls]
+
+
 def hidden(text: str) -> str:
     """A text for a person, its addresses without their accounts."""
     return _ACCOUNT.sub("", text)
@@ -71,9 +77,8 @@ class Accounts:
         """`environment` is uv's, see `sources.uv_environment`; what its indexes do not say, netrc may, as for uv."""
         self._headers: dict[Origin, str] = {}
         self._environment = environment
-        for setting, separator in (("UV_DEFAULT_INDEX", None), ("UV_INDEX", None), ("UV_FIND_LINKS", ",")):
-            for url in environment.get(setting, "").split(separator):
-                self.learn(_INDEX_NAME.sub("", url.strip(), count=1))
+        for url in [*index_urls(environment), *environment.get("UV_FIND_LINKS", "").split(",")]:
+            self.learn(url.strip())
 
     def learn(self, url: str) -> None:
         """Keep the account that stands in an address; the first of an origin counts."""

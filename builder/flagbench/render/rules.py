@@ -75,7 +75,10 @@ def pinned_base(dockerfile: Dockerfile) -> Found:
     told = any(comment.value.startswith("unresolved:") for comment in dockerfile.named("COMMENT"))
     given = {instruction.value for instruction in early if "=" not in instruction.value}
     for instruction in dockerfile.named("FROM"):
-        image = next(word for word in instruction.value.split() if not word.startswith("--"))
+        image = next((word for word in instruction.value.split() if not word.startswith("--")), None)
+        if image is None:
+            yield instruction.line, "FROM names no image"
+            continue
         if variable := _VARIABLE.fullmatch(image):
             if variable[1] in given:
                 continue
@@ -130,7 +133,7 @@ def no_foreign_host(dockerfile: Dockerfile) -> Found:
         if instruction.name == "COMMENT":
             continue
         for url in _URL.findall(instruction.value):
-            host = urlsplit(url).hostname or url
+            host = _host(url)
             if host not in dockerfile.hosts:
                 yield instruction.line, f"{host} is not the host of an index in a manifest"
 
@@ -252,6 +255,14 @@ RULES: tuple[Rule, ...] = (
 
 def _is_install(instruction: Instruction) -> bool:
     return any((INSTALLER in instruction.value, *(p.search(instruction.value) for p in (_PIP, _OTHER_INSTALLS))))
+
+
+def _host(url: str) -> str:
+    """The host of an address; the address itself where it has none that can be read."""
+    try:
+        return urlsplit(url).hostname or url
+    except ValueError:
+        return url
 
 
 def _flags(instruction: Instruction) -> str:

@@ -12,6 +12,20 @@ import pytest
 
 MANIFESTS = Path(__file__).parents[3] / "manifests"
 
+# A self-signed certificate, made for these tests alone.
+AUTHORITY = """-----BEGIN CERTIFICATE-----
+MIIBmTCCAT+gAwIBAgIUNBolpMrD2lvC3fjDwBQXR5+kkhwwCgYIKoZIzj0EAwIw
+ITEfMB0GA1UEAwwWYW4gYXV0aG9yaXR5IGZvciB0ZXN0czAgFw0yNjExMjEwNTM5
+MTJaGA8yMTAwMTAyNDA1MzkxMlowITEfMB0GA1UEAwwWYW4gYXV0aG9yaXR5IGZv
+ciB0ZXN0czBZMBMGByqGSM49AgEGCCqGSM49AwEHA0IABNwVRlyk0DTc3JdJROuJ
++8hQnd09RcWgR53ud3BXHDfSdf97b1A0n+2z2oK5aOZxV1KBN/f+s5lx8EBIbFTD
+YKSjUzBRMB0GA1UdDgQWBBR0mUw+15y5QJjNNf/LTciJ8kFdpjAfBgNVHSMEGDAW
+gBR0mUw+15y5QJjNNf/LTciJ8kFdpjAPBgNVHRMBAf8EBTADAQH/MAoGCCqGSM49
+BAMCA0gAMEUCIBJTfos4XoJ/gdiTtNoILVzNue6kFbn/nnqf9Sw12QN0AiEA/oLU
+XzZBtc0DfJtzoFSPsYeiA8DIa5wjeSSZrrZoXGk=
+-----END CERTIFICATE-----
+"""
+
 RECORD: dict[str, Any] = {
     "schema": "record/v1",
     "record_id": "20260101T120000Z-0001",
@@ -56,6 +70,14 @@ def make_record() -> Callable[..., bytes]:
         return json.dumps({**RECORD, **changes}).encode()
 
     return make
+
+
+@pytest.fixture
+def ca_bundle(tmp_path: Path) -> Path:
+    """A bundle of one certificate."""
+    path = tmp_path / "ca.crt"
+    path.write_text(AUTHORITY, encoding="utf-8")
+    return path
 
 
 @pytest.fixture

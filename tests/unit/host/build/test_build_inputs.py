@@ -13,35 +13,20 @@ from flagbench.build.options import BuildOptions
 from flagbench.errors import FlagbenchError
 from flagbench.locks.model import Lock
 
-AUTHORITY = """-----BEGIN CERTIFICATE-----
-MIIBmTCCAT+gAwIBAgIUNBolpMrD2lvC3fjDwBQXR5+kkhwwCgYIKoZIzj0EAwIw
-ITEfMB0GA1UEAwwWYW4gYXV0aG9yaXR5IGZvciB0ZXN0czAgFw0yNjExMjEwNTM5
-MTJaGA8yMTAwMTAyNDA1MzkxMlowITEfMB0GA1UEAwwWYW4gYXV0aG9yaXR5IGZv
-ciB0ZXN0czBZMBMGByqGSM49AgEGCCqGSM49AwEHA0IABNwVRlyk0DTc3JdJROuJ
-+8hQnd09RcWgR53ud3BXHDfSdf97b1A0n+2z2oK5aOZxV1KBN/f+s5lx8EBIbFTD
-YKSjUzBRMB0GA1UdDgQWBBR0mUw+15y5QJjNNf/LTciJ8kFdpjAfBgNVHSMEGDAW
-gBR0mUw+15y5QJjNNf/LTciJ8kFdpjAPBgNVHRMBAf8EBTADAQH/MAoGCCqGSM49
-BAMCA0gAMEUCIBJTfos4XoJ/gdiTtNoILVzNue6kFbn/nnqf9Sw12QN0AiEA/oLU
-XzZBtc0DfJtzoFSPsYeiA8DIa5wjeSSZrrZoXGk=
------END CERTIFICATE-----
-"""
-
 
 def test_nothing_given_is_nothing_mounted(mini_lock: Callable[..., Lock]) -> None:
     assert make_inputs(BuildOptions(), mini_lock()) == {}
 
 
-def test_each_option_has_its_place(tmp_path: Path, wheelhouse: Path, mini_lock: Callable[..., Lock]) -> None:
-    bundle = tmp_path / "ca.pem"
-    bundle.write_text(AUTHORITY, encoding="utf-8")
+def test_each_option_has_its_place(ca_bundle: Path, wheelhouse: Path, mini_lock: Callable[..., Lock]) -> None:
     options = BuildOptions(
         pip_source=("https://mirror.example/simple",),
         apt_source="http://mirror.example/debian",
-        ca_bundle=bundle,
+        ca_bundle=ca_bundle,
         wheelhouse=wheelhouse,
     )
     inputs = make_inputs(options, mini_lock())
-    assert inputs["ca.crt"] == bundle.read_bytes()
+    assert inputs["ca.crt"] == ca_bundle.read_bytes()
     assert inputs["apt/url"] == b"http://mirror.example/debian"
     assert [name for name in inputs if name.startswith("wheels/")] == ["wheels/psutil-7.2.2-py3-none-any.whl"]
     assert set(inputs) == {"ca.crt", "pip.conf", "apt/url", "wheels/psutil-7.2.2-py3-none-any.whl"}
@@ -58,23 +43,6 @@ def test_pip_reads_its_configuration_as_it_was_meant() -> None:
 
 def test_one_index_leaves_the_stacks_further_ones() -> None:
     assert b"extra-index-url" not in pip_configuration(("https://one.example/simple",))
-
-
-@pytest.mark.parametrize("content", ["", "no certificate", AUTHORITY[:200], "\udcff"])
-def test_a_bundle_without_certificates_is_refused(
-    content: str, tmp_path: Path, mini_lock: Callable[..., Lock]
-) -> None:
-    bundle = tmp_path / "ca.pem"
-    bundle.write_bytes(content.encode("utf-8", "surrogateescape"))
-    with pytest.raises(FlagbenchError, match="no certificates that can be read"):
-        make_inputs(BuildOptions(ca_bundle=bundle), mini_lock())
-
-
-def test_a_bundle_with_a_private_key_is_refused(tmp_path: Path, mini_lock: Callable[..., Lock]) -> None:
-    bundle = tmp_path / "ca.pem"
-    bundle.write_text(AUTHORITY + "-----BEGIN PRIVATE KEY-----\nx\n", encoding="utf-8")
-    with pytest.raises(FlagbenchError, match="holds a private key"):
-        make_inputs(BuildOptions(ca_bundle=bundle), mini_lock())
 
 
 def test_a_sources_list_is_taken_as_it_is(tmp_path: Path, mini_lock: Callable[..., Lock]) -> None:

@@ -105,6 +105,8 @@ def test_a_malformed_line_is_named(old, new, line):
     with pytest.raises(FlagbenchError) as caught:
         parse_lock(TEXT.replace(old, new, 1), "images/locks/x.txt")
     assert caught.value.message.startswith(f"images/locks/x.txt:{line}: ")
+    # `flagbench lock` alone would keep what it can of this file, hence ends here too.
+    assert "flagbench lock STACK --upgrade" in caught.value.remedy
     assert caught.value.code is ExitCode.USAGE
 
 
@@ -165,8 +167,9 @@ def test_a_missing_lock_says_how_to_make_it(stack, tmp_path):
 def test_a_lock_that_is_no_text(stack, tmp_path):
     write_lock(locked(stack), tmp_path)
     lock_path("cpu", tmp_path).write_bytes(b"\xff\xfe")
-    with pytest.raises(FlagbenchError, match="cannot be read"):
+    with pytest.raises(FlagbenchError, match="cannot be read") as caught:
         read_lock(stack, tmp_path)
+    assert "flagbench lock STACK --upgrade" in caught.value.remedy
 
 
 def changed(stack, **build):

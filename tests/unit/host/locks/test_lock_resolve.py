@@ -42,6 +42,7 @@ def _no_network(monkeypatch):
         raise RegistryError("no network")
 
     monkeypatch.setattr(module, "base_digest", unreachable)
+    monkeypatch.setattr(module, "refusals", lambda *_: {})
 
 
 class Index:
@@ -126,6 +127,24 @@ def test_the_default_index_out_of_reach_is_an_error(stack):
         made(stack, dead)
     assert caught.value.code is ExitCode.ENGINE
     assert "secret" not in caught.value.message + caught.value.remedy
+
+
+def test_an_index_of_the_manifest_that_refuses_does_not_answer(stack, monkeypatch):
+    def refuses(stack, environment, ca_bundle):
+        return dict.fromkeys(environment.get("UV_INDEX", "").split(), 403)
+
+    monkeypatch.setattr(module, "refusals", refuses)
+    lock = made(stack, Index({"torch": "2.6.0"}))
+    assert lock.unresolved == (Unresolved("torch", "2.6.0+cu118", reason=f"{INDEX} refused (HTTP 403)"),)
+
+
+def test_an_index_of_a_person_that_refuses_is_an_error(stack, monkeypatch):
+    monkeypatch.setattr(module, "refusals", lambda *_: {"https://user:secret@index.example/simple": 401})
+    with pytest.raises(FlagbenchError, match=r"wants an account.*\(HTTP 401\)") as caught:
+        made(stack, Index({"numpy": "1.0"}))
+    assert caught.value.code is ExitCode.ENGINE
+    assert "netrc" in caught.value.remedy
+    assert "index.example" not in caught.value.message + caught.value.remedy
 
 
 def test_a_mirror_that_stands_for_the_stacks_index_is_named_nowhere(stack):

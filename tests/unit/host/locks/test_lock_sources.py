@@ -61,15 +61,13 @@ def test_older_names_of_uvs_settings_are_honoured():
     }
 
 
-def test_options_beat_everything(tmp_path):
-    bundle = tmp_path / "ca.crt"
-    bundle.write_text("x")
-    sources = Sources(("https://option.example/simple",), bundle, {"UV_DEFAULT_INDEX": "https://uv.example"})
+def test_options_beat_everything(ca_bundle):
+    sources = Sources(("https://option.example/simple",), ca_bundle, {"UV_DEFAULT_INDEX": "https://uv.example"})
     environment = uv_environment(sources, PIP, [])
     assert environment["UV_DEFAULT_INDEX"] == "https://option.example/simple"
-    assert environment["SSL_CERT_FILE"] == str(bundle)
+    assert environment["SSL_CERT_FILE"] == str(ca_bundle)
     assert pip_environment(sources)["PIP_INDEX_URL"] == "https://option.example/simple"
-    assert pip_environment(sources)["PIP_CERT"] == str(bundle)
+    assert pip_environment(sources)["PIP_CERT"] == str(ca_bundle)
 
 
 def test_further_indexes_stand_for_the_stacks():
@@ -106,8 +104,3 @@ def test_a_python_without_pip_has_no_configuration(monkeypatch):
 def test_an_index_that_is_no_url(url):
     with pytest.raises(FlagbenchError, match="not a URL"):
         Sources((url,))
-
-
-def test_a_bundle_that_is_not_there(tmp_path):
-    with pytest.raises(FlagbenchError, match="no certificate bundle"):
-        Sources(ca_bundle=tmp_path / "none.crt")

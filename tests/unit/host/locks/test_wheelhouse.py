@@ -190,6 +190,13 @@ def test_pins_in_file_names(file, pin):
     assert pin_of(file) == (pin and (pin[0], Version(pin[1])))
 
 
+# pip's words for every failed connection, whatever the reason.
+RETRYING = (
+    "WARNING: Retrying (Retry(total=0, connect=None, read=None, redirect=None, status=None)) after connection broken "
+    "by '{}': /simple/numpy/\nERROR: No matching distribution found for numpy==2.2.6"
+)
+
+
 @pytest.mark.parametrize(
     ("said", "cause", "code"),
     [
@@ -202,21 +209,47 @@ def test_pins_in_file_names(file, pin):
             ExitCode.ENGINE,
         ),
         (
-            "NewConnectionError: [Errno -2] Name or service not known\nERROR: No matching distribution found",
+            RETRYING.format(
+                "NewConnectionError('<pip._vendor.urllib3.connection.HTTPConnection object at 0x7f4c>: "
+                "Failed to establish a new connection: [Errno 111] Connection refused')"
+            ),
             "could not be reached",
+            ExitCode.ENGINE,
+        ),
+        (
+            RETRYING.format(
+                "NewConnectionError('<pip._vendor.urllib3.connection.HTTPSConnection object at 0x7f4c>: "
+                "Failed to establish a new connection: [Errno -2] Name or service not known')"
+            ),
+            "could not be reached",
+            ExitCode.ENGINE,
+        ),
+        (
+            RETRYING.format(
+                "ProxyError('Cannot connect to proxy.', "
+                "NewConnectionError('<pip._vendor.urllib3.connection.HTTPSConnection object at 0x7f4c>: "
+                "Failed to establish a new connection: [Errno 111] Connection refused'))"
+            ),
+            "could not be reached",
+            ExitCode.ENGINE,
+        ),
+        (
+            "pip._vendor.urllib3.exceptions.ProtocolError: ('Connection broken: IncompleteRead(9 bytes read)')",
+            "connection ended",
             ExitCode.ENGINE,
         ),
         ("ERROR: No matching distribution found for numpy==2.2.6", "no index has it", ExitCode.ENGINE),
         ("/usr/bin/python3: No module named pip", "has no pip", ExitCode.USAGE),
         ("HTTP Error 418: I'm a teapot", "HTTP Error 418", ExitCode.ENGINE),
         ("HTTP Error 401: Unauthorized", "wants an account", ExitCode.ENGINE),
+        ("HTTP Error 407", "wants an account", ExitCode.ENGINE),
         (
             "WARNING: 401 Error, Credentials not correct for http://127.0.0.1:8000/simple/numpy/\n"
             "ERROR: No matching distribution found for numpy==2.2.6",
             "wants an account",
             ExitCode.ENGINE,
         ),
-        ("hint: could not be queried (403 Forbidden), no index has its source", "wants an account", ExitCode.ENGINE),
+        ("HTTP status client error (403 Forbidden) for url (https://h/k.whl)", "wants an account", ExitCode.ENGINE),
         ("sha256 4014031403 of numpy-2.2.6", "sha256 4014031403", ExitCode.ENGINE),
         ("no route to https://user:planted@mirror.example/simple/", "no route to https://mirror", ExitCode.ENGINE),
         ("the download was cut off after 5000 of 100000 bytes", "connection ended", ExitCode.ENGINE),
