@@ -24,6 +24,8 @@ def _names(words: str) -> str:
 
 MOST = 10**12
 SEEDS = 2**31
+LONGEST = 365 * 24 * 3600
+"""A year, in seconds: what waits counts in integers, and would end in an OverflowError."""
 
 
 def _whole(text: str, least: int, limit: int) -> int:
@@ -54,8 +56,8 @@ def _span(text: str) -> float:
         value = float(text)
     except ValueError:
         raise argparse.ArgumentTypeError("%r is not a number" % text) from None
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError("%s is not a positive number" % text)
+    if not 0 < value <= LONGEST:
+        raise argparse.ArgumentTypeError("%s is not a number above 0, up to %d" % (text, LONGEST))
     return value
 
 
@@ -72,7 +74,8 @@ def build_parser() -> Parser:
     """The parser; every option stands in the contract of an image."""
     parser = Parser(
         prog="flagbench_cases",
-        description="Run one case and print one JSON record on stdout. Progress and logs go to stderr.",
+        description="Run one case and print one JSON record on stdout. Progress and logs go to stderr. "
+        "`prepare CASE` makes the folders of data and weights that a run reads.",
         epilog="Exit codes: 0 done, 2 usage, 3 data or weights, 4 a rank failed, 5 out of memory, 6 timeout or hang, "
         "7 interrupted, 13 wrong hardware, 14 measured but not stored.",
         # An abbreviation that is clear today would be ambiguous with the next option.
@@ -90,7 +93,8 @@ def build_parser() -> Parser:
     job.add_argument("--run-id", type=_name, metavar="ID", help="name of the run, the same on all nodes")
     work = parser.add_argument_group("work")
     work.add_argument("--preset", choices=("reference", "tiny"), default="reference", help="size (default reference)")
-    work.add_argument("--division", choices=("faithful", "tuned"), default="faithful", help="default faithful")
+    divisions = "default faithful; no case has tuned yet"
+    work.add_argument("--division", choices=("faithful", "tuned"), default="faithful", help=divisions)
     work.add_argument("--precision", choices=("fp32", "tf32", "fp16", "bf16"), help="default: the case's")
     work.add_argument("--data", metavar="DIR|synthetic", help="prepared data; default /data where it holds any")
     work.add_argument("--weights", metavar="DIR", help="a checkpoint folder; default random weights")

@@ -94,8 +94,12 @@ def _matching(value: str | None, pattern: re.Pattern[str], option: str, form: st
 def _existing(value: str | None, option: str, *, folder: bool) -> Path | None:
     if not value:
         return None
-    path = Path(value).expanduser()
-    if not (path.is_dir() if folder else path.is_file()):
+    try:
+        path = Path(value).expanduser()
+        there = path.is_dir() if folder else path.is_file()
+    except (OSError, RuntimeError):  # a name that is too long, the home of nobody
+        there = False
+    if not there:
         raise FlagbenchError(
             f"{option} names no {'folder' if folder else 'file'}: {value!r}",
             remedy=f"name one that exists, or leave {option} out",

@@ -34,13 +34,15 @@ def command(
     nodes: Annotated[int, typer.Option(help="Number of nodes: pods, each on a node of its own.")] = 1,
     gpus: Annotated[int, typer.Option(help="Devices, and processes, of each pod; ranks on cpu.")] = 1,
     preset: Annotated[Text, typer.Option(metavar="reference|tiny", help="Default: reference.")] = None,
-    division: Annotated[Text, typer.Option(metavar="faithful|tuned", help="Default: faithful.")] = None,
+    division: Annotated[
+        Text, typer.Option(metavar="faithful|tuned", help="Default: faithful; no case has tuned yet.")
+    ] = None,
     precision: Annotated[Text, typer.Option(metavar="fp32|tf32|fp16|bf16", help="Default: the case's own.")] = None,
     data: Annotated[Text, typer.Option(metavar="synthetic", help="Default: what is at /data, if anything.")] = None,
     steps: Annotated[int | None, typer.Option(help="Measure that many steps after the warm-up.")] = None,
     max_samples: Annotated[int | None, typer.Option(help="The same, in samples of all devices.")] = None,
     full: Annotated[bool, typer.Option("--full", help="Run to the published stop rule on any data.")] = False,
-    seed: Annotated[int | None, typer.Option(help="Default: 0.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Default: the case's.")] = None,
     set_: Annotated[
         Texts, typer.Option("--set", metavar="KEY=VALUE", help="Change a hyper-parameter; repeatable.")
     ] = None,
@@ -74,6 +76,9 @@ def command(
     data_pvc: Annotated[Text, typer.Option(metavar="NAME[:SUBPATH]", help="Claim read at /data.")] = None,
     weights_pvc: Annotated[Text, typer.Option(metavar="NAME[:SUBPATH]", help="Claim read at /weights.")] = None,
     out_pvc: Annotated[Text, typer.Option(metavar="NAME[:SUBPATH]", help="Claim for the record, at /out.")] = None,
+    resume_pvc: Annotated[
+        Text, typer.Option(metavar="NAME[:SUBPATH]", help="Claim with checkpoints to go on from, at /resume.")
+    ] = None,
     env: Annotated[Texts, typer.Option(metavar="NAME=VALUE", help="Variable, no secret; repeatable.")] = None,
     env_from_secret: Annotated[Texts, typer.Option(metavar="NAME", help="Secret with variables; repeatable.")] = None,
     label: Annotated[Texts, typer.Option(metavar="KEY=VALUE", help="Label of everything; repeatable.")] = None,
@@ -152,6 +157,7 @@ def command(
         data_pvc=data_pvc,
         weights_pvc=weights_pvc,
         out_pvc=out_pvc,
+        resume_pvc=resume_pvc,
         rdma_resource=tuple(rdma_resource or ()),
         cpu=cpu,
         memory=memory,
@@ -213,6 +219,7 @@ def _check(path: Path, as_json: bool) -> None:
     from flagbench.jobs import check_documents
     from flagbench.jobs.read import parse_documents, read_documents
     from flagbench.jobs.schemas import VERSIONS, check_schemas, schemas_installed
+    from flagbench.terminal import visible
 
     stdin = str(path) == "-"
     documents = parse_documents(sys.stdin.read(), "stdin") if stdin else read_documents(path)
@@ -223,7 +230,7 @@ def _check(path: Path, as_json: bool) -> None:
         echo_json({"file": shown, "schemas": list(versions), "problems": [_as_json(p) for p in problems]})
     else:
         for problem in problems:
-            echo(f"{shown}: {problem}")
+            echo(visible(f"{shown}: {problem}"))
         against = f"Kubernetes {', '.join(versions)}" if versions else "our own rules alone"
         echo(f"{shown}: {len(problems) or 'no'} problem{'' if len(problems) == 1 else 's'}, held against {against}")
         if not versions:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _MOST = 10**12
 _SEEDS = 2**31
+YEAR = 365 * 24 * 3600
+"""Seconds: the longest that anything may be given."""
 
 
 @dataclass(frozen=True)
@@ -98,9 +100,15 @@ def _check_numbers(arguments: ImageArguments) -> None:
             raise FlagbenchError(
                 f"{option} {count} is out of range", remedy=f"give a number from {least} to {limit - 1}"
             )
-    for option, span in {"--max-minutes": arguments.max_minutes, "--timeout": arguments.timeout}.items():
-        if span is not None and not (0 < span < math.inf):
-            raise FlagbenchError(f"{option} {span} is not a span of time", remedy="give a positive number")
+    spans = {
+        "--max-minutes": (arguments.max_minutes, YEAR // 60),
+        "--timeout": (arguments.timeout, YEAR),
+    }
+    for option, (span, most) in spans.items():
+        if span is not None and not 0 < span <= most:
+            raise FlagbenchError(
+                f"{option} {span} is not a span of time", remedy=f"give a number above 0, up to {most} (a year)"
+            )
 
 
 def _check_setting(setting: str, case: Case) -> None:

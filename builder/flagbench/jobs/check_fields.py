@@ -14,7 +14,7 @@ Pattern = tuple[str | int, ...]
 POD: Pattern = ("spec", "template", "spec")
 _CONTAINERS: tuple[Pattern, ...] = ((*POD, "containers", EACH), (*POD, "initContainers", EACH))
 _RULES: Pattern = ("spec", "podFailurePolicy", "rules", EACH)
-_EXPRESSIONS: Pattern = (
+EXPRESSIONS: Pattern = (
     *POD, "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution",
     "nodeSelectorTerms", EACH, "matchExpressions", EACH,
 )  # fmt: skip
@@ -35,7 +35,7 @@ WORDS: dict[str, dict[Pattern, tuple[str, ...]]] = {
         (*POD, "tolerations", EACH, "effect"): ("NoSchedule", "PreferNoSchedule", "NoExecute", ""),
         (*POD, "volumes", EACH, "emptyDir", "medium"): ("Memory", "HugePages", ""),
         (*POD, "securityContext", "seccompProfile", "type"): _PROFILES,
-        (*_EXPRESSIONS, "operator"): ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"),
+        (*EXPRESSIONS, "operator"): ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"),
         **{
             (*container, *field): words
             for container in _CONTAINERS
@@ -68,8 +68,8 @@ NAMES: tuple[tuple[Pattern, Callable[[str], str | None]], ...] = (
     ((*POD, "containers", EACH, "envFrom", EACH, "secretRef", "name"), syntax.subdomain_fault),
     ((*POD, "containers", EACH, "env", EACH, "name"), syntax.variable_fault),
     ((*POD, "containers", EACH, "volumeMounts", EACH, "subPath"), syntax.subpath_fault),
-    ((*_EXPRESSIONS, "key"), syntax.key_fault),
-    ((*_EXPRESSIONS, "values", EACH), syntax.label_value_fault),
+    ((*EXPRESSIONS, "key"), syntax.key_fault),
+    ((*EXPRESSIONS, "values", EACH), syntax.label_value_fault),
     ((*POD, "tolerations", EACH, "key"), syntax.key_fault),
 )
 """Fields that are names of some kind, each with its rule."""
@@ -79,8 +79,8 @@ LABELS: tuple[Pattern, ...] = (
     ("spec", "selector"),
     ("spec", "template", "metadata", "labels"),
     (*POD, "nodeSelector"),
-    (*POD, "affinity", "podAntiAffinity", "requiredDuringSchedulingIgnoredDuringExecution", EACH,
-     "labelSelector", "matchLabels"),
+    *((*POD, "affinity", kind, "requiredDuringSchedulingIgnoredDuringExecution", EACH, "labelSelector", "matchLabels")
+      for kind in ("podAffinity", "podAntiAffinity")),
 )  # fmt: skip
 ANNOTATIONS: tuple[Pattern, ...] = (("metadata", "annotations"), ("spec", "template", "metadata", "annotations"))
 QUANTITIES: tuple[Pattern, ...] = (

@@ -7,11 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from flagbench.jobs import syntax
-from flagbench.jobs.options import MASTER_VARIABLE
+from flagbench.jobs.check_fields import EXPRESSIONS
+from flagbench.jobs.options import HOST_LABEL, MASTER_VARIABLE
 from flagbench.jobs.problems import EACH, Document, Problem, as_list, as_mapping, is_count, shown
+from flagbench.schema import FieldPath
 
 _POD = ("spec", "template", "spec")
-_NODE = "kubernetes.io/hostname"
+_PRODUCT = "/gpu.product"
+"""How the label ends by which the operators of several vendors tell models of device apart."""
 
 
 def check_links(job: Document, documents: Sequence[Document]) -> Iterator[Problem]:
@@ -26,7 +29,8 @@ def check_links(job: Document, documents: Sequence[Document]) -> Iterator[Proble
         )
     for service in services:
         yield from _check_service(job, service)
-    yield from _check_affinity(job)
+    yield from _check_apart(job)
+    yield from _check_alike(job)
     for index, container in enumerate(as_list(job.at(*_POD, "containers"))):
         path = (*_POD, "containers", index)
         yield from _check_master(job, path, as_mapping(container), str(subdomain))
@@ -65,13 +69,11 @@ def _check_service(job: Document, service: Document) -> Iterator[Problem]:
         )
 
 
-def _check_affinity(job: Document) -> Iterator[Problem]:
-    labels, apart = pod_labels(job), False
-    rules = (*_POD, "affinity", "podAntiAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
-    for path, term in job.each(*rules, EACH):
-        apart = apart or as_mapping(term).get("topologyKey") == _NODE
-        wanted = as_mapping(as_mapping(as_mapping(term).get("labelSelector")).get("matchLabels"))
-        if any(labels.get(key) != value for key, value in wanted.items()):
+def _check_apart(job: Document) -> Iterator[Problem]:
+    apart = False
+    for path, key, own in _pod_rules(job, "podAntiAffinity"):
+        apart = apart or key == HOST_LABEL
+        if not own:
             yield job.problem(
                 (*path, "labelSelector"),
                 "does not fit this job's own pods, so two of them may share a node",
@@ -79,10 +81,33 @@ def _check_affinity(job: Document) -> Iterator[Problem]:
             )
     if not apart and is_count(job.at("spec", "completions"), 2):
         yield job.problem(
-            rules,
+            (*_POD, "affinity", "podAntiAffinity"),
             "nothing keeps two pods off one node",
-            f"write a rule for batch.kubernetes.io/job-name: {job.name} with topologyKey: {_NODE}",
+            f"write a rule for batch.kubernetes.io/job-name: {job.name} with topologyKey: {HOST_LABEL}",
         )
+
+
+def _check_alike(job: Document) -> Iterator[Problem]:
+    """Nodes that may be of several models have to be tied to each other."""
+    if not is_count(job.at("spec", "completions"), 2):
+        return
+    tied = [key for _, key, own in _pod_rules(job, "podAffinity") if own]
+    for path, expression in job.each(*EXPRESSIONS):
+        key, values = as_mapping(expression).get("key"), as_list(as_mapping(expression).get("values"))
+        if str(key).endswith(_PRODUCT) and len(values) > 1 and key not in tied:
+            yield job.problem(
+                (*path, "values"),
+                "one pod may run on another model of device than the next",
+                f"write one, or a podAffinity to batch.kubernetes.io/job-name: {job.name} with topologyKey: {key}",
+            )
+
+
+def _pod_rules(job: Document, kind: str) -> Iterator[tuple[FieldPath, Any, bool]]:
+    """The required rules of podAffinity or podAntiAffinity: path, topologyKey, whether it fits the job's own pods."""
+    labels = pod_labels(job)
+    for path, term in job.each(*_POD, "affinity", kind, "requiredDuringSchedulingIgnoredDuringExecution", EACH):
+        wanted = as_mapping(as_mapping(as_mapping(term).get("labelSelector")).get("matchLabels"))
+        yield path, as_mapping(term).get("topologyKey"), all(labels.get(key) == wanted[key] for key in wanted)
 
 
 def _check_master(

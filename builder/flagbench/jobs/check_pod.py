@@ -16,7 +16,7 @@ from flagbench.jobs.options import (
     TERMINATION_VARIABLE,
 )
 from flagbench.jobs.problems import Document, Problem, as_list, as_mapping, is_count, shown
-from flagbench.jobs.secrets import secret_name, secret_value
+from flagbench.jobs.secrets import is_secret
 from flagbench.jobs.template import CONTAINER
 from flagbench.schema import FieldPath
 
@@ -126,7 +126,7 @@ def _check_variables(job: Document, path: FieldPath, container: Mapping[str, Any
         # The master's host is the job's name, which may well look like a key: sk-learn-nightly.
         if not isinstance(value, str) or not value or entry.get("name") == MASTER_VARIABLE:
             continue
-        if secret_name(str(entry.get("name"))) or secret_value(value):
+        if is_secret(str(entry.get("name")), value):
             yield job.problem(
                 (*path, "env", index),
                 f"{entry.get('name')} looks like a secret, which everyone who may read the job could read",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 JOB_NAME_LABEL = "batch.kubernetes.io/job-name"
 """Set on every pod by the Job controller (Kubernetes 1.27 and later)."""
 RUN_ID_ANNOTATION = f"{options.OWN_DOMAIN}/run-id"
-DATA, WEIGHTS, OUT, SHM = "/data", "/weights", "/out", "/dev/shm"
+OUT, SHM = "/out", "/dev/shm"
 
 Documents = list[dict[str, Any]]
 
@@ -142,7 +142,7 @@ def _pod(request: JobRequest, pod: dict[str, Any]) -> None:
 
 
 def _affinity(request: JobRequest, pod: dict[str, Any]) -> None:
-    """Nodes by their product's label, and never two pods on one node."""
+    """Nodes by their product's label, all of one product, and never two pods on one node."""
     affinity = mapping_in(pod, "affinity")
     if request.node_labels:
         required = mapping_in(affinity, "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
@@ -157,11 +157,17 @@ def _affinity(request: JobRequest, pod: dict[str, Any]) -> None:
             if not isinstance(term, dict):
                 raise FlagbenchError("a term of the template's node affinity is no mapping", remedy="mend it")
             list_in(term, "matchExpressions").extend(deepcopy(wanted))
-    list_in(mapping_in(affinity, "podAntiAffinity"), "requiredDuringSchedulingIgnoredDuringExecution").append(
-        {
-            "labelSelector": {"matchLabels": {JOB_NAME_LABEL: request.job_name}},
-            "topologyKey": "kubernetes.io/hostname",
-        }
+    alike = [key for key, values in request.node_labels.items() if len(values) > 1 and key != options.HOST_LABEL]
+    if request.nodes > 1 and alike:
+        # Where the first pod goes the others follow: the scheduler lets a pod that fits its own rule begin.
+        _keep_pods(request, affinity, "podAffinity", alike)
+    _keep_pods(request, affinity, "podAntiAffinity", [options.HOST_LABEL])
+
+
+def _keep_pods(request: JobRequest, affinity: dict[str, Any], kind: str, keys: list[str]) -> None:
+    """Keep the job's own pods together, or apart, by these labels of nodes."""
+    list_in(mapping_in(affinity, kind), "requiredDuringSchedulingIgnoredDuringExecution").extend(
+        {"labelSelector": {"matchLabels": {JOB_NAME_LABEL: request.job_name}}, "topologyKey": key} for key in keys
     )
 
 
@@ -169,8 +175,14 @@ def _arguments(request: JobRequest) -> list[str]:
     words = [f"--nodes={request.nodes}", f"--gpus={request.gpus}", f"--run-id={request.run_id}"]
     words += replace(request.arguments, max_minutes=request.max_minutes).words()
     # Said, though /data is the default: the tiny preset would take the set that it carries.
-    folders = {"--data": (request.data, DATA), "--weights": (request.weights, WEIGHTS), "--out": (request.out, OUT)}
-    return words + [f"{option}={folder}" for option, (claim, folder) in folders.items() if claim is not None]
+    words += [f"--{name}=/{name}" for name in _read(request)]
+    return words if request.out is None else [*words, f"--out={OUT}"]
+
+
+def _read(request: JobRequest) -> dict[str, Claim]:
+    """The claims that are read from, by the name that option, volume and folder have."""
+    claims = {"data": request.data, "weights": request.weights, "resume": request.resume}
+    return {name: claim for name, claim in claims.items() if claim is not None}
 
 
 def _environment(request: JobRequest) -> dict[str, str]:
@@ -198,12 +210,11 @@ def _volumes(request: JobRequest, pod: dict[str, Any], container: dict[str, Any]
     volumes, mounts = list_in(pod, "volumes"), list_in(container, "volumeMounts")
     volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": request.shm_quantity}})
     mounts.append({"name": "shm", "mountPath": SHM})
-    for name, claim in (("data", request.data), ("weights", request.weights)):
-        if claim is not None:
-            # A claim that is also written to cannot be attached for reading alone.
-            read_only = request.out is None or request.out.name != claim.name
-            volumes.append(_claimed(name, claim, read_only))
-            mounts.append({"name": name, "mountPath": f"/{name}", **_subpath(claim), "readOnly": True})
+    for name, claim in _read(request).items():
+        # A claim that is also written to cannot be attached for reading alone.
+        read_only = request.out is None or request.out.name != claim.name
+        volumes.append(_claimed(name, claim, read_only))
+        mounts.append({"name": name, "mountPath": f"/{name}", **_subpath(claim), "readOnly": True})
     if request.out is not None:
         volumes.append(_claimed("out", request.out, False))
         mounts.append({"name": "out", "mountPath": OUT, **_subpath(request.out)})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from flagbench.errors import FlagbenchError
 from flagbench.jobs import syntax
-from flagbench.jobs.secrets import secret_name, secret_value
+from flagbench.jobs.secrets import is_secret
 
 if TYPE_CHECKING:
     from flagbench.catalog.model import Stack
@@ -24,6 +24,8 @@ NO_RESOURCE = "none"
 TERMINATION_VARIABLE = "FLAGBENCH_TERMINATION_LOG"
 DIGEST_VARIABLE = "FLAGBENCH_IMAGE_DIGEST"
 MASTER_VARIABLE = "FLAGBENCH_MASTER"
+HOST_LABEL = "kubernetes.io/hostname"
+"""Of a node: which one it is."""
 INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
 """Set by Kubernetes in every pod of an Indexed Job."""
 _KEPT_VARIABLES = {
@@ -125,7 +127,7 @@ def check_environment(environment: Mapping[str, str], stack: Stack) -> None:
                 f"--env {name}: which devices are visible is what the cluster grants",
                 remedy="leave it out; --gpus asks for devices",
             )
-        if secret_name(name) or secret_value(value):
+        if is_secret(name, value):
             raise FlagbenchError(
                 f"--env {name} looks like a secret, which everyone who may read the job could read",
                 remedy="keep it in a Secret, and name that with --env-from-secret",

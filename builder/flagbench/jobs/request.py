@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from flagbench._version import __version__
 from flagbench.errors import FlagbenchError
 from flagbench.jobs import options, syntax
-from flagbench.jobs.arguments import ImageArguments, check_arguments
+from flagbench.jobs.arguments import YEAR, ImageArguments, check_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,9 +59,10 @@ class JobRequest:
     """Seconds that the ended job is kept."""
     queue: str | None = None
     data_pvc: str | None = None
-    """`NAME[:SUBPATH]`, as the next two."""
+    """`NAME[:SUBPATH]`, as the next three."""
     weights_pvc: str | None = None
     out_pvc: str | None = None
+    resume_pvc: str | None = None
     rdma_resource: tuple[str, ...] = ()
     """`DOMAIN/NAME=COUNT` each."""
     cpu: str | None = None
@@ -91,6 +92,8 @@ class JobRequest:
         options.check_annotations(self.annotations)
         if self.data is not None and self.arguments.data is not None:
             raise FlagbenchError("--data and --data-pvc contradict each other", remedy="give one of them")
+        if self.resume is not None:
+            self._check_resume()
 
     @cached_property
     def job_name(self) -> str:
@@ -146,6 +149,11 @@ class JobRequest:
     def out(self) -> Claim | None:
         """The volume for /out."""
         return options.claim("--out-pvc", self.out_pvc)
+
+    @cached_property
+    def resume(self) -> Claim | None:
+        """The volume for /resume: the checkpoints of a run, or one of them."""
+        return options.claim("--resume-pvc", self.resume_pvc)
 
     @cached_property
     def rdma(self) -> Mapping[str, int]:
@@ -218,7 +226,7 @@ class JobRequest:
             "--nodes": (self.nodes, 1, syntax.MOST_NODES),
             "--gpus": (self.gpus, 1, 1024),
             "--port": (self.port, 1, syntax.MOST_PORT),
-            "--deadline": (self.deadline, SHORTEST, 2**31 - 1),
+            "--deadline": (self.deadline, SHORTEST, YEAR),
             "--ttl": (self.ttl, SHORTEST, 2**31 - 1),
         }
         for option, (value, least, most) in ranges.items():
@@ -234,6 +242,14 @@ class JobRequest:
                 f"the cluster would end the job after {self.deadline_seconds} s, before --max-minutes {minutes:g}",
                 remedy="give a longer --deadline, or leave it out",
             )
+
+    def _check_resume(self) -> None:
+        if not self.case.raw["resume"]:
+            raise FlagbenchError(
+                f"{self.case.name} writes no checkpoints to resume from", remedy="leave out --resume-pvc"
+            )
+        if "engine=deepspeed" in self.arguments.set_:
+            raise FlagbenchError("the deepspeed engine does not go on from a checkpoint", remedy="use engine=torch")
 
     def _check_names(self) -> None:
         options.refuse("--run-id", self.run_id, syntax.run_id_fault)
@@ -279,4 +295,4 @@ class JobRequest:
             if not 0 <= number < 2**31:
                 raise FlagbenchError(f"--group {number} is no group", remedy="give a group's number")
         # Parsed for their errors.
-        _ = self.rdma, self.node_labels, self.data, self.weights, self.out
+        _ = self.rdma, self.node_labels, self.data, self.weights, self.out, self.resume

@@ -17,6 +17,7 @@ from flagbench.launchers.container import RUN_LABEL, Container, DockerOptions, i
 from flagbench.launchers.ending import Ending, exit_code, explain, record_in
 from flagbench.launchers.environment import is_another_node
 from flagbench.launchers.fallback import record_of_killed
+from flagbench.launchers.folders import made_out
 from flagbench.launchers.host import Host, this_host
 from flagbench.launchers.refusals import missing_image, refused
 from flagbench.launchers.signals import Forwarding
@@ -71,42 +72,23 @@ class DockerLauncher:
             container = container.with_digest(image.digest)
             if container.folders and is_rootless(api):
                 container = container.of_rootless_engine()
-            with made_container(api, container, image, keep=self._options.keep) as made:
+            keep = self._options.keep
+            with made_out(request.out), made_container(api, container, image, keep=keep) as made:
                 if hands.early is not None:
                     ending = Ending(ExitCode.INTERRUPTED, "interrupted before the container started", "run again")
                     return _without_record(request, container, image, ending)
-                return self._follow(api, made, hands, request, container, image)
-
-    def _follow(
-        self, api: Any, made: str, hands: Forwarding, request: RunRequest, container: Container, image: Image
-    ) -> LaunchResult:
-        from docker.errors import APIError, DockerException  # type: ignore[import-untyped]
-        from requests.exceptions import RequestException
-
-        watch = Watch(api, made, self._grace)
-        try:
-            watch.start()
-        except APIError as error:
-            raise refused(str(error.explanation or error)) from None
-        hands.to(watch.hand_on)
-        try:
-            seen = watch.follow()
-        except (DockerException, RequestException, OSError, ValueError):
-            ending = Ending(
-                ExitCode.ENGINE,
-                f"the container engine went away while the container {container.name} ran",
-                "see whether it runs again, and look into its log",
-            )
-            return _without_record(request, container, image, ending)
-        return _result(seen, request, container, image)
+                return _result(follow(api, made, hands, self._grace), request, container, image)
 
 
-def _result(seen: Watched, request: RunRequest, container: Container, image: Image) -> LaunchResult:
-    record = record_in(seen.stdout)
-    code = int((seen.state or {}).get("ExitCode") or 0)
+def _result(seen: Watched | None, request: RunRequest, container: Container, image: Image) -> LaunchResult:
+    if seen is None:
+        reason = f"the container engine went away while the container {container.name} ran"
+        ending = Ending(ExitCode.ENGINE, reason, "see whether it runs again, and look into its log")
+        return _without_record(request, container, image, ending)
+    record, code = record_in(seen.stdout), seen.exit_code
     if record:
         return LaunchResult(record, exit_code(record, code))
-    if request.nodes > 1 and code in set(ExitCode) and seen.overdue is None and seen.state is not None:
+    if request.nodes > 1 and code is not None and code in set(ExitCode) and seen.overdue is None:
         # Node 0 speaks for the job; which node this is, the image may know from its platform alone.
         return LaunchResult(b"", code)
     return _without_record(request, container, image, explain(seen.state, seen.signalled, seen.overdue))
@@ -124,7 +106,7 @@ def _without_record(request: RunRequest, container: Container, image: Image, end
 
 def find_image(api: Any, name: str, request: RunRequest) -> Image:
     """The image of that name. Raises FlagbenchError (usage) for none, and for one of another case or stack."""
-    from docker.errors import APIError, ImageNotFound
+    from docker.errors import APIError, ImageNotFound  # type: ignore[import-untyped]
 
     try:
         raw = api.inspect_image(name)
@@ -180,6 +162,26 @@ def made_container(api: Any, container: Container, image: Image, *, keep: bool) 
             sys.stderr.write(f"the container {container.name} is kept: `docker rm {container.name}` removes it\n")
         else:
             _remove(api, made, container)
+
+
+def follow(api: Any, made: str, hands: Forwarding, grace: float = GRACE_SECONDS) -> Watched | None:
+    """Start the container and stay until it has ended; None where the engine went away meanwhile.
+
+    Raises FlagbenchError where the engine does not start it.
+    """
+    from docker.errors import APIError, DockerException
+    from requests.exceptions import RequestException
+
+    watch = Watch(api, made, grace)
+    try:
+        watch.start()
+    except APIError as error:
+        raise refused(str(error.explanation or error)) from None
+    hands.to(watch.hand_on)
+    try:
+        return watch.follow()
+    except (DockerException, RequestException, OSError, ValueError):
+        return None
 
 
 def _remove(api: Any, made: str, container: Container) -> None:

@@ -38,15 +38,19 @@ def record_in(stdout: bytes) -> bytes:
     return b""
 
 
-def exit_code(record: bytes, container_code: int) -> int:
-    """The code of a run that left a record: the container's where it is one of ours, else what the record says."""
+def exit_code(record: bytes, container_code: int | None) -> int:
+    """The code of a run that left a record: the container's where it is one of ours, else what the record says.
+
+    Only of a container that is gone (None) the record is believed that it went well.
+    """
     if container_code in set(ExitCode):
         return container_code
     try:
         said = int(json.loads(record)["status"]["exit_code"])
     except (ValueError, KeyError, TypeError):
         return int(ExitCode.RANK_FAILED)
-    return said if said in _OURS else int(ExitCode.RANK_FAILED)
+    believed = _OURS if container_code is not None else _OURS | {ExitCode.OK}
+    return said if said in believed else int(ExitCode.RANK_FAILED)
 
 
 def explain(state: Mapping[str, Any] | None, signalled: int | None, overdue: float | None) -> Ending:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,8 +27,8 @@ class Folder:
 def mount_folders(request: RunRequest) -> tuple[RunRequest, tuple[Folder, ...]]:
     """The request with the paths that hold inside the container, and what to mount there.
 
-    Looks at the folders before anything is started, and makes `--out` where it is missing, so that it belongs to
-    the caller and not to the engine. Raises FlagbenchError: data (3) for folders to read, usage (2) for the others.
+    Looks at the folders to read and makes nothing: `--out` need not be there yet. Raises FlagbenchError: data (3) for
+    folders to read that are not there, usage (2) for what is no path.
     """
     folders = []
     changed: dict[str, str] = {}
@@ -33,50 +36,73 @@ def mount_folders(request: RunRequest) -> tuple[RunRequest, tuple[Folder, ...]]:
         given = getattr(request, name)
         if given is None or (name == "data" and given == SYNTHETIC):
             continue
-        folders.append(Folder(_readable(given, f"--{name}"), f"/{name}", writable=False))
+        folders.append(Folder(str(_readable(given, f"--{name}")), f"/{name}", writable=False))
         changed[name] = f"/{name}"
     if request.out is not None:
-        folders.append(Folder(_made(request.out), "/out", writable=True))
+        folders.append(Folder(str(host_path(request.out, "--out")), "/out", writable=True))
         changed["out"] = "/out"
     return replace(request, **changed), tuple(folders)  # type: ignore[arg-type]  # the fields named are texts
 
 
-def _readable(given: str, option: str) -> str:
-    path = _absolute(given, option)
-    if not Path(path).is_dir():
-        what = "is not a folder" if Path(path).exists() else "does not exist"
+@contextmanager
+def made_out(given: str | None) -> Iterator[None]:
+    """Make `--out` where it is missing, so that it is the caller's and not the engine's; left empty, it goes again.
+
+    Raises FlagbenchError (usage) where it cannot be made.
+    """
+    if given is None:
+        yield
+        return
+    path = host_path(given, "--out")
+    there = path.is_dir()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FlagbenchError(
+            f"--out {given!r} cannot be made: {error.strerror}", remedy="give a folder where you may write"
+        ) from None
+    try:
+        yield
+    finally:
+        if not there:
+            with suppress(OSError):
+                path.rmdir()
+
+
+def host_path(given: str, option: str) -> Path:
+    """The path of a file or a folder of this machine, absolute and without links; it need not be there.
+
+    Raises FlagbenchError (usage) for what is no path, or none that the engine can be asked for.
+    """
+    if "://" in given:
+        raise FlagbenchError(f"{option} takes a path, not an address", remedy="fetch it first and give its path")
+    if not given or "\0" in given:
+        raise FlagbenchError(f"{option} names nothing", remedy="give a path")
+    try:
+        # Resolved: the engine takes `..` off a path as if no part of it were a symbolic link. Not by pathlib, which
+        # raises RuntimeError for a link to itself.
+        path = Path(os.path.realpath(given))
+        # The engine is asked in JSON, whose texts cannot hold any other name.
+        f"{given}{path}".encode()
+        path.exists()  # for its errors: a name that is too long, a folder closed to us
+    except UnicodeEncodeError:
+        raise FlagbenchError(
+            f"the name of {option} {given!r} is not UTF-8, and the engine cannot be asked for it", remedy="rename it"
+        ) from None
+    except OSError as error:
+        raise FlagbenchError(
+            f"{option} {given!r} cannot be used: {error.strerror}", remedy="give another path"
+        ) from None
+    return path
+
+
+def _readable(given: str, option: str) -> Path:
+    path = host_path(given, option)
+    if not path.is_dir():
+        what = "is not a folder" if path.exists() else "does not exist"
         raise FlagbenchError(
             f"{option} {given!r} {what}",
             remedy=f"give a folder of this machine{', or --data synthetic' if option == '--data' else ''}",
             code=ExitCode.DATA,
         )
-    return path
-
-
-def _made(given: str) -> str:
-    path = _absolute(given, "--out")
-    try:
-        Path(path).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FlagbenchError(
-            f"--out {given!r} cannot be made: {error.strerror}", remedy="give a folder where you may write"
-        ) from None
-    return path
-
-
-def _absolute(given: str, option: str) -> str:
-    if "://" in given:
-        raise FlagbenchError(f"{option} takes a folder, not an address", remedy="fetch it first and give the folder")
-    if not given or "\0" in given:
-        raise FlagbenchError(f"{option} names no folder", remedy="give the path of a folder")
-    # Resolved: the engine takes `..` off a path as if no part of it were a symbolic link.
-    path = str(Path(given).resolve())
-    try:
-        path.encode("utf-8")
-    except UnicodeEncodeError:
-        # The engine is asked in JSON, whose texts cannot hold such a name.
-        raise FlagbenchError(
-            f"the name of {option} {given!r} is not UTF-8, and the engine cannot be asked for it",
-            remedy="rename the folder",
-        ) from None
     return path

@@ -7,7 +7,6 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,15 +18,14 @@ from flagbench.engines import open_client
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.launchers.base import RunRequest
 from flagbench.launchers.container import RUN_LABEL, Container, image_name
-from flagbench.launchers.docker import connected, find_image, is_rootless, made_container
-from flagbench.launchers.ending import Ending, explain
-from flagbench.launchers.folders import Folder
+from flagbench.launchers.docker import connected, find_image, follow, is_rootless, made_container
+from flagbench.launchers.ending import explain
+from flagbench.launchers.folders import Folder, host_path, made_out
 from flagbench.launchers.host import Host, this_host
 from flagbench.launchers.native import NEEDED, end_with_parent
 from flagbench.launchers.needs import Grants
-from flagbench.launchers.refusals import refused
 from flagbench.launchers.signals import Forwarding
-from flagbench.launchers.watch import Watch, Watched
+from flagbench.launchers.watch import Watched
 
 SOURCES = ("data", "weights", "vocabulary")
 MOST_ENTRIES = 100_000
@@ -106,10 +104,10 @@ def prepare_in_container(
         found = find_image(api, container.image, RunRequest(request.case, request.stack))
         if is_rootless(api):
             container = container.of_rootless_engine()
-        with _made(request.out), made_container(api, container, found, keep=False) as made:
+        with made_out(request.out), made_container(api, container, found, keep=False) as made:
             if hands.early is not None:
                 raise FlagbenchError("interrupted before it began", remedy="run it again", code=ExitCode.INTERRUPTED)
-            return _follow(api, made, hands)
+            return _result(follow(api, made, hands))
 
 
 def plan(request: PrepareRequest, image: str | None, host: Host) -> Container:
@@ -118,13 +116,13 @@ def plan(request: PrepareRequest, image: str | None, host: Host) -> Container:
     Raises FlagbenchError for a source that is not there or that a container would not see whole. Makes nothing: OUT
     need not be there yet.
     """
-    folders = [Folder(str(_path(request.out, "out")), "/out", writable=True)]
+    folders = [Folder(str(host_path(request.out, "--out")), "/out", writable=True)]
     changed: dict[str, str] = {}
     for name in SOURCES:
         if (given := getattr(request, name)) is not None:
             source = _source(given, name)
             # A file keeps the name it was given by, which says what it is; a link may lead to a blob's.
-            target = f"/sources/{name}" if source.is_dir() else f"/sources/{name}/{_named(given, name)}"
+            target = f"/sources/{name}" if source.is_dir() else f"/sources/{name}/{Path(given).name}"
             folders.append(Folder(str(source), target, writable=False))
             changed[name] = target
     inside = replace(request, out="/out", shown_as=request.shown_as or request.out, **changed)  # type: ignore[arg-type]
@@ -147,7 +145,7 @@ def plan(request: PrepareRequest, image: str | None, host: Host) -> Container:
 
 
 def _source(given: str, name: str) -> Path:
-    path = _path(given, name)
+    path = host_path(given, f"--{name}")
     if not path.exists():
         raise FlagbenchError(
             f"--{name} {given!r} does not exist", remedy="give what was downloaded", code=ExitCode.DATA
@@ -190,75 +188,17 @@ def _leads_out(link: Path, folder: Path) -> bool:
     return False
 
 
-@contextmanager
-def _made(given: str) -> Iterator[None]:
-    """Make OUT where it is missing, so that it is the caller's and not the engine's; left empty, it goes again."""
-    path = _path(given, "out")
-    there = path.is_dir()
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FlagbenchError(
-            f"--out {given!r} cannot be made: {error.strerror}", remedy="give a folder where you may write"
-        ) from None
-    try:
-        yield
-    finally:
-        if not there:
-            with suppress(OSError):
-                path.rmdir()
-
-
-def _path(given: str, name: str) -> Path:
-    if "://" in given:
-        raise FlagbenchError(f"--{name} takes a file or a folder, not an address", remedy="fetch it first")
-    if not given or "\0" in given:
-        raise FlagbenchError(f"--{name} names nothing", remedy="give a path")
-    # Not Path.resolve, which raises RuntimeError for a link to itself.
-    return Path(_utf8(os.path.realpath(given), given, name))
-
-
-def _named(given: str, name: str) -> str:
-    """The last part of a file's path as it was given."""
-    return _utf8(Path(given).name, given, name)
-
-
-def _utf8(text: str, given: str, name: str) -> str:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        raise FlagbenchError(
-            f"the name of --{name} {given!r} is not UTF-8, and the engine cannot be asked for it", remedy="rename it"
-        ) from None
-    return text
-
-
-def _follow(api: Any, made: str, hands: Forwarding) -> Prepared:
-    """Stay until the container has ended. Raises FlagbenchError where it was ended before it could say why."""
-    from docker.errors import APIError, DockerException  # type: ignore[import-untyped]
-    from requests.exceptions import RequestException
-
-    watch = Watch(api, made)
-    try:
-        watch.start()
-    except APIError as error:
-        raise refused(str(error.explanation or error)) from None
-    hands.to(watch.hand_on)
-    try:
-        seen = watch.follow()
-    except (DockerException, RequestException, OSError, ValueError):
+def _result(seen: Watched | None) -> Prepared:
+    """What the container printed. Raises FlagbenchError where it was ended before it could say why."""
+    if seen is None:
         raise FlagbenchError(
             "the container engine went away during the conversion",
             remedy="see whether it runs again, then prepare again",
             code=ExitCode.ENGINE,
-        ) from None
-    return _result(seen)
-
-
-def _result(seen: Watched) -> Prepared:
-    code = None if seen.state is None else int(seen.state.get("ExitCode") or 0)
-    if code in set(ExitCode) and seen.overdue is None:
-        return Prepared(seen.stdout, int(code or 0))
-    ending: Ending = explain(seen.state, seen.signalled, seen.overdue)
+        )
+    code = seen.exit_code
+    if code is not None and code in set(ExitCode) and seen.overdue is None:
+        return Prepared(seen.stdout, code)
+    ending = explain(seen.state, seen.signalled, seen.overdue)
     remedy = "give the engine more memory" if ending.code is ExitCode.OUT_OF_MEMORY else ending.remedy
     raise FlagbenchError(ending.reason, remedy=remedy, code=ending.code)

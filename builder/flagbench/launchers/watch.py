@@ -31,6 +31,11 @@ class Watched:
     overdue: float | None
     """The grace in seconds after which it was killed, where it was."""
 
+    @property
+    def exit_code(self) -> int | None:
+        """The container's own; None where it is gone."""
+        return None if self.state is None else int(self.state.get("ExitCode") or 0)
+
 
 class Watch:
     """One container, made and not yet started. `api` is docker-py's low-level client.

@@ -101,6 +101,9 @@ def test_files_and_folders_have_to_exist(tmp_path: Path) -> None:
         make_options(ca_bundle=str(tmp_path), environment={})
     with pytest.raises(FlagbenchError, match="--wheelhouse names no folder"):
         make_options(wheelhouse=str(file), environment={})
+    for name in ("n" * 5000, "~nobody-of-this-name/wheels"):
+        with pytest.raises(FlagbenchError, match="--wheelhouse names no folder"):
+            make_options(wheelhouse=name, environment={})
     with pytest.raises(FlagbenchError, match="--apt-source names no file"):
         make_options(apt_source=str(tmp_path / "none"), environment={})
 

@@ -32,6 +32,13 @@ def test_yaml_to_apply_under_the_command_that_made_it(capsys: pytest.CaptureFixt
     assert capsys.readouterr().out == text
 
 
+def test_the_command_above_a_job_repeats_what_it_goes_on_from(capsys: pytest.CaptureFixture[str]) -> None:
+    assert edge.run(["job", "llama2-7b-lora:cpu", "--for", "kubernetes", "--resume-pvc", "r:checkpoints/first"]) == 0
+    text = capsys.readouterr().out
+    assert "--resume-pvc=r:checkpoints/first" in shlex.split(text.splitlines()[1])
+    assert "--resume=/resume" in text
+
+
 def test_warnings_are_on_stderr_and_beside_the_job(capsys: pytest.CaptureFixture[str]) -> None:
     assert edge.run([*JOB, "--json"]) == 0
     printed = capsys.readouterr()

@@ -76,19 +76,8 @@ class Planted:
 
 @pytest.fixture
 def planted(job_of: JobOf) -> Planted:
-    return Planted(
-        copy.deepcopy(
-            job_of(
-                "distilbert:a100",
-                name="fb",
-                nodes=2,
-                gpus=8,
-                rdma_resource=("rdma/hca=1",),
-                data_pvc="sets",
-                image=f"r.io/x@{DIGEST}",
-            )
-        )
-    )
+    options = {"rdma_resource": ("rdma/hca=1",), "data_pvc": "sets", "image": f"r.io/x@{DIGEST}"}
+    return Planted(copy.deepcopy(job_of("distilbert:a100", name="fb", nodes=2, gpus=8, **options)))
 
 
 def replace_label(p: Planted, value: str) -> None:
@@ -126,6 +115,15 @@ def volume(p: Planted, **source: Any) -> None:
     """A volume more, and its mount."""
     p.pod["volumes"].append({"name": "more", **source})
     p.main["volumeMounts"].append({"name": "more", "mountPath": "/more"})
+
+
+def pod_rule(p: Planted, kind: str) -> Data:
+    """How the pods keep together, or apart."""
+    rule: Data = p.pod["affinity"][kind]["requiredDuringSchedulingIgnoredDuringExecution"][0]
+    return rule
+
+
+OTHERS: Data = {"labelSelector": {"matchLabels": {"batch.kubernetes.io/job-name": "other"}}}
 
 
 def without(p: Planted, option: str) -> None:
@@ -228,9 +226,7 @@ OURS: dict[str, tuple[Callable[[Planted], Any], str]] = {
     "a master without port": (lambda p: p.main["env"][0].update(value="fb-0.fb"), "is not where node 0 listens"),
     "no master": (lambda p: p.main["env"].pop(0), "FLAGBENCH_MASTER is missing"),
     "anti-affinity to others": (
-        lambda p: p.pod["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][0][
-            "labelSelector"
-        ].update(matchLabels={"batch.kubernetes.io/job-name": "other"}),
+        lambda p: pod_rule(p, "podAntiAffinity").update(OTHERS),
         "does not fit this job's own pods",
     ),
     "a second attempt": (lambda p: p.spec.update(backoffLimit=3), "is 3: a node that is started again"),
@@ -299,10 +295,13 @@ OURS: dict[str, tuple[Callable[[Planted], Any], str]] = {
     ),
     "no anti-affinity": (lambda p: p.pod.pop("affinity"), "nothing keeps two pods off one node"),
     "anti-affinity by zone": (
-        lambda p: p.pod["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][0].update(
-            topologyKey="topology.kubernetes.io/zone"
-        ),
+        lambda p: pod_rule(p, "podAntiAffinity").update(topologyKey="topology.kubernetes.io/zone"),
         "nothing keeps two pods off one node",
+    ),
+    "two models of device": (lambda p: p.pod["affinity"].pop("podAffinity"), "on another model of device"),
+    "two models of device, tied to others": (
+        lambda p: pod_rule(p, "podAffinity").update(OTHERS),
+        "topologyKey: nvidia.com/gpu.product",
     ),
     "no arguments": (lambda p: p.main.pop("args"), "--nodes is missing"),
     "no run": (lambda p: without(p, "--run-id"), "--run-id is missing"),

@@ -60,6 +60,24 @@ def test_devices_memory_and_nodes_of_an_accelerator(job_of: JobOf) -> None:
     assert pod_of(job_of("distilbert:a100"))["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists"}]
 
 
+def tied_by(documents: Documents) -> list[str]:
+    """The labels of nodes by which the pods of a job stay together."""
+    rules = pod_of(documents)["affinity"].get("podAffinity", {"requiredDuringSchedulingIgnoredDuringExecution": []})
+    name = documents[1]["metadata"]["name"]
+    for rule in rules["requiredDuringSchedulingIgnoredDuringExecution"]:
+        assert rule["labelSelector"] == {"matchLabels": {"batch.kubernetes.io/job-name": name}}
+    return [rule["topologyKey"] for rule in rules["requiredDuringSchedulingIgnoredDuringExecution"]]
+
+
+def test_the_nodes_of_a_run_are_of_one_model(job_of: JobOf) -> None:
+    assert tied_by(job_of("distilbert:h100", nodes=2, gpus=8)) == ["nvidia.com/gpu.product"]
+    assert tied_by(job_of("distilbert:h100", nodes=2, node_label=("cloud/gpu=h100,h200",))) == ["cloud/gpu"]
+    assert tied_by(job_of("distilbert:h100", nodes=2, node_label=("cloud/gpu=h200",))) == []
+    assert tied_by(job_of("distilbert:h100", nodes=2, node_label=("kubernetes.io/hostname=a,b",))) == []
+    assert tied_by(job_of("distilbert:h100", nodes=1, gpus=8)) == []
+    assert tied_by(job_of("distilbert:c500", nodes=2, gpus=8)) == []
+
+
 def test_a_processor_asks_for_no_device_and_any_node(job_of: JobOf) -> None:
     documents = job_of(gpus=2)
     assert set(container_of(documents)["resources"]["limits"]) == {"cpu", "memory"}
@@ -152,6 +170,15 @@ def test_one_claim_for_data_and_results_is_attached_for_both(job_of: JobOf) -> N
     claims = [v["persistentVolumeClaim"] for v in pod_of(documents)["volumes"][1:]]
     assert claims == [{"claimName": "all"}, {"claimName": "all"}]
     assert container_of(documents)["volumeMounts"][1]["readOnly"] is True
+
+
+def test_a_job_goes_on_from_what_another_wrote(job_of: JobOf) -> None:
+    documents = job_of("llama2-7b-lora:a100", out_pvc="results", resume_pvc="results:checkpoints/first")
+    volume = {"name": "resume", "persistentVolumeClaim": {"claimName": "results"}}
+    assert volume in pod_of(documents)["volumes"], "attached for writing too: it is the claim of the results"
+    mount = {"name": "resume", "mountPath": "/resume", "subPath": "checkpoints/first", "readOnly": True}
+    assert mount in container_of(documents)["volumeMounts"]
+    assert container_of(documents)["args"][-2:] == ["--resume=/resume", "--out=/out"]
 
 
 def test_image_by_version_registry_or_digest(job_of: JobOf) -> None:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import re
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from docker.errors import NotFound
 
 from flagbench.errors import ExitCode
 from flagbench.launchers import RunRequest
+from flagbench.launchers.docker import DockerLauncher
 from flagbench.launchers.ending import exit_code, explain, record_in
 from flagbench.launchers.fallback import record_of_killed
+from flagbench.launchers.host import Host
 from flagbench.record.read import read_record
 
 TERM = int(signal.SIGTERM)
@@ -64,8 +68,8 @@ def test_the_record_is_found_among_what_else_was_printed() -> None:
         assert record_in(none) == b""
 
 
-@pytest.mark.parametrize(("container", "code"), [(0, 0), (7, 7), (14, 14), (137, 3), (255, 3)])
-def test_the_code_of_a_run_that_left_a_record(container: int, code: int) -> None:
+@pytest.mark.parametrize(("container", "code"), [(0, 0), (7, 7), (14, 14), (137, 3), (255, 3), (None, 3)])
+def test_the_code_of_a_run_that_left_a_record(container: int | None, code: int) -> None:
     assert exit_code(LINE, container) == code
 
 
@@ -73,6 +77,56 @@ def test_a_record_without_a_code_of_ours() -> None:
     for status in ({}, {"exit_code": 0}, {"exit_code": "x"}, {"exit_code": 77}, None):
         record = json.dumps({"schema": "record/v1", "status": status}).encode()
         assert exit_code(record, 137) == ExitCode.RANK_FAILED
+
+
+def test_a_record_that_went_well_is_believed_of_a_container_that_is_gone() -> None:
+    well = LINE.replace(b"3", b"0")
+    assert exit_code(well, None) == ExitCode.OK
+    assert exit_code(well, 137) == ExitCode.RANK_FAILED
+
+
+class GoneEngine:
+    """As much of docker-py's low-level client as a container needs that somebody removes when it has printed."""
+
+    def __init__(self, printed: bytes) -> None:
+        self.printed = printed
+        self.timeout = 0.0
+        self.api = self
+
+    def inspect_image(self, name: str) -> dict[str, Any]:
+        return {"Id": "sha256:1"}
+
+    def create_container_from_config(self, config: dict[str, Any], name: str) -> dict[str, Any]:
+        return {"Id": name}
+
+    def attach(self, container: str, **options: Any) -> Iterator[tuple[bytes, bytes]]:
+        return iter([(self.printed, b"")])
+
+    def start(self, container: str) -> None:
+        pass
+
+    def wait(self, container: str, timeout: float | None) -> None:
+        raise NotFound("gone", response=SimpleNamespace(status_code=404))
+
+    def inspect_container(self, container: str) -> dict[str, Any]:
+        raise NotFound("gone")
+
+    def remove_container(self, container: str, **options: Any) -> None:
+        raise NotFound("gone")
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("printed", "nodes", "code"), [(LINE, 1, 3), (b"", 1, 4), (b"", 2, 4)])
+def test_a_removed_container_has_not_ended_well(
+    make_request: Callable[..., RunRequest], make_host: Callable[..., Host], printed: bytes, nodes: int, code: int
+) -> None:
+    engine = GoneEngine(printed)
+    launcher = DockerLauncher(host=make_host(), connect=lambda: engine, environment={})
+    result = launcher.launch(make_request(nodes=nodes))
+    assert result.exit_code == code
+    assert json.loads(result.record)["status"]["exit_code"] == code
 
 
 def test_the_record_of_a_killed_container_says_which_image_it_was(make_request: Callable[..., RunRequest]) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.launchers import RunRequest
-from flagbench.launchers.folders import Folder, mount_folders
+from flagbench.launchers.folders import Folder, made_out, mount_folders
 
 MakeRequest = Callable[..., RunRequest]
 
@@ -26,7 +26,7 @@ def test_paths_become_those_of_the_container(make_request: MakeRequest, tmp_path
         Folder(str(tmp_path / "w"), "/weights", writable=False),
         Folder(str(tmp_path / "o" / "deep"), "/out", writable=True),
     )
-    assert (tmp_path / "o" / "deep").is_dir(), "made by the caller, so that it is not the engine's"
+    assert not (tmp_path / "o").exists(), "made only once there is a container to start"
 
 
 def test_what_needs_no_folder(make_request: MakeRequest) -> None:
@@ -62,10 +62,31 @@ def test_what_is_no_folder(make_request: MakeRequest, given: str) -> None:
         assert caught.value.code is ExitCode.USAGE
 
 
-def test_out_that_cannot_be_made(make_request: MakeRequest, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["itself", "n" * 5000])
+def test_what_no_folder_can_be(make_request: MakeRequest, tmp_path: Path, name: str) -> None:
+    (tmp_path / "itself").symlink_to("itself")
+    for option in ("data", "weights"):
+        with pytest.raises(FlagbenchError, match=f"--{option}"):
+            mount_folders(make_request(**{option: str(tmp_path / name)}))
+    with pytest.raises(FlagbenchError, match="--out") as caught, made_out(str(tmp_path / name)):
+        pass
+    assert caught.value.code is ExitCode.USAGE
+
+
+def test_out_is_made_for_what_is_written_there(tmp_path: Path) -> None:
+    for written in (True, False):
+        out = tmp_path / "deep" / str(written)
+        with made_out(str(out)):
+            assert out.is_dir()
+            if written:
+                (out / "record.json").write_text("{}")
+        assert out.exists() is written
+
+
+def test_out_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(FlagbenchError, match="cannot be made"):
-        mount_folders(make_request(out=str(tmp_path / "file" / "out")))
+    with pytest.raises(FlagbenchError, match="cannot be made"), made_out(str(tmp_path / "file" / "out")):
+        pass
 
 
 def test_a_name_that_the_engine_cannot_be_asked_for(make_request: MakeRequest, tmp_path: Path) -> None:

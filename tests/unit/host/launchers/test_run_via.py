@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,12 @@ def test_the_line_that_is_shown(capsys: pytest.CaptureFixture[str], monkeypatch:
     assert words[:5] == ["docker", "run", "--rm", "--label", "dev.flagbench.run=mine"]
     assert words[words.index("--gpus") + 1] == "all"
     assert words[words.index("flagbench/distilbert:a100-cuda11.6") + 1 :][:4] == ["--nodes", "1", "--gpus", "8"]
+
+
+def test_what_is_shown_makes_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = shown(capsys, "distilbert:a100", "--out", str(tmp_path / "out"))
+    assert f"type=bind,source={tmp_path / 'out'},target=/out" in words
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_container_is_the_default_of_accelerators_and_of_its_own_options(
