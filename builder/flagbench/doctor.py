@@ -9,7 +9,8 @@ import platform
 import re
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from enum import Enum
@@ -19,11 +20,12 @@ from flagbench._version import __version__
 from flagbench.catalog.load import load_catalog
 from flagbench.engines import open_engine
 from flagbench.errors import FlagbenchError
-from flagbench.stores import open_store
+from flagbench.stores import FileStore, open_store
 
 GIB = 2**30
 _NATIVE_REMEDY = "for runs without a container: pip install 'flagbench[cases]'"
 _PROC_REMEDY = "mount /proc, which runs read too"
+_DISK_REMEDY = "name folders on a disk with free space: TMPDIR for a run's own files, --store for its record"
 # Import name of what a case needs, and the distribution that brings it.
 _NATIVE = {
     "torch": "torch",
@@ -63,7 +65,7 @@ def examine(store_url: str | None = None) -> list[Finding]:
         *native_packages(case_imports()),
         processors(),
         memory(),
-        disk(Path.cwd()),
+        *disks(store_url),
         accelerator(),
         engine(docker(os.environ)),
     ]
@@ -147,14 +149,29 @@ def _number(path: Path) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def disk(folder: Path, least: int = 5 * GIB) -> Finding:
-    """Free bytes where a run writes its output by default; `least` is what a case's image takes."""
-    free = shutil.disk_usage(folder).free
+def disks(store_url: str | None) -> Iterator[Finding]:
+    """The disks that a run writes to: its own files into the temporary folder, its record into the store."""
+    yield disk("temporary files", lambda: Path(tempfile.gettempdir()))
+    try:
+        place = open_store(store_url)
+    except FlagbenchError:  # it is a finding of its own
+        return
+    if isinstance(place, FileStore):
+        folders = (place.root, *place.root.parents)
+        yield disk("disk of the store", lambda: next(folder for folder in folders if folder.exists()))
+
+
+def disk(name: str, find: Callable[[], Path], least: int = GIB) -> Finding:
+    """Free bytes where a folder is; a run leaves well under `least` there."""
+    try:
+        folder = find()
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        return Finding(name, Level.WARN, f"unknown: {error}", _DISK_REMEDY)
     detail = f"{free / GIB:.1f} GiB free at {folder}"
     if free < least:
-        remedy = "free some space, or run where there is more: images and weights take several GiB"
-        return Finding("disk", Level.WARN, detail, remedy)
-    return Finding("disk", Level.OK, detail)
+        return Finding(name, Level.WARN, detail, _DISK_REMEDY)
+    return Finding(name, Level.OK, detail)
 
 
 def accelerator(driver: Path = Path("/proc/driver/nvidia/version")) -> Finding:

@@ -32,7 +32,7 @@ class ExitCode(IntEnum):
 
 
 _MEANINGS = {
-    ExitCode.OK: "done; for verify and reproduce: REPRODUCED or ABOVE",
+    ExitCode.OK: "done; for verify: REPRODUCED or ABOVE",
     ExitCode.BUG: "a bug in flagbench",
     ExitCode.USAGE: "usage: unknown or contradictory arguments, an invalid manifest",
     ExitCode.DATA: "data, weights or a record missing or corrupt",

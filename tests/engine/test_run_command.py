@@ -79,9 +79,17 @@ def test_a_failed_run_is_kept_too(environment, tmp_path):
     assert flagbench(environment, "verify", "last").returncode == 12
 
 
-def test_a_store_without_room_is_said(environment, tmp_path):
+def test_a_store_that_takes_nothing_costs_no_run(environment, tmp_path):
     (tmp_path / "file").write_text("")
     ended = flagbench(environment, *SHORT, "--store", str(tmp_path / "file"))
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "the store can keep no record: %s: Not a directory" % (tmp_path / "file") in ended.stderr
+    assert "fix: part of the path is a file" in ended.stderr
+
+
+def test_a_record_that_could_not_be_stored_is_printed(environment, tmp_path):
+    (tmp_path / "results").write_text("")
+    ended = flagbench(environment, *SHORT, "--store", str(tmp_path))
     assert ended.returncode == 14
     assert "fix:" in ended.stderr
     assert json.loads(ended.stdout)["status"]["state"] == "ok", "what was measured is printed all the same"

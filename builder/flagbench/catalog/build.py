@@ -145,7 +145,7 @@ def _kubernetes_needs(raw: Raw) -> KubernetesNeeds:
 
 def _accelerator(raw: Raw) -> Accelerator:
     return Accelerator(
-        match=raw["match"],
+        match=tuple(raw["match"]),
         name=raw["name"],
         memory_gib=raw["memory_gib"],
         peaks={precision: Peak(**peak) for precision, peak in raw["peaks"].items()},

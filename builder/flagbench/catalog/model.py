@@ -101,9 +101,9 @@ class Peak:
 
 @dataclass(frozen=True)
 class Accelerator:
-    """A device model a stack runs on; `match` is the part of the reported name that identifies it."""
+    """A device model a stack runs on; `match` has the whole names by which drivers report it."""
 
-    match: str
+    match: tuple[str, ...]
     name: str
     memory_gib: float
     peaks: Mapping[str, Peak]

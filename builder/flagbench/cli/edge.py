@@ -11,6 +11,7 @@ from typing import Any, TextIO, cast
 
 from flagbench.cli.output import LenientStdout
 from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.terminal import visible
 
 # What newer releases of Typer return for an interrupt; older ones raise Abort.
 _TYPER_INTERRUPTED = 130
@@ -84,4 +85,4 @@ def report_bug(kind: type[BaseException], error: BaseException, trace: Traceback
 def _tell(text: str) -> None:
     # Where nobody reads stderr any more, the exit code still says it.
     with contextlib.suppress(BrokenPipeError):
-        print(text, file=sys.stderr)
+        print("\n".join(map(visible, text.split("\n"))), file=sys.stderr)

@@ -37,6 +37,7 @@ def command(
     from flagbench.engines.docker import open_engine
     from flagbench.engines.reproducible import differences, layers_of
     from flagbench.errors import ExitCode
+    from flagbench.terminal import visible
 
     engine = open_engine()
     try:
@@ -59,7 +60,7 @@ def command(
             echo(f"layer {number}: {layer.digest}")
     else:
         for line in differs:
-            echo(line)
+            echo(visible(line))
         if not differs:
             echo(f"the same: {len(layers[0])} layers, times set to {epoch} where they are later")
     if differs:

@@ -1,4 +1,4 @@
-"""`flagbench manifests compile`: the image side's copy of the manifests, for those who change them."""
+"""`flagbench manifests`: what is made from the manifests, for those who change them."""
 
 from __future__ import annotations
 
@@ -50,11 +50,15 @@ def compile_manifests(
 @app.command("docs")
 def write_docs(
     check: Annotated[bool, typer.Option("--check", help="Write nothing; exit 2 if the page is stale.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Write docs/reference.md, the tables of cases, stacks, claims and exit codes, from the manifests."""
+    """Write docs/reference.md, the tables of cases, stacks, claims and exit codes, from the manifests.
+
+    --json prints {"page": FILE, "changed": BOOL}.
+    """
     from flagbench.catalog.compile import image_package
     from flagbench.catalog.load import load_catalog
-    from flagbench.cli.output import echo
+    from flagbench.cli.output import echo, echo_json
     from flagbench.report.reference import reference
 
     catalog = load_catalog()
@@ -65,4 +69,7 @@ def write_docs(
         raise FlagbenchError(f"{path} is stale", remedy="run `flagbench manifests docs`")
     if stale:
         path.write_text(text, encoding="utf-8")
+    if json:
+        echo_json({"page": str(path), "changed": stale})
+        return
     echo(f"{'wrote' if stale else 'up to date:'} {path}")

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any, TextIO
 
+from flagbench.terminal import visible
+
 Row = Sequence[str]
 
 
@@ -58,7 +60,11 @@ def echo_json(value: Any) -> None:
 
 
 def echo_table(columns: Row, rows: Sequence[Row], *, title: str | None = None) -> None:
-    """Print rows under their columns: a drawn table on a terminal, else plain text in aligned columns."""
+    """Print rows under their columns: a drawn table on a terminal, else plain text in aligned columns.
+
+    Cells are shown as `visible` has them: a line each, whatever is in them.
+    """
+    rows = [[visible(cell) for cell in row] for row in rows]
     if sys.stdout.isatty():
         _draw(columns, rows, title)
         return

@@ -128,6 +128,7 @@ def _last_id(place: Store) -> str:
 
 def _show(record: Record) -> None:
     from flagbench.cli.output import echo, echo_table
+    from flagbench.terminal import visible
 
     status = record.status
     ended = f"{status.state} (exit code {status.exit_code}, in phase {status.phase})"
@@ -143,7 +144,7 @@ def _show(record: Record) -> None:
     }
     for name, fact in facts.items():
         if fact is not None:
-            echo(f"{name:<8} {fact}")
+            echo(f"{name:<8} {visible(fact)}")
     if record.metrics:
         echo()
         columns = ["metric", "value", "unit", "scope", "95 % interval", "n", "note"]

@@ -60,7 +60,9 @@ def command(
     preset: Annotated[
         Preset, typer.Option(help="The published size, or seconds of the same code.")
     ] = Preset.REFERENCE,
-    division: Annotated[Division, typer.Option(help="Which way of doing the work.")] = Division.FAITHFUL,
+    division: Annotated[
+        Division, typer.Option(help="Which way of doing the work; no case has tuned yet.")
+    ] = Division.FAITHFUL,
     precision: Annotated[Precision | None, typer.Option(help="Default: the case's own.")] = None,
     data: Annotated[str | None, typer.Option(metavar="DIR|synthetic", help="Prepared data.")] = None,
     weights: Annotated[str | None, typer.Option(metavar="DIR", help="A checkpoint folder. Default: random.")] = None,
@@ -121,7 +123,7 @@ def command(
             f"the claim {claim} is not of the case {case.name}",
             remedy=f"name a claim of {case.name}; `flagbench list claims` shows them",
         )
-    keeper = open_store(store)  # before the run: an address nobody can use should not cost a run
+    keeper = _usable(open_store(store))
     request = RunRequest(
         case,
         stack,
@@ -179,6 +181,19 @@ def _way(via: Via | None, stack: Stack, only_docker: list[str]) -> Via:
     if via is not None:
         return via
     return Via.NATIVE if stack.device_kind == "cpu" and not only_docker else Via.DOCKER
+
+
+def _usable(store: Store) -> Store:
+    """The store itself. Raises FlagbenchError (usage) where it takes no record now: that should not cost a run."""
+    from flagbench.errors import FlagbenchError
+
+    health = store.health()
+    if not health.writable:
+        raise FlagbenchError(
+            f"the store can keep no record: {health.detail}",
+            remedy=health.remedy or "name another store with --store",
+        )
+    return store
 
 
 def _keep(result: LaunchResult, store: Store) -> bool:

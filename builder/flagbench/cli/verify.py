@@ -98,7 +98,7 @@ def load_record(name: str, store_url: str | None) -> Record:
     if newest is None:
         raise FlagbenchError(
             f"the store {store.url} holds no record",
-            remedy="run a case first (`flagbench run distilbert:cpu`), or name the file of a record",
+            remedy="run a case first (`flagbench run distilbert:cpu --preset tiny`), or name the file of a record",
             code=ExitCode.DATA,
         )
     return read_record(store.get(newest.record_id))

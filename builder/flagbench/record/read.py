@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.record.model import Check, Metric, Record, Status
 from flagbench.schema import field_name, violations
+from flagbench.terminal import visible
 
 VERSION = "record/v1"
 SHOWN = 5
@@ -22,7 +23,7 @@ class RecordError(FlagbenchError):
     """A record that cannot be read or is not one."""
 
     def __init__(self, message: str, *, remedy: str, code: ExitCode = ExitCode.DATA) -> None:
-        super().__init__(message, remedy=remedy, code=code)
+        super().__init__(visible(message), remedy=remedy, code=code)
 
 
 def read_record(source: Path | bytes) -> Record:
@@ -45,6 +46,7 @@ def _parsed(text: bytes, name: str) -> dict[str, Any]:
             text.decode("utf-8"),
             parse_constant=_refuse_constant,
             parse_float=_finite,
+            parse_int=_integer,
             object_pairs_hook=_unique_keys,
         )
     except (ValueError, RecursionError) as error:
@@ -133,6 +135,12 @@ def _finite(text: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"{text} is too large for a number")
     return value
+
+
+def _integer(text: str) -> int:
+    # JSON's integers have no limit, and every number of a record may be divided by another.
+    _finite(text)
+    return int(text)
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

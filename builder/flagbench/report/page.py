@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TextIO
 
+from flagbench.terminal import visible
+
 _GAP = "  "
 
 
@@ -26,9 +28,9 @@ class Table:
 
 @dataclass(frozen=True)
 class Lines:
-    """Text, with a rich style for all of it."""
+    """Lines of text, with a rich style for all of them."""
 
-    text: str
+    lines: tuple[str, ...]
     style: str = ""
 
 
@@ -37,18 +39,27 @@ Block = Table | Lines
 
 
 def render(blocks: Sequence[Block], stream: TextIO | None = None) -> str:
-    """Blocks as text for `stream` (default stdout), a blank line between them."""
+    """Blocks as text for `stream` (default stdout), a blank line between them; each line and cell is `visible`."""
     out = sys.stdout if stream is None else stream
     # What is not a terminal is read by grep and people's logs: no boxes, no wrapping, no colour.
     if out.isatty() and os.environ.get("TERM") != "dumb":
         return _rich(blocks, out)
-    return "\n\n".join(b.text if isinstance(b, Lines) else _plain(b) for b in blocks) + "\n"
+    return "\n\n".join(_text(b) if isinstance(b, Lines) else _plain(b) for b in blocks) + "\n"
+
+
+def _text(block: Lines) -> str:
+    return "\n".join(map(visible, block.lines))
+
+
+def _rows(table: Table) -> list[list[str]]:
+    return [[visible(cell) for cell in row] for row in table.rows]
 
 
 def _plain(table: Table) -> str:
-    widths = [max(map(len, column)) for column in zip(table.columns, *table.rows, strict=True)]
+    rows = [table.columns, *_rows(table)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
-    for row in (table.columns, *table.rows):
+    for row in rows:
         cells = [
             cell.rjust(width) if name in table.right else cell.ljust(width)
             for cell, width, name in zip(row, widths, table.columns, strict=True)
@@ -70,12 +81,12 @@ def _rich(blocks: Sequence[Block], stream: TextIO) -> str:
                 console.print()
             # Text, never a string: rich would read "[1490, 1530]" as its markup.
             if isinstance(block, Lines):
-                console.print(Text(block.text, style=block.style))
+                console.print(Text(_text(block), style=block.style))
                 continue
             drawn = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
             for name in block.columns:
                 drawn.add_column(name, justify="right" if name in block.right else "left", overflow="fold")
-            for row in block.rows:
+            for row in _rows(block):
                 drawn.add_row(*(Text(cell, style=block.styles.get(cell, "")) for cell in row))
             console.print(drawn)
     return captured.get()

@@ -28,7 +28,7 @@ def verdict_table(result: VerifyResult, *, stream: TextIO | None = None) -> str:
     against = result.against
     chosen = "; it was chosen, as the one with the fewest differing conditions" if against.chosen else ""
     records = ", ".join(result.record_ids)
-    blocks: list[Block] = [Lines(f"{records}\nheld against the {against.kind.value} {against.id}{chosen}")]
+    blocks: list[Block] = [Lines((records, f"held against the {against.kind.value} {against.id}{chosen}"))]
     if result.metrics:
         blocks.append(_metric_table(result))
         blocks.append(Lines(_interval_notes(result.metrics)))
@@ -36,11 +36,11 @@ def verdict_table(result: VerifyResult, *, stream: TextIO | None = None) -> str:
         rows = tuple((c.name, shown(c.here), shown(c.expected)) for c in result.differing)
         blocks.append(Table(("condition that differs", "here", against.column), rows))
     if silent := [c.name for c in result.conditions if c.agreement is Agreement.NOT_PUBLISHED]:
-        blocks.append(Lines(f"not published, so not compared: {', '.join(silent)}"))
+        blocks.append(Lines((f"not published, so not compared: {', '.join(silent)}",)))
     if result.anomalies:
-        blocks.append(Lines("\n".join(f"anomaly of {a.field}: {a.note.strip()}" for a in result.anomalies)))
+        blocks.append(Lines(tuple(f"anomaly of {a.field}: {a.note.strip()}" for a in result.anomalies)))
     blocks.append(_conclusion(result))
-    return render([b for b in blocks if b != Lines("")], stream)
+    return render([b for b in blocks if b != Lines(())], stream)
 
 
 def run_summary(record: Record, result: VerifyResult | None, *, stream: TextIO | None = None) -> str:
@@ -65,9 +65,9 @@ def run_summary(record: Record, result: VerifyResult | None, *, stream: TextIO |
         blocks.append(Table(columns, tuple(rows), frozenset({"measured", other}), _STYLES))
     if record.status.state != "ok":
         why = f": {record.status.reason}" if record.status.reason else ""
-        blocks.append(Lines(f"the run ended as {record.status.state} in {record.status.phase}{why}"))
+        blocks.append(Lines((f"the run ended as {record.status.state} in {record.status.phase}{why}",)))
     if result is not None:
-        blocks.append(Lines(f"held against the {result.against.kind.value} {result.against.id}"))
+        blocks.append(Lines((f"held against the {result.against.kind.value} {result.against.id}",)))
         blocks.append(_conclusion(result))
     return render(blocks, stream)
 
@@ -75,14 +75,14 @@ def run_summary(record: Record, result: VerifyResult | None, *, stream: TextIO |
 def comparison_table(comparison: Comparison, *, stream: TextIO | None = None) -> str:
     """Two records as text for `stream` (default stdout): what differs first, then each metric."""
     a, b = comparison.a, comparison.b
-    blocks: list[Block] = [Lines(f"A  {a.record_id}\nB  {b.record_id}")]
+    blocks: list[Block] = [Lines((f"A  {a.record_id}", f"B  {b.record_id}"))]
     if comparison.problems:
-        blocks.append(Lines("\n".join(comparison.problems)))
+        blocks.append(Lines(comparison.problems))
     if comparison.conditions:
         rows = tuple((c.name, shown(c.expected), shown(c.here)) for c in comparison.conditions)
         blocks.append(Table(("condition that differs", "A", "B"), rows))
     else:
-        blocks.append(Lines("no condition differs"))
+        blocks.append(Lines(("no condition differs",)))
     if comparison.config:
         settings = tuple((path, _setting(x), _setting(y)) for path, x, y in comparison.config)
         blocks.append(Table(("setting that differs", "A", "B"), settings))
@@ -109,17 +109,17 @@ def _metric_table(result: VerifyResult) -> Table:
     return Table(columns, rows, frozenset({"measured", other, "ratio"}), _STYLES)
 
 
-def _interval_notes(metrics: Sequence[MetricResult]) -> str:
+def _interval_notes(metrics: Sequence[MetricResult]) -> tuple[str, ...]:
     """How the intervals were found: each way once, with the metrics that have it."""
     ways: dict[str, list[str]] = {}
     for metric in metrics:
         if metric.measured is not None and metric.measured.interval is not None:
             ways.setdefault(metric.measured.interval.method, []).append(metric.held_by)
-    return "\n".join(f"95 % interval of {', '.join(names)}: {way}" for way, names in ways.items())
+    return tuple(f"95 % interval of {', '.join(names)}: {way}" for way, names in ways.items())
 
 
 def _conclusion(result: VerifyResult) -> Lines:
-    return Lines(result.conclusion, _STYLES[result.verdict.value])
+    return Lines((result.conclusion,), _STYLES[result.verdict.value])
 
 
 def _expected(metric: MetricResult) -> str:

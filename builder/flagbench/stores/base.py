@@ -40,6 +40,8 @@ class Health:
     ok: bool
     detail: str
     remedy: str | None = None
+    writable: bool = True
+    """Whether a record could be put: a store that is not ok for another reason still takes one."""
 
 
 class Store(Protocol):
@@ -60,7 +62,10 @@ class Store(Protocol):
         """The bytes that were put. Raises StoreError (DATA) where they are absent or have changed."""
 
     def list(self, case: str | None = None, stack: str | None = None) -> Iterator[StoredRecord]:
-        """The records of a case and a stack, or of all, newest first."""
+        """The records of a case and a stack, or of all, newest first.
+
+        Raises StoreError (USAGE) where the address can be no store; a store that is not there yet has none.
+        """
 
     def last(self) -> StoredRecord | None:
         """The newest record, or None in an empty store."""

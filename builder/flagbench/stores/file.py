@@ -18,6 +18,7 @@ import hashlib
 import json
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -81,6 +82,7 @@ class FileStore:
         """The bytes of a record, checked against their checksum; see Store.get."""
         path = self._find(check_record_id(record_id))
         if path is None:
+            self._require_folder()
             raise StoreError(
                 f"there is no record '{record_id}' in {self.root}",
                 remedy="`flagbench results ls` shows the stored records; --store names another store",
@@ -99,6 +101,7 @@ class FileStore:
 
     def list(self, case: str | None = None, stack: str | None = None) -> Iterator[StoredRecord]:
         """The records, newest first; reads only the days it is asked to go back to."""
+        self._require_folder()
         by_day: dict[str, list[Path]] = {}
         for case_folder in _entries(self.root / _LAYOUT, "case=", case):
             for stack_folder in _entries(case_folder, "stack=", stack):
@@ -122,12 +125,23 @@ class FileStore:
                 os.link(probe, link)
                 link.unlink()
         except OSError as error:
-            return Health(False, f"{self.root}: {error.strerror}", _remedy(error))
+            return Health(False, f"{self.root}: {error.strerror}", _remedy(error), writable=False)
         unfinished = sum(1 for path in self._checksums() if not path.with_suffix("").exists())
         if unfinished:
             remedy = "storing was cut off; store the records again from the runs' --out folders"
             return Health(False, f"{self.root}: {unfinished} record(s) not stored to the end", remedy)
         return Health(True, str(self.root))
+
+    def _require_folder(self) -> None:
+        try:
+            if not stat.S_ISDIR(self.root.stat().st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        except FileNotFoundError:
+            pass  # nothing was stored yet
+        except OSError as error:
+            raise StoreError(
+                f"{self.root} is no store: {error.strerror}", remedy=_remedy(error), code=ExitCode.USAGE
+            ) from error
 
     def _could_be_made(self) -> Health:
         parent = next(folder for folder in self.root.parents if folder.exists())

@@ -25,7 +25,7 @@ def open_store(url: str | None = None) -> Store:
 
         return FileStore(Path(platformdirs.user_data_dir("flagbench")) / "store")
     if "://" not in address:
-        return FileStore(Path(address))
+        return _folder(address)
     parts = urlsplit(address)
     if parts.scheme != "file":
         what = "this version stores in folders" if parts.scheme == "s3" else "there is no such kind of store"
@@ -41,3 +41,14 @@ def open_store(url: str | None = None) -> Store:
             code=ExitCode.USAGE,
         )
     return FileStore(Path(unquote(parts.path)))
+
+
+def _folder(address: str) -> FileStore:
+    try:
+        return FileStore(Path(address))
+    except FileNotFoundError as error:
+        raise StoreError(
+            f"the store {address} cannot be found: the current folder is gone",
+            remedy="change to a folder that is there, or name the store by its whole path",
+            code=ExitCode.USAGE,
+        ) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeGuard
@@ -15,6 +15,9 @@ _RELATIVE_TOLERANCE = 1e-9
 
 SOFTWARE_DIFFERS = "software differs"
 SOFTWARE_UNKNOWN = "software unknown"
+
+VARIES = "varies between the runs"
+"""What stands for a condition that is not the same in all runs; it equals nothing."""
 
 DEVICE = "device_model"
 """The condition that says on what a number was measured."""
@@ -55,16 +58,31 @@ class ConditionResult:
 
 def agreement(here: Scalar | None, expected: Scalar | None) -> Agreement:
     """Compare one condition: strings exactly, numbers to 1e-9 relative, and a bool is no number."""
+    if here == VARIES:
+        return Agreement.DIFFERS
     if expected == NOT_PUBLISHED:
         return Agreement.NOT_PUBLISHED
     if here is None or expected is None:
         return Agreement.UNKNOWN
     if _is_number(here) and _is_number(expected):
-        # Equality first: it also holds for integers too large for a float.
-        same = here == expected or _close(here, expected)
+        same = math.isclose(here, expected, rel_tol=_RELATIVE_TOLERANCE)
     else:
         same = type(here) is type(expected) and here == expected
     return Agreement.EQUAL if same else Agreement.DIFFERS
+
+
+def alike(a: Scalar | None, b: Scalar | None) -> bool:
+    """Whether nothing says that two runs differ in a condition: unknown in both is alike."""
+    return a == b or agreement(a, b) is Agreement.EQUAL
+
+
+def shared_conditions(runs: Sequence[Mapping[str, Scalar | None]]) -> dict[str, Scalar | None]:
+    """The conditions of one or more runs: their common value, or VARIES."""
+    first = runs[0]
+    return {
+        name: first.get(name) if all(alike(first.get(name), run.get(name)) for run in runs) else VARIES
+        for name in dict.fromkeys(name for run in runs for name in run)
+    }
 
 
 def compare_conditions(
@@ -118,6 +136,8 @@ def same_work(results: Iterable[ConditionResult], case: Case) -> bool:
 
 def describe(result: ConditionResult, *, other: str = "published") -> str:
     """`devices is 1 here, 8 published`."""
+    if result.here == VARIES:
+        return f"{result.name} {VARIES}"
     return f"{result.name} is {shown(result.here)} here, {shown(result.expected)} {other}"
 
 
@@ -130,10 +150,3 @@ def shown(value: Scalar | None) -> str:
 
 def _is_number(value: Scalar) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _close(a: float, b: float) -> bool:
-    try:
-        return math.isclose(a, b, rel_tol=_RELATIVE_TOLERANCE)
-    except OverflowError:
-        return False

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from flagbench.catalog.model import MetricSpec
 from flagbench.record.model import Metric, Record
-from flagbench.verify import numbers
+from flagbench.verify import numbers, sanity
 from flagbench.verify.conditions import ConditionResult, describe
 from flagbench.verify.interval import Estimate, Ratio, estimate, ratio
 from flagbench.verify.result import Against, MetricResult, Verdict, estimate_text, ratio_text
@@ -105,6 +105,8 @@ def hold(
         result = replace(result, ratio=held, difference=measured.value - expected.estimate.value)
     if why:
         return replace(result, verdict=forbidden, reason="; ".join(why))
+    if name == spec.held_by and is_speed(spec) and (partial := sanity.partial_batches(records, name)):
+        return replace(result, ratio=None, difference=None, verdict=Verdict.INVALID, reason=partial)
     verdict, reason = _judge(spec, name, measured, expected, held, against)
     return replace(result, comparable=True, verdict=verdict, reason=reason)
 

@@ -1,8 +1,8 @@
 """Published utilisations: whether each follows from the throughput of its own row, by its publisher's formula.
 
 A publisher's utilisation is `throughput of a device x FLOPs it counts for a unit / peak it divides by`; all three are
-its own choice, and a case's manifest has them under `flops.published`. A row fits where the result is less than one
-unit of the last printed digit away: that is what rounding, up, down or to the nearest, can do.
+its own choice, and a case's manifest has them under `flops.published`. A row fits where the result, rounded to the
+nearest or cut off, gives the printed digits. One that fits only when rounded up, or not at all, is an anomaly.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from flagbench.catalog.model import Case, Catalog, Claim, ClaimMetric, Published
 from flagbench.catalog.printed import published_number
 
 UTILISATION = "mfu"
-MISFIT = "mfu-does-not-fit"
-"""The id of the anomaly that names a row whose utilisation does not follow."""
 
 
 class Fit(str, Enum):
@@ -28,6 +26,10 @@ class Fit(str, Enum):
     TRUNCATED = "truncated"
     ROUNDED_UP = "rounded up"
     NONE = "does not fit"
+
+
+ANOMALIES = {Fit.ROUNDED_UP: "mfu-rounding", Fit.NONE: "mfu-does-not-fit"}
+"""The id of the anomaly that names a row whose utilisation comes like that."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,8 @@ class Reproduction:
     devices: int
     printed: Decimal
     computed: float
-    listed: bool
-    """Whether the claim has the anomaly MISFIT."""
+    listed: tuple[str, ...]
+    """Which of ANOMALIES the claim has."""
 
     @property
     def fit(self) -> Fit:
@@ -57,12 +59,14 @@ class Reproduction:
 
     @property
     def problem(self) -> str | None:
-        """Why this cannot stay: a misfit that is no anomaly, or an anomaly that fits. None where all is well."""
-        if self.listed == (self.fit is Fit.NONE):
-            return None
-        if self.listed:
-            return f"{self}, and its anomaly {MISFIT} says that it does not fit"
-        return f"{self}, and no anomaly {MISFIT} of the field {UTILISATION} says so"
+        """Why this cannot stay: an anomaly is due and not listed, or listed and not due. None where all is well."""
+        due = ANOMALIES.get(self.fit)
+        for name in self.listed:
+            if name != due:
+                return f"{self}, and its anomaly {name} says otherwise"
+        if due is not None and due not in self.listed:
+            return f"{self}, and no anomaly {due} of the field {UTILISATION} says so"
+        return None
 
     def __str__(self) -> str:
         for_each = f" / {self.devices}" if self.throughput.scope == "job" and self.devices > 1 else ""
@@ -81,7 +85,7 @@ class Reproduction:
             "printed": str(self.printed),
             "computed": self.computed,
             "fit": self.fit.value,
-            "anomaly": self.listed,
+            "anomaly": bool(self.listed),
             "problem": self.problem,
         }
 
@@ -103,7 +107,7 @@ def reproduce_utilisation(claim: Claim, case: Case) -> Reproduction | None:
         devices=devices,
         printed=published_number(printed),
         computed=throughput.value / share * formula.flops_per_unit / formula.peak,
-        listed=any(a.id == MISFIT and a.field == UTILISATION for a in claim.anomalies),
+        listed=tuple(a.id for a in claim.anomalies if a.field == UTILISATION and a.id in ANOMALIES.values()),
     )
 
 

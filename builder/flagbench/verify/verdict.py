@@ -7,21 +7,23 @@ from collections.abc import Iterable, Sequence
 from flagbench.catalog.model import Anomaly, Case, Claim, MetricSpec
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.record.model import Record
+from flagbench.terminal import visible
 from flagbench.verify import sanity
 from flagbench.verify.conditions import (
     DEVICE,
-    Agreement,
     ConditionResult,
-    agreement,
+    alike,
     case_conditions,
     claim_conditions,
     compare_conditions,
     forbidding,
     same_work,
+    shared_conditions,
     shown,
     software_qualifiers,
     work_qualifiers,
 )
+from flagbench.verify.disturbances import disturbances
 from flagbench.verify.interval import Estimate, estimate
 from flagbench.verify.metric import Expected, candidates, hold
 from flagbench.verify.result import Against, AgainstKind, MetricResult, Verdict, VerifyResult
@@ -31,13 +33,12 @@ def verify_claim(records: Sequence[Record], claim: Claim, case: Case, *, chosen:
     """Hold the records of one or more runs against a claim.
 
     Args:
-        records: runs of the claim's case under the same conditions; five or more give an interval
-            between runs.
+        records: runs of the claim's case, alike in their software and in all that the gate depends on; five or more
+            give an interval between runs.
         chosen: whether the claim was chosen here (`choose_claim`) and not named by a person.
 
     Raises:
-        FlagbenchError: the records are of another case, or not of the same conditions, or one is
-            given twice.
+        FlagbenchError: the records are of another case, or not alike, or one is given twice.
     """
     if claim.case != case.name:
         raise FlagbenchError(
@@ -46,7 +47,7 @@ def verify_claim(records: Sequence[Record], claim: Claim, case: Case, *, chosen:
         )
     _check_alike(records, case)
     published = claim_conditions(case, claim.conditions)
-    conditions = compare_conditions(published, records[0].conditions, published)
+    conditions = compare_conditions(published, shared_conditions([r.conditions for r in records]), published)
     against = Against(AgainstKind.CLAIM, claim.id, chosen)
     invalid = _invalid(records, case, candidates(_spec(case, case.gate)))
     metrics: list[MetricResult] = []
@@ -76,17 +77,22 @@ def verify_baseline(records: Sequence[Record], baseline: Record, case: Case) -> 
     Every condition and the configuration digest must be equal; software gives a qualifier only.
 
     Raises:
-        FlagbenchError: as `verify_claim`, or the baseline itself is invalid.
+        FlagbenchError: as `verify_claim`, or the baseline itself is invalid or among the records.
     """
     _check_alike(records, case)
     _check_case(baseline, case)
+    if baseline.record_id in (r.record_id for r in records):
+        raise FlagbenchError(
+            f"the record {baseline.record_id} is its own baseline",
+            remedy="hold it against the record of another run",
+        )
     if wrong := _invalid([baseline], case, (case.gate,)):
         raise FlagbenchError(
-            f"the baseline cannot be used: {wrong}",
+            f"the baseline cannot be used: {visible(wrong)}",
             remedy="give the record of a run that ended well as the baseline",
             code=ExitCode.DATA,
         )
-    conditions = _baseline_conditions(records[0], baseline, case)
+    conditions = _baseline_conditions(records, baseline, case)
     against = Against(AgainstKind.BASELINE, baseline.record_id)
     invalid = _invalid(records, case, (case.gate,))
     blocking = forbidding(conditions, case)
@@ -152,11 +158,14 @@ def _conclude(
         verdict, reason = Verdict.INVALID, gate.reason
     else:
         verdict, reason = gate.verdict, gate.reason
-    judged = verdict not in (Verdict.INVALID, Verdict.NOT_COMPARABLE)
+    qualifiers: tuple[str, ...] = ()
+    if verdict not in (Verdict.INVALID, Verdict.NOT_COMPARABLE):
+        unlike = (*software_qualifiers(conditions, case), *work_qualifiers(conditions, case))
+        qualifiers = (*unlike, *disturbances(records))
     return VerifyResult(
         verdict=verdict,
         reason=reason,
-        qualifiers=(*software_qualifiers(conditions, case), *work_qualifiers(conditions, case)) if judged else (),
+        qualifiers=qualifiers,
         gate=case.gate,
         against=against,
         record_ids=tuple(r.record_id for r in records),
@@ -176,14 +185,13 @@ def _without_gate(case: Case, against: Against, metrics: Sequence[MetricResult])
     return "; ".join([lacking, *found, *others])
 
 
-def _baseline_conditions(record: Record, baseline: Record, case: Case) -> tuple[ConditionResult, ...]:
-    """Every condition of either record, and the digest of what was configured."""
-    names = dict.fromkeys((*case_conditions(case), *record.conditions, *baseline.conditions))
-    digests = record.config_digest, baseline.config_digest
-    return (
-        *compare_conditions(names, record.conditions, baseline.conditions),
-        ConditionResult("config_digest", *digests, agreement(*digests)),
+def _baseline_conditions(records: Sequence[Record], baseline: Record, case: Case) -> tuple[ConditionResult, ...]:
+    """Every condition of either side, and the digest of what was configured."""
+    here, expected = (
+        shared_conditions([{**r.conditions, "config_digest": r.config_digest} for r in side])
+        for side in (records, (baseline,))
     )
+    return compare_conditions(dict.fromkeys((*case_conditions(case), *here, *expected)), here, expected)
 
 
 def _invalid(records: Sequence[Record], case: Case, gate_names: Sequence[str]) -> str | None:
@@ -198,10 +206,11 @@ def _invalid(records: Sequence[Record], case: Case, gate_names: Sequence[str]) -
 
 
 def _check_alike(records: Sequence[Record], case: Case) -> None:
-    """Refuse records that are not runs of one thing: their spread would be of something else."""
+    """Refuse records that are not runs of one thing: the spread of their gate would be of something else."""
     if not records:
         raise FlagbenchError("there is no record to verify", remedy="name at least one record")
     first, ids = records[0], [r.record_id for r in records]
+    names = (*_spec(case, case.gate).depends_on, *case.software_conditions)
     for record in records:
         _check_case(record, case)
         if ids.count(record.record_id) > 1:
@@ -209,14 +218,12 @@ def _check_alike(records: Sequence[Record], case: Case) -> None:
                 f"the record {record.record_id} is given more than once",
                 remedy="give each run once: a repeated record would narrow the interval",
             )
-        names = dict.fromkeys((*first.conditions, *record.conditions))
         for name in names:
             mine, other = first.conditions.get(name), record.conditions.get(name)
-            # Unknown in both is alike: nothing says that the runs differ.
-            if mine != other and agreement(mine, other) is not Agreement.EQUAL:
+            if not alike(mine, other):
                 raise FlagbenchError(
-                    f"the records are not of the same conditions: {name} is {shown(mine)} in "
-                    f"{first.record_id} and {shown(other)} in {record.record_id}",
+                    f"the records are not of the same conditions: {name} is {visible(shown(mine))} in "
+                    f"{first.record_id} and {visible(shown(other))} in {record.record_id}",
                     remedy="verify them one at a time, or give only runs of the same conditions",
                 )
 

@@ -49,6 +49,17 @@ def test_a_known_failure_is_two_sentences_and_its_code(
     assert capsys.readouterr().err == "error: the data are gone\nfix: bring them back\n"
 
 
+def test_control_characters_of_an_error_are_shown_and_not_meant(
+    ending: typer.Typer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @ending.command()
+    def fail() -> None:
+        raise FlagbenchError("two problems:\n  a\x1b[2J\n  b", remedy="mend\rthem")
+
+    assert edge.run([]) == ExitCode.USAGE
+    assert capsys.readouterr().err == "error: two problems:\n  a\\x1b[2J\n  b\nfix: mend\\rthem\n"
+
+
 def test_an_exit_code_is_passed_on(ending: typer.Typer) -> None:
     @ending.command()
     def below() -> None:

@@ -87,6 +87,22 @@ def test_show_has_intervals_conditions_and_checks(filled: FileStore, capsys: pyt
     assert ["loss_finite", "ok", "200", "of", "200", "steps"] in rows
 
 
+def test_what_a_record_says_neither_moves_the_cursor_nor_forges_a_line(
+    store: FileStore, make_record: MakeRecord, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hostile = "x\x1b[2J\x9b31m\u202eOWNED\nstatus   ok"
+    status = {"state": "failed", "phase": "train", "reason": hostile, "remedy": hostile, "exit_code": 4}
+    checks = [{"name": hostile, "ok": False, "detail": hostile}]
+    metrics = [{"name": "p_core", "value": 1.0, "unit": hostile, "scope": "job", "note": hostile}]
+    conditions = {"driver": hostile, hostile: 1}
+    store.put(make_record(status=status, quality={"checks": checks}, metrics=metrics, conditions=conditions))
+    assert edge.run(["results", "show"]) == 0
+    text = capsys.readouterr().out
+    assert r"reason   x\x1b[2J\x9b31m\u202eOWNED\nstatus   ok" in text
+    assert all(line.isprintable() for line in text.splitlines())
+    assert "status   ok" not in text.splitlines()
+
+
 def test_show_json_is_the_stored_record(
     filled: FileStore, make_record: MakeRecord, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -103,8 +103,33 @@ def test_memory_and_its_limit(tmp_path: Path) -> None:
 
 
 def test_little_disk_is_a_warning(tmp_path: Path) -> None:
-    assert doctor.disk(tmp_path, least=0).level is Level.OK
-    assert doctor.disk(tmp_path, least=2**80).level is Level.WARN
+    assert doctor.disk("disk", lambda: tmp_path, least=0).level is Level.OK
+    assert doctor.disk("disk", lambda: tmp_path, least=2**80).level is Level.WARN
+
+
+def test_the_disks_are_those_that_a_run_writes_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "scratch"))
+    temporary, kept = doctor.disks(str(tmp_path / "not" / "yet" / "there"))
+    assert temporary.detail.endswith(f"GiB free at {tmp_path / 'scratch'}")
+    assert kept.detail.endswith(f"GiB free at {tmp_path}")
+    (tmp_path / "scratch").rmdir()
+    gone = next(doctor.disks(str(tmp_path)))
+    assert gone.level is Level.WARN
+    assert gone.detail.endswith(f"No such file or directory: '{tmp_path / 'scratch'}'")
+    assert gone.remedy
+
+
+def test_doctor_works_in_a_folder_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert edge.run(["doctor", "--store", str(tmp_path / "store")]) == 0
+    capsys.readouterr()
+    assert edge.run(["doctor", "--store", "relative"]) == ExitCode.USAGE
+    assert "the current folder is gone" in capsys.readouterr().out
 
 
 def test_the_engine_s_socket(tmp_path: Path) -> None:

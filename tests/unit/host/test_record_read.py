@@ -68,7 +68,8 @@ def test_json_that_is_no_record(content: bytes) -> None:
         b'{"a": 1, "a": 2}',
         b"\xff",
         b"[" * 100_000,
-        b'{"a": ' + b"9" * 5000 + b"}",
+        b'{"a": ' + b"9" * 400 + b"}",
+        b'{"a": -' + b"9" * 5000 + b"}",
     ],
 )
 def test_what_is_not_strict_json(content: bytes) -> None:
@@ -90,6 +91,12 @@ def test_what_is_not_strict_json(content: bytes) -> None:
 )
 def test_schema_faults_in_plain_words(make_record: MakeRecord, changes: dict[str, Any], expected: str) -> None:
     assert expected in refused(make_record(**changes)).message
+
+
+def test_a_refusal_is_one_line_whatever_the_record_holds(make_record: MakeRecord) -> None:
+    twice = b'{"a\\nREPRODUCED: all good": 1, "a\\nREPRODUCED: all good": 2}'
+    assert r"'a\nREPRODUCED: all good' is given twice" in refused(twice).message
+    assert r"\x1b[2J" in refused(make_record(**{"stack": "\x1b[2J"})).message
 
 
 def test_a_missing_field_is_named(make_record: MakeRecord) -> None:

@@ -168,6 +168,7 @@ def test_a_crash_between_the_two_files_is_seen_and_healed(store: FileStore, make
     assert crash.exitcode == 9
     assert list(store.list()) == []
     assert "1 record(s) not stored to the end" in store.health().detail
+    assert store.health().writable
     with pytest.raises(StoreError, match="another record"):
         store.put(make_record(preset="reference"))
     store.put(make_record())
@@ -247,7 +248,7 @@ def test_a_read_only_disk(small_disk: Path, make_record: MakeRecord) -> None:
     with pytest.raises(StoreError, match="Read-only file system") as caught:
         store.put(make_record())
     assert caught.value.code is ExitCode.NOT_STORED
-    assert not FileStore(small_disk).health().ok
+    assert not FileStore(small_disk).health().writable
 
 
 def test_a_path_through_a_file(tmp_path: Path, make_record: MakeRecord) -> None:
@@ -256,7 +257,11 @@ def test_a_path_through_a_file(tmp_path: Path, make_record: MakeRecord) -> None:
         with pytest.raises(StoreError, match="Not a directory") as caught:
             store.put(make_record())
         assert caught.value.remedy == "part of the path is a file; name a folder with --store"
-        assert not store.health().ok
+        assert not store.health().writable
+        for look in (store.last, lambda store=store: store.get("0123456789")):
+            with pytest.raises(StoreError, match="is no store: Not a directory") as caught:
+                look()
+            assert caught.value.code is ExitCode.USAGE
 
 
 def test_health_leaves_nothing_behind(store: FileStore) -> None:

@@ -11,10 +11,11 @@ import pytest
 
 from flagbench.catalog.model import Case, Claim
 from flagbench.cli import edge
+from flagbench.errors import FlagbenchError
 from flagbench.record.model import Record, Status
 from flagbench.report import comparison_table, run_summary, verdict_table
 from flagbench.stores import open_store
-from flagbench.verify import compare_records, verify_claim
+from flagbench.verify import compare_records, verify_baseline, verify_claim
 from flagbench.verify.numbers import measured, published
 
 REPLAYS = Path(__file__).parent / "replays"
@@ -92,6 +93,26 @@ def test_a_comparison_shows_what_differs_before_the_metrics(base: Record, replay
     text = comparison_table(compare_records(base, replay("cpu-tiny")), stream=io.StringIO())
     assert text.index("device_model") < text.index("train.learning_rate") < text.index("p_core_host")
     assert "no condition differs" in comparison_table(compare_records(base, base), stream=io.StringIO())
+
+
+@pytest.mark.parametrize("stream", [io.StringIO(), Terminal()])
+def test_what_a_record_says_stays_in_its_line(
+    base: Record, edit: Callable[..., Record], case: Case, claim: Claim, stream: io.StringIO
+) -> None:
+    hostile = "x\x1b[2J\nREPRODUCED: all good"
+    failed = edit(base, record_id="fixture-failed", status=Status("failed", "train", hostile, None, 5))
+    renamed = edit(failed, metrics={"loss": {"name": hostile, "unit": hostile}}, conditions={"driver": hostile})
+    for text in (
+        verdict_table(verify_claim([renamed], claim, case), stream=stream),
+        run_summary(renamed, verify_claim([renamed], claim, case), stream=stream),
+        comparison_table(compare_records(base, renamed), stream=stream),
+    ):
+        assert "\x1b[2J" not in text
+        assert not any(line.startswith("REPRODUCED") for line in text.splitlines())
+        assert r"\x1b[2J\nREPRODUCED" in "".join(text.split("\n"))
+    with pytest.raises(FlagbenchError) as caught:
+        verify_baseline([base], failed, case)
+    assert caught.value.message.endswith(r"x\x1b[2J\nREPRODUCED: all good")
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -39,6 +40,35 @@ EDITS: dict[str, dict[tuple[str | int, ...], Any]] = {
         ("quality", "checks", 0, "detail"): "asked for tf32; a matrix product ran in fp32",
     },
     "a100-1x8-cuda11.8": {("conditions", "torch"): "2.6.0+cu118", ("conditions", "cuda"): "11.8"},
+    "a100-1x8-partial-batches": {
+        ("work",): {
+            "unit": "samples",
+            "steps": 20,
+            "samples_executed": 640,
+            "samples_published_count": 5120,
+        },
+    },
+    "a100-1x8-unsteady": {
+        ("window",): {
+            "first_step": 20,
+            "steps": 200,
+            "samples": 51200,
+            "seconds": 26.4,
+            "steady": False,
+            "drift": 0.54,
+        },
+    },
+    "a100-1x8-throttled": {
+        ("telemetry",): {
+            "devices": [
+                {"index": 0, "throttle_seconds": {"gpu_idle": 9.0, "hw_thermal_slowdown": 30.0, "sw_power_cap": 0.4}},
+                {"index": 1, "throttle_seconds": {"hw_thermal_slowdown": 2.0}},
+            ],
+        },
+    },
+    "a100-1x8-tenant": {
+        ("telemetry",): {"devices": [{"index": 0}, {"index": 1, "foreign_processes": 2}]},
+    },
 }
 
 
@@ -94,6 +124,13 @@ def test_a_replay_is_the_base_record_with_its_edits_and_nothing_else(name: str) 
             "record fixture-a100-1x8-failed-check: check precision failed: "
             "asked for tf32; a matrix product ran in fp32",
         ),
+        (
+            "a100-1x8-partial-batches",
+            Verdict.INVALID,
+            12,
+            "record fixture-a100-1x8-partial-batches: p_core_host credits full batches, 5,120 samples in all, and "
+            "the run trained on 640; give a training set of at least a hundred steps",
+        ),
     ],
 )
 def test_every_verdict_is_reached_and_says_why(
@@ -120,6 +157,20 @@ def test_other_software_on_the_same_hardware_is_a_verdict_with_a_qualifier(
     assert result.qualifiers == ("software differs",)
     assert result.conclusion.startswith("REPRODUCED (software differs): ")
     assert [c.name for c in result.differing] == ["torch", "cuda"]
+
+
+def test_the_published_sets_own_last_batch_may_be_partial(
+    base: Record, edit: Callable[..., Record], case: Case, claim: Claim
+) -> None:
+    # An epoch of SST-2 on eight devices: 67,349 sentences, credited as 264 steps of 256.
+    work = {"unit": "samples", "steps": 264, "samples_executed": 67349, "samples_published_count": 67584}
+    assert verify_claim([edit(base, raw={**base.raw, "work": work})], claim, case).verdict is Verdict.REPRODUCED
+
+
+def test_partial_batches_forbid_no_comparison_of_samples_as_they_are(
+    replay: Callable[[str], Record], case: Case, base: Record
+) -> None:
+    assert verify_baseline([replay("a100-1x8-partial-batches")], base, case).verdict is Verdict.REPRODUCED
 
 
 def test_a_tiny_run_on_a_processor_is_not_comparable_and_says_what_differs(
@@ -224,8 +275,8 @@ FAILED = Status("failed", "train", "a rank ran out of memory", None, 5)
         ({"without": ("p_core", "p_core_host")}, "the gate metric p_core was not measured"),
         ({"metrics": {"p_core_host": {"value": float("nan")}}}, "metric p_core_host is not a finite"),
         ({"metrics": {"acc": {"value": float("inf")}}}, "metric acc is not a finite"),
-        ({"metrics": {"p_core": {"value": 10**400}}}, "metric p_core is not a finite"),
-        ({"metrics": {"p_core": {"ci95": (2.0, 1.0)}}}, "metric p_core is not a finite number or interval"),
+        ({"metrics": {"p_core": {"ci95": (2.0, 1.0)}}}, "metric p_core is not a finite number within its interval"),
+        ({"metrics": {"p_core_host": {"value": 500.0}}}, "p_core_host is not a finite number within its interval"),
         ({"metrics": {"p_core_host": {"value": 0.0, "ci95": None}}}, "the gate metric p_core_host is 0.0"),
         ({"config_digest": "sha256:" + "0" * 64}, "config_digest is sha256:000"),
         ({"config_digest": None}, "it has no resolved configuration"),
@@ -241,6 +292,14 @@ def test_an_invalid_record_is_invalid_before_it_is_anything_else(
     assert reason in result.reason
     assert result.metrics == ()
     json.dumps(result.to_dict(), allow_nan=False)
+
+
+def test_an_interval_may_miss_its_value_by_rounding(
+    base: Record, edit: Callable[..., Record], case: Case, claim: Claim
+) -> None:
+    value = 1940.0
+    equal = edit(base, metrics={"p_core_host": {"value": value, "ci95": (math.nextafter(value, 2e3), value + 1)}})
+    assert verify_claim([equal], claim, case).verdict is Verdict.REPRODUCED
 
 
 def test_the_digest_is_of_canonical_json() -> None:
@@ -301,6 +360,12 @@ def test_a_baseline_differs_by_condition_or_digest_and_only_qualified_by_softwar
     assert other.reason.startswith("config_digest is sha256:")
     newer = against(conditions={"torch": "2.6.0"})
     assert (newer.verdict, newer.qualifiers) == (Verdict.REPRODUCED, ("software differs",))
+
+
+def test_a_record_is_no_baseline_of_itself(base: Record, case: Case) -> None:
+    with pytest.raises(FlagbenchError, match="the record fixture-a100-1x8 is its own baseline") as caught:
+        verify_baseline([base], base, case)
+    assert caught.value.code is ExitCode.USAGE
 
 
 def test_an_invalid_baseline_is_refused(base: Record, edit: Callable[..., Record], case: Case) -> None:
