@@ -9,7 +9,6 @@ Cases that can be resumed give their batches in an order that no generator of to
 
 import errno
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -18,16 +17,14 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 
-from flagbench_cases.errors import CaseError, DataError, ExitCode, UsageError
+from flagbench_cases import checkpoint_facts
+from flagbench_cases.checkpoint_facts import FACTS, GENERATORS, REMEDY, TENSORS
+from flagbench_cases.errors import CaseError, DataError, ExitCode
 from flagbench_cases.loop import Workload
 from flagbench_cases.prepared.files import sync
 
-NAME = re.compile(r"step-(\d{8,})")
 PART = re.compile(r"\.step-.*\.part")
-TENSORS, GENERATORS, FACTS = "tensors.safetensors", "generators.safetensors", "checkpoint.json"
 KEPT = 2
-# What may differ between a checkpoint's run and the one that goes on from it.
-FREE = ("window_steps", "warmup_steps", "checkpoint_every_steps")
 
 
 class Point(NamedTuple):
@@ -38,27 +35,6 @@ class Point(NamedTuple):
     tensors: Dict[str, torch.Tensor]
     facts: Dict[str, Any]
     generators: Dict[str, torch.Tensor]
-
-
-def identity(config: Dict[str, Any], contents: Dict[str, Any]) -> Dict[str, Any]:
-    """What a checkpoint and the run that goes on from it must have in common, flat, by dotted name.
-
-    `contents` is what the workload found in its files: the checksums of data and weights that it describes.
-    """
-    # Evaluating changes nothing that is trained, and a preset is the sizes that it stands for.
-    kept = {key: value for key, value in config.items() if key not in ("nodes", "gpus", "preset", "eval")}
-    kept["train"] = {key: value for key, value in config["train"].items() if key not in FREE}
-    kept["devices"] = config["nodes"] * config["gpus"]
-    kept["contents"] = contents
-    return dict(_flat(kept, ""))
-
-
-def _flat(section: Dict[str, Any], prefix: str) -> List[Tuple[str, Any]]:
-    found: List[Tuple[str, Any]] = []
-    for key, value in section.items():
-        name = "%s%s" % (prefix, key)
-        found += _flat(value, name + ".") if isinstance(value, dict) else [(name, value)]
-    return found
 
 
 def generators(device: torch.device) -> Dict[str, torch.Tensor]:
@@ -129,7 +105,7 @@ class Writer:
                 "files": files,
                 "facts": facts,
             }
-            _write_file(os.path.join(part, FACTS), json.dumps(content, sort_keys=True).encode("utf-8"))
+            _write_file(os.path.join(part, FACTS), checkpoint_facts.to_bytes(content))
             sync(part)
             os.chmod(part, 0o755)
             if os.path.isdir(target):  # of a run that went on from an earlier one, and gets here for the second time
@@ -163,33 +139,11 @@ def _write_file(path: str, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def points(folder: str) -> List[str]:
-    """The checkpoints in a folder, in the order they were written: a run may have gone back to an earlier one."""
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return []
-    found = [os.path.join(folder, name) for name in names if NAME.fullmatch(name)]
-    return sorted(found, key=lambda path: (_written_at(path), path))
-
-
-def _written_at(path: str) -> int:
-    try:
-        return os.stat(os.path.join(path, FACTS)).st_mtime_ns
-    except OSError:
-        return 0
-
-
 def read(folder: str, ours: Dict[str, Any]) -> Point:
-    """The checkpoint in `folder`, or the newest of those in it; refused where it is damaged or of other training than
-    `ours`, an `identity`."""
-    if not os.path.exists(os.path.join(folder, FACTS)):
-        found = points(folder)
-        if not found:
-            raise DataError("%s holds no checkpoint" % folder, "give --resume the checkpoints/RUN folder of a run")
-        folder = found[-1]
-    content = _read_facts(os.path.join(folder, FACTS))
-    _agree(content["identity"], ours)
+    """The checkpoint that `folder` is. Raises DataError where it is damaged, UsageError where it is of other training
+    than `ours`, an `identity`."""
+    content = checkpoint_facts.read(folder)
+    checkpoint_facts.agree(content["identity"], ours)
     tensors, states = (_load(folder, name, content["files"]) for name in (TENSORS, GENERATORS))
     return Point(folder, content["step"], tensors, content["facts"], states)
 
@@ -198,34 +152,6 @@ def of_rank(states: Dict[str, torch.Tensor], rank: int) -> Dict[str, torch.Tenso
     """One rank's generators out of those of all."""
     prefix = "%d." % rank
     return {name[len(prefix) :]: state for name, state in states.items() if name.startswith(prefix)}
-
-
-def _read_facts(path: str) -> Dict[str, Any]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            content = json.load(file)
-        whole = (
-            content["schema"] == "checkpoint/v1"
-            and isinstance(content["step"], int)
-            and isinstance(content["identity"], dict)
-            and isinstance(content["facts"], dict)
-            and all(isinstance(content["files"][name]["sha256"], str) for name in (TENSORS, GENERATORS))
-        )
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DataError("%s cannot be read (%s)" % (path, error), "resume from another checkpoint") from error
-    if not whole:
-        raise DataError("%s is not a checkpoint/v1" % path, "resume from another checkpoint")
-    return content
-
-
-def _agree(theirs: Dict[str, Any], ours: Dict[str, Any]) -> None:
-    other = [name for name in sorted({*theirs, *ours}) if theirs.get(name) != ours.get(name)]
-    if other:
-        told = ["%s is %s here and %s there" % (name, ours.get(name), theirs.get(name)) for name in other[:5]]
-        raise UsageError(
-            "the checkpoint is of other training: %s" % "; ".join(told),
-            "give the same options as the run that wrote it",
-        )
 
 
 def _load(folder: str, name: str, files: Dict[str, Any]) -> Dict[str, torch.Tensor]:
@@ -237,10 +163,10 @@ def _load(folder: str, name: str, files: Dict[str, Any]) -> Dict[str, torch.Tens
         with open(path, "rb") as file:
             content = file.read()
         if hashlib.sha256(content).hexdigest() != files[name]["sha256"]:
-            raise DataError("%s is damaged: its checksum differs" % path, "resume from another checkpoint")
+            raise DataError("%s is damaged: its checksum differs" % path, REMEDY)
         return load(content)
     except (OSError, SafetensorError, KeyError) as error:
-        raise DataError("%s cannot be read (%s)" % (path, error), "resume from another checkpoint") from error
+        raise DataError("%s cannot be read (%s)" % (path, error), REMEDY) from error
 
 
 def prepare(
@@ -251,7 +177,7 @@ def prepare(
     every = config["train"].get("checkpoint_every_steps")
     if not plan.get("resume") and not every:
         return None, None
-    training = identity(config, workload.describe()["data"])
+    training = checkpoint_facts.identity(config, workload.describe()["data"])
     if plan.get("resume"):
         point = read(plan["resume"], training)
         workload.restore(point.tensors, point.facts)

@@ -52,6 +52,18 @@ def measure(name: str, value: float, unit: str, note: str) -> Dict[str, Any]:
     return {"name": name, "value": value, "unit": unit, "note": note}
 
 
+def require_full_batch(examples: int, batch_size: int, world: int) -> None:
+    """Raise DataError for a train set that does not fill one batch on every rank.
+
+    For a publisher who counts every batch as full: all of its steps would be credited with examples it has not.
+    """
+    if examples < batch_size * world:
+        raise DataError(
+            "the train set has %d examples and one step of all ranks takes %d" % (examples, batch_size * world),
+            "use a smaller batch_size or more data",
+        )
+
+
 class Workload:
     """What differs between cases. `setup` runs under init; the others are called by the loop only."""
 

@@ -14,7 +14,14 @@ NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EM
 
 
 def keep_stdout() -> int:
-    """A private copy of stdout; descriptor 1 then leads to stderr, for whatever libraries and banners print."""
+    """A private copy of stdout; descriptor 1 then leads to stderr, for whatever libraries and banners print.
+
+    Where stdout is closed, the copy is one that cannot be written to: `write_line` says so.
+    """
+    try:
+        os.fstat(1)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 1)
     kept = os.dup(1)
     os.set_inheritable(kept, False)
     os.dup2(2, 1)

@@ -122,7 +122,7 @@ def missing_devices(plan: Dict[str, Any], found: int, old_driver: bool) -> str:
         variable = device["visibility_variable"]
         return "check the accelerator's driver%s,%s" % (
             " and %s" % variable if variable else "",
-            fewer or " or choose another stack with FLAGBENCH_STACK",
+            fewer or " or choose another stack (flagbench run %s:STACK; else FLAGBENCH_STACK)" % config["case"],
         )
     if "KUBERNETES_SERVICE_HOST" in os.environ:
         resource = stack["kubernetes"]["resource"]

@@ -234,7 +234,8 @@ def main(folder: str) -> NoReturn:
     try:
         run(plan, spool, started)
     except BaseException as error:  # the edge of this process: whatever ends it must be in the record
-        traceback.print_exc()
+        if not isinstance(error, CaseError):  # whose words say what is wrong and what to do
+            traceback.print_exc()
         report(spool, classify(error))
         code = 1
     # Not sys.exit: destructors of a process group can wait for peers that are gone, and a rank of torch 1.12 was seen

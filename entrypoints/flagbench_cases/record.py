@@ -87,9 +87,10 @@ def _software(stack: Dict[str, Any], evidence: Evidence) -> Dict[str, Any]:
     return dict(found, precision=evidence.first("precision") or None, stack_expects=stack["expects"])
 
 
-def accelerator(stack: Dict[str, Any], name: Optional[str]) -> Optional[Dict[str, Any]]:
-    """The stack's entry for a device name as the driver reports it."""
-    return next((a for a in stack["accelerators"] if name and a["match"] in name), None)
+def accelerator(stack: Dict[str, Any], name: str) -> Optional[Dict[str, Any]]:
+    """The stack's entry for a device name as the driver reports it. A part of the name would match slices of the
+    device (MIG) and other boards of its family too."""
+    return next((a for a in stack["accelerators"] if name in a["match"]), None)
 
 
 def conditions(
@@ -211,7 +212,7 @@ def _flops(
     config = request.config or {}
     name = record["conditions"].get("device_model")
     precision = record["conditions"].get("precision") or config["precision"]
-    known = accelerator(request.stack, name)
+    known = next((a for a in request.stack["accelerators"] if a["name"] == name), None)
     peak = known["peaks"].get(precision) if known else None
     ceilings = evidence.of("ceiling")
     ceiling = min(ceilings, key=lambda c: c["flops"]) if ceilings else None

@@ -5,7 +5,7 @@ import os
 import uuid
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from flagbench_cases import cli, config, nodes, output, prepared
+from flagbench_cases import checkpoint_facts, cli, config, nodes, output, prepared
 from flagbench_cases.errors import UsageError
 from flagbench_cases.redaction import option_names, redact
 
@@ -58,7 +58,10 @@ def unresolved(argv: List[str], arguments: Optional[argparse.Namespace]) -> Requ
 
 
 def resolve(arguments: argparse.Namespace, request: Request) -> Tuple[Request, nodes.Placement, Optional[str]]:
-    """The whole request, its place among the nodes, and the data folder; UsageError for what contradicts."""
+    """The whole request, its place among the nodes, and the data folder.
+
+    Raises UsageError for what contradicts, DataError for weights or a checkpoint that cannot be used.
+    """
     case = config.load_case(arguments.case)
     stack = config.load_stack(os.environ.get("FLAGBENCH_STACK", "cpu"))
     if arguments.resume and not case["resume"]:
@@ -68,9 +71,8 @@ def resolve(arguments: argparse.Namespace, request: Request) -> Tuple[Request, n
     for option in ("data", "weights", "out", "resume"):
         if "://" in (getattr(arguments, option) or ""):
             raise UsageError("--%s takes a folder, not an address" % option, "fetch it first and give the folder")
-    for option in ("out", "resume"):
-        if getattr(arguments, option):
-            setattr(arguments, option, os.path.abspath(getattr(arguments, option)))
+    if arguments.out:
+        arguments.out = os.path.abspath(arguments.out)
     source, folder = cli.locate_data(arguments.data)
     if arguments.preset == "tiny" and arguments.data is None:
         source, folder = None, None  # the tiny preset carries its own set
@@ -96,6 +98,7 @@ def resolve(arguments: argparse.Namespace, request: Request) -> Tuple[Request, n
         raise UsageError("checkpoints are written below --out, and none was given", "give --out DIR")
     place = nodes.place(arguments.nodes, arguments.node_rank, arguments.master)
     arguments.weights = weights
+    arguments.resume = find_checkpoint(arguments.resume, resolved)
     request = request._replace(
         case=case["name"],
         stack=stack,
@@ -122,6 +125,18 @@ def find_weights(given: Optional[str], data: Optional[str]) -> Optional[str]:
         return os.path.join(data, "weights")
     beside = os.path.join(data, "model")
     return beside if os.path.isfile(os.path.join(beside, "config.json")) else None
+
+
+def find_checkpoint(given: Optional[str], resolved: Dict[str, Any]) -> Optional[str]:
+    """The checkpoint that `--resume` means, of the training that was asked for."""
+    if not given:
+        return None
+    engine = resolved.get("engine", {}).get("name", "torch")
+    if engine != "torch":
+        raise UsageError(
+            "the %s engine goes on from no checkpoint" % engine, "use --set engine=torch, or leave out --resume"
+        )
+    return checkpoint_facts.find(os.path.abspath(given), resolved)
 
 
 def find_data(folder: Optional[str]) -> Optional[str]:

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 import uuid
 
@@ -149,7 +150,7 @@ def memory_cgroup(limit):
     "case, arguments, phase",
     [
         ("distilbert", ["--preset", "tiny", "--set", "batch_size=2000"], "warmup"),
-        ("glm", ["--preset", "tiny", "--set", "batch_size=2000"], "warmup"),
+        ("glm", ["--preset", "tiny", "--set", "batch_size=256"], "warmup"),
         ("llama2-7b-lora", [], "data"),  # the published size: 27 GB of weights
     ],
 )
@@ -251,8 +252,22 @@ def test_reader_gone(tmp_path):
     _, stderr = run.process.communicate(timeout=120)
     assert run.process.returncode == 14
     assert "stdout" in stderr
-    (written,) = [name for name in os.listdir(str(tmp_path)) if name.endswith(".json")]
-    assert json.loads((tmp_path / written).read_text())["status"]["state"] == "ok", "--out still has it"
+    assert written_to(tmp_path)["status"]["state"] == "ok", "--out still has it"
+
+
+def test_stdout_closed(tmp_path):
+    command = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "flagbench_cases", "distilbert"]
+    arguments = ["--preset", "tiny", "--data", "synthetic", "--steps", "1", "--out", str(tmp_path)]
+    ended = CaseRun(tmp_path, arguments, command=command).wait()
+    assert (ended.code, ended.lines) == (14, [])
+    assert "stdout" in ended.stderr
+    assert written_to(tmp_path)["status"]["state"] == "ok", "--out still has it"
+
+
+def written_to(folder):
+    """The one record in an --out folder."""
+    (name,) = [name for name in os.listdir(str(folder)) if name.endswith(".json")]
+    return json.loads((folder / name).read_text())
 
 
 def test_parent_killed_leaves_no_process(tmp_path):

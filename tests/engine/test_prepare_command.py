@@ -52,6 +52,7 @@ def test_data_are_prepared_once_and_checked(tmp_path, record):
     assert made["facts"]["train"]["examples"] == made["facts"]["eval"]["examples"] == 1
     assert [source["name"] for source in made["sources"]] == ["train.jsonl", "val.jsonl", "vocab.txt"]
     assert "CNN" in made["licence"]
+    assert "vocabulary: Apache-2.0" in made["licence"]
     assert sorted(os.listdir(str(tmp_path / "out"))) == ["data"]
     checked = flagbench(tmp_path, "glm", "-o", "out", "--check")
     assert checked.returncode == 0, checked.stderr

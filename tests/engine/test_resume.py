@@ -67,7 +67,7 @@ def test_what_it_resumes_must_be_the_same_training(tmp_path):
     options = ["--out", str(out), "--run-id", "first", "--set", "checkpoint_every_steps=2", "--steps", "4"]
     start(tmp_path / "first", *options).wait()
     other = start(tmp_path / "other", "--resume", str(out / "checkpoints/first"), "--set", "learning_rate=0.5").wait()
-    assert (other.code, other.status["phase"]) == (2, "data")
+    assert (other.code, other.status["phase"]) == (2, "usage")
     assert "train.learning_rate is 0.5 here" in other.status["reason"]
 
 

@@ -15,7 +15,7 @@ from flagbench_cases import weights as checkpoints
 from flagbench_cases.distilbert import data as sst2
 from flagbench_cases.distilbert.model import DistilBertClassifier, config_from, forward_flops
 from flagbench_cases.errors import DataError
-from flagbench_cases.loop import Evaluation, Work, Workload
+from flagbench_cases.loop import Evaluation, Work, Workload, require_full_batch
 from flagbench_cases.precision import autocast
 
 # Keys of a checkpoint's config.json and of the manifest's model section that must agree.
@@ -68,6 +68,7 @@ class DistilBertWorkload(Workload):
         # One generator of initial weights on every rank; dropout differs by rank.
         torch.manual_seed(config["seed"])
         self.sets = sst2.load(config["data"], config["model"], context.data, context.weights, config["seed"])
+        require_full_batch(len(self.sets.train), config["train"]["batch_size"], context.world)
         model = DistilBertClassifier(config_from(config["model"]))
         if context.weights is not None:
             load_checkpoint(model, context.weights, config["model"])

@@ -228,9 +228,9 @@ def check_range(
     where: str, split: str, examples: RaggedExamples, length: int, vocabulary_size: int, special: Special
 ) -> None:
     """Refuse what a model of that size and length cannot take."""
-    highest = max(int(examples.arrays[name].max()) for name in ("contexts", "answers"))
-    highest = max(highest, *special)
-    lowest = min(int(examples.arrays[name].min()) for name in ("contexts", "answers"))
+    tokens = [examples.arrays[name] for name in ("contexts", "answers")]  # all answers may be without tokens
+    highest = max(*(int(ids.max(initial=0)) for ids in tokens), *special)
+    lowest = min(int(ids.min(initial=0)) for ids in tokens)
     if lowest < 0 or highest >= vocabulary_size:
         raise DataError(
             "%s: token id %d of the %s set is out of range" % (where, lowest if lowest < 0 else highest, split),

@@ -115,9 +115,13 @@ def any_overflow(gradients: Iterable[Tensor], device: torch.device) -> bool:
 
 
 def clip(parameters: List[Tensor], limit: float) -> float:
-    """Scale gradients down to a global norm of `limit`; a wait for each tensor's norm. Returns the norm before."""
+    """Scale gradients down to a global norm of `limit`. Returns the norm before.
+
+    A wait for each tensor's norm, and one more: the sum of their squares goes to the device and comes back, in fp32.
+    """
     gradients = [p.grad for p in parameters if p.grad is not None]
-    norm = math.sqrt(sum(float(gradient.norm(2)) ** 2 for gradient in gradients))
+    squared = sum(float(gradient.norm(2)) ** 2 for gradient in gradients)
+    norm = math.sqrt(torch.tensor([squared], dtype=torch.float32, device=parameters[0].device).item())
     coefficient = limit / (norm + CLIP_EPSILON)
     if coefficient < 1:
         for gradient in gradients:

@@ -1,7 +1,7 @@
-"""Exact match and F1 of a choice against the right answers of its query, by ReCoRD's definitions.
+"""Exact match, by the publisher's rule, and F1, by ReCoRD's, of a choice against the right answers of its query.
 
-Exact match: the choice is one of the right answers. F1: tokens are counted with repeats; with `same` the number of
-tokens that the choice and one right answer share,
+Exact match: the choice is one of the right answers as given (ReCoRD's script normalises both before it compares). F1:
+tokens are counted with repeats; with `same` the number of tokens that the choice and one right answer share,
 
     precision = same / tokens of the choice,  recall = same / tokens of the answer,
     F1 = 2 * precision * recall / (precision + recall), 0 where nothing is shared,

@@ -19,11 +19,11 @@ WANTS = {
     "vocabulary": "vocab.txt of bert-large-uncased; needed for train.jsonl and val.jsonl, and with the HDF5 for F1 "
     "over words",
 }
+ARCHIVE = "the archive is on BAAI's model hub, behind a login"
 LICENCES = {
-    "data": "ReCoRD is made from CNN and Daily Mail articles; whether it may be passed on is unclear. The archive is "
-    "on BAAI's model hub, behind a login",
-    "weights": "the checkpoint's licence is not stated; GLM's code is MIT. The archive is on BAAI's model hub, "
-    "behind a login",
+    "data": "ReCoRD is made from CNN and Daily Mail articles; whether it may be passed on is unclear",
+    "weights": "the checkpoint's licence is not stated; GLM's code is MIT; %s" % ARCHIVE,
+    "vocabulary": "Apache-2.0, as bert-large-uncased",
 }
 WEIGHTS_FORMAT = "glm-safetensors/v1"
 CHECKPOINT = "mp_rank_00_model_states.pt"
@@ -63,6 +63,8 @@ def prepare_data(source: str, vocabulary: Optional[str], writer: Any, report: Re
     for split, arrays in sets.items():
         save(split, arrays, writer.path)
     writer.format(FORMAT)
+    if published:
+        writer.licence(ARCHIVE)
     form = HDF5_FORM if published else JSONL_FORM
     examples = {split: found.examples for split, found in counts.items()}
     writer.fact(

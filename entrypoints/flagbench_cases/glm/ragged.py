@@ -166,11 +166,11 @@ def open_split(split: str, path: Callable[[str], str]) -> RaggedExamples:
                 "%s holds %s of %d dimensions" % (place, arrays[name].dtype, arrays[name].ndim),
                 "prepare the data again",
             )
-    _check_offsets(split, arrays)
+    _check(split, arrays)
     return RaggedExamples(arrays)
 
 
-def _check_offsets(split: str, arrays: Dict[str, np.ndarray]) -> None:
+def _check(split: str, arrays: Dict[str, np.ndarray]) -> None:
     rows, contexts = len(arrays["rows"]), len(arrays["masks"])
     for starts, count, end, least in (
         ("context_starts", contexts, len(arrays["contexts"]), 1),
@@ -178,9 +178,14 @@ def _check_offsets(split: str, arrays: Dict[str, np.ndarray]) -> None:
         ("example_starts", len(arrays["example_starts"]) - 1, rows, 1),
     ):
         offsets = arrays[starts]
-        if len(offsets) != count + 1 or offsets[0] != 0 or offsets[-1] != end or (np.diff(offsets) < least).any():
+        whole = len(offsets) == count + 1 > 0 and offsets[0] == 0 and offsets[-1] == end
+        if not whole or (np.diff(offsets) < least).any():
             raise DataError("%s does not divide its array" % file_name(split, starts), "prepare the data again")
     if not (len(arrays["right"]) == len(arrays["f1"]) == rows) or rows == 0:
         raise DataError("the %s arrays are not of one length" % split, "prepare the data again")
     if arrays["rows"].min() < 0 or arrays["rows"].max() >= contexts:
         raise DataError("%s points outside of the contexts" % file_name(split, "rows"), "prepare the data again")
+    for name in ("right", "f1"):
+        values = arrays[name]
+        if not ((values >= 0) & (values <= 1)).all():  # nor for a NaN
+            raise DataError("%s holds values beyond 0 to 1" % file_name(split, name), "prepare the data again")

@@ -22,6 +22,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence, Tu
 from flagbench_cases.errors import DataError
 from flagbench_cases.glm.overlap import best_f1, normalised_words
 from flagbench_cases.glm.ragged import Builder, Special
+from flagbench_cases.prepared.files import open_file
 
 STANDARD = {0x201C: '"', 0x201D: '"', 0x2018: "'", 0x2019: "'", 0x2013: "-"}
 PLACEHOLDER = "@placeholder"
@@ -157,7 +158,7 @@ def _choices(
 def read_vocabulary(path: str) -> Dict[str, int]:
     """The tokens of a WordPiece vocab.txt, one a line, with their ids; DataError for one that is there twice."""
     try:
-        with open(path, encoding="utf-8", newline="\n") as file:
+        with open_file(path, encoding="utf-8", newline="\n") as file:
             tokens = [line.rstrip("\r\n") for line in file]
     except (OSError, UnicodeDecodeError) as error:
         raise DataError("%s cannot be read (%s)" % (path, error), "give a vocab.txt as UTF-8 text") from error

@@ -21,8 +21,10 @@ from flagbench_cases.glm.ragged import Builder, Special
 from flagbench_cases.glm.record_text import Counts, Report
 
 CHUNK = 2048
-# Values of a matrix that is read whole: a hundred times what the published files have.
-LARGEST_LIST = 2**28
+# Rows of a matrix, and values of one that is read whole: more than twenty times what the published files have.
+LARGEST = 2**26
+# Choices of one example, which is read whole too: many times what the published files have.
+MOST_CHOICES = 4096
 AGAIN = "fetch it again: it is cut, damaged or of another layout"
 # What h5py raises for files that are no HDF5, are cut, or lack what is asked for.
 HDF5_ERRORS = (OSError, KeyError, RuntimeError, ValueError, TypeError, OverflowError)
@@ -49,27 +51,36 @@ class Csr:
                     raise DataError("%s: %s is not an array" % (self.what, part), AGAIN)
                 if found.dtype.kind not in ("iufb" if part == "data" else "iu") or found.ndim != 1:
                     raise DataError("%s holds %s" % (self.what, found.dtype), "it must hold flat arrays of numbers")
-            self._data, self._indices, pointers = parts.values()
-            self.pointers = pointers[()].astype(np.int64)
         except HDF5_ERRORS as error:
             raise _unreadable(self.what, error) from error
         form = form.decode("utf-8", "replace") if isinstance(form, bytes) else form
         if form != "csr" or len(shape) != 2:
             raise DataError("%s is a %s of %d dimensions" % (self.what, form, len(shape)), "store it as CSR matrix")
-        if min(shape) < 0:
+        if min(shape) < 0 or shape[0] > LARGEST:
             raise DataError("%s is said to have %d x %d values" % (self.what, *shape), AGAIN)
         self.shape = (shape[0], shape[1])
-        self._check()
+        self._data, self._indices, pointers = parts.values()
+        self.pointers = self._read_pointers(pointers)
 
-    def _check(self) -> None:
-        pointers, stored = self.pointers, len(self._data)
-        if len(pointers) != self.shape[0] + 1:
-            raise DataError("%s has %d row ends for %d rows" % (self.what, len(pointers) - 1, self.shape[0]), AGAIN)
-        if pointers[0] != 0 or (np.diff(pointers) < 0).any():
+    def _read_pointers(self, stored: Any) -> np.ndarray:
+        """indptr, int64 [rows + 1]. Nothing of the file is read before its sizes agree: it may declare any."""
+        rows, columns = self.shape
+        (ends,), (values,), (indices,) = stored.shape, self._data.shape, self._indices.shape
+        if ends != rows + 1:
+            raise DataError("%s has %d row ends for %d rows" % (self.what, ends - 1, rows), AGAIN)
+        try:
+            pointers = stored[()].astype(np.int64)
+        except HDF5_ERRORS as error:
+            raise _unreadable(self.what, error) from error
+        filled = np.diff(pointers)
+        if pointers[0] != 0 or (filled < 0).any():
             raise DataError("%s: indptr does not grow from 0" % self.what, AGAIN)
-        if not pointers[-1] == stored == len(self._indices):
-            counts = (self.what, int(pointers[-1]), stored, len(self._indices))
+        if not pointers[-1] == values == indices:
+            counts = (self.what, int(pointers[-1]), values, indices)
             raise DataError("%s: indptr ends at %d; there are %d values and %d indices" % counts, AGAIN)
+        if (filled > columns).any():
+            raise DataError("%s has rows of more than %d values" % (self.what, columns), AGAIN)
+        return pointers
 
     def dense(self, first: int, last: int) -> np.ndarray:
         """Rows first to last - 1 as int64 [last - first, columns]."""
@@ -93,7 +104,7 @@ class Csr:
 
     def flat(self) -> np.ndarray:
         """The whole matrix as one row, int64."""
-        if self.shape[0] * self.shape[1] > LARGEST_LIST:
+        if self.shape[0] * self.shape[1] > LARGEST:
             raise DataError("%s is said to have %d x %d values" % ((self.what,) + self.shape), AGAIN)
         return self.dense(0, self.shape[0]).reshape(-1)
 
@@ -175,6 +186,9 @@ def _build(
     if len(sep) != rows:
         raise DataError("%s: mask has %d values for %d rows of text" % (path, len(sep), rows), AGAIN)
     ends = _ranges(path, file, "choice_start_end", rows)
+    most = int((ends[:, 1] - ends[:, 0]).max())
+    if most > MOST_CHOICES:
+        raise DataError("%s: an example has %d choices, more than %d" % (path, most, MOST_CHOICES), AGAIN)
     right = None if training else _answers(path, file, ends)
     unanswerable = 0
     split = "train" if training else "eval"

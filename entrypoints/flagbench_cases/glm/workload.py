@@ -23,7 +23,8 @@ from flagbench_cases.glm.model import (
     mask_choices,
 )
 from flagbench_cases.glm.optimizer import BETAS, EPSILON, LossScaler, MasterOptimizer, Optimizer, Schedule
-from flagbench_cases.loop import Evaluation, Work, Workload, measure
+from flagbench_cases.loop import Evaluation, Work, Workload, measure, require_full_batch
+from flagbench_cases.process_group import ensure_group
 
 # Candidates are evaluated so many at a time.
 SEGMENT = 10
@@ -67,6 +68,7 @@ class GlmWorkload(Workload):
         # One generator of initial weights on every rank; dropout differs by rank.
         torch.manual_seed(config["seed"])
         self.sets = record.load(config["data"], config["model"], context.data, config["seed"])
+        require_full_batch(len(self.sets.train), config["train"]["batch_size"], context.world)
         context.spool.beat()
         model = GlmForCloze(config_from(config["model"]))
         self.weights_digest = None if context.weights is None else load_checkpoint(model, context.weights)
@@ -75,10 +77,11 @@ class GlmWorkload(Workload):
         # Rounded before the masters are copied from it: they begin at what fp16 can hold.
         self.module = (model.half() if self.half else model).to(self.device)
         self._make_optimizer()
-        self.network: torch.nn.Module = self.module
-        if context.world > 1:
-            ids = [context.local_rank] if self.device.type == "cuda" else None
-            self.network = torch.nn.parallel.DistributedDataParallel(self.module, device_ids=ids)
+        # On one device too: the publisher wraps and reduces always, and the buckets are in the published memory.
+        ensure_group(context.device.backend)
+        ids = [context.local_rank] if self.device.type == "cuda" else None
+        self.network = torch.nn.parallel.DistributedDataParallel(self.module, device_ids=ids)
+        if context.world > 1:  # nobody is waited for where there is one rank
             context.probe.attach(list(self.module.parameters()))
         self._make_loaders()
 
@@ -139,9 +142,8 @@ class GlmWorkload(Workload):
         scores = self.network(batch.tokens, batch.positions, batch.sep, batch.targets, batch.target_mask)
         loss = cloze_loss(scores, batch.choice_mask)
         reduced = loss.detach().clone()
-        if self.context.world > 1:
-            dist.all_reduce(reduced)
-            reduced /= self.context.world
+        dist.all_reduce(reduced)
+        reduced /= self.context.world
         value = float(reduced)
         if math.isfinite(value):
             self.optimizer.backward(loss)
@@ -192,8 +194,7 @@ class GlmWorkload(Workload):
                 spool.progress(index + 1, len(self.eval_loader))
         self.module.train()
         shared = torch.tensor(totals, dtype=torch.float64, device=self.device)
-        if self.context.world > 1:
-            dist.all_reduce(shared)
+        dist.all_reduce(shared)
         right, f1, examples, published_right, published_examples = shared.tolist()
         published = published_right / published_examples
         extra = [measure("f1", f1 / examples, "fraction", F1_NOTE % self.sets.f1_over)]

@@ -1,9 +1,4 @@
-"""A Hugging Face folder of Llama weights as llama-safetensors/v1, checked against the model that will be filled.
-
-weights-0000k.safetensors   tensors under their Hugging Face names, as stored, at most 4 GiB a file
-index.json                  {tensor: file}
-config.json                 Hugging Face's keys, with rope_theta where transformers 4 and 5 both find it
-"""
+"""A Hugging Face folder of Llama weights as llama-safetensors/v1, checked against the model that will be filled."""
 
 import json
 import os
@@ -13,86 +8,45 @@ import torch
 
 from flagbench_cases import weights
 from flagbench_cases.errors import DataError
+from flagbench_cases.llama2_7b_lora import weights_format
 
-FORMAT = "llama-safetensors/v1"
 LARGEST_FILE = 4 * 2**30
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
-# Keys of a checkpoint's config.json and of the manifest's model section that must agree.
-CONFIG_KEYS = {
-    "vocab_size": "vocab_size",
-    "hidden_size": "dim",
-    "intermediate_size": "ffn",
-    "num_hidden_layers": "layers",
-    "num_attention_heads": "heads",
-    "num_key_value_heads": "kv_heads",
-    "rms_norm_eps": "norm_eps",
-}
 # What a Llama 2 is besides, with the value that a config.json without the key stands for.
 FIXED = {"hidden_act": "silu", "tie_word_embeddings": False, "attention_bias": False, "mlp_bias": False}
 DEFAULT_THETA = 10000.0
-
-
-def shapes(section: Dict[str, Any]) -> Dict[str, Tuple[int, ...]]:
-    """Names and shapes of all tensors of a `model` section."""
-    dim, ffn, vocabulary = section["dim"], section["ffn"], section["vocab_size"]
-    kv_dim = dim // section["heads"] * section["kv_heads"]
-    found: Dict[str, Tuple[int, ...]] = {
-        "model.embed_tokens.weight": (vocabulary, dim),
-        "model.norm.weight": (dim,),
-        "lm_head.weight": (vocabulary, dim),
-    }
-    for layer in range(section["layers"]):
-        for name, shape in (
-            ("self_attn.q_proj", (dim, dim)),
-            ("self_attn.k_proj", (kv_dim, dim)),
-            ("self_attn.v_proj", (kv_dim, dim)),
-            ("self_attn.o_proj", (dim, dim)),
-            ("mlp.gate_proj", (ffn, dim)),
-            ("mlp.up_proj", (ffn, dim)),
-            ("mlp.down_proj", (dim, ffn)),
-            ("input_layernorm", (dim,)),
-            ("post_attention_layernorm", (dim,)),
-        ):
-            found["model.layers.%d.%s.weight" % (layer, name)] = shape
-    return found
+PLAIN = "give a checkpoint of Llama 2"
 
 
 def config_of(section: Dict[str, Any]) -> Dict[str, Any]:
     """The config.json of a `model` section, in the form both transformers read."""
     config: Dict[str, Any] = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
-    config.update({theirs: section[ours] for theirs, ours in CONFIG_KEYS.items()})
-    config.update(FIXED, max_position_embeddings=section["positions"], rope_theta=section["rope_theta"])
-    config.update(bos_token_id=1, eos_token_id=2, rope_scaling=None)
+    config.update(weights_format.sizes(section), **FIXED)
+    config.update(max_position_embeddings=section["positions"], bos_token_id=1, eos_token_id=2, rope_scaling=None)
     return config
 
 
 def check_config(folder: str, config: Dict[str, Any], section: Dict[str, Any]) -> None:
     """Refuse the checkpoint of another model. Its number of positions may differ: rotary embeddings have no table."""
-    wanted: Dict[str, Any] = {theirs: section[ours] for theirs, ours in CONFIG_KEYS.items()}
-    wanted.update(FIXED, model_type="llama", rope_theta=section["rope_theta"])
     found = dict(FIXED, num_key_value_heads=config.get("num_attention_heads"))
     found.update({key: value for key, value in config.items() if value is not None})
     found["rope_theta"] = theta(folder, config)
-    for key, value in wanted.items():
-        if found.get(key) != value:
-            raise DataError(
-                "%s/config.json says %s = %s and this model has %s" % (folder, key, found.get(key), value),
-                "give the checkpoint of %s" % section["name"],
-            )
+    wanted = dict(weights_format.sizes(section), model_type="llama", **FIXED)
+    weights_format.check_config(folder, found, wanted, section["name"])
 
 
 def theta(folder: str, config: Dict[str, Any]) -> Any:
     """The base of the rotary embedding, where transformers 4 keeps it or where 5 does. Refuses a scaled one."""
+    found = {}
     for key in ("rope_parameters", "rope_scaling"):
-        scaling = config.get(key) or {}
-        kind = scaling.get("rope_type", scaling.get("type", "default")) if isinstance(scaling, dict) else scaling
+        scaling = {} if config.get(key) is None else config[key]
+        if not isinstance(scaling, dict):
+            raise DataError("%s/config.json: %s is %r, not an object" % (folder, key, scaling), PLAIN)
+        kind = scaling.get("rope_type", scaling.get("type", "default"))
         if kind != "default":
-            raise DataError(
-                "%s/config.json has a rotary embedding of the kind %r" % (folder, kind),
-                "give a checkpoint of Llama 2",
-            )
-    inner = config.get("rope_parameters") or {}
-    return inner.get("rope_theta", config.get("rope_theta", DEFAULT_THETA))
+            raise DataError("%s/config.json has a rotary embedding of the kind %r" % (folder, kind), PLAIN)
+        found[key] = scaling
+    return found["rope_parameters"].get("rope_theta", config.get("rope_theta", DEFAULT_THETA))
 
 
 def convert(source: str, section: Dict[str, Any], writer: Any, report: Callable[[str, int, int], None]) -> None:
@@ -102,7 +56,7 @@ def convert(source: str, section: Dict[str, Any], writer: Any, report: Callable[
     checkpoints hold beside the weights are left out: the model computes them.
     """
     check_config(source, weights.read_config(source), section)
-    wanted, files = shapes(section), weights.shard_files(source)
+    wanted, files = weights_format.shapes(section), weights.shard_files(source)
     writer.need(sum(os.path.getsize(path) for path in files))
     output = Output(writer, "weights")
     types = set()
@@ -126,7 +80,7 @@ def convert(source: str, section: Dict[str, Any], writer: Any, report: Callable[
         with open(writer.path(name), "w", encoding="utf-8") as file:
             json.dump(content, file, indent=1, sort_keys=True)
             file.write("\n")
-    writer.format(FORMAT)
+    writer.format(weights_format.FORMAT)
     writer.fact(
         model=section["name"],
         tensors=len(wanted),

@@ -10,10 +10,6 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 import torch
 
-from flagbench_cases.llama2_7b_lora.tiny import WEIGHTS as TINY_WEIGHTS
-
-__all__ = ["TINY_WEIGHTS", "BlockSet", "MmluItem", "MmluSet", "Sets", "load"]
-
 
 class BlockSet(torch.utils.data.Dataset):
     """n blocks of L tokens, int32 [n, L]; labels are the same tokens. Nothing is padded."""

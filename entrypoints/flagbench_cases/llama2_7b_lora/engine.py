@@ -90,7 +90,7 @@ class TorchEngine:
         return tensors, {"taken": self.taken, "scaler": scaler}
 
     def restore(self, tensors: Dict[str, torch.Tensor], facts: Dict[str, Any]) -> None:
-        """Go on from what `state` gave. Raises DataError where a tensor is missing."""
+        """Go on from what `state` gave. Raises DataError where a tensor or the loss scale is missing."""
         fill(self.parameters, {n[len("adapter.") :]: t for n, t in tensors.items() if n.startswith("adapter.")})
         moments = {}
         for index, name in enumerate(self.parameters):
@@ -101,7 +101,9 @@ class TorchEngine:
         self.optimizer.load_state_dict(
             {"state": moments, "param_groups": self.optimizer.state_dict()["param_groups"]}
         )
-        if self.scaler is not None and facts["scaler"] is not None:
+        if self.scaler is not None:
+            if not facts["scaler"]:
+                raise DataError("the checkpoint has no loss scale", "resume from another checkpoint")
             self.scaler.load_state_dict(facts["scaler"])
         self.taken = int(facts["taken"])
 

@@ -1,7 +1,8 @@
 """What a trained model is asked: its loss on blocks it was not trained on, and MMLU.
 
 Every rank answers its share, each block and question once at any number of ranks. Without autocast, as the publisher
-evaluates: the weights are of the precision already. MMLU goes one question at a time, as published.
+evaluates: the weights are of the precision already, and peft casts for the adapters that are not (in bf16). MMLU goes
+one question at a time, as published.
 """
 
 from typing import Any, Callable, List, Optional, Tuple

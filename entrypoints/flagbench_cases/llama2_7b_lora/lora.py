@@ -23,7 +23,9 @@ PARAMETER = re.compile(r".*\.layers\.(\d+)\.self_attn\.(q_proj|v_proj)\.lora_(A|
 def attach(model: Any, shape: LlamaShape, recompute: bool) -> Any:
     """The model with adapters, a PeftModel; only they train. A is drawn from torch's generator, B is zero.
 
-    They keep the type of the base, as with the publisher's peft 0.4; newer ones would lift fp16 adapters to fp32.
+    They have the type of the base, as with the publisher's peft 0.4, where newer ones would lift fp16 to fp32. Over a
+    base in bf16, which nobody published, they are fp32: AdamW's moments have their type, and in bf16 the second one
+    could not decay (1.0 x 0.999 is 1.0 again).
     """
     peft = library("peft")
     config = peft.LoraConfig(
@@ -34,16 +36,17 @@ def attach(model: Any, shape: LlamaShape, recompute: bool) -> Any:
         bias="none",
         task_type="CAUSAL_LM",
     )
-    dtype = next(model.parameters()).dtype
+    base = next(model.parameters()).dtype
+    lifted = base == torch.bfloat16
     with warnings.catch_warnings():
         # peft asks transformers 5 by a name that it has deprecated: nothing that who reads the log can mend.
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
-        module = peft.get_peft_model(model, config, autocast_adapter_dtype=False)
+        module = peft.get_peft_model(model, config, autocast_adapter_dtype=lifted)
     if recompute:
         # Not by transformers' own switch: with peft it asks for a gradient of the embeddings, which nobody needs.
         for layer in model.model.layers:
             layer.forward = recomputed(layer.forward)
-    verify(module, shape, dtype)
+    verify(module, shape, torch.float32 if lifted else base)
     return module
 
 

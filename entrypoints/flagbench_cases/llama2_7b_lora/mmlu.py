@@ -12,6 +12,7 @@ import numpy as np
 
 from flagbench_cases.errors import DataError
 from flagbench_cases.llama2_7b_lora.tokens import BOS, CHOICES, Vocabulary
+from flagbench_cases.prepared.files import open_file
 
 SUBJECTS, QUESTIONS = 57, 14042
 """Of the published test set."""
@@ -84,7 +85,7 @@ def read(path: str) -> List[Row]:
     """The rows of one file. Raises DataError naming file and line for what is not as it must be."""
     rows = []
     try:
-        with open(path, encoding="utf-8", newline="") as file:
+        with open_file(path, encoding="utf-8", newline="") as file:
             reader = csv.reader(file, strict=True)
             begin = 1
             for cells in reader:

@@ -17,20 +17,10 @@ import torch.utils.checkpoint
 from torch import nn
 
 from flagbench_cases.errors import CaseError, DataError, UsageError
+from flagbench_cases.llama2_7b_lora import weights_format
 
 ATTENTION = "eager"
-CASE, FORMAT = "llama2-7b-lora", "llama-safetensors/v1"
-# Keys of a checkpoint's config.json and of the manifest's model section that must agree.
-CONFIG_KEYS = {
-    "num_hidden_layers": "layers",
-    "hidden_size": "dim",
-    "num_attention_heads": "heads",
-    "num_key_value_heads": "kv_heads",
-    "intermediate_size": "ffn",
-    "vocab_size": "vocab_size",
-    "rms_norm_eps": "norm_eps",
-    "rope_theta": "rope_theta",
-}
+CASE = "llama2-7b-lora"
 
 
 @dataclass(frozen=True)
@@ -184,7 +174,7 @@ def load_prepared(model: Any, folder: str, section: Dict[str, Any], beat: Callab
     not as it must be."""
     from flagbench_cases import prepared
 
-    place = prepared.open_folder(folder, CASE, "weights", (FORMAT,))
+    place = prepared.open_folder(folder, CASE, "weights", (weights_format.FORMAT,))
     beat()  # sums of many files were taken
     load_folder(model, place.folder, section, beat)
     return place.digest
@@ -194,7 +184,8 @@ def load_folder(model: Any, folder: str, section: Dict[str, Any], beat: Callable
     """Fill the model from `index.json`, `config.json` and safetensors, a tensor in memory at a time."""
     from safetensors import SafetensorError, safe_open
 
-    check_config(_read_json(os.path.join(folder, "config.json")), folder, section)
+    config = _read_json(os.path.join(folder, "config.json"))
+    weights_format.check_config(folder, config, weights_format.sizes(section), section["name"])
     parameters = dict(model.named_parameters())
     files = shards(_read_json(os.path.join(folder, "index.json")), folder, parameters)
     for file, names in sorted(files.items()):
@@ -229,17 +220,6 @@ def shards(index: Dict[str, Any], folder: str, parameters: Dict[str, Any]) -> Di
             raise DataError("%s/index.json: %s is not in a file of that folder" % (folder, name), "prepare it again")
         files.setdefault(file, []).append(name)
     return files
-
-
-def check_config(config: Dict[str, Any], folder: str, section: Dict[str, Any]) -> None:
-    """Refuse weights of another model."""
-    for theirs, ours in CONFIG_KEYS.items():
-        if config.get(theirs) != section[ours]:
-            raise DataError(
-                "%s/config.json says %s = %s and this preset has %s"
-                % (folder, theirs, config.get(theirs), section[ours]),
-                "give the weights of %s" % section["name"],
-            )
 
 
 def _read_json(path: str) -> Dict[str, Any]:

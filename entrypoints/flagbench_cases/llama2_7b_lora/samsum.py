@@ -12,6 +12,7 @@ import numpy as np
 
 from flagbench_cases.errors import DataError
 from flagbench_cases.llama2_7b_lora.tokens import BOS, EOS, Vocabulary
+from flagbench_cases.prepared.files import open_file
 
 FILES = {"train": "train.json", "validation": "val.json"}
 # Dialogues of the published archive.
@@ -52,7 +53,7 @@ def find(folder: str) -> str:
 def read(path: str) -> List[Tuple[str, str]]:
     """(dialogue, summary) of each entry of one JSON file. Raises DataError naming the file and the entry."""
     try:
-        with open(path, encoding="utf-8") as file:
+        with open_file(path, encoding="utf-8") as file:
             entries = json.load(file)
     except FileNotFoundError:
         raise DataError("%s does not exist" % path, "unpack the whole of samsum's %s there" % ARCHIVE) from None

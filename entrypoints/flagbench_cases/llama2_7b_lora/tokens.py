@@ -9,6 +9,7 @@ import os
 from typing import Any, List
 
 from flagbench_cases.errors import DataError, UsageError
+from flagbench_cases.prepared.files import open_file
 
 UNK, BOS, EOS = 0, 1, 2
 CHOICES = ("A", "B", "C", "D")
@@ -64,7 +65,7 @@ class Vocabulary:
 
 def _read(path: str) -> bytes:
     try:
-        with open(path, "rb") as file:
+        with open_file(path, "rb") as file:
             return file.read()
     except OSError as error:
         raise DataError("%s cannot be read (%s)" % (path, error.strerror), GIVE) from None

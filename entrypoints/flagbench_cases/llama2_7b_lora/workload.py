@@ -14,6 +14,7 @@ from flagbench_cases.llama2_7b_lora import data as samsum
 from flagbench_cases.llama2_7b_lora import lora, model, tiny
 from flagbench_cases.llama2_7b_lora.engine import open_engine, refuse
 from flagbench_cases.llama2_7b_lora.evaluate import mmlu_accuracy, total, validation_loss
+from flagbench_cases.llama2_7b_lora.memory_monitor import monitored
 from flagbench_cases.loop import Evaluation, Work, Workload, measure
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -54,6 +55,8 @@ class LlamaLoraWorkload(Workload):
         self.config = context.config
         self.device = context.device.torch
         self.place = (context.rank, context.world)
+        # The monitor belongs to the published step, and so to its engine.
+        self.has_monitor = self.config["train"]["memory_monitor"] and self.config["engine"]["name"] == "torch"
         self.losses = EpochLosses()
         self.weights_digest: Optional[str] = None
         self._epoch = 0
@@ -129,6 +132,7 @@ class LlamaLoraWorkload(Workload):
                 "schedule": "x%g every epoch" % train["gamma"],
                 "max_epochs": train["max_epochs"],
                 "workers": config["data"]["workers"],
+                "memory_monitor": self.has_monitor,
                 "data": sets.condition,
                 "mmlu": sets.mmlu_condition,
                 "weights": self.weights,
@@ -154,7 +158,7 @@ class LlamaLoraWorkload(Workload):
         self._epoch = epoch
         self.engine.set_rate(train["learning_rate"] * train["gamma"] ** epoch)
         self.module.train()
-        return self.loader
+        return monitored(self.loader) if self.has_monitor else self.loader
 
     def to_device(self, batch: Any) -> Any:
         return batch.to(self.device)
@@ -198,7 +202,10 @@ class LlamaLoraWorkload(Workload):
             "engine": self.engine.name,
             "trainable_parameters": self.shape.adapter_parameters,
             "attention": self.module.base_model.model.config._attn_implementation,
-            "weights_type": str(next(iter(self.parameters.values())).dtype).replace("torch.", ""),
+            "weights_type": type_name(self.module.base_model.model.lm_head.weight),
+            "adapters_type": type_name(next(iter(self.parameters.values()))),
+            "validation_sha256": self.sets.validation.digest(),
+            "mmlu_sha256": None if self.sets.mmlu is None else self.sets.mmlu.digest(),
             "epoch_mean_losses": self.losses.means() if whole else [],
             "loss_as_published": self.losses.published() if whole else None,
         }
@@ -221,6 +228,11 @@ class LlamaLoraWorkload(Workload):
                 "the checkpoint's facts are not this case's (%s)" % error, "resume from another checkpoint"
             ) from error
         self.losses.sums = sums
+
+
+def type_name(tensor: torch.Tensor) -> str:
+    """The element type of a tensor in one word, "float32"."""
+    return str(tensor.dtype).replace("torch.", "")
 
 
 def guessing(mmlu: Optional[samsum.MmluSet]) -> Dict[str, float]:

@@ -1,8 +1,11 @@
-"""What the writer and the reader of a prepared folder share: its names, and sums of its files."""
+"""What the writer and the reader of a prepared folder share: its names, and how files are opened and summed."""
 
 import hashlib
 import os
+import stat
 from typing import Any, Iterable, Optional
+
+from flagbench_cases.errors import DataError
 
 SCHEMA = "prepared/v1"
 INDEX = "prepared.json"
@@ -13,6 +16,13 @@ _PIECE = 2**22
 def is_plain(name: str) -> bool:
     """Whether a name is one file's in a folder, on every system, and neither hidden nor the index itself."""
     return bool(name) and name[0] != "." and not set(name) & set("/\\\0\n\r") and name != INDEX and len(name) < 200
+
+
+def open_file(path: str, mode: str = "r", **options: Any) -> Any:
+    """`open` for a source. Raises OSError, and DataError for what is no file: opening a pipe waits for ever."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise DataError("%s is not a file" % path, "give the file that was downloaded")
+    return open(path, mode, **options)
 
 
 class Reading:
@@ -32,9 +42,9 @@ class Reading:
 
 
 def sum_of(path: str, reading: Optional[Reading] = None) -> str:
-    """The sha256 of a file in hexadecimal digits. Raises OSError."""
+    """The sha256 of a file in hexadecimal digits. Raises OSError, and DataError for what is no file."""
     digest = hashlib.sha256()
-    with open(path, "rb") as file:
+    with open_file(path, "rb") as file:
         for piece in pieces(file):
             digest.update(piece)
             if reading is not None:

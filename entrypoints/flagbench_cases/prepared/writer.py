@@ -56,6 +56,10 @@ class Writer:
         json.dumps(facts, allow_nan=False)
         self._facts.update(facts)
 
+    def licence(self, words: str) -> None:
+        """Add what is known of the licence by what was found."""
+        self._licence = words if self._licence is None else "%s; %s" % (self._licence, words)
+
     def source(self, path: str, name: Optional[str] = None) -> None:
         """Record an input file's name (by default its last part), size and sum. Raises DataError."""
         try:

@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 import torch
 
 from flagbench_cases.errors import DataError
-from flagbench_cases.prepared.files import is_plain
+from flagbench_cases.prepared.files import is_plain, open_file
 from flagbench_cases.weights.archives import DAMAGED, REFUSED, Archive, is_lack_of_memory, open_archive
 from flagbench_cases.weights.pickles import TensorRef
 
@@ -27,9 +27,9 @@ LARGEST_JSON = 64 * 2**20
 def read_state(folder: str) -> Dict[str, torch.Tensor]:
     """All tensors of model.safetensors, or else of pytorch_model.bin, on the host."""
     tensors, pickled = (os.path.join(folder, name) for name in (SAFETENSORS, PICKLED))
-    if os.path.exists(tensors):
+    if os.path.isfile(tensors):
         return dict(_safetensors(tensors))
-    if os.path.exists(pickled):
+    if os.path.isfile(pickled):
         return read_pickled(pickled, inside=())
     raise DataError("%s holds neither %s nor %s" % (folder, SAFETENSORS, PICKLED), FOLDER_REMEDY)
 
@@ -76,7 +76,7 @@ def _files(folder: str) -> Dict[str, Optional[List[str]]]:
     """The files of a folder, each with the tensors that an index promises of it; None where there is no index."""
     for name in (SAFETENSORS, SAFETENSORS + INDEX, PICKLED, PICKLED + INDEX):
         path = os.path.join(folder, name)
-        if os.path.exists(path):
+        if os.path.isfile(path):
             return _indexed(folder, path) if name.endswith(INDEX) else {name: None}
     raise DataError("%s holds neither %s nor %s, whole or in shards" % (folder, SAFETENSORS, PICKLED), FOLDER_REMEDY)
 
@@ -178,7 +178,7 @@ def read_json(path: str) -> Dict[str, Any]:
     try:
         if os.stat(path).st_size > LARGEST_JSON:
             raise ValueError("it is too large")
-        with open(path, encoding="utf-8") as file:
+        with open_file(path, encoding="utf-8") as file:
             content = json.load(file)
     except FileNotFoundError:
         raise DataError("%s does not exist" % path, FOLDER_REMEDY) from None

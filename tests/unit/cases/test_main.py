@@ -121,6 +121,30 @@ def test_a_misplaced_secret_gets_neither_into_the_record_nor_into_the_log(argume
     assert b"SECRET" not in done.stdout + done.stderr
 
 
+@pytest.mark.parametrize(
+    ("settings", "code", "words"),
+    [
+        ((), ExitCode.DATA, "/nonexistent holds no checkpoint"),
+        (("--set", "engine=deepspeed"), ExitCode.USAGE, "the deepspeed engine goes on from no checkpoint"),
+    ],
+)
+def test_nothing_is_started_for_a_checkpoint_that_cannot_be_used(
+    settings: tuple[str, ...], code: ExitCode, words: str
+) -> None:
+    done = run("llama2-7b-lora", "--preset", "tiny", "--resume", "/nonexistent", *settings)
+    assert done.returncode == code
+    status = json.loads(done.stdout)["status"]
+    assert (status["phase"], status["reason"]) == ("usage", words)
+
+
+def test_a_closed_stdout_is_no_bug() -> None:
+    """As `>&-` leaves it."""
+    command = [sys.executable, "-m", "flagbench_cases", "distilbert", "--describe"]
+    done = subprocess.run(["sh", "-c", 'exec "$@" >&-', "sh", *command], stderr=subprocess.PIPE, timeout=60)
+    assert done.returncode == ExitCode.NOT_STORED
+    assert done.stderr.startswith(b"error: the record could not be printed on stdout (Bad file descriptor)\nfix: ")
+
+
 def test_help_beside_a_mistake_is_a_usage_error_too() -> None:
     done = run("distilbert", "--nodes", "0", "--help")
     assert done.returncode == ExitCode.USAGE

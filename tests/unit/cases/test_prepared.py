@@ -359,6 +359,7 @@ def test_a_pipe_in_the_place_of_a_file_does_not_hang(tmp_path: Path) -> None:
     (folder / "a.bin").unlink()
     os.mkfifo(folder / "a.bin")
     assert "is not a file" in refusal(opened, folder)
+    assert "is not a file" in refusal(write, tmp_path / "out", lambda writer: writer.source(str(folder / "a.bin")))
 
 
 def test_sums_of_large_files_are_left_to_a_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

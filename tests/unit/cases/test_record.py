@@ -364,10 +364,27 @@ def test_the_spool_of_a_job_is_read_rank_by_rank(tmp_path: Path) -> None:
     assert found.first("nothing") == {}
 
 
-def test_an_accelerator_is_found_by_the_drivers_name() -> None:
-    stack = config.load_stack("a100-cuda11.6")
-    found = record.accelerator(stack, "NVIDIA A100-SXM4-40GB")
-    assert found is not None
-    assert found["peaks"]["tf32"]["flops"] == 156e12
-    assert record.accelerator(stack, "NVIDIA H200") is None
-    assert record.accelerator(stack, None) is None
+@pytest.mark.parametrize(
+    ("stack", "name", "model"),
+    [
+        ("a100-cuda11.6", "NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-40GB"),
+        ("a100-cuda11.8", "A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB"),
+        ("a100-cuda11.6", "NVIDIA A100-SXM4-40GB MIG 3g.20gb", None),
+        ("hopper-cuda13", "NVIDIA H100 80GB HBM3", "NVIDIA H100 80GB HBM3"),
+        ("hopper-cuda13", "NVIDIA H200", "NVIDIA H200"),
+        ("hopper-cuda13", "NVIDIA H200 NVL", None),
+        ("hopper-cuda13", "NVIDIA GH200 480GB", None),
+        ("hopper-cuda13", "NVIDIA GH200 144G HBM3e", None),
+        ("hopper-cuda13", "NVIDIA H200 MIG 1g.18gb", None),
+        ("c500-maca2.18", "MetaX C500", "MetaX C500 (OAM)"),
+        ("c500-maca3", "MXC500", "MetaX C500 (OAM)"),
+    ],
+)
+def test_a_device_is_known_by_its_whole_name(stack: str, name: str, model: str | None) -> None:
+    """A slice of it, and another board of its family, keeps its own name and has no peak."""
+    found = evidence([0.5] * WINDOW, executed="bf16")
+    for fact in found.of("rank"):
+        fact["device"]["name"] = name
+    made = record.assemble(request(resolved(), stack=config.load_stack(stack)), found, OK)
+    assert made["conditions"]["device_model"] == (model or name)
+    assert (made["flops"]["peak"] is not None) == (model is not None)

@@ -19,6 +19,7 @@ from flagbench_cases.config import load_case, merge
 from flagbench_cases.device import CpuDevice
 from flagbench_cases.distilbert import data as sst2
 from flagbench_cases.distilbert.workload import DistilBertWorkload, EvaluationSet, build
+from flagbench_cases.errors import DataError
 from flagbench_cases.rank import Context
 from flagbench_cases.spool import RankSpool
 from workloads import on_ranks, train
@@ -94,6 +95,15 @@ def test_a_seed_is_a_run(tmp_path: Path) -> None:
     runs = [train(workload(tmp_path, model=dropout, seed=seed), 6)[0] for seed in (0, 0, 1)]
     assert runs[0] == runs[1]
     assert runs[0] != runs[2]
+
+
+def test_a_set_smaller_than_one_step_of_all_ranks_is_refused(tmp_path: Path) -> None:
+    """The publisher counts each of its batches as full."""
+    for rank, world, examples in ((0, 1, 3), (1, 4, 15)):
+        words = f"has {examples} examples and one step of all ranks takes {4 * world}"
+        with pytest.raises(DataError, match=words):
+            workload(tmp_path, rank, world, data={"train_examples": examples})
+    assert workload(tmp_path, data={"train_examples": 4}).steps_per_epoch() == 1
 
 
 # Optimizer and schedule

@@ -118,6 +118,10 @@ def test_stored_and_opened_examples_are_the_same(tmp_path: Path, cloze: ClozeSet
         ("context_starts", np.array([0, 6], dtype=np.int64), "does not divide its array"),
         ("right", np.zeros(2, dtype=np.uint8), "not of one length"),
         ("rows", np.array([0, 0, 2], dtype=np.int32), "points outside of the contexts"),
+        ("example_starts", np.array([], dtype=np.int64), "does not divide its array"),
+        ("right", np.array([1, 0, 2], dtype=np.uint8), "eval-right.npy holds values beyond 0 to 1"),
+        ("f1", np.array([1.0, np.nan, 0.0], dtype=np.float32), "eval-f1.npy holds values beyond 0 to 1"),
+        ("f1", np.array([1.0, -0.1, 0.0], dtype=np.float32), "eval-f1.npy holds values beyond 0 to 1"),
     ],
 )
 def test_damaged_arrays_are_refused(tmp_path: Path, name: str, content: Any, words: str) -> None:
@@ -148,6 +152,12 @@ def test_a_blank_outside_of_its_context_is_refused(at: int, value: int) -> None:
     made.arrays["masks"][at] = value
     with pytest.raises(DataError, match="folder: a blank of the eval set is outside of its context"):
         check_range("folder", "eval", made, 9, 25, SPECIAL)
+
+
+def test_answers_may_all_be_without_tokens() -> None:
+    builder = Builder()
+    builder.add([CONTEXT], [3], [[]], [True], [1.0])
+    check_range("folder", "train", RaggedExamples(builder.arrays()), 9, 25, SPECIAL)
 
 
 def test_the_last_token_id_and_the_last_position_are_taken() -> None:

@@ -170,6 +170,12 @@ def test_gradients_under_the_limit_are_left_alone() -> None:
     assert parameters[1].grad.tolist() == pytest.approx([0.0, 0.8], abs=1e-6)
 
 
+def test_the_norm_goes_through_fp32_as_published() -> None:
+    parameters = [nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))]
+    parameters[0].grad, parameters[1].grad = torch.tensor([1.0]), torch.tensor([2.0**-15])
+    assert clip(parameters, 6.0) == 1.0  # of 1 + 2**-30 fp32 keeps 1
+
+
 @pytest.mark.parametrize("kind", ["plain", "masters"])
 def test_gradients_are_overwritten_with_zeros_and_kept(kind: str) -> None:
     optimizer = optimizer_of(kind, net())

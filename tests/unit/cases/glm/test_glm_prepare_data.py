@@ -35,7 +35,7 @@ MODEL = {"vocab_size": 30592}
 
 def make(source: Path, out: Path, vocabulary: str | None) -> str:
     """A folder prepared from `source`."""
-    with prepared.writing(str(out), "glm", "data") as writer:
+    with prepared.writing(str(out), "glm", "data", prepare.LICENCES["data"]) as writer:
         prepare.prepare_data(str(source), vocabulary, writer, nothing)
     return str(out)
 
@@ -107,6 +107,14 @@ def test_published_files_with_a_vocabulary_have_f1_over_words(tmp_path: Path, fr
     assert ours.evaluation.digest() == theirs.evaluation.digest()
     sources = [source["name"] for source in prepared.open_folder(made, "glm", "data").sources]
     assert sources == ["train_sparse.hdf5", "eval_sparse.hdf5", "vocab.txt"]
+
+
+def test_the_publishers_archive_is_named_where_it_was_read(tmp_path: Path, from_raw: str) -> None:
+    theirs = make(published(tmp_path), tmp_path / "out", None)
+    raw, archive = (str(prepared.open_folder(folder, "glm", "data").licence) for folder in (from_raw, theirs))
+    assert "CNN" in raw
+    assert "BAAI" not in raw
+    assert archive == raw + "; the archive is on BAAI's model hub, behind a login"
 
 
 @pytest.mark.parametrize(

@@ -159,6 +159,8 @@ def shorten(name: str, part: str) -> Callable[[Matrices], None]:
         (change("target", "shape", None, (3, LENGTH)), "target has .* row ends"),
         (change("logit_mask", "shape", None, (12, 7)), "logit_mask has the shape"),
         (change("mask", "shape", None, (12, 2**40)), "mask is said to have"),
+        (change("target", "shape", None, (2**46, LENGTH)), "target is said to have"),
+        (change("mask", "shape", None, (12, 0)), "mask has rows of more than 0 values"),
         (change("choice_start_end", "data", 0, 5), "choice_start_end does not divide"),
         (change("choice_start_end", "data", -1, 99), "choice_start_end does not divide"),
         (change("answer_idx", "data", -1, 9), "has an answer that is none of its choices"),
@@ -182,6 +184,38 @@ def test_damage_is_named(tmp_path: Path, raw: Any, damage: Callable[[Matrices], 
     assert "set.hdf5" in caught.value.message
     assert caught.value.code == ExitCode.DATA
     assert caught.value.remedy
+
+
+DECLARED = 2**46
+"""A length that a file of a few kilobytes can declare: what was never written reads as zeros."""
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        ("indptr", r"text has \d+ row ends for 12 rows"),
+        ("data", r"there are \d+ values"),
+        ("indices", r"\d+ indices"),
+    ],
+)
+def test_what_is_declared_and_never_written_is_named_and_not_read(
+    tmp_path: Path, raw: Any, part: str, words: str
+) -> None:
+    import h5py
+
+    path = write_hdf5(tmp_path / "set.hdf5", published_matrices(raw[False]))
+    with h5py.File(str(path), "r+") as file:
+        del file["text"][part]
+        file["text"].create_dataset(part, shape=(DECLARED,), dtype="i8", chunks=(1024,))
+    with pytest.raises(DataError, match=words):
+        read(path)
+
+
+def test_an_example_of_endless_choices_is_named(tmp_path: Path, raw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_hdf5(tmp_path / "set.hdf5", published_matrices(raw[False]))
+    monkeypatch.setattr(sparse_hdf5, "MOST_CHOICES", 3)
+    with pytest.raises(DataError, match=r"set\.hdf5: an example has 4 choices, more than 3"):
+        read(path)
 
 
 @pytest.mark.parametrize("kept", [0.1, 0.6, 0.97])

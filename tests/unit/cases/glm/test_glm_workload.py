@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from flagbench_cases.errors import DataError
 from flagbench_cases.glm import data as record
@@ -40,6 +41,11 @@ def test_every_epoch_is_reshuffled_and_no_seed_changes_its_order(tmp_path: Path)
 def test_last_batch_of_an_epoch_is_a_partial_one(tmp_path: Path) -> None:
     sizes = [len(batch.index) for batch in workload(tmp_path, train={"batch_size": 8}).batches(0)]
     assert sizes == [8, 8, 4]
+
+
+def test_a_set_smaller_than_one_step_of_all_ranks_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="has 20 examples and one step of all ranks takes 24"):
+        workload(tmp_path, 2, 3, train={"batch_size": 8})
 
 
 def test_two_ranks_share_each_epoch(tmp_path: Path) -> None:
@@ -91,6 +97,14 @@ def test_losses_are_those_of_a_plain_loop(tmp_path: Path) -> None:
         "loss_scale": None,
         "losses_not_finite": 0,
     }
+
+
+def test_one_device_trains_in_a_group_of_one_as_published(tmp_path: Path) -> None:
+    work = workload(tmp_path)
+    assert isinstance(work.network, torch.nn.parallel.DistributedDataParallel)
+    assert dist.get_world_size() == 1
+    work.step(next(iter(work.batches(0))))
+    assert work.context.probe.take() is None  # nobody was waited for
 
 
 def joined(batches: tuple[record.Batch, record.Batch]) -> record.Batch:

@@ -40,7 +40,7 @@ CHANGED = {
         "mmlu_items": 7,
         "workers": 0,
     },
-    "train": {"batch_size": 2, "learning_rate": 1e-3, "window_steps": None},
+    "train": {"batch_size": 2, "learning_rate": 1e-3, "window_steps": None, "memory_monitor": False},
     "precision": "fp32",
     "weights": "random",
     "seed": 42,

@@ -50,10 +50,15 @@ def test_only_adapters_train_and_begin_as_nothing() -> None:
             assert torch.equal(changed, module(input_ids=ids, attention_mask=torch.ones_like(ids)).logits)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_adapters_keep_the_type_of_the_base(dtype: torch.dtype) -> None:
-    """Newer versions of peft lift them to fp32 unless told not to."""
-    assert {parameter.dtype for parameter in lora.adapters(attached(dtype)).values()} == {dtype}
+@pytest.mark.parametrize(
+    ("base", "adapters"),
+    [(torch.float32, torch.float32), (torch.float16, torch.float16), (torch.bfloat16, torch.float32)],
+)
+def test_adapters_have_the_type_of_the_base_but_over_bf16(base: torch.dtype, adapters: torch.dtype) -> None:
+    """Newer versions of peft would lift fp16 too, unless told not to."""
+    module = attached(base)
+    assert {parameter.dtype for parameter in lora.adapters(module).values()} == {adapters}
+    assert module.get_base_model().lm_head.weight.dtype == base
 
 
 def test_one_seed_gives_one_start() -> None:

@@ -19,6 +19,7 @@ pytest.importorskip("peft", reason="the case needs it")
 
 from flagbench_cases.errors import UsageError
 from flagbench_cases.llama2_7b_lora import engine, engine_deepspeed
+from flagbench_cases.llama2_7b_lora import workload as workloads
 from flagbench_cases.llama2_7b_lora.workload import LlamaLoraWorkload
 from running import need
 from unit.cases.llama2_7b_lora.lora_bench import LENGTH, configured, train, workload
@@ -101,6 +102,16 @@ def test_bf16_computes_the_fp32_loss_roughly(tmp_path: Path) -> None:
     assert losses[0] != losses[1]
 
 
+def test_bf16_updates_fp32_adapters_by_fp32_moments(tmp_path: Path) -> None:
+    """A second moment in bf16 would not decay: 0.999 of it is rounded to itself."""
+    work = workload(tmp_path, precision="bf16")
+    train(work, 1)
+    moments = [state["exp_avg_sq"] for state in work.engine.optimizer.state.values()]
+    assert {tensor.dtype for tensor in (*moments, *work.parameters.values())} == {torch.float32}
+    facts = work.training_facts()
+    assert (facts["weights_type"], facts["adapters_type"]) == ("bfloat16", "float32")
+
+
 # fp16: half adapters, a loss scaler, the fused AdamW
 
 
@@ -113,7 +124,7 @@ def test_fp16_trains_half_adapters_under_a_scaler(tmp_path: Path) -> None:
     assert losses == pytest.approx(train(workload(tmp_path), 6), rel=0.01)
     facts = work.training_facts()
     assert (facts["updates"], facts["skipped_steps"], facts["loss_scale"]) == (6, 0, 65536.0)
-    assert facts["weights_type"] == "float16"
+    assert (facts["weights_type"], facts["adapters_type"]) == ("float16", "float16")
     assert work.describe()["conditions"]["optimizer"].endswith("weight_decay=0), fused")
 
 
@@ -163,13 +174,19 @@ def test_what_deepspeed_cannot_do_is_refused(changes: dict[str, Any], world: int
 
 
 @pytest.mark.parametrize(
-    ("stage", "precision", "words"),
-    [(1, "fp32", "lacks the collectives of ZeRO stage 1"), (0, "bf16", "cannot reduce bf16")],
+    ("stage", "precision", "world", "words"),
+    [
+        (1, "fp32", 2, "lacks the collectives of ZeRO stage 1"),
+        (0, "bf16", 2, "cannot send bf16"),
+        (0, "bf16", 1, "cannot send bf16"),
+    ],
 )
-def test_what_gloo_of_torch_1_cannot_do_is_refused(monkeypatch: Any, stage: int, precision: str, words: str) -> None:
+def test_what_gloo_of_torch_1_cannot_do_is_refused(
+    monkeypatch: Any, stage: int, precision: str, world: int, words: str
+) -> None:
     monkeypatch.setattr(torch, "__version__", "1.12.1")
     with pytest.raises(UsageError, match=words):
-        engine.refuse(asked(stage, precision=precision), CPU, 2)
+        engine.refuse(asked(stage, precision=precision), CPU, world)
 
 
 def test_a_stack_without_deepspeed_is_told(monkeypatch: Any) -> None:
@@ -194,16 +211,26 @@ def test_its_configuration_comes_from_the_manifest(precision: str) -> None:
 STAGES = (0, 1, 2)
 # What gloo of torch 1 lacks for two ranks is refused, see above.
 WORLDS = {stage: 2 if MODERN or stage == 0 else 1 for stage in STAGES}
+PRECISIONS = ("fp32", "bf16", "fp16") if MODERN else ("fp32",)
 
 
 def trained(folder: Path, rank: int, world: int, **changes: Any) -> Any:
+    """The losses, facts, adapters and optimizer's name of 14 steps."""
     work = workload(folder, rank, world, **changes)
-    return train(work, 14), work.training_facts(), [p.detach().clone() for p in work.parameters.values()]
+    losses, adapters = train(work, 14), [p.detach().clone() for p in work.parameters.values()]
+    return losses, work.training_facts(), adapters, work.engine.condition
+
+
+def claim_fp16() -> None:
+    """Have DeepSpeed and the case take fp16 on a processor, which few support and torch computes on any."""
+    engine_deepspeed.library(CPU).accelerator.get_accelerator().is_fp16_supported = lambda: True
+    workloads.refuse = lambda *_: None
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: Any) -> Any:
-    """Every stage on as many ranks as it can have, and the torch engine on as many: results by (engine, ranks)."""
+    """Every stage on as many ranks as it can have, and the torch engine in fp32 on as many, with what went to stdout:
+    results of each rank by the number of ranks."""
     need(importlib.util.find_spec("deepspeed") is not None, "DeepSpeed")
 
     def body(folder: Path, rank: int, world: int) -> Any:
@@ -211,8 +238,11 @@ def runs(tmp_path_factory: Any) -> Any:
         sys.stdout = written.open("w")
         os.dup2(sys.stdout.fileno(), 1)
         found = {"torch": trained(folder, rank, world)}
+        claim_fp16()
         for stage in (s for s in STAGES if WORLDS[s] == world):
-            found[stage] = trained(folder, rank, world, engine={"name": "deepspeed", "zero_stage": stage})
+            for precision in PRECISIONS:
+                changes = {"precision": precision, "engine": {"name": "deepspeed", "zero_stage": stage}}
+                found[stage, precision] = trained(folder, rank, world, **changes)
         sys.stdout.flush()
         return found, written.read_text()
 
@@ -222,12 +252,28 @@ def runs(tmp_path_factory: Any) -> Any:
 @pytest.mark.parametrize("stage", STAGES)
 def test_deepspeed_takes_the_steps_of_the_torch_engine(runs: Any, stage: int) -> None:
     for found, _ in runs[WORLDS[stage]]:
-        (losses, facts, adapters), (expected, _, others) = found[stage], found["torch"]
+        (losses, facts, adapters, optimizer), (expected, _, others, its) = found[stage, "fp32"], found["torch"]
+        assert optimizer == its
         assert losses == pytest.approx(expected, abs=5e-6)
         assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(adapters, others))
         assert facts["engine"] == f"deepspeed-zero{stage}"
         assert (facts["updates"], facts["skipped_steps"], facts["loss_scale"]) == (14, 0, None)
         assert facts["ds_config"]["zero_optimization"]["stage"] == stage
+
+
+@pytest.mark.skipif(not MODERN, reason="torch 1.12 has neither fp16 on a processor nor bf16 in gloo")
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(("precision", "word", "scale"), [("bf16", "bfloat16", None), ("fp16", "float16", 65536.0)])
+def test_deepspeed_in_16_bits_updates_fp32_copies_of_the_adapters(
+    runs: Any, stage: int, precision: str, word: str, scale: float | None
+) -> None:
+    for found, _ in runs[WORLDS[stage]]:
+        losses, facts, _, optimizer = found[stage, precision]
+        assert losses == pytest.approx(found["torch"][0], rel=1e-3)
+        assert losses != found["torch"][0]
+        assert optimizer.endswith("weight_decay=0), fp32 masters")
+        assert (facts["updates"], facts["skipped_steps"], facts["loss_scale"]) == (14, 0, scale)
+        assert (facts["weights_type"], facts["adapters_type"]) == (word, word)
 
 
 def test_deepspeed_writes_nothing_to_stdout(runs: Any) -> None:

@@ -14,7 +14,7 @@ pytest.importorskip("peft", reason="the case needs it")
 
 from flagbench_cases.config import merge
 from flagbench_cases.errors import CaseError, DataError, UsageError
-from flagbench_cases.llama2_7b_lora import lora, model
+from flagbench_cases.llama2_7b_lora import lora, model, weights_format
 from unit.cases.llama2_7b_lora.lora_bench import REFERENCE, SMALL, fixed_weights, small_shape
 from unit.cases.llama2_7b_lora.naive_llama import naive_logits
 
@@ -205,7 +205,7 @@ def test_random_weights_have_the_spread_of_transformers() -> None:
 # Prepared weights
 
 SECTION = merge(REFERENCE["model"], SMALL)
-CONFIG = {theirs: SECTION[ours] for theirs, ours in model.CONFIG_KEYS.items()}
+CONFIG = weights_format.sizes(SECTION)
 
 
 def prepared_folder(folder: Path, **changes: Any) -> dict[str, torch.Tensor]:
@@ -243,8 +243,8 @@ def test_half_precision_weights_fill_an_fp32_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"config": {"num_hidden_layers": 32}}, "config.json says num_hidden_layers = 32 and this preset has 2"),
-        ({"config": {"rope_theta": 500000.0}}, "rope_theta = 500000.0 and this preset has 10000.0"),
+        ({"config": {"num_hidden_layers": 32}}, "config.json says num_hidden_layers = 32 and this model has 2"),
+        ({"config": {"rope_theta": 500000.0}}, "rope_theta = 500000.0 and this model has 10000.0"),
         ({"config": {"rope_theta": None}}, "rope_theta = None"),
         ({"index": {"model.layers.7.mlp.up_proj.weight": "weights-00001.safetensors"}}, "that the model has not"),
         ({"index": {"lm_head.weight": "../weights-00001.safetensors"}}, "not in a file of that folder"),

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from flagbench_cases import prepared
 from flagbench_cases.errors import DataError, ExitCode
-from flagbench_cases.llama2_7b_lora import checkpoint
+from flagbench_cases.llama2_7b_lora import checkpoint, weights_format
 
 pytestmark = pytest.mark.image
 
@@ -36,7 +36,8 @@ def state(dtype: torch.dtype = torch.float16) -> dict[str, torch.Tensor]:
     """All tensors of the model, each with numbers of its own."""
     generator = torch.Generator().manual_seed(0)
     return {
-        name: torch.randn(shape, generator=generator).to(dtype) for name, shape in checkpoint.shapes(SECTION).items()
+        name: torch.randn(shape, generator=generator).to(dtype)
+        for name, shape in weights_format.shapes(SECTION).items()
     }
 
 
@@ -98,7 +99,7 @@ def test_every_form_gives_the_same_tensors(tmp_path: Path, shards: int, pickled:
 
 def test_the_folder_says_what_it_holds(tmp_path: Path) -> None:
     convert(write(tmp_path / "source", state(), shards=3), tmp_path / "out")
-    place = prepared.open_folder(str(tmp_path / "out"), "llama2-7b-lora", "weights", (checkpoint.FORMAT,))
+    place = prepared.open_folder(str(tmp_path / "out"), "llama2-7b-lora", "weights", (weights_format.FORMAT,))
     assert place.facts["tensors"] == 21
     assert place.facts["parameters"] == sum(tensor.numel() for tensor in state().values())
     assert place.facts["dtypes"] == ["float16"]
@@ -147,7 +148,9 @@ def test_the_published_edit_of_positions_makes_no_difference(tmp_path: Path) -> 
         ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}, "rope_theta = 1000000.0"),
         ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rotary embedding of the kind 'linear'"),
         ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e4}}, "rotary embedding of the kind 'llama3'"),
-        ({"rope_parameters": [1]}, "rotary embedding of the kind [1]"),
+        ({"rope_parameters": "default"}, "rope_parameters is 'default', not an object"),
+        ({"rope_parameters": False}, "rope_parameters is False, not an object"),
+        ({"rope_scaling": [1]}, "rope_scaling is [1], not an object"),
         ({"model_type": "mistral"}, "model_type = mistral and this model has llama"),
         ({"tie_word_embeddings": True}, "tie_word_embeddings = True"),
         ({"attention_bias": True}, "attention_bias = True"),
@@ -201,4 +204,4 @@ def test_the_reference_model_has_the_published_size() -> None:
     from flagbench_cases.config import load_case
 
     section = load_case("llama2-7b-lora")["presets"]["reference"]["model"]
-    assert sum(torch.Size(shape).numel() for shape in checkpoint.shapes(section).values()) == 6738415616
+    assert sum(torch.Size(shape).numel() for shape in weights_format.shapes(section).values()) == 6738415616

@@ -91,6 +91,12 @@ def test_validation_takes_each_block_once_with_dropout_off(tmp_path: Path) -> No
     assert work.module.training
 
 
+def test_bf16_evaluates_without_autocast_though_its_adapters_are_fp32(tmp_path: Path) -> None:
+    losses = [workload(tmp_path, precision=p).evaluate(last=True).extra[0]["value"] for p in ("fp32", "bf16")]
+    assert losses[0] == pytest.approx(losses[1], rel=0.01)
+    assert losses[0] != losses[1]
+
+
 def test_an_empty_validation_set_has_no_loss(tmp_path: Path) -> None:
     work = workload(tmp_path)
     empty = BlockSet(np.zeros((0, LENGTH), np.int32))
@@ -233,6 +239,7 @@ def test_description_tells_what_a_claim_is_compared_by(tmp_path: Path) -> None:
         "schedule": "x0.85 every epoch",
         "max_epochs": 3,
         "workers": 0,
+        "memory_monitor": False,
         "data": "synthetic",
         "mmlu": "synthetic",
         "weights": "random",
@@ -246,8 +253,21 @@ def test_facts_of_a_run_are_json(tmp_path: Path) -> None:
     train(work, 3)
     facts = work.training_facts()
     assert json.loads(json.dumps(facts)) == facts
-    assert (facts["attention"], facts["weights_type"], facts["trainable_parameters"]) == ("eager", "float32", 1024)
+    assert (facts["attention"], facts["trainable_parameters"]) == ("eager", 1024)
+    assert (facts["weights_type"], facts["adapters_type"]) == ("float32", "float32")
     assert (facts["updates"], facts["skipped_steps"], facts["loss_scale"]) == (3, 0, None)
+
+
+def test_a_run_names_the_exam_it_answered(tmp_path: Path) -> None:
+    def digests(**data: Any) -> tuple[Any, Any]:
+        facts = workload(tmp_path, data=data).training_facts()
+        return facts["validation_sha256"], facts["mmlu_sha256"]
+
+    validation, exam = digests()
+    assert len({validation, exam}) == 2
+    assert digests(validation_blocks=4)[0] != validation
+    assert digests(mmlu_items=6)[1] != exam
+    assert digests(mmlu_items=0) == (validation, None)
 
 
 # Going on from a checkpoint
@@ -289,6 +309,16 @@ def test_a_restored_fp16_run_keeps_its_loss_scale(tmp_path: Path) -> None:
     other.restore(tensors, facts)
     assert train(other, 6, 3) == expected
     assert other.engine.facts() == whole.engine.facts()
+
+
+@pytest.mark.skipif(not hasattr(torch, "compile"), reason="fp16 on a processor needs torch 2")
+@pytest.mark.parametrize("scaler", [{}, None])
+def test_an_fp16_checkpoint_without_its_loss_scale_is_a_data_error(tmp_path: Path, scaler: Any) -> None:
+    work = workload(tmp_path, precision="fp16")
+    train(work, 1)
+    tensors, facts = work.state()
+    with pytest.raises(DataError, match="has no loss scale"):
+        workload(tmp_path, precision="fp16").restore(tensors, dict(facts, scaler=scaler))
 
 
 def test_names_in_a_checkpoint_are_ours(tmp_path: Path) -> None:

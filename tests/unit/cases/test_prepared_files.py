@@ -1,0 +1,53 @@
+"""Sources of prepared folders: what is no file is refused before it is opened."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flagbench_cases import weights
+from flagbench_cases.errors import DataError
+from flagbench_cases.glm import record_text
+from flagbench_cases.llama2_7b_lora import mmlu, samsum
+from flagbench_cases.llama2_7b_lora.tokens import Vocabulary
+from flagbench_cases.prepared.files import open_file, sum_of
+
+pytestmark = pytest.mark.image
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        sum_of,
+        record_text.read_vocabulary,
+        samsum.read,
+        mmlu.read,
+        lambda path: Vocabulary(path, 512),
+        weights.read_json,
+    ],
+)
+def test_a_pipe_is_refused_by_every_reader(tmp_path: Path, read: Callable[[str], Any]) -> None:
+    """Its opening would wait for ever for somebody to write."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match="pipe is not a file"):
+        read(str(tmp_path / "pipe"))
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin", "model.safetensors.index.json"])
+@pytest.mark.parametrize("read", [weights.read_state, weights.shard_files])
+def test_a_pipe_is_no_checkpoint(tmp_path: Path, read: Callable[[str], Any], name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(DataError, match=r"holds neither model\.safetensors nor pytorch_model\.bin"):
+        read(str(tmp_path))
+
+
+def test_a_file_is_opened_as_by_open(tmp_path: Path) -> None:
+    (tmp_path / "text").write_bytes(b"\xc3\xa9\r\n")
+    with open_file(str(tmp_path / "text"), encoding="utf-8", newline="") as file:
+        assert file.read() == "é\r\n"
+    with pytest.raises(FileNotFoundError):
+        open_file(str(tmp_path / "none"))
