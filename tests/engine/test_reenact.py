@@ -1,0 +1,160 @@
+"""The publisher's loops written a second time (tests/reenact) do the work of the cases and are compared with them."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="the publisher's models")
+pytest.importorskip("peft", reason="the publisher's adapters")
+
+from flagbench_cases.collectives import CollectiveProbe
+from flagbench_cases.config import load_case, load_stack, merge, resolve
+from flagbench_cases.device import CpuDevice
+from flagbench_cases.rank import Context
+from flagbench_cases.spool import RankSpool
+from reenact.__main__ import compare
+from running import ENTRYPOINTS
+from workloads import train
+
+pytestmark = [pytest.mark.image, pytest.mark.slow]
+
+ROOT = Path(__file__).resolve().parents[2]
+CASES = ("distilbert", "glm", "llama2-7b-lora")
+STEPS = 10
+# No dropout, two epochs in ten steps, and every setting of the optimizer is felt.
+CHANGED: dict[str, dict[str, Any]] = {
+    "distilbert": {"train": {"weight_decay": 2.0, "max_epochs": 3}, "data": {"train_examples": 64}},
+    "glm": {
+        "model": {"recompute": True},
+        "train": {"batch_size": 2, "weight_decay": 2.0, "clip_norm": 4.0, "decay_steps": 12, "loss_scale": 2.0**20},
+        "data": {"train_examples": 12, "sequence_length": 24},
+    },
+    "llama2-7b-lora": {
+        "model": {"lora": {"dropout": 0.0}},
+        "train": {"weight_decay": 2.0, "gamma": 0.5, "memory_monitor": True},
+        "data": {"train_blocks": 26, "sequence_length": 32},
+    },
+}
+# Other values, each of which must change the losses.
+OTHER = {
+    "distilbert": {"learning_rate": 1.6e-3, "weight_decay": 0.0, "max_epochs": 4},
+    "glm": {"learning_rate": 4.2e-3, "weight_decay": 0.0, "clip_norm": 3.2, "warmup_share": 0.2, "final_share": 0.2},
+    "llama2-7b-lora": {"learning_rate": 1.1e-2, "weight_decay": 0.0, "gamma": 0.6},
+}
+# The publisher's settings: FlagPerf 1b5a0303, its base configurations and those of A100 devices.
+PUBLISHED = {
+    "distilbert": {"batch_size": 32, "learning_rate": 5e-5, "weight_decay": 0.0, "max_epochs": 10},
+    "glm": {
+        **{"batch_size": 8, "learning_rate": 1e-5, "weight_decay": 0.1, "clip_norm": 1.0},
+        **{"decay_steps": 4338, "warmup_share": 0.1, "final_share": 0.1},
+        **{"loss_scale": 2**32, "loss_scale_window": 1000, "loss_scale_hysteresis": 2, "loss_scale_min": 1},
+    },
+    "llama2-7b-lora": {"batch_size": 2, "learning_rate": 1e-4, "weight_decay": 0.0, "gamma": 0.85, "max_epochs": 3},
+}
+
+
+def configured(case: str, precision: str) -> dict[str, Any]:
+    """The tiny preset on synthetic data, as CHANGED has it."""
+    options = {"nodes": 1, "gpus": 1, "preset": "tiny", "division": "faithful", "source": "synthetic", "steps": STEPS}
+    unset = dict.fromkeys(("precision", "seed", "max_samples"))
+    config = resolve(load_case(case), load_stack("cpu"), weights=False, full=False, settings=[], **options, **unset)
+    return merge(config, merge(CHANGED[case], {"precision": precision}))
+
+
+@functools.lru_cache(maxsize=None)
+def case_run(case: str, precision: str = "fp32") -> tuple[dict[str, Any], list[float]]:
+    """The initial weights of the case's own workload, and its losses from there."""
+    device = CpuDevice(0)
+    with tempfile.TemporaryDirectory() as folder:
+        place = (device, 0, 1, 0, CollectiveProbe(device.clock), RankSpool(folder, 0), None, None)
+        module = importlib.import_module("flagbench_cases.%s.workload" % case.replace("-", "_"))
+        work = module.build(Context(configured(case, precision), *place))
+        work.setup()
+        if precision == "fp16":  # the publisher's rotary tables are half precision, the case's are not
+            for table in work.module.buffers():
+                table.copy_(table.half())
+        weights = copy.deepcopy(work.module.state_dict())
+        return weights, train(work, STEPS)[0]
+
+
+def reenacted(case: str, config: dict[str, Any], weights: dict[str, Any]) -> list[float]:
+    """The losses of the publisher's loop from the same weights."""
+    loop = importlib.import_module("reenact." + case.replace("-", "_"))
+    return loop.train(config, torch.device("cpu"), STEPS, weights).losses
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_same_losses_from_the_same_weights(case: str) -> None:
+    weights, losses = case_run(case)
+    assert reenacted(case, configured(case, "fp32"), weights) == pytest.approx(losses, abs=5e-5)
+
+
+@pytest.mark.skipif(not hasattr(torch, "compile"), reason="a processor has had no fp16 products before torch 2")
+@pytest.mark.parametrize("case", ["glm", "llama2-7b-lora"])
+def test_the_same_losses_in_fp16(case: str) -> None:
+    (weights, losses), config = case_run(case, "fp16"), configured(case, "fp16")
+    assert reenacted(case, config, weights) == pytest.approx(losses, abs=5e-5)
+    faster = merge(config, {"train": {"learning_rate": 0.1}})  # not all updates were skipped
+    assert reenacted(case, faster, weights) != pytest.approx(losses, abs=5e-4)
+
+
+@pytest.mark.parametrize(("case", "name"), [(case, name) for case in CASES for name in OTHER[case]])
+def test_another_setting_is_seen_in_the_losses(case: str, name: str) -> None:
+    weights, losses = case_run(case)
+    config = merge(configured(case, "fp32"), {"train": {name: OTHER[case][name]}})
+    assert reenacted(case, config, weights) != pytest.approx(losses, abs=5e-4)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_reference_preset_has_the_published_settings(case: str) -> None:
+    found = load_case(case)["presets"]["reference"]["train"]
+    assert {name: found[name] for name in PUBLISHED[case]} == PUBLISHED[case]
+
+
+def run_driver(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """`python -m tests.reenact` at the root of the checkout, on the processor."""
+    env = dict(os.environ, PYTHONPATH=ENTRYPOINTS, FLAGBENCH_STACK="cpu", OMP_NUM_THREADS="1")
+    command = [sys.executable, "-m", "tests.reenact", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.parametrize("case", ["glm", "llama2-7b-lora"])  # one in samples, one in tokens
+def test_the_driver_writes_records_and_their_comparison(tmp_path: Path, case: str) -> None:
+    ended = run_driver(case, "--preset", "tiny", "--steps", "10", "--rounds", "1", "--out", str(tmp_path))
+    assert ended.returncode == 0, ended.stderr
+    made = json.loads(Path(ended.stdout.strip()).read_text())
+    [line] = made["rounds"]
+    record = json.loads((tmp_path / line["record"]).read_text())
+    metrics = {metric["name"]: metric["value"] for metric in record["metrics"]}
+    assert made["throughput"]["case"] == metrics[made["metric"]]
+    assert len(line["step_seconds"]) == len(line["losses"]) == record["window"]["steps"] == 10
+    assert 0.1 < made["throughput"]["ratio"] < 10
+    slower = dict(line, throughput=line["throughput"] / 2)
+    assert compare(load_case(case), [(record, slower), (record, line)], {})["throughput"] == made["throughput"]
+    flops = made["throughput"]["reenactment"] * made["flops_per_unit"]
+    assert made["mfu"]["gemm"]["reenactment"] == pytest.approx(flops / made["gemm"]["flops"])
+    assert 0 < made["mfu"]["gemm"]["case"] < 1
+    # What a processor has not, or nobody published of it, is null.
+    assert made["peak"] is made["mfu"]["datasheet"]["case"] is made["software"]["cuda"] is None
+    assert made["software"]["torch"] == str(torch.__version__)
+    assert None not in (made["device"], made["software"]["transformers"], made["software"]["peft"])
+    assert made["commands"]["case"].startswith("python -m flagbench_cases %s --nodes 1 --gpus 1" % case)
+
+
+def test_what_goes_wrong_is_said(tmp_path: Path) -> None:
+    ended = run_driver("glm", "--preset", "tiny", "--precision", "fp16", "--out", str(tmp_path))
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "error: round 1 of 2, the case ended with exit code 2" in ended.stderr
+    assert "Traceback" not in ended.stderr
