@@ -108,10 +108,14 @@ def start(docker_client, cpu_image):
 
 
 class Run:
-    """One container of an image, from its start on. `options` are those of docker-py's `containers.create`."""
+    """One container of an image, from its start on. `options` are those of docker-py's `containers.create`.
+
+    A rank has one thread unless told otherwise: the teams of tests beside one another would wait for each other.
+    """
 
     def __init__(self, client, image, arguments, options):
         self.client = client
+        options.setdefault("environment", {"OMP_NUM_THREADS": "1"})
         aliases, network = options.pop("aliases", None), options.get("network")
         self.container = client.containers.create(image, arguments, labels={LABEL: "run"}, **options)
         if aliases:

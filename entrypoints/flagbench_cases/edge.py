@@ -14,6 +14,7 @@ from flagbench_cases.interruption import Interruption
 from flagbench_cases.redaction import redact
 from flagbench_cases.request import Request, resolve, unresolved
 
+DATA_REMEDY = "give --data the folder that `prepare` made, or one that the case reads; --data synthetic needs none"
 SPOOL_REMEDY = "free space there, or set TMPDIR"
 
 
@@ -86,6 +87,10 @@ def execute(
     try:
         if place.nodes > 1:
             network.wait_for_master(place.host, max(limits.no_progress, launch.START_SECONDS), interruption)
+        elif data and not os.path.lexists(data):
+            # Of several nodes a rank finds it: the others would wait long for a node that never joined them.
+            reason = "the data folder %s does not exist" % data
+            return NOTHING, Outcome("failed", "data", reason, DATA_REMEDY, int(ExitCode.DATA))
         run = launch.Run(request.config or {}, request.stack, place, limits, interruption)
         folders = {
             "data": data,
