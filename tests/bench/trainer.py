@@ -27,7 +27,7 @@ from flagbench_cases.loop import Loop, Plan
 from flagbench_cases.spool import RankSpool
 
 PAIRS = 15
-STEPS = 60
+STEPS = 40
 BATCH = 16
 BOUND = 1.05
 T_975 = 2.145  # Student's t, 97.5 %, 14 degrees of freedom

@@ -4,5 +4,6 @@ RUN apt-get update -q \
     && apt-get install -y -q --no-install-recommends python3 python3-pip python3-venv \
     && rm -rf /var/lib/apt/lists/*
 COPY inputs/packages /usr/local/lib/python3.11/dist-packages
-# The import as root leaves compiled modules behind, without which every process would compile torch anew.
-RUN python3 -c 'import pip, torch, torch.distributed.run'
+# The import as root leaves compiled modules behind, without which every process would compile torch anew; the first
+# optimizer imports torch._dynamo.
+RUN python3 -c 'import pip, torch, torch.distributed.run, torch._dynamo'
