@@ -1,7 +1,8 @@
-"""What all tests share: the folder of the tests on the path, and the schema of a record."""
+"""What all tests share: their folder on the path, the schema of a record, and that nothing stays behind."""
 
 import json
 import os
+import signal
 import sys
 
 import pytest
@@ -9,9 +10,60 @@ import pytest
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
+import builds  # noqa: E402
+import leftovers  # noqa: E402
+
+# A shell starts what runs in its background with these ignored, and so would be every process that a test signals.
+for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+ENGINES = {"docker_client", "docker_engine"}
+"""Fixtures that open a connection to a Docker Engine."""
+
 
 @pytest.fixture(scope="session")
 def record_schema():
     """manifests/schema/record-v1.json."""
     with open(os.path.join(ROOT, "manifests", "schema", "record-v1.json"), encoding="utf-8") as file:
         return json.load(file)
+
+
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory):
+    """A folder that all workers of this session share."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if os.environ.get("PYTEST_XDIST_WORKER") else own
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing_behind():
+    """Fail a test that leaves its process changed, so that tests pass in any order and on any number of workers."""
+    before = leftovers.look()
+    yield
+    left = leftovers.left_behind(before)
+    if left:
+        pytest.fail("the test left behind: %s" % "; ".join(left), pytrace=False)
+
+
+def pytest_collection_modifyitems(items):
+    """Every test that asks for an engine is marked `docker`, so that those alone can be run, or left out."""
+    for item in items:
+        if ENGINES & set(getattr(item, "fixturenames", ())):
+            item.add_marker("docker")
+
+
+@pytest.hookimpl(hookwrapper=True, tryfirst=True)
+def pytest_runtest_makereport():
+    """Tests that are skipped for one reason of this machine are told in one line, wherever they are."""
+    outcome = yield
+    report = outcome.get_result()
+    if report.skipped and isinstance(report.longrepr, tuple) and builds.NEEDED in report.longrepr[2]:
+        report.longrepr = (builds.__file__, 0, report.longrepr[2])
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Say how to repeat a shuffled order; with -q nothing else does."""
+    if config.getoption("random_order_enabled", False):
+        seed = config.getoption("random_order_seed").replace("default:", "")
+        terminalreporter.line("the order of these tests: --random-order-seed=%s" % seed)

@@ -1,0 +1,69 @@
+"""Whether images can be built here at all, found out once for all tests and workers of a session."""
+
+import fcntl
+import io
+import json
+import os
+import tarfile
+
+from running import need
+
+NEEDED = "a Docker Engine whose builds reach a base image and packages"
+BASE = "debian:bookworm-slim"
+PROBE = """FROM %s
+RUN apt-get -o Acquire::Retries=0 -o Acquire::http::Timeout=15 -o APT::Update::Error-Mode=any update
+"""
+
+
+def need_builds(folder):
+    """Skip where there is no Docker Engine, or its builds reach neither the base image nor packages; in CI fail.
+
+    `folder` is the session's, shared by its workers: the question costs some seconds and is asked once. Where
+    FLAGBENCH_TEST_WITHOUT_DOCKER is set, CI skips too: it runs these tests by themselves.
+    """
+    if os.environ.get("FLAGBENCH_TEST_WITHOUT_DOCKER"):
+        import pytest
+
+        pytest.skip("FLAGBENCH_TEST_WITHOUT_DOCKER is set: this test needs %s" % NEEDED)
+    reason = once(folder, "builds", probe)
+    need(reason is None, "%s, but %s" % (NEEDED, reason))
+
+
+def probe(base=None):
+    """Why images cannot be built here, in one line; None where they can. Leaves no image."""
+    from flagbench.engines import open_engine
+    from flagbench.engines.base import BuildRequest
+    from flagbench.errors import FlagbenchError
+
+    base = base or os.environ.get("FLAGBENCH_BASE") or BASE
+    content = (PROBE % base).encode()
+    if os.environ.get("FLAGBENCH_APT_SOURCE"):
+        content = content.partition(b"RUN")[0]  # packages come from there
+    context = io.BytesIO()
+    with tarfile.open(fileobj=context, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        info = tarfile.TarInfo("Dockerfile")
+        info.size = len(content)
+        tar.addfile(info, io.BytesIO(content))
+    try:
+        engine = open_engine()
+        try:
+            for _ in engine.build(BuildRequest([context.getvalue()], no_cache=True)):
+                pass
+        finally:
+            engine.close()
+    except FlagbenchError as error:
+        return " ".join(error.message.split())
+    return None
+
+
+def once(folder, name, find):
+    """What `find()` gives, JSON; found by the first of a session's workers, the others wait for it."""
+    path = os.path.join(str(folder), "%s.json" % name)
+    with open(path + ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not os.path.exists(path):
+            found = find()
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump(found, file)
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)

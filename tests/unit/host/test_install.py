@@ -1,0 +1,255 @@
+"""How `make demo` and `make test` find a Python and an index of packages, and complete what was interrupted."""
+
+from __future__ import annotations
+
+import http.server
+import importlib.util
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+TOOLS = Path(__file__).parents[3] / "tools"
+
+
+@pytest.fixture(scope="module")
+def install() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("install", TOOLS / "install.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Machine:
+    """A PATH with nothing but what a test puts there, and the shell's own tools."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.bin = folder / "bin"
+        self.bin.mkdir()
+        for tool in ("dirname", "ls", "sort", "tr", "env"):
+            (self.bin / tool).symlink_to(Path("/usr/bin") / tool)
+        self.release("debian")
+
+    def release(self, system: str) -> None:
+        (self.folder / "os-release").write_text(f"ID={system}\n")
+
+    def python(self, name: str, *, check: int = 0, folder: Path | None = None) -> None:
+        """An interpreter that ends with `check` when it is asked what it can do, and else says what it was given."""
+        path = (folder or self.bin) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        asked = '[ "$1" = -c ] && echo 3.12 && exit 0'
+        lines = ("#!/bin/sh", f'[ "$1" = -I ] && exit {check}', asked, 'echo "$0" "$@"')
+        path.write_text("".join(f"{line}\n" for line in lines))
+        path.chmod(0o755)
+
+    def install(self, **environment: str) -> subprocess.CompletedProcess[str]:
+        env = {"PATH": str(self.bin), "HOME": str(self.folder), "OS_RELEASE": str(self.folder / "os-release")}
+        command = ["/bin/sh", str(TOOLS / "install"), str(self.folder / "venv"), "cases"]
+        return subprocess.run(command, env={**env, **environment}, capture_output=True, text=True, check=False)
+
+    def taken(self, **environment: str) -> str:
+        """The interpreter that install.py was started with."""
+        ended = self.install(**environment)
+        assert ended.returncode == 0, ended.stderr
+        words = ended.stdout.split()
+        assert words[1:] == [str(TOOLS / "install.py"), str(self.folder / "venv"), "cases"]
+        return Path(words[0]).name
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("there", "taken"),
+    [
+        (["python3.10", "python3.11", "python3.13", "python3"], "python3.11"),
+        (["python3.10", "python3.12", "python3.13", "python3"], "python3.13"),
+        (["python3.10", "python3"], "python3.10"),
+        (["python3"], "python3"),
+        (["python"], "python"),
+    ],
+)
+def test_the_locks_python_is_taken_else_the_newest(machine: Machine, there: list[str], taken: str) -> None:
+    for name in there:
+        machine.python(name)
+    assert machine.taken() == taken
+
+
+def test_what_does_not_start_or_is_too_old_is_passed_over(machine: Machine) -> None:
+    machine.python("python3.11", check=127)  # a shim of pyenv
+    machine.python("python3.12", check=3)
+    machine.python("python3")
+    assert machine.taken() == "python3"
+
+
+def test_pyenv_has_versions_that_are_not_on_the_path(machine: Machine) -> None:
+    machine.python("python3", check=3)
+    for patch in ("9", "10"):
+        machine.python("python3.13", folder=machine.folder / ".pyenv" / "versions" / f"3.13.{patch}" / "bin")
+    ended = machine.install()
+    assert "/versions/3.13.10/bin/python3.13" in ended.stdout
+
+
+def test_an_environment_that_works_is_used(machine: Machine) -> None:
+    machine.python("python3.11")
+    machine.python("python", folder=machine.folder / "venv" / "bin")
+    assert machine.taken() == "python"
+    machine.python("python", check=1, folder=machine.folder / "venv" / "bin")
+    assert machine.taken() == "python3.11"
+
+
+def test_python_names_one(machine: Machine) -> None:
+    machine.python("python3.11")
+    machine.python("python3.12")
+    assert machine.taken(PYTHON="python3.12") == "python3.12"
+    ended = machine.install(PYTHON="python3.9")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "python3.9" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("system", "package"), [("debian", "python3-venv"), ("ubuntu", "python3-venv"), ("fedora", "dnf"), ("x", "pyenv")]
+)
+def test_a_missing_python_is_named_with_its_package(machine: Machine, system: str, package: str) -> None:
+    machine.release(system)
+    ended = machine.install()
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert package in ended.stderr
+
+
+def test_a_missing_venv_module_is_named_with_its_package(machine: Machine) -> None:
+    machine.python("python3", check=4)
+    ended = machine.install()
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "python3.12-venv" in ended.stderr
+    machine.python("python3.10")
+    assert machine.taken() == "python3.10", "another one that has it is taken"
+
+
+def test_the_check_is_true_of_this_python(machine: Machine) -> None:
+    """The real interpreter, which the tests run on: it is found fit, and install.py refuses what it does not know."""
+    (machine.bin / "python3").symlink_to(sys.executable)
+    command = ["/bin/sh", str(TOOLS / "install"), str(machine.folder / "venv"), "nosuch"]
+    ended = subprocess.run(command, env={"PATH": str(machine.bin)}, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "usage" in ended.stderr
+
+
+def test_versions_are_the_locks_on_its_python_and_no_newer_on_another(install: ModuleType) -> None:
+    lock = "# comment\nnumpy==2.4.6 \\\n    --hash=sha256:00\n# unresolved: torch==2.13.0+cpu\ntyper==0.29.2 \\\n"
+    assert install.constraints(lock, (3, 11)) == ["numpy==2.4.6", "torch==2.13.0"]
+    assert install.constraints(lock, (3, 10)) == ["numpy<=2.4.6", "torch<=2.13.0"]
+
+
+def test_packages_that_are_not_whole_are_forgotten(install: ModuleType, tmp_path: Path) -> None:
+    for name in ("whole", "cut", "unlisted"):
+        info = tmp_path / f"{name}-1.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+        (tmp_path / f"{name}.py").write_text("")
+        if name != "unlisted":  # pip writes it last
+            compiled = f"__pycache__/{name}.cpython-311.pyc,,"
+            (info / "RECORD").write_text(f"{name}.py,,\n{compiled}\n{name}-1.dist-info/METADATA,,\n")
+    (tmp_path / "cut.py").unlink()
+    (tmp_path / "~runcated").mkdir()
+    install.discard_partial(tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["unlisted.py", "whole-1.dist-info", "whole.py"]
+
+
+class Index(http.server.BaseHTTPRequestHandler):
+    """An index, or a proxy in front of one: it answers for torch, whatever the host."""
+
+    asked: list[str]
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        self.send_response(200 if self.path.endswith("/torch/") else 404)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def index() -> Iterator[tuple[str, list[str]]]:
+    """The address of an index, and what it was asked for."""
+    asked: list[str] = []
+    handler = type("Handler", (Index,), {"asked": asked})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", asked
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def direct(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+
+
+@pytest.mark.usefixtures("direct")
+def test_an_index_is_asked_as_pip_would(
+    install: ModuleType, index: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, asked = index
+    python = Path(sys.executable)
+    assert install.unreachable(python, f"{address}/whl/torch/") is None
+    assert install.unreachable(python, f"{address}/whl/other/") == "HTTP status 404"
+    monkeypatch.setenv("http_proxy", address)
+    assert install.unreachable(python, "http://index.invalid/whl/torch/") is None
+    assert asked[-1] == "http://index.invalid/whl/torch/"
+
+
+@pytest.mark.usefixtures("direct")
+def test_an_index_that_does_not_answer_costs_its_time_once(
+    install: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A socket that takes connections and says nothing, and one that nobody listens on."""
+    python = Path(sys.executable)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        assert install.unreachable(python, f"http://127.0.0.1:{port}/torch/", 0.3)
+    monkeypatch.setenv("TORCH_INDEX", f"http://127.0.0.1:{port}")
+    monkeypatch.setattr(install, "has_torch", lambda python: False)
+    assert install.torch_index(python) == []
+    assert f"http://127.0.0.1:{port} does not answer" in capsys.readouterr().out
+    monkeypatch.setattr(install, "unreachable", lambda python, url: None)
+    assert install.torch_index(python) == ["--extra-index-url", f"http://127.0.0.1:{port}"]
+    monkeypatch.setattr(install, "has_torch", lambda python: True)
+    assert install.torch_index(python) == []
+
+
+def test_what_pip_says_is_passed_on_and_its_silence_is_broken(
+    install: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    pip = tmp_path / "python"
+    pip.write_text("#!/bin/sh\necho Collecting x\necho Requirement already satisfied: y\nsleep 0.4\nexit 3\n")
+    pip.chmod(0o755)
+    monkeypatch.setattr(install, "SILENCE_SECONDS", 0.1)
+    assert install.run_pip(pip, ["x"]) == 3
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "Collecting x"
+    assert lines[1].startswith("flagbench: pip still runs")
+
+
+def test_the_makefile_defines_every_variable_that_it_uses() -> None:
+    targets = ("demo", "test", "lint", "format", "bench", "compile", "clean")
+    command = ["make", "-n", "-B", "--warn-undefined-variables", *targets]
+    printed = subprocess.run(command, cwd=TOOLS.parent, capture_output=True, text=True, check=True)
+    assert "undefined variable" not in printed.stderr

@@ -1,0 +1,216 @@
+"""Installs what `make demo` (cases) or `make test` (dev) needs into a virtual environment; started by tools/install.
+
+An installation that was interrupted is completed by the next one: incomplete packages are installed again.
+Standard library only, and pip's own network session for one question.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from importlib.metadata import distributions
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+LOCK = ROOT / "images" / "locks" / "cpu.txt"
+LOCK_PYTHON = (3, 11)
+"""The Python that the lock of the cpu stack is made for."""
+LEFT_OUT = ("typer",)
+"""In the image a dependency of transformers may have any version of it; here pyproject.toml says which."""
+PROBE_SECONDS = 4.0
+"""How long an index may take to answer."""
+SILENCE_SECONDS = 15.0
+"""How long pip may print nothing before a line says that it still runs."""
+# Asked in pip's own session, which knows its proxy, certificates, trusted hosts and credentials. In a thread, because
+# name resolution has no timeout; the time counts from when pip is loaded.
+PROBE = """
+import os, sys, threading
+from pip._internal.commands import create_command
+from pip._vendor.requests import RequestException
+command = create_command("download")
+options, _ = command.parse_args(["--timeout", sys.argv[2], "--retries", "0", "--quiet", "x"])
+said = ["no answer in %s s" % sys.argv[2]]
+def ask(session):
+    try:
+        code = session.get(sys.argv[1], stream=True).status_code
+    except (RequestException, OSError) as error:
+        said.append(type(error).__name__)
+    else:
+        said.append("HTTP status %d" % code if code >= 400 else "")
+with command.main_context():
+    asked = threading.Thread(target=ask, args=[command.get_default_session(options)], daemon=True)
+    asked.start()
+    asked.join(float(sys.argv[2]))
+    os.write(1, said[-1].encode())
+    os._exit(0)
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """Install; the exit code: 0, 2 for usage, else pip's own."""
+    if len(arguments) != 2 or arguments[1] not in ("cases", "dev"):
+        print("usage: tools/install VENV cases|dev", file=sys.stderr)
+        return 2
+    venv, what = Path(arguments[0]), arguments[1]
+    python = venv / "bin" / "python"
+    wanted = os.environ.get("PYTHON")
+    if Path(sys.prefix) != venv.resolve():
+        make_venv(venv)
+    elif wanted and minor_version(wanted) not in (None, sys.version_info[:2]):
+        say(f"error: {venv} holds Python {sys.version.split()[0]}, not {wanted}")
+        say(f"fix: remove {venv} (`make clean`), or leave PYTHON out")
+        return 2
+    discard_partial(Path(subprocess.check_output([python, "-I", "-c", SITE], text=True).strip()))
+    pins = venv / "constraints.txt"
+    held = constraints(LOCK.read_text(encoding="utf-8"), version_of(python))
+    pins.write_text("".join(f"{line}\n" for line in held), encoding="utf-8")
+    if what == "dev" and shutil.which("cc") is None and shutil.which("gcc") is None:
+        say("note: no C compiler found, so tests that need one are skipped (Debian: apt-get install gcc libc6-dev)")
+    for step in steps(what, python, pins):
+        code = run_pip(python, step)
+        if code:
+            say(f"error: pip failed with exit code {code}; its output is above")
+            say(f"fix: fix that and run the same command again: what is already in {venv} is kept")
+            return code
+    say(f"{venv} is ready")
+    return 0
+
+
+SITE = "import sysconfig; print(sysconfig.get_path('purelib'))"
+
+
+def say(text: str) -> None:
+    """Print a line of this script between those of pip."""
+    print(f"flagbench: {text}", flush=True)
+
+
+def steps(what: str, python: Path, pins: Path) -> list[list[str]]:
+    """The arguments of each `pip install`, in order."""
+    extra = "[cases]" if what == "cases" else "[cases,dev]"
+    # Every package but DeepSpeed has wheels, so nothing is compiled.
+    common = ["-c", str(pins), *torch_index(python)]
+    first = [*common, "--only-binary", ":all:", "-e", f"{ROOT}{extra}"]
+    if what == "cases":
+        return [first]
+    locks = ROOT / "tests" / "locks"
+    return [
+        [*first, "-r", str(locks / "oracles.txt")],
+        ["-c", str(pins), "--no-build-isolation", "-r", str(locks / "deepspeed.txt")],
+    ]
+
+
+def torch_index(python: Path) -> list[str]:
+    """pip's options for PyTorch's index: none where torch is there, or the index is left out or does not answer."""
+    index = os.environ.get("TORCH_INDEX", "").rstrip("/")
+    if not index or has_torch(python):
+        return []
+    reason = unreachable(python, f"{index}/torch/")
+    if reason is None:
+        return ["--extra-index-url", index]
+    say(f"{index} does not answer ({reason}), so torch comes from where pip is configured to look.")
+    say("From PyPI that is the build with CUDA: some 3 GB to download and 7 GB on disk. The index has one of 0.2 GB.")
+    return []
+
+
+def has_torch(python: Path) -> bool:
+    """Whether any torch is installed."""
+    asked = "import importlib.metadata as m; m.version('torch')"
+    return subprocess.run([python, "-I", "-c", asked], stderr=subprocess.DEVNULL, check=False).returncode == 0
+
+
+def unreachable(python: Path, url: str, seconds: float = PROBE_SECONDS) -> str | None:
+    """Why pip would not reach `url` within `seconds`; None where it does, or where this pip cannot be asked."""
+    asked = subprocess.run([python, "-c", PROBE, url, str(seconds)], capture_output=True, text=True, check=False)
+    return asked.stdout or None if asked.returncode == 0 else None
+
+
+def make_venv(venv: Path) -> None:
+    """A new environment, in place of one that does not work."""
+    say(f"{venv} is made with Python {sys.version.split()[0]}, {sys.executable}")
+    clear = ["--clear"] if (venv / "pyvenv.cfg").exists() else []
+    subprocess.run([sys.executable, "-m", "venv", *clear, str(venv)], check=True)
+
+
+def version_of(python: Path) -> tuple[int, int]:
+    """Major and minor version of an interpreter that is there."""
+    found = minor_version(str(python))
+    assert found is not None, python
+    return found
+
+
+def minor_version(python: str) -> tuple[int, int] | None:
+    """Major and minor version of an interpreter; None for one that does not start."""
+    try:
+        said = subprocess.check_output([python, "-c", "import sys; print(*sys.version_info[:2])"], text=True)
+        major, minor = map(int, said.split())
+    except (OSError, ValueError, subprocess.CalledProcessError):
+        return None
+    return major, minor
+
+
+def constraints(lock: str, python: tuple[int, int]) -> list[str]:
+    """The lock's versions as constraints of pip, without hashes and build labels like +cpu.
+
+    On the lock's own Python these versions; on another no newer ones, because not all have files for it.
+    """
+    relation = "==" if python == LOCK_PYTHON else "<="
+    found = re.findall(r"^(?:# unresolved: )?([a-z0-9-]+)==([^ +\n]+)", lock, flags=re.MULTILINE)
+    return [f"{name}{relation}{version}" for name, version in found if name not in LEFT_OUT]
+
+
+def discard_partial(site: Path) -> None:
+    """Remove incomplete packages: pip writes the list of a package's files last, and trusts its metadata alone."""
+    for found in list(distributions(path=[str(site)])):
+        folder = Path(str(found._path))  # type: ignore[attr-defined]
+        if folder.suffix == ".dist-info" and not whole(found.files):
+            say(f"{folder.name} is incomplete and is installed again")
+            shutil.rmtree(folder)
+    for remains in site.glob("~*"):  # what pip moved aside and could not delete
+        shutil.rmtree(remains, ignore_errors=True)
+
+
+def whole(files: object) -> bool:
+    """Whether a distribution lists its files and all exist, except compiled ones, which Python makes itself."""
+    if not isinstance(files, list) or not files:
+        return False
+    return all(file.suffix == ".pyc" or Path(str(file.locate())).exists() for file in files)
+
+
+def run_pip(python: Path, arguments: list[str]) -> int:
+    """One `pip install`; its lines as they come, and one of ours where it is silent for long. Its exit code."""
+    # Not compiled: a few hundred of a framework's thousands of modules are imported, and compiled then.
+    command = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--no-compile", *arguments]
+    environment = {**os.environ, "DS_BUILD_OPS": "0", "PYTHONUNBUFFERED": "1"}
+    if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
+        return subprocess.call(command, env=environment)  # with its progress bars
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, errors="replace") as pip:
+        heard = threading.Event()
+        watch = threading.Thread(target=remind, args=(pip, heard))
+        watch.start()
+        assert pip.stdout is not None
+        for line in pip.stdout:
+            heard.set()
+            if not line.startswith("Requirement already satisfied"):
+                print(line, end="", flush=True)
+        pip.wait()
+        heard.set()
+        watch.join()
+    return pip.returncode
+
+
+def remind(pip: subprocess.Popen[str], heard: threading.Event) -> None:
+    """Report that pip still runs whenever it has printed nothing for a while."""
+    began = time.monotonic()
+    while pip.poll() is None:
+        heard.clear()
+        if not heard.wait(SILENCE_SECONDS) and pip.poll() is None:
+            say(f"pip still runs, {time.monotonic() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
