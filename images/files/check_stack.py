@@ -6,9 +6,9 @@
                                    brought is as it was
 
 Expectations are read from stack.json beside this file: {"python": "3.8", "expects": {"torch": "1.12.0a0"},
-"from_base": ["torch"], "imports": ["torch"]}. Ends with 1 and one line per difference. Runs on Python 3.8 and later
-with the standard library alone; torch is imported only where this build installed it, because a vendor's may not
-import without its driver.
+"from_base": ["torch"], "imports": ["torch"], "compiles": true}. Ends with 1 and one line per difference. Runs on
+Python 3.8 and later with the standard library alone; torch is imported only where this build installed it, because a
+vendor's may not import without its driver.
 """
 
 import importlib
@@ -16,7 +16,9 @@ import importlib.util
 import json
 import os
 import runpy
+import subprocess
 import sys
+import sysconfig
 from importlib import metadata
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -94,7 +96,8 @@ def after(stack, kept):
             for name, was in sorted(brought.items())
             if was != now[name]
         ]
-    return lines + [line for line in (import_error(name) for name in stack["imports"]) if line]
+    lines += [line for line in (import_error(name) for name in stack["imports"]) if line]
+    return lines + (compiler_errors() if stack.get("compiles") else [])
 
 
 def import_error(name):
@@ -104,6 +107,22 @@ def import_error(name):
     except (ImportError, OSError) as error:
         return "%s does not import: %s" % (name, " ".join(str(error).split()))
     return None
+
+
+def compiler_errors():
+    """A line for each language that no module for this Python can be compiled in, as Triton and torch do in a run."""
+    folder = sysconfig.get_paths()["include"]
+    lines = []
+    for compiler, language in (("gcc", "c"), ("g++", "c++")):
+        command = [compiler, "-fsyntax-only", "-x", language, "-I", folder, "-"]
+        try:
+            done = subprocess.run(command, input=b"#include <Python.h>\n", stderr=subprocess.PIPE)
+            said = done.stderr.decode("utf-8", "replace").strip().split("\n")[0] if done.returncode else None
+        except OSError as error:
+            said = str(error)
+        if said is not None:
+            lines.append("nothing can be compiled against this Python: %s" % said)
+    return lines
 
 
 def main(arguments):

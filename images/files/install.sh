@@ -3,6 +3,8 @@
 #
 #   install.sh apt PACKAGE...               Debian packages, without recommended ones
 #   install.sh pip INTERPRETER ARGUMENT...  `INTERPRETER -m pip ARGUMENT...`
+#   install.sh take KEY FOLDER              into FOLDER the wheel that an earlier build kept; fails where there is none
+#   install.sh keep KEY FOLDER              keeps what FOLDER holds for another build on the same base
 #
 # What was given lies under /mnt while an instruction runs, and nothing of it stays in the image:
 #   /mnt/ca.crt            certificates to trust, PEM
@@ -10,9 +12,12 @@
 #   /mnt/wheels/           packages to install from, instead of any index
 #   /mnt/apt/sources.list  where Debian packages come from, instead of the base's sources
 #   /mnt/apt/url           the same as one address of a mirror, for whichever distribution the base is
+#
+# Wheels are kept in a cache of the engine, mounted at /srv, by BASE_DIGEST and KEY; without BASE_DIGEST none is.
 set -eu
 
 given=${FLAGBENCH_INPUTS:-/mnt}
+cache=${FLAGBENCH_WHEELS:-/srv}
 
 die() {
     printf 'flagbench: %s\n' "$1" >&2
@@ -79,7 +84,8 @@ install_apt() {
         apt-cache show "$package" >/dev/null 2>&1 ||
             die "$(distribution) has no package $package: is this the base that the stack expects?"
     done
-    apt-get -q install -y --no-install-recommends -- "$@"
+    # What a vendor's base brings stays as it is.
+    apt-get -q install -y --no-install-recommends --no-upgrade -- "$@"
     apt-get clean
     # Lists are dead weight; the rest differs from one build to the next.
     rm -rf "$scratch" /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/debconf/*-old \
@@ -110,10 +116,35 @@ install_pip() {
     exec "$interpreter" -m pip "$@"
 }
 
+# Where the wheel of a key is kept; nothing where none is kept.
+kept() {
+    [ -z "${BASE_DIGEST:-}" ] || printf '%s/%s/%s/%s' "$cache" "$BASE_DIGEST" "${SOURCE_DATE_EPOCH:-0}" "$1"
+}
+
+take_wheel() {
+    folder=$(kept "$1")
+    [ -n "$folder" ] && [ -d "$folder" ] || return 1
+    mkdir -p "$2"
+    cp "$folder"/*.whl "$2"
+    printf 'flagbench: taken from an earlier build: %s\n' "$1"
+}
+
+# Complete or not at all: another build may look for it meanwhile, or have kept the same.
+keep_wheel() {
+    folder=$(kept "$1")
+    [ -n "$folder" ] || return 0
+    mkdir -p "$(dirname "$folder")"
+    scratch=$(mktemp -d "$cache/new.XXXXXX")
+    cp "$2"/*.whl "$scratch"
+    mv -T "$scratch" "$folder" || rm -rf "$scratch"
+}
+
 what=${1:-}
 [ $# -eq 0 ] || shift
 case $what in
 apt) install_apt "$@" ;;
 pip) install_pip "$@" ;;
-*) die "install.sh installs with apt or pip, not '$what'" ;;
+take) take_wheel "$@" ;;
+keep) keep_wheel "$@" ;;
+*) die "install.sh knows apt, pip, take and keep, not '$what'" ;;
 esac

@@ -33,6 +33,21 @@ BASE = "debian:bookworm-slim"
 EPOCH = 1_700_000_000
 PLANTED = "planted" + uuid.uuid4().hex
 MIRROR = f"mirror-{uuid.uuid4().hex[:8]}.invalid"
+# A version of these tests' own: what an earlier run of them compiled is kept by the engine.
+KERNELS = f"1.0.{uuid.uuid4().int % 10**9}"
+BACKEND = """
+import os, sys, zipfile
+
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    print("compiling with %s jobs, %r" % (os.environ["MAX_JOBS"], os.environ["FLAG"]), file=sys.stderr, flush=True)
+    info = "{stem}.dist-info/"
+    with zipfile.ZipFile(os.path.join(folder, "{stem}-py3-none-any.whl"), "w") as wheel:
+        wheel.writestr("kernels.py", "WHAT = 'compiled'")
+        wheel.writestr(info + "METADATA", {metadata!r})
+        wheel.writestr(info + "WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr(info + "RECORD", "")
+    return "{stem}-py3-none-any.whl"
+"""
 # A self-signed certificate, made for this file alone.
 AUTHORITY = """-----BEGIN CERTIFICATE-----
 MIIBmTCCAT+gAwIBAgIUNBolpMrD2lvC3fjDwBQXR5+kkhwwCgYIKoZIzj0EAwIw
@@ -62,6 +77,7 @@ class Site:
         self.wheel = write_wheel(self.wheels)
         self.authority = folder / "authority.pem"
         self.authority.write_text(AUTHORITY, encoding="utf-8")
+        self.sdist = write_sdist(self.wheels)
         self._add_stack()
         self._add_case()
 
@@ -108,24 +124,54 @@ class Site:
 
         path = self.folder / "manifests" / "stacks" / f"{self.stack}.yaml"
         plain = yaml.safe_load((ROOT / "manifests" / "stacks" / "cpu.yaml").read_text(encoding="utf-8"))
-        plain.update(name=self.stack, title="A stack of one package", aliases=[], expects={})
-        plain["build"].update(packages=["tiny-package==1.0"], indexes=[], left_out={})
+        plain.update(name=self.stack, title="A stack of one package", aliases=[], expects={"tiny-package": "1.0"})
+        kernels = {"name": "kernels", "version": KERNELS, "env": {"FLAG": "a b"}, "reason": "there is no wheel of it"}
+        plain["build"]["compiled"] = [kernels]
+        plain["build"].update(
+            packages=["tiny-package==1.0"], indexes=[], left_out={"deepspeed": "a stack of one package"}
+        )
         path.write_text(yaml.safe_dump(plain), encoding="utf-8")
+        for other in path.parent.glob("*.yaml"):
+            if other != path:
+                edited = yaml.safe_load(other.read_text(encoding="utf-8"))
+                edited["build"]["left_out"]["kernels"] = "these tests compile it on their stack alone"
+                other.write_text(yaml.safe_dump(edited), encoding="utf-8")
         stack = load_catalog(self.folder / "manifests").stacks[self.stack]
         hashed = "sha256:" + hashlib.sha256(self.wheel.read_bytes()).hexdigest()
-        entries = (LockEntry("tiny-package", "1.0", (hashed,)),)
+        source = "sha256:" + hashlib.sha256(self.sdist.read_bytes()).hexdigest()
+        entries = (LockEntry("kernels", KERNELS, (source,)), LockEntry("tiny-package", "1.0", (hashed,)))
         lock = Lock(self.stack, stack.python, stack.base_image, None, inputs_digest(stack), entries)
         locks = self.folder / "images" / "locks"
         locks.mkdir(parents=True)
         (locks / f"{self.stack}.txt").write_text(lock.text, encoding="utf-8")
 
     def _add_case(self) -> None:
-        """`twin`, the case distilbert under another name."""
+        """`twin`, the case distilbert under another name, which needs `kernels`."""
         cases = self.folder / "manifests" / "cases"
         plain = yaml.safe_load((cases / "distilbert.yaml").read_text(encoding="utf-8"))
-        (cases / "twin.yaml").write_text(yaml.safe_dump({**plain, "name": "twin"}), encoding="utf-8")
+        (cases / "twin.yaml").write_text(
+            yaml.safe_dump({**plain, "name": "twin", "needs": ["kernels"]}), encoding="utf-8"
+        )
         package = self.folder / "entrypoints" / "flagbench_cases"
         shutil.copytree(package / "distilbert", package / "twin")
+
+
+def write_sdist(folder: Path) -> Path:
+    """The source of `kernels`, with a build backend of its own that says how many jobs it may run."""
+    stem = f"kernels-{KERNELS}"
+    metadata = f"Metadata-Version: 2.1\nName: kernels\nVersion: {KERNELS}\n"
+    files = {
+        "PKG-INFO": metadata,
+        "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n',
+        "backend.py": BACKEND.format(stem=stem, metadata=metadata),
+    }
+    path = folder / f"{stem}.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        for name, text in files.items():
+            member = tarfile.TarInfo(f"{stem}/{name}")
+            member.size = len(text.encode())
+            archive.addfile(member, io.BytesIO(text.encode()))
+    return path
 
 
 def write_wheel(folder: Path) -> Path:
@@ -156,10 +202,10 @@ def site(docker_engine: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     client = open_client()
     for image in client.images.list(filters={"label": f"dev.flagbench.stack={made.stack}"}):
         client.images.remove(image.id, force=True)
-    for image in client.images.list(name="flagbench/base"):
+    for image in client.images.list(name="localhost/flagbench/base"):
         # Only the name that building on an image id gave it: the base keeps its own.
         for tag in image.tags:
-            if tag.startswith("flagbench/base:") and len(image.tags) > 1:
+            if tag.startswith("localhost/flagbench/base:") and len(image.tags) > 1:
                 client.images.remove(tag)
     client.close()
 
@@ -225,7 +271,7 @@ def test_a_base_named_by_its_id_is_the_same_base(first: dict[str, Any], site: Si
     done = site.build("distilbert", "--base", image_id, "--json")
     (image,) = json.loads(done.stdout)["images"]
     assert image["skipped"]
-    assert image["base"] == {"name": f"flagbench/base:{image_id[7:19]}", "digest": image_id}
+    assert image["base"] == {"name": f"localhost/flagbench/base:{image_id[7:19]}", "digest": image_id}
 
 
 def test_an_edited_entrypoint_changes_one_layer(first: dict[str, Any], site: Site) -> None:
@@ -243,6 +289,26 @@ def test_a_second_case_adds_at_most_a_hundredth(first: dict[str, Any], site: Sit
     heavy, thin = site.image("stack"), site.image("twin")
     assert thin.layers[: len(heavy.layers)] == heavy.layers
     assert 0 < thin.size - heavy.size <= heavy.size / 100
+
+
+def test_what_a_case_needs_is_compiled_once_for_a_base(first: dict[str, Any], site: Site) -> None:
+    """In a stage of its own; when the stack below it has changed, the wheel that was kept is installed again."""
+    site.build("twin")
+    before = site.image("twin")
+    manifest = site.folder / "manifests" / "stacks" / f"{site.stack}.yaml"
+    plain = manifest.read_text(encoding="utf-8")
+    changed = yaml.safe_load(plain)
+    changed["build"]["env"]["CHANGED"] = "1"
+    manifest.write_text(yaml.safe_dump(changed), encoding="utf-8")
+    try:
+        again = site.build("twin")
+        assert site.image("twin").layers[:-3] != before.layers[:-3], "its stack is another"
+        assert "taken from an earlier build" in again.stderr
+        assert "compiling with" not in again.stderr
+        again = site.build("twin", "--no-cache")
+        assert re.search(r"compiling with [1-9][0-9]* jobs, 'a b'", again.stderr)
+    finally:
+        manifest.write_text(plain, encoding="utf-8")
 
 
 def test_two_builds_at_once_make_one_image(first: dict[str, Any], site: Site) -> None:

@@ -123,6 +123,15 @@ def test_proxies_reach_the_steps_and_leave_no_trace(docker_engine, base, name, m
     assert found == {name.encode()}
 
 
+def test_an_image_of_ours_that_is_not_here_is_looked_for_nowhere_else(docker_engine):
+    """Its name begins with localhost: Docker Hub, which a name without a host means, is not asked."""
+    request = BuildRequest(context("FROM localhost/flagbench/stack:no-such-stack\nRUN true\n"))
+    with pytest.raises(BuildFailed) as caught:
+        list(docker_engine.build(request))
+    assert "no image localhost/flagbench/stack:no-such-stack" in caught.value.message
+    assert "flagbench build" in caught.value.remedy
+
+
 def test_a_base_that_cannot_be_had(docker_engine):
     with pytest.raises(BuildFailed, match=r"base registry\.invalid/vendor/base:1 cannot be reached"):
         list(docker_engine.build(BuildRequest(context("FROM registry.invalid/vendor/base:1\nRUN true\n"))))

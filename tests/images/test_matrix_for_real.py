@@ -37,7 +37,6 @@ from standins.overlays import (
 pytest_plugins = ["containers"]
 pytestmark = [pytest.mark.docker, pytest.mark.slow]
 
-COMPILE = Path(__file__).parents[1] / "standins" / "compile.j2"
 SHORT = ["--nodes", "1", "--gpus", "1", "--preset", "tiny", "--data", "synthetic", "--steps", "5"]
 TORCH_OF = "import json, torch; print(json.dumps([torch.__version__, torch.__file__]))"
 
@@ -107,7 +106,7 @@ def base(docker_engine):
 def test_a_vendor_s_image_is_built_on_its_stand_in_and_runs(stack, builds, base, docker_client, start, record_schema):
     """Offline, as a user that the image does not know; torch is the base's where the base has one."""
     below, name = base(CHANGES[stack].base), PREFIX + stack
-    told = builds.build("distilbert:%s" % name, "--base", below, "--template", str(COMPILE))
+    told = builds.build("distilbert:%s" % name, "--base", below)
     run = start(*SHORT, image="flagbench/distilbert:%s" % name, network_mode="none", user="4242:4242")
     assert run.wait() == 0, run.stderr
     record = run.record
@@ -138,7 +137,7 @@ def test_a_vendor_s_image_is_built_on_its_stand_in_and_runs(stack, builds, base,
 def test_the_libraries_of_every_stack_run_the_lora_case(stack, builds, base, start):
     """Three releases of transformers and two of peft: what a lock lacks of theirs shows when they are imported."""
     name = PREFIX + stack
-    builds.build("llama2-7b-lora:%s" % name, "--base", base(CHANGES[stack].base), "--template", str(COMPILE))
+    builds.build("llama2-7b-lora:%s" % name, "--base", base(CHANGES[stack].base))
     run = start(*SHORT, image="flagbench/llama2-7b-lora:%s" % name, network_mode="none", user="4242:4242")
     assert run.wait() == 0, run.stderr
     locked = {entry.name: entry.version for entry in read_lock(builds.stack(name), builds.images).entries}
@@ -151,6 +150,34 @@ def test_the_libraries_of_every_stack_run_the_lora_case(stack, builds, base, sta
 def in_container(client, image, *command):
     """What a command prints in an image."""
     return client.containers.run(image, list(command[1:]), entrypoint=command[0], remove=True, network_mode="none")
+
+
+# -- what is compiled, as far as it can be without a compiler for the device ---------------------------------------
+
+METADATA = Path(__file__).parents[1] / "standins" / "metadata.j2"
+COMPILED = {stack: [each["name"] for each in real_manifest(stack)["build"]["compiled"]] for stack in CHANGES}
+
+
+@pytest.fixture(scope="module")
+def needy(tmp_path_factory, wheelhouse):
+    """A catalog whose case glm needs every package that any stack compiles."""
+    made = Builds(tmp_path_factory.mktemp("needy"), wheelhouse)
+    case = made.manifests / "cases" / "glm.yaml"
+    needs = sorted({name for names in COMPILED.values() for name in names})
+    case.write_text("%s\nneeds: %s\n" % (case.read_text(encoding="utf-8"), json.dumps(needs)), encoding="utf-8")
+    return made
+
+
+@pytest.mark.parametrize("stack", [stack for stack in CHANGES if COMPILED[stack]])
+def test_every_package_to_compile_tells_its_metadata_in_its_stage(stack, needy, base, docker_client):
+    """Its setup runs there: what that imports and starts, such as git, the stage has to have."""
+    name = PREFIX + stack
+    needy.build("glm:%s" % name, "--base", base(CHANGES[stack].base), "--template", str(METADATA))
+    listed = in_container(docker_client, "flagbench/glm:%s" % name, "ls", "/opt/metadata").decode().split()
+    locked = {entry.name: entry.version for entry in read_lock(needy.stack(name), needy.images).entries}
+    assert sorted(listed) == sorted(
+        "%s-%s.tar.gz" % (each.replace("-", "_"), locked[each]) for each in COMPILED[stack]
+    )
 
 
 # -- a base that is not the right one -----------------------------------------------------------------------------

@@ -10,10 +10,12 @@ from flagbench.locks import read_lock
 from flagbench.render.image import ImageRenderer
 from standins.overlays import CHANGES, PREFIX, ROOT, make_catalog, real_manifest
 
-TEMPLATE = Path(__file__).parents[1] / "standins" / "compile.j2"
+METADATA = Path(__file__).parents[1] / "standins" / "metadata.j2"
 # What the lock of an overlay knows, the real one may have to leave open.
 UNLOCKED = re.compile(r" && \\\n    sh /media/install\.sh pip \S+ install --no-deps -r /media/requirements\.unlocked")
-COMPILE_STAGE = re.compile(r"(?s)FROM base AS wheels\n.*?\n(?=FROM base AS stack\n)")
+# What decides a wheel, as its hash: other packages are around it in an overlay's lock.
+KEY = re.compile(r"(?<= )[a-z0-9-]+-[0-9a-f]{12} (?=/opt/flagbench/wheels)")
+RUN = re.compile(r"(?ms)^RUN (?:[^\n]*\\\n)*[^\n]*\n")
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +25,7 @@ def catalog(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def renderer(catalog):
-    return ImageRenderer(catalog, TEMPLATE)
+    return ImageRenderer(catalog)
 
 
 def test_every_stack_of_a_vendor_has_an_overlay(catalog):
@@ -34,11 +36,13 @@ def test_every_stack_of_a_vendor_has_an_overlay(catalog):
 @pytest.mark.parametrize("stack", CHANGES)
 def test_the_dockerfile_of_an_overlay_is_the_committed_one_but_for_its_values(stack, catalog, renderer):
     heavy = renderer.stack(catalog.stacks[PREFIX + stack])
-    thin = renderer.case(catalog.cases["distilbert"], catalog.stacks[PREFIX + stack], heavy)
-    for folder, overlay in (("stack", heavy), ("distilbert", thin)):
+    made = {"stack": heavy}
+    for case in ("distilbert", "llama2-7b-lora"):
+        made[case] = renderer.case(catalog.cases[case], catalog.stacks[PREFIX + stack], heavy)
+    for folder, overlay in made.items():
         committed = (ROOT / "images" / "rendered" / stack / folder / "Dockerfile").read_text(encoding="utf-8")
-        expected = UNLOCKED.sub("", without_compilation(with_values(committed, stack, catalog)))
-        assert without_compilation(overlay.dockerfile) == expected
+        expected = UNLOCKED.sub("", with_values(committed, stack, catalog))
+        assert KEY.sub("KEY ", overlay.dockerfile) == KEY.sub("KEY ", expected)
 
 
 def with_values(dockerfile, stack, catalog):
@@ -54,19 +58,18 @@ def with_values(dockerfile, stack, catalog):
     return re.sub(r"(?<![\w.-])%s(?![\w.-])" % re.escape(stack), PREFIX + stack, dockerfile)
 
 
-def without_compilation(dockerfile):
-    """The Dockerfile with an empty stage in place of the one that compiles, if it has one."""
-    return COMPILE_STAGE.sub("FROM base AS wheels\n", dockerfile)
-
-
-def test_what_stands_for_compilation_is_that_stage_alone(renderer, catalog):
-    """The template exchanges the stage in which the real stacks compile, and nothing around it."""
-    plain = ImageRenderer(catalog)
+def test_metadata_is_asked_for_where_the_package_would_be_compiled(renderer, catalog):
+    """The template exchanges what is run there, and keeps every stage."""
+    asking = ImageRenderer(catalog, METADATA)
     for name in CHANGES:
-        stack = catalog.stacks[name]
-        ours, real = renderer.stack(stack).dockerfile, plain.stack(stack).dockerfile
-        assert without_compilation(ours) == without_compilation(real)
-        assert (ours != real) == bool(stack.build.compiled)
+        stack, case = catalog.stacks[PREFIX + name], catalog.cases["llama2-7b-lora"]
+        heavy = renderer.stack(stack)
+        ours, real = (each.case(case, stack, heavy).dockerfile for each in (asking, renderer))
+        stages = [re.findall(r"(?m)^FROM .*AS (\S+)$", text) for text in (ours, real)]
+        assert stages[0] == stages[1]
+        assert ("wheel-deepspeed" in stages[0]) == bool(stack.build.compiled)
+        for before, after in zip(RUN.findall(real), RUN.findall(ours)):
+            assert before.splitlines()[0] == after.splitlines()[0], "the mounts are the same"
 
 
 @pytest.mark.parametrize("stack", CHANGES)

@@ -43,11 +43,90 @@ def test_docker_stop_ends_within_3_seconds_with_a_record(start):
     assert (status["state"], status["reason"]) == ("interrupted", "interrupted by SIGTERM")
 
 
+@pytest.mark.parametrize("name", ["SIGQUIT", "SIGUSR1"])
+def test_a_signal_that_would_end_a_process_reaches_the_one_that_writes_the_record(name, start):
+    run = start("--gpus", "1", *ENDLESS)
+    run.wait_for_training()
+    run.container.kill(signal=name)
+    assert run.wait() == 7, run.stderr
+    status = run.record["status"]
+    assert (status["state"], status["reason"]) == ("interrupted", "interrupted by %s" % name)
+
+
 @pytest.mark.parametrize("user", ["12345:0", "0:0", "4242:4242"])
 def test_any_user_will_do(start, user):
     run = start(*SHORT, user=user, cap_drop=["ALL"], security_opt=["no-new-privileges"])
     assert run.wait() == 0, run.stderr
     assert run.record["status"]["state"] == "ok"
+
+
+OF_PYTHON = {"PYTHONHOME": "/x", "PYTHONPLATLIBDIR": "x", "PYTHONINSPECT": "1", "PYTHONSTARTUP": "/x"}
+OF_THE_SYSTEM = {
+    "LD_PRELOAD": "/no/such.so",
+    "PATH": "/nowhere",
+    "LC_ALL": "xx_YY",
+    "TMPDIR": "/nowhere",
+    "HOME": "/nowhere",
+}
+
+
+@pytest.mark.parametrize(
+    "environment, options",
+    [
+        ({"PYTHONPATH": "x", "PYTHONSAFEPATH": "1", **OF_PYTHON}, {}),
+        (OF_THE_SYSTEM, {"working_dir": "/else"}),
+        ({}, {"read_only": True, "tmpfs": {"/tmp": ""}, "user": "4242:4242"}),
+        (
+            {"PYTHONPATH": "x"},
+            {"entrypoint": ["/opt/flagbench/venv/bin/python3", "-m", "flagbench_cases", "distilbert"]},
+        ),
+    ],
+    ids=["python", "system", "read-only", "entrypoint"],
+)
+def test_what_a_person_sets_around_an_image_does_not_hide_its_code(environment, options, start):
+    run = start(*SHORT[:-1], "1", environment={"OMP_NUM_THREADS": "1", **environment}, **options)
+    assert run.wait() == 0, run.stderr
+    assert run.record["status"]["state"] == "ok"
+
+
+@pytest.mark.parametrize(
+    "environment, options",
+    [({"PYTHONHASHSEED": "none"}, {}), ({}, {"read_only": True})],
+    ids=["no Python starts", "nowhere to write"],
+)
+def test_what_keeps_the_ranks_from_starting_leaves_a_record(environment, options, start):
+    run = start(*SHORT, environment=environment, **options)
+    assert run.wait() == 4, run.stderr
+    assert (run.record["status"]["state"], run.record["status"]["exit_code"]) == ("failed", 4)
+
+
+EXTENSION = r"""
+import importlib.util, os, subprocess, sysconfig
+source, module = "/tmp/answer.cpp", "/tmp/answer.so"
+open(source, "w").write('''#include <Python.h>
+#include <vector>
+static PyModuleDef module = {PyModuleDef_HEAD_INIT, "answer", nullptr, -1, nullptr};
+PyMODINIT_FUNC PyInit_answer() {
+    std::vector<long> values(42, 1);
+    PyObject *made = PyModule_Create(&module);
+    PyModule_AddIntConstant(made, "size", values.size());
+    return made;
+}
+''')
+subprocess.run(["g++", "-shared", "-fPIC", "-I", sysconfig.get_path("include"), source, "-o", module], check=True)
+spec = importlib.util.spec_from_file_location("answer", module)
+answer = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(answer)
+print(answer.size)
+"""
+
+
+def test_a_module_for_python_is_compiled_in_a_run(docker_client, cpu_image):
+    """As Triton's launcher, torch.compile and DeepSpeed's operators are on first use: by a user that nobody knows."""
+    printed = docker_client.containers.run(
+        cpu_image, ["-c", EXTENSION], entrypoint="python3", user="4242:4242", network_mode="none", remove=True
+    )
+    assert printed == b"42\n"
 
 
 def test_an_accelerator_s_image_without_devices_says_how_to_give_them(start, tmp_path):

@@ -27,7 +27,7 @@ TORCH_1 = ("torch", "numpy", "typing_extensions")
 TORCH_2 = (*TORCH_1, "filelock", "fsspec", "jinja2", "markupsafe", "mpmath", "networkx", "setuptools", "sympy")
 
 # Of no use at run time, and a large part of the files.
-LEFT_OUT = ("/test/", "/tests/", "/include/", "/share/", "/__pycache__/", "/idlelib/", "/turtledemo/")
+LEFT_OUT = ("/test/", "/tests/", "/torch/include/", "/share/", "/__pycache__/", "/idlelib/", "/turtledemo/")
 
 LIST_FILES = """
 import json, sys
@@ -72,6 +72,7 @@ def bases(python38: str, python311: str) -> dict[str, Base]:
     return {
         "python38": Base("python38", Python(python38, TORCH_1, with_prefix=True)),
         "torch": Base("torch", Python(python311, TORCH_2, with_prefix=False)),
+        "cuda": Base("cuda", None, below="python38"),
         "hopper": Base("hopper", None, below="torch"),
         "conda": Base("conda", None, below="torch"),
     }
@@ -127,6 +128,8 @@ def _prefix_files(executable: str) -> Iterator[tuple[str, Path]]:
     yield f"bin/{version}", Path(prefix, "bin", version)
     for path in sorted(Path(prefix, "lib").glob(f"lib{version}.so.*")):
         yield f"lib/{path.name}", path
+    for path in sorted(Path(prefix, "include", version).rglob("*.h")):
+        yield path.relative_to(prefix).as_posix(), path
     library = Path(prefix, "lib", version)
     for folder, _, names in os.walk(library):
         for name in sorted(names):

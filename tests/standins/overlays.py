@@ -53,7 +53,7 @@ class Change:
 
 
 CHANGES = {
-    "a100-cuda11.6": Change(base="python38", torch="1.12.1"),
+    "a100-cuda11.6": Change(base="cuda", torch="1.12.1"),
     # Debian's Python stands for Ubuntu's 3.10, a torch for processors for the one for CUDA 11.8.
     "a100-cuda11.8": Change(
         base="debian", torch="2.13", python="3.11", packages={"torch==2.6.0+cu118": TORCH}, indexes=(TORCH_INDEX,)

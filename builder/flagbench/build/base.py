@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from flagbench.catalog.image_names import LOCAL
 from flagbench.errors import FlagbenchError
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def resolve_base(stack: Stack, lock: Lock, options: BuildOptions, engine: Engine
     _require_fixed(stack, lock, options, image)
     if _is_id(reference, image):
         # BuildKit takes only names in FROM.
-        reference = f"flagbench/base:{image.id.removeprefix('sha256:')[:12]}"
+        reference = f"{LOCAL}/base:{image.id.removeprefix('sha256:')[:12]}"
         engine.tag(image.id, reference)
     return Base(reference, identity(image, reference, lock.base_digest), image.id, is_here=True)
 

@@ -13,6 +13,7 @@ from flagbench.build.container import run_in_container
 from flagbench.build.contents import read_contents
 from flagbench.build.guard import one_at_a_time, require_space
 from flagbench.build.inputs import Inputs, make_inputs, secrets
+from flagbench.build.jobs import compiler_jobs
 from flagbench.build.options import BuildOptions
 from flagbench.build.places import sbom_path
 from flagbench.build.progress import View
@@ -26,10 +27,11 @@ from flagbench.catalog.model import Case, Catalog, Stack
 from flagbench.checkout import commit
 from flagbench.engines.base import BuildEvent, BuildFailed, BuildRequest, Built, Engine, ImageInfo, StepDone
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.locks.model import Lock
+from flagbench.locks.model import Lock, part_of
 from flagbench.render.context import context_tar
 from flagbench.render.image import ImageRenderer
 from flagbench.render.stack import interpreter
+from flagbench.render.steps import stack_packages
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ class Builder:
         require_locked(stack, lock, self._options)
 
         def pull(reference: str, platform: str) -> ImageInfo:
-            require_space(self._engine.free_bytes(), locked_bytes(lock))
+            require_space(self._engine.free_bytes(), locked_bytes(part_of(lock, stack_packages(stack, lock))))
             return self._pull(reference, platform)
 
         base = resolve_base(stack, lock, self._options, self._engine, pull)
@@ -134,17 +136,22 @@ class Builder:
                 self._engine.tag(image.id, tag)
 
     def _build(self, tier: Tier, lock: Lock, base: Base) -> TierResult:
-        inputs: Inputs = {}
+        part = part_of(lock, tier.packages)
+        installs = tier.heavy or bool(tier.packages)
+        inputs = make_inputs(self._options, part) if installs else {}
+        needed = stack_bytes(part, inputs) if installs else THIN
         if tier.heavy:
-            inputs = make_inputs(self._options, lock)
-            needed = stack_bytes(lock, inputs)
             # Before the pull, which may take long for nothing, and after it: how large a base is shows only then.
             require_space(self._engine.free_bytes(), needed)
             pull_base(base, tier.platform, self._pull)
-            require_space(self._engine.free_bytes(), needed)
-        else:
-            require_space(self._engine.free_bytes(), THIN)
-        request = _request(tier, inputs, self._options, self._revision)
+        require_space(self._engine.free_bytes(), needed)
+        if tier.below is not None and self._engine.inspect(tier.below) is None:
+            raise FlagbenchError(
+                f"the engine has no image {tier.below} any more, which {tier.name} stands on",
+                remedy="build again, and remove no image meanwhile",
+                code=ExitCode.BUILD_FAILED,
+            )
+        request = self._request(tier, inputs, base)
         self._view.begin(tier.name)
         result: TierResult | None = None
         try:
@@ -156,6 +163,25 @@ class Builder:
         finally:
             self._view.end(result)
         return result
+
+    def _request(self, tier: Tier, inputs: Inputs, base: Base) -> BuildRequest:
+        # Empty where it is unknown: a case's image would have its stack's label otherwise.
+        labels = {**tier.labels, REVISION_LABEL: self._revision or ""}
+        build_args = dict(tier.build_args)
+        if self._revision is not None and not tier.heavy:
+            build_args["FLAGBENCH_COMMIT"] = self._revision
+        if tier.compiles:
+            build_args["MAX_JOBS"] = str(compiler_jobs(self._engine.resources(), tier.compiles))
+            if not self._options.no_cache:
+                build_args["BASE_DIGEST"] = base.identity
+        return BuildRequest(
+            context=context_tar(tier.rendered, inputs),
+            tags=tier.tags,
+            build_args=build_args,
+            labels=labels,
+            platform=tier.platform,
+            no_cache=self._options.no_cache,
+        )
 
     def _run(self, request: BuildRequest) -> tuple[str, tuple[Step, ...]]:
         """Build, telling the view; returns the image's id and what was done."""
@@ -219,22 +245,6 @@ def build_images(
             contents = read_contents(result.top.image_id, interpreter(target.stack), run_in_container)
             write_sbom(file, sbom_json(result, contents, options.epoch))
         yield result.with_sbom(file)
-
-
-def _request(tier: Tier, inputs: Inputs, options: BuildOptions, revision: str | None) -> BuildRequest:
-    # Empty where it is unknown: a case's image would have its stack's label otherwise.
-    labels = {**tier.labels, REVISION_LABEL: revision or ""}
-    build_args = dict(tier.build_args)
-    if revision is not None and not tier.heavy:
-        build_args["FLAGBENCH_COMMIT"] = revision
-    return BuildRequest(
-        context=context_tar(tier.rendered, inputs),
-        tags=tier.tags,
-        build_args=build_args,
-        labels=labels,
-        platform=tier.platform,
-        no_cache=options.no_cache,
-    )
 
 
 def _interrupted(tier: Tier) -> FlagbenchError:

@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 from flagbench.build.options import BuildOptions
 from flagbench.build.wheelhouse import check_wheelhouse
 from flagbench.errors import FlagbenchError
+from flagbench.files import TEXT_BYTES, read_file, reason
 from flagbench.locks.certificates import certificates
 from flagbench.locks.model import Lock
 
@@ -80,10 +81,10 @@ def _credentials(url: str) -> Iterator[str]:
 
 def _sources_list(path: Path) -> bytes:
     try:
-        content = path.read_bytes()
+        content = read_file(path, TEXT_BYTES)
     except OSError as error:
         raise FlagbenchError(
-            f"--apt-source {path} cannot be read: {error.strerror}", remedy="make the file readable for you"
+            f"--apt-source {path} cannot be read: {reason(error)}", remedy="make the file readable for you"
         ) from error
     lines = [line.strip() for line in content.decode("utf-8", "replace").splitlines()]
     wrong = next((number for number, line in enumerate(lines, 1) if not re.match(r"(deb(-src)?\s|#|$)", line)), None)

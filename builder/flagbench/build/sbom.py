@@ -12,6 +12,7 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 
 from flagbench._version import __version__
 from flagbench.errors import FlagbenchError
+from flagbench.files import TEXT_BYTES, read_file
 
 if TYPE_CHECKING:
     from cyclonedx.model.component import Component
@@ -69,7 +70,7 @@ def serial_number(image_id: str) -> UUID:
 def is_sbom_of(path: Path, image_id: str) -> bool:
     """Whether a file is the bill of materials of that image."""
     try:
-        document = json.loads(path.read_bytes())
+        document = json.loads(read_file(path, TEXT_BYTES))
     except (OSError, ValueError):
         return False
     return isinstance(document, dict) and document.get("serialNumber") == serial_number(image_id).urn

@@ -9,6 +9,8 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from flagbench._version import __version__
+from flagbench.catalog.image_names import LOCAL, REPOSITORY
+from flagbench.render.steps import case_packages, needed_to_compile, stack_packages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from flagbench.locks.model import Lock
     from flagbench.render.model import Rendered
 
-REPOSITORY = "flagbench"
 CONTEXT_LABEL = "dev.flagbench.context"
 REVISION_LABEL = "org.opencontainers.image.revision"
 _SHORT = 12
@@ -42,7 +43,11 @@ class Tier:
     labels: Mapping[str, str]
     platform: str
     heavy: bool
-    """Whether this is the tier that installs, and so needs inputs and space."""
+    """Whether this is the stack's tier, which a case's stands on."""
+    packages: frozenset[str]
+    """Names of the lock's packages that it installs; a case's tier installs none, or what only that case needs."""
+    compiles: int = 0
+    """How many packages are compiled, each in a stage of its own, all at once."""
     below: str | None = None
     """The tag of the stack's image that a case's is built on; None for a stack's own."""
 
@@ -89,12 +94,13 @@ def stack_tier(stack: Stack, rendered: Rendered, lock: Lock, base: Base, options
         tags=(
             f"{repository}:{stack.name}",
             f"{repository}:{stack.name}-{VERSION}",
-            f"{repository}:{stack.name}-{digest.removeprefix('sha256:')[:_SHORT]}",
+            f"{LOCAL}/stack:{stack.name}-{digest.removeprefix('sha256:')[:_SHORT]}",
         ),
         build_args={"BASE": base.reference, "SOURCE_DATE_EPOCH": str(options.epoch)},
         labels=_labels(stack.title, stack, lock, base, options.epoch, digest),
         platform=platform,
         heavy=True,
+        packages=stack_packages(stack, lock),
     )
 
 
@@ -121,6 +127,8 @@ def case_tier(
         },
         platform=platform,
         heavy=False,
+        packages=case_packages(case, stack, lock),
+        compiles=len(needed_to_compile(case, stack.build)),
         below=below.fixed_tag,
     )
 

@@ -1,4 +1,4 @@
-"""The thin image of a case on a stack: the image side's code and the two manifests it reads, and nothing else."""
+"""The thin image of a case on a stack: the image side's code, the two manifests it reads, and what only it needs."""
 
 from __future__ import annotations
 
@@ -9,16 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from flagbench.catalog.compile import compile_case, compile_stack
-from flagbench.catalog.model import Case, Stack
+from flagbench.catalog.image_names import LOCAL
+from flagbench.catalog.model import Case, Compiled, Stack
 from flagbench.errors import FlagbenchError
+from flagbench.locks.model import Lock
 from flagbench.render.environment import render_template
 from flagbench.render.model import Rendered, rendered
-from flagbench.render.quoting import plain_name
-from flagbench.render.stack import HOME, TINI, interpreter
+from flagbench.render.quoting import apt_name, index_url, plain_name, variable_name
+from flagbench.render.stack import EPOCH, HOME, TINI, image_file, interpreter
+from flagbench.render.steps import Step, case_steps, needed_to_compile, step_files, wheel_key
 
 PACKAGE = "flagbench_cases"
 STACK_TIER = "stack"
 """The word that stands where a case's name would: `flagbench/stack:cpu` is no case."""
+WHEELS = f"{HOME}/wheels"
+"""Where a stage that compiles leaves its wheel; it does not reach the image."""
 
 
 class Code:
@@ -56,13 +61,20 @@ class Code:
 
 
 def render_case(
-    case: Case, stack: Stack, stack_rendered: Rendered, code: Code, images: Path, template: Path | None = None
+    case: Case,
+    stack: Stack,
+    stack_rendered: Rendered,
+    lock: Lock,
+    code: Code,
+    images: Path,
+    template: Path | None = None,
 ) -> Rendered:
     """The build directory of a case's image.
 
     Args:
         stack_rendered: the stack's build directory; its digest stands in a file beside the Dockerfile, so that this
             directory's digest changes with it.
+        lock: the stack's.
         code: what is carried of flagbench_cases.
         images: the folder with templates/ and files/; what is not there is flagbench's own.
         template: a person's template that extends the case's.
@@ -77,18 +89,45 @@ def render_case(
             remedy=f"give it another name in {case.path}",
         )
     name, on = plain_name(case.name), plain_name(stack.name)
+    steps = case_steps(case, stack.build, lock)
     values: dict[str, Any] = {
         "case": case,
         "stack": stack,
-        "stack_image": f"flagbench/{STACK_TIER}:{on}",
+        "stack_image": f"{LOCAL}/{STACK_TIER}:{on}",
         "home": HOME,
         "tini": TINI,
         "python": interpreter(stack),
+        "epoch": EPOCH,
+        "wheels": WHEELS,
+        "indexes": [index_url(url) for url in stack.build.indexes],
+        "optional": steps["optional"],
+        "compiled": [_compilation(package, steps, stack, lock) for package in needed_to_compile(case, stack.build)],
     }
     dockerfile = render_template(images, [f"cases/{name}.j2", "case.j2"], values, template)
     files = code_files(case, stack, code)
+    if any(steps.values()):
+        files["inputs/README"] = image_file(images, "inputs.txt")
+        install = image_file(images, "install.sh")
+        files.update(step_files(steps, install))
+        if values["compiled"]:
+            files["steps/wheels/install.sh"] = install
     files["stack.digest"] = f"{stack_rendered.name} {stack_rendered.digest}\n".encode()
     return rendered(f"{name}/{on}", dockerfile, files)
+
+
+def _compilation(package: Compiled, steps: Mapping[str, Step], stack: Stack, lock: Lock) -> dict[str, Any]:
+    """What the template needs to compile one package."""
+    for name in package.env:
+        variable_name(name)
+    return {
+        "name": plain_name(package.name),
+        "version": package.version,
+        "reason": package.reason,
+        "env": package.env,
+        "apt": [apt_name(name) for name in package.apt],
+        "step": steps[f"compile-{package.name}"],
+        "key": wheel_key(package, stack, lock),
+    }
 
 
 def code_files(case: Case, stack: Stack, code: Code) -> dict[str, bytes]:

@@ -1,4 +1,4 @@
-"""The committed Dockerfiles against what the templates and manifests say: written anew, or compared."""
+"""The committed Dockerfiles against what the templates and manifests say: written again, or compared."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ Inputs = Mapping[str, Path | bytes]
 
 
 def context_tar(rendered: Rendered, inputs: Inputs) -> Iterator[bytes]:
-    """The build context as the chunks of a tar: the same bytes for the same content, whoever makes it and when.
+    """The build context as the chunks of a tar: the same bytes for the same content, on every machine, at any time.
 
     In GNU's format, because BuildKit takes a tar that begins with a PAX header for a Dockerfile. Sorted, owned by
     root, modified at 0. `inputs` are added under inputs/, by relative posix path; files among them are streamed.

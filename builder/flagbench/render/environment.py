@@ -27,6 +27,7 @@ from platformdirs import user_cache_path
 
 from flagbench._version import __version__
 from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.files import read_text
 from flagbench.render import quoting
 from flagbench.render.roots import shipped_images
 
@@ -94,7 +95,7 @@ def template_tier(template: Path, images: Path) -> str:
     """`stack` or `case`: which tier a person's template changes, by the template that it extends.
 
     Raises FlagbenchError: (usage) the file cannot be read; (build failed) it extends neither tier's template,
-    or has a block that this has not, which would change nothing and say nothing.
+    or has a block that it lacks, which would change nothing and say nothing.
     """
     env = environment(images)
     try:
@@ -140,8 +141,8 @@ def _users(env: Environment, template: Path) -> Template:
 
 def _source(template: Path) -> str:
     try:
-        return template.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return read_text(template)
+    except (OSError, ValueError) as error:
         raise FlagbenchError(
             f"the template {template} cannot be read: {error}",
             remedy="name a readable file of UTF-8 text with --template",

@@ -36,7 +36,9 @@ class ImageRenderer:
 
     def case(self, case: Case, stack: Stack, stack_rendered: Rendered) -> Rendered:
         """The thin tier, on a stack's."""
-        return render_case(case, stack, stack_rendered, self.code, self.images, self._template("case"))
+        return render_case(
+            case, stack, stack_rendered, self.lock(stack), self.code, self.images, self._template("case")
+        )
 
     def matrix(self) -> Iterator[Rendered]:
         """Every stack, each followed by the cases it runs, by name."""

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from flagbench.catalog.model import Catalog
 from flagbench.errors import FlagbenchError
+from flagbench.files import read_text
 from flagbench.render.check import committed_path
 from flagbench.render.dockerfile import Dockerfile
 from flagbench.render.hadolint import CONFIGURATION, hadolint
@@ -62,6 +63,6 @@ def _files(given: Path) -> list[Path]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return read_text(path)
+    except (OSError, ValueError) as error:
         raise FlagbenchError(f"{path} cannot be read: {error}", remedy="name a readable file of UTF-8 text") from None

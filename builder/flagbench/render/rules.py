@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from flagbench.catalog.image_names import LOCAL
 from flagbench.render.dockerfile import Dockerfile, Instruction
 
 Found = Iterator[tuple[int, str]]
 Rule = Callable[[Dockerfile], Found]
 
 INSTALLER = "/media/install.sh"
-_OUR_IMAGES = "flagbench/"
+_OUR_IMAGES = f"{LOCAL}/"
 _DIRECTIVE = re.compile(r"(syntax|escape|check)\s*=", re.IGNORECASE)
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)\}?")
 _TO_A_SHELL = re.compile(r"\b(curl|wget)\b[^|;&]*\|\s*(sudo\s+)?(/\S*/)?(ba|da|z)?sh\b")
@@ -95,7 +96,7 @@ def no_root(dockerfile: Dockerfile) -> Found:
     if not users:
         first = next(dockerfile.named("ARG"), None)
         if first is None or f"={_OUR_IMAGES}" not in first.value:
-            yield 1, "no USER: the image runs as whoever the base names, mostly root"
+            yield 1, "no USER: the image runs as the user that the base names, mostly root"
     elif users[-1].value.partition(":")[0] in {"0", "root"} and not dockerfile.root:
         yield users[-1].line, "the last USER is root"
     elif not users[-1].value.partition(":")[0].isdigit():

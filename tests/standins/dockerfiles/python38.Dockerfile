@@ -1,8 +1,8 @@
 # Stands for NGC's PyTorch 22.04 and for MetaX's MACA 2.18: a Python 3.8 of its own at /opt/conda, with torch.
 FROM debian:bookworm-slim
-# What that Python was linked with; a real conda brings its own copies.
+# What that Python was linked with; a real conda brings its own copies. The vendors' images have a compiler.
 RUN apt-get update -q \
-    && apt-get install -y -q --no-install-recommends libbz2-1.0 libffi8 liblzma5 libssl3 zlib1g \
+    && apt-get install -y -q --no-install-recommends g++ libbz2-1.0 libffi8 liblzma5 libssl3 zlib1g \
     && rm -rf /var/lib/apt/lists/*
 COPY inputs/prefix /opt/conda
 COPY inputs/packages /opt/conda/lib/python3.8/site-packages

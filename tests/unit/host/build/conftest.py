@@ -22,6 +22,7 @@ from flagbench.engines.base import (
     BuildRequest,
     Built,
     ImageInfo,
+    Resources,
     StepDone,
     StepLog,
     StepStarted,
@@ -58,6 +59,7 @@ class MemoryEngine:
     installs: int = 0
     """How often something was installed: no two times give the same layer."""
     cancelled: int = 0
+    machine: Resources = field(default_factory=lambda: Resources(cpus=64, memory=256 * 2**30))
     name: str = "memory"
 
     def health(self) -> str:
@@ -116,6 +118,9 @@ class MemoryEngine:
     def free_bytes(self) -> int | None:
         return self.free
 
+    def resources(self) -> Resources:
+        return self.machine
+
     def close(self) -> None:
         pass
 
@@ -141,8 +146,8 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def mini_lock(manifests: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Lock]:
     """Adds the stack `mini`, alias `small`, of psutil alone, and writes its lock; says how to write another."""
     plain = yaml.safe_load((manifests / "stacks" / "cpu.yaml").read_text(encoding="utf-8"))
-    plain.update(name="mini", title="A stack of one package", aliases=["small"], expects={})
-    plain["build"].update(packages=["psutil==7.2.2"], indexes=[], left_out={})
+    plain.update(name="mini", title="A stack of one package", aliases=["small"], expects={"psutil": "7.2.2"})
+    plain["build"].update(packages=["psutil==7.2.2"], indexes=[], left_out={"deepspeed": "a stack of one package"})
     manifest = manifests / "stacks" / "mini.yaml"
     manifest.write_text(yaml.safe_dump(plain), encoding="utf-8")
     monkeypatch.setenv("FLAGBENCH_MANIFESTS", str(manifests))

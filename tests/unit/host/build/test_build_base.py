@@ -132,15 +132,15 @@ def test_an_image_named_by_its_id_gets_a_name_that_a_dockerfile_can_use(
 ) -> None:
     images = Images(loaded=image())
     base = resolve(stack, mini_lock(), ID, images)
-    assert base == Base("flagbench/base:bbbbbbbbbbbb", ID, ID, is_here=True)
-    assert images.tagged == [(ID, "flagbench/base:bbbbbbbbbbbb")]
+    assert base == Base("localhost/flagbench/base:bbbbbbbbbbbb", ID, ID, is_here=True)
+    assert images.tagged == [(ID, "localhost/flagbench/base:bbbbbbbbbbbb")]
 
 
 @pytest.mark.parametrize("short", ["b", "bbb", "bbbbbbbbbbbb", "sha256:bb"])
 def test_the_beginning_of_an_id_is_an_id(short: str, mini_lock: Callable[..., Lock], stack: Stack) -> None:
     images = Images(**{short: image(repo_tags=("vendor/base:1",), repo_digests=(f"vendor/base@{DIGEST}",))})
-    assert resolve(stack, mini_lock(), short, images).reference == "flagbench/base:bbbbbbbbbbbb"
-    assert images.tagged == [(ID, "flagbench/base:bbbbbbbbbbbb")]
+    assert resolve(stack, mini_lock(), short, images).reference == "localhost/flagbench/base:bbbbbbbbbbbb"
+    assert images.tagged == [(ID, "localhost/flagbench/base:bbbbbbbbbbbb")]
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def build(
 
 def test_a_full_disk_is_met_before_anything_is_built(mini: Catalog, engine: Engine) -> None:
     engine.free = 50_000_000
-    with pytest.raises(FlagbenchError, match=r"has 0\.1 GB free, and the image needs about 0\.2 GB more") as refused:
+    with pytest.raises(FlagbenchError, match=r"has 0\.1 GB free, and the image needs about 0\.5 GB more") as refused:
         build(mini, engine)
     assert refused.value.code is ExitCode.BUILD_FAILED
     assert engine.requests == []

@@ -1,0 +1,128 @@
+"""The pip commands of an image: which of a lock's packages each installs, in the stack's tier and in a case's."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from flagbench.catalog.model import Case, Compiled, Stack, StackBuild
+from flagbench.errors import FlagbenchError
+from flagbench.locks.model import Lock, canonical
+
+# What `import torch` needs beside NVIDIA's libraries (Requires-Dist of its wheels): installed together with torch, so
+# that what is compiled against it finds it whole.
+_WITH_TORCH = frozenset(
+    {"torch", "triton", "pytorch-triton", "filelock", "typing-extensions", "sympy", "mpmath", "networkx"}
+    | {"jinja2", "markupsafe", "fsspec", "numpy"}
+)
+# What the setup.py of flash-attn and of DeepSpeed import.
+_BUILD_TOOLS = frozenset({"setuptools", "wheel", "packaging", "ninja", "psutil"})
+
+
+@dataclass(frozen=True)
+class Step:
+    """The requirement files of one pip command; an empty text is a file that is not there."""
+
+    locked: str
+    unlocked: str
+
+    def __bool__(self) -> bool:
+        return bool(self.locked or self.unlocked)
+
+    def files(self, name: str) -> dict[str, bytes]:
+        """Its files by path in a build directory."""
+        texts = {"requirements.lock": self.locked, "requirements.unlocked": self.unlocked}
+        return {f"steps/{name}/{file}": text.encode() for file, text in texts.items() if text}
+
+
+def stack_steps(build: StackBuild, lock: Lock) -> dict[str, Step]:
+    """`torch`, where it is not the base's, and `packages`: what the image of a stack installs."""
+    names = _names(lock)
+    _require_locked(build, lock)
+    installed = names - _for_cases(build)
+    torch = {name for name in installed if _belongs_to_torch(name)} if "torch" in names else set()
+    return {"torch": _step(lock, torch), "packages": _step(lock, installed - torch)}
+
+
+def case_steps(case: Case, build: StackBuild, lock: Lock) -> dict[str, Step]:
+    """`optional` and `compile-NAME`: what the image of a case installs beside its stack's.
+
+    What a setup imports is the stack's: a wheel is compiled on its image, without build isolation.
+    """
+    steps = {"optional": _step(lock, _optional(build) & set(case.needs))}
+    for package in needed_to_compile(case, build):
+        steps[f"compile-{package.name}"] = _step(lock, {canonical(package.name)})
+    return steps
+
+
+def needed_to_compile(case: Case, build: StackBuild) -> list[Compiled]:
+    """The packages that a stack compiles for a case."""
+    return [package for package in build.compiled if canonical(package.name) in case.needs]
+
+
+def stack_packages(stack: Stack, lock: Lock) -> frozenset[str]:
+    """Names of the lock's packages that the image of a stack installs."""
+    return frozenset(_names(lock) - _for_cases(stack.build))
+
+
+def case_packages(case: Case, stack: Stack, lock: Lock) -> frozenset[str]:
+    """Names of the lock's packages whose files the build of a case's image needs; none for most cases."""
+    compiled = {canonical(package.name) for package in needed_to_compile(case, stack.build)}
+    return frozenset(compiled | (_optional(stack.build) & set(case.needs)))
+
+
+def wheel_key(package: Compiled, stack: Stack, lock: Lock) -> str:
+    """`name-<12 hex>`: stands for everything but the base that decides what a compiled wheel is.
+
+    The hash is over the package's file, the torch and tools that it is compiled with, Python, platform, environment.
+    """
+    torch = stack_steps(stack.build, lock)["torch"]
+    decisive = [
+        [(step.locked, step.unlocked) for step in (_step(lock, {canonical(package.name)}), torch)],
+        lock.hashed_requirements(exclude=_names(lock) - _BUILD_TOOLS),
+        [stack.python, stack.platform, stack.build.interpreter, sorted(package.env.items())],
+    ]
+    summed = hashlib.sha256(json.dumps(decisive).encode()).hexdigest()
+    return f"{package.name}-{summed[:12]}"
+
+
+def step_files(steps: Mapping[str, Step], install: bytes) -> dict[str, bytes]:
+    """For each step what it needs and no more, so that nothing else repeats it."""
+    files: dict[str, bytes] = {}
+    for name, step in steps.items():
+        if step:
+            files[f"steps/{name}/install.sh"] = install
+            files.update(step.files(name))
+    return files
+
+
+def _names(lock: Lock) -> set[str]:
+    return {entry.name for entry in (*lock.entries, *lock.unresolved)}
+
+
+def _optional(build: StackBuild) -> set[str]:
+    return {canonical(line.partition("==")[0]) for line in build.optional}
+
+
+def _for_cases(build: StackBuild) -> set[str]:
+    return {canonical(package.name) for package in build.compiled} | _optional(build)
+
+
+def _require_locked(build: StackBuild, lock: Lock) -> None:
+    if missing := sorted(_for_cases(build) - _names(lock)):
+        raise FlagbenchError(
+            f"the lock of {lock.stack} has no {', '.join(missing)}, which the stack names",
+            remedy=f"lock the stack again with `flagbench lock {lock.stack}`",
+        )
+
+
+def _step(lock: Lock, wanted: Collection[str]) -> Step:
+    others = [name for name in _names(lock) if name not in wanted]
+    return Step(lock.hashed_requirements(exclude=others), lock.unhashed_requirements(exclude=others))
+
+
+def _belongs_to_torch(name: str) -> bool:
+    libraries = name.startswith(("nvidia-", "cuda-")) and name != "nvidia-ml-py"
+    return libraries or name in _WITH_TORCH
