@@ -5,15 +5,14 @@ fixed synthetic sets in each case's own order: 20 steps on one rank, and on two 
 here, so that tuning a tiny preset changes nothing: a change of these numbers is a change of the mathematics or of
 the order of the data. Where it is meant, write them anew and say why in the commit:
 
-    PYTHONPATH=entrypoints python tests/golden/test_losses.py --update CASE
+    PYTHONPATH=entrypoints:tests python tests/golden/test_losses.py --update CASE
 """
 
 from __future__ import annotations
 
-import datetime
+import functools
 import importlib
 import json
-import os
 import sys
 import tempfile
 from pathlib import Path
@@ -21,13 +20,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 
 from flagbench_cases.collectives import CollectiveProbe
 from flagbench_cases.config import load_case, merge
 from flagbench_cases.device import CpuDevice
 from flagbench_cases.rank import Context
 from flagbench_cases.spool import RankSpool
+from workloads import on_ranks
 
 pytestmark = pytest.mark.image
 
@@ -107,12 +106,12 @@ def fixed_weights(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return state
 
 
-def train(case: str, folder: str, rank: int, world: int) -> list[float]:
+def train(case: str, folder: Path, rank: int, world: int) -> list[float]:
     """The losses of one rank's first steps, in the case's own order of the data."""
     config = merge(merge(load_case(case)["presets"]["reference"], COMMON), CASES[case])
     config["train"]["batch_size"] = BATCH // world
     device = CpuDevice(rank)
-    probe, spool = CollectiveProbe(device.clock), RankSpool(folder, rank)
+    probe, spool = CollectiveProbe(device.clock), RankSpool(str(folder), rank)
     module = importlib.import_module("flagbench_cases.%s.workload" % case.replace("-", "_"))
     workload = module.build(Context(config, device, rank, world, rank, probe, spool, None, None))
     workload.setup()
@@ -127,21 +126,9 @@ def train(case: str, folder: str, rank: int, world: int) -> list[float]:
     return losses[:STEPS]
 
 
-def _rank(rank: int, world: int, case: str, folder: str) -> None:
-    torch.set_num_threads(1)  # a forked process must not wake the thread pool of its parent
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    address, limit = f"file://{folder}/rendezvous", datetime.timedelta(seconds=60)
-    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=world, timeout=limit)
-    (Path(folder) / f"losses-{rank}.json").write_text(json.dumps(train(case, folder, rank, world)))
-    dist.barrier()
-    dist.destroy_process_group()
-
-
 def run(case: str, folder: str, world: int) -> list[list[float]]:
     """The losses of `world` ranks, a list for each."""
-    arguments = (world, case, folder)
-    torch.multiprocessing.start_processes(_rank, args=arguments, nprocs=world, start_method="fork")
-    return [json.loads((Path(folder) / f"losses-{rank}.json").read_text()) for rank in range(world)]
+    return on_ranks(world, Path(folder), functools.partial(train, case))
 
 
 def golden(case: str) -> Path:

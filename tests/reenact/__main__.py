@@ -1,130 +1,132 @@
-"""Run a case and its re-enactment in turn on one device, and write down how they compare.
+"""Compare each case with its re-enactment: the cost of a step, the operators of a step, the bytes it keeps.
 
-A round is the case by its own command line, whose record is kept, then `tests.reenact.measure` on that record's
-configuration: one process after the other, so each has the device alone. The best round of either counts.
+Ours over the publisher's, CPU time on one core or the device's time, in interleaved pairs of steps. Exit code 12: a
+95 % interval is not within 0.97 to 1.03, or a difference in operators or bytes is not a listed quirk.
 """
 
 import argparse
 import json
 import os
-import shlex
-import subprocess
 import sys
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List
 
 from flagbench_cases import config as configuration
 from flagbench_cases import edge, output
 from flagbench_cases.errors import CaseError, ExitCode
 
-from .measure import work_of_a_step
+from .pairs import BOUNDS, Limits, compare, needs_libraries, publisher_libraries
+from .sizes import SMALL
+from .verdict import judge
 
-# The record of the case, and the line that its re-enactment printed.
-Round = Tuple[Dict[str, Any], Dict[str, Any]]
+CASES = tuple(SMALL)
+NOT_THE_SAME = 12
 
 
 def parse(argv: List[str]) -> argparse.Namespace:
     """The arguments; ends the process with exit code 2 where they are wrong."""
     parser = argparse.ArgumentParser("python -m tests.reenact", description=__doc__, allow_abbrev=False)
-    parser.add_argument("case", help="one of: %s" % ", ".join(configuration.case_names()))
+    parser.add_argument("cases", nargs="*", metavar="CASE", help="of: %s (default: all)" % ", ".join(CASES))
     parser.add_argument("--stack", default=os.environ.get("FLAGBENCH_STACK", "cpu"), help="default FLAGBENCH_STACK")
     parser.add_argument("--preset", choices=("reference", "tiny"), default="reference")
+    parser.add_argument("--small", action="store_true", help="two layers at the published width, for a processor")
     parser.add_argument("--precision", choices=("tf32", "fp16", "fp32"), help="default: the case's")
-    parser.add_argument("--batch-size", metavar="N", help="default: the preset's")
-    parser.add_argument("--steps", type=int, default=200, metavar="N", help="steady steps of a round (default 200)")
-    parser.add_argument("--rounds", type=int, choices=range(1, 11), default=2, metavar="N", help="default 2")
-    parser.add_argument("--out", required=True, metavar="DIR", help="where records and the comparison are written")
-    return parser.parse_args(argv)
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="as for a run of the case")
+    parser.add_argument("--pairs", type=int, nargs=2, default=(30, 1000), metavar=("LEAST", "MOST"))
+    parser.add_argument("--seconds", type=float, default=45.0, metavar="S", help="of a case's pairs (default 45)")
+    parser.add_argument("--show-ratio", action="store_true", help="show the ratio and judge the work of a step alone")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    parser.add_argument("--out", metavar="DIR", help="write reenact-CASE.json there, too")
+    arguments = parser.parse_args(argv)
+    unknown = [case for case in arguments.cases if case not in CASES]
+    if unknown:
+        parser.error("unknown case %r; choose from %s" % (unknown[0], ", ".join(CASES)))
+    if not 6 <= arguments.pairs[0] <= arguments.pairs[1]:
+        parser.error("--pairs: give at least six, and no fewer at the most than at the least")
+    return arguments
 
 
-def case_command(arguments: argparse.Namespace) -> List[str]:
-    """The command line of the case, as the one of an image."""
-    command = ["python", "-m", "flagbench_cases", arguments.case, "--nodes", "1", "--gpus", "1"]
-    command += ["--preset", arguments.preset, "--data", "synthetic", "--steps", str(arguments.steps)]
-    if arguments.precision:
-        command += ["--precision", arguments.precision]
-    if arguments.batch_size:
-        command += ["--set", "batch_size=%s" % arguments.batch_size]
-    return [*command, "--out", arguments.out]
+def resolved(arguments: argparse.Namespace, case: Dict[str, Any]) -> Dict[str, Any]:
+    """The configuration of both sides: faithful, one device, synthetic data, random weights."""
+    config = configuration.resolve(
+        case,
+        configuration.load_stack(arguments.stack),
+        **{"nodes": 1, "gpus": 1, "preset": arguments.preset, "division": "faithful", "seed": None},
+        **{"precision": arguments.precision, "source": "synthetic", "weights": False, "settings": arguments.set},
+        **{"steps": arguments.pairs[1], "max_samples": None, "full": False},
+    )
+    return dict(configuration.merge(config, SMALL[case["name"]] if arguments.small else {}), stack=arguments.stack)
 
 
-def run(command: List[str], stack: str, what: str) -> Dict[str, Any]:
-    """The one line of JSON that a command prints. Raises CaseError where it fails, with its code if it is of ours."""
-    sys.stderr.write("%s: %s\n" % (what, shlex.join(command)))
-    env = dict(os.environ, FLAGBENCH_STACK=stack)
-    ended = subprocess.run([sys.executable, *command[1:]], env=env, stdout=subprocess.PIPE)
-    if ended.returncode:
-        code = ExitCode(ended.returncode) if ended.returncode > ExitCode.BUG else ExitCode.RANK_FAILED
-        raise CaseError("%s ended with exit code %d" % (what, ended.returncode), "see its own words above", code)
-    return json.loads(ended.stdout)
-
-
-def compare(case: Dict[str, Any], rounds: List[Round], commands: Dict[str, str]) -> Dict[str, Any]:
-    """The comparison, plain data; what is not known is null.
-
-    The case's throughput is that by the publisher's clock, the metric that its gate is held by. Utilisations are
-    model FLOPs of the case's formula over the datasheet's peak, and over the fastest matrix product of all rounds.
-    """
-    first = rounds[0][0]
-    gate = next(metric for metric in case["metrics"] if metric["name"] == case["gate"])
-    name = gate.get("held_by", gate["name"])
-    ours = [next(m["value"] for m in record["metrics"] if m["name"] == name) for record, _ in rounds]
-    best = {"case": max(ours), "reenactment": max(line["throughput"] for _, line in rounds)}
-    flops = first["flops"]["executed"] / (first["window"]["steps"] * work_of_a_step(first))
-    gemm = max((line["gemm"] for _, line in rounds), key=lambda product: product["flops"])
-    peak, software = first["flops"]["peak"], first["software"]
-
-    def utilisation(ceiling: Optional[Dict[str, Any]]) -> Dict[str, Optional[float]]:
-        return {side: value * flops / ceiling["flops"] if ceiling else None for side, value in best.items()}
-
+def run(arguments: argparse.Namespace, name: str) -> Dict[str, Any]:
+    """Compare one case."""
+    case, libraries = configuration.load_case(name), publisher_libraries(name)
+    config = resolved(arguments, case)
+    made = compare(config, libraries, Limits(*arguments.pairs, arguments.seconds))
+    judged = judge(case, config["model"]["layers"], made)
+    device = configuration.load_stack(arguments.stack)["device"]["kind"]
+    clock = "CPU time of a process, all threads" if device == "cpu" else "device time between two events"
     return {
-        **{name: first[name] for name in ("case", "stack", "preset", "created_at")},
-        "precision": first["conditions"]["precision"],
-        "batch_size": first["config"]["train"]["batch_size"],
-        "commands": commands,
-        "device": first["conditions"]["device_model"],
-        "software": {
-            **{name: software[name] for name in ("python", "torch", "cuda")},
-            **{name: software["packages"].get(name) for name in ("transformers", "peft")},
-            "driver": first["conditions"]["driver"],
+        **{
+            "case": name,
+            "config": config,
+            "clock": clock,
+            "publisher_versions": libraries is not None or not needs_libraries(name),
         },
-        "metric": name,
-        "unit": gate["unit"],
-        "throughput": dict(best, ratio=best["case"] / best["reenactment"]),
-        "flops_per_unit": flops,
-        "peak": peak,
-        "gemm": gemm,
-        "mfu": {"datasheet": utilisation(peak), "gemm": utilisation(gemm)},
-        "rounds": [
-            dict(line, record=record["record_id"] + ".json", case=value)
-            for (record, line), value in zip(rounds, ours)
-        ],
+        **{**made, **judged},
     }
 
 
+def lines(made: Dict[str, Any]) -> List[str]:
+    """What a person reads of a comparison."""
+    ratio, ours, theirs = made["ratio"], made["inventories"]["ours"], made["inventories"]["publisher"]
+    of = ", ".join("%s %s" % item for item in sorted(made["software"]["publisher"].items()))
+    text = [
+        "%s: ours / publisher %.3f [%.3f, %.3f] %s, %d pairs (interval within %.2f to %.2f)"
+        % (made["case"], ratio["value"], ratio["low"], ratio["high"], made["clock"], made["pairs"], *BOUNDS),
+        "  operators a step %d / %d, moving %.1f / %.1f MB; saved for backward %.3f / %.3f MB; losses within %.1g"
+        " (%s)"
+        % (
+            *(sum(side["operators"].values()) for side in (ours, theirs)),
+            *(sum(side["bytes"].values()) / 1e6 for side in (ours, theirs)),
+            *(side["saved_bytes"] / 1e6 for side in (ours, theirs)),
+            made["largest_loss_difference"],
+            of,
+        ),
+    ]
+    for quirk in made["quirks"]:
+        text.append("  quirk %(id)s: %(share).2g of a step's bytes" % quirk)
+    if not made["publisher_versions"]:
+        text.append("  the publisher's library versions are not installed, so this is shown and not judged")
+    return text + ["  not the publisher's: " + fault for fault in made["faults"] + made["ratio_faults"]]
+
+
 def main(argv: List[str]) -> int:
-    """All rounds, then `reenact-RECORD.json`, named after the first record; returns the exit code."""
+    """Compare the cases, print what was found, and return the exit code."""
+    arguments = parse(argv)
+    made: List[Dict[str, Any]] = []
     try:
-        arguments = parse(argv)
-        case = configuration.load_case(arguments.case)
-        commands = {"case": case_command(arguments)}
-        rounds: List[Round] = []
-        for number in range(1, arguments.rounds + 1):
-            where = "round %d of %d, " % (number, arguments.rounds)
-            record = run(commands["case"], arguments.stack, where + "the case")
-            path = os.path.join(arguments.out, record["record_id"] + ".json")
-            commands["reenactment"] = ["python", "-m", "tests.reenact.measure", path]
-            rounds.append((record, run(commands["reenactment"], arguments.stack, where + "the re-enactment")))
-        made = compare(case, rounds, {side: shlex.join(command) for side, command in commands.items()})
-        name = "reenact-%s" % made["rounds"][0]["record"]
-        print(output.write_file(arguments.out, name, json.dumps(made, indent=1, allow_nan=False)))
-        sys.stderr.write("case / re-enactment %.3f (%s)\n" % (made["throughput"]["ratio"], made["metric"]))
+        for name in arguments.cases or CASES:
+            made.append(run(arguments, name))
+            if arguments.out:
+                text = json.dumps(made[-1], indent=1, allow_nan=False)
+                output.write_file(arguments.out, "reenact-%s.json" % name, text, replace=True)
+            if not arguments.json:
+                print("\n".join(lines(made[-1])), flush=True)
     except CaseError as error:
-        edge.complain(error.message, error.remedy)
+        edge.tell(error.message, error.remedy)
         return int(error.code)
     except KeyboardInterrupt:
-        edge.complain("interrupted", "the records of finished rounds are in the folder given as --out")
+        edge.tell("interrupted", "give fewer cases or --pairs")
         return int(ExitCode.INTERRUPTED)
-    return int(ExitCode.OK)
+    if arguments.json:
+        print(json.dumps(made, indent=1, allow_nan=False))
+    required = os.environ.get("CI") == "true"
+    if required and not all(one["publisher_versions"] for one in made):
+        edge.tell("the publisher's library versions are not installed", "run `make bench`, which installs them")
+        return int(ExitCode.RANK_FAILED)
+    kinds = ("faults",) if arguments.show_ratio else ("faults", "ratio_faults")
+    faults = any(one[kind] and one["publisher_versions"] for one in made for kind in kinds)
+    return NOT_THE_SAME if faults else int(ExitCode.OK)
 
 
 if __name__ == "__main__":

@@ -7,15 +7,13 @@ Source: FlagPerf 1b5a0303, training/benchmarks/distilbert/pytorch (train/trainer
 """
 
 import time
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Iterator, Optional
 
 import torch
 from torch.utils.data import DataLoader
-from transformers import DistilBertConfig, DistilBertForSequenceClassification
+from transformers import DistilBertConfig, DistilBertForSequenceClassification, get_scheduler
 
 from flagbench_cases.distilbert import data as sst2
-
-from . import Ran
 
 
 def build(sizes: Dict[str, Any]) -> Any:
@@ -33,34 +31,37 @@ def build(sizes: Dict[str, Any]) -> Any:
     return DistilBertForSequenceClassification(config)
 
 
-def train(config: Dict[str, Any], device: torch.device, steps: int, weights: Optional[Dict[str, Any]] = None) -> Ran:
-    """Take `steps` steps of a resolved configuration, from random weights unless `weights` has others."""
-    settings, ran = config["train"], Ran([], [])
+def steps(
+    config: Dict[str, Any], device: torch.device, weights: Optional[Dict[str, Any]] = None
+) -> Iterator[Optional[float]]:
+    """The loss of each step of a resolved configuration, from random weights unless `weights` has others."""
+    settings = config["train"]
     sentences = sst2.load(config["data"], config["model"], None, None, config["seed"]).train
     model = build(config["model"])
     if weights is not None:
         model.load_state_dict(weights)
-    model.to(device).train()
+    model.to(device)
     workers = config["data"]["workers"]
     loader = DataLoader(sentences, settings["batch_size"], shuffle=True, num_workers=workers)  # not pinned
-    rate, total = settings["learning_rate"], len(loader) * settings["max_epochs"]
     groups = [
         {"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": settings["weight_decay"]},
         {"params": [p for p in model.parameters() if p.dim() == 1], "weight_decay": 0.0},  # biases, gains of norms
     ]
-    optimizer = torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.999), eps=1e-8)
+    optimizer = torch.optim.AdamW(groups, lr=settings["learning_rate"], betas=(0.9, 0.999), eps=1e-8)
+    # To zero, a step for each batch.
+    schedule = get_scheduler("linear", optimizer, 0, len(loader) * settings["max_epochs"])
     torch.manual_seed(config["seed"])  # of the order and of dropout
+    value = None
     while True:
         for batch in loader:
+            yield value
             ids, mask, labels = (tensor.to(device, non_blocking=True) for tensor in batch)
-            start = time.time()
+            time.time()
+            model.train()
             loss = model(input_ids=ids, attention_mask=mask, labels=labels).loss
-            ran.losses.append(loss.item())
+            value = loss.item()
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-            for group in optimizer.param_groups:  # linear to zero, a step for each batch
-                group["lr"] = rate * max(0.0, 1 - len(ran.losses) / total)
-            ran.seconds.append(time.time() - start)
-            if len(ran.losses) == steps:
-                return ran
+            schedule.step()
+            time.time()

@@ -9,19 +9,20 @@ Source: FlagPerf 1b5a0303, training/benchmarks/llama2_7b_finetune/pytorch (run_p
 """
 
 import contextlib
+import gc
+import itertools
+import os
 import threading
-import time
-from typing import Any, Dict, Iterator, Optional
+from typing import Any, Dict, Iterator, List, Optional
 
 import peft
 import psutil
 import torch
 from torch.utils.data import DataLoader
+from tqdm import tqdm
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from flagbench_cases.llama2_7b_lora import data as samsum
-
-from . import Ran
 
 
 def build(sizes: Dict[str, Any], device: torch.device) -> Any:
@@ -52,17 +53,45 @@ def build(sizes: Dict[str, Any], device: torch.device) -> Any:
     return peft.get_peft_model(model, adapters)
 
 
+def halved(model: Any) -> Any:
+    """The model in fp16. In the publisher's version the tables of the rotary embedding are made before, and rounded.
+
+    A newer one computes them in every step from frequencies, which would be rounded first: those stay as they were.
+    """
+    kept = {name: module.inv_freq for name, module in model.named_modules() if hasattr(module, "inv_freq")}
+    model.half()
+    for name, frequencies in kept.items():
+        model.get_submodule(name).inv_freq = frequencies
+    return model
+
+
+def load(model: Any, weights: Dict[str, Any]) -> None:
+    """Fill the model from the state_dict of any version of peft and transformers; rotary tables stay."""
+    named = {name.replace(".base_layer.", "."): tensor for name, tensor in weights.items()}
+    wanted = model.state_dict()
+    names = {name: name.replace(".base_layer.", ".") for name in wanted if not name.endswith("rotary_emb.inv_freq")}
+    model.load_state_dict({name: named[plain] for name, plain in names.items()}, strict=False)
+
+
 @contextlib.contextmanager
 def memory_read(wanted: bool) -> Iterator[None]:
-    """A thread that reads the resident memory over and over, and takes the interpreter from the loop to do so."""
+    """A thread that reads the resident memory over and over, and takes the interpreter from the loop to do so.
+
+    Around it garbage is collected and the device's cache given back.
+    """
     process, ended = psutil.Process(), threading.Event()
 
     def read() -> None:
         while not ended.is_set():
             process.memory_info()
 
+    def give_back() -> None:
+        gc.collect()
+        torch.cuda.empty_cache()
+
     thread = threading.Thread(target=read, daemon=True)
     if wanted:
+        give_back()
         thread.start()
     try:
         yield
@@ -70,22 +99,32 @@ def memory_read(wanted: bool) -> Iterator[None]:
         ended.set()
         if wanted:
             thread.join()
+            give_back()
 
 
-def train(config: Dict[str, Any], device: torch.device, steps: int, weights: Optional[Dict[str, Any]] = None) -> Ran:
-    """Take `steps` steps of a resolved configuration, from random weights unless `weights` has others."""
-    settings, half, ran = config["train"], config["precision"] == "fp16", Ran([], [])
+def collate(blocks: List[torch.Tensor]) -> Dict[str, torch.Tensor]:
+    """Tokens, a mask of ones, and the tokens once more as labels."""
+    tokens = torch.stack(blocks)
+    return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "labels": tokens.clone()}
+
+
+def steps(
+    config: Dict[str, Any], device: torch.device, weights: Optional[Dict[str, Any]] = None
+) -> Iterator[Optional[float]]:
+    """The loss of each step of a resolved configuration, from random weights unless `weights` has others."""
+    settings, half, value = config["train"], config["precision"] == "fp16", None
     blocks = samsum.load(config["data"], config["model"], None, config["seed"]).train
     torch.manual_seed(config["seed"])
     model = build(config["model"], device)
     if weights is not None:
-        model.load_state_dict(weights)
-    (model.half() if half else model).to(device).train()
+        load(model, weights)
+    (halved(model) if half else model).to(device).train()
     loader = DataLoader(
         blocks,
         settings["batch_size"],
         drop_last=True,  # and not shuffled
         num_workers=config["data"]["workers"],
+        collate_fn=collate,
         pin_memory=device.type == "cuda",
     )
     fused = {"fused": half} if hasattr(torch, "compile") else {}  # False turns the multi-tensor path off, too
@@ -94,15 +133,21 @@ def train(config: Dict[str, Any], device: torch.device, steps: int, weights: Opt
     )
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=settings["gamma"])
     scaler = torch.amp.GradScaler(device.type) if half else None
-    autocast = torch.autocast(device.type, dtype=torch.float16) if half else contextlib.nullcontext()
     synchronize = torch.cuda.synchronize if device.type == "cuda" else lambda: None
-    while True:
-        with memory_read(settings["memory_monitor"]):
-            mark = time.time()
-            for tokens in loader:
-                tokens = tokens.to(device)
-                with autocast:
-                    loss = model(input_ids=tokens, attention_mask=torch.ones_like(tokens), labels=tokens).loss
+    for epoch in itertools.count(1):
+        with memory_read(settings["memory_monitor"]), open(os.devnull, "w", encoding="utf-8") as sink:
+            model.train()
+            total: Any = 0.0
+            bar = tqdm(colour="blue", desc="epoch %d" % epoch, total=len(loader), dynamic_ncols=True, file=sink)
+            synchronize()
+            for step, batch in enumerate(loader):
+                yield value
+                batch = {name: tensor.to(device) for name, tensor in batch.items()}
+                # A new context in every step.
+                with torch.autocast(device.type, dtype=torch.float16) if half else contextlib.nullcontext():
+                    loss = model(**batch).loss
+                loss = loss / 1  # batches that are accumulated
+                total += loss.detach().float()
                 synchronize()
                 if scaler is None:
                     loss.backward()
@@ -113,10 +158,9 @@ def train(config: Dict[str, Any], device: torch.device, steps: int, weights: Opt
                     scaler.step(optimizer)
                     scaler.update()
                 optimizer.zero_grad()
-                ran.losses.append(loss.item())
+                bar.update(1)
+                value = loss.detach().float().item()
+                bar.set_description("epoch %d/%d, step %d/%d (loss: %s)" % (epoch, 3, step, len(loader), value))
                 synchronize()
-                ran.seconds.append(time.time() - mark)
-                mark = time.time()
-                if len(ran.losses) == steps:
-                    return ran
+            bar.close()
         schedule.step()  # once an epoch

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from flagbench_cases.errors import DataError
+from flagbench_cases.prepared.files import open_file
 
 TINY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tiny")
 NPZ_KEYS = ("input_ids", "attention_mask", "label")
@@ -125,7 +126,7 @@ def read_npz(path: str, length: int, model: Dict[str, Any]) -> SentenceSet:
 
 def _arrays(path: str) -> List[np.ndarray]:
     """The arrays of NPZ_KEYS, no other being touched. Raises NPZ_ERRORS for a file that is not whole."""
-    with open(path, "rb") as file:
+    with open_file(path, "rb") as file:
         if file.read(4) != b"PK\x03\x04":  # np.load would try it as a single array, then as a pickle
             raise ValueError("it is no zip archive")
     with np.load(path, allow_pickle=False) as archive:
@@ -173,7 +174,7 @@ def find_vocabulary(*folders: Optional[str]) -> str:
 def read_vocabulary(path: str) -> Dict[str, int]:
     """The tokens of a WordPiece vocab.txt, one a line, with their ids."""
     try:
-        with open(path, encoding="utf-8", newline="\n") as file:
+        with open_file(path, encoding="utf-8", newline="\n") as file:
             vocabulary = {line.rstrip(): index for index, line in enumerate(file)}
     except (OSError, UnicodeDecodeError) as error:
         raise DataError("%s cannot be read (%s)" % (path, error), "give it as UTF-8 text") from error
@@ -189,7 +190,7 @@ def read_tsv(path: str, classes: int) -> Tuple[List[str], List[int]]:
     labels: List[int] = []
     known = {str(label): label for label in range(classes)}
     try:
-        with open(path, encoding="utf-8") as file:
+        with open_file(path, encoding="utf-8") as file:
             header = file.readline().rstrip("\n").split("\t")
             if header != ["sentence", "label"]:
                 raise DataError("%s begins with %r" % (path, header), "make its header sentence<TAB>label")

@@ -46,9 +46,11 @@ class Embeddings(nn.Module):
         self.position_embeddings = nn.Embedding(config.positions, config.dim)
         self.LayerNorm = nn.LayerNorm(config.dim, eps=1e-12)
         self.dropout = nn.Dropout(config.dropout)
+        # In no checkpoint. A buffer, which DistributedDataParallel broadcasts from rank 0 before each forward pass.
+        self.register_buffer("position_ids", torch.arange(config.positions).expand(1, -1), persistent=False)
 
     def forward(self, input_ids: Tensor) -> Tensor:
-        positions = torch.arange(input_ids.size(1), device=input_ids.device)  # [T]
+        positions = self.position_ids[:, : input_ids.size(1)]  # [1, T]
         embeddings = self.word_embeddings(input_ids) + self.position_embeddings(positions)
         return self.dropout(self.LayerNorm(embeddings))
 
@@ -75,9 +77,9 @@ class SelfAttention(nn.Module):
         q, k, v = split(self.q_lin(x)), split(self.k_lin(x)), split(self.v_lin(x))
         scores = torch.matmul(q / math.sqrt(self.head_dim), k.transpose(2, 3))  # [B, H, T, T]
         hidden = (mask == 0).view(batch, 1, 1, length).expand_as(scores)
-        scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
+        scores = scores.masked_fill(hidden, torch.tensor(torch.finfo(scores.dtype).min))
         weights = self.dropout(F.softmax(scores, dim=-1))
-        context = torch.matmul(weights, v).transpose(1, 2).reshape(batch, length, dim)
+        context = torch.matmul(weights, v).transpose(1, 2).contiguous().view(batch, length, dim)
         return self.out_lin(context)
 
 

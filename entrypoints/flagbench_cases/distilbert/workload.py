@@ -65,15 +65,14 @@ class DistilBertWorkload(Workload):
     def setup(self) -> None:
         context, config = self.context, self.config
         torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
-        # One generator of initial weights on every rank; dropout differs by rank.
-        torch.manual_seed(config["seed"])
+        torch.manual_seed(config["seed"])  # on every rank the same initial weights
         self.sets = sst2.load(config["data"], config["model"], context.data, context.weights, config["seed"])
         require_full_batch(len(self.sets.train), config["train"]["batch_size"], context.world)
         model = DistilBertClassifier(config_from(config["model"]))
         if context.weights is not None:
             load_checkpoint(model, context.weights, config["model"])
         context.spool.beat()
-        torch.manual_seed(config["seed"] + context.rank)
+        torch.manual_seed(config["seed"])  # and, as published, the same dropout
         self.module = model.to(self.device)
         self.network: torch.nn.Module = self.module
         if context.world > 1:
@@ -117,7 +116,9 @@ class DistilBertWorkload(Workload):
     def _make_loaders(self) -> None:
         config, context = self.config, self.context
         # set_epoch is never called: two or more ranks see one order in every epoch.
-        sampler = DistributedSampler(self.sets.train, context.world, context.rank) if context.world > 1 else None
+        sampler = None
+        if context.world > 1:
+            sampler = DistributedSampler(self.sets.train, context.world, context.rank, seed=config["seed"])
         self.loader = DataLoader(
             self.sets.train,
             batch_size=config["train"]["batch_size"],
@@ -150,7 +151,6 @@ class DistilBertWorkload(Workload):
         return len(self.loader)
 
     def batches(self, epoch: int) -> Iterable[Any]:
-        self.network.train()
         return self.loader
 
     def to_device(self, batch: Any) -> Any:
@@ -158,8 +158,10 @@ class DistilBertWorkload(Workload):
 
     def step(self, batch: Any) -> float:
         input_ids, mask, labels = batch
+        self.network.train()
         with autocast(self.device, self.config["precision"]):
-            loss = F.cross_entropy(self.network(input_ids, mask), labels)
+            logits = self.network(input_ids, mask)
+            loss = F.cross_entropy(logits.view(-1, logits.size(1)), labels.view(-1))
         value = loss.item()  # the publisher's own synchronisation, before the backward pass
         (loss / self.accumulate if self.accumulate > 1 else loss).backward()
         self.context.probe.backward_done()
@@ -173,7 +175,7 @@ class DistilBertWorkload(Workload):
     def work(self, batch: Any) -> Work:
         mask, model = batch[1], self.module.config
         samples, length = mask.shape
-        lengths = mask.sum(1)
+        lengths = mask.numpy().sum(1)  # not by operators of torch, which would be counted as the step's
         useful = int(lengths.sum())
         # Backward is twice forward: every matrix product has a gradient for either factor.
         executed = 3 * forward_flops(model, samples * length, samples * length**2, samples)
@@ -189,7 +191,7 @@ class DistilBertWorkload(Workload):
             for index, batch in enumerate(self.eval_loader):
                 input_ids, mask, labels, counts = self.to_device(batch)
                 with autocast(self.device, self.config["precision"]):
-                    logits = self.module(input_ids, mask)
+                    logits = self.network(input_ids, mask)  # which broadcasts the buffers here, too
                 right = (logits.argmax(1) == labels).double()
                 share = torch.stack([(right * counts).sum(), right.sum(), counts.double().sum()])
                 if self.context.world > 1:

@@ -34,7 +34,7 @@ class Example(NamedTuple):
     positions: np.ndarray  # int64 [C, 2, T]: position, block position
     sep: np.ndarray  # int64 [C]: length of the first part, which every token may attend to
     targets: np.ndarray  # int64 [C, T]
-    target_mask: np.ndarray  # float32 [C, T]: 1 where a target counts
+    target_mask: np.ndarray  # int64 [C, T]: 1 where a target counts
     answers: np.ndarray  # bool [C]: in training choice 0 is the right one
     index: int  # in its set
 
@@ -46,8 +46,9 @@ class Batch(NamedTuple):
     positions: torch.Tensor  # int64 [B, C, 2, T]
     sep: torch.Tensor  # int64 [B, C]
     targets: torch.Tensor  # int64 [B, C, T]
-    target_mask: torch.Tensor  # float32 [B, C, T]
-    choice_mask: torch.Tensor  # float32 [B, C]: 0 where the choice is padding
+    target_mask: torch.Tensor  # int64 [B, C, T]
+    choice_mask: torch.Tensor  # int64 [B, C]: 0 where the choice is padding
+    labels: torch.Tensor  # int64 [B]: the choice that training takes for the right one, always 0
     answers: torch.Tensor  # bool [B, C]: False for padding
     index: torch.Tensor  # int64 [B]
     useful: torch.Tensor  # int64 [B]: tokens of the example's own choices without padding
@@ -78,7 +79,7 @@ class ClozeSet(torch.utils.data.Dataset):
         tokens = np.zeros((count, length), dtype=np.int64)
         positions = np.zeros((count, 2, length), dtype=np.int64)
         targets = np.zeros((count, length), dtype=np.int64)
-        target_mask = np.zeros((count, length), dtype=np.float32)
+        target_mask = np.zeros((count, length), dtype=np.int64)
         if self.special.pad:
             tokens.fill(self.special.pad)
         sep = np.array([len(context) for context in contexts], dtype=np.int64)
@@ -92,7 +93,7 @@ class ClozeSet(torch.utils.data.Dataset):
             positions[row, 1, begin : last + 1] = counting[1 : last + 2 - begin]
             targets[row, begin:last] = answer
             targets[row, last] = self.special.eop
-            target_mask[row, begin : last + 1] = 1.0
+            target_mask[row, begin : last + 1] = 1
         return Example(tokens, positions, sep, targets, target_mask, right, index)
 
     def f1(self, index: int, choice: int) -> float:
@@ -122,11 +123,12 @@ def collate(examples: List[Example]) -> Batch:
         return torch.from_numpy(np.stack([_padded(getattr(example, name), most) for example in examples]))
 
     counts = [len(example.answers) for example in examples]
-    choice_mask = (np.arange(most) < np.array(counts)[:, None]).astype(np.float32)
+    choice_mask = (np.arange(most) < np.array(counts)[:, None]).astype(np.int64)
     useful = [int(example.sep.sum()) + int(example.target_mask.sum()) for example in examples]
     return Batch(
         *(stacked(name) for name in ("tokens", "positions", "sep", "targets", "target_mask")),
         torch.from_numpy(choice_mask),
+        torch.zeros(len(examples), dtype=torch.int64),
         stacked("answers") & torch.from_numpy(choice_mask).bool(),
         torch.tensor([example.index for example in examples]),
         torch.tensor(useful),

@@ -1,8 +1,10 @@
 """GLM and its head for multi-token cloze, top to bottom, in the operators of the published run.
 
 Shapes: B examples of C choices each, N = B * C sequences, T sequence length, D model width, H heads, V vocabulary.
-Parameter names are those of THUDM's GLM checkpoints (under `module`), so that these load as they are. Attention is
-the publisher's eager product-mask-softmax-product. Sources: FlagPerf training/benchmarks/glm/pytorch/model, and the
+Parameter names are those of THUDM's GLM checkpoints (under `module`), so that these load as they are. Every operator
+is the publisher's, and so is what it keeps for the backward pass: eager attention, a GELU in TorchScript, output
+biases added on their own. tests/reenact/glm.py has the same model a second time, and tests compare the two operator
+by operator. Sources: FlagPerf training/benchmarks/glm/pytorch/model and training/nvidia/glm-pytorch/extern, and the
 paper arXiv:2103.10360.
 """
 
@@ -48,15 +50,42 @@ class GlmConfig:
             raise ValueError("dim %d does not divide into %d heads; choose a multiple" % (self.dim, self.heads))
 
 
-def block_mask(sep: Tensor, length: int, dtype: torch.dtype) -> Tensor:
-    """Who sees whom, [N, 1, T, T] of 1 and 0: everybody all of part A (columns before `sep` [N]), and what is before.
+@torch.jit.script
+def gelu(x: Tensor) -> Tensor:
+    """The tanh form of GELU, in TorchScript as published: x/2 * (1 + tanh(sqrt(2/pi) * x * (1 + 0.044715 * x * x))).
 
-    Part A sees itself whole; the answer, and the padding behind it, only what lies left of it.
+    Its compiled graph keeps x and six intermediate results for the backward pass, where torch's own GELU keeps x.
     """
-    causal = torch.ones(1, length, length, dtype=dtype, device=sep.device).tril()
-    part_a = torch.arange(length, device=sep.device) < sep.view(-1, 1)  # [N, T]
-    mask = causal.expand(sep.size(0), -1, -1)
-    return mask.masked_fill(part_a.unsqueeze(1).expand_as(mask), 1.0).unsqueeze(1)
+    return 0.5 * x * (1.0 + torch.tanh(0.7978845608028654 * x * (1.0 + 0.044715 * x * x)))
+
+
+def layer_norm(dim: int) -> nn.Module:
+    """apex's fused layer norm where apex and its extension can be imported, as in the publisher's code for NVIDIA,
+    MetaX, Iluvatar and Hygon devices; else torch's. The parameters have the same names."""
+    try:
+        from apex.normalization import FusedLayerNorm
+
+        return FusedLayerNorm(dim, eps=LAYER_NORM_EPSILON)
+    except ImportError:  # apex imports its extension when a layer is made
+        return nn.LayerNorm(dim, eps=LAYER_NORM_EPSILON)
+
+
+def block_mask(sep: Tensor, like: Tensor) -> Tensor:
+    """Which columns each row sees, [N, 1, T, T] of 1 and 0 in the dtype of `like` [N, T, ...].
+
+    Part A (the columns before `sep` [N]) is visible to all rows; the rest is causal.
+    """
+    count, length = like.shape[:2]
+    mask = like.new_ones((1, length, length)).tril().expand(count, -1, -1)
+    part_a = torch.arange(length, device=sep.device, dtype=sep.dtype).view(1, -1) < sep.view(-1, 1)  # [N, T]
+    return mask.masked_fill(part_a.unsqueeze(1).expand_as(mask), 1).unsqueeze(1)
+
+
+class OutputLinear(nn.Linear):
+    """A linear layer whose bias is added on its own, after the product."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight) + self.bias
 
 
 class SelfAttention(nn.Module):
@@ -68,7 +97,7 @@ class SelfAttention(nn.Module):
         self.head_dim = config.dim // config.heads
         self.query_key_value = nn.Linear(config.dim, 3 * config.dim)  # rows q, then k, then v
         self.attention_dropout = nn.Dropout(config.attention_dropout)
-        self.dense = nn.Linear(config.dim, config.dim)
+        self.dense = OutputLinear(config.dim, config.dim)
         self.output_dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
@@ -77,26 +106,25 @@ class SelfAttention(nn.Module):
         def split(y: Tensor) -> Tensor:
             return y.view(count, length, self.heads, self.head_dim).permute(0, 2, 1, 3)  # [N, H, T, D/H]
 
-        q, k, v = (split(part) for part in self.query_key_value(x).chunk(3, dim=-1))
+        q, k, v = (split(part) for part in self.query_key_value(x).split(dim, dim=-1))
         scores = torch.matmul(q, k.transpose(-1, -2) / math.sqrt(self.head_dim))  # [N, H, T, T]
         scores = scores * mask + HIDDEN * (1.0 - mask)
         weights = self.attention_dropout(F.softmax(scores, dim=-1))
-        context = torch.matmul(weights, v).permute(0, 2, 1, 3).reshape(count, length, dim)
+        context = torch.matmul(weights, v).permute(0, 2, 1, 3).contiguous().view(count, length, dim)
         return self.output_dropout(self.dense(context))
 
 
 class FeedForward(nn.Module):
-    """[N, T, D] through four times the width and back, with the tanh form of GELU."""
+    """[N, T, D] through four times the width and back."""
 
     def __init__(self, config: GlmConfig) -> None:
         super().__init__()
         self.dense_h_to_4h = nn.Linear(config.dim, 4 * config.dim)
-        self.dense_4h_to_h = nn.Linear(4 * config.dim, config.dim)
+        self.dense_4h_to_h = OutputLinear(4 * config.dim, config.dim)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        # One kernel, as the publisher's scripted form of the same formula.
-        return self.dropout(self.dense_4h_to_h(F.gelu(self.dense_h_to_4h(x), approximate="tanh")))
+        return self.dropout(self.dense_4h_to_h(gelu(self.dense_h_to_4h(x))))
 
 
 class Layer(nn.Module):
@@ -104,9 +132,9 @@ class Layer(nn.Module):
 
     def __init__(self, config: GlmConfig) -> None:
         super().__init__()
-        self.input_layernorm = nn.LayerNorm(config.dim, eps=LAYER_NORM_EPSILON)
+        self.input_layernorm = layer_norm(config.dim)
         self.attention = SelfAttention(config)
-        self.post_attention_layernorm = nn.LayerNorm(config.dim, eps=LAYER_NORM_EPSILON)
+        self.post_attention_layernorm = layer_norm(config.dim)
         self.mlp = FeedForward(config)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
@@ -124,11 +152,11 @@ class Transformer(nn.Module):
         self.position_embeddings = nn.Embedding(config.positions, config.dim)
         self.block_position_embeddings = nn.Embedding(config.positions, config.dim)
         self.layers = nn.ModuleList([Layer(config) for _ in range(config.layers)])
-        self.final_layernorm = nn.LayerNorm(config.dim, eps=LAYER_NORM_EPSILON)
+        self.final_layernorm = layer_norm(config.dim)
 
     def forward(self, x: Tensor, positions: Tensor, sep: Tensor) -> Tensor:
         """`positions` [N, 2, T]: the place in part A, then the place within the answer (0 in part A)."""
-        mask = block_mask(sep, x.size(1), x.dtype)
+        mask = block_mask(sep, x)
         x = x + self.position_embeddings(positions[:, 0])
         x = x + self.block_position_embeddings(positions[:, 1])
         x = self.embedding_dropout(x)
@@ -168,33 +196,33 @@ class Glm(nn.Module):
 class GlmForCloze(Glm):
     """A score for each choice: the log-probability of its tokens where the blank was.
 
-    tokens [B, C, T], positions [B, C, 2, T], sep [B, C], targets [B, C, T], target_mask [B, C, T] to [B, C] in fp32.
-    Every position is projected on the whole vocabulary and normalised, though only those of the answer are looked
-    at: so it was published.
+    tokens [B, C, T], positions [B, C, 2, T], sep [B, C], targets [B, C, T], target_mask [B, C, T], all integers, to
+    [B, C] in fp32. As published, every position is projected on the whole vocabulary and normalised, though only
+    those of the answer are used.
     """
 
     def forward(  # type: ignore[override]
         self, tokens: Tensor, positions: Tensor, sep: Tensor, targets: Tensor, target_mask: Tensor
     ) -> Tensor:
-        examples, choices, length = tokens.shape
-        logits = super().forward(tokens.flatten(0, 1), positions.flatten(0, 1), sep.flatten())
+        choices, length = tokens.shape[1:]
+        targets = targets.reshape(-1, length)  # [N, T]
+        logits = super().forward(tokens.reshape(-1, length), positions.reshape(-1, 2, length), sep.reshape(-1))
         log_probabilities = F.log_softmax(logits, dim=-1)  # [N, T, V]
-        rows = torch.arange(examples * choices, device=tokens.device).unsqueeze(1)  # [N, 1]
-        columns = torch.arange(length, device=tokens.device)  # [T]
-        picked = log_probabilities[rows, columns, targets.flatten(0, 1)]  # [N, T]
-        scores = (picked * target_mask.flatten(0, 1).to(picked.dtype)).sum(1)
-        return scores.view(examples, choices).float()
+        rows = torch.arange(len(targets), device=targets.device).unsqueeze(1).expand_as(targets)
+        columns = torch.arange(length, device=targets.device).unsqueeze(0).expand_as(targets)
+        picked = log_probabilities[rows, columns, targets]  # [N, T]
+        scores = (picked * target_mask.reshape(-1, length)).sum(dim=1)
+        return scores.view(-1, choices).float()
 
 
 def mask_choices(scores: Tensor, choice_mask: Tensor, padded: float) -> Tensor:
-    """Scores [B, C] with those of padding choices (`choice_mask` 0) put at `padded`."""
-    return scores * choice_mask + padded * (1.0 - choice_mask)
+    """Scores [B, C] with those of padding choices (`choice_mask` 0) replaced by `padded`."""
+    return scores * choice_mask - -padded * (1.0 - choice_mask)
 
 
-def cloze_loss(scores: Tensor, choice_mask: Tensor) -> Tensor:
-    """Mean cross-entropy over the choices [B, C]; in training the first is always the right one."""
-    logits = mask_choices(scores, choice_mask, PADDED_TRAINING)
-    return F.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.long, device=logits.device))
+def cloze_loss(scores: Tensor, choice_mask: Tensor, labels: Tensor) -> Tensor:
+    """Mean cross-entropy over the choices [B, C], nats; labels [B] are the right choices, in training all 0."""
+    return F.cross_entropy(mask_choices(scores, choice_mask, PADDED_TRAINING), labels)
 
 
 def layer_flops(config: GlmConfig, lengths_sum: int, lengths_sum_squared: int) -> int:

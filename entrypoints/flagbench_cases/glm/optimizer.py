@@ -68,7 +68,7 @@ class Schedule:
         """The learning rate of update number `update`, counted from 0."""
         if self.warmup > 0 and update <= self.warmup:
             return self.peak * update / self.warmup
-        return self.peak * (1 - (1 - self.floor) * min(1.0, (update - self.warmup) / self.decay))
+        return self.peak - self.peak * (1 - self.floor) * min(1.0, (update - self.warmup) / self.decay)
 
     def describe(self) -> str:
         """In the words of a claim's `schedule` condition."""
@@ -111,7 +111,7 @@ def any_overflow(gradients: Iterable[Tensor], device: torch.device) -> bool:
     flag = torch.tensor([any(has_overflowed(gradient) for gradient in gradients)], dtype=torch.uint8, device=device)
     if dist.is_available() and dist.is_initialized():
         dist.all_reduce(flag, op=dist.ReduceOp.MAX)
-    return bool(flag.item())
+    return bool(flag[0].item())
 
 
 def clip(parameters: List[Tensor], limit: float) -> float:
@@ -121,7 +121,7 @@ def clip(parameters: List[Tensor], limit: float) -> float:
     """
     gradients = [p.grad for p in parameters if p.grad is not None]
     squared = sum(float(gradient.norm(2)) ** 2 for gradient in gradients)
-    norm = math.sqrt(torch.tensor([squared], dtype=torch.float32, device=parameters[0].device).item())
+    norm = math.sqrt(torch.tensor([squared], dtype=torch.float32, device=parameters[0].device)[0].item())
     coefficient = limit / (norm + CLIP_EPSILON)
     if coefficient < 1:
         for gradient in gradients:
@@ -164,10 +164,8 @@ class Optimizer:
         return True
 
     def zero(self) -> None:
-        """Overwrite gradients with zeros, as published: they are not given back."""
-        # Not the optimizer's own zero_grad: apex's does not take the option.
-        for group in self.adamw.param_groups:
-            zero(group["params"])
+        """Zero the gradients or give them back, whichever the optimizer does by default."""
+        self.adamw.zero_grad()
 
     def facts(self) -> Dict[str, Any]:
         """What a record says of the updates once training has ended."""
@@ -234,7 +232,9 @@ class MasterOptimizer(Optimizer):
                     master.grad.mul_(1.0 / self.scaler.scale)
 
     def zero(self) -> None:
-        super().zero()
+        """Overwrite the gradients of masters and parameters with zeros; none is given back."""
+        for group in self.adamw.param_groups:
+            zero(group["params"])
         zero(self.parameters)
 
     def facts(self) -> Dict[str, Any]:

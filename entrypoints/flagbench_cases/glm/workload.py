@@ -24,7 +24,6 @@ from flagbench_cases.glm.model import (
 )
 from flagbench_cases.glm.optimizer import BETAS, EPSILON, LossScaler, MasterOptimizer, Optimizer, Schedule
 from flagbench_cases.loop import Evaluation, Work, Workload, measure, require_full_batch
-from flagbench_cases.process_group import ensure_group
 
 # Candidates are evaluated so many at a time.
 SEGMENT = 10
@@ -65,23 +64,21 @@ class GlmWorkload(Workload):
         context, config = self.context, self.config
         torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
         self._check_length()
-        # One generator of initial weights on every rank; dropout differs by rank.
-        torch.manual_seed(config["seed"])
+        torch.manual_seed(config["seed"])  # on every rank the same initial weights
         self.sets = record.load(config["data"], config["model"], context.data, config["seed"])
         require_full_batch(len(self.sets.train), config["train"]["batch_size"], context.world)
         context.spool.beat()
         model = GlmForCloze(config_from(config["model"]))
         self.weights_digest = None if context.weights is None else load_checkpoint(model, context.weights)
         context.spool.beat()
-        torch.manual_seed(config["seed"] + context.rank)
+        torch.manual_seed(config["seed"])  # and, as published, the same dropout
         # Rounded before the masters are copied from it: they begin at what fp16 can hold.
         self.module = (model.half() if self.half else model).to(self.device)
         self._make_optimizer()
-        # On one device too: the publisher wraps and reduces always, and the buckets are in the published memory.
-        ensure_group(context.device.backend)
-        ids = [context.local_rank] if self.device.type == "cuda" else None
-        self.network = torch.nn.parallel.DistributedDataParallel(self.module, device_ids=ids)
-        if context.world > 1:  # nobody is waited for where there is one rank
+        self.network: torch.nn.Module = self.module
+        if context.world > 1:  # on one device there is no process group, and nothing is reduced
+            ids = [context.local_rank] if self.device.type == "cuda" else None
+            self.network = torch.nn.parallel.DistributedDataParallel(self.module, device_ids=ids)
             context.probe.attach(list(self.module.parameters()))
         self._make_loaders()
 
@@ -132,19 +129,24 @@ class GlmWorkload(Workload):
         return self.loader
 
     def to_device(self, batch: record.Batch) -> record.Batch:
-        """The model's inputs go over, each waited for; answers, indices and lengths stay on the host."""
-        names = ("tokens", "positions", "sep", "targets", "target_mask", "choice_mask")
+        """Copy the model's inputs and the labels, waiting for each; answers, indices and lengths stay on the host."""
+        names = ("tokens", "positions", "sep", "targets", "target_mask", "choice_mask", "labels")
         return batch._replace(**{name: getattr(batch, name).to(self.device) for name in names})
 
     def step(self, batch: record.Batch) -> float:
-        """Returns the loss over all ranks, which the publisher waits for between forward and backward."""
+        """One step. Returns the mean loss over all ranks, which the publisher waits for between forward and backward.
+
+        Nothing waits for the end of the update: the publisher's clocks stop before it.
+        """
         self.network.train()
         scores = self.network(batch.tokens, batch.positions, batch.sep, batch.targets, batch.target_mask)
-        loss = cloze_loss(scores, batch.choice_mask)
-        reduced = loss.detach().clone()
-        dist.all_reduce(reduced)
-        reduced /= self.context.world
-        value = float(reduced)
+        loss = cloze_loss(scores, batch.choice_mask, batch.labels)
+        loss /= 1  # steps whose gradients are accumulated
+        reduced = loss.detach().clone().view(1)
+        if self.context.world > 1:
+            dist.all_reduce(reduced)
+        value = float((reduced / self.context.world).float().sum())
+        self._loss = loss
         if math.isfinite(value):
             self.optimizer.backward(loss)
             self.context.probe.backward_done()
@@ -153,22 +155,33 @@ class GlmWorkload(Workload):
             self._not_finite += 1
         return value
 
+    def after_step(self) -> None:
+        """The publisher's log of a step: once its clocks have stopped it formats this device's loss, then reads it,
+        and so waits for the update."""
+        str(self._loss)
+        self._loss.item()
+
+    def scaler_skipped(self) -> bool:
+        return self.config["precision"] == "fp16"  # `step` makes no update from a loss that is not finite
+
     def work(self, batch: record.Batch) -> Work:
-        model, mask = self.module.config, batch.choice_mask
+        model = self.module.config
         samples, choices, length = batch.tokens.shape
         sequences = samples * choices
-        targets = batch.target_mask.sum(2)  # [B, C]
-        lengths = (batch.sep + targets) * mask
+        # By numpy: operators of torch would be among the step's.
+        mask, target_mask, sep = (part.numpy() for part in (batch.choice_mask, batch.target_mask, batch.sep))
+        targets = target_mask.sum(2)  # [B, C]
+        lengths = (sep + targets) * mask
         # Backward is twice forward: every matrix product has a gradient for either factor.
         executed = 3 * forward_flops(model, sequences * length, sequences * length**2, sequences * length)
-        squared = float((lengths.double() ** 2).sum())
+        squared = float((lengths.astype(np.float64) ** 2).sum())
         needed = 3 * forward_flops(model, int(lengths.sum()), int(squared), int((targets * mask).sum()))
         again = layer_flops(model, sequences * length, sequences * length**2) if model.recompute else 0
         return Work(
             samples,
             self.config["train"]["batch_size"],
             batch.tokens.numel(),
-            int(batch.useful.sum()),
+            int(batch.useful.numpy().sum()),
             float(executed),
             float(needed),
             float(again),
@@ -194,7 +207,8 @@ class GlmWorkload(Workload):
                 spool.progress(index + 1, len(self.eval_loader))
         self.module.train()
         shared = torch.tensor(totals, dtype=torch.float64, device=self.device)
-        dist.all_reduce(shared)
+        if self.context.world > 1:
+            dist.all_reduce(shared)
         right, f1, examples, published_right, published_examples = shared.tolist()
         published = published_right / published_examples
         extra = [measure("f1", f1 / examples, "fraction", F1_NOTE % self.sets.f1_over)]
@@ -212,7 +226,9 @@ class GlmWorkload(Workload):
         return scores.argmax(1).tolist()
 
     def training_facts(self) -> Dict[str, Any]:
-        return dict(self.optimizer.facts(), losses_not_finite=self._not_finite)
+        norm = type(self.module.transformer.final_layernorm)
+        kernels = {"layer_norm": "torch" if norm is torch.nn.LayerNorm else "apex"}
+        return dict(self.optimizer.facts(), **kernels, losses_not_finite=self._not_finite)
 
     def describe(self) -> Dict[str, Any]:
         config, sets = self.config, self.sets

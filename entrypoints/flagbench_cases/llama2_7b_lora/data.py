@@ -29,6 +29,12 @@ class BlockSet(torch.utils.data.Dataset):
         return hashlib.sha256(np.ascontiguousarray(self.blocks)).hexdigest()
 
 
+def batch_of(blocks: Sequence[torch.Tensor]) -> Dict[str, torch.Tensor]:
+    """Blocks as a batch of the publisher's: tokens, a mask of ones and labels, each its own int64 [B, L]."""
+    tokens = torch.stack(list(blocks))
+    return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "labels": tokens.clone()}
+
+
 class MmluItem(NamedTuple):
     """One question: its prompt int64 [n], the right choice 0..3, the subject, and the shots that fitted."""
 

@@ -1,7 +1,8 @@
 """The published training step in plain torch: one device as published, several by DistributedDataParallel.
 
-What the publisher's step does, in its order: forward under autocast, synchronise, backward, (fp16: synchronise,
-scaled update | plain update), read the loss, synchronise. Everything odd in it is a quirk of the case manifest.
+What the publisher's step does, in its order: forward under autocast, add up the loss, synchronise, backward, (fp16:
+synchronise, scaled update | plain update), read the loss and draw it, synchronise. Everything odd in it is a quirk of
+the case manifest.
 """
 
 import inspect
@@ -14,6 +15,7 @@ from flagbench_cases.errors import DataError, UsageError
 from flagbench_cases.llama2_7b_lora.lora import fill
 from flagbench_cases.precision import autocast
 
+ACCUMULATED = 1  # batches before an update: the published loss is divided by it
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 OPTIMIZER = "AdamW(betas=0.9/0.999, eps=1e-08, weight_decay=%g)"
 
@@ -40,13 +42,17 @@ class TorchEngine:
             self.network = DistributedDataParallel(module, device_ids=ids)
             context.probe.attach(list(parameters.values()))
         self.taken = 0
+        self.total_loss: Any = 0.0  # of an epoch, on the device
+        self.bar: Any = None
         self.condition = OPTIMIZER % train["weight_decay"] + (", fused" if half else "")
 
-    def step(self, tokens: torch.Tensor) -> float:
-        """One step on [B, T] tokens, which are their own labels; the mean loss of this rank's, in nats per token."""
+    def step(self, batch: Dict[str, torch.Tensor]) -> float:
+        """One step on a batch (see `batch_of` of the data); the mean loss of this rank's, in nats per token."""
         synchronize = self.context.device.synchronize
         with autocast(self.device, self.precision):
-            loss = loss_of(self.network, tokens)
+            loss = loss_of(self.network, batch)
+        loss = loss / ACCUMULATED
+        self.total_loss += loss.detach().float()
         synchronize()
         if self.scaler is None:
             loss.backward()
@@ -60,9 +66,18 @@ class TorchEngine:
             self.scaler.update()
         self.optimizer.zero_grad()
         self.taken += 1
-        value = float(loss.detach())  # the publisher's progress bar shows it
+        if self.bar is not None:
+            self.bar.advance()
+        value = float(loss.detach().float())
+        if self.bar is not None:
+            self.bar.show(value)
         synchronize()
         return value
+
+    def begin(self, rate: float) -> None:
+        """Begin an epoch, with its learning rate."""
+        self.total_loss = 0.0
+        self.set_rate(rate)
 
     def set_rate(self, rate: float) -> None:
         """The learning rate from now on."""
@@ -90,7 +105,7 @@ class TorchEngine:
         return tensors, {"taken": self.taken, "scaler": scaler}
 
     def restore(self, tensors: Dict[str, torch.Tensor], facts: Dict[str, Any]) -> None:
-        """Go on from what `state` gave. Raises DataError where a tensor or the loss scale is missing."""
+        """Resume from what `state` gave. Raises DataError where a tensor or the loss scale is missing."""
         fill(self.parameters, {n[len("adapter.") :]: t for n, t in tensors.items() if n.startswith("adapter.")})
         moments = {}
         for index, name in enumerate(self.parameters):
@@ -108,13 +123,9 @@ class TorchEngine:
         self.taken = int(facts["taken"])
 
 
-def loss_of(network: Any, tokens: torch.Tensor) -> torch.Tensor:
-    """The mean loss over [B, T] tokens as their own labels, nats; logits are lifted to fp32 for it by transformers.
-
-    The mask of ones is the publisher's. Without one, transformers 5 looks for packed sequences in the positions and
-    waits for the device's answer.
-    """
-    return network(input_ids=tokens, attention_mask=torch.ones_like(tokens), labels=tokens).loss
+def loss_of(network: Any, batch: Dict[str, torch.Tensor]) -> torch.Tensor:
+    """The mean loss over a batch, nats per token, in fp32."""
+    return network(**batch).loss
 
 
 def has_fused_adamw() -> bool:

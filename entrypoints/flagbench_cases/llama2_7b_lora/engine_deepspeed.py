@@ -109,14 +109,18 @@ class DeepSpeedEngine:
         masters = "" if config["precision"] in ("fp32", "tf32") else ", fp32 masters"
         self.condition = OPTIMIZER % config["train"]["weight_decay"] + masters
 
-    def step(self, tokens: torch.Tensor) -> float:
-        """One step on [B, T] tokens, which are their own labels; the mean loss of this rank's, in nats per token."""
-        loss = loss_of(self.network, tokens)
+    def step(self, batch: Dict[str, torch.Tensor]) -> float:
+        """One step on a batch (see `batch_of` of the data); the mean loss of this rank's, in nats per token."""
+        loss = loss_of(self.network, batch)
         self.network.backward(loss)
         self.context.probe.backward_done()
         self.network.step()
         self.taken += 1
         return float(loss.detach())
+
+    def begin(self, rate: float) -> None:
+        """Begin an epoch, with its learning rate."""
+        self.set_rate(rate)
 
     def set_rate(self, rate: float) -> None:
         """The learning rate from now on."""
@@ -141,4 +145,4 @@ class DeepSpeedEngine:
 
     def restore(self, tensors: Dict[str, torch.Tensor], facts: Dict[str, Any]) -> None:
         """A checkpoint is the torch engine's."""
-        raise UsageError("the deepspeed engine does not go on from a checkpoint", "use engine=torch")
+        raise UsageError("the deepspeed engine cannot resume from a checkpoint", "use engine=torch")

@@ -10,6 +10,7 @@ from typing import Any, Callable, List, Optional, Tuple
 import torch
 import torch.distributed as dist
 
+from flagbench_cases.llama2_7b_lora.data import batch_of
 from flagbench_cases.llama2_7b_lora.engine import loss_of
 
 Progress = Callable[[int, int], None]
@@ -41,8 +42,8 @@ def validation_loss(
     summed = 0.0
     for start in range(0, len(indices), batch_size):
         part = indices[start : start + batch_size]
-        tokens = torch.stack([blocks[index] for index in part]).to(device)
-        summed += float(loss_of(module, tokens)) * len(part)
+        batch = {name: tensor.to(device) for name, tensor in batch_of([blocks[index] for index in part]).items()}
+        summed += float(loss_of(module, batch)) * len(part)
         progress(start + len(part), len(indices))
     module.train()
     loss, count = total([summed, float(len(indices))], device, place[1])

@@ -5,13 +5,11 @@ peft's own files are not used: adapters are plain tensors `layers.N.q_proj.A` an
 the manifest.
 """
 
-import functools
 import re
 import warnings
-from typing import Any, Callable, Dict
+from typing import Any, Dict
 
 import torch
-from torch.utils.checkpoint import checkpoint
 
 from flagbench_cases.errors import CaseError, DataError
 from flagbench_cases.llama2_7b_lora.model import LlamaShape, library
@@ -39,26 +37,13 @@ def attach(model: Any, shape: LlamaShape, recompute: bool) -> Any:
     base = next(model.parameters()).dtype
     lifted = base == torch.bfloat16
     with warnings.catch_warnings():
-        # peft asks transformers 5 by a name that it has deprecated: nothing that who reads the log can mend.
+        # peft uses a name that transformers 5 has deprecated: nothing that a reader of the log can fix.
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
         module = peft.get_peft_model(model, config, autocast_adapter_dtype=lifted)
-    if recompute:
-        # Not by transformers' own switch: with peft it asks for a gradient of the embeddings, which nobody needs.
-        for layer in model.model.layers:
-            layer.forward = recomputed(layer.forward)
+    # Not by transformers' own switch: with peft it asks for a gradient of the embeddings, which nobody needs.
+    model.forward.recompute = recompute
     verify(module, shape, torch.float32 if lifted else base)
     return module
-
-
-def recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """`forward`, whose activations are computed again in the backward pass, dropout from the same random numbers."""
-
-    @functools.wraps(forward)
-    def run(*arguments: Any, **keywords: Any) -> Any:
-        # torch 1.12's checkpoint passes no keywords on.
-        return checkpoint(functools.partial(forward, **keywords), *arguments, use_reentrant=False)
-
-    return run
 
 
 def verify(module: torch.nn.Module, shape: LlamaShape, dtype: torch.dtype) -> None:

@@ -2,7 +2,7 @@
 
 transformers 4 and 5 differ silently in the type of loaded weights, the attention they choose and where a config keeps
 the base of the rotary embedding. So nothing is left to their defaults: the parameters are made here in the type asked
-for, and attention and rotary frequencies are read back from the model.
+for, and the forward pass over the library's modules is that of the publisher's version.
 
 Shapes: B batch, T tokens, D model width, V vocabulary. transformers is imported where it is needed: it takes seconds.
 """
@@ -18,6 +18,7 @@ from torch import nn
 
 from flagbench_cases.errors import CaseError, DataError, UsageError
 from flagbench_cases.llama2_7b_lora import weights_format
+from flagbench_cases.llama2_7b_lora.forward import PublishedForward
 
 ATTENTION = "eager"
 CASE = "llama2-7b-lora"
@@ -114,7 +115,6 @@ def build(shape: LlamaShape, dtype: torch.dtype, device: torch.device) -> Any:
     llama = library("transformers.models.llama.modeling_llama").LlamaForCausalLM
     with big_modeling.init_empty_weights(include_buffers=False):
         model = llama(llama_config(shape))
-    verify_rotary(model, shape)
     for module in model.modules():
         for name, parameter in module._parameters.items():
             if parameter is not None:
@@ -122,8 +122,10 @@ def build(shape: LlamaShape, dtype: torch.dtype, device: torch.device) -> Any:
                 module._parameters[name] = nn.Parameter(empty, requires_grad=False)
         for name, buffer in module._buffers.items():
             if buffer is not None:
-                module._buffers[name] = buffer.to(device)  # the rotary frequencies; fp32 in every precision
+                module._buffers[name] = buffer.to(device)
     verify(model, dtype)
+    output = library("transformers.modeling_outputs").CausalLMOutputWithPast
+    model.forward = PublishedForward(model, shape, dtype, device, output)
     return model
 
 
@@ -135,19 +137,6 @@ def verify(model: Any, dtype: torch.dtype) -> None:
         raise CaseError(
             "the model came out with %s attention, %s and use_cache %s"
             % (attention, "/".join(sorted(str(t) for t in types)), model.config.use_cache),
-            "use the transformers of this image's lock",
-        )
-
-
-def verify_rotary(model: Any, shape: LlamaShape) -> None:
-    """The rotary frequencies are those of `rope_theta`, wherever this transformers reads it from."""
-    width = shape.dim // shape.heads
-    exponents = torch.arange(0, width, 2, dtype=torch.float32) / width
-    wanted = 1.0 / (shape.rope_theta**exponents)
-    found = [buffer for name, buffer in model.named_buffers() if name.endswith(".inv_freq")]
-    if not found or not all(torch.allclose(buffer.cpu(), wanted, rtol=1e-6, atol=0.0) for buffer in found):
-        raise CaseError(
-            "the rotary embedding does not have the base %g" % shape.rope_theta,
             "use the transformers of this image's lock",
         )
 

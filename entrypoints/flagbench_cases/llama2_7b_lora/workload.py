@@ -3,7 +3,7 @@
 Every choice here that looks odd is the publisher's and is listed under `quirks` in the case manifest.
 """
 
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from flagbench_cases.llama2_7b_lora import lora, model, tiny
 from flagbench_cases.llama2_7b_lora.engine import open_engine, refuse
 from flagbench_cases.llama2_7b_lora.evaluate import mmlu_accuracy, total, validation_loss
 from flagbench_cases.llama2_7b_lora.memory_monitor import monitored
+from flagbench_cases.llama2_7b_lora.progress_bar import EpochBar
 from flagbench_cases.loop import Evaluation, Work, Workload, measure
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -55,8 +56,9 @@ class LlamaLoraWorkload(Workload):
         self.config = context.config
         self.device = context.device.torch
         self.place = (context.rank, context.world)
-        # The monitor belongs to the published step, and so to its engine.
-        self.has_monitor = self.config["train"]["memory_monitor"] and self.config["engine"]["name"] == "torch"
+        # The monitor and the progress bar belong to the published step, and so to its engine.
+        self.as_published = self.config["engine"]["name"] == "torch"
+        self.has_monitor = self.config["train"]["memory_monitor"] and self.as_published
         self.losses = EpochLosses()
         self.weights_digest: Optional[str] = None
         self._epoch = 0
@@ -69,7 +71,7 @@ class LlamaLoraWorkload(Workload):
         beat()
         self._make_model()
         beat()
-        torch.manual_seed(config["seed"] + context.rank)  # dropout differs by rank
+        torch.manual_seed(config["seed"])  # of dropout, the same on every rank
         self.engine = open_engine(context, self.module, self.parameters)
         self._make_loader()
         beat()
@@ -108,6 +110,7 @@ class LlamaLoraWorkload(Workload):
             shuffle=False,
             drop_last=True,
             num_workers=config["data"]["workers"],
+            collate_fn=samsum.batch_of,
             pin_memory=self.device.type == "cuda",
             # Its own: the loader draws a seed for its workers each epoch, and a resumed run must not miss one.
             generator=torch.Generator().manual_seed(config["seed"]),
@@ -156,20 +159,29 @@ class LlamaLoraWorkload(Workload):
     def batches(self, epoch: int) -> Iterable[Any]:
         train = self.config["train"]
         self._epoch = epoch
-        self.engine.set_rate(train["learning_rate"] * train["gamma"] ** epoch)
+        self.engine.begin(train["learning_rate"] * train["gamma"] ** epoch)
         self.module.train()
-        return monitored(self.loader) if self.has_monitor else self.loader
+        batches = self._drawn(epoch) if self.as_published else self.loader
+        return monitored(batches, self.context.device) if self.has_monitor else batches
+
+    def _drawn(self, epoch: int) -> Iterator[Any]:
+        """The batches of an epoch, with the publisher's progress bar."""
+        with EpochBar(epoch, self.config["train"]["max_epochs"], len(self.loader)) as self.engine.bar:
+            yield from self.loader
 
     def to_device(self, batch: Any) -> Any:
-        return batch.to(self.device)
+        return {name: tensor.to(self.device) for name, tensor in batch.items()}
 
     def step(self, batch: Any) -> float:
         loss = self.engine.step(batch)
         self.losses.add(self._epoch, loss)
         return loss
 
+    def scaler_skipped(self) -> bool:
+        return self.config["precision"] == "fp16"  # no gradient of such a loss is finite, so the scaler leaves it out
+
     def work(self, batch: Any) -> Work:
-        samples, length = batch.shape
+        samples, length = batch["input_ids"].shape
         flops = model.step_flops(self.shape, samples, length, self.config["train"]["recompute"])
         done = float(flops.forward + flops.backward)
         tokens = samples * length  # blocks are full: all that is executed is useful

@@ -1,0 +1,139 @@
+"""The forward pass of the publisher's versions, transformers 4.31 and peft 0.4, over the modules of any version.
+
+Newer versions do the same mathematics in other operators, which keep or copy less: labels are padded where the
+logits were copied, the mask is one of booleans, an adapter is not added in place. So modules and parameters are the
+library's, and the order of operators is written down here, once for every stack.
+
+Shapes: B batch, T tokens, D model width, H heads, K heads of keys and values, W width of a head, V vocabulary.
+"""
+
+import functools
+import math
+from typing import Any, Optional, Tuple
+
+import torch
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+Pair = Tuple[torch.Tensor, torch.Tensor]
+
+
+class PublishedForward:
+    """Takes the place of `forward` of a LlamaForCausalLM; `recompute`: layers are computed again for backward."""
+
+    def __init__(self, model: Any, shape: Any, dtype: torch.dtype, device: torch.device, output: Any) -> None:
+        """`dtype` is that of the model; fp16 has its rotary tables, too, in every other precision they are fp32."""
+        self.model = model
+        self.shape = shape
+        self.output = output
+        self.recompute = False
+        self.tables = rotary_tables(shape, device)
+        if dtype == torch.float16:
+            self.tables = self.tables[0].half(), self.tables[1].half()
+
+    def __call__(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: Optional[torch.Tensor] = None,
+        labels: Optional[torch.Tensor] = None,
+        **_: Any,
+    ) -> Any:
+        """Tokens, mask and labels [B, T] to fp32 logits [B, T, V] and, with labels, the mean loss in nats."""
+        base, length = self.model.model, input_ids.shape[1]
+        if attention_mask is None:
+            attention_mask = torch.ones(input_ids.shape, dtype=torch.bool, device=input_ids.device)
+        positions = torch.arange(0, length, dtype=torch.long, device=input_ids.device).unsqueeze(0).view(-1, length)
+        hidden = base.embed_tokens(input_ids)
+        mask = expanded(attention_mask, hidden.dtype) + causal(length, hidden).expand(len(input_ids), 1, -1, -1)
+        for layer in base.layers:
+            step = functools.partial(self._layer, layer, mask=mask, positions=positions)
+            if self.recompute and torch.is_grad_enabled():
+                hidden = checkpoint(step, hidden, use_reentrant=False)
+            else:
+                hidden = step(hidden)
+        logits = self.model.lm_head(base.norm(hidden)).float()
+        return self.output(loss=None if labels is None else shifted_loss(logits, labels), logits=logits)
+
+    def _layer(self, layer: Any, hidden: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        hidden = hidden + self._attend(layer.self_attn, layer.input_layernorm(hidden), mask, positions)
+        return hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+
+    def _attend(
+        self, attention: Any, hidden: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor
+    ) -> torch.Tensor:
+        """Product, mask, softmax in fp32, product: [B, T, D] to [B, T, D]."""
+        shape, (batch, length, width) = self.shape, hidden.shape
+        head = shape.dim // shape.heads
+        query = project(attention.q_proj, hidden).view(batch, length, shape.heads, head).transpose(1, 2)
+        key = project(attention.k_proj, hidden).view(batch, length, shape.kv_heads, head).transpose(1, 2)
+        value = project(attention.v_proj, hidden).view(batch, length, shape.kv_heads, head).transpose(1, 2)
+        cos, sin = (self._rows(table, value, positions) for table in self.tables)
+        query, key = (states * cos + half_turned(states) * sin for states in (query, key))
+        key, value = (repeated(states, shape.heads // shape.kv_heads) for states in (key, value))
+        scores = torch.matmul(query, key.transpose(2, 3)) / math.sqrt(head) + mask  # [B, H, T, T]
+        weights = F.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
+        context = torch.matmul(weights, value).transpose(1, 2).contiguous()
+        return attention.o_proj(context.reshape(batch, length, width))
+
+    @staticmethod
+    def _rows(table: torch.Tensor, like: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """What a table [1, 1, positions, W] has for each token: [1, 1, T, W], looked up again in every layer."""
+        rows = table[:, :, : like.shape[-2], ...].to(dtype=like.dtype).squeeze(1).squeeze(0)
+        return rows[positions].unsqueeze(1)
+
+
+def rotary_tables(shape: Any, device: torch.device) -> Pair:
+    """Cosines and sines of position / rope_theta ** (2 i / W), twice side by side: fp32 [1, 1, positions, W]."""
+    width = shape.dim // shape.heads
+    frequencies = 1.0 / (shape.rope_theta ** (torch.arange(0, width, 2).float() / width))
+    angles = torch.outer(torch.arange(shape.positions).float(), frequencies)
+    angles = torch.cat((angles, angles), dim=-1)[None, None]
+    return angles.cos().to(device), angles.sin().to(device)
+
+
+def half_turned(states: torch.Tensor) -> torch.Tensor:
+    """(a, b) of the last dimension's halves to (-b, a)."""
+    middle = states.shape[-1] // 2
+    return torch.cat((-states[..., middle:], states[..., :middle]), dim=-1)
+
+
+def repeated(states: torch.Tensor, times: int) -> torch.Tensor:
+    """Each head of keys or values `times` times in a row: [B, K, T, W] to [B, H, T, W]."""
+    if times == 1:
+        return states
+    batch, heads, length, width = states.shape
+    wide = states[:, :, None, :, :].expand(batch, heads, times, length, width)
+    return wide.reshape(batch, heads * times, length, width)
+
+
+def project(linear: Any, hidden: torch.Tensor) -> torch.Tensor:
+    """A linear layer; where it has an adapter, that is added to its result in place."""
+    if not hasattr(linear, "lora_A"):
+        return linear(hidden)
+    down, up = linear.lora_A["default"], linear.lora_B["default"]
+    result = linear.base_layer(hidden)
+    hidden = hidden.to(down.weight.dtype)
+    result += up(down(linear.lora_dropout["default"](hidden))) * linear.scaling["default"]
+    return result
+
+
+def causal(length: int, like: torch.Tensor) -> torch.Tensor:
+    """[1, 1, T, T]: 0 for what a token sees, the lowest number of the type for what comes after it."""
+    mask = torch.full((length, length), torch.finfo(like.dtype).min, device=like.device)
+    index = torch.arange(length, device=like.device)
+    mask.masked_fill_(index < (index + 1).view(length, 1), 0)
+    return mask.to(like.dtype)[None, None, :, :]
+
+
+def expanded(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """[B, 1, T, T] of a mask [B, T]: 0 for a token, the lowest number for padding."""
+    batch, length = mask.shape
+    inverted = 1.0 - mask[:, None, None, :].expand(batch, 1, length, length).to(dtype)
+    return inverted.masked_fill(inverted.to(torch.bool), torch.finfo(dtype).min)
+
+
+def shifted_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """The mean loss, nats per token: logits are copied without the last token, labels without the first."""
+    heads = logits[..., :-1, :].contiguous()
+    wanted = labels[..., 1:].contiguous()
+    return F.cross_entropy(heads.view(-1, heads.shape[-1]), wanted.view(-1))

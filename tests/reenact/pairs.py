@@ -1,0 +1,174 @@
+"""Two sides that take turns: what a step of each costs, and what it does."""
+
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any, Dict, List, NamedTuple, Optional
+
+from flagbench_cases.errors import CaseError, ExitCode
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+WARMUP = 3
+KEYS = ("operators", "bytes", "saved_bytes", "saved")
+BOUNDS = (0.97, 1.03)
+# Steps are taken until the interval is this narrow on either side of the ratio, or time is up. Where it lies does not
+# decide when to stop.
+HALF_WIDTH = 0.012
+# glibc gives large tensors back to the kernel and faults them in again, more or less of them by the order in which
+# they are freed: several percent of a step that are no work of either side. Both keep their heap, as on a device.
+HEAP = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**34), "MALLOC_TOP_PAD_": str(2**28)}
+CONFIDENCE = 0.95
+
+
+class Limits(NamedTuple):
+    """How many pairs of steps are timed: as many at the least and at the most, and for how long at the most."""
+
+    least: int
+    most: int
+    seconds: float
+
+
+class Interval(NamedTuple):
+    """A ratio and the ends of its 95 % interval."""
+
+    low: float
+    value: float
+    high: float
+
+
+def median_interval(values: List[float]) -> Interval:
+    """The median of at least six values, and its 95 % interval from order statistics, whatever their distribution.
+
+    The k-th smallest and k-th largest of n hold the median with probability 1 - 2 P(Binomial(n, 1/2) < k).
+    """
+    ordered, n = sorted(values), len(values)
+    k, outside = 0, 0.5**n
+    while 2 * outside <= 1 - CONFIDENCE:
+        k += 1
+        outside += math.comb(n, k) * 0.5**n
+    if k == 0:
+        raise ValueError("%d values have no 95 %% interval of their median; give six" % n)
+    return Interval(ordered[k - 1], statistics.median(ordered), ordered[n - k])
+
+
+def publisher_libraries(case: str) -> Optional[str]:
+    """The folder with the library versions that the publisher names, beside this Python; None where there is none.
+
+    It is made by `make bench` from tests/locks/publisher-CASE.txt.
+    """
+    folder = os.path.join(sys.prefix, "publishers", case)
+    return folder if os.path.isdir(folder) else None
+
+
+def needs_libraries(case: str) -> bool:
+    """Whether the publisher's loop is made of libraries whose version matters; GLM's model is no library's."""
+    return os.path.exists(os.path.join(ROOT, "tests", "locks", "publisher-%s.txt" % case))
+
+
+class Side:
+    """One process of tests.reenact.side, pinned to the core that it shares with the other one."""
+
+    def __init__(self, name: str, folder: str, core: int, libraries: Optional[str] = None) -> None:
+        entrypoints = os.path.join(ROOT, "entrypoints")
+        path = [libraries, entrypoints, os.environ.get("PYTHONPATH")]
+        env = dict(os.environ, PYTHONPATH=os.pathsep.join(part for part in path if part), OMP_NUM_THREADS="1", **HEAP)
+        self.name = name
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.reenact.side", name, folder],
+            **{"cwd": ROOT, "env": env, "stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True},
+            preexec_fn=lambda: os.sched_setaffinity(0, {core}),
+        )
+
+    def hear(self) -> Dict[str, Any]:
+        """The next line that the side says. Raises CaseError where it has ended."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            code = self.process.wait()
+            raise CaseError(
+                "the side %r ended with exit code %d" % (self.name, code),
+                "see its own words above",
+                ExitCode.RANK_FAILED,
+            )
+        return json.loads(line)
+
+    def tell(self, command: str) -> None:
+        """Give a command."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(command + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # `hear` says that it has ended
+
+    def take(self, command: str) -> Dict[str, Any]:
+        """Have it take one step, and answer."""
+        self.tell(command)
+        return self.hear()
+
+    def close(self) -> None:
+        """End it."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+def compare(config: Dict[str, Any], libraries: Optional[str], limits: Limits) -> Dict[str, Any]:
+    """Let both sides of a resolved configuration take turns; raises CaseError where one of them ends."""
+    core = max(os.sched_getaffinity(0))
+    with tempfile.TemporaryDirectory(prefix="flagbench-reenact-") as folder:
+        with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
+            json.dump(config, file)
+        sides: List[Side] = []
+        try:
+            sides.append(Side("ours", folder, core))
+            sides.append(Side("publisher", folder, core, libraries))
+            software = {"ours": sides[0].hear()["software"]}
+            sides[1].tell("begin")
+            software["publisher"] = sides[1].hear()["software"]
+            inventories = count(sides)
+            return {"software": software, "inventories": inventories, **take_turns(sides, limits)}
+        finally:
+            for side in sides:
+                side.close()
+
+
+def count(sides: List[Side]) -> Dict[str, Dict[str, Any]]:
+    """Have each side take three steps to warm up, then one whose operators and one whose saved bytes are counted."""
+    for _ in range(WARMUP):
+        for side in sides:
+            side.take("step")
+    found: Dict[str, Dict[str, Any]] = {side.name: {} for side in sides}
+    for command in ("operators", "saved"):
+        for side in sides:
+            found[side.name].update(side.take(command))
+    return {name: {key: answer[key] for key in KEYS} for name, answer in found.items()}
+
+
+def take_turns(sides: List[Side], limits: Limits) -> Dict[str, Any]:
+    """Time a step of one side and a step of the other, the order alternating."""
+    seconds: Dict[str, List[float]] = {side.name: [] for side in sides}
+    ratios: List[float] = []
+    gap, end = 0.0, time.monotonic() + limits.seconds
+    while True:
+        order = sides if len(ratios) % 2 == 0 else sides[::-1]
+        told = {side.name: side.take("step") for side in order}
+        for name, answer in told.items():
+            seconds[name].append(answer["seconds"])
+        ratios.append(told["ours"]["seconds"] / told["publisher"]["seconds"])
+        gap = max(gap, abs(told["ours"]["loss"] - told["publisher"]["loss"]))
+        if len(ratios) < limits.least:
+            continue
+        interval = median_interval(ratios)
+        narrow = max(interval.value - interval.low, interval.high - interval.value) <= HALF_WIDTH
+        if narrow or len(ratios) >= limits.most or time.monotonic() > end:
+            break
+    return {"ratio": interval._asdict(), "pairs": len(ratios), "seconds": seconds, "largest_loss_difference": gap}

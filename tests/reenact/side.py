@@ -1,0 +1,180 @@
+"""One side of a comparison in a process of its own, which takes a step only when it is told to.
+
+    python -m tests.reenact.side ours|publisher FOLDER
+
+FOLDER holds config.json. A line read from stdin is a command, and each is answered by one line of JSON on stdout:
+
+    step        {"loss": nats, "seconds": of the process's CPU, or of the device}
+    operators   the same, and what the step did (tests.reenact.inventory)
+    saved       the same, and what it kept for its backward pass
+
+Before the first command both sides answer {"ready": ..., "software": {...}}; `ours` leaves weights.pt in FOLDER
+before that, and `publisher` waits for a line, then starts from them. End of file ends the process.
+
+A step is a whole iteration of the loop, from where a batch is there to where the next one is; ours runs under the one
+training loop of all cases. Before each, the random numbers of both sides are those of its number, so that dropout is
+the same.
+"""
+
+import contextlib
+import importlib
+import json
+import os
+import sys
+import tempfile
+import time
+from typing import Any, Callable, Dict, Optional
+
+from flagbench_cases import output
+from flagbench_cases import precision as numerics
+
+STEPS = 10_000  # more than anyone asks for
+
+
+class End(BaseException):
+    """No further step is asked for."""
+
+
+class Turns:
+    """Reads commands and answers them; what lies between two calls of `next` is a step."""
+
+    def __init__(self, stdout: int, device: Any, seed: int) -> None:
+        self.stdout = stdout
+        self.device = device
+        self.seed = seed
+        self._ended: Optional[Callable[[], Dict[str, Any]]] = None
+
+    def say(self, **what: Any) -> None:
+        """Write one line."""
+        output.write_line(self.stdout, json.dumps(what))
+
+    def wait(self) -> str:
+        """The next line. Raises End where there is none."""
+        line = sys.stdin.readline()
+        if not line:
+            raise End
+        return line.strip()
+
+    def next(self, loss: Optional[float] = None) -> None:
+        """Answer for the step just done, which had this loss, and begin the next one once it is asked for."""
+        if self._ended is not None:
+            self.say(loss=loss, **self._ended())
+        command = self.wait()
+        self.seed += 1
+        seed(self.seed)
+        self._ended = self._begin(command)
+
+    def _begin(self, command: str) -> Callable[[], Dict[str, Any]]:
+        """Begin a step; what is returned ends it and gives what was measured."""
+        from . import inventory
+
+        stack = contextlib.ExitStack()
+        counter = inventory.COUNTERS[command]() if command != "step" else None
+        if counter is not None:
+            stack.enter_context(counter)
+        seconds = self.clock()
+
+        def end() -> Dict[str, Any]:
+            taken = seconds()
+            stack.close()
+            return {"seconds": taken, **(counter.found() if counter is not None else {})}
+
+        return end
+
+    def clock(self) -> Callable[[], float]:
+        """Seconds from now on: of this process's CPU, all threads, or of the device between two events."""
+        if self.device.kind == "cpu":
+            start = time.process_time()
+            return lambda: time.process_time() - start
+        begun = self.device.clock.mark()
+
+        def taken() -> float:
+            ended = self.device.clock.mark()
+            self.device.synchronize()
+            return float(self.device.clock.seconds(begun, ended))
+
+        return taken
+
+
+def ours(config: Dict[str, Any], folder: str, device: Any, turns: Turns) -> None:
+    """The case's own workload under the one loop."""
+    import torch
+
+    from flagbench_cases.collectives import CollectiveProbe
+    from flagbench_cases.loop import Loop, Plan
+    from flagbench_cases.rank import Context
+    from flagbench_cases.spool import RankSpool
+
+    spool, probe = RankSpool(folder, 0), CollectiveProbe(device.clock)
+    module = importlib.import_module("flagbench_cases.%s.workload" % config["case"].replace("-", "_"))
+    work = module.build(Context(config, device, 0, 1, 0, probe, spool, None, None))
+    work.setup()
+    torch.save(work.module.state_dict(), os.path.join(folder, "weights.pt"))
+    turns.say(ready="ours", software=software())
+    hand_over, step, last = work.to_device, work.step, [None]
+
+    def begin(batch: Any) -> Any:
+        turns.next(last[0])
+        return hand_over(batch)
+
+    def take(batch: Any) -> float:
+        last[0] = step(batch)
+        return last[0]
+
+    work.to_device, work.step = begin, take
+    spool.reserve(STEPS)
+    Loop(work, Plan(1, 0, STEPS, None, False), spool, device, probe).run()
+
+
+def publisher(config: Dict[str, Any], folder: str, device: Any, turns: Turns) -> None:
+    """The re-enactment, with the libraries that this process was given."""
+    import torch
+
+    module = importlib.import_module("." + config["case"].replace("-", "_"), __package__)
+    turns.wait()
+    weights = torch.load(os.path.join(folder, "weights.pt"), map_location=device.torch)
+    loop = module.steps(config, device.torch, weights)
+    loss = next(loop)
+    turns.say(ready="publisher", software=software())
+    while True:
+        turns.next(loss)
+        loss = next(loop)
+
+
+def seed(number: int) -> None:
+    """Set torch's generators, host and device."""
+    import torch
+
+    torch.manual_seed(number)
+
+
+def software() -> Dict[str, Any]:
+    """Versions of what was imported."""
+    names = ("torch", "transformers", "peft")
+    return {name: str(sys.modules[name].__version__) for name in names if name in sys.modules}
+
+
+def main(side: str, folder: str) -> int:
+    """Run one side until its commands end."""
+    stdout = output.keep_stdout()  # libraries print there too
+    with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
+        config = json.load(file)
+    numerics.prepare_environment(os.environ, config["precision"])  # before torch is imported
+    import torch
+
+    from flagbench_cases.config import load_stack
+    from flagbench_cases.device import open_device
+
+    numerics.set_switches(config["precision"])
+    device = open_device(load_stack(config["stack"]), 0)
+    if device.kind == "cpu":
+        torch.set_num_threads(1)
+    with contextlib.suppress(End), tempfile.TemporaryDirectory() as scratch:
+        os.environ["TMPDIR"] = scratch
+        {"ours": ours, "publisher": publisher}[side](config, folder, device, Turns(stdout, device, config["seed"]))
+    sys.stderr.flush()
+    os._exit(0)  # a monitor's thread, or a loader's worker, is not waited for
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2]))

@@ -1,0 +1,30 @@
+"""Sizes at which a step takes a fraction of a second on one core: two layers, where possible at the published width.
+
+Batches, sequences and vocabularies that are only looked up are shorter than published.
+Loading has no process of its own here, so that it is counted, and Llama's monitor of the memory, which never pauses,
+is left out: it would take the time of the other side.
+"""
+
+from typing import Any, Dict
+
+SMALL: Dict[str, Dict[str, Any]] = {
+    "distilbert": {
+        "model": {"layers": 2, "vocab_size": 2048},
+        "data": {"sequence_length": 64, "train_examples": 4096, "eval_examples": 8, "workers": 0},
+        "train": {"batch_size": 1},
+    },
+    "glm": {
+        "model": {"layers": 2, "vocab_size": 2048},
+        "data": {
+            **{"sequence_length": 64, "train_examples": 4096, "eval_examples": 4, "workers": 0},
+            "synthetic": {"mean_context": 30, "min_context": 16, "mean_choices": 2, "max_choices": 2},
+        },
+        "train": {"batch_size": 1},
+    },
+    # All of the vocabulary, whose logits are the largest tensors of a step, and an eighth of the published width.
+    "llama2-7b-lora": {
+        "model": {"layers": 2, "dim": 512, "heads": 4, "kv_heads": 4, "ffn": 1376},
+        "data": {"sequence_length": 32, "train_blocks": 4096, "validation_blocks": 1, "mmlu_items": 0, "workers": 0},
+        "train": {"batch_size": 1, "memory_monitor": False},
+    },
+}

@@ -1,0 +1,70 @@
+"""Whether what was compared is the same work: nothing but the listed quirks may differ, and the cost not at all."""
+
+from typing import Any, Dict, List
+
+from .pairs import BOUNDS
+
+# Bytes kept for the backward pass may differ by this share without a quirk: nothing but a few words.
+SAVED_TOLERANCE = 1e-6
+
+
+def listed(case: Dict[str, Any], layers: int) -> Dict[str, Dict[str, int]]:
+    """The operators that quirks of a case manifest have more or fewer of than the publisher, by quirk and name.
+
+    A quirk's `difference.operators` has for each name how many more a step takes, and how many more each layer.
+    """
+    return {
+        quirk["id"]: {
+            name: more.get("step", 0) + layers * more.get("layer", 0)
+            for name, more in quirk["difference"]["operators"].items()
+        }
+        for quirk in case["quirks"]
+        if "difference" in quirk
+    }
+
+
+def differences(inventories: Dict[str, Dict[str, Any]]) -> Dict[str, Dict[str, float]]:
+    """Operators, ours less the publisher's, where they differ: count, and the share of all bytes of a step."""
+    ours, theirs = inventories["ours"], inventories["publisher"]
+    total = sum(theirs["bytes"].values())
+    found = {}
+    for name in sorted(set(ours["operators"]) | set(theirs["operators"])):
+        count = ours["operators"].get(name, 0) - theirs["operators"].get(name, 0)
+        share = (ours["bytes"].get(name, 0) - theirs["bytes"].get(name, 0)) / total
+        if count or share:
+            found[name] = {"count": count, "share": share}
+    return found
+
+
+def judge(case: Dict[str, Any], layers: int, compared: Dict[str, Any]) -> Dict[str, Any]:
+    """The differences, what of them is listed with its share, and `faults`: why this is not the publisher's work.
+
+    An operator whose count agrees and whose bytes do not is a fault of its own: it reads or writes something else.
+    """
+    inventories = compared["inventories"]
+    found = differences(inventories)
+    quirks, left = [], {name: entry["count"] for name, entry in found.items()}
+    faults: List[str] = []
+    for quirk, operators in listed(case, layers).items():
+        limit = next(q["difference"]["share"] for q in case["quirks"] if q["id"] == quirk)
+        share = sum(abs(found[name]["share"]) for name in operators if name in found)
+        quirks.append({"id": quirk, "operators": operators, "share": share})
+        if share > limit:
+            faults.append("quirk %s: %.3g of a step's bytes, listed is %.3g" % (quirk, share, limit))
+        for name, count in operators.items():
+            left[name] = left.get(name, 0) - count
+    explained = {name for entry in quirks for name in entry["operators"]}
+    for name, count in sorted(left.items()):
+        if count or name not in explained:
+            entry = found.get(name, {"count": 0, "share": 0.0})
+            faults.append("%s %+d, %+.3g of a step's bytes" % (name, count, entry["share"]))
+    saved = {side: inventories[side]["saved_bytes"] for side in ("ours", "publisher")}
+    expected = sum(q["difference"].get("saved_share", 0.0) for q in case["quirks"] if "difference" in q)
+    off = (saved["ours"] - saved["publisher"]) / saved["publisher"] - expected
+    if abs(off) > max(SAVED_TOLERANCE, 0.05 * abs(expected)):
+        faults.append("saved for backward: %d bytes, the publisher's %d" % (saved["ours"], saved["publisher"]))
+    ratio, (low, high) = compared["ratio"], BOUNDS
+    slow = []
+    if not low <= ratio["low"] <= ratio["high"] <= high:
+        slow.append("the interval [%.3f, %.3f] is not within %g to %g" % (ratio["low"], ratio["high"], low, high))
+    return {"differences": found, "quirks": quirks, "faults": faults, "ratio_faults": slow}
