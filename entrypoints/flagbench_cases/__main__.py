@@ -8,20 +8,36 @@ from typing import List
 
 from flagbench_cases.interruption import Interruption
 
+# ExitCode.INTERRUPTED, which is not imported yet.
+INTERRUPTED = 7
+
 
 def main(argv: List[str]) -> int:
     """One run, or one preparation, from its arguments to its exit code."""
+    code = INTERRUPTED
     with Interruption() as interruption:
-        # Imported here: it takes a while, in which a container may be stopped as well.
-        if "prepare" in argv[:2]:
-            from flagbench_cases.prepare import command
+        try:
+            # Imported here: it takes a while, in which a container may be stopped as well.
+            from flagbench_cases.stdio import Stderr
 
-            asked = command.arguments_of(argv)
-            if asked is not None:
-                return command.main(asked, interruption)
-        from flagbench_cases import edge
+            with Stderr():
+                code = run(argv, interruption)
+        except KeyboardInterrupt:  # a second signal, before there is anything to record or once it is recorded
+            pass
+    return code
 
-        return edge.main(argv, interruption)
+
+def run(argv: List[str], interruption: Interruption) -> int:
+    """What is asked for; returns its exit code."""
+    if "prepare" in argv[:2]:
+        from flagbench_cases.prepare import command
+
+        asked = command.arguments_of(argv)
+        if asked is not None:
+            return command.main(asked, interruption)
+    from flagbench_cases import edge
+
+    return edge.main(argv, interruption)
 
 
 if __name__ == "__main__":

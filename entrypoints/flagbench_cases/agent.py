@@ -6,11 +6,12 @@ The parent stays free of torch: it outlives a crash here, an out-of-memory kill 
 import json
 import os
 import sys
+import tempfile
 import traceback
 from typing import Any, Dict
 
-from flagbench_cases import preflight, processes
-from flagbench_cases.errors import CaseError
+from flagbench_cases import guard, preflight, processes
+from flagbench_cases.errors import CaseError, of_system
 
 
 def write_report(folder: str, report: Dict[str, Any]) -> None:
@@ -43,7 +44,7 @@ def launch(folder: str, plan: Dict[str, Any]) -> Dict[str, Any]:
         start_method="spawn",
     )
     try:
-        elastic_launch(launch_config, sys.executable)("-m", "flagbench_cases.rank", folder)
+        elastic_launch(launch_config, sys.executable)(*guard.COMMAND, folder)
     except ChildFailedError as error:
         failures = [
             {
@@ -64,6 +65,7 @@ def launch(folder: str, plan: Dict[str, Any]) -> Dict[str, Any]:
 def main(folder: str) -> int:
     """Launch what plan.json in the spool says; the report is left there."""
     processes.die_with_parent()
+    tempfile.tempdir = folder  # the launcher's own folders, which it leaves behind, go with the spool
     with open(os.path.join(folder, "plan.json"), encoding="utf-8") as file:
         plan = json.load(file)
     try:
@@ -75,6 +77,9 @@ def main(folder: str) -> int:
         traceback.print_exc()
         report = {"ok": False, "failures": [], "code": None, "phase": "launch"}
         report.update(message="the ranks could not be started: %s" % str(error).strip().split("\n")[0])
+        known = of_system(error, os.path.dirname(folder))
+        if known is not None:
+            report.update(message=known.message, remedy=known.remedy, code=int(known.code))
     write_report(folder, report)
     return 0 if report["ok"] else 1
 

@@ -1,4 +1,4 @@
-"""Checkpoints: everything that training goes on from, whole or not there at all, and nothing in them is pickled.
+"""Checkpoints: everything that training resumes from, whole or not there at all, and nothing in them is pickled.
 
 A checkpoint is a folder `step-00000120`: `tensors.safetensors` of the workload, `generators.safetensors` of every
 rank's random generators, and `checkpoint.json` with what they belong to and their checksums. It is written beside its
@@ -21,7 +21,7 @@ from flagbench_cases import checkpoint_facts
 from flagbench_cases.checkpoint_facts import FACTS, GENERATORS, REMEDY, TENSORS
 from flagbench_cases.errors import CaseError, DataError, ExitCode
 from flagbench_cases.loop import Workload
-from flagbench_cases.prepared.files import sync
+from flagbench_cases.prepared.files import open_file, sync
 
 PART = re.compile(r"\.step-.*\.part")
 KEPT = 2
@@ -160,7 +160,7 @@ def _load(folder: str, name: str, files: Dict[str, Any]) -> Dict[str, torch.Tens
 
     path = os.path.join(folder, name)
     try:
-        with open(path, "rb") as file:
+        with open_file(path, "rb") as file:
             content = file.read()
         if hashlib.sha256(content).hexdigest() != files[name]["sha256"]:
             raise DataError("%s is damaged: its checksum differs" % path, REMEDY)

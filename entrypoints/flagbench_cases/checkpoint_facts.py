@@ -1,4 +1,4 @@
-"""What stands in a checkpoint's `checkpoint.json`, and which checkpoint a run goes on from.
+"""What stands in a checkpoint's `checkpoint.json`, and which checkpoint a run resumes from.
 
 Found and compared before any rank is started, so nothing here imports torch.
 """
@@ -10,17 +10,18 @@ import re
 from typing import Any, Dict, List, Tuple
 
 from flagbench_cases.errors import DataError, UsageError
+from flagbench_cases.prepared.files import open_file
 
 NAME = re.compile(r"step-(\d{8,})")
 TENSORS, GENERATORS, FACTS = "tensors.safetensors", "generators.safetensors", "checkpoint.json"
 REMEDY = "resume from another checkpoint"
-# What may differ between a checkpoint's run and the one that goes on from it.
+# What may differ between a checkpoint's run and the one that resumes from it.
 FREE = ("window_steps", "warmup_steps", "checkpoint_every_steps")
 CONTENTS = "contents"
 
 
 def identity(config: Dict[str, Any], contents: Dict[str, Any]) -> Dict[str, Any]:
-    """What a checkpoint and the run that goes on from it must have in common, flat, by dotted name.
+    """What a checkpoint and the run that resumes from it must have in common, flat, by dotted name.
 
     `contents` is what the workload found in its files: the checksums of data and weights that it describes.
     """
@@ -29,14 +30,15 @@ def identity(config: Dict[str, Any], contents: Dict[str, Any]) -> Dict[str, Any]
     kept["train"] = {key: value for key, value in config["train"].items() if key not in FREE}
     kept["devices"] = config["nodes"] * config["gpus"]
     kept[CONTENTS] = contents
-    return dict(_flat(kept, ""))
+    return dict(flat(kept))
 
 
-def _flat(section: Dict[str, Any], prefix: str) -> List[Tuple[str, Any]]:
+def flat(section: Dict[str, Any], prefix: str = "") -> List[Tuple[str, Any]]:
+    """Every value of nested sections with its dotted name."""
     found: List[Tuple[str, Any]] = []
     for key, value in section.items():
         name = "%s%s" % (prefix, key)
-        found += _flat(value, name + ".") if isinstance(value, dict) else [(name, value)]
+        found += flat(value, name + ".") if isinstance(value, dict) else [(name, value)]
     return found
 
 
@@ -88,7 +90,7 @@ def read(folder: str) -> Dict[str, Any]:
     """The content of a checkpoint's `checkpoint.json`. Raises DataError where it is damaged."""
     path = os.path.join(folder, FACTS)
     try:
-        with open(path, encoding="utf-8") as file:
+        with open_file(path, encoding="utf-8") as file:
             content = json.load(file)
         known = (
             content["schema"] == "checkpoint/v1"

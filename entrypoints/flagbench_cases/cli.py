@@ -3,10 +3,12 @@
 import argparse
 import os
 import re
-from typing import List, NoReturn, Optional, Tuple
+import sys
+from typing import IO, List, NoReturn, Optional, Tuple
 
-from flagbench_cases import __version__, config
+from flagbench_cases import __version__, config, output
 from flagbench_cases.errors import UsageError
+from flagbench_cases.nodes import Placement, place
 
 
 class Parser(argparse.ArgumentParser):
@@ -16,6 +18,13 @@ class Parser(argparse.ArgumentParser):
         # What was not understood may be a misplaced secret: its value is not repeated.
         message = re.sub(r"(unrecognized arguments: )(.*)", lambda m: m.group(1) + _names(m.group(2)), message)
         raise UsageError(message, "see python -m flagbench_cases --help")
+
+    def _print_message(self, message: str, file: Optional[IO[str]] = None) -> None:
+        """Help and version; CaseError (14) where stdout takes no more of them."""
+        if (file or sys.stdout) is sys.__stdout__:
+            output.write_line(1, message.rstrip("\n"), "the help")
+        else:
+            super()._print_message(message, file)
 
 
 def _names(words: str) -> str:
@@ -77,7 +86,7 @@ def build_parser() -> Parser:
         description="Run one case and print one JSON record on stdout. Progress and logs go to stderr. "
         "`prepare CASE` makes the folders of data and weights that a run reads.",
         epilog="Exit codes: 0 done, 2 usage, 3 data or weights, 4 a rank failed, 5 out of memory, 6 timeout or hang, "
-        "7 interrupted, 13 wrong hardware, 14 measured but not stored.",
+        "7 interrupted, 12 a check of its own failed, 13 wrong hardware, 14 measured but not stored, 15 network.",
         # An abbreviation that is clear today would be ambiguous with the next option.
         allow_abbrev=False,
     )
@@ -115,7 +124,7 @@ def build_parser() -> Parser:
     )
     limits.add_argument("--out", metavar="DIR", help="write the record there as well")
     limits.add_argument("--store", metavar="URL", help="put the record into a file:// store as well")
-    limits.add_argument("--resume", metavar="DIR", help="continue from a checkpoint, where the case writes any")
+    limits.add_argument("--resume", metavar="DIR", help="resume from a checkpoint, if the case writes any")
     limits.add_argument("--describe", action="store_true", help="print the resolved configuration, run nothing")
     return parser
 
@@ -134,6 +143,20 @@ def locate_data(data: Optional[str], default: str = "/data") -> Tuple[Optional[s
     except OSError:
         pass
     return None, None
+
+
+def placed(argv: List[str]) -> Optional[Placement]:
+    """Which node this is of several, as far as arguments that are otherwise invalid tell."""
+    parser = Parser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--nodes", type=_count, default=1)
+    parser.add_argument("--node-rank", type=_rank)
+    parser.add_argument("--master")
+    try:
+        known, _ = parser.parse_known_args(argv)
+        count = max(known.nodes, (known.node_rank or 0) + 1)
+        return place(count, known.node_rank, known.master) if count > 1 else None
+    except UsageError:
+        return None
 
 
 def parse(argv: List[str]) -> argparse.Namespace:

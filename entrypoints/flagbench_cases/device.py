@@ -47,6 +47,7 @@ class CudaDevice:
         torch.cuda.set_device(local_rank)
         self.torch = torch.device("cuda", local_rank)
         self.clock = CudaClock()
+        self._used = 0
 
     def synchronize(self) -> None:
         """Wait until the device has done everything it was given."""
@@ -62,12 +63,14 @@ class CudaDevice:
         return int(torch.cuda.max_memory_allocated(self.torch))
 
     def memory_peak(self) -> int:
-        """Bytes in use on the device, other tenants and the context included.
+        """Bytes in use on the device, other tenants and the context included: the most of all calls so far.
 
-        Read at the end of training: torch's caching allocator gives nothing back, so that is the peak.
+        Read at the end of training, and before a case gives back what torch's caching allocator holds: by itself it
+        gives nothing back, so that is the peak.
         """
         free, total = torch.cuda.mem_get_info(self.torch)
-        return int(total - free)
+        self._used = max(self._used, int(total - free))
+        return self._used
 
 
 def processor_name() -> str:

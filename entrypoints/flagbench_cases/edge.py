@@ -3,50 +3,126 @@
 import argparse
 import json
 import os
+import socket
 import sys
 import traceback
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from flagbench_cases import cli, launch, network, nodes, output, record, termination
-from flagbench_cases.errors import CaseError, ExitCode
+from flagbench_cases import (
+    __version__,
+    cli,
+    home,
+    launch,
+    meeting,
+    network,
+    nodes,
+    output,
+    prepared,
+    processes,
+    record,
+    termination,
+)
+from flagbench_cases.checkpoint_facts import flat
+from flagbench_cases.errors import CaseError, ExitCode, of_system
 from flagbench_cases.evidence import NOTHING, Evidence, Outcome
 from flagbench_cases.interruption import Interruption
 from flagbench_cases.redaction import redact
 from flagbench_cases.request import Request, resolve, unresolved
 
 DATA_REMEDY = "give --data the folder that `prepare` made, or one that the case reads; --data synthetic needs none"
-SPOOL_REMEDY = "free space there, or set TMPDIR"
+# How long a reader of stdout may take nothing before the record is written to files.
+PRINT_SECONDS = 10.0
+WEIGHTS_REMEDY = "give --weights the folder that `prepare` made, or a checkpoint's that the case reads"
+SPOOL_REMEDY = "set TMPDIR to a folder that can be written"
+# How long the end may take after a second signal.
+LEAVE_SECONDS = 3.0
 
 
 def main(argv: List[str], interruption: Interruption) -> int:
     """One run from its arguments to its exit code; `interruption` notes the signals that came since the start."""
     if any(argument in ("-h", "--help", "--version") for argument in argv):
         return show_help(argv)
-    stdout = output.keep_stdout()
-    arguments: Optional[argparse.Namespace] = None
-    evidence, speaks = NOTHING, True
-    request = unresolved(argv, None)
+    attempt = Attempt(argv, output.keep_stdout(), home.leave_lost_folder())
     try:
-        arguments = cli.parse(argv)
-        speaks = not arguments.node_rank
-        request = unresolved(argv, arguments)
-        request, place, data = resolve(arguments, request)
-    except CaseError as error:
-        outcome = Outcome("failed", "usage", error.message, error.remedy, int(error.code))
-    else:
-        if arguments.describe:
-            return describe(request, stdout)
-        speaks = place.node_rank == 0  # its record is the job's
-        evidence, outcome = execute(arguments, request, place, data, interruption)
-    if outcome.state != "ok":
-        outcome = outcome._replace(reason=redact(outcome.reason or ""), exit_code=int(outcome.exit_code))
-        complain(outcome.reason, outcome.remedy)
-    if not speaks:
+        return conclude(attempt, attempt.run(interruption))
+    except KeyboardInterrupt:  # a second signal
+        interruption.leave_within(LEAVE_SECONDS, int(ExitCode.INTERRUPTED))
+        processes.kill_all(os.getpid())
+        if attempt.concluded:
+            return int(ExitCode.INTERRUPTED)
+        return conclude(attempt, attempt.give_up(interruption))
+
+
+class Attempt:
+    """A request and its state so far."""
+
+    def __init__(self, argv: List[str], stdout: int, lost: bool) -> None:
+        self.argv = argv
+        self.stdout = stdout
+        self._lost = lost
+        self.arguments: Optional[argparse.Namespace] = None
+        self.request = unresolved(argv, None)
+        self.speaks = nodes.likely_rank(argv) == 0
+        self.evidence = NOTHING
+        self.running: Optional[launch.Run] = None
+        self.concluded = False
+
+    def run(self, interruption: Interruption) -> Optional[Outcome]:
+        """Carry out the request; None if nothing was to be run."""
+        try:
+            self.arguments = cli.parse(self.argv)
+            self.request = unresolved(self.argv, self.arguments)
+            if self._lost:
+                given = {
+                    name: getattr(self.arguments, name) for name in ("data", "weights", "out", "resume", "store")
+                }
+                home.refuse_relative({k: v for k, v in given.items() if (k, v) != ("data", "synthetic")})
+            self.request, place, data = resolve(self.arguments, self.request)
+        except CaseError as error:
+            outcome = Outcome("failed", "usage", error.message, error.remedy, int(error.code))
+            others = None if "--describe" in self.argv else cli.placed(self.argv)
+            if others is not None:
+                meeting.tell(others, socket.gethostname(), redacted(outcome), interruption)
+            return outcome
+        if self.arguments.describe:
+            return None
+        self.speaks = place.node_rank == 0  # its record is that of the job
+        return execute(self, self.arguments, place, data, interruption)
+
+    def give_up(self, interruption: Interruption) -> Outcome:
+        """The outcome of a run that must end at once: what the ranks have left is kept."""
+        phase = "launch"
+        if self.running is not None:
+            phase = self.running.phase()
+            self.running.peers.tell(Outcome("interrupted", phase, interruption.words, None, 7))
+            if self.evidence is NOTHING:  # else it is gathered, and what it came from may be gone
+                self.evidence = self.running.evidence()
+            self.running.clean()
+        return Outcome("interrupted", phase, interruption.words, "run again", int(ExitCode.INTERRUPTED))
+
+    def take_leave(self) -> None:
+        """Close the connections to the other nodes, once this one has reported and written everything."""
+        if self.running is not None:
+            self.running.peers.close()
+
+
+def conclude(attempt: Attempt, outcome: Optional[Outcome]) -> int:
+    """Report how it ended, write the record where it belongs; returns the exit code."""
+    if outcome is None:
+        return describe(attempt.request, attempt.stdout)
+    outcome = redacted(outcome)
+    if not attempt.speaks:
+        attempt.concluded = True
+        complain(outcome)
         termination.leave(termination.of_outcome(outcome))
+        attempt.take_leave()
         return int(outcome.exit_code)
-    made = assemble(request, evidence, outcome)
-    code = deliver(made, arguments, stdout)
-    termination.leave(termination.of_record(made, request.gate, code))
+    made = assemble(attempt.request, attempt.evidence, outcome)
+    attempt.concluded = True  # from here on one record may have been printed
+    complain(Outcome(**made["status"]))
+    code, lost = deliver(made, attempt.arguments, attempt.stdout)
+    termination.leave(termination.of_record(made, attempt.request.gate, code, lost))
+    attempt.take_leave()
     return code
 
 
@@ -55,7 +131,8 @@ def show_help(argv: List[str]) -> int:
     try:
         cli.parse(argv)
     except CaseError as error:
-        complain(error.message, error.remedy)
+        tell(error.message, error.remedy)
+        return int(error.code)
     return int(ExitCode.USAGE)
 
 
@@ -67,31 +144,35 @@ def describe(request: Request, stdout: int) -> int:
         "stack": request.stack["name"],
     }
     try:
-        output.write_line(stdout, json.dumps(described, sort_keys=True, ensure_ascii=False))
+        output.write_line(stdout, json.dumps(described, sort_keys=True, ensure_ascii=False), "the configuration")
     except CaseError as error:
-        complain(error.message, error.remedy)
+        tell(error.message, error.remedy)
         return int(error.code)
     return 0
 
 
 def execute(
+    attempt: Attempt,
     arguments: argparse.Namespace,
-    request: Request,
     place: nodes.Placement,
     data: Optional[str],
     interruption: Interruption,
-) -> Tuple[Evidence, Outcome]:
+) -> Outcome:
     """Run, and gather what was left. Whatever goes wrong here, our own mistakes too, ends in a record."""
+    request = attempt.request
     limits = launch.Limits(arguments.timeout, arguments.max_minutes and arguments.max_minutes * 60)
-    run: Optional[launch.Run] = None
+    met = place.nodes == 1
     try:
-        if place.nodes > 1:
-            network.wait_for_master(place.host, max(limits.no_progress, launch.START_SECONDS), interruption)
-        elif data and not os.path.lexists(data):
-            # Of several nodes a rank finds it: the others would wait long for a node that never joined them.
-            reason = "the data folder %s does not exist" % data
-            return NOTHING, Outcome("failed", "data", reason, DATA_REMEDY, int(ExitCode.DATA))
-        run = launch.Run(request.config or {}, request.stack, place, limits, interruption)
+        for what, folder, remedy in (("data", data, DATA_REMEDY), ("weights", arguments.weights, WEIGHTS_REMEDY)):
+            if folder is not None:
+                prepared.check_folder(what, folder, remedy)
+        run = attempt.running = launch.Run(request.config or {}, request.stack, place, limits, interruption)
+        if place.nodes == 1:
+            network.check_loopback(place.port)
+        else:
+            met = True
+            run.peers = meeting.meet(place, introduction(attempt), limits.joining, interruption)
+            request = attempt.request = request._replace(run_id=run.peers.run_id)
         folders = {
             "data": data,
             "weights": arguments.weights,
@@ -99,19 +180,44 @@ def execute(
             "checkpoints": arguments.out and os.path.join(arguments.out, "checkpoints", request.run_id),
         }
         outcome = run.execute(request.config_digest or "", folders, request.run_id, request.argv)
-        return run.evidence(), outcome
+        attempt.evidence = run.evidence()
+        return outcome
     except CaseError as error:
         state = "interrupted" if error.code == ExitCode.INTERRUPTED else "failed"
-        return NOTHING, Outcome(state, "launch", error.message, error.remedy, error.code)
-    except OSError as error:
-        folder = os.path.dirname(run.folder) if run else os.environ.get("TMPDIR", "/tmp")
-        reason = "the run's spool in %s broke: %s" % (folder, error.strerror or error)
-        return NOTHING, Outcome("failed", "launch", reason, SPOOL_REMEDY, ExitCode.RANK_FAILED)
+        phase = "data" if error.code == ExitCode.DATA else "launch"
+        outcome = Outcome(state, phase, error.message, error.remedy, int(error.code))
     except Exception as error:  # the edge of the process
-        return NOTHING, bug(error)
+        outcome = refused(error, attempt.running)
     finally:
-        if run is not None:
-            run.clean()
+        if attempt.running is not None and sys.exc_info()[0] is not KeyboardInterrupt:
+            attempt.running.clean()
+    if attempt.running is not None:
+        attempt.running.peers.tell(redacted(outcome))
+    if not met:
+        meeting.tell(place, socket.gethostname(), redacted(outcome), interruption)
+    return outcome
+
+
+def refused(error: Exception, running: Optional[launch.Run]) -> Outcome:
+    """The resource that the system refused this process, whose only files are its own; else a bug."""
+    folder = os.path.dirname(running.folder) if running else os.environ.get("TMPDIR", "/tmp")
+    known = of_system(error, folder)
+    if known is None and isinstance(error, OSError):
+        reason = "the run's own files in %s cannot be used: %s" % (folder, error.strerror or error)
+        known = CaseError(reason, SPOOL_REMEDY)
+    if known is None:
+        return bug(error)
+    return Outcome("failed", "launch", known.message, known.remedy, int(known.code))
+
+
+def introduction(attempt: Attempt) -> meeting.Introduction:
+    """What this node tells the others it was started with: all must have the same."""
+    request, arguments = attempt.request, attempt.arguments
+    same = {"version": __version__, "stack": request.stack["name"], "nodes": request.nodes, "gpus": request.gpus}
+    same.update((key, value) for key, value in flat(request.config or {}) if key not in same)
+    same["--resume"] = bool(arguments and arguments.resume)
+    given = arguments.run_id if arguments else None
+    return meeting.Introduction(socket.gethostname(), request.run_id, given, same)
 
 
 def assemble(request: Request, evidence: Evidence, outcome: Outcome) -> Dict[str, Any]:
@@ -119,9 +225,7 @@ def assemble(request: Request, evidence: Evidence, outcome: Outcome) -> Dict[str
     try:
         return record.assemble(request, evidence, outcome)
     except Exception as error:  # the edge of the process: a run that was paid for must leave a record
-        failed = bug(error)
-        complain(failed.reason, failed.remedy)
-        return record.assemble(request, NOTHING, failed)
+        return record.assemble(request, NOTHING, bug(error))
 
 
 def bug(error: Exception) -> Outcome:
@@ -131,28 +235,60 @@ def bug(error: Exception) -> Outcome:
     return Outcome("failed", "report", reason, "report it with the traceback above", int(ExitCode.BUG))
 
 
-def deliver(made: Dict[str, Any], arguments: Optional[argparse.Namespace], stdout: int) -> int:
-    """Print the record, then write it where it was asked for; returns the exit code of the run."""
-    line, code = record.to_line(made), int(made["status"]["exit_code"])
+def deliver(made: Dict[str, Any], arguments: Optional[argparse.Namespace], stdout: int) -> Tuple[int, Optional[str]]:
+    """Print the record and write it where it was asked for; returns the exit code of the process, and what failed.
+
+    The code is the run's own where the record was kept: on stdout or, where stdout failed, in --out or the store.
+    Where it was kept nowhere, or not where it was asked for, it is 14.
+    """
+    line, own = record.to_line(made), int(made["status"]["exit_code"])
     name = made["record_id"] + ".json"
-    tasks: List[Callable[[], Any]] = [lambda: output.write_line(stdout, line)]
+    refused = arguments is None or made["status"]["phase"] == "usage"
     # Where the request was refused, its --out and --store may be what was wrong with it.
-    if arguments is not None and made["status"]["phase"] != "usage":
-        out, store = arguments.out, arguments.store
-        if out:
-            tasks.append(lambda: output.write_file(out, name, line))
-        if store:
-            tasks.append(lambda: output.store(output.store_folder(store), made, line))
-    for task in tasks:
+    out, store = (None, None) if arguments is None or refused else (arguments.out, arguments.store)
+    files: List[Callable[[], Any]] = []
+    if out:
+        files.append(lambda: output.write_file(out, name, line))
+    if store:
+        files.append(lambda: output.store(output.store_folder(store), made, line))
+    printing = output.Printing(stdout, line)
+    failures: List[str] = []
+
+    def attempt(task: Callable[[], Any]) -> Any:
+        """The result of the task; None, with the reason on stderr, if it fails."""
         try:
-            task()
+            return task()
         except CaseError as error:
-            complain(error.message, error.remedy)
-            code = code or int(error.code)
-    return code
+            tell(error.message, error.remedy)
+            failures.append(error.message)
+            return None
+
+    printed = attempt(lambda: printing.go_on(PRINT_SECONDS))
+    written = [attempt(task) is not None for task in files]
+    if printed is False:  # a slow reader; the files are written by now
+        printed = attempt(printing.go_on)
+    lost = "; ".join(failures) or None
+    if refused:
+        return own, lost
+    if not printed and not any(written):
+        return int(ExitCode.NOT_STORED), lost
+    return own if all(written) else own or int(ExitCode.NOT_STORED), lost
 
 
-def complain(message: Optional[str], remedy: Optional[str]) -> None:
+def redacted(outcome: Outcome) -> Outcome:
+    """The outcome as it may be shown and sent."""
+    if outcome.state == "ok":
+        return outcome
+    return outcome._replace(reason=redact(outcome.reason or ""), exit_code=int(outcome.exit_code))
+
+
+def complain(outcome: Outcome) -> None:
+    """Why a run did not end well, on stderr."""
+    if outcome.state != "ok":
+        tell(outcome.reason, outcome.remedy)
+
+
+def tell(message: Optional[str], remedy: Optional[str]) -> None:
     """One sentence of what is wrong and one of what to do, on stderr."""
     sys.stderr.write("error: %s\n" % message)
     if remedy:

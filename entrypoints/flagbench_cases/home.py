@@ -5,7 +5,9 @@ Frameworks ask for the user's name and keep compiled kernels below the home fold
 
 import os
 import pwd
-from typing import MutableMapping, Optional
+from typing import Mapping, MutableMapping, Optional
+
+from flagbench_cases.errors import UsageError
 
 # Who keeps what: torch's compiler, Triton, the XDG default of many, the hub's client, Matplotlib.
 CACHES = {
@@ -51,3 +53,21 @@ def _has_name(uid: int) -> bool:
     except KeyError:
         return False
     return True
+
+
+def leave_lost_folder() -> bool:
+    """Change to / if the working directory was removed: libraries fail without one. Returns whether it was."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        os.chdir("/")
+        return True
+    return False
+
+
+def refuse_relative(given: Mapping[str, Optional[str]]) -> None:
+    """Raise UsageError for a path, by its option, that is relative to a missing working directory."""
+    for option, path in given.items():
+        if path and not os.path.isabs(path) and "://" not in path:
+            words = "the working directory was removed, and --%s %s is relative to it" % (option, path)
+            raise UsageError(words, "change to a folder that exists, or give absolute paths")

@@ -3,25 +3,27 @@
 It imports no torch, so that it outlives whatever happens to the ranks.
 """
 
+import errno
 import json
 import os
-import shutil
+import re
 import subprocess
 import sys
-import tempfile
 import time
 import uuid
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
-from flagbench_cases import home, precision, processes
-from flagbench_cases.ending import why
-from flagbench_cases.errors import ExitCode
+from flagbench_cases import ending, home, peers, precision, processes, scratch
+from flagbench_cases.ending import End
+from flagbench_cases.errors import CaseError, ExitCode, of_system
 from flagbench_cases.evidence import OK, Evidence, Outcome, read_spool
+from flagbench_cases.interpreter import child_environment
 from flagbench_cases.interruption import Interruption
 from flagbench_cases.network import free_port, interface_towards
 from flagbench_cases.nodes import Placement
 from flagbench_cases.progress import Bar
-from flagbench_cases.spool import SpoolReader
+from flagbench_cases.spool import Progress, SpoolReader
+from flagbench_cases.telemetry.latest import sensors_text
 from flagbench_cases.telemetry.summary import read_start, summarise
 
 POLL = 0.1
@@ -36,6 +38,8 @@ DONE_SECONDS = 15.0
 SKEW_SECONDS = 0.5
 # How long the sampler may take for its last line. It holds nothing back, so little is lost with it.
 SAMPLER_SECONDS = 0.7
+# With less free than this, a disk is full.
+LEAST_ROOM = 2**16
 # What a run reads and writes beside its record.
 FOLDERS = ("data", "weights", "resume", "checkpoints")
 INTERRUPT_REMEDY = "run again; the record holds what was measured until then"
@@ -47,6 +51,12 @@ class Limits:
     def __init__(self, no_progress: float, total: Optional[float]) -> None:
         self.no_progress = no_progress
         self.total = total
+
+    @property
+    def joining(self) -> float:
+        """How long to wait for the other nodes, seconds."""
+        waited = max(self.no_progress, START_SECONDS)
+        return waited if self.total is None else min(waited, self.total)
 
 
 class Run:
@@ -64,16 +74,23 @@ class Run:
         self.stack = stack
         self.place = place
         self.limits = limits
-        self.folder = tempfile.mkdtemp(prefix="flagbench-")
+        scratch.remove_leftovers()
+        self._scratch = scratch.Scratch()
+        self.folder = self._scratch.folder
         first = place.node_rank * config["gpus"]
         self.local_ranks = range(first, first + config["gpus"])
         self.readers = [SpoolReader(self.folder, rank) for rank in self.local_ranks]
         self.interruption = interruption
-        self._lost: Optional[int] = None
-        self.bar = Bar()
+        self.peers = peers.alone()
         self._pids: Dict[int, int] = {}
+        self._seen: Set[int] = set()
+        self._lost: Optional[int] = None
+        self._refused = 0
         self._sampler: Optional[subprocess.Popen] = None
         self._telemetry = os.path.join(self.folder, "telemetry.jsonl")
+        train = config["train"]
+        at_most = train["window_steps"] is None and train["target_acc"] is not None
+        self.bar = Bar(sensors=lambda: sensors_text(self._telemetry), at_most=at_most)
 
     # -- the run ---------------------------------------------------------------------------------------------
 
@@ -84,14 +101,23 @@ class Run:
         process was given, for the remedies."""
         processes.adopt_orphans()
         kills = processes.oom_kills()
+        self._refused = processes.refused_forks()
+        self.bar.show(None)
         try:
             self._write_plan(config_digest, folders, run_id, argv)
             self._start_sampler()
             agent = self._start_agent()
             outcome = self._watch(agent)
+            if outcome is not None:
+                self.peers.tell(outcome)
             # The ranks first: the sampler's last line should still see the device.
             processes.end_all(os.getpid(), spare={self._sampler.pid} if self._sampler else set())
-            return outcome or self._ending(_wait(agent, 5.0), kills)
+            outcome = outcome or self._ending(_wait(agent, 5.0), kills)
+            self.peers.tell(outcome)
+            return outcome
+        except KeyboardInterrupt:  # a second signal: end at once
+            processes.kill_all(os.getpid())
+            raise
         finally:
             self.bar.end()
             self._stop_sampler()
@@ -100,7 +126,7 @@ class Run:
     def evidence(self) -> Evidence:
         """What the run left behind."""
         found = read_spool(self.folder, self.config["nodes"] * self.config["gpus"])
-        exits = {f["rank"]: f["exit_code"] for f in self._report().get("failures", [])}
+        exits = {end.rank: end.code for end in self._ends()}
         summary = summarise(self._telemetry, self._training_span(found))
         return found._replace(
             exits=exits,
@@ -111,7 +137,7 @@ class Run:
 
     def clean(self) -> None:
         """Remove the spool."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._scratch.remove()
 
     # -- starting --------------------------------------------------------------------------------------------
 
@@ -124,7 +150,7 @@ class Run:
             "stack": self.stack,
             "node_rank": self.place.node_rank,
             "host": self.place.host,
-            "port": self.place.port or free_port(),
+            "port": self.peers.port or self.place.port or free_port(),
             "rendezvous_id": "flagbench-%s" % uuid.uuid4().hex[:8] if self.place.nodes == 1 else "flagbench",
             "join_timeout": max(self.limits.no_progress, START_SECONDS),
             "timeout": self.limits.no_progress,
@@ -138,9 +164,7 @@ class Run:
 
     def _environment(self) -> Dict[str, str]:
         """The ranks' environment: this package importable, the precision switches, one thread pool per core."""
-        env = dict(os.environ)
-        root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-        env["PYTHONPATH"] = os.pathsep.join(p for p in (root, env.get("PYTHONPATH")) if p)
+        env = child_environment()
         # A bare RANK or WORLD_SIZE of a platform would contradict the launcher's.
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
             env.pop(name, None)
@@ -180,6 +204,7 @@ class Run:
         while time.monotonic() < deadline and self._sampler.poll() is None and not self.interruption:
             if os.path.exists(self._telemetry) and os.path.getsize(self._telemetry):
                 return
+            self.bar.show(None)
             time.sleep(0.02)
 
     def _stop_sampler(self) -> None:
@@ -200,7 +225,13 @@ class Run:
         while agent.poll() is None:
             if self.interruption:
                 return self._interrupted()
+            elsewhere = self._elsewhere()
+            if elsewhere is not None:
+                return elsewhere
             states = [reader.progress() for reader in self.readers]
+            damaged = self._damaged(states)
+            if damaged is not None:
+                return damaged
             self.bar.show(states[0])
             clock = time.monotonic()
             current = [state.beat if state else -1 for state in states]
@@ -209,17 +240,17 @@ class Run:
             started = all(states)
             if clock - moved > (self.limits.no_progress if started else max(self.limits.no_progress, START_SECONDS)):
                 return self._hang(clock - moved)
-            self._lost = self._lost_rank()
+            self._lost = self._lost_rank(states)
             lost_since = None if self._lost is None else lost_since or clock
             if lost_since is not None and clock - lost_since > LOST_SECONDS:
                 return None
             done = all(state is not None and state.phase == "done" for state in states)
             done_since = (done_since or clock) if done else None
             if done_since is not None and clock - done_since > DONE_SECONDS:
-                return OK
+                return OK if self._all_reported() else self._hang(clock - done_since)
             if self.limits.total is not None and clock - began > self.limits.total:
                 reason = "the limit of --max-minutes was reached after %.0f s" % (clock - began)
-                return Outcome("failed", self._phase(), reason, "allow more time, or fewer --steps", ExitCode.TIMEOUT)
+                return Outcome("failed", self.phase(), reason, "allow more time, or fewer --steps", ExitCode.TIMEOUT)
             time.sleep(POLL)
         return self._interrupted() if self._told_to_stop() else None
 
@@ -235,23 +266,79 @@ class Run:
             time.sleep(0.02)
         return bool(self.interruption) and not report.get("ok")
 
-    def _interrupted(self) -> Outcome:
-        remedy = "run again" if self.place.nodes > 1 else INTERRUPT_REMEDY
-        return Outcome("interrupted", self._phase(), self.interruption.words, remedy, ExitCode.INTERRUPTED)
+    def _elsewhere(self) -> Optional[Outcome]:
+        """How this run ends because of another node; None while no node has failed."""
+        self.peers.poll(self._state)
+        found = self.peers.ended(self.phase())
+        if found is not None and self.peers.interrupted() and self.peers.stopped_too(self.interruption):
+            return self._interrupted()
+        return found
 
-    def _lost_rank(self) -> Optional[int]:
-        """A rank of this node that is gone and had not done its work, or None."""
-        for reader in self.readers:
-            state = reader.progress()
-            if state is None or state.phase == "done":
+    def _state(self) -> Dict[str, Any]:
+        """What this node tells the others about its ranks while they run."""
+        return {"stopped": self._stopped(), "steps": self._steps()}
+
+    def _interrupted(self) -> Outcome:
+        # A cluster's controller may end this node because another one died, before this node notices that.
+        cause = self.peers.cause(self.phase(), peers.SKEW_SECONDS) if not self.peers.interrupted() else None
+        if cause is not None and not self.peers.interrupted():
+            return cause
+        remedy = "run again" if self.place.nodes > 1 else INTERRUPT_REMEDY
+        return Outcome("interrupted", self.phase(), self.interruption.words, remedy, ExitCode.INTERRUPTED)
+
+    def _damaged(self, states: Sequence[Optional[Progress]]) -> Optional[Outcome]:
+        """The outcome of a run whose spool was removed or emptied: its further measurements would be lost."""
+        gone = [r.rank for r, state in zip(self.readers, states) if state is None and r.rank in self._seen]
+        self._seen.update(r.rank for r, state in zip(self.readers, states) if state is not None)
+        if not gone:
+            return None
+        reason = "the spool of rank %d on node %d was removed or emptied while it ran" % (
+            gone[0],
+            self.place.node_rank,
+        )
+        remedy = "see what cleans %s, or set TMPDIR" % os.path.dirname(self.folder)
+        return Outcome("failed", "launch", reason, remedy, ExitCode.RANK_FAILED)
+
+    def _lost_rank(self, states: Sequence[Optional[Progress]]) -> Optional[int]:
+        """A rank of this node that ended, or became another program, before its work was done; else None."""
+        for reader, state in zip(self.readers, states):
+            if state is not None and state.phase == "done":
                 continue
-            if reader.rank not in self._pids:
-                self._pids.update((f["rank"], f["pid"]) for f in reader.facts() if f["kind"] == "rank")
-            if reader.rank in self._pids and processes.state(self._pids[reader.rank]) in (None, "Z"):
+            if reader.exit() is not None:
+                return reader.rank
+            if state is not None and reader.rank not in self._pids:
+                self._pids.update((f["rank"], f["pid"]) for f in reader.facts() if f["kind"] == "process")
+            pid = self._pids.get(reader.rank)
+            if pid is not None and (processes.state(pid) in (None, "Z") or processes.was_replaced(pid)):
                 return reader.rank
         return None
 
-    def _phase(self) -> str:
+    def _ends(self) -> List[End]:
+        """How ranks of this node ended before their work was done: as seen by their guards, else by the launcher."""
+        found: List[End] = []
+        reported = {f["rank"]: (f["exit_code"], f["time"]) for f in self._report().get("failures", [])}
+        for reader in self.readers:
+            state = reader.progress()
+            if state is not None and state.phase == "done":
+                continue
+            gone = (None, time.time()) if reader.rank == self._lost else None
+            seen = reader.exit() or reported.get(reader.rank) or gone
+            if seen is not None:
+                phase, steps = (state.phase, state.steps) if state is not None else ("init", 0)
+                found.append(End(reader.rank, self.place.node_rank, seen[0], seen[1], phase, steps))
+        return found
+
+    def _all_reported(self) -> bool:
+        """Whether every rank of this node has done its work and, as far as this node can know, every other one."""
+        states = [reader.progress() for reader in self.readers]
+        if not all(state is not None and state.phase == "done" for state in states):
+            return False
+        if self.place.node_rank > 0:
+            return True
+        said = [fact["ranks"] for fact in self.readers[0].facts() if fact["kind"] == "done"]
+        return said == [list(range(self.config["nodes"] * self.config["gpus"]))]
+
+    def phase(self) -> str:
         """The phase the slowest rank of this node is in."""
         states = [reader.progress() for reader in self.readers]
         if any(state is None for state in states):
@@ -260,18 +347,25 @@ class Run:
 
     def _hang(self, seconds: float) -> Outcome:
         """Nobody moved for too long; name the ranks that are stopped, else those that are behind."""
-        pids = {f["rank"]: f["pid"] for r in self.readers for f in r.facts() if f["kind"] == "rank"}
-        stopped = [
-            "rank %d (process %d) is stopped" % (r, p)
-            for r, p in sorted(pids.items())
-            if processes.state(p) in ("T", "t")
-        ]
-        counts = {r.rank: state.steps for r in self.readers for state in [r.progress()] if state}
-        behind = ["rank %d has done %d steps" % (r, n) for r, n in sorted(counts.items())]
-        detail = "; ".join(stopped or behind) or "no rank has begun"
+        stopped, steps = [self._stopped()], [self._steps()]
+        for state in self.peers.states().values():
+            stopped.append(state.get("stopped"))
+            steps.append(state.get("steps"))
+        held = ["rank %s (process %s) is stopped" % item for item in merged(stopped)]
+        behind = ["rank %s has done %s steps" % item for item in merged(steps)]
+        detail = "; ".join((held or behind or ["no rank has begun"]) + self.peers.silent())
         reason = "no progress for %.0f s: %s" % (seconds, detail)
         remedy = "look at the node of that rank; where steps are just slow, give a longer --timeout"
-        return Outcome("failed", self._phase(), reason, remedy, ExitCode.TIMEOUT)
+        return Outcome("failed", self.phase(), reason, remedy, ExitCode.TIMEOUT)
+
+    def _stopped(self) -> Dict[int, int]:
+        """The processes of this node's ranks that are stopped, by rank."""
+        pids = {f["rank"]: f["pid"] for r in self.readers for f in r.facts() if f["kind"] == "process"}
+        return {rank: pid for rank, pid in pids.items() if processes.state(pid) in ("T", "t")}
+
+    def _steps(self) -> Dict[int, int]:
+        """The steps that this node's ranks have done, by rank."""
+        return {r.rank: state.steps for r in self.readers for state in [r.progress()] if state}
 
     # -- the end ---------------------------------------------------------------------------------------------
 
@@ -285,20 +379,56 @@ class Run:
     def _ending(self, returncode: Optional[int], kills_before: Optional[int]) -> Outcome:
         """Why the agent ended, or had to be ended."""
         kills = processes.oom_kills()
-        return why(
-            self._report(),
-            [fact for reader in self.readers for fact in reader.facts() if fact["kind"] == "failure"],
+        report = self._report()
+        failures = [fact for reader in self.readers for fact in reader.facts() if fact["kind"] == "failure"]
+        ends = self._ends()
+        outcome = ending.why(
+            report,
+            failures,
+            ends,
+            done=self._all_reported(),
             memory_killed=kills is not None and kills_before is not None and kills > kills_before,
             returncode=returncode,
-            phase=self._phase(),
-            lost=self._lost,
+            phase=self.phase(),
         )
+        lacks = self._lacks() if outcome.exit_code == ExitCode.RANK_FAILED else None
+        if lacks is not None and lacks.message not in (outcome.reason or ""):
+            # A process without memory often cannot report it.
+            outcome = outcome._replace(reason="%s; %s" % (lacks.message, outcome.reason), remedy=lacks.remedy)
+        if outcome.state == "ok" or not ending.echoes(report, failures, ends):
+            return outcome
+        # What this node noticed is usually the end of another one, which knows the cause.
+        return self.peers.cause(outcome.phase) or outcome
+
+    def _lacks(self) -> Optional[CaseError]:
+        """What this node has run out of other than memory: processes, or disk space for the spool."""
+        folder = os.path.dirname(self.folder)
+        if processes.refused_forks() > self._refused:
+            return of_system(BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)), folder)
+        room = os.path.join(self.folder, "room")
+        try:
+            with open(room, "wb") as file:
+                file.write(bytes(LEAST_ROOM))
+            os.unlink(room)
+        except OSError as error:
+            return of_system(error, folder)
+        return None
 
     def _training_span(self, evidence: Evidence) -> Optional[Any]:
         """When training began and ended, Unix seconds, by rank 0's phases."""
         times = {f["name"]: f["time"] for f in reversed(evidence.of("phase")) if f["rank"] == 0}
         begin = times.get("warmup")
         return None if begin is None else (begin, times.get("report", time.time()))
+
+
+def merged(found: Sequence[Any]) -> List[Tuple[int, int]]:
+    """Numbers by rank from several nodes, in rank order; messages of other nodes are not trusted."""
+    pairs: Dict[int, int] = {}
+    for numbers in found:
+        for rank, number in numbers.items() if isinstance(numbers, dict) else ():
+            if re.fullmatch("[0-9]{1,9}", str(rank)) and isinstance(number, int):
+                pairs[int(rank)] = number
+    return sorted(pairs.items())
 
 
 def _wait(process: "subprocess.Popen[bytes]", seconds: float) -> Optional[int]:

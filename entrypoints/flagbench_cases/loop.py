@@ -1,11 +1,16 @@
 """The one training loop, and the only place that measures. What is trained comes from a Workload.
 
-Definitions (the publisher's, FlagPerf training/benchmarks/distilbert and glm; ours where it says so):
-  p_whole  samples / (train end - train start), evaluations and bookkeeping included
-  p_train  samples / sum of (data wait + hand-over to the device + step)
-  p_core   samples / sum of device step times (ours: event-timed, maximum over ranks, warm-up left out)
-  p_core_host  the publisher's p_core: host clock around the step, whatever the device still has to do
-The device is synchronised at phase borders only: init end, train start, evaluation start and end, train end.
+Ours. Each rank sums its own times, and the job's time is the largest of these sums:
+  p_whole  samples / (train end - train start), evaluations included
+  p_train  samples / the same without evaluations and checkpoints: sum of (data wait + hand-over + step + after)
+  p_core   samples / sum of device step times, by events; warm-up left out
+So p_core >= p_train >= p_whole over the same steps: a rank's device times lie within its host times.
+The publisher's (FlagPerf training/benchmarks/distilbert and glm): rank 0's host clock, batches counted as full:
+  p_whole_published_count  train end - train start
+  p_train_published_count  sum of (data wait + hand-over + step): what comes `after` a step is in no clock of theirs
+  p_core_host              sum of steps, whatever the device still has to do
+The device is synchronised at phase borders only: init end, train start, evaluation start and end, train end; and
+where the publisher waits for it, in `step` and `after_step`.
 """
 
 import math
@@ -14,11 +19,13 @@ from typing import Any, Callable, Deque, Dict, Iterable, NamedTuple, Optional, S
 
 from flagbench_cases.clock import now
 from flagbench_cases.collectives import CollectiveProbe
-from flagbench_cases.errors import DataError
+from flagbench_cases.errors import CaseError, DataError, ExitCode
 from flagbench_cases.spool import RankSpool, Step
 
 # Device times are asked for at least this often, so that a killed run keeps all but the last of them.
 DRAIN_SECONDS = 1.0
+# Steps in a row whose loss is not finite, each left out by the loss scaler, after which training is given up.
+MOST_SKIPPED = 3
 NAN = float("nan")
 
 
@@ -90,6 +97,10 @@ class Workload:
         """One whole step: forward, backward, update. Returns the loss."""
         raise NotImplementedError
 
+    def after_step(self) -> None:
+        """What the publisher does once the step's clock has stopped, such as reading a result from the device. In our
+        p_train and in none of the publisher's clocks."""
+
     def work(self, batch: Any) -> Work:
         """What a host batch is worth."""
         raise NotImplementedError
@@ -102,6 +113,10 @@ class Workload:
         """What the record says of this case: `conditions` a claim is compared by, `data` facts, `parameters`."""
         raise NotImplementedError
 
+    def scaler_skipped(self) -> bool:
+        """Whether the loss scaler left out the update of the last step. Asked only where its loss is not finite."""
+        return False
+
     def training_facts(self) -> Dict[str, Any]:
         """What is known once training has ended: skipped updates, a loss scale. JSON; `quality.training`."""
         return {}
@@ -111,7 +126,7 @@ class Workload:
         raise NotImplementedError
 
     def restore(self, tensors: Dict[str, Any], facts: Dict[str, Any]) -> None:
-        """Go on from what `state` gave, on the host."""
+        """Resume from what `state` gave, on the host."""
         raise NotImplementedError
 
 
@@ -173,7 +188,9 @@ class Loop:
         self.checkpoint_seconds = 0.0
         self.per_epoch = 0
         self._drained = now()
+        self._ended: Optional[float] = None  # when the last step ended, until an evaluation or a checkpoint begins
         self._pending: Deque[Tuple[int, Any, Any, Any]] = deque()
+        self._skipped = 0  # steps in a row without a finite loss
 
     def run(self) -> Dict[str, Any]:
         """Train. Returns seconds of train and evaluation, and whether the target was reached."""
@@ -188,7 +205,7 @@ class Loop:
         self.device.synchronize()
         start = now()
         converged = self._train()
-        self.device.synchronize()
+        self._settle()
         train = now() - start - self.checkpoint_seconds
         self._drain(everything=True)
         evaluation = self.eval_seconds - initial
@@ -217,26 +234,26 @@ class Loop:
     def _epoch(self, epoch: int, skip: int, end: int) -> bool:
         """Train one epoch from its batch `skip` on, with the evaluations due; True once the target is reached."""
         plan, capacity = self.plan, self.plan.capacity(self.per_epoch)
-        at, mark = plan.first_step + self.steps, now()
+        at, mark = plan.first_step + self.steps, self._until_now()
         if skip == 0:
             self._resume()
         for index, batch in enumerate(self.workload.batches(epoch)):
             if index < skip:
-                mark = now()
+                mark = self._until_now()
                 continue
             self._resume()
             mark = self._step(batch, mark)
             at += 1
             if self.steps == plan.warmup_steps:
                 self.spool.phase("train", capacity)
-                mark = now()
+                mark = self._until_now()
             if self._within_epoch_due(at, end):
                 if self._reached(self._evaluate(epoch, last=at >= end)):
                     return True
                 self.spool.phase("train", capacity)
-                mark = now()
+                mark = self._until_now()
             if at % self.per_epoch != 0 and self._save_if_due(at):
-                mark = now()
+                mark = self._until_now()
             if at >= end and (plan.window_steps is not None or at % self.per_epoch != 0):
                 return False  # before another batch is made that nobody needs
         if plan.window_steps is None and plan.evaluate_every is None:
@@ -271,7 +288,7 @@ class Loop:
         every = self.plan.checkpoint_every
         if self.checkpoint is None or every is None or at % every != 0:
             return False
-        self.device.synchronize()
+        self._settle()
         start = now()
         self.checkpoint(at)
         self.checkpoint_seconds += now() - start
@@ -286,14 +303,46 @@ class Loop:
         loss = self.workload.step(on_device)
         ended = now()
         end = self.clock.mark()
+        self._ended = ended
+        self.workload.after_step()
         work = self.workload.work(batch)
-        self.spool.step(Step(ready - mark, begun - ready, ended - begun, NAN, NAN, NAN, loss, *work))
+        self.spool.step(Step(ready - mark, begun - ready, ended - begun, NAN, NAN, NAN, 0.0, loss, *work))
         self._pending.append((self.steps, start, end, self.probe.take()))
         self.steps += 1
+        if math.isfinite(loss):
+            self._skipped = 0
+        else:
+            self._not_finite(loss)
         if len(self._pending) >= self.clock.drain_every or ended - self._drained > DRAIN_SECONDS:
             self._drain()
             self._drained = ended
-        return now()
+        return self._until_now()
+
+    def _until_now(self) -> float:
+        """Count what has passed since the last step ended as `after` it; returns the time."""
+        at = now()
+        if self._ended is not None:
+            self.spool.after(self.steps - 1, at - self._ended)
+        return at
+
+    def _settle(self) -> None:
+        """Let the device finish, which is the last step's time, before something that is no step begins."""
+        self.device.synchronize()
+        self._until_now()
+        self._ended = None
+
+    def _not_finite(self, loss: float) -> None:
+        """A step without a finite loss ends the run (12), unless the loss scaler left it out; not many in a row."""
+        self._skipped += 1
+        if self.workload.scaler_skipped() and self._skipped < MOST_SKIPPED:
+            self.spool.fact("skipped", step=self.steps - 1)
+            return
+        self._drain()
+        raise CaseError(
+            "the loss of step %d is %s" % (self.plan.first_step + self.steps - 1, loss),
+            "see the losses before it in the record; a smaller --set learning_rate or another --precision may help",
+            ExitCode.INVALID,
+        )
 
     def _drain(self, everything: bool = False) -> None:
         """Write down the device times that are there; `everything` only after a synchronisation."""
@@ -310,8 +359,8 @@ class Loop:
 
     def _evaluate(self, epoch: int, last: bool) -> Evaluation:
         """One evaluation between synchronised borders."""
+        self._settle()
         self.spool.phase("eval")
-        self.device.synchronize()
         start = now()
         evaluation = self.workload.evaluate(last)
         self.device.synchronize()
@@ -322,7 +371,11 @@ class Loop:
             found["accuracy"] = evaluation.accuracy
         for name, value in found.items():
             if not math.isfinite(value):
-                raise FloatingPointError("evaluation after epoch %d gave no finite %s" % (epoch, name))
+                raise CaseError(
+                    "the %s of the evaluation after epoch %d is %s" % (name, epoch, value),
+                    "see the losses before it in the record; a smaller --set learning_rate may help",
+                    ExitCode.INVALID,
+                )
         self.spool.fact(
             "evaluation",
             epoch=epoch,

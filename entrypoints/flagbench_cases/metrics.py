@@ -1,20 +1,24 @@
 """From the steps the ranks left in the spool to the metrics of a record, by the definitions in loop.py."""
 
 import math
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from flagbench_cases import stats
 from flagbench_cases.spool import Step
 
 GIB = 1024.0**3
 LOSS_TAIL = 50
+CLOCK_DRIFT = 1e-4  # of a device's clock against the host's, at most
+PUBLISHER = "as published: "
 
 
 class Window(NamedTuple):
-    """The steps p_core is computed from: job step times (maximum over ranks) and what they did (sum over ranks)."""
+    """The steps p_core is computed from: device times of the rank whose sum is largest, and what all ranks did."""
 
     first: int
+    rank: int
     seconds: List[float]
+    host_seconds: float  # the same steps with everything around them, largest sum of a rank
     samples: List[float]
     tokens: List[float]
     flops_executed: float
@@ -42,15 +46,45 @@ def complete_steps(ranks: Dict[int, List[Step]], world: int) -> int:
     return min(counts) if counts else 0
 
 
+def device_seconds(step: Step) -> float:
+    """A step as p_core counts it."""
+    return step.device
+
+
+def own_seconds(step: Step) -> float:
+    """A step as p_train counts it: all of a rank's time from one step to the next."""
+    return step.data_wait + step.to_device + step.host + step.after
+
+
+def published_seconds(step: Step) -> float:
+    """A step as the publishers' p_train counts it: their clocks stop when the host is done with the step."""
+    return step.data_wait + step.to_device + step.host
+
+
+def slowest(
+    ranks: Dict[int, List[Step]], first: int, count: int, seconds: Callable[[Step], float]
+) -> Tuple[int, List[float]]:
+    """The rank whose steps `first` to `count` take longest together, and its times.
+
+    Not the sum of each step's maximum over ranks: ranks take turns in being late, and wait for each other, so that
+    sum is longer than the job took.
+    """
+    own = {rank: [seconds(step) for step in steps[first:count]] for rank, steps in ranks.items()}
+    rank = max(sorted(own), key=lambda r: math.fsum(own[r]))
+    return rank, own[rank]
+
+
 def window(ranks: Dict[int, List[Step]], first: int, count: int) -> Optional[Window]:
     """Steps `first` to `count` of all ranks as one; None where there are none."""
     if count <= first:
         return None
-    columns = [steps[first:count] for steps in ranks.values()]
-    rows = list(zip(*columns))
+    rows = list(zip(*(steps[first:count] for steps in ranks.values())))
+    rank, seconds = slowest(ranks, first, count, device_seconds)
     return Window(
         first,
-        [max(step.device for step in row) for row in rows],
+        rank,
+        seconds,
+        math.fsum(slowest(ranks, first, count, own_seconds)[1]),
         [sum(step.samples for step in row) for row in rows],
         [sum(step.tokens for step in row) for row in rows],
         sum(step.flops_executed for row in rows for step in row),
@@ -75,46 +109,70 @@ def rate(name: str, unit: str, amounts: Sequence[float], seconds: Sequence[float
 
 
 def throughput(
-    ranks: Dict[int, List[Step]], steady: Window, count: int, unit: str, train_seconds: Optional[float]
+    ranks: Dict[int, List[Step]], steady: Window, count: int, unit: str, trained: Optional[Dict[int, float]]
 ) -> List[Dict[str, Any]]:
-    """p_core, p_core_host and p_train, in the case's unit; p_whole where `train_seconds` is given, the whole
-    published run; tokens_per_second_per_device where the unit is tokens."""
-    full = train_seconds is not None
-    begin = 0 if full else steady.first
-    span = "all steps" if full else "the window"
-    rows = list(zip(*(steps[begin:count] for steps in ranks.values())))
-    amounts = [sum(_amount(step, unit) for step in row) for row in rows]
-    clock = ranks[min(ranks)][begin:count]
-    published = [_published_amount(step, unit) * len(ranks) for step in clock]
-    spent = [max(step.data_wait + step.to_device + step.host for step in row) for row in rows]
+    """p_core, p_train, and the publisher's of them, in the case's unit; p_whole too where `trained`, of each
+    rank, is given: the whole published run. Per device too where the unit is tokens."""
+    begin = 0 if trained else steady.first
+    span = "all steps" if trained else "the window"
+    world, clock = len(ranks), ranks[min(ranks)][begin:count]
+    amounts = [sum(_amount(step, unit) for step in row) for row in zip(*(s[begin:count] for s in ranks.values()))]
+    published = [_published_amount(step, unit) * world for step in clock]
     in_window = steady.tokens if unit == "tokens" else steady.samples
-    theirs = "the publisher counts full batches"
+    rank, own = slowest(ranks, begin, count, own_seconds)
+    theirs = [published_seconds(step) for step in clock]
+    core = "device time of rank %d's steps, the longest of all ranks; warm-up left out" % steady.rank
+    train = "all time of rank %d but evaluations and checkpoints, the longest of all ranks; over %s" % (rank, span)
+    host = "%srank 0's host clock, full batches: step, over %s" % (PUBLISHER, span)
+    wait = "%srank 0's host clock, full batches: data wait, hand-over and step, over %s" % (PUBLISHER, span)
     found = [
-        rate(
-            "p_core", unit, in_window, steady.seconds, "device time of a step, maximum over ranks; warm-up left out"
-        ),
-        rate(
-            "p_core_host",
-            unit,
-            published,
-            [step.host for step in clock],
-            "%shost time of rank 0's step, over %s"
-            % ("" if unit == "tokens" else "the publisher's clock and count: ", span),
-        ),
-        rate("p_train", unit, amounts, spent, "data wait, hand-over and step, over %s" % span),
+        rate("p_core", unit, in_window, steady.seconds, core),
+        rate("p_core_host", unit, published, [step.host for step in clock], host),
+        rate("p_train", unit, amounts, own, train),
     ]
     if unit == "tokens":
-        # Every batch is full, so there is no other count to repeat.
-        note = "data wait, hand-over and step, over %s, for each of %d devices" % (span, len(ranks))
-        per_device = rate("tokens_per_second_per_device", unit, [a / len(ranks) for a in amounts], spent, note)
-        found.append(dict(per_device, scope="device"))
+        per_device = "%s; for each of %d devices"
+        for name, tokens, seconds, note in (
+            ("tokens_per_second_per_device", amounts, own, train),
+            ("tokens_per_second_per_device_host", published, theirs, wait),
+        ):
+            each = rate(name, unit, [t / world for t in tokens], seconds, per_device % (note, world))
+            found.append(dict(each, scope="device"))
     else:
-        found.append(rate("p_train_published_count", unit, published, spent, theirs))
-    if full and train_seconds:
-        found.append(_whole("p_whole", unit, amounts, train_seconds, "training with its evaluations"))
+        found.append(rate("p_train_published_count", unit, published, theirs, wait))
+    if trained:
+        longest = max(trained.values())
+        found.append(
+            _whole("p_whole", unit, amounts, longest, "training with its evaluations, the longest of all ranks")
+        )
         if unit != "tokens":
-            found.append(_whole("p_whole_published_count", unit, published, train_seconds, theirs))
+            note = PUBLISHER + "rank 0's host clock, full batches: training with its evaluations"
+            found.append(_whole("p_whole_published_count", unit, published, trained[min(ranks)], note))
     return found
+
+
+def train_seconds(timings: Sequence[Dict[str, Any]]) -> Dict[int, float]:
+    """From the start of training to its end by each rank's clock, checkpoints left out."""
+    return {timing["rank"]: timing["train"] for timing in timings}
+
+
+def in_order(ranks: Dict[int, List[Step]], first: int, count: int, trained: Dict[int, float]) -> Tuple[bool, str]:
+    """Whether p_core >= p_train >= p_whole over the same steps, to within one step; and the times behind them.
+
+    Over all `count` steps, and over those from `first` on, which p_core is of. `trained`, of each rank, is of
+    all steps, and empty where training did not end.
+    """
+    ok, spans = True, []
+    for begin in sorted({0, first}):
+        if begin >= count:
+            continue
+        times = [math.fsum(slowest(ranks, begin, count, of)[1]) for of in (device_seconds, own_seconds)]
+        if trained and begin == 0:
+            times.append(max(trained.values()))
+        allowed = 1 + 1 / (count - begin) + CLOCK_DRIFT
+        ok = ok and all(times[i] <= times[i + 1] * allowed for i in range(len(times) - 1))
+        spans.append("steps %d to %d: %s" % (begin, count, " <= ".join("%.4f s" % seconds for seconds in times)))
+    return ok, "device <= host <= training, each the longest of the ranks: " + "; ".join(spans)
 
 
 def _amount(step: Step, unit: str) -> float:

@@ -1,23 +1,40 @@
-"""Small questions to the network stack: a free port, whether node 0 has a name yet, the interface towards it."""
+"""Small questions to the network stack: a free port, whether loopback is up, the interface towards node 0."""
 
+import errno
 import ipaddress
-import queue
 import socket
-import threading
-import time
 from typing import Optional
 
 from flagbench_cases.errors import CaseError, ExitCode
-from flagbench_cases.interruption import Interruption
 
-RETRY_SECONDS = 0.2
+LOOPBACK_SECONDS = 5.0
 
 
-def free_port() -> int:
-    """A port that nothing listens on now, on loopback."""
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port that nothing listens on now, on loopback; on every address where `host` is empty."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((host, 0))
         return probe.getsockname()[1]
+
+
+def check_loopback(port: int = 0) -> None:
+    """Raise CaseError (15) where this machine cannot talk to itself, which even the ranks of one node must.
+
+    `port` is the one that was asked for, if any: nothing else may listen on it.
+    """
+    try:
+        with socket.socket() as listener, socket.socket() as client:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(("127.0.0.1", port))
+            listener.listen(1)
+            client.settimeout(LOOPBACK_SECONDS)
+            client.connect(listener.getsockname())
+    except OSError as error:
+        if port and error.errno in (errno.EADDRINUSE, errno.EACCES):
+            words = "the port %d of --master cannot be listened on (%s)" % (port, error.strerror)
+            raise CaseError(words, "give another port, or leave out --master", ExitCode.ENGINE) from None
+        words = "this machine cannot reach itself at 127.0.0.1 (%s)" % (error.strerror or error)
+        raise CaseError(words, "bring up its loopback interface: ip link set lo up", ExitCode.ENGINE) from None
 
 
 def interface_towards(host: str) -> Optional[str]:
@@ -60,51 +77,3 @@ def default_route_interface(table: str = "/proc/net/route") -> Optional[str]:
     except OSError:
         return None
     return next((row[0] for row in rows if len(row) > 2 and row[1] == "00000000"), None)
-
-
-def wait_for_master(host: str, seconds: float, interruption: Interruption) -> None:
-    """Wait until the name of node 0 resolves: on Kubernetes it does so only once that pod is there.
-
-    Raises CaseError: timeout (6) after `seconds`, interrupted (7) as soon as a signal has come.
-    """
-    deadline = time.monotonic() + seconds
-    reason = "no answer"
-    answers = _ask(host)
-    while True:
-        try:
-            error = answers.get(timeout=RETRY_SECONDS)
-        except queue.Empty:
-            error = None
-        else:
-            if error is None:
-                return
-            reason = str(error)
-            time.sleep(RETRY_SECONDS)
-            answers = _ask(host)
-        if interruption:
-            raise CaseError(interruption.words, "run again", ExitCode.INTERRUPTED)
-        if time.monotonic() > deadline:
-            raise CaseError(
-                "the name of node 0, %s, did not resolve within %.0f s (%s)" % (host, seconds, reason),
-                "check --master, and that node 0 has started",
-                ExitCode.TIMEOUT,
-            )
-
-
-def _ask(host: str) -> "queue.Queue[Optional[OSError]]":
-    """Ask the resolver in a thread of its own: its answer will be None, or the error.
-
-    A name server that is silent holds the resolver for 10 s and more, in which no signal would be seen.
-    """
-    answers: "queue.Queue[Optional[OSError]]" = queue.Queue()
-
-    def ask() -> None:
-        try:
-            socket.getaddrinfo(host, None)
-        except OSError as error:
-            answers.put(error)
-        else:
-            answers.put(None)
-
-    threading.Thread(target=ask, daemon=True).start()
-    return answers

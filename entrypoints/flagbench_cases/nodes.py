@@ -8,11 +8,18 @@ import os
 import re
 import subprocess
 from dataclasses import dataclass
-from typing import Callable, List, Mapping, Optional, Tuple
+from typing import Callable, List, Mapping, Optional, Sequence, Tuple
 
 from flagbench_cases.errors import UsageError
 
 DEFAULT_PORT = 29400
+RANK_VARIABLES = (
+    "FLAGBENCH_NODE_RANK",
+    "JOB_COMPLETION_INDEX",
+    "PET_NODE_RANK",
+    "SLURM_NODEID",
+    "SKYPILOT_NODE_RANK",
+)
 
 
 @dataclass(frozen=True)
@@ -105,6 +112,35 @@ def _from_environment(
         master = master or _address(hosts[0] if hosts else None)
         return _number(env, "SKYPILOT_NODE_RANK"), master, "SKYPILOT_NODE_RANK"
     return None, master, "default"
+
+
+def likely_rank(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> int:
+    """The node rank as far as arguments that may be wrong tell it; 0 where nothing does. Never raises.
+
+    A job whose arguments are refused is refused on every node, and node 0 alone prints the record of that.
+    """
+    flag = _last_value(argv, "--node-rank")
+    if flag is not None:
+        return _rank_of(flag)
+    if _last_value(argv, "--nodes") in (None, "1"):
+        return 0
+    found = [env[name] for name in RANK_VARIABLES if name in env][:1]
+    return _rank_of(found[0]) if found else 0
+
+
+def _rank_of(text: str) -> int:
+    return int(text) if re.fullmatch("[0-9]{1,9}", text) else 0
+
+
+def _last_value(argv: Sequence[str], option: str) -> Optional[str]:
+    """The value of an option among the words of a command line; None where it is not given."""
+    found = None
+    for word, after in zip(argv, [*argv[1:], ""]):
+        if word == option:
+            found = after
+        elif word.startswith(option + "="):
+            found = word.partition("=")[2]
+    return found
 
 
 def place(

@@ -1,8 +1,10 @@
 """Where a record goes: the one line on stdout, a folder, a store. Stdout is kept aside from the first moment."""
 
+import contextlib
 import errno
 import hashlib
 import os
+import select
 import tempfile
 from typing import Any, Dict, Optional
 from urllib.parse import unquote, urlparse
@@ -28,18 +30,40 @@ def keep_stdout() -> int:
     return kept
 
 
-def write_line(descriptor: int, line: str) -> None:
+class Printing:
+    """A line to be written to a descriptor that may be slow, full, closed or broken."""
+
+    def __init__(self, descriptor: int, line: str, what: str = "the record") -> None:
+        self._descriptor = descriptor
+        self._left = (line + "\n").encode("utf-8")
+        self._what = what
+
+    def go_on(self, patience: Optional[float] = None) -> bool:
+        """Write until the line is complete or nothing was accepted for `patience` seconds; whether it is complete.
+
+        Raises CaseError (14) where the reader is gone or the disk is full.
+        """
+        waiting = select.poll()
+        waiting.register(self._descriptor, select.POLLOUT)
+        try:
+            while self._left:
+                if not waiting.poll(None if patience is None else patience * 1000):
+                    return False
+                # As much as a ready pipe accepts without blocking.
+                with contextlib.suppress(BlockingIOError):
+                    self._left = self._left[os.write(self._descriptor, self._left[:4096]) :]
+        except OSError as error:
+            raise CaseError(
+                "%s could not be printed on stdout (%s)" % (self._what, os.strerror(error.errno or 0)),
+                "read stdout to its end, or give --out" if self._what == "the record" else "read stdout to its end",
+                ExitCode.NOT_STORED,
+            ) from None
+        return True
+
+
+def write_line(descriptor: int, line: str, what: str = "the record") -> None:
     """Write the whole line. Raises CaseError (14) where the reader is gone or the disk is full."""
-    content = (line + "\n").encode("utf-8")
-    try:
-        while content:
-            content = content[os.write(descriptor, content) :]
-    except OSError as error:
-        raise CaseError(
-            "the record could not be printed on stdout (%s)" % os.strerror(error.errno or 0),
-            "read stdout to its end, or give --out",
-            ExitCode.NOT_STORED,
-        ) from None
+    Printing(descriptor, line, what).go_on()
 
 
 def write_file(folder: str, name: str, line: str, replace: bool = False) -> str:
@@ -63,7 +87,7 @@ def write_file(folder: str, name: str, line: str, replace: bool = False) -> str:
         reason = "it is there already" if taken else os.strerror(error.errno or 0)
         raise CaseError(
             "the record could not be written to %s (%s)" % (path, reason),
-            "the record is on stdout; give a folder with room and write permission",
+            "give a folder with room and write permission; see whether the record is on stdout",
             ExitCode.NOT_STORED,
         ) from None
     finally:

@@ -35,6 +35,14 @@ def state(pid: int) -> Optional[str]:
     return fields[0] if fields else None
 
 
+def was_replaced(pid: int) -> bool:
+    """Whether a process that was started as this Python runs another program now; False if unknown."""
+    try:
+        return os.readlink("/proc/%d/exe" % pid) != os.readlink("/proc/self/exe")
+    except OSError:
+        return False
+
+
 def descendants(root: int) -> Set[int]:
     """Live processes below `root`, at any depth, zombies left out."""
     children: Dict[int, List[int]] = {}
@@ -74,6 +82,12 @@ def end_all(root: int, grace: float = 1.0, spare: Optional[Set[int]] = None) -> 
     while descendants(root) - spare and time.monotonic() < deadline:
         collect_zombies()
         time.sleep(0.02)
+    kill_all(root, spare)
+
+
+def kill_all(root: int, spare: Optional[Set[int]] = None) -> None:
+    """End every descendant of `root` but `spare` by SIGKILL."""
+    spare = spare or set()
     deadline = time.monotonic() + 3.0
     while time.monotonic() < deadline:
         left = descendants(root) - spare
@@ -131,6 +145,23 @@ def oom_kills(folder: Optional[str] = None) -> Optional[int]:
         except (OSError, ValueError):
             continue
     return None
+
+
+def refused_forks() -> int:
+    """How many processes and threads the limit of this process's pids cgroup, of either version, has refused."""
+    try:
+        with open("/proc/self/cgroup", encoding="utf-8") as file:
+            lines = [line.strip().split(":", 2) for line in file]
+    except OSError:
+        return 0
+    path = next((p for _, controllers, p in lines if "pids" in controllers.split(",") or controllers == ""), "")
+    for folder in ("/sys/fs/cgroup/pids" + path, "/sys/fs/cgroup" + path, "/sys/fs/cgroup/pids", "/sys/fs/cgroup"):
+        try:
+            with open(os.path.join(folder, "pids.events"), encoding="utf-8") as file:
+                return int(file.read().split()[1])
+        except (OSError, ValueError, IndexError):
+            continue
+    return 0
 
 
 def describe_exit(code: Optional[int]) -> Optional[str]:

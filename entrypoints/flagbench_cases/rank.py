@@ -14,11 +14,11 @@ from typing import Any, Callable, Dict, List, NamedTuple, NoReturn, Optional
 import torch
 import torch.distributed as dist
 
-from flagbench_cases import ceiling, checkpoint, precision, processes, system
+from flagbench_cases import ceiling, checkpoint, precision, system
 from flagbench_cases.clock import now
 from flagbench_cases.collectives import CollectiveProbe
 from flagbench_cases.device import open_device
-from flagbench_cases.errors import CaseError, ExitCode, UsageError
+from flagbench_cases.errors import CaseError, ExitCode, UsageError, of_system
 from flagbench_cases.loop import Loop, Plan
 from flagbench_cases.spool import RankSpool, receive
 from flagbench_cases.telemetry.summary import read_start
@@ -145,6 +145,7 @@ def run(plan: Dict[str, Any], spool: RankSpool, started: float) -> None:
         if job.rank == 0:
             spool.fact("resumed", step=point.step, checkpoint=os.path.basename(point.folder))
     spool.reserve(capacity)
+    spool.fact("plan", steps=capacity)
     device.synchronize()
     init = now() - started
     timing = Loop(workload, loop_plan, spool, device, probe, save, resume).run()
@@ -163,6 +164,10 @@ def run(plan: Dict[str, Any], spool: RankSpool, started: float) -> None:
     collect(job, plan, spool)
     job.meet()
     spool.phase("done")
+    # Sent to the others as well: node 0 does not see the spools of other nodes.
+    done = job.everyone(job.rank)
+    if job.rank == 0:
+        spool.fact("done", ranks=done)
 
 
 def plan_of(config: Dict[str, Any], world: int, first_step: int) -> Plan:
@@ -202,9 +207,9 @@ def classify(error: BaseException) -> Dict[str, Any]:
     if isinstance(error, MemoryError) or OUT_OF_MEMORY.search(text):
         remedy = "use a smaller --set batch_size, or a device with more memory"
         return {"code": int(ExitCode.OUT_OF_MEMORY), "message": first, "remedy": remedy, "secondary": False}
-    if isinstance(error, OSError) and error.errno == 28:
-        remedy = "free space there, or set TMPDIR to a folder with room"
-        return {"code": int(ExitCode.RANK_FAILED), "message": first, "remedy": remedy, "secondary": False}
+    known = of_system(error, os.environ.get("TMPDIR", "/tmp"))
+    if known is not None:
+        return {"code": int(known.code), "message": known.message, "remedy": known.remedy, "secondary": False}
     secondary = isinstance(error, RuntimeError) and PEER_LOST.search(text) is not None
     message = "%s: %s" % (type(error).__name__, first)
     if secondary:
@@ -224,9 +229,9 @@ def report(spool: RankSpool, failure: Dict[str, Any]) -> None:
 def main(folder: str) -> NoReturn:
     """Run the rank that the launcher's environment names."""
     started = now()
-    processes.die_with_parent()
     rank = int(os.environ["RANK"])
     spool = RankSpool(folder, rank)
+    spool.fact("process", pid=os.getpid())
     spool.phase("init")
     with open(os.path.join(folder, "plan.json"), encoding="utf-8") as file:
         plan = json.load(file)

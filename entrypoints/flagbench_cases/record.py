@@ -10,11 +10,13 @@ from typing import Any, Dict, List, Optional
 from flagbench_cases import __version__, metrics, stats, system
 from flagbench_cases.checks import checks
 from flagbench_cases.config import stop_rule
+from flagbench_cases.errors import ExitCode
 from flagbench_cases.evidence import Evidence, Outcome
 from flagbench_cases.processes import describe_exit
 from flagbench_cases.request import Request
 from flagbench_cases.spool import Step
 
+CHECK_REMEDY = "what was measured is in the record; docs/read-a-record.md says what each check means"
 CURVE_POINTS = 200
 STEP_POINTS = 2000
 
@@ -69,7 +71,24 @@ def assemble(request: Request, evidence: Evidence, outcome: Outcome) -> Dict[str
     }
     if request.config is not None and count:
         _measured(record, request, evidence, count)
-    return record
+    return judged(record)
+
+
+def judged(record: Dict[str, Any]) -> Dict[str, Any]:
+    """The record; of a run that ended well and whose numbers mean nothing, as failed (12), with what it measured."""
+    if record["status"]["state"] != "ok":
+        return record
+    quality = record["quality"]
+    failed = [check for check in quality["checks"] if not check["ok"]] if quality else []
+    reason: Optional[str] = None
+    if quality is None:
+        reason = "the run ended well and left no step that every rank has finished"
+    elif failed:
+        reason = "; ".join("the check %s failed: %s" % (check["name"], check["detail"]) for check in failed)
+    if reason is None:
+        return record
+    outcome = Outcome("failed", "report", reason, CHECK_REMEDY, int(ExitCode.INVALID))
+    return dict(record, status=outcome.as_dict())
 
 
 def _software(stack: Dict[str, Any], evidence: Evidence) -> Dict[str, Any]:
@@ -161,7 +180,7 @@ def _measured(record: Dict[str, Any], request: Request, evidence: Evidence, coun
     # What a resumed run has not trained itself is not in its times.
     entire = whole and finished and not resumed
     if steady is not None:
-        train_seconds = timing.get("train") if entire else None
+        train_seconds = metrics.train_seconds(evidence.of("timing")) if entire else None
         found += metrics.throughput(ranks, steady, count, request.unit, train_seconds)
         found += _flops(record, request, evidence, steady)
         if request.preset == "reference":  # the publisher's formula has the FLOPs of the published model in it
@@ -186,7 +205,7 @@ def _measured(record: Dict[str, Any], request: Request, evidence: Evidence, coun
         "training": evidence.first("training") or None,
         "data": evidence.first("workload").get("data"),
         "parameters": evidence.first("workload").get("parameters"),
-        "checks": checks(config, evidence, curve, finished),
+        "checks": checks(config, evidence, curve, finished, request.checks),
     }
 
 
@@ -194,9 +213,11 @@ def _window(steady: metrics.Window) -> Dict[str, Any]:
     change = stats.drift(steady.seconds)
     return {
         "first_step": steady.first,
+        "rank": steady.rank,
         "steps": len(steady.seconds),
         "samples": int(sum(steady.samples)),
         "seconds": math.fsum(steady.seconds),
+        "host_seconds": steady.host_seconds,
         "step_seconds": stats.thin(steady.seconds, STEP_POINTS),
         "step_median": stats.median(steady.seconds),
         "step_p5_p95": [stats.quantile(steady.seconds, share) for share in (0.05, 0.95)],
@@ -239,7 +260,7 @@ def _timing(timing: Dict[str, Any], ranks: Dict[int, List[Step]], warmup: int, c
     found = {
         key: timing[key] for key in ("init", "train", "eval", "eval_initial", "checkpoint", "e2e") if key in timing
     }
-    found["warmup"] = sum(s.data_wait + s.to_device + s.host for s in steps[:warmup])
+    found["warmup"] = sum(metrics.own_seconds(s) for s in steps[:warmup])
     found["data_wait"] = sum(s.data_wait for s in steps)
     found["step"] = sum(s.device for s in steps)
     return found

@@ -28,6 +28,7 @@ class Request(NamedTuple):
     formula: Optional[str]
     unit: str
     gate: Optional[str] = None  # the metric that a claim is held against first
+    checks: Tuple[str, ...] = ()  # what the case's manifest names: each must be made where it applies, and hold
     published_flops: Optional[Dict[str, Any]] = None  # the publisher's own formula of utilisation
 
 
@@ -107,6 +108,7 @@ def resolve(arguments: argparse.Namespace, request: Request) -> Tuple[Request, n
         formula=case["flops"]["formula"],
         unit=case["unit"],
         gate=case["gate"],
+        checks=tuple(case["checks"]),
         published_flops=case["flops"].get("published"),
     )
     return request, place, folder
@@ -134,7 +136,7 @@ def find_checkpoint(given: Optional[str], resolved: Dict[str, Any]) -> Optional[
     engine = resolved.get("engine", {}).get("name", "torch")
     if engine != "torch":
         raise UsageError(
-            "the %s engine goes on from no checkpoint" % engine, "use --set engine=torch, or leave out --resume"
+            "the %s engine cannot resume from a checkpoint" % engine, "use --set engine=torch, or leave out --resume"
         )
     return checkpoint_facts.find(os.path.abspath(given), resolved)
 

@@ -2,6 +2,7 @@
 
 One file of fixed-size slots a rank (`rank-00003.steps`) and one of facts, a JSON line each
 (`rank-00003.facts`). The parent reads both at any time; the header doubles as the heartbeat.
+How a rank ended that had not done its work is a file of its guard's (`rank-00003.exit`).
 """
 
 import json
@@ -34,6 +35,7 @@ class Step(NamedTuple):
     device: float  # device time of the step
     first_collective: float  # from step start to the first gradient handed to a collective
     collective_wait: float  # from the last gradient handed over to the end of the backward pass
+    after: float  # host time from the end of the step until the next may begin: see Loop._until_now
     loss: float
     samples: float  # examples of this rank's batch
     published_samples: float  # the same as the publisher counts them
@@ -47,10 +49,12 @@ class Step(NamedTuple):
 SLOT = struct.Struct("<%dd" % len(Step._fields))
 _TIMES = struct.Struct("<3d")
 _TIMES_AT = 3 * 8  # device, first_collective, collective_wait
+_AFTER = struct.Struct("<d")
+_AFTER_AT = 6 * 8
 
 
 def path_of(folder: str, rank: int, kind: str) -> str:
-    """The file of a rank: kind is `steps` or `facts`."""
+    """The file of a rank: kind is `steps`, `facts` or `exit`."""
     return os.path.join(folder, "rank-%05d.%s" % (rank, kind))
 
 
@@ -113,6 +117,10 @@ class RankSpool:
         offset = HEADER_SIZE + index * SLOT.size + _TIMES_AT
         _TIMES.pack_into(self._map, offset, device, first_collective, collective_wait)
 
+    def after(self, index: int, seconds: float) -> None:
+        """Fill in what followed step `index`, in place of what was said before."""
+        _AFTER.pack_into(self._map, HEADER_SIZE + index * SLOT.size + _AFTER_AT, seconds)
+
     def fact(self, kind: str, **values: Any) -> None:
         """Append one fact, a JSON line."""
         line = json.dumps({"kind": kind, "rank": self.rank, "time": time.time(), **values}, sort_keys=True)
@@ -137,6 +145,21 @@ def _read(path: str) -> bytes:
         return file.read()
 
 
+class Exit(NamedTuple):
+    """How the process of a rank ended: its exit code, or minus the signal that ended it; when, in Unix seconds."""
+
+    code: int
+    time: float
+
+
+def write_exit(folder: str, rank: int, code: int) -> None:
+    """Leave how a rank ended, whole or not at all."""
+    path = path_of(folder, rank, "exit")
+    with open(path + ".part", "w", encoding="utf-8") as file:
+        json.dump({"code": code, "time": time.time()}, file)
+    os.replace(path + ".part", path)
+
+
 class Progress(NamedTuple):
     """A rank's heartbeat: `beat` changes whenever it moves."""
 
@@ -155,6 +178,7 @@ class SpoolReader:
         self.rank = rank
         self._steps = path_of(folder, rank, "steps")
         self._facts = path_of(folder, rank, "facts")
+        self._exit = path_of(folder, rank, "exit")
 
     def progress(self) -> Optional[Progress]:
         """The heartbeat, or None before the rank has begun."""
@@ -182,6 +206,13 @@ class SpoolReader:
             return []
         whole = whole[: len(whole) - len(whole) % SLOT.size]
         return [Step(*values) for values in SLOT.iter_unpack(whole)]
+
+    def exit(self) -> Optional[Exit]:
+        """How the rank ended without having done its work, or None."""
+        try:
+            return Exit(**json.loads(_read(self._exit).decode("utf-8")))
+        except (OSError, ValueError, TypeError):
+            return None
 
     def facts(self) -> List[Dict[str, Any]]:
         """The facts written so far; a torn last line is passed over."""

@@ -16,13 +16,17 @@ VARIABLE = "FLAGBENCH_TERMINATION_LOG"
 MOST_BYTES = 4096
 
 
-def of_record(made: Dict[str, Any], gate: Optional[str], code: int) -> Dict[str, Any]:
-    """What node 0 says: the record's status, its gate metric and where to find the rest. `code` is the exit code."""
+def of_record(made: Dict[str, Any], gate: Optional[str], code: int, lost: Optional[str] = None) -> Dict[str, Any]:
+    """What node 0 says: the record's status, its gate metric and where to find the rest.
+
+    `code` is the exit code of the process, and `lost` why the record is not everywhere where it was asked for.
+    """
+    reasons = [made["status"]["reason"], lost]
     found = next((m for m in made["metrics"] if m["name"] == gate), None)
     return {
         "state": made["status"]["state"],
         "exit_code": code,
-        "reason": made["status"]["reason"],
+        "reason": "; ".join(reason for reason in reasons if reason) or None,
         "gate": {key: found[key] for key in ("name", "value", "unit")} if found else None,
         "record_id": made["record_id"],
     }

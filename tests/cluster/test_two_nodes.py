@@ -12,11 +12,20 @@ import uuid
 import jsonschema
 import pytest
 
+from faults import fault
+from flagbench_cases import distilbert
 from running import ENDLESS, CaseRun, alive, need, wait_until
 
 pytestmark = pytest.mark.image
 
 SHORT = ["--preset", "tiny", "--data", "synthetic", "--steps", "20"]
+
+
+# From the next step on the loss of a rank is NaN, while its gradients are not.
+NAN = """
+import flagbench_cases.distilbert.workload as w
+w.DistilBertWorkload.step = lambda self, batch, real=w.DistilBertWorkload.step: real(self, batch) * float("nan")
+"""
 
 
 def free_port():
@@ -84,22 +93,102 @@ def test_different_arguments_are_refused(tmp_path):
     first, second = nodes.start(0), nodes.start(1)
     ended, other = first.wait(), second.wait()
     assert (ended.code, other.code) == (2, 2), "every node knows why"
-    assert "rank 1 has the configuration sha256:" in ended.status["reason"]
-    assert "start every node with the same arguments" in ended.status["remedy"]
-    assert "start every node with the same arguments" in other.stderr
+    assert "seed" in ended.status["reason"]
+    assert ended.status["phase"] == "launch"
+    assert "seed" in other.stderr
 
 
-def test_killed_node_ends_the_other(tmp_path):
+def test_a_node_that_fails_before_it_joins_gives_the_record_its_cause(tmp_path):
+    """No data folder on node 1; its own arguments are wrong; node 0 alone has none: all end, and nobody waits."""
+    synthetic, nowhere = ["--preset", "tiny", "--data", "synthetic"], ["--preset", "tiny", "--data", "/nowhere"]
+    wrong = [*synthetic, "--no-such-option"]
+    cases = (((synthetic, nowhere), 1, 3), ((synthetic, wrong), 1, 2), ((nowhere, synthetic), 0, 3))
+    for number, (arguments, failing, code) in enumerate(cases):
+        place = tmp_path / str(number)
+        place.mkdir()
+        nodes = Nodes(place, *arguments)
+        first, second = nodes.start(0), nodes.start(1)
+        ended, other = first.wait(60), second.wait(60)
+        assert (ended.code, other.code, ended.status["exit_code"]) == (code, code, code)
+        assert "/nowhere" in ended.status["reason"] or "--no-such-option" in ended.status["reason"]
+        assert ("node 1" in ended.status["reason"]) is (failing == 1)
+        assert other.lines == []
+
+
+def test_node_0_ends_before_another_node_that_failed_first(tmp_path):
+    """A cluster deletes node 0's pod, and the record in its log, once another pod has failed while it still runs."""
+    nodes = Nodes(tmp_path, ENDLESS, [*ENDLESS, "--max-minutes", "0.4"])
+    first, second = nodes.start(0), nodes.start(1)
+    assert second.process.wait(120) == 6
+    assert first.process.poll() == 6
+    assert "node 1" in first.wait().status["reason"]
+
+
+def test_missing_files_on_node_1_are_the_jobs_exit_code(tmp_path):
+    """The folder is there; what is missing in it a rank finds out, while the rank of node 0 waits for it."""
+    files = os.path.join(os.path.dirname(distilbert.__file__), "tiny")
+    (tmp_path / "empty").mkdir()
+    nodes = Nodes(tmp_path, *(["--preset", "tiny", "--data", folder] for folder in (files, str(tmp_path / "empty"))))
+    first, second = nodes.start(0), nodes.start(1)
+    ended, other = first.wait(), second.wait()
+    assert (ended.code, other.code, ended.status["exit_code"]) == (3, 3, 3)
+    assert all(words in ended.status["reason"] for words in ("node 1", str(tmp_path / "empty")))
+
+
+def test_a_killed_rank_of_another_node_is_named(tmp_path):
     nodes = Nodes(tmp_path, ENDLESS)
     first, second = nodes.start(0), nodes.start(1)
     first.wait_for_steps(1)
+    second.wait_for_steps(1)
+    os.kill(second.pids()[0], signal.SIGKILL)
+    killed = time.monotonic()
+    ended, other = first.wait(60), second.wait(60)
+    assert time.monotonic() - killed < 10
+    status = ended.status
+    assert (ended.code, other.code, status["exit_code"], status["state"]) == (4, 4, 4, "failed")
+    assert all(words in status["reason"] for words in ("node 1", "rank 1", "SIGKILL")), status
+    assert "gloo" not in status["reason"].lower()
+
+
+def test_a_killed_node_is_named_though_sigterm_comes_first(tmp_path):
+    """As a cluster's controller does it: it ends node 0 before node 0 has noticed that node 1 is gone."""
+    nodes = Nodes(tmp_path, ENDLESS)
+    first, second = nodes.start(0), nodes.start(1)
+    first.wait_for_steps(1)
+    os.kill(first.process.pid, signal.SIGSTOP)
     second.process.kill()
     second.process.communicate()
+    first.process.terminate()
+    os.kill(first.process.pid, signal.SIGCONT)
     killed = time.monotonic()
     ended = first.wait(60)
     assert time.monotonic() - killed < 10
-    assert (ended.code, ended.status["exit_code"]) == (4, 4)
-    assert "connection" in ended.status["reason"]
+    assert (ended.code, ended.status["exit_code"], ended.status["state"]) == (4, 4, "failed")
+    assert "node 1" in ended.status["reason"]
+
+
+@pytest.mark.parametrize(
+    ("at", "action", "code", "words"),
+    [
+        ("start", "os._exit(0)", 4, "rank 1 ended with exit 0 on node 1"),
+        (30, "os._exit(0)", 4, "rank 1 ended with exit 0 on node 1, in phase train after 30 steps"),
+        (30, NAN, 12, "rank 1: the loss of step 30 is nan"),
+    ],
+)
+def test_a_rank_of_another_node_that_ends_early_ends_both(tmp_path, record_schema, at, action, code, words):
+    """Whatever its exit code, and before the ranks have met as well; the job's record names it."""
+    nodes = Nodes(tmp_path, ENDLESS)
+    env = {"FLAGBENCH_MASTER": nodes.master, "FLAGBENCH_NODE_RANK": "1"}
+    second = nodes.start(1, env=dict(env, **fault(tmp_path, 1, at, action)))
+    first = nodes.start(0)
+    other = second.wait(120)
+    left = time.monotonic()
+    ended = first.wait(60)
+    assert time.monotonic() - left < 15
+    assert (ended.code, other.code) == (code, code)
+    jsonschema.Draft202012Validator(record_schema).validate(ended.record)
+    assert ended.status["state"] == "failed"
+    assert words in ended.status["reason"], ended.status
 
 
 def test_paused_node_is_found_within_the_timeout(tmp_path):

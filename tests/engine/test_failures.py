@@ -122,13 +122,13 @@ def test_rank_killed(tmp_path, check):
 
 
 def test_rank_stopped(tmp_path, check):
-    run = CaseRun(tmp_path, ["--gpus", "2", "--timeout", "8", *ENDLESS])
+    run = CaseRun(tmp_path, ["--gpus", "2", "--timeout", "15", *ENDLESS])
     run.wait_for_steps(2, steps=30)
     pids = run.pids()
     os.kill(pids[0], signal.SIGSTOP)
     stopped = time.monotonic()
-    check(run.wait(60), 6, "train", "no progress for 8 s", "rank 0 (process %d) is stopped" % pids[0])
-    assert time.monotonic() - stopped < 8 + 6
+    check(run.wait(60), 6, "train", "no progress for 15 s", "rank 0 (process %d) is stopped" % pids[0])
+    assert time.monotonic() - stopped < 15 + 6
     assert not any(alive(pid) for pid in pids)
 
 
@@ -251,7 +251,7 @@ def test_reader_gone(tmp_path):
     run.process.stdout.close()
     run.process.stdout = None
     _, stderr = run.process.communicate(timeout=120)
-    assert run.process.returncode == 14
+    assert run.process.returncode == 0, "the run's own: its record is kept"
     assert "stdout" in stderr
     assert written_to(tmp_path)["status"]["state"] == "ok", "--out still has it"
 
@@ -260,7 +260,7 @@ def test_stdout_closed(tmp_path):
     command = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "flagbench_cases", "distilbert"]
     arguments = ["--preset", "tiny", "--data", "synthetic", "--steps", "1", "--out", str(tmp_path)]
     ended = CaseRun(tmp_path, arguments, command=command).wait()
-    assert (ended.code, ended.lines) == (14, [])
+    assert (ended.code, ended.lines) == (0, []), "the run's own: its record is kept"
     assert "stdout" in ended.stderr
     assert written_to(tmp_path)["status"]["state"] == "ok", "--out still has it"
 

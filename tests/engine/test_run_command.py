@@ -33,6 +33,22 @@ def flagbench(environment, *arguments):
     return subprocess.run([*COMMAND, *arguments], env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.fixture
+def begin(environment):
+    """`begin(*arguments)`: the tool in the background; what still runs after the test is killed, ranks too."""
+    runs = []
+
+    def start(*arguments):
+        pipe = subprocess.PIPE
+        runs.append(subprocess.Popen([*COMMAND, *arguments], env=environment, stdout=pipe, stderr=pipe, text=True))
+        return runs[-1]
+
+    yield start
+    for run in runs:
+        run.kill()
+        run.communicate()
+
+
 def stored(environment):
     """The newest record of the store, read through the tool."""
     shown = flagbench(environment, "results", "show", "last", "--json")
@@ -54,8 +70,8 @@ def test_the_demo_learns_within_its_time(environment):
     assert metrics["acc"] >= 0.95
     assert all(check["ok"] for check in record["quality"]["checks"])
     assert seconds < 60
-    header = ended.stdout.splitlines()[0].split()
-    assert header == ["metric", "measured", "unit", "claim", "verdict"]
+    # The very table that `verify` shows.
+    assert ended.stdout == flagbench(environment, "verify", "last").stdout
     assert "NOT_COMPARABLE: device_model is" in ended.stdout
     assert "NVIDIA A100-SXM4-40GB published" in ended.stdout
     verdict = flagbench(environment, "verify", "last", "--json")
@@ -71,9 +87,10 @@ def test_json_prints_the_record_that_was_kept(environment):
 
 
 def test_a_failed_run_is_kept_too(environment, tmp_path):
-    ended = flagbench(environment, *SHORT, "--data", str(tmp_path / "nowhere"))
-    assert ended.returncode == 3
-    assert "does not exist" in ended.stderr
+    """A folder that is there and holds no data: only the run finds that."""
+    (tmp_path / "empty").mkdir()
+    ended = flagbench(environment, *SHORT, "--data", str(tmp_path / "empty"))
+    assert ended.returncode == 3, ended.stderr
     record = stored(environment)
     assert (record["status"]["state"], record["status"]["exit_code"]) == ("failed", 3)
     assert flagbench(environment, "verify", "last").returncode == 12
@@ -83,12 +100,14 @@ def test_a_store_that_takes_nothing_costs_no_run(environment, tmp_path):
     (tmp_path / "file").write_text("")
     ended = flagbench(environment, *SHORT, "--store", str(tmp_path / "file"))
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert "the store can keep no record: %s: Not a directory" % (tmp_path / "file") in ended.stderr
+    file = tmp_path / "file"
+    assert "the store can keep no record: %s: %s is not a folder" % (file, file) in ended.stderr
     assert "fix: part of the path is a file" in ended.stderr
 
 
 def test_a_record_that_could_not_be_stored_is_printed(environment, tmp_path):
-    (tmp_path / "results").write_text("")
+    (tmp_path / "results" / "v1").mkdir(parents=True)
+    (tmp_path / "results" / "v1" / "case=distilbert").write_text("")
     ended = flagbench(environment, *SHORT, "--store", str(tmp_path))
     assert ended.returncode == 14
     assert "fix:" in ended.stderr
@@ -116,11 +135,9 @@ def ranks(tmp_path):
 
 
 @pytest.mark.parametrize("number, code", [(signal.SIGTERM, 7), (signal.SIGINT, 7), (signal.SIGKILL, None)])
-def test_signals_reach_the_run(environment, tmp_path, number, code):
-    endless = [*SHORT[:-1], "1000000", "--gpus", "2"]
-    pipe = subprocess.PIPE
-    run = subprocess.Popen([*COMMAND, *endless], env=environment, stdout=pipe, stderr=pipe, text=True)
-    wait_until(lambda: ranks(tmp_path) or run.poll() is not None, 60)
+def test_signals_reach_the_run(environment, begin, tmp_path, number, code):
+    run = begin(*SHORT[:-1], "1000000", "--gpus", "2")
+    wait_until(lambda: ranks(tmp_path) or run.poll() is not None, 120)
     pids = ranks(tmp_path)
     run.send_signal(number)
     run.communicate(timeout=30)
@@ -130,12 +147,10 @@ def test_signals_reach_the_run(environment, tmp_path, number, code):
         assert stored(environment)["status"]["state"] == "interrupted"
 
 
-def test_an_entrypoint_killed_outright_still_leaves_a_record(environment, tmp_path):
+def test_an_entrypoint_killed_outright_still_leaves_a_record(environment, begin, tmp_path):
     """The host writes it: nobody else is left who could."""
-    endless = [*SHORT[:-1], "1000000", "--gpus", "2"]
-    pipe = subprocess.PIPE
-    run = subprocess.Popen([*COMMAND, *endless], env=environment, stdout=pipe, stderr=pipe, text=True)
-    wait_until(lambda: ranks(tmp_path) or run.poll() is not None, 60)
+    run = begin(*SHORT[:-1], "1000000", "--gpus", "2")
+    wait_until(lambda: ranks(tmp_path) or run.poll() is not None, 120)
     pids = ranks(tmp_path)
     with open("/proc/%d/task/%d/children" % (run.pid, run.pid)) as file:
         (entrypoint,) = file.read().split()

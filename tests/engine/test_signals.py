@@ -160,6 +160,60 @@ def test_a_node_that_prints_no_record_still_leaves_a_termination_message(tmp_pat
     assert (message["state"], message["exit_code"], message["record_id"]) == ("interrupted", 7, None)
 
 
+ASKING = [
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+    signal.SIGXCPU,
+    signal.SIGABRT,
+]
+
+
+@pytest.mark.parametrize("number", [*ASKING, signal.SIGRTMIN + 3])
+def test_every_signal_that_would_end_the_process_leaves_a_record(tmp_path, number):
+    """While node 0 waits for its own name, which costs no start of torch."""
+    job = ["--preset", "tiny", "--nodes", "2", "--node-rank", "0", "--master", "no-such-node.invalid:29400"]
+    run = CaseRun(tmp_path, job)
+    wait_until(lambda: os.listdir(str(tmp_path)) or run.process.poll() is not None, 60)
+    run.process.send_signal(number)
+    ended = run.wait(30)
+    assert (ended.code, ended.status["state"], ended.status["exit_code"]) == (7, "interrupted", 7)
+    assert os.listdir(str(tmp_path)) == []
+
+
+def test_a_second_signal_ends_everything_at_once_and_keeps_the_record(tmp_path, record_schema):
+    """Even where no process of the run follows the first one."""
+    run = CaseRun(tmp_path, ["--gpus", "2", *ENDLESS])
+    run.wait_for_steps(2, steps=30)
+    pids = everyone(run)
+    for pid in pids - {run.process.pid}:
+        os.kill(pid, signal.SIGSTOP)
+    run.process.send_signal(signal.SIGINT)
+    # The first one has been noted once the ranks are told to end.
+    wait_until(lambda: all(pending(pid, signal.SIGTERM) for pid in pids - {run.process.pid}), 10)
+    sent = time.monotonic()
+    run.process.send_signal(signal.SIGINT)
+    ended = run.wait(30)
+    record = ended.record
+    jsonschema.Draft202012Validator(record_schema).validate(record)
+    assert (ended.code, record["status"]["state"]) == (7, "interrupted")
+    assert record["window"]["steps"] >= 1, "what was measured is kept"
+    assert time.monotonic() - sent < STOP_SECONDS
+    assert not any(alive(pid) for pid in pids)
+
+
+def pending(pid, number):
+    """Whether a signal waits for a process, which is stopped; also where that has been killed since."""
+    try:
+        with open("/proc/%d/status" % pid) as file:
+            mask = next(line.split()[1] for line in file if line.startswith("ShdPnd"))
+    except OSError:
+        return True
+    return bool(int(mask, 16) >> (number - 1) & 1) or not alive(pid)
+
+
 def handles(pid, number):
     """Whether a process has a handler of its own for a signal, by the kernel's mask."""
     with open("/proc/%d/status" % pid) as file:

@@ -15,8 +15,9 @@ import sys
 import tempfile
 from typing import Any, Dict, List, Optional
 
-from flagbench_cases import cli, config, home, output, processes
+from flagbench_cases import cli, config, home, output, processes, scratch
 from flagbench_cases.errors import CaseError, DataError, ExitCode, UsageError
+from flagbench_cases.interpreter import child_environment
 from flagbench_cases.interruption import Interruption
 from flagbench_cases.prepare.job import ANSWER, MEMORY_REMEDY, PLAN
 from flagbench_cases.prepare.meter import printable
@@ -27,6 +28,7 @@ from flagbench_cases.redaction import redact
 
 WORD = "prepare"
 POLL_SECONDS = 0.1
+LEAVE_SECONDS = 3.0
 MOST_SOURCES = 6
 """That a summary names; some data are hundreds of files."""
 
@@ -62,16 +64,24 @@ def build_parser() -> cli.Parser:
 
 def main(argv: List[str], interruption: Interruption) -> int:
     """One preparation from its arguments to its exit code; a summary on stdout, progress and failures on stderr."""
+    lost = home.leave_lost_folder()
     try:
         arguments = build_parser().parse_args(argv)
+        if lost:
+            home.refuse_relative({name: getattr(arguments, name) for name in (*KINDS, "vocabulary", "out")})
         plan = plan_of(arguments)
         result = supervise(plan, interruption)
         printed = json.dumps(result, sort_keys=True) if arguments.json else summary(result, arguments.check)
-        output.write_line(1, printed.encode("utf-8", "backslashreplace").decode("utf-8"))
+        output.write_line(1, printed.encode("utf-8", "backslashreplace").decode("utf-8"), "the summary")
     except CaseError as error:
         sys.stderr.write("error: %s\nfix: %s\n" % (printable(redact(error.message)), printable(error.remedy)))
         sys.stderr.flush()
         return int(error.code)
+    except KeyboardInterrupt:  # a second signal
+        interruption.leave_within(LEAVE_SECONDS, int(ExitCode.INTERRUPTED))
+        processes.kill_all(os.getpid())
+        sys.stderr.write("error: %s, twice\nfix: run it again\n" % interruption.words)
+        return int(ExitCode.INTERRUPTED)
     return 0
 
 
@@ -104,8 +114,9 @@ def supervise(plan: Dict[str, Any], interruption: Interruption) -> Dict[str, Any
     """Have it converted; returns the result that is printed. Raises CaseError for however else it ends."""
     kills = processes.oom_kills()
     there = os.path.isdir(plan["out"])
+    scratch.remove_leftovers()
     try:
-        with tempfile.TemporaryDirectory(prefix="flagbench-") as folder:
+        with scratch.scratch() as folder:
             with open(os.path.join(folder, PLAN), "w", encoding="utf-8") as file:
                 json.dump(plan, file)
             code = _run(folder, interruption)
@@ -130,9 +141,7 @@ def supervise(plan: Dict[str, Any], interruption: Interruption) -> Dict[str, Any
 
 def _run(folder: str, interruption: Interruption) -> int:
     """The exit code of the conversion, which does not outlive an interruption: what it has written is no use."""
-    env = dict(os.environ)
-    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    env["PYTHONPATH"] = os.pathsep.join(p for p in (root, env.get("PYTHONPATH")) if p)
+    env = child_environment()
     env.setdefault("TOKENIZERS_PARALLELISM", "false")
     home.prepare(env, os.path.join(folder, "home"))
     # A session of its own: Ctrl-C is for this process to handle. Whatever libraries print goes to stderr.

@@ -10,7 +10,7 @@ import stat
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from flagbench_cases.errors import DataError
-from flagbench_cases.prepared.files import INDEX, KINDS, SCHEMA, Reading, is_plain, sum_of
+from flagbench_cases.prepared.files import INDEX, KINDS, SCHEMA, Reading, check_folder, is_plain, open_file, sum_of
 from flagbench_cases.prepared.place import refuse_taken
 from flagbench_cases.prepared.writer import Writer, writing
 
@@ -18,6 +18,7 @@ __all__ = [
     "KINDS",
     "Prepared",
     "Writer",
+    "check_folder",
     "is_prepared",
     "kind_of",
     "locate",
@@ -132,7 +133,7 @@ def _read_index(folder: str, case: str, kind: str) -> Dict[str, Any]:
     try:
         if os.stat(path).st_size > LARGEST_INDEX:
             raise ValueError("it is too large")
-        with open(path, encoding="utf-8") as file:
+        with open_file(path, encoding="utf-8") as file:
             content = json.load(file)
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(_missing(folder), _first(case, kind)) from None

@@ -19,10 +19,36 @@ def is_plain(name: str) -> bool:
 
 
 def open_file(path: str, mode: str = "r", **options: Any) -> Any:
-    """`open` for a source. Raises OSError, and DataError for what is no file: opening a pipe waits for ever."""
-    if not stat.S_ISREG(os.stat(path).st_mode):
-        raise DataError("%s is not a file" % path, "give the file that was downloaded")
-    return open(path, mode, **options)
+    """`open` to read. Raises OSError, and DataError for what is no file: opening a pipe waits for ever."""
+    status = os.stat(path).st_mode
+    if not stat.S_ISREG(status):
+        raise DataError("%s is not a file but %s" % (path, _kind(status)), "give the file that was downloaded")
+    return open(path, mode, opener=_at_once, **options)
+
+
+def _at_once(path: str, flags: int) -> int:
+    """What is at a path may have changed since it was looked at."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def check_folder(what: str, path: str, remedy: str) -> None:
+    """Raise DataError unless a path is a folder that can be read, without waiting for what it is instead."""
+    try:
+        status = os.stat(path).st_mode
+    except OSError as error:
+        gone = "does not exist" if isinstance(error, FileNotFoundError) else "cannot be read (%s)" % error.strerror
+        words = "is a link to nothing" if os.path.islink(path) else gone
+        raise DataError("the %s folder %s %s" % (what, path, words), remedy) from None
+    if not stat.S_ISDIR(status):
+        raise DataError("--%s %s is not a folder but %s" % (what, path, _kind(status)), remedy)
+    if not os.access(path, os.R_OK | os.X_OK):
+        raise DataError("the %s folder %s cannot be read (Permission denied)" % (what, path), remedy)
+
+
+def _kind(status: int) -> str:
+    """What is at a path, in words."""
+    kinds = {"pipe": stat.S_ISFIFO, "socket": stat.S_ISSOCK, "device": stat.S_ISCHR, "folder": stat.S_ISDIR}
+    return "a %s" % next((name for name, is_it in kinds.items() if is_it(status)), "file")
 
 
 class Reading:

@@ -2,25 +2,27 @@
 
 import pytest
 
-from flagbench_cases.ending import why
+from flagbench_cases.ending import EARLY_REMEDY, SIGNAL_REMEDY, End, why
 from flagbench_cases.errors import ExitCode
 
 pytestmark = pytest.mark.image
 
-DIED = {
-    "ok": False,
-    "failures": [{"rank": 1, "exit_code": -9, "time": 5.0}, {"rank": 0, "exit_code": -15, "time": 4.0}],
-}
+KILLED = End(1, 0, -9, 5.0, "train", 16)
+SPARED = End(0, 0, -15, 4.0, "train", 16)  # by the launcher, once another had failed
+LEFT = End(1, 0, 0, 5.0, "train", 16)
 BROKEN = {"rank": 0, "time": 6.0, "code": 4, "message": "the connection broke", "remedy": "r", "secondary": True}
 DATA = {"rank": 1, "time": 7.0, "code": 3, "message": "no label", "remedy": "fetch it", "secondary": False}
+FAILED = {"ok": False, "failures": []}
 
 
-def ending(report, failures=(), memory=False, code=1):
-    return why(report, list(failures), memory_killed=memory, returncode=code, phase="train")
+def ending(report, failures=(), ends=(), memory=False, code=1, done=False):
+    return why(report, list(failures), ends, done=done, memory_killed=memory, returncode=code, phase="eval")
 
 
-def test_an_agent_that_says_all_is_well():
-    assert ending({"ok": True}, [BROKEN], code=0).state == "ok"
+def test_an_agent_that_says_all_is_well_is_believed_where_all_ranks_say_so_too():
+    assert ending({"ok": True}, [BROKEN], code=0, done=True).state == "ok"
+    found = ending({"ok": True}, code=0)
+    assert (found.state, found.exit_code) == ("failed", ExitCode.RANK_FAILED)
 
 
 def test_what_the_agent_found_before_the_ranks_began():
@@ -29,17 +31,37 @@ def test_what_the_agent_found_before_the_ranks_began():
 
 
 def test_a_cause_beats_its_echo_though_it_was_written_later():
-    found = ending(DIED, [BROKEN, DATA])
+    found = ending(FAILED, [BROKEN, DATA], [KILLED, SPARED])
     assert (found.reason, found.exit_code) == ("rank 1: no label", ExitCode.DATA)
 
 
 def test_a_signal_beats_the_peers_broken_connection_and_the_launchers_own_sigterm_is_none():
-    found = ending(DIED, [BROKEN])
-    assert (found.reason, found.exit_code) == ("rank 1 was ended by SIGKILL", ExitCode.RANK_FAILED)
+    found = ending(FAILED, [BROKEN], [KILLED, SPARED])
+    assert (found.phase, found.exit_code) == ("train", ExitCode.RANK_FAILED)
+    assert found.reason.startswith("rank 1 was ended by SIGKILL on node 0, in phase train after 16 steps")
+    assert found.remedy == SIGNAL_REMEDY
+
+
+@pytest.mark.parametrize("report", [FAILED, {"ok": True}, {}])
+def test_a_rank_that_left_early_without_an_error_is_the_cause_of_what_its_peers_say(report):
+    found = ending(report, [BROKEN], [LEFT, SPARED])
+    assert (found.state, found.phase, found.exit_code) == ("failed", "train", ExitCode.RANK_FAILED)
+    assert found.reason.startswith("rank 1 ended with exit 0 on node 0, in phase train after 16 steps")
+    assert found.remedy == EARLY_REMEDY
+
+
+def test_the_first_of_several_that_left_is_named():
+    later = End(0, 0, 0, 5.5, "eval", 17)
+    assert ending(FAILED, [], [later, LEFT]).reason.startswith("rank 1 ")
+
+
+def test_a_rank_that_nobody_saw_end():
+    found = ending({}, [], [End(1, 0, None, 5.0, "init", 0)], code=None)
+    assert (found.phase, found.exit_code) == ("init", ExitCode.RANK_FAILED)
 
 
 def test_a_kill_for_memory_is_known_by_the_cgroup():
-    found = ending(DIED, [BROKEN], memory=True)
+    found = ending(FAILED, [BROKEN], [KILLED], memory=True)
     assert (found.reason, found.exit_code) == ("the kernel killed rank 1 for memory", ExitCode.OUT_OF_MEMORY)
     assert "a process of this run" in ending({}, memory=True).reason
 
@@ -47,6 +69,12 @@ def test_a_kill_for_memory_is_known_by_the_cgroup():
 def test_only_an_echo_is_left_where_another_node_failed():
     found = ending({"ok": False, "failures": []}, [BROKEN])
     assert (found.reason, found.remedy) == ("rank 0: the connection broke", "see the log of the other nodes")
+
+
+def test_an_agent_that_died_when_all_was_done_takes_nothing_away():
+    assert ending({}, code=-9, done=True).state == "ok"
+    assert ending({}, [BROKEN], code=-9, done=True).state == "failed"
+    assert ending(FAILED, code=1, done=True).state == "failed"
 
 
 def test_an_agent_that_died_itself():

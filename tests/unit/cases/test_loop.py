@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from flagbench_cases.errors import DataError, ExitCode
+from flagbench_cases.errors import CaseError, DataError, ExitCode
 from flagbench_cases.loop import Evaluation, Loop, measure
+from flagbench_cases.metrics import own_seconds, published_seconds
 from flagbench_cases.spool import RankSpool, SpoolReader
 from unit.cases.toy_loop import FULL, WINDOW, Device, NoCollectives, Time, Toy, train
 
@@ -138,8 +139,9 @@ def test_a_further_number_that_is_none_ends_the_run(tmp_path: Path) -> None:
         def evaluate(self, last: bool) -> Evaluation:
             return super().evaluate(last)._replace(extra=[measure("f1", float("nan"), "fraction", "")])
 
-    with pytest.raises(FloatingPointError, match="no finite f1"):
+    with pytest.raises(CaseError, match="f1") as caught:
         train(tmp_path, Broken(), FULL)
+    assert caught.value.code == ExitCode.INVALID
 
 
 @pytest.mark.parametrize("first", [1, 4, 5, 8])
@@ -190,10 +192,65 @@ def test_an_epoch_that_gives_no_batch_is_an_error_and_no_endless_loop(tmp_path: 
 def test_each_column_counts_its_own_time_only(tmp_path: Path, time: Time) -> None:
     _, reader = train(tmp_path, Toy(time), WINDOW)
     for number, step in enumerate(reader.steps()):
-        # 1 s to make a batch, 0.5 to hand it over, 0.25 in the step; 8 s of bookkeeping are nobody's.
+        # 1 s to make a batch, 0.5 to hand it over, 0.25 in the step; 8 s of bookkeeping came after it.
         assert (step.data_wait, step.to_device, step.host, step.device) == (1.0, 0.5, 0.25, 0.25), number
-        assert step[6:] == (2.0, 3.0, 4.0, 30.0, 20.0, 600.0, 400.0, 0.0)
+        assert step.after == 8.0
+        assert step[7:] == (2.0, 3.0, 4.0, 30.0, 20.0, 600.0, 400.0, 0.0)
         assert step.first_collective != step.first_collective  # NaN: there was no collective
+
+
+class LateDevice(Device):
+    """Is four seconds behind after each step."""
+
+    def __init__(self, time: Time) -> None:
+        super().__init__()
+        self.time = time
+        self.left = 0.0
+
+    def synchronize(self) -> None:
+        super().synchronize()
+        self.time.seconds += self.left
+        self.left = 0.0
+
+
+class Logging(Toy):
+    """Reads a result from its device after each step, for two seconds; its loader takes one to shut down."""
+
+    late: LateDevice
+
+    def after_step(self) -> None:
+        self.time.seconds += 2.0
+        self.late.left = 4.0
+
+    def batches(self, epoch: int) -> Iterator[int]:
+        yield from super().batches(epoch)
+        self.time.seconds += 1.0
+
+
+@pytest.mark.parametrize(
+    # The loader that shuts down after the last evaluation is in no step: the device has nothing to do then.
+    ("cadence", "idle"),
+    [({}, 0.0), ({"evaluate_every": 3}, 1.0)],
+    ids=["after epochs", "within epochs"],
+)
+def test_a_ranks_own_times_are_all_of_its_training_but_evaluations_and_checkpoints(
+    tmp_path: Path, time: Time, cadence: dict[str, Any], idle: float
+) -> None:
+    def checkpoint(at: int) -> None:
+        time.seconds += 100.0
+
+    plan = FULL._replace(initial_evaluation=False, checkpoint_every=5, target_acc=None, **cadence)
+    spool = RankSpool(str(tmp_path), 0)
+    spool.reserve(plan.capacity(4))
+    probe: Any = NoCollectives()
+    workload = Logging(time, (0.5,) * 5)
+    workload.late = LateDevice(time)
+    timing = Loop(workload, plan, spool, workload.late, probe, checkpoint).run()
+    steps = SpoolReader(str(tmp_path), 0).steps()
+    # What the publisher's clock reads: nothing of what comes after a step.
+    assert {published_seconds(step) for step in steps} == {1.0 + 0.5 + 0.25}
+    assert {step.after for step in steps[:2]} == {2.0 + 8.0}
+    assert sum(map(own_seconds, steps)) == timing["train"] - timing["eval"] - idle
 
 
 def test_training_time_holds_its_evaluations_but_not_the_initial_one(tmp_path: Path, time: Time) -> None:
@@ -213,5 +270,43 @@ def test_an_epoch_without_steps_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_accuracy_that_is_no_number_ends_the_run(tmp_path: Path) -> None:
-    with pytest.raises(FloatingPointError, match="epoch -1"):
+    with pytest.raises(CaseError, match="epoch -1") as caught:
         train(tmp_path, Toy(accuracies=(float("nan"),)), FULL)
+    assert caught.value.code == ExitCode.INVALID
+
+
+class Losses(Toy):
+    """Its losses are given; `scaled`: the loss scaler leaves out the steps of those that are not finite."""
+
+    def __init__(self, losses: list[float], scaled: bool = False) -> None:
+        super().__init__()
+        self.losses, self.scaled = losses, scaled
+
+    def step(self, batch: int) -> float:
+        super().step(batch)
+        return self.losses[len(self.trained) - 1]
+
+    def scaler_skipped(self) -> bool:
+        return self.scaled
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_a_loss_that_is_not_finite_ends_the_run_at_its_step(tmp_path: Path, bad: float) -> None:
+    device = Device()
+    with pytest.raises(CaseError) as caught:
+        train(tmp_path, Losses([1.0] * 4 + [bad] * 96), WINDOW, device)
+    assert (caught.value.code, len(SpoolReader(str(tmp_path), 0).steps())) == (ExitCode.INVALID, 5)
+    assert device.waits == ["outside a step"], "at the start of training; the steps wait for nothing more"
+
+
+def test_steps_that_the_scaler_skips_do_not_end_the_run(tmp_path: Path) -> None:
+    nan = float("nan")
+    _, reader = train(tmp_path, Losses([nan, nan, 1.0, nan, 1.0, 1.0, float("inf")], scaled=True), WINDOW)
+    assert len(reader.steps()) == 7
+    assert [f["step"] for f in reader.facts() if f["kind"] == "skipped"] == [0, 1, 3, 6]
+
+
+def test_a_scaler_that_skips_every_step_ends_the_run(tmp_path: Path) -> None:
+    with pytest.raises(CaseError) as caught:
+        train(tmp_path, Losses([1.0] + [float("nan")] * 99, scaled=True), WINDOW)
+    assert (caught.value.code, len(SpoolReader(str(tmp_path), 0).steps())) == (ExitCode.INVALID, 4)

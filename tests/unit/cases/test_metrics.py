@@ -20,6 +20,7 @@ BASE = Step(
     device=1.0,
     first_collective=NAN,
     collective_wait=NAN,
+    after=0.125,
     loss=1.0,
     samples=4.0,
     published_samples=4.0,
@@ -40,18 +41,19 @@ def named(found: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {entry["name"]: entry for entry in found}
 
 
-def throughput(ranks: dict[int, list[Step]], first: int = 0, train_seconds: float | None = None) -> dict[str, Any]:
+def throughput(ranks: dict[int, list[Step]], first: int = 0, *trained: float) -> dict[str, Any]:
+    """`trained`: seconds of training by each rank's clock, of a whole run."""
     count = len(ranks[0])
     steady = metrics.window(ranks, first, count)
     assert steady is not None
-    return named(metrics.throughput(ranks, steady, count, "samples", train_seconds))
+    return named(metrics.throughput(ranks, steady, count, "samples", dict(enumerate(trained))))
 
 
-def test_a_steps_time_is_the_slowest_ranks() -> None:
-    # The slow rank changes from step to step: 3 + 4 + 2, not the sum of either rank.
+def test_a_jobs_time_is_the_longest_of_its_ranks_own() -> None:
+    # The slow rank changes from step to step: rank 1's 1 + 4 + 2, not the maxima 3 + 4 + 2, which nobody spent.
     ranks = {0: steps(3.0, 1.0, 2.0), 1: steps(1.0, 4.0, 2.0)}
     found = throughput(ranks)
-    assert found["p_core"]["value"] == (2 * 4 * 3) / (3.0 + 4.0 + 2.0)
+    assert found["p_core"]["value"] == (2 * 4 * 3) / (1.0 + 4.0 + 2.0)
     assert found["p_core"]["unit"] == "samples/s"
     assert found["p_core"]["n"] == 3
     assert found["p_core"]["scope"] == "job"
@@ -60,7 +62,7 @@ def test_a_steps_time_is_the_slowest_ranks() -> None:
 def test_p_core_leaves_the_warm_up_out() -> None:
     ranks = {0: steps(100.0, 100.0, 1.0, 1.0)}
     assert throughput(ranks, first=2)["p_core"]["value"] == 4.0
-    assert throughput(ranks, first=2, train_seconds=300.0)["p_core"]["value"] == 4.0
+    assert throughput(ranks, 2, 300.0)["p_core"]["value"] == 4.0
 
 
 def test_p_core_host_is_rank_0s_clock_and_the_published_count() -> None:
@@ -75,25 +77,38 @@ def test_p_core_host_is_rank_0s_clock_and_the_published_count() -> None:
 
 def test_p_core_host_spans_what_its_publisher_spans() -> None:
     ranks = {0: steps(1.0, host=9.0) + steps(1.0, 1.0, host=1.0)}
-    window, whole = throughput(ranks, first=1), throughput(ranks, first=1, train_seconds=20.0)
+    window, whole = throughput(ranks, first=1), throughput(ranks, 1, 20.0)
     assert window["p_core_host"]["value"] == 8 / 2.0
     assert "the window" in window["p_core_host"]["note"]
     assert whole["p_core_host"]["value"] == 12 / 11.0
     assert "all steps" in whole["p_core_host"]["note"]
 
 
-def test_p_train_counts_waiting_and_handing_over_on_the_slowest_rank() -> None:
+def test_p_train_is_all_of_the_slowest_ranks_time() -> None:
     ranks = {
-        0: [BASE._replace(data_wait=1.0, to_device=0.5, host=0.5), BASE._replace(data_wait=0.0)],
-        1: [BASE._replace(data_wait=0.0, to_device=0.5, host=0.5), BASE._replace(data_wait=2.25)],
+        0: [BASE._replace(data_wait=1.0, to_device=0.5, host=0.5, after=0.25), BASE._replace(data_wait=0.0)],
+        1: [BASE._replace(data_wait=0.0, to_device=0.5, host=0.5, after=0.0), BASE._replace(data_wait=2.25)],
     }
-    assert throughput(ranks)["p_train"]["value"] == 16 / (2.0 + 3.0)
+    # Rank 1 in both steps: 1.0 and 2.25 + 0.25 + 0.5 + 0.125, and not rank 0's first step.
+    assert throughput(ranks)["p_train"]["value"] == 16 / (1.0 + 3.125)
+
+
+@pytest.mark.parametrize("slow", [0, 1])
+def test_the_publishers_p_train_is_rank_0s_clock_which_stops_with_the_step(slow: int) -> None:
+    fast = [BASE._replace(published_samples=5.0, after=7.0)] * 2
+    ranks = {slow: [step._replace(data_wait=3.25) for step in fast], 1 - slow: fast}
+    found = throughput(ranks, 0, 30.0, 40.0)
+    mine = 4.0 if slow == 0 else 1.0  # data wait, hand-over and step
+    assert found["p_train_published_count"]["value"] == (5 * 2 * 2) / (2 * mine)
+    assert found["p_whole_published_count"]["value"] == (5 * 2 * 2) / 30.0
+    assert found["p_whole"]["value"] == 16 / 40.0
+    assert found["p_train"]["value"] == 16 / (2 * (4.0 + 7.0))
 
 
 def test_p_whole_exists_only_for_the_whole_published_run() -> None:
     ranks = {0: steps(1.0, 1.0, 1.0), 1: steps(1.0, 1.0, 1.0)}
     assert "p_whole" not in throughput(ranks)
-    whole = throughput(ranks, first=2, train_seconds=6.0)
+    whole = throughput(ranks, 2, 6.0, 5.0)
     assert whole["p_whole"]["value"] == 24 / 6.0  # every step, the warm-up too
     assert "ci95" not in whole["p_whole"]
 
@@ -137,8 +152,8 @@ def test_there_is_no_window_within_the_warm_up() -> None:
 
 
 def test_a_window_sums_work_over_ranks() -> None:
-    steady = metrics.window({0: steps(1.0, 2.0), 1: steps(2.0, 1.0)}, 0, 2)
-    assert steady == metrics.Window(0, [2.0, 2.0], [8.0, 8.0], [2 * BASE.tokens] * 2, 32.0, 8.0, 0.0)
+    steady = metrics.window({0: steps(1.0, 2.0), 1: steps(2.0, 1.5)}, 0, 2)
+    assert steady == metrics.Window(0, 1, [2.0, 1.5], 2.25, [8.0, 8.0], [2 * BASE.tokens] * 2, 32.0, 8.0, 0.0)
 
 
 def test_mfu_of_the_published_a100_row() -> None:
@@ -161,10 +176,10 @@ def test_mfu_of_the_published_a100_row() -> None:
 
 
 def test_utilisation_without_a_peak_or_without_work() -> None:
-    steady = metrics.Window(0, [1.0], [1.0], [1.0], 8.0, 2.0, 0.0)
+    steady = metrics.Window(0, 0, [1.0], 1.0, [1.0], [1.0], 8.0, 2.0, 0.0)
     assert metrics.utilisation(steady, 1, None, None) == []
     assert [e["name"] for e in metrics.utilisation(steady, 1, None, 16.0)] == ["mfu_measured"]
-    idle = metrics.Window(0, [1.0], [1.0], [1.0], 0.0, 0.0, 0.0)
+    idle = metrics.Window(0, 0, [1.0], 1.0, [1.0], [1.0], 0.0, 0.0, 0.0)
     assert {e["value"] for e in metrics.utilisation(idle, 1, 16.0, 16.0)} == {0.0}
 
 
@@ -219,21 +234,24 @@ def test_other_numbers_of_an_evaluation_are_metrics_of_their_names() -> None:
 
 
 def test_a_case_of_tokens_is_measured_in_tokens() -> None:
-    ranks = {0: steps(1.0, 2.0, tokens=10.0), 1: steps(2.0, 1.0, tokens=10.0)}
+    ranks = {0: steps(1.0, 2.0, tokens=10.0), 1: steps(2.0, 2.0, tokens=10.0, data_wait=1.25)}
     steady = metrics.window(ranks, 0, 2)
     assert steady is not None
-    found = named(metrics.throughput(ranks, steady, 2, "tokens", 5.0))
+    found = named(metrics.throughput(ranks, steady, 2, "tokens", {0: 4.0, 1: 5.0}))
     assert found["p_core"]["value"] == 40 / 4.0
     assert found["p_core"]["unit"] == "tokens/s"
     per_device = found["tokens_per_second_per_device"]
     assert per_device["value"] == pytest.approx(found["p_train"]["value"] / 2)
-    assert (per_device["unit"], per_device["scope"]) == ("tokens/s", "device")
+    published = found["tokens_per_second_per_device_host"]
+    assert published["value"] == 10 * 2 / 2.0  # rank 0's data wait, hand-over and step: 1 s each
+    for entry in (per_device, published):
+        assert (entry["unit"], entry["scope"]) == ("tokens/s", "device")
     assert found["p_whole"]["value"] == 40 / 5.0
     assert not [name for name in found if name.endswith("published_count")]
 
 
 def test_what_is_recomputed_counts_in_hfu_alone() -> None:
-    steady = metrics.Window(0, [1.0], [1.0], [1.0], 8.0, 2.0, 4.0)
+    steady = metrics.Window(0, 0, [1.0], 1.0, [1.0], [1.0], 8.0, 2.0, 4.0)
     found = named(metrics.utilisation(steady, 1, 16.0, 32.0))
     assert (found["mfu"]["value"], found["hfu"]["value"]) == (0.5, 0.75)
     assert (found["mfu_measured"]["value"], found["hfu_measured"]["value"]) == (0.25, 0.375)

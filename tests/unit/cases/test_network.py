@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,6 @@ import pytest
 
 from flagbench_cases import network
 from flagbench_cases.errors import CaseError, ExitCode
-from flagbench_cases.interruption import Interruption
 
 pytestmark = pytest.mark.image
 
@@ -76,60 +73,11 @@ def test_a_name_that_means_this_machine_alone_is_not_what_others_use(monkeypatch
     assert network.interface_towards("127.0.1.1") == network.interface_towards("localhost") == "lo"
 
 
-@pytest.fixture
-def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network, "RETRY_SECONDS", 0.001)
-
-
-UNKNOWN = socket.gaierror(-2, "Name or service not known")
-
-
-@pytest.mark.usefixtures("eager")
-def test_a_name_that_comes_late_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On Kubernetes the name of node 0 exists only once its pod does."""
-    answers: list[Any] = [UNKNOWN, UNKNOWN, socket.gaierror(-3, "Temporary failure in name resolution"), None]
-    asked = []
-
-    def getaddrinfo(host: str, port: Any) -> list[Any]:
-        asked.append(host)
-        answer = answers.pop(0)
-        if answer is not None:
-            raise answer
-        return []
-
-    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    network.wait_for_master("job-0.job", 60.0, Interruption())
-    assert asked == ["job-0.job"] * 4
-
-
-@pytest.mark.usefixtures("eager")
-def test_a_name_that_never_comes_is_a_timeout_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    def getaddrinfo(host: str, port: Any) -> list[Any]:
-        raise UNKNOWN
-
-    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    with pytest.raises(CaseError, match=r"job-0.job, did not resolve within 0 s \(.*not known\)") as caught:
-        network.wait_for_master("job-0.job", 0.01, Interruption())
-    assert caught.value.code == ExitCode.TIMEOUT
-
-
-@pytest.fixture
-def silent(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A name server that answers nobody until the test is over."""
-    over = threading.Event()
-    monkeypatch.setattr(socket, "getaddrinfo", lambda host, port: over.wait(60))
-    yield
-    over.set()
-
-
-@pytest.mark.usefixtures("silent", "eager")
-def test_a_silent_name_server_delays_neither_a_signal_nor_the_deadline() -> None:
-    asked = Interruption()
-    asked.number = 15
-    began = time.monotonic()
-    with pytest.raises(CaseError, match="interrupted by SIGTERM") as caught:
-        network.wait_for_master("job-0.job", 60.0, asked)
-    assert caught.value.code == ExitCode.INTERRUPTED
-    with pytest.raises(CaseError, match="no answer"):
-        network.wait_for_master("job-0.job", 0.01, Interruption())
-    assert time.monotonic() - began < 5
+def test_a_port_that_is_taken_is_said_before_anything_is_started() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen(1)
+        with pytest.raises(CaseError) as caught:
+            network.check_loopback(taken.getsockname()[1])
+    assert caught.value.code == ExitCode.ENGINE
+    network.check_loopback()

@@ -9,7 +9,7 @@ import pytest
 
 from flagbench_cases import nodes
 from flagbench_cases.errors import ExitCode, UsageError
-from flagbench_cases.nodes import DEFAULT_PORT, Placement, parse_address, place
+from flagbench_cases.nodes import DEFAULT_PORT, Placement, likely_rank, parse_address, place
 
 pytestmark = pytest.mark.image
 
@@ -59,6 +59,31 @@ SKYPILOT = {"SKYPILOT_NODE_RANK": "1", "SKYPILOT_NODE_IPS": "10.0.0.7\n10.0.0.8\
 )
 def test_each_platform_says_where_a_node_stands(env: dict[str, str], placement: Placement) -> None:
     assert place(2, None, None, env, expand) == placement
+
+
+@pytest.mark.parametrize("env", [KUBERNETES, PYTORCHJOB, SLURM, SKYPILOT], ids=["k8s", "pet", "slurm", "sky"])
+@pytest.mark.parametrize("nodes", [["--nodes", "2"], ["--nodes=2"], ["--nodes=two"], ["--nodes", "2", "--gpus"]])
+def test_a_node_knows_that_it_is_not_the_first_whatever_else_is_wrong(nodes: list[str], env: dict[str, str]) -> None:
+    assert likely_rank(["distilbert", "--no-such-option", *nodes], env) == 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "env", "rank"),
+    [
+        ([], KUBERNETES, 0),
+        (["--nodes=1"], KUBERNETES, 0),
+        (["--nodes=2", "--node-rank=0"], KUBERNETES, 0),
+        (["--nodes=2", "--node-rank", "1"], {}, 1),
+        (["--node-rank", "x", "--nodes=2"], KUBERNETES, 0),
+        (["--nodes=2"], {"JOB_COMPLETION_INDEX": "x"}, 0),
+        (["--nodes=2"], {"RANK": "1"}, 0),
+        (["--nodes=2", "--node-rank"], {}, 0),
+        (["--nodes=2", "--node-rank", "9" * 5000], {}, 0),
+        (["--nodes=2"], {"JOB_COMPLETION_INDEX": "9" * 5000}, 0),
+    ],
+)
+def test_a_node_that_cannot_tell_takes_itself_for_the_first(argv: list[str], env: dict[str, str], rank: int) -> None:
+    assert likely_rank(argv, env) == rank
 
 
 @pytest.mark.parametrize("env", [KUBERNETES, PYTORCHJOB, SLURM, SKYPILOT], ids=["k8s", "pet", "slurm", "sky"])

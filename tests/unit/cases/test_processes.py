@@ -203,3 +203,12 @@ def test_without_a_cgroup_nothing_is_read_from_the_working_folder(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(processes, "memory_cgroup", lambda: None)
     assert processes.oom_kills() is None
+
+
+def test_a_process_that_became_another_program_is_known() -> None:
+    with child(READY + WAIT) as process:
+        assert processes.was_replaced(process.pid) is False
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as other:  # Popen returns once it has become `cat`
+        assert processes.was_replaced(other.pid) is True
+        other.communicate()
+    assert processes.was_replaced(other.pid) is False, "nothing is known of one that is gone"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+import json
+from pathlib import Path
 
 import pytest
 
 from flagbench_cases import progress
-from flagbench_cases.progress import Bar, render
+from flagbench_cases.progress import Bar, clock_text, render
 from flagbench_cases.spool import Progress
+from flagbench_cases.telemetry.latest import sensors_text
 
 pytestmark = pytest.mark.image
 
@@ -38,35 +41,124 @@ def test_a_state_as_text(state: Progress, text: str) -> None:
     assert render(state) == text
 
 
-def test_a_terminal_is_drawn_in_place_and_left_clean() -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time that the bar sees, seconds; a test sets it."""
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    return now
+
+
+def bar(stream: io.StringIO, **environment: str) -> Bar:
+    return Bar(stream, environment={"TERM": "xterm", "COLUMNS": "80", **environment})
+
+
+def screen(written: str) -> str:
+    """The line that a terminal shows after `written`."""
+    line: list[str] = []
+    column = 0
+    for character in written:
+        if character == "\r":
+            column = 0
+            continue
+        assert character.isprintable()
+        line[column : column + 1] = [character]
+        column += 1
+    return "".join(line).rstrip()
+
+
+def test_a_terminal_is_drawn_in_place_and_left_clean(clock: list[float]) -> None:
     stream = Terminal()
-    bar = Bar(stream)
-    bar.show(at("train", 1, 2))
-    bar.show(at("train", 2, 2))
-    assert stream.getvalue().count("\n") == 0
-    assert stream.getvalue().count("\r\x1b[2K") == 2
-    bar.end()
-    bar.end()
-    assert stream.getvalue().endswith("2/2\r\x1b[2K")
+    drawn = bar(stream)
+    drawn.show(at("train", 1, 2, 0.25))
+    assert screen(stream.getvalue()) == "train  [" + "#" * 14 + "." * 14 + "] 1/2  loss 0.2500  0:00"
+    drawn.show(at("eval"))
+    assert screen(stream.getvalue()) == "eval   0:00"
+    drawn.end()
+    drawn.end()
+    assert screen(stream.getvalue()) == ""
 
 
-def test_a_log_gets_a_line_at_each_phase_and_then_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [100.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
-    stream = io.StringIO()
-    bar = Bar(stream)
-    for phase, seconds in (("init", 0.0), ("init", 9.9), ("init", 0.1), ("train", 0.1), ("train", 5.0)):
+def test_time_rate_and_what_is_left(clock: list[float]) -> None:
+    stream = Terminal()
+    drawn = bar(stream)
+    for seconds, done in ((0.0, 0), (0.0, 10), (5.0, 20), (5.0, 30)):
         clock[0] += seconds
-        bar.show(at(phase))
-    bar.end()
-    assert stream.getvalue().split("\n") == ["flagbench: init   ", "flagbench: init   ", "flagbench: train  ", ""]
+        drawn.show(at("train", done, 130))
+    assert screen(stream.getvalue()).endswith(" 30/130  0:10  3 steps/s  ETA 0:33")
+    clock[0] += 40.0
+    drawn.show(at("train", 32, 130))
+    assert screen(stream.getvalue()).endswith(" 32/130  0:50  20 s/step  ETA 32:40"), "the rate follows a change"
+    drawn.show(at("eval"))
+    drawn.show(Progress("train", 0, 130, 32, NAN, 1))
+    assert screen(stream.getvalue()).endswith(" 32/130  0:50"), "training goes on where an evaluation came between"
+    clock[0] += 2.0
+    drawn.show(at("train", 34, 130))
+    assert "  1 steps/s  " in screen(stream.getvalue())
+
+
+def test_a_run_that_may_end_early_is_said_to_take_less(clock: list[float]) -> None:
+    stream = Terminal()
+    drawn = Bar(stream, at_most=True, environment={"TERM": "xterm", "COLUMNS": "80"})
+    drawn.show(at("train", 1, 3))
+    clock[0] += 1.0
+    drawn.show(at("train", 2, 3))
+    assert screen(stream.getvalue()).endswith("1 steps/s  ETA < 0:01")
+
+
+def test_power_and_temperature_are_asked_for_once_a_second(clock: list[float]) -> None:
+    stream, asked = Terminal(), iter(["312 W  64 C", "320 W  65 C"])
+    drawn = Bar(stream, sensors=lambda: next(asked), environment={"TERM": "xterm", "COLUMNS": "80"})
+    for _ in range(5):
+        drawn.show(at("init"))
+    assert screen(stream.getvalue()) == "init   0:00  312 W  64 C"
+    clock[0] += 1.0
+    drawn.show(at("init"))
+    assert screen(stream.getvalue()) == "init   0:01  320 W  65 C"
+
+
+@pytest.mark.parametrize("columns", [0, 1, 7, 20, 33, 60, 200])
+def test_a_line_never_wraps(columns: int) -> None:
+    text = render(at("train", 2, 4, 0.4), "0:12  9.8 steps/s  ETA 0:19", "312 W  64 C", columns)
+    assert len(text) <= max(columns - 1, 0)
+    assert ("#" in text) == (columns > 75)
+
+
+@pytest.mark.parametrize(
+    ("terminal", "environment", "live"),
+    [
+        (True, {"TERM": "xterm"}, True),
+        (True, {"TERM": "xterm", "NO_COLOR": "1"}, True),  # nothing is coloured
+        (True, {"TERM": "dumb"}, False),
+        (True, {}, False),
+        (False, {"TERM": "xterm"}, False),
+        (False, {"FLAGBENCH_PROGRESS": "live"}, True),  # a container whose output ends on a terminal
+        (True, {"TERM": "xterm", "FLAGBENCH_PROGRESS": "lines"}, False),
+        (True, {"TERM": "xterm", "FLAGBENCH_PROGRESS": "other"}, True),
+    ],
+)
+def test_what_is_drawn_in_place(terminal: bool, environment: dict[str, str], live: bool) -> None:
+    stream = Terminal() if terminal else io.StringIO()
+    Bar(stream, environment=environment).show(at("init"))
+    assert stream.getvalue().startswith("\r" if live else "flagbench: init")
     assert "\x1b" not in stream.getvalue()
 
 
-def test_a_rank_that_has_not_begun_is_not_drawn() -> None:
+def test_a_log_gets_a_line_at_each_phase_and_then_rarely(clock: list[float]) -> None:
+    stream = io.StringIO()
+    drawn = bar(stream)
+    for phase, seconds in (("init", 0.0), ("init", 9.9), ("init", 0.1), ("train", 0.1), ("train", 5.0)):
+        clock[0] += seconds
+        drawn.show(at(phase))
+    drawn.end()
+    lines = stream.getvalue().split("\n")
+    assert lines == ["flagbench: init   0:00", "flagbench: init   0:10", "flagbench: train  0:10", ""]
+
+
+def test_a_rank_that_has_not_begun_is_being_launched(clock: list[float]) -> None:
     stream = Terminal()
-    Bar(stream).show(None)
-    assert stream.getvalue() == ""
+    bar(stream).show(None)
+    assert screen(stream.getvalue()) == "launch 0:00"
 
 
 def test_a_terminal_that_goes_away_does_not_end_the_run() -> None:
@@ -74,7 +166,30 @@ def test_a_terminal_that_goes_away_does_not_end_the_run() -> None:
         def write(self, text: str) -> int:
             raise OSError("Input/output error")
 
-    bar = Bar(Gone())
-    bar.show(at("train", 1, 2))
-    bar.end()
-    assert bar.live is False
+    drawn = bar(Gone())
+    drawn.show(at("train", 1, 2))
+    drawn.end()
+    assert drawn.live is False
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0:00"), (59.9, "0:59"), (754, "12:34"), (3723, "1:02:03"), (273845, "3d 04:04:05")]
+)
+def test_times(seconds: float, text: str) -> None:
+    assert clock_text(seconds) == text
+
+
+def test_the_newest_sample_of_a_file_that_is_being_written(tmp_path: Path) -> None:
+    path = tmp_path / "telemetry.jsonl"
+    assert sensors_text(str(path)) == ""
+    device = {"index": 0, "power_w": 300.4, "temperature_c": 60}
+    lines = [
+        {"kind": "start", "t": 1.0, "devices": [device]},
+        {"kind": "sample", "t": 2.0, "devices": [{**device, "power_w": 100.0}]},
+        {"kind": "sample", "t": 3.0, "devices": [device, {**device, "index": 1, "temperature_c": 64}]},
+        {"kind": "error", "t": 3.5},
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"kind": "sample", "t": 4.0, "dev')
+    assert sensors_text(str(path)) == "601 W  64 C"
+    path.write_text(json.dumps({"kind": "sample", "t": 1.0, "cpu": {"util": 0.5}, "devices": []}) + "\n")
+    assert sensors_text(str(path)) == ""

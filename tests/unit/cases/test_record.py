@@ -78,7 +78,7 @@ def request(configuration: dict[str, Any] | None, **changes: Any) -> Request:
 
 
 def step(loss: float = 0.5, device: float = 0.25) -> Step:
-    return Step(0.1, 0.01, 0.2, device, NAN, NAN, loss, 32.0, 32.0, 4096.0, 512.0, 1e9, 1e8, 0.0)
+    return Step(0.1, 0.01, 0.2, device, NAN, NAN, 0.0, loss, 32.0, 32.0, 4096.0, 512.0, 1e9, 1e8, 0.0)
 
 
 def evidence(
@@ -121,8 +121,10 @@ def test_a_good_run_passes_every_check() -> None:
     assert checks(evidence([0.5] * WINDOW), resolved(steps=30)) == {
         "precision": True,
         "loss_finite": True,
+        "parameters_finite": True,
         "ranks_in_step": True,
-        "window": True,
+        "rates_in_order": True,
+        "steps": True,
     }
 
 
@@ -169,13 +171,137 @@ def test_ranks_out_of_step_are_found(sums: tuple[float, float], ok: bool) -> Non
     assert checks(evidence([0.5] * WINDOW, sums=sums), resolved(steps=30))["ranks_in_step"] is ok
 
 
+def test_rates_out_of_order_are_found() -> None:
+    """Each step's own time is 0.31 s; its device's 0.25 s must lie within that, and all of them within training."""
+    good = evidence([0.5] * WINDOW)
+    broken = good._replace(steps={0: good.steps[0], 1: [s._replace(device=0.33) for s in good.steps[1]]})
+    short = evidence([0.5] * WINDOW, train=0.31 * WINDOW - 0.5)
+    names = [checks(found, resolved(steps=30))["rates_in_order"] for found in (good, broken, short)]
+    assert names == [True, False, False]
+
+
+def test_the_window_is_of_the_rank_whose_sum_is_largest() -> None:
+    good = evidence([0.5] * WINDOW)
+    late = good._replace(steps={0: good.steps[0], 1: [s._replace(device=0.26) for s in good.steps[1]]})
+    window = validate(record.assemble(request(resolved(steps=30)), late, OK))["window"]
+    assert window["rank"] == 1
+    assert window["seconds"] == pytest.approx(30 * 0.26)
+    assert window["host_seconds"] == pytest.approx(30 * 0.31)
+    assert window["step_seconds"] == [0.26] * 30
+
+
 @pytest.mark.parametrize("steps", [WINDOW - 1, WINDOW + 1])
 def test_a_window_of_another_length_is_found(steps: int) -> None:
-    assert checks(evidence([0.5] * steps), resolved(steps=30))["window"] is False
+    assert checks(evidence([0.5] * steps), resolved(steps=30))["steps"] is False
 
 
 def test_a_broken_run_is_not_asked_for_its_whole_window() -> None:
-    assert "window" not in checks(evidence([0.5] * 20), resolved(steps=30), FAILED)
+    assert "steps" not in checks(evidence([0.5] * 20), resolved(steps=30), FAILED)
+
+
+ALL = (
+    "precision",
+    "loss_finite",
+    "parameters_finite",
+    "ranks_in_step",
+    "rates_in_order",
+    "steps",
+    "evaluated",
+    "learned",
+    "above_chance",
+)
+
+
+def ended(found: Evidence, configuration: dict[str, Any], outcome: Outcome = OK) -> dict[str, Any]:
+    """The record of a run whose manifest names every check."""
+    return validate(record.assemble(request(configuration, checks=ALL), found, outcome))
+
+
+def test_a_run_whose_checks_hold_is_ok_and_one_of_the_publisher_is_held_against_more() -> None:
+    assert ended(evidence([0.5] * WINDOW), resolved(steps=30))["status"]["state"] == "ok"
+    made = ended(whole_run(), resolved(source="files"))
+    assert made["status"] == dict(OK.as_dict())
+    assert {check["name"] for check in made["quality"]["checks"]} == set(ALL)
+
+
+def test_a_run_whose_own_check_fails_is_no_success_and_keeps_its_metrics() -> None:
+    made = ended(evidence([0.5] * WINDOW, sums=(10.0, 10.1)), resolved(steps=30))
+    status = made["status"]
+    assert (status["state"], status["phase"], status["exit_code"]) == ("failed", "report", 12)
+    assert "ranks_in_step" in status["reason"]
+    assert status["remedy"]
+    assert {"p_core", "p_train", "loss"} <= {metric["name"] for metric in made["metrics"]}
+
+
+@pytest.mark.parametrize(
+    ("lost", "check"),
+    [
+        ("precision", "precision"),
+        ("memory", "parameters_finite"),
+        ("memory", "ranks_in_step"),
+        ("plan", "steps"),
+        ("evaluation", "evaluated"),
+        ("workload", "above_chance"),
+    ],
+)
+def test_a_check_that_the_manifest_names_and_nobody_could_make_has_failed(lost: str, check: str) -> None:
+    found = whole_run()
+    made = ended(found._replace(facts=[f for f in found.facts if f["kind"] != lost]), resolved(source="files"))
+    assert (made["status"]["state"], made["status"]["exit_code"]) == ("failed", 12)
+    assert {c["name"]: c["ok"] for c in made["quality"]["checks"]}[check] is False
+
+
+def test_a_check_that_nobody_knows_has_failed() -> None:
+    made = validate(
+        record.assemble(request(resolved(steps=30), checks=("loss_finite", "no_such")), evidence([0.5] * WINDOW), OK)
+    )
+    assert (made["status"]["exit_code"], made["quality"]["checks"][-1]["name"]) == (12, "no_such")
+
+
+def test_a_run_without_a_step_is_no_success() -> None:
+    made = ended(evidence([]), resolved(steps=30))
+    assert (made["status"]["state"], made["status"]["exit_code"]) == ("failed", 12)
+    one_rank = evidence([0.5] * WINDOW)
+    made = ended(one_rank._replace(steps={0: one_rank.steps[0]}), resolved(steps=30))
+    assert (made["status"]["state"], made["status"]["exit_code"]) == ("failed", 12)
+
+
+def test_the_end_of_a_run_that_broke_off_is_not_changed_by_its_checks() -> None:
+    made = ended(evidence([NAN] * 20), resolved(steps=30), FAILED)
+    assert made["status"]["exit_code"] == FAILED.exit_code
+
+
+@pytest.mark.parametrize(("converged", "steps", "ok"), [(True, 60, True), (False, 60, False), (False, 100, True)])
+def test_a_published_run_has_all_steps_or_reached_its_target(converged: bool, steps: int, ok: bool) -> None:
+    made = ended(whole_run([0.5] * 50 + [0.1] * (steps - 50), converged), resolved(source="files"))
+    assert {c["name"]: c["ok"] for c in made["quality"]["checks"]}["steps"] is ok
+
+
+def test_one_rank_with_fewer_steps_is_found() -> None:
+    found = evidence([0.5] * WINDOW)
+    found.steps[1].pop()
+    assert checks(found, resolved(steps=30))["steps"] is False
+
+
+def test_steps_that_the_loss_scaler_left_out_need_no_finite_loss() -> None:
+    found = evidence([0.5] * 12 + [NAN] + [0.5] * (WINDOW - 13))
+    found.facts.append({"kind": "skipped", "rank": 0, "time": 1.0, "step": 12})
+    assert checks(found, resolved(steps=30))["loss_finite"] is True
+
+
+@pytest.mark.parametrize("sums", [(NAN, NAN), (10.0, float("inf"))])
+def test_parameters_that_are_no_numbers_are_found(sums: tuple[float, float]) -> None:
+    assert checks(evidence([0.5] * WINDOW, sums=sums), resolved(steps=30))["parameters_finite"] is False
+
+
+def whole_run(losses: list[float] | None = None, converged: bool = False) -> Evidence:
+    """Two ranks that ran to the published end, planned as 100 steps."""
+    losses = [0.5] * 50 + [0.1] * 50 if losses is None else losses
+    found = evidence(losses, converged=converged, train=40.0, e2e=42.0)
+    next(fact for fact in found.facts if fact["kind"] == "evaluation")["steps"] = len(losses)
+    next(fact for fact in found.facts if fact["kind"] == "workload")["chance"] = 0.25
+    found.facts.append({"kind": "plan", "rank": 0, "time": 1.0, "steps": 100})
+    return found
 
 
 @pytest.mark.parametrize(("last", "ok"), [(0.1, True), (0.5, False), (0.9, False)])
@@ -299,8 +425,10 @@ def test_a_device_that_measures_nothing_but_nan_leaves_a_valid_record() -> None:
     assert [c["name"] for c in made["quality"]["checks"] if not c["ok"]] == [
         "precision",
         "loss_finite",
+        "parameters_finite",
         "ranks_in_step",
     ]
+    assert (made["status"]["state"], made["status"]["exit_code"]) == ("failed", 12)
 
 
 @pytest.mark.parametrize(

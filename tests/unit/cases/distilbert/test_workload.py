@@ -161,7 +161,30 @@ def test_two_ranks_do_a_plain_loop_on_both_their_batches(tmp_path: Path) -> None
     assert [(a + b) / 2 for a, b in zip(one, two)] == pytest.approx(expected, abs=1e-5)
 
 
-def test_ranks_stay_in_step_though_their_dropout_differs(tmp_path: Path) -> None:
+def test_position_ids_come_from_rank_0_before_each_forward_pass(tmp_path: Path) -> None:
+    """A buffer of the publisher's model, which DistributedDataParallel broadcasts in training and in evaluation."""
+
+    def body(folder: Path, rank: int, world: int) -> Any:
+        work, seen = workload(folder, rank, world), []
+        ids = work.module.distilbert.embeddings.position_ids
+        for forward in (lambda: work.step(next(iter(work.batches(0)))), lambda: work.evaluate(last=True)):
+            ids.mul_(1 - rank)
+            forward()
+            seen.append(ids.flatten().tolist())
+        return seen
+
+    assert on_ranks(2, tmp_path, body) == [[list(range(MODEL["positions"]))] * 2] * 2
+
+
+def test_ranks_share_an_order_of_the_run_s_seed(tmp_path: Path) -> None:
+    def body(folder: Path, rank: int, world: int) -> Any:
+        work = workload(folder, rank, world, seed=7)
+        return work.loader.sampler.seed, torch.initial_seed()
+
+    assert on_ranks(2, tmp_path, body) == [(7, 7)] * 2
+
+
+def test_ranks_draw_the_same_dropout_and_stay_in_step(tmp_path: Path) -> None:
     def body(folder: Path, rank: int, world: int) -> Any:
         work = workload(folder, rank, world, model={"dropout": 0.3})
         before = copy.deepcopy(work.module.state_dict())
@@ -170,7 +193,7 @@ def test_ranks_stay_in_step_though_their_dropout_differs(tmp_path: Path) -> None
         return before, draw, work.module.state_dict()
 
     (begun, draw, one), (begun_too, other_draw, two) = on_ranks(2, tmp_path, body)
-    assert not torch.equal(draw, other_draw)
+    assert torch.equal(draw, other_draw)
     for name in one:
         assert torch.equal(begun[name], begun_too[name]), name
         assert torch.equal(one[name], two[name]), name

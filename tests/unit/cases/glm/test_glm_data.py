@@ -41,7 +41,7 @@ def test_an_example_by_hand(cloze: ClozeSet) -> None:
     assert example.target_mask.tolist() == [[0] * 6 + [1, 1, 0, 0], [0] * 6 + [1, 1, 1, 0]]
     assert example.sep.tolist() == [6, 6]
     assert example.answers.tolist() == [True, False]
-    assert [example.tokens.dtype, example.target_mask.dtype] == [np.int64, np.float32]
+    assert [example.tokens.dtype, example.target_mask.dtype] == [np.int64, np.int64]
 
 
 def test_a_context_that_choices_share_is_stored_once() -> None:
@@ -70,8 +70,9 @@ def test_a_batch_repeats_choice_0_and_says_so(cloze: ClozeSet) -> None:
     assert batch.answers.tolist() == [[True, False], [False, False]]
     assert batch.index.tolist() == [0, 1]
     assert batch.useful.tolist() == [8 + 9, 6]
-    kinds = [tensor.dtype for tensor in batch]
-    assert kinds == [torch.int64] * 4 + [torch.float32] * 2 + [torch.bool] + [torch.int64] * 2
+    assert batch.labels.tolist() == [0, 0]
+    kinds = {name: tensor.dtype for name, tensor in batch._asdict().items()}
+    assert kinds == {**dict.fromkeys(batch._fields, torch.int64), "answers": torch.bool}
 
 
 def test_a_padding_choice_is_no_answer_though_choice_0_is_one(cloze: ClozeSet) -> None:

@@ -69,7 +69,7 @@ class Ragged:
         self.tokens, self.targets = (torch.zeros(examples, most, length, dtype=torch.long) for _ in range(2))
         self.positions = torch.zeros(examples, most, 2, length, dtype=torch.long)
         self.sep = torch.zeros(examples, most, dtype=torch.long)
-        self.target_mask = torch.zeros(examples, most, length)
+        self.target_mask = torch.zeros(examples, most, length, dtype=torch.long)
         for b in range(examples):
             for c in range(choices[b]):
                 sep = draw(2, length - 2)
@@ -78,14 +78,15 @@ class Ragged:
                 self.sep[b, c] = sep
                 self.tokens[b, c, :end] = torch.randint(1, vocabulary, (end,), generator=generator)
                 self.targets[b, c, sep:end] = torch.randint(1, vocabulary, (answer,), generator=generator)
-                self.target_mask[b, c, sep:end] = 1.0
+                self.target_mask[b, c, sep:end] = 1
                 self.positions[b, c, 0, :sep] = torch.arange(sep)
                 self.positions[b, c, 0, sep:end] = blank
                 self.positions[b, c, 1, sep:end] = torch.arange(1, answer + 1)
             for name in ("tokens", "targets", "positions", "sep", "target_mask"):
                 tensor = getattr(self, name)
                 tensor[b, choices[b] :] = tensor[b, 0]
-        self.choice_mask = (torch.arange(most) < torch.tensor(choices)[:, None]).float()
+        self.choice_mask = (torch.arange(most) < torch.tensor(choices)[:, None]).long()
+        self.labels = torch.zeros(examples, dtype=torch.long)
 
     @property
     def inputs(self) -> tuple[torch.Tensor, ...]:
@@ -116,7 +117,7 @@ def test_model_equals_the_naive_one_on_ragged_batches(choices: list[int], length
     assert_close("logits", logits, torch.stack(found))
     ours = model(*batch.inputs)
     assert_close("scores", ours[real], torch.stack([score for row in scores for score in row]))
-    loss, expected = cloze_loss(ours, batch.choice_mask), naive_glm.loss(scores)
+    loss, expected = cloze_loss(ours, batch.choice_mask, batch.labels), naive_glm.loss(scores)
     assert_close("loss", loss, expected)
     loss.backward()
     expected.backward()
@@ -129,7 +130,7 @@ def test_model_equals_the_naive_one_on_ragged_batches(choices: list[int], length
 
 
 def test_part_a_is_seen_whole_and_the_answer_from_its_left() -> None:
-    mask = block_mask(torch.tensor([2, 4, 0]), 4, torch.float32)
+    mask = block_mask(torch.tensor([2, 4, 0]), torch.zeros(3, 4, 8))
     assert mask.shape == (3, 1, 4, 4)
     assert mask[0, 0].tolist() == [[1, 1, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]]
     assert bool((mask[1] == 1).all())
@@ -139,7 +140,7 @@ def test_part_a_is_seen_whole_and_the_answer_from_its_left() -> None:
 def test_what_lies_behind_the_answer_does_not_matter() -> None:
     model, batch = small(), Ragged([2, 2], 16, seed=3)
     before = model(*batch.inputs)
-    end = batch.sep + batch.target_mask.sum(-1).long()
+    end = batch.sep + batch.target_mask.sum(-1)
     behind = torch.arange(16) >= end.unsqueeze(-1)
     assert bool(behind.any())
     batch.tokens[behind] = 7
@@ -157,8 +158,8 @@ def test_answer_is_not_seen_by_part_a() -> None:
 
 def test_padding_choices_get_no_probability_and_no_gradient() -> None:
     scores = torch.tensor([[-3.0, -1.0, -2.0], [-5.0, 99.0, 99.0]], requires_grad=True)
-    mask = torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]])
-    loss = cloze_loss(scores, mask)
+    mask = torch.tensor([[1, 1, 1], [1, 0, 0]])
+    loss = cloze_loss(scores, mask, torch.zeros(2, dtype=torch.long))
     assert loss.item() == pytest.approx(float(-torch.log_softmax(torch.tensor([-3.0, -1.0, -2.0]), 0)[0]) / 2)
     loss.backward()
     assert scores.grad is not None
@@ -173,7 +174,7 @@ def test_recompute_changes_no_loss_and_no_gradient(dropouts: dict[str, float]) -
     for recompute in (False, True):
         model = small(recompute=recompute, **dropouts)
         torch.manual_seed(9)
-        loss = cloze_loss(model(*batch.inputs), batch.choice_mask)
+        loss = cloze_loss(model(*batch.inputs), batch.choice_mask, batch.labels)
         loss.backward()
         results.append((loss.detach(), torch.rand(3), [p.grad for p in model.parameters()]))
     (loss, after, gradients), (loss_again, after_again, gradients_again) = results

@@ -176,14 +176,24 @@ def test_the_norm_goes_through_fp32_as_published() -> None:
     assert clip(parameters, 6.0) == 1.0  # of 1 + 2**-30 fp32 keeps 1
 
 
-@pytest.mark.parametrize("kind", ["plain", "masters"])
-def test_gradients_are_overwritten_with_zeros_and_kept(kind: str) -> None:
-    optimizer = optimizer_of(kind, net())
+def test_gradients_of_masters_and_parameters_are_overwritten_with_zeros_and_kept() -> None:
+    optimizer = optimizer_of("masters", net())
     parameter = optimizer.parameters[0]
     kept = parameter.grad = torch.ones_like(parameter)
     optimizer.update()
     assert parameter.grad is kept
     assert not kept.any()
+
+
+def test_without_masters_gradients_are_left_as_the_optimizer_leaves_them() -> None:
+    """torch's has zeroed them until version 2, and gives them back since then."""
+    optimizer, other = optimizer_of("plain", net()), torch.nn.Parameter(torch.ones(1))
+    parameter = optimizer.parameters[0]
+    parameter.grad, other.grad = torch.ones_like(parameter), torch.ones_like(other)
+    optimizer.update()
+    torch.optim.AdamW([other]).zero_grad()
+    assert (parameter.grad is None) == (other.grad is None)
+    assert parameter.grad is None or not parameter.grad.any()
 
 
 def halves(scaler: LossScaler) -> tuple[nn.Module, MasterOptimizer]:

@@ -13,6 +13,7 @@ pytest.importorskip("peft", reason="the case needs it")
 
 from flagbench_cases.errors import CaseError, DataError
 from flagbench_cases.llama2_7b_lora import lora, model
+from flagbench_cases.llama2_7b_lora.data import batch_of
 from flagbench_cases.llama2_7b_lora.engine import loss_of
 from unit.cases.llama2_7b_lora.lora_bench import fixed_weights, small_shape
 
@@ -103,7 +104,7 @@ def test_recomputed_layers_give_the_same_loss_and_gradients_with_dropout_on() ->
         module = attached(recompute=recompute, dropout=0.3).train()
         fixed_weights(dict(lora.adapters(module)))
         torch.manual_seed(7)
-        loss = loss_of(module, tokens)
+        loss = loss_of(module, batch_of(tokens))
         loss.backward()
         found.append((loss.detach(), {name: p.grad for name, p in lora.adapters(module).items()}))
     assert torch.equal(found[0][0], found[1][0])
@@ -115,10 +116,10 @@ def test_recomputed_layers_give_the_same_loss_and_gradients_with_dropout_on() ->
 def test_a_recomputed_layer_runs_twice_in_training_and_once_without_gradients() -> None:
     calls = []
     module = attached(recompute=True)
-    module.get_base_model().model.layers[0].self_attn.register_forward_hook(lambda *_: calls.append(None))
+    module.get_base_model().model.layers[0].input_layernorm.register_forward_hook(lambda *_: calls.append(None))
     tokens = torch.arange(20)[None]
-    loss_of(module.train(), tokens).backward()
+    loss_of(module.train(), batch_of(tokens)).backward()
     assert len(calls) == 2
     with torch.no_grad():
-        loss_of(module.eval(), tokens)
+        loss_of(module.eval(), batch_of(tokens))
     assert len(calls) == 3

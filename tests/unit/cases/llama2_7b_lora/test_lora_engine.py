@@ -31,7 +31,7 @@ CPU = torch.device("cpu")
 MODERN = int(torch.__version__.split(".")[0]) >= 2
 
 
-def tokens(work: LlamaLoraWorkload) -> torch.Tensor:
+def tokens(work: LlamaLoraWorkload) -> dict[str, torch.Tensor]:
     return next(iter(work.batches(0)))
 
 
@@ -283,11 +283,12 @@ def test_deepspeed_writes_nothing_to_stdout(runs: Any) -> None:
 def test_deepspeed_goes_on_from_no_checkpoint(tmp_path: Path) -> None:
     work = workload(tmp_path)
     made = object.__new__(engine_deepspeed.DeepSpeedEngine)
-    with pytest.raises(UsageError, match="does not go on"):
+    with pytest.raises(UsageError, match="cannot resume"):
         made.restore(*work.engine.state())
     with pytest.raises(UsageError, match="writes no checkpoints"):
         made.state()
 
 
 def test_a_batch_is_blocks_of_one_length(tmp_path: Path) -> None:
-    assert tuple(tokens(workload(tmp_path)).shape) == (2, LENGTH)
+    found = {name: tuple(tensor.shape) for name, tensor in tokens(workload(tmp_path)).items()}
+    assert found == dict.fromkeys(("input_ids", "attention_mask", "labels"), (2, LENGTH))

@@ -14,7 +14,8 @@ pytest.importorskip("peft", reason="the case needs it")
 
 from flagbench_cases.config import merge
 from flagbench_cases.errors import CaseError, DataError, UsageError
-from flagbench_cases.llama2_7b_lora import lora, model, weights_format
+from flagbench_cases.llama2_7b_lora import forward, lora, model, weights_format
+from reenact import inventory
 from unit.cases.llama2_7b_lora.lora_bench import REFERENCE, SMALL, fixed_weights, small_shape
 from unit.cases.llama2_7b_lora.naive_llama import naive_logits
 
@@ -62,11 +63,13 @@ def test_the_rotary_base_matters_to_the_logits() -> None:
     assert float((near - far).abs().max()) > 1e-3
 
 
-def test_a_rotary_base_that_transformers_ignored_is_refused() -> None:
-    built = model.build(small_shape(rope_theta=500.0), torch.float32, CPU)
-    model.verify_rotary(built, small_shape(rope_theta=500.0))
-    with pytest.raises(CaseError, match="does not have the base 10000"):
-        model.verify_rotary(built, small_shape(rope_theta=10000.0))
+def test_rotary_tables_in_fp16_differ_by_rounding_alone() -> None:
+    """As published they are made in fp32 and become half with the model; frequencies in half would be far off."""
+    shape = small_shape(positions=512, dim=512)
+    exact, half = (forward.PublishedForward(None, shape, d, CPU, None).tables for d in (torch.float32, torch.float16))
+    assert {table.dtype for table in half} == {torch.float16}
+    assert all(0 < float((a - b.float()).abs().max()) < 2.5e-4 for a, b in zip(exact, half))
+    assert forward.PublishedForward(None, shape, torch.bfloat16, CPU, None).tables[0].dtype == torch.float32
 
 
 def test_no_token_sees_a_later_one() -> None:
@@ -93,14 +96,26 @@ def test_the_loss_is_the_mean_over_next_tokens_in_fp32() -> None:
     assert out.loss.dtype == torch.float32
 
 
+def test_what_is_kept_for_the_backward_pass_is_the_publishers() -> None:
+    """The loss copies the logits without the last ones; attention keeps its fp32 weights once."""
+    shape = small_shape()
+    module, ids = lora.attach(filled(shape), shape, recompute=False), torch.tensor([TOKENS, TOKENS[::-1]])
+    saved = inventory.Saved()
+    with saved:
+        module(input_ids=ids, attention_mask=torch.ones_like(ids), labels=ids)
+    kinds = saved.found()["saved"]
+    assert kinds["float32%s" % [2 * (len(TOKENS) - 1), shape.vocab_size]] == 1
+    assert "float32%s" % [2 * len(TOKENS), shape.vocab_size] not in kinds
+    assert kinds["float32%s" % [2, shape.heads, len(TOKENS), len(TOKENS)]] == shape.layers
+
+
 # What transformers decides by itself where it is not told
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_weights_have_the_type_asked_for_and_rotary_tables_stay_fp32(dtype: torch.dtype) -> None:
+def test_weights_have_the_type_asked_for(dtype: torch.dtype) -> None:
     built = model.build(small_shape(), dtype, CPU)
     assert {parameter.dtype for parameter in built.parameters()} == {dtype}
-    assert {buffer.dtype for buffer in built.buffers()} == {torch.float32}
     assert not any(parameter.requires_grad for parameter in built.parameters())
 
 

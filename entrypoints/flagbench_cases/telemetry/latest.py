@@ -1,0 +1,38 @@
+"""The newest sample in a sampler's file, for the progress line."""
+
+import json
+import os
+from typing import Any, Dict, List, Optional
+
+READ_BYTES = 2**16
+"""From the end of the file: more than a sample of 16 devices."""
+
+
+def sensors_text(path: str) -> str:
+    """`312 W  64 C`: power of all devices together and the highest temperature; empty where neither is known."""
+    devices = (_newest_sample(path) or {}).get("devices", [])
+    power = _values(devices, "power_w")
+    heat = _values(devices, "temperature_c")
+    words = ["%.0f W" % sum(power)] if power else []
+    return "  ".join(words + (["%.0f C" % max(heat)] if heat else []))
+
+
+def _values(devices: List[Dict[str, Any]], key: str) -> List[float]:
+    return [device[key] for device in devices if isinstance(device.get(key), (int, float))]
+
+
+def _newest_sample(path: str) -> Optional[Dict[str, Any]]:
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - READ_BYTES))
+            lines = file.read().split(b"\n")
+    except OSError:
+        return None
+    for line in reversed(lines):
+        try:
+            found = json.loads(line.decode("utf-8"))
+        except ValueError:  # the first may be cut, the last one partly written
+            continue
+        if isinstance(found, dict) and found.get("kind") == "sample":
+            return found
+    return None

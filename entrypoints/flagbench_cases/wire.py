@@ -1,0 +1,174 @@
+"""A connection between the parents of two nodes: JSON objects, one a line, sent and received without blocking."""
+
+import errno
+import json
+import os
+import queue
+import select
+import socket
+import threading
+import time
+from typing import Any, Dict, List, Optional, Sequence
+
+# A configuration has some KB. A line longer than this is not of this protocol.
+MOST_BYTES = 2**18
+CONNECT_SECONDS = 5.0
+Answers = queue.Queue  # of a connection, or of the OSError that prevented it
+
+
+class Line:
+    """One connection. `closed` is set once the other side has closed it, broken it or spoken another protocol."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self._socket = connection
+        self._unread, self._unsent = b"", b""
+        self._said: Dict[str, str] = {}
+        self.closed = False
+        self.strange: Optional[str] = None
+        """The start of received bytes that were not of this protocol."""
+        self.opened = self.heard = time.monotonic()
+        self.peer = _address(connection)
+
+    def send(self, message: Dict[str, Any]) -> None:
+        """Send one object, as much as the connection accepts now; `flush` sends the rest."""
+        self._unsent += json.dumps(message, separators=(",", ":")).encode("utf-8") + b"\n"
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what is left, as much as the connection accepts."""
+        try:
+            while self._unsent and not self.closed:
+                self._unsent = self._unsent[self._socket.send(self._unsent) :]
+        except BlockingIOError:
+            self.closed = len(self._unsent) > MOST_BYTES  # the other side has not read for hours
+        except OSError:
+            # What it sent before may still be there to be read.
+            self._unsent = b""
+
+    def receive(self) -> List[Dict[str, Any]]:
+        """The objects that have come since the last call."""
+        try:
+            while not self.closed and len(self._unread) <= MOST_BYTES:
+                content = self._socket.recv(65536)
+                self.closed = not content
+                self._unread += content
+                self.heard = time.monotonic()
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.closed = True
+        lines = self._unread.split(b"\n")
+        self._unread = lines.pop()
+        if len(self._unread) > MOST_BYTES:
+            lines.append(self._unread)
+        return [message for message in map(self._parse, lines) if message is not None]
+
+    def _parse(self, line: bytes) -> Optional[Dict[str, Any]]:
+        try:
+            message = json.loads(line.decode("utf-8"))
+        except (ValueError, RecursionError):
+            message = None
+        if not isinstance(message, dict) or self.strange is not None:
+            self.closed = True
+            self.strange = self.strange or printable(line[:60].decode("utf-8", "replace"))
+            return None
+        return message
+
+    def say_once(self, key: str, text: str) -> None:
+        """Send `text` under a key, unless that is what was sent under it last."""
+        if self._said.get(key) != text:
+            self._said[key] = text
+            self.send({key: text})
+
+    def wait(self, seconds: float) -> None:
+        """Wait for something to receive, at most `seconds`."""
+        wait([self._socket], seconds)
+
+    def finish(self) -> None:
+        """Announce that nothing more will be sent. The other side can still read what was, unlike after a close."""
+        self.flush()
+        try:
+            self._socket.shutdown(socket.SHUT_WR)
+        except OSError:
+            self.closed = True
+
+    def keep(self) -> None:
+        """Close it for this process's own use alone: the other side sees its end when the process ends."""
+        self.closed = True
+        self._socket.detach()
+
+    def close(self) -> None:
+        """Close it."""
+        self.closed = True
+        self._socket.close()
+
+    def fileno(self) -> int:
+        """The descriptor to wait on."""
+        return self._socket.fileno()
+
+
+def wait(sources: Sequence[Any], seconds: float) -> None:
+    """Wait until one of them can be read, at most `seconds`. Any number of them, and any descriptor: `select` takes
+    none above 1023."""
+    waiting = select.poll()
+    for source in sources:
+        waiting.register(source, select.POLLIN)
+    waiting.poll(seconds * 1000)
+
+
+def dial(host: str, port: int) -> Answers:
+    """Connect in a thread of its own: the answer will be the connection, or the error.
+
+    A name server that is silent holds the resolver for 10 s and more, in which no signal would be seen.
+    """
+    answers: Answers = queue.Queue()
+
+    def connect() -> None:
+        try:
+            connection = socket.create_connection((host, port), timeout=CONNECT_SECONDS)
+            if connection.getsockname() == connection.getpeername():
+                # Nobody listens there, and it came from that very port of this machine: TCP connects it to itself.
+                connection.close()
+                raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+            answers.put(connection)
+        except OSError as error:
+            answers.put(error)
+        except UnicodeError as error:  # a name that cannot be encoded for the resolver
+            answers.put(OSError(0, str(error)))
+
+    threading.Thread(target=connect, daemon=True).start()
+    return answers
+
+
+def listen(port: int) -> socket.socket:
+    """A listening socket on every address of this machine. Raises OSError."""
+    try:
+        listener = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+    except OSError:  # a kernel without IPv6
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if listener.family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listener.bind(("", port))
+        listener.listen(1024)
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def printable(text: str) -> str:
+    """What another machine sent, fit to be shown: no control characters, no lone surrogates."""
+    text = text.encode("utf-8", "replace").decode("utf-8")
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def _address(connection: socket.socket) -> str:
+    try:
+        host = str(connection.getpeername()[0])
+    except (OSError, IndexError):
+        return "unknown"
+    return host[len("::ffff:") :] if host.startswith("::ffff:") else host

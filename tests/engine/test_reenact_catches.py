@@ -1,0 +1,211 @@
+"""tests.reenact sees work that is not the publisher's: operators, copies, what is kept for backward, time."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+pytest.importorskip("transformers", reason="the publisher's models")
+
+from flagbench_cases.collectives import CollectiveProbe
+from flagbench_cases.config import load_case, load_stack, resolve
+from flagbench_cases.device import CpuDevice
+from flagbench_cases.distilbert import workload
+from flagbench_cases.errors import CaseError, ExitCode
+from flagbench_cases.rank import Context
+from flagbench_cases.spool import RankSpool
+from reenact import inventory, pairs, side, verdict
+from running import ENTRYPOINTS
+
+pytestmark = [
+    pytest.mark.image,
+    pytest.mark.skipif(not hasattr(torch, "compile"), reason="operators are counted from torch 2 on"),
+]
+
+ROOT = Path(__file__).resolve().parents[2]
+CASE = load_case("distilbert")
+ONE = {"low": 0.99, "value": 1.0, "high": 1.01}
+
+
+def configured() -> dict[str, Any]:
+    options = {"nodes": 1, "gpus": 1, "preset": "tiny", "division": "faithful", "source": "synthetic", "steps": 1}
+    unset = dict.fromkeys(("precision", "seed", "max_samples"))
+    return resolve(CASE, load_stack("cpu"), weights=False, full=False, settings=[], **options, **unset)
+
+
+def step_of(folder: Path, change: Callable[[Any], None] = lambda module: None) -> dict[str, Any]:
+    """The inventory of a step of the case, whose model `change` has changed."""
+    device = CpuDevice(0)
+    place = (device, 0, 1, 0, CollectiveProbe(device.clock), RankSpool(str(folder), 0), None, None)
+    work = workload.build(Context(configured(), *place))
+    work.setup()
+    change(work.module)
+    batch = next(iter(work.batches(0)))
+    return inventory.of_step(lambda: work.step(work.to_device(batch)))
+
+
+def faults(ours: dict[str, Any], publisher: dict[str, Any], ratio: dict[str, float], case: Any = CASE) -> list[str]:
+    case = {"quirks": [], **case} if case is not CASE else dict(case, quirks=[])
+    compared = {"inventories": {"ours": ours, "publisher": publisher}, "ratio": ratio}
+    judged = verdict.judge(case, 1, compared)
+    return judged["faults"] + judged["ratio_faults"]
+
+
+@pytest.fixture(scope="module")
+def faithful(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return step_of(tmp_path_factory.mktemp("faithful"))
+
+
+def copied(module: Any) -> None:
+    """The logits are copied once more."""
+    module.register_forward_hook(lambda module, given, logits: logits.clone())
+
+
+def without_bias(module: Any) -> None:
+    """A linear layer leaves its bias out."""
+    linear = next(m for m in module.modules() if isinstance(m, torch.nn.Linear))
+    linear.forward = lambda hidden: F.linear(hidden, linear.weight)
+
+
+def with_bias_apart(module: Any) -> None:
+    """A linear layer adds its bias in an operator of its own."""
+    linear = next(m for m in module.modules() if isinstance(m, torch.nn.Linear))
+    linear.forward = lambda hidden: F.linear(hidden, linear.weight) + linear.bias
+
+
+def computed_again(module: Any) -> None:
+    """A layer keeps its input alone."""
+    inner = next(m for m in module.modules() if isinstance(m, torch.nn.ModuleList))[0]
+    forward = inner.forward
+    inner.forward = lambda *given: checkpoint(forward, *given, use_reentrant=False)
+
+
+def test_the_same_step_is_the_same(faithful: dict[str, Any], tmp_path: Path) -> None:
+    assert faithful["saved_bytes"] > 0
+    assert sum(faithful["operators"].values()) > 100
+    assert faults(step_of(tmp_path), faithful, ONE) == []
+
+
+@pytest.mark.parametrize("change", [copied, without_bias, with_bias_apart, computed_again])
+def test_a_step_that_does_something_else_is_seen(
+    faithful: dict[str, Any], tmp_path: Path, change: Callable[[Any], None]
+) -> None:
+    changed = step_of(tmp_path, change)
+    assert faults(changed, faithful, ONE)
+    assert faults(faithful, changed, ONE)
+
+
+@torch.jit.script
+def scripted_gelu(x: torch.Tensor) -> torch.Tensor:
+    return 0.5 * x * (1.0 + torch.tanh(0.7978845608 * x * (1.0 + 0.044715 * x * x)))
+
+
+def test_a_scripted_gelu_keeps_more_than_its_input() -> None:
+    """The graph of a scripted function is differentiated once it has been profiled, and counted after that."""
+    x = torch.randn(64, 256, requires_grad=True)
+    scripted = inventory.of_step(lambda: scripted_gelu(x).sum().backward())
+    alone = inventory.of_step(lambda: F.gelu(x, approximate="tanh").sum().backward())
+    assert alone["saved_bytes"] == x.numel() * 4
+    assert scripted["saved_bytes"] >= 3 * x.numel() * 4
+    assert faults(alone, scripted, ONE)
+
+
+def test_a_listed_difference_is_none(faithful: dict[str, Any], tmp_path: Path) -> None:
+    changed = step_of(tmp_path, copied)
+    found = verdict.differences({"ours": changed, "publisher": faithful})
+    assert {name: entry["count"] for name, entry in found.items()} == {"aten.clone.default": 1}
+
+    def listed(count: int, share: float) -> dict[str, Any]:
+        operators = {"aten.clone.default": {"step": count - 3, "layer": 3}}
+        return {"quirks": [{"id": "copied", "difference": {"operators": operators, "share": share}}]}
+
+    assert faults(changed, faithful, ONE, listed(1, 0.01)) == []
+    assert faults(changed, faithful, ONE, listed(2, 0.01))
+    assert faults(changed, faithful, ONE, listed(1, 1e-9))  # of more bytes than listed
+    assert faults(faithful, faithful, ONE, listed(1, 0.01))  # listed, and not there
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.919, 0.967), (0.96, 1.0), (1.0, 1.04), (0.9, 1.1)])
+def test_the_whole_interval_of_the_ratio_is_judged(faithful: dict[str, Any], low: float, high: float) -> None:
+    assert len(faults(faithful, faithful, {"low": low, "value": (low + high) / 2, "high": high})) == 1
+
+
+def test_the_interval_of_a_median() -> None:
+    ratios = [1.0, 1.01, 0.99, 1.02, 0.98, 3.45, 1.0, 1.01, 0.99, 1.0]
+    low, value, high = pairs.median_interval(ratios)
+    assert (low, value, high) == (0.99, 1.0, 1.02)  # the second of ten from either end: 97.9 %
+    assert pairs.median_interval([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]) == (1.0, 3.5, 6.0)
+    with pytest.raises(ValueError, match="six"):
+        pairs.median_interval([1.0] * 5)
+
+
+def test_the_time_of_a_step_is_that_of_the_processor_and_of_every_thread() -> None:
+    import threading
+
+    turns = side.Turns(-1, CpuDevice(0), 0)
+    taken, begun = turns.clock(), time.monotonic()
+    time.sleep(0.3)  # what another process takes of the core
+    waited = taken()
+    assert waited < 0.15 < time.monotonic() - begun
+
+    def spin() -> None:
+        until = time.thread_time() + 0.2
+        while time.thread_time() < until:
+            pass
+
+    taken = turns.clock()
+    thread = threading.Thread(target=spin)
+    thread.start()
+    thread.join()
+    assert taken() >= 0.2
+
+
+def driver(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """`python -m tests.reenact` at the root of the checkout, on the processor."""
+    env = dict(os.environ, PYTHONPATH=ENTRYPOINTS, FLAGBENCH_STACK="cpu", OMP_NUM_THREADS="1")
+    env.pop("CI", None)
+    command = [sys.executable, "-m", "tests.reenact", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.slow
+def test_two_processes_take_turns_and_are_compared(tmp_path: Path) -> None:
+    ended = driver("distilbert", "--preset", "tiny", "--pairs", "6", "6", "--json", "--out", str(tmp_path))
+    assert ended.returncode in (0, 12), ended.stderr
+    [made] = json.loads(ended.stdout)
+    assert json.loads((tmp_path / "reenact-distilbert.json").read_text()) == made
+    assert made["pairs"] == 6
+    assert made["ratio"]["low"] <= made["ratio"]["value"] <= made["ratio"]["high"]
+    assert {name: len(seconds) for name, seconds in made["seconds"].items()} == {"ours": 6, "publisher": 6}
+    assert made["largest_loss_difference"] < 5e-5
+    assert all(sum(found["operators"].values()) > 100 for found in made["inventories"].values())
+    assert made["software"]["publisher"]["transformers"]
+    assert ended.returncode == (12 if (made["faults"] or made["ratio_faults"]) and made["publisher_versions"] else 0)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["nosuch"], ["glm", "--pairs", "2", "2"], ["glm", "--pairs", "9", "8"], ["glm", "--precision", "fp16"]],
+)
+def test_wrong_arguments_are_usage_errors(arguments: list[str]) -> None:
+    ended = driver(*arguments)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.slow
+def test_a_side_that_ends_is_an_error() -> None:
+    with pytest.raises(CaseError) as caught:
+        pairs.compare(dict(configured(), stack="cpu", data={}), None, pairs.Limits(6, 6, 1.0))
+    assert caught.value.code == ExitCode.RANK_FAILED
