@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import sys
+from io import TextIOWrapper
 
 
 def main() -> int:
     """Run the command line with this process's arguments; returns the exit code."""
+    from flagbench import stdio
+
+    stdio.install()
+    if isinstance(sys.stdout, TextIOWrapper):
+        # Where the terminal's encoding lacks a character, its number is shown. Before anything is printed, because
+        # this flushes.
+        sys.stdout.reconfigure(errors="backslashreplace")
     if sys.argv[1:] == ["--version"]:
-        # Answered before Typer is imported: scripts ask for the version in loops.
+        # Answered before anything else is imported: scripts ask for the version in loops.
         from flagbench._version import __version__
 
-        print(f"flagbench {__version__}")
-        return 0
+        try:
+            print(f"flagbench {__version__}", flush=True)
+            return 0
+        except OSError:
+            pass  # reported below, like all errors
     from flagbench.cli import edge
 
     sys.excepthook = edge.report_bug

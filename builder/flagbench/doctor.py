@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.metadata
 import importlib.util
 import os
@@ -24,6 +25,7 @@ from flagbench.stores import FileStore, open_store
 
 GIB = 2**30
 _NATIVE_REMEDY = "for runs without a container: pip install 'flagbench[cases]'"
+_MOST_LEFTOVERS = 4
 _PROC_REMEDY = "mount /proc, which runs read too"
 _DISK_REMEDY = "name folders on a disk with free space: TMPDIR for a run's own files, --store for its record"
 # Import name of what a case needs, and the distribution that brings it.
@@ -66,6 +68,7 @@ def examine(store_url: str | None = None) -> list[Finding]:
         processors(),
         memory(),
         *disks(store_url),
+        leftovers(),
         accelerator(),
         engine(docker(os.environ)),
     ]
@@ -172,6 +175,48 @@ def disk(name: str, find: Callable[[], Path], least: int = GIB) -> Finding:
     if free < least:
         return Finding(name, Level.WARN, detail, _DISK_REMEDY)
     return Finding(name, Level.OK, detail)
+
+
+def leftovers(place: Path | None = None) -> Finding:
+    """Folders of runs that were killed: this user's, with a lock that no process holds any more.
+
+    `place`: where to look instead of in the temporary folder.
+    """
+    try:
+        place = place or Path(tempfile.gettempdir())
+    except OSError as error:  # there is none that can be written to
+        return Finding("leftovers", Level.WARN, f"unknown: {error}", _DISK_REMEDY)
+    found = sorted(path for path in _listed(place) if _is_left(path))
+    if not found:
+        return Finding("leftovers", Level.OK, f"none in {place}")
+    shown = ", ".join(path.name for path in found[:_MOST_LEFTOVERS]) + (", ..." * (len(found) > _MOST_LEFTOVERS))
+    detail = f"{len(found)} left by killed runs in {place}: {shown}"
+    return Finding("leftovers", Level.WARN, detail, "the next run with the same TMPDIR removes them")
+
+
+def _listed(place: Path) -> list[Path]:
+    try:
+        return list(place.glob("flagbench-*"))
+    except OSError:
+        return []
+
+
+def _is_left(folder: Path) -> bool:
+    """The image side's rule (`scratch`): a run holds the lock exclusively; this takes it briefly, shared."""
+    try:
+        status = folder.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+            return False
+        lock = os.open(folder / "owner.lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return stat.S_ISREG(os.fstat(lock).st_mode)
+    except OSError:
+        return False
+    finally:
+        os.close(lock)
 
 
 def accelerator(driver: Path = Path("/proc/driver/nvidia/version")) -> Finding:

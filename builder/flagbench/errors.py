@@ -44,9 +44,9 @@ _MEANINGS = {
     ExitCode.BELOW: "verdict BELOW",
     ExitCode.NOT_COMPARABLE: "verdict NOT_COMPARABLE",
     ExitCode.INCONCLUSIVE: "verdict INCONCLUSIVE",
-    ExitCode.INVALID: "verdict INVALID",
+    ExitCode.INVALID: "verdict INVALID; a run whose own checks failed, or whose loss was not finite",
     ExitCode.WRONG_HARDWARE: "wrong hardware, found before the run",
-    ExitCode.NOT_STORED: "measured, but the record could not be stored",
+    ExitCode.NOT_STORED: "measured, but the record could not be stored; or a command could not print its result",
     ExitCode.ENGINE: "container engine or network",
 }
 

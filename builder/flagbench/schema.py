@@ -5,9 +5,10 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
 Kind = Literal["case", "stack", "claims", "record"]
 FieldPath = tuple[str | int, ...]
 """Where a value stands in a document: keys and indices from the top."""
+
+MOST = 100
+"""Violations told of one array or object; nobody reads more."""
+
+_CONTAINERS = ("items", "prefixItems", "properties", "additionalProperties", "propertyNames")
+_Keyword = Callable[..., Iterator["ValidationError"]]
 
 
 @dataclass(frozen=True)
@@ -81,8 +88,10 @@ def validator(kind: Kind) -> Draft202012Validator:
     from jsonschema.validators import extend
 
     text = (shipped_manifests() / "schema" / f"{kind}-v1.json").read_text(encoding="utf-8")
+    known: Mapping[str, _Keyword] = Draft202012Validator.VALIDATORS
+    bounded = {keyword: _bounded(known[keyword]) for keyword in _CONTAINERS}
     strict: type[Draft202012Validator] = extend(  # type: ignore[no-untyped-call]
-        Draft202012Validator, {"pattern": _check_pattern}
+        Draft202012Validator, {"pattern": _check_pattern, **bounded}
     )
     return strict(json.loads(text))
 
@@ -91,6 +100,11 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name that `name` was most likely meant to be, or None."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return close[0] if close else None
+
+
+def _bounded(check: _Keyword) -> _Keyword:
+    """The keyword's own check, which stops after MOST violations: a million of them would be kept in memory."""
+    return lambda *arguments: islice(check(*arguments) or (), MOST)
 
 
 def _check_pattern(_: Any, pattern: str, instance: Any, __: Any) -> Iterator[ValidationError]:
@@ -156,7 +170,7 @@ def _plain_words(keyword: str, value: Any, limit: Any, fallback: str) -> str:
         return f"{_shown(value)} does not match the pattern {limit}"
     if keyword in _BOUNDS:
         return f"{_shown(value)} must be {_BOUNDS[keyword]} {limit}"
-    if keyword in ("minItems", "minLength"):
+    if keyword in ("minItems", "minLength", "minProperties"):
         return f"{'is empty' if not value else f'has {len(value)}'}; needs at least {limit}"
     if keyword in ("maxItems", "maxLength"):
         return f"has {len(value)}; at most {limit} allowed"

@@ -9,3 +9,11 @@ def visible(text: str) -> str:
     A record, a log or a name may come from anywhere, and could else clear the screen or forge a verdict.
     """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def brief(text: str, limit: int = 120) -> str:
+    """`text` as `visible` has it, its middle left out where it is longer than `limit` characters."""
+    # Cut first: a text of megabytes would be escaped for nothing.
+    if len(text) > limit:
+        text = f"{text[: limit // 2]}...{text[-(limit // 2) :]}"
+    return visible(text)

@@ -47,6 +47,7 @@ def build_case(raw: Raw, path: Path) -> Case:
         settable=raw["settable"],
         condition_groups=groups,
         does_not_run=raw["does_not_run"],
+        needs=tuple(raw.get("needs", ())),
         metrics=tuple(_metric_spec(metric, groups) for metric in raw["metrics"]),
         quirks=tuple(Quirk(**quirk) for quirk in raw["quirks"]),
         published=raw["published"],
@@ -112,7 +113,8 @@ def _stack_build(raw: Raw) -> StackBuild:
         from_base=tuple(raw["from_base"]),
         packages=tuple(raw["packages"]),
         indexes=tuple(raw["indexes"]),
-        compiled=tuple(Compiled(**entry) for entry in raw["compiled"]),
+        compiled=tuple(Compiled(**{**entry, "apt": tuple(entry.get("apt", ()))}) for entry in raw["compiled"]),
+        optional=tuple(raw.get("optional", ())),
         left_out=raw["left_out"],
         env=raw["env"],
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -113,6 +114,25 @@ def check_stacks(docs: Sequence[Document], case_names: Collection[str]) -> None:
             first = owner.setdefault(alias, doc)
             if first is not doc:
                 doc.problem(("aliases", index), f"'{alias}' already means the stack '{first.data['name']}'")
+
+
+def check_needs(cases: Sequence[Document], stacks: Sequence[Document]) -> None:
+    """Each stack that runs a case states, for every package that the case needs, whether and how it provides it."""
+    for case in cases:
+        for stack in stacks:
+            if stack.data["name"] in case.data["does_not_run"] or case.data["name"] in stack.data["does_not_run"]:
+                continue
+            known = _packages_for_cases(stack.data["build"])
+            for index, name in enumerate(case.data.get("needs", ())):
+                if name not in known:
+                    places = "compiled, optional, from_base or left_out"
+                    case.problem(("needs", index), f"the stack {stack.data['name']} has no '{name}' under {places}")
+
+
+def _packages_for_cases(build: Any) -> set[str]:
+    names = [package["name"] for package in build["compiled"]]
+    names += [line.partition("==")[0] for line in build.get("optional", ())]
+    return {re.sub(r"[-_.]+", "-", name).lower() for name in (*names, *build["from_base"], *build["left_out"])}
 
 
 def check_file_name(doc: Document, key: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from flagbench.catalog.build import build_case, build_claims, build_stack
 from flagbench.catalog.check_claims import check_claims
-from flagbench.catalog.checks import check_case, check_stacks
+from flagbench.catalog.checks import check_case, check_needs, check_stacks
 from flagbench.catalog.locate import manifests_root
 from flagbench.catalog.model import Catalog, Claim
 from flagbench.catalog.problems import ManifestError
@@ -48,6 +48,7 @@ def load_catalog(root: Path | None = None, *, claims: bool = True) -> Catalog:
     for doc in _sound(cases):
         check_case(doc, stack_names)
     check_stacks(_sound(stacks), case_names)
+    check_needs(_sound(cases), _sound(stacks))
     check_claims(
         _sound(published),
         {doc.data["name"]: doc for doc in _sound(cases)},

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from flagbench.errors import FlagbenchError
+from flagbench.files import expanded
 from flagbench.schema import shipped_manifests
 
 VARIABLE = "FLAGBENCH_MANIFESTS"
@@ -19,7 +20,7 @@ def manifests_root(root: Path | None = None) -> Path:
     named = os.environ.get(VARIABLE, "")
     if root is None and not named:
         return shipped_manifests()
-    folder = Path(named).expanduser() if root is None else root
+    folder = expanded(named) if root is None else root
     if not (folder / "cases").is_dir():
         origin = f"{VARIABLE} names" if root is None else "given was"
         raise FlagbenchError(

@@ -35,6 +35,7 @@ class Quirk:
     decision: str
     publisher: str
     here: str
+    difference: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,8 @@ class Case:
     condition_groups: Mapping[str, tuple[str, ...]]
     does_not_run: Mapping[str, str]
     """Stacks that cannot run this case, each with the reason."""
+    needs: tuple[str, ...]
+    """Packages that a stack installs for this case alone, by their canonical names."""
     metrics: tuple[MetricSpec, ...]
     quirks: tuple[Quirk, ...]
     published: Mapping[str, str]
@@ -117,6 +120,8 @@ class Compiled:
     version: str
     env: Mapping[str, str]
     reason: str
+    apt: tuple[str, ...] = ()
+    """Debian packages that its setup runs, in that stage alone."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +138,9 @@ class StackBuild:
     indexes: tuple[str, ...]
     """URLs of package indexes beside the default one."""
     compiled: tuple[Compiled, ...]
+    """Only in images of cases that need them, like `optional`."""
+    optional: tuple[str, ...]
+    """Requirements like `packages`, installed only in images of cases that need them."""
     left_out: Mapping[str, str]
     """Packages a reader would look for, and why they are not here."""
     env: Mapping[str, str]

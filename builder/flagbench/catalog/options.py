@@ -1,4 +1,4 @@
-"""Options as the command line of an image takes them, for whoever starts one: a launcher or a job."""
+"""Options as the command line of an image takes them, for what starts one: a launcher or a job."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ is a value that JSON does not have, because manifests are compiled to JSON for t
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,14 @@ from typing import Any
 import yaml
 
 from flagbench.catalog.problems import Problem
+from flagbench.files import read_text
 from flagbench.schema import FieldPath
 
 # libyaml's parser is about ten times as fast; wheels have it, a build from source may not.
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_DEEPEST = 1000
+_BRACKETS = re.compile(r"[\[\]{}]")
+_INDENTED = re.compile(rf"^[ ?-]{{{_DEEPEST},}}", re.MULTILINE)
 _MERGE_TAG = "tag:yaml.org,2002:merge"
 _STRING_TAG = "tag:yaml.org,2002:str"
 
@@ -49,9 +54,12 @@ def read_document(path: Path, shown: str) -> Document:
     """Read one YAML file. What is wrong with it is in `problems`; `data` is then incomplete."""
     document = Document(path, shown)
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_text(path)
+    except (OSError, ValueError) as error:
         document.problem((), f"cannot be read: {error}")
+        return document
+    if _nested_too_deeply(text):
+        document.problem((), "it is nested too deeply")
         return document
     loader = _Loader(text)
     try:
@@ -66,9 +74,24 @@ def read_document(path: Path, shown: str) -> Document:
         document.problems.append(Problem(shown, line, (), f"not valid YAML: {what}"))
     except yaml.YAMLError as error:
         document.problem((), f"not valid YAML: {' '.join(str(error).split())}")
+    except RecursionError:
+        document.problem((), "it is nested too deeply")
     finally:
         loader.dispose()
     return document
+
+
+def _nested_too_deeply(text: str) -> bool:
+    """Whether a document may be nested so deeply that libyaml's parser, which recurses in C, would crash.
+
+    Brackets in texts count too, so the limit is far above what a manifest needs.
+    """
+    depth = 0
+    for bracket in _BRACKETS.findall(text):
+        depth += 1 if bracket in "[{" else -1
+        if depth > _DEEPEST:
+            return True
+    return _INDENTED.search(text) is not None
 
 
 class _Reader:

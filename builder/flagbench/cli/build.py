@@ -125,14 +125,14 @@ def _build(
     names: list[str], options: BuildOptions, engine: Engine, sbom: str | None, *, quiet: bool, as_json: bool
 ) -> list[ImageResult]:
     """Build, and write each image's bill of materials."""
-    from pathlib import Path
 
     from flagbench.build.build import build_images
     from flagbench.build.progress import choose_view
     from flagbench.catalog.load import load_catalog
+    from flagbench.files import expanded
 
     view = choose_view(quiet=quiet, json=as_json)
-    file = Path(sbom).expanduser().absolute() if sbom else None
+    file = expanded(sbom).absolute() if sbom else None
     return list(build_images(names, load_catalog(claims=False), options, engine, view, file))
 
 

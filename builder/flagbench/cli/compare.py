@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from flagbench.cli import complete
-from flagbench.cli.verify import RECORD_HELP, load_record
+from flagbench.cli.records import RECORD_HELP, StoreOption, WideOption, load_record
 
 
 def command(
@@ -16,9 +16,8 @@ def command(
         str,
         typer.Argument(metavar="B", autocompletion=complete.records, help="The other record, named the same way."),
     ],
-    store: Annotated[
-        str | None, typer.Option(metavar="URL", help="Where records are kept. Default: FLAGBENCH_STORE.")
-    ] = None,
+    store: StoreOption = None,
+    wide: WideOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
 ) -> None:
     """Show what differs between two records of a case, and the ratio B/A of every metric."""
@@ -36,4 +35,4 @@ def command(
     else:
         from flagbench.report import comparison_table
 
-        typer.echo(comparison_table(comparison), nl=False)
+        typer.echo(comparison_table(comparison, wide=wide), nl=False)

@@ -36,7 +36,9 @@ def records(incomplete: str) -> list[str]:
     from flagbench.stores import open_store
 
     try:
-        recent = [entry.record_id for entry in islice(open_store().list(), RECENT)]
+        stored = (entry.record_id for entry in open_store().list() if entry.problem is None)
+        recent = list(islice(stored, RECENT))
     except FlagbenchError:
         return []
-    return [name for name in ("last", *recent) if name.startswith(incomplete)]
+    # A copy in a wrong place has the id of its original.
+    return [name for name in dict.fromkeys(("last", *recent)) if name.startswith(incomplete)]

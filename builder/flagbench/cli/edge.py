@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, TextIO, cast
 
-from flagbench.cli.output import LenientStdout
+from flagbench.cli import shells
+from flagbench.cli.output import CheckedStdout
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.terminal import visible
 
@@ -23,20 +24,25 @@ def run(arguments: Sequence[str]) -> int:
     A FlagbenchError is told as `error:` and `fix:`, a usage error in Typer's words. Anything else is a
     bug and passes through, to `report_bug`.
     """
-    stdout = LenientStdout(sys.stdout)
+    stdout = CheckedStdout(sys.stdout)
     with contextlib.redirect_stdout(cast(TextIO, stdout)):
         try:
             code = _invoke(arguments)
+            stdout.flush()
         except FlagbenchError as error:
             _tell(f"error: {error.message}\nfix: {error.remedy}")
             code = int(error.code)
         except (KeyboardInterrupt, BrokenPipeError):
             code = _interrupted()
-        stdout.flush()
+        with contextlib.suppress(FlagbenchError):  # whatever else went wrong has been told
+            stdout.flush()
     return code
 
 
 def _invoke(arguments: Sequence[str]) -> int:
+    if shells.asked(arguments):
+        shells.set_up(arguments)
+        return int(ExitCode.OK)
     import typer
     from typer.main import get_command
 
@@ -63,7 +69,7 @@ def _invoke(arguments: Sequence[str]) -> int:
 
 
 def _interrupted() -> int:
-    _tell("error: interrupted\nfix: nothing to mend; run the command again when ready")
+    _tell("error: interrupted\nfix: run the command again when ready")
     return int(ExitCode.INTERRUPTED)
 
 
@@ -84,5 +90,5 @@ def report_bug(kind: type[BaseException], error: BaseException, trace: Traceback
 
 def _tell(text: str) -> None:
     # Where nobody reads stderr any more, the exit code still says it.
-    with contextlib.suppress(BrokenPipeError):
+    with contextlib.suppress(OSError):
         print("\n".join(map(visible, text.split("\n"))), file=sys.stderr)

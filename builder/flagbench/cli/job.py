@@ -77,7 +77,7 @@ def command(
     weights_pvc: Annotated[Text, typer.Option(metavar="NAME[:SUBPATH]", help="Claim read at /weights.")] = None,
     out_pvc: Annotated[Text, typer.Option(metavar="NAME[:SUBPATH]", help="Claim for the record, at /out.")] = None,
     resume_pvc: Annotated[
-        Text, typer.Option(metavar="NAME[:SUBPATH]", help="Claim with checkpoints to go on from, at /resume.")
+        Text, typer.Option(metavar="NAME[:SUBPATH]", help="Claim with checkpoints to resume from, at /resume.")
     ] = None,
     env: Annotated[Texts, typer.Option(metavar="NAME=VALUE", help="Variable, no secret; repeatable.")] = None,
     env_from_secret: Annotated[Texts, typer.Option(metavar="NAME", help="Secret with variables; repeatable.")] = None,
@@ -212,20 +212,17 @@ def _print(text: str, out: Path | None) -> None:
 
 def _check(path: Path, as_json: bool) -> None:
     """Print what is wrong with the documents of a file; exit 2 where anything is."""
-    import sys
-
     from flagbench.cli.output import echo, echo_json
     from flagbench.errors import ExitCode
     from flagbench.jobs import check_documents
-    from flagbench.jobs.read import parse_documents, read_documents
+    from flagbench.jobs.read import read_documents
     from flagbench.jobs.schemas import VERSIONS, check_schemas, schemas_installed
     from flagbench.terminal import visible
 
-    stdin = str(path) == "-"
-    documents = parse_documents(sys.stdin.read(), "stdin") if stdin else read_documents(path)
+    documents = read_documents(path)
     versions = VERSIONS if schemas_installed() else ()
     problems = check_documents(documents) + (check_schemas(documents) if versions else [])
-    shown = "stdin" if stdin else str(path)
+    shown = "stdin" if str(path) == "-" else str(path)
     if as_json:
         echo_json({"file": shown, "schemas": list(versions), "problems": [_as_json(p) for p in problems]})
     else:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flagbench.cli.records import JsonOption, WideOption
+
 if TYPE_CHECKING:
     from flagbench.catalog.model import Case, Catalog, Claim, Stack
 
@@ -21,7 +23,8 @@ class What(str, Enum):
 
 def command(
     what: Annotated[What | None, typer.Argument(help="One kind only; all three by default.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    wide: WideOption = False,
+    json: JsonOption = False,
 ) -> None:
     """Show the cases, stacks and claims there are.
 
@@ -44,7 +47,8 @@ def command(
         if index:
             echo()
         columns, rows = _AS_TABLE[kind](catalog)
-        echo_table(columns, rows, title=kind.value if what is None else None)
+        title = kind.value if what is None else None
+        echo_table(columns, rows, title=title, cut=columns[1:], drop=columns[:0:-1], wide=wide)
 
 
 def _cases_table(catalog: Catalog) -> tuple[list[str], list[list[str]]]:

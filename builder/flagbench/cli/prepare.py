@@ -64,7 +64,7 @@ def command(
 
     case, stack = _case_and_stack(image, load_catalog(claims=False))
     if via is Via.NATIVE and image_ is not None:
-        raise FlagbenchError("--image needs a container, which native has not", remedy="use --via docker")
+        raise FlagbenchError("--image needs a container, which --via native does not use", remedy="use --via docker")
     request = PrepareRequest(case, stack, out, data, weights, vocabulary, check, force, as_json)
     if via is Via.DOCKER or image_ is not None:
         done = prepare_in_container(request, image_)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from flagbench.cli.complete import records as complete_records
-from flagbench.errors import ExitCode
+from flagbench.cli.records import STORED_HELP, JsonOption, StoreOption, WideOption, note, stored_record
 
 if TYPE_CHECKING:
     from flagbench.record.model import Metric, Record
@@ -18,11 +19,6 @@ app = typer.Typer(
     help="List and show stored records.", no_args_is_help=True, rich_markup_mode=None, add_completion=False
 )
 
-StoreOption = Annotated[
-    str | None, typer.Option("--store", metavar="URL", help="A folder or file:// URL, else FLAGBENCH_STORE.")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
 
 @app.command("ls")
 def list_records(
@@ -30,12 +26,16 @@ def list_records(
     stack: Annotated[str | None, typer.Option(help="Only this stack, by name or alias.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 20,
     store: StoreOption = None,
+    wide: WideOption = False,
     json: JsonOption = False,
 ) -> None:
     """List stored records, newest first.
 
+    Damaged records, and files in the store that are not records, are listed as such with the reason on stderr.
+    They hide nothing: the exit code is 0.
+
     --json prints {"store": URL, "records": [...]}; a record has record_id, created_at, case, stack,
-    location, preset, division, state and metrics {name: value}. Of a damaged record, whose error says
+    location, preset, division, state and metrics {name: value}. Of a damaged one, whose error says
     why, preset, division and state are null and metrics is empty.
     """
     from flagbench.catalog.load import load_catalog
@@ -48,7 +48,8 @@ def list_records(
     case_name = catalog_get(catalog.cases, case, kind="case").name if case else None
     stack_name = get_stack(stack, catalog).name if stack else None
     place = open_store(store)
-    entries = [_entry(place, found) for found in islice(place.list(case_name, stack_name), limit)]
+    newest = islice(place.list(case_name, stack_name), min(limit, sys.maxsize))
+    entries = [_entry(place, found) for found in newest]
     if json:
         echo_json({"store": place.url, "records": entries})
         return
@@ -57,7 +58,11 @@ def list_records(
         return
     gates = {known.name: known.gate for known in catalog.cases.values()}
     columns = ["record", "created", "image", "preset", "state", "gate"]
-    echo_table(columns, [_row(entry, gates.get(entry["case"])) for entry in entries])
+    rows = [_row(entry, gates.get(entry["case"])) for entry in entries]
+    echo_table(columns, rows, drop=("created", "preset", "image", "state", "gate"), wide=wide)
+    for entry in entries:
+        if "error" in entry:
+            note(entry["location"], entry["error"])
 
 
 def _entry(place: Store, found: StoredRecord) -> dict[str, Any]:
@@ -65,10 +70,11 @@ def _entry(place: Store, found: StoredRecord) -> dict[str, Any]:
     from flagbench.record.read import read_record
 
     entry: dict[str, Any] = {**vars(found), "preset": None, "division": None, "state": None, "metrics": {}}
+    problem = entry.pop("problem")
     try:
-        record = read_record(place.get(found.record_id))
+        record = read_record(place.read(found))
     except FlagbenchError as error:
-        return {**entry, "error": error.message}
+        return {**entry, "error": problem or error.message}
     entry.update(preset=record.preset, division=record.division, state=record.status.state)
     entry["metrics"] = {metric.name: metric.value for metric in record.metrics}
     return entry
@@ -91,44 +97,32 @@ def _row(entry: dict[str, Any], gate: str | None) -> list[str]:
 @app.command("show")
 def show_record(
     record: Annotated[
-        str, typer.Argument(metavar="[ID|last]", autocompletion=complete_records, help="Which record.")
+        str, typer.Argument(metavar="[RECORD]", autocompletion=complete_records, help=STORED_HELP)
     ] = "last",
     store: StoreOption = None,
+    wide: WideOption = False,
     json: JsonOption = False,
 ) -> None:
     """Show one record: how it ended, its metrics with their intervals, its conditions and checks.
 
     --json prints the record as it was stored, byte for byte.
     """
-    from flagbench.cli.output import echo
+    from flagbench.cli.output import echo_json_text
     from flagbench.record.read import read_record
     from flagbench.stores import open_store
 
-    place = open_store(store)
-    content = place.get(_last_id(place) if record == "last" else record)
+    content = stored_record(record, open_store(store))
     parsed = read_record(content)
     if json:
-        echo(content.decode("utf-8").rstrip("\n"))
+        echo_json_text(content.decode("utf-8").rstrip("\n"))
         return
-    _show(parsed)
+    _show(parsed, wide)
 
 
-def _last_id(place: Store) -> str:
-    from flagbench.stores import StoreError
-
-    found = place.last()
-    if found is None:
-        raise StoreError(
-            f"there are no records in {place.url}",
-            remedy="run a case first, for example `flagbench run distilbert:cpu --preset tiny`",
-            code=ExitCode.DATA,
-        )
-    return found.record_id
-
-
-def _show(record: Record) -> None:
+def _show(record: Record, wide: bool) -> None:
     from flagbench.cli.output import echo, echo_table
     from flagbench.terminal import visible
+    from flagbench.verify.conditions import shown
 
     status = record.status
     ended = f"{status.state} (exit code {status.exit_code}, in phase {status.phase})"
@@ -148,15 +142,16 @@ def _show(record: Record) -> None:
     if record.metrics:
         echo()
         columns = ["metric", "value", "unit", "scope", "95 % interval", "n", "note"]
-        echo_table(columns, [_metric_row(metric) for metric in record.metrics])
+        drop = ("note", "n", "scope", "95 % interval", "unit")
+        echo_table(columns, [_metric_row(metric) for metric in record.metrics], cut=("note",), drop=drop, wide=wide)
     if record.conditions:
         echo()
-        rows = [[name, _shown(value)] for name, value in record.conditions.items()]
-        echo_table(["condition", "value"], rows)
+        rows = [[name, shown(value)] for name, value in record.conditions.items()]
+        echo_table(["condition", "value"], rows, cut=("value",), wide=wide)
     if record.checks:
         echo()
         rows = [[check.name, "ok" if check.ok else "FAILED", check.detail] for check in record.checks]
-        echo_table(["check", "result", "detail"], rows)
+        echo_table(["check", "result", "detail"], rows, cut=("detail",), wide=wide)
 
 
 def _metric_row(metric: Metric) -> list[str]:
@@ -167,9 +162,3 @@ def _metric_row(metric: Metric) -> list[str]:
         interval = f"{low:.6g} to {high:.6g}{method}"
     count = str(metric.n) if metric.n is not None else "-"
     return [metric.name, f"{metric.value:.6g}", metric.unit, metric.scope, interval, count, metric.note or ""]
-
-
-def _shown(value: str | int | float | bool | None) -> str:
-    if value is None:
-        return "unknown"
-    return str(value).lower() if isinstance(value, bool) else str(value)

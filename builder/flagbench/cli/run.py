@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flagbench.cli import complete
+from flagbench.cli import complete, preview
+from flagbench.cli.records import WideOption
 
 if TYPE_CHECKING:
     from flagbench.catalog.model import Case, Catalog, Stack
-    from flagbench.launchers import LaunchResult
+    from flagbench.launchers import Launcher, LaunchResult
     from flagbench.record.model import Record
     from flagbench.stores.base import Store
 
@@ -81,7 +83,7 @@ def command(
     run_id: Annotated[str | None, typer.Option(help="Name of the run, the same on all nodes.")] = None,
     out: Annotated[str | None, typer.Option(metavar="DIR", help="Write the record there as well.")] = None,
     resume: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Go on from a checkpoint, where the case writes any.")
+        str | None, typer.Option(metavar="DIR", help="Resume from a checkpoint, if the case writes any.")
     ] = None,
     store: Annotated[
         str | None, typer.Option(metavar="URL", help="Where records are kept. Default: FLAGBENCH_STORE.")
@@ -102,18 +104,28 @@ def command(
         bool,
         typer.Option("--show-command", help="With docker: print the line that does the same, run nothing."),
     ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would run and how long it should take; run nothing.")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Run the reference preset on a processor without asking.")
+    ] = False,
+    wide: WideOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record instead of a table.")] = False,
 ) -> None:
     """Run a case, keep its record in the store, and show it beside the published row.
 
-    Ends with the run's own exit code: 0 done, 3 data, 4 a rank failed, 5 out of memory, 6 timeout or hang,
-    7 interrupted, 13 wrong hardware, 14 measured but not stored, 15 container engine. Only `verify` exits by its
-    verdict. With docker an image that is there is used; none is built or pulled.
+    Ends with the run's own exit code: 0 done, 2 usage, 3 data, 4 a rank failed, 5 out of memory, 6 timeout or hang,
+    7 interrupted, 12 a check of its own failed, 13 wrong hardware, 14 measured but not stored, 15 container engine.
+    Only `verify` exits by its verdict. With docker the image must exist; none is built or pulled.
     """
     from flagbench.catalog.load import load_catalog
     from flagbench.catalog.lookup import catalog_get, resolve_image
+    from flagbench.cli.output import NotPrinted
     from flagbench.errors import ExitCode, FlagbenchError
     from flagbench.launchers import RunRequest
+    from flagbench.launchers.describe import describe
+    from flagbench.launchers.estimate import estimate
     from flagbench.stores import open_store
 
     catalog = load_catalog()
@@ -148,27 +160,39 @@ def command(
         resume=resume,
     )
     only_docker = {"--image": image_, "--memory": memory, "--keep": keep, "--show-command": show_command}
-    if _way(via, stack, [name for name, value in only_docker.items() if value]) is Via.NATIVE:
-        from flagbench.launchers.native import NativeLauncher
-
-        result = NativeLauncher().launch(request)
-    else:
-        from flagbench.launchers.container import DockerOptions
-        from flagbench.launchers.docker import DockerLauncher
-
-        launcher = DockerLauncher(DockerOptions(image_, memory, keep))
-        if show_command:
-            typer.echo(launcher.command(request))
+    way = _way(via, stack, [name for name, value in only_docker.items() if value])
+    if not (dry_run or show_command):
+        preview.announce(request, way.value)
+    launcher: Launcher = _native() if way is Via.NATIVE else _docker(image_, memory, keep)
+    described = describe(request, container=way is Via.DOCKER)
+    line = launcher.command(request)
+    if show_command:
+        typer.echo(line)
+        return
+    if dry_run or preview.asks(request, yes=yes):
+        expected = estimate(described, stack, keeper, catalog.claims.values())
+        if dry_run:
+            image_name = None if way is Via.NATIVE else image_ or f"flagbench/{case.name}:{stack.name}"
+            shown = preview.facts(request, described, expected, image=image_name, command=line)
+            preview.show(request, shown, as_json=as_json)
             return
-        result = launcher.launch(request)
-    if not result.record.strip():
+        preview.confirm(expected)
+    result = launcher.launch(request)
+    if not result.record.strip() or _refused(result):
         raise typer.Exit(result.exit_code)
     kept = _keep(result, keeper)
-    # A record that nobody keeps is printed: it cost a run.
-    if as_json or not kept:
-        typer.echo(result.record.decode("utf-8", "replace").rstrip("\n"))
-    else:
-        _show(result, catalog, case, claim)
+    try:
+        # A record that could not be stored is printed: it cost a run.
+        if as_json or not kept:
+            typer.echo(result.record.decode("utf-8", "replace").rstrip("\n"))
+        else:
+            _show(result, catalog, case, claim, wide=wide)
+        sys.stdout.flush()
+    except NotPrinted as error:
+        if not kept:
+            raise
+        # It is stored: a failure to show it does not change how the run ended.
+        typer.echo(f"error: {error.message}\nfix: the record is kept; `flagbench results show last`", err=True)
     raise typer.Exit(result.exit_code or (0 if kept else int(ExitCode.NOT_STORED)))
 
 
@@ -177,10 +201,35 @@ def _way(via: Via | None, stack: Stack, only_docker: list[str]) -> Via:
     from flagbench.errors import FlagbenchError
 
     if via is Via.NATIVE and only_docker:
-        raise FlagbenchError(f"{only_docker[0]} needs a container, which native has not", remedy="use --via docker")
+        raise FlagbenchError(
+            f"{only_docker[0]} needs a container, which --via native does not use", remedy="use --via docker"
+        )
     if via is not None:
         return via
     return Via.NATIVE if stack.device_kind == "cpu" and not only_docker else Via.DOCKER
+
+
+def _native() -> Launcher:
+    from flagbench.launchers.native import NativeLauncher
+
+    return NativeLauncher()
+
+
+def _docker(image: str | None, memory: str | None, keep: bool) -> Launcher:
+    from flagbench.launchers.container import DockerOptions
+    from flagbench.launchers.docker import DockerLauncher
+
+    return DockerLauncher(DockerOptions(image, memory, keep), shows=preview.progress_environment())
+
+
+def _refused(result: LaunchResult) -> bool:
+    """Whether the image refused its arguments, as another version of it may: that is no run, and is not stored."""
+    import json
+
+    try:
+        return bool(json.loads(result.record)["status"]["phase"] == "usage")
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False
 
 
 def _usable(store: Store) -> Store:
@@ -209,16 +258,16 @@ def _keep(result: LaunchResult, store: Store) -> bool:
     return True
 
 
-def _show(result: LaunchResult, catalog: Catalog, case: Case, claim: str | None) -> None:
-    """The table a run ends with; the verdict is shown and does not decide the exit code."""
+def _show(result: LaunchResult, catalog: Catalog, case: Case, claim: str | None, *, wide: bool) -> None:
+    """The same table as `verify` shows; the verdict does not decide the exit code."""
     from flagbench.record.read import read_record
-    from flagbench.report.tables import run_summary
+    from flagbench.report import verdict_table
     from flagbench.verify import choose_claim, verify_claim
 
     record: Record = read_record(result.record)
     claims = [c for c in catalog.claims.values() if c.case == case.name]
-    if not claims:
-        typer.echo(run_summary(record, None), nl=False)
-        return
-    against = catalog.claims[claim] if claim is not None else choose_claim(record, case, claims)
-    typer.echo(run_summary(record, verify_claim([record], against, case, chosen=claim is None)), nl=False)
+    against = (
+        None if not claims else catalog.claims[claim] if claim is not None else choose_claim(record, case, claims)
+    )
+    verdict = None if against is None else verify_claim([record], against, case, chosen=claim is None)
+    typer.echo(verdict_table([record], verdict, wide=wide), nl=False)

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flagbench.cli import complete
+from flagbench.cli.records import RECORD_HELP, StoreOption, WideOption, load_record
 
 if TYPE_CHECKING:
     from flagbench.record.model import Record
     from flagbench.verify import VerifyResult
-
-RECORD_HELP = "A file, - for standard input, the id of a stored record, or last for the newest stored one."
 
 
 def command(
@@ -39,9 +38,8 @@ def command(
             help="Hold it against another record instead, named the same way.",
         ),
     ] = None,
-    store: Annotated[
-        str | None, typer.Option(metavar="URL", help="Where records are kept. Default: FLAGBENCH_STORE.")
-    ] = None,
+    store: StoreOption = None,
+    wide: WideOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
 ) -> None:
     """Say whether a record reproduces a published number, and why not.
@@ -62,46 +60,15 @@ def command(
         raise FlagbenchError(
             "standard input (-) is named more than once", remedy="write the records to files and name those"
         )
-    result = _verified([load_record(name, store) for name in names], claim, baseline, store)
+    runs = [load_record(name, store) for name in names]
+    result = _verified(runs, claim, baseline, store)
     if as_json:
         echo_json(result.to_dict())
     else:
         from flagbench.report import verdict_table
 
-        typer.echo(verdict_table(result), nl=False)
+        typer.echo(verdict_table(runs, result, wide=wide), nl=False)
     raise typer.Exit(int(result.verdict.exit_code))
-
-
-def load_record(name: str, store_url: str | None) -> Record:
-    """The record a person named: `-`, `last`, a file, or an id in the store.
-
-    Raises:
-        FlagbenchError: there is no such record, or it is not valid.
-    """
-    import sys
-    from pathlib import Path
-
-    from flagbench.errors import ExitCode, FlagbenchError
-    from flagbench.record.read import read_record
-
-    if name == "-":
-        return read_record(sys.stdin.buffer.read())
-    path = Path(name)
-    if name != "last" and (path.is_file() or path.suffix == ".json" or len(path.parts) > 1):
-        return read_record(path)
-    from flagbench.stores import open_store
-
-    store = open_store(store_url)
-    if name != "last":
-        return read_record(store.get(name))
-    newest = store.last()
-    if newest is None:
-        raise FlagbenchError(
-            f"the store {store.url} holds no record",
-            remedy="run a case first (`flagbench run distilbert:cpu --preset tiny`), or name the file of a record",
-            code=ExitCode.DATA,
-        )
-    return read_record(store.get(newest.record_id))
 
 
 def _verified(records: list[Record], claim: str | None, baseline: str | None, store_url: str | None) -> VerifyResult:

@@ -37,8 +37,8 @@ def command(
 ) -> None:
     """Fetch every package of a stack's lock into a folder, each checked against its hash.
 
-    `flagbench build CASE:STACK --wheelhouse DIR` then needs no package index. A run that was stopped goes on where it
-    was; a damaged file is fetched again.
+    `flagbench build CASE:STACK --wheelhouse DIR` then needs no package index. An interrupted command
+    continues where it was; a damaged file is fetched again.
 
     --json prints {"stack", "folder", "files": [{name, version, file, sha256, size, fetched, locked}]}; size is in
     bytes.
@@ -48,6 +48,7 @@ def command(
     from flagbench.catalog.load import load_catalog
     from flagbench.catalog.lookup import get_stack
     from flagbench.cli.output import echo, echo_json
+    from flagbench.files import expanded
     from flagbench.locks import read_lock
     from flagbench.locks.metadata import read_tables
     from flagbench.locks.sources import Sources
@@ -60,9 +61,10 @@ def command(
     files = fill_wheelhouse(
         stack,
         read_lock(stack, images),
-        output.expanduser(),
+        expanded(output),
         sources=Sources.chosen(pip_source, ca_bundle),
-        tables=read_tables(images),
+        # Only what is compiled needs them, as it needs the extra that can read them on Python 3.10.
+        tables=read_tables(images) if stack.build.compiled else {},
         allow_unlocked=allow_unlocked,
         report=lambda line: typer.echo(line, err=True),
     )

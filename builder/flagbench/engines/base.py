@@ -98,6 +98,15 @@ class ImageInfo:
     """Its names, `repository:tag`."""
 
 
+@dataclass(frozen=True)
+class Resources:
+    """What an engine's machine has."""
+
+    cpus: int
+    memory: int
+    """Bytes."""
+
+
 class BuildFailed(FlagbenchError):
     """An image could not be built: the step, what it printed last, the cause and what to do."""
 
@@ -156,6 +165,9 @@ class Engine(Protocol):
 
     def free_bytes(self) -> int | None:
         """Bytes free where the engine keeps images; None where that cannot be seen from here (another machine)."""
+
+    def resources(self) -> Resources:
+        """The processors and the memory that its builds share."""
 
     def close(self) -> None:
         """Let go of its connections."""

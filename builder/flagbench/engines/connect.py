@@ -18,6 +18,7 @@ from typing import Any
 from flagbench.engines import peek
 from flagbench.engines.base import EngineError
 from flagbench.engines.redact import redact
+from flagbench.files import TEXT_BYTES, expanded, read_file
 
 DEFAULT_SOCKET = "/var/run/docker.sock"
 OLDEST_API = (1, 41)
@@ -59,7 +60,11 @@ class Connection:
         import docker  # type: ignore[import-untyped]
 
         with engine_errors("answer", self.where):
-            client = docker.from_env(timeout=self._answer_seconds, environment=dict(self._environment))
+            try:
+                client = docker.from_env(timeout=self._answer_seconds, environment=dict(self._environment))
+            except (ValueError, TypeError, AttributeError, RecursionError) as error:
+                # An address that is no URL, a config.json of other types than docker writes.
+                raise docker.errors.DockerException(str(error)) from None
         client.api.timeout = _REQUEST_SECONDS
         return client
 
@@ -122,10 +127,10 @@ def local_socket(environment: Mapping[str, str]) -> str | None:
     if context := environment.get("DOCKER_CONTEXT"):
         return DEFAULT_SOCKET if context == "default" else None
     folder = environment.get("DOCKER_CONFIG")
-    file = (Path(folder) if folder else Path.home() / ".docker") / "config.json"
+    file = (Path(folder) if folder else expanded("~/.docker")) / "config.json"
     try:
-        settings = json.loads(file.read_bytes())
-    except (OSError, ValueError):
+        settings = json.loads(read_file(file, TEXT_BYTES))
+    except (OSError, ValueError, RecursionError):
         return DEFAULT_SOCKET  # as docker-py does: no file, or one of the time before JSON
     current = settings.get("currentContext") if isinstance(settings, dict) else None
     return DEFAULT_SOCKET if current in (None, "", "default") else None

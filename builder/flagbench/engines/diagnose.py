@@ -63,6 +63,12 @@ RULES = (
     # Getting a base image.
     Rule(
         Where.BASE,
+        r"//localhost/v2/flagbench/",
+        "the engine has no image {base}, which this one stands on",
+        "build it first: `flagbench build` builds both, by hand it is the directory `stack`",
+    ),
+    Rule(
+        Where.BASE,
         r"no active sessions|(?i:unauthorized|authentication required|access denied|access forbidden|no basic auth"
         r"|insufficient_scope|status(?: code)?:? 40[13])",
         "the registry does not let you pull the base {base}: it is private, or it does not exist",

@@ -13,12 +13,14 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from flagbench.catalog.image_names import is_ours
 from flagbench.engines.base import (
     BuildEvent,
     BuildFailed,
     BuildRequest,
     EngineError,
     ImageInfo,
+    Resources,
     StepDone,
     StepProgress,
     StepStarted,
@@ -65,6 +67,11 @@ class DockerEngine:
             raise BuildFailed(
                 f"the engine has no image {ref}, and an id cannot be pulled",
                 remedy="load the image with `docker load`, or name one by its repository",
+            )
+        if is_ours(ref):
+            raise BuildFailed(
+                f"the engine has no image {ref}, and no registry is asked for an image of flagbench's own",
+                remedy="build it with `flagbench build`, or load it with `docker load`",
             )
         tell = report or (lambda event: None)
         step = f"pull {ref}"
@@ -133,6 +140,12 @@ class DockerEngine:
         except OSError:
             return None  # a socket that is mounted here from elsewhere
 
+    def resources(self) -> Resources:
+        """Processors and memory of the engine's machine, as it describes itself."""
+        with engine_errors("describe itself", self._connection.where):
+            info = self._api.info()
+        return Resources(int(info.get("NCPU") or 1), int(info.get("MemTotal") or 0))
+
     def close(self) -> None:
         """Close the connections."""
         self._connection.close()
@@ -152,16 +165,22 @@ def open_engine() -> DockerEngine:
 
     Raises EngineError, with the cause (none there, not allowed, too old, not answering) and the remedy.
     """
-    connection = Connection()
-    connection.version()
-    return DockerEngine(connection)
+    return DockerEngine(_answering())
 
 
 def open_client() -> Any:
     """A `docker.DockerClient` for that engine, under the same conditions; for what `Engine` does not offer."""
+    return _answering().client
+
+
+def _answering() -> Connection:
     connection = Connection()
-    connection.version()
-    return connection.client
+    try:
+        connection.version()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def build_params(request: BuildRequest, proxies: dict[str, str]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Whether two builds made the same image: digests of its layers once their times are taken out.
 
 Two builds with one SOURCE_DATE_EPOCH write the same files, but an engine gives every file and directory that
-a step made the time it was made at. A layer is therefore written anew, with no time later than the epoch and
+a step made the time it was made at. A layer is therefore rewritten with no time later than the epoch and
 without the parts of a tar that carry nothing of a file, and that tar's digest is compared.
 """
 
@@ -87,7 +87,7 @@ def differences(first: Iterable[Layer], second: Iterable[Layer]) -> list[str]:
 
 
 def normalise(layer: IO[bytes], out: IO[bytes], epoch: int) -> dict[str, str]:
-    """Write a layer's tar anew without its times; returns path to digest of each member.
+    """Rewrite a layer's tar without its times; returns path to digest of each member.
 
     Kept are names, kinds, modes, owners, links, devices, contents and extended attributes, in the layer's order.
     """

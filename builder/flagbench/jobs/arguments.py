@@ -60,7 +60,7 @@ def check_arguments(arguments: ImageArguments, case: Case, stack: Stack) -> None
     """Refuse here what the image would refuse once it has a node.
 
     Raises:
-        FlagbenchError: (usage) a choice the case has not, a number out of range, two lengths at once.
+        FlagbenchError: (usage) a choice that the case does not have, a number out of range, two lengths at once.
     """
     _check_choices(arguments, case, stack)
     _check_numbers(arguments)

@@ -117,7 +117,7 @@ def _hint(value: Any, words: tuple[str, ...]) -> str:
 
 
 def _check_name(document: Document) -> Iterator[Problem]:
-    rule = syntax.service_fault if document.kind == "Service" else syntax.subdomain_fault
+    rule = syntax.label_fault if document.kind == "Service" else syntax.subdomain_fault
     if not document.name:
         yield document.problem(("metadata", "name"), "the document has no name", "name it")
     elif fault := rule(document.name):

@@ -33,15 +33,17 @@ def _check_counts(job: Document) -> Iterator[Problem]:
         )
     if not is_count(completions, 1):
         yield job.problem(("spec", "completions"), f"is {shown(completions)}", "write the number of nodes")
-    elif completions > syntax.MOST_NODES:
-        yield job.problem(
-            ("spec", "completions"), f"is {completions}", f"an Indexed Job has at most {syntax.MOST_NODES}"
-        )
     elif completions != parallelism:
         yield job.problem(
             ("spec", "parallelism"),
             f"is {shown(parallelism)} and completions {completions}: the nodes of a run wait for each other",
             "write the number of nodes in both",
+        )
+    elif parallelism > syntax.MOST_NODES:
+        yield job.problem(
+            ("spec", "parallelism"),
+            f"is {parallelism}",
+            f"an Indexed Job runs at most {syntax.MOST_NODES} pods at a time",
         )
     last = f"{job.name}-{completions - 1 if is_count(completions, 1) else 0}"
     if len(last) > syntax.LABEL_LENGTH:

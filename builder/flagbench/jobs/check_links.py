@@ -60,9 +60,7 @@ def _check_service(job: Document, service: Document) -> Iterator[Problem]:
     wrong = [key for key, value in selector.items() if labels.get(key) != value]
     if not selector or wrong:
         what = f"the pods of {job.name} do not carry {wrong[0]}={selector[wrong[0]]}" if wrong else "selects no pods"
-        yield service.problem(
-            ("spec", "selector"), what, f"write batch.kubernetes.io/job-name: {job.name or 'the job'}"
-        )
+        yield service.problem(("spec", "selector"), what, "write app.kubernetes.io/name: flagbench")
     if service.namespace != job.namespace:
         yield service.problem(
             ("metadata", "namespace"), f"the Job is in {shown(job.namespace)}", "put both into one namespace"
@@ -127,7 +125,7 @@ def _check_master(
                     f"write {job.name}-0.{subdomain}:29400",
                 )
             return
-    # A container without --nodes is none of ours.
+    # A container without --nodes is not ours.
     if is_count(completions, 2) and any(str(word).startswith("--nodes") for word in as_list(container.get("args"))):
         yield job.problem(
             (*path, "env"),

@@ -150,7 +150,7 @@ def _check_arguments(job: Document, path: FieldPath, container: Mapping[str, Any
         yield job.problem((*path, "command"), "replaces the image's entrypoint", "leave it out")
     for option in ("--nodes", "--gpus", "--run-id"):
         if argument(words, option) is None:
-            yield job.problem((*path, "args"), f"{option} is missing", "make the job anew with `flagbench job`")
+            yield job.problem((*path, "args"), f"{option} is missing", "make a new job with `flagbench job`")
     nodes, completions = argument(words, "--nodes"), job.at("spec", "completions")
     if nodes is not None and nodes != str(completions):
         yield job.problem(

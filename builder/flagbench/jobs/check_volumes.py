@@ -68,8 +68,6 @@ def _check_places(job: Document, kind: str) -> Iterator[Problem]:
             if not isinstance(place, str):
                 continue
             where = (*container, index, "mountPath")
-            if ":" in place:
-                yield job.problem(where, f"{shown(place)} holds ':', which no cluster takes", "mount it elsewhere")
             if (plain := place.rstrip("/")) in seen:
                 yield job.problem(where, f"two volumes are mounted at {shown(place)}", "mount one elsewhere")
             seen.add(plain)

@@ -1,4 +1,4 @@
-"""A request as Kubernetes documents: a headless Service and an Indexed Job, as plain data."""
+"""A request as Kubernetes documents: the headless Service that jobs share, and an Indexed Job, as plain data."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 JOB_NAME_LABEL = "batch.kubernetes.io/job-name"
 """Set on every pod by the Job controller (Kubernetes 1.27 and later)."""
+POD_LABELS = {"app.kubernetes.io/name": "flagbench"}
+"""On the pods of every job; by these the Service selects them."""
 RUN_ID_ANNOTATION = f"{options.OWN_DOMAIN}/run-id"
 OUT, SHM = "/out", "/dev/shm"
 
@@ -31,7 +33,8 @@ def job_documents(request: JobRequest, template: Template) -> Documents:
     Raises:
         FlagbenchError: (usage) the template's shape, or what our own check finds in the result.
     """
-    documents = [_service(request, deepcopy(template.service)), _job(request, deepcopy(template.job))]
+    service = _service(request, deepcopy(template.service))
+    documents = [service, _job(request, deepcopy(template.job), service["metadata"]["name"])]
     problems = check_documents(documents)
     if problems:
         maker = "what was asked for" if request.template is None else f"with the template {request.template} it"
@@ -48,15 +51,23 @@ def job_list(documents: Documents) -> dict[str, Any]:
 
 
 def _service(request: JobRequest, service: dict[str, Any]) -> dict[str, Any]:
-    _describe(request, service)
-    spec = mapping_in(service, "spec")
-    spec["selector"] = {JOB_NAME_LABEL: request.job_name}
-    spec["ports"] = [{"name": "rendezvous", "port": request.port, "protocol": "TCP"}]
+    """The Service of the namespace. Nothing of the job is in it: the next job applies the same one again."""
+    metadata = mapping_in(service, "metadata")
+    metadata.setdefault("name", options.SERVICE)
+    if request.namespace is not None:
+        metadata["namespace"] = request.namespace
+    mapping_in(metadata, "labels").update({**POD_LABELS, "app.kubernetes.io/managed-by": "flagbench"})
+    mapping_in(service, "spec")["selector"] = dict(POD_LABELS)
     return _ordered(service, "apiVersion", "kind", "metadata")
 
 
-def _job(request: JobRequest, job: dict[str, Any]) -> dict[str, Any]:
-    _describe(request, job)
+def _job(request: JobRequest, job: dict[str, Any], service: str) -> dict[str, Any]:
+    """The Job. `service` is the name of the Service, under which its pods are found."""
+    metadata = mapping_in(job, "metadata")
+    metadata["name"] = request.job_name
+    if request.namespace is not None:
+        metadata["namespace"] = request.namespace
+    mapping_in(metadata, "labels").update(_labels(request))
     mapping_in(job, "metadata", "annotations")[RUN_ID_ANNOTATION] = request.run_id
     resource = request.stack.kubernetes.resource
     mapping_in(job, "metadata", "annotations")[options.RESOURCE_ANNOTATION] = resource or options.NO_RESOURCE
@@ -75,7 +86,7 @@ def _job(request: JobRequest, job: dict[str, Any]) -> dict[str, Any]:
     annotations["kubectl.kubernetes.io/default-container"] = CONTAINER
     annotations.update(request.annotations)
     pod = mapping_in(template, "spec")
-    _pod(request, pod)
+    _pod(request, pod, service)
     template["spec"] = _ordered(pod, "subdomain", "containers", "volumes")
     spec["template"] = _ordered(template, "metadata", "spec")
     job["spec"] = _ordered(spec, "suspend", "completionMode", "completions", "parallelism", "activeDeadlineSeconds")
@@ -87,17 +98,9 @@ def _ordered(mapping: dict[str, Any], *first: str) -> dict[str, Any]:
     return {key: mapping[key] for key in (*first, *mapping) if key in mapping}
 
 
-def _describe(request: JobRequest, document: dict[str, Any]) -> None:
-    metadata = mapping_in(document, "metadata")
-    metadata["name"] = request.job_name
-    if request.namespace is not None:
-        metadata["namespace"] = request.namespace
-    mapping_in(metadata, "labels").update(_labels(request))
-
-
 def _labels(request: JobRequest) -> dict[str, str]:
     return {
-        "app.kubernetes.io/name": "flagbench",
+        **POD_LABELS,
         "app.kubernetes.io/instance": request.job_name,
         "app.kubernetes.io/component": request.case.name,
         "app.kubernetes.io/version": __version__,
@@ -108,8 +111,8 @@ def _labels(request: JobRequest) -> dict[str, str]:
     }
 
 
-def _pod(request: JobRequest, pod: dict[str, Any]) -> None:
-    pod["subdomain"] = request.job_name
+def _pod(request: JobRequest, pod: dict[str, Any], service: str) -> None:
+    pod["subdomain"] = service
     needs = request.stack.kubernetes
     # Without an effect: whatever the taint does.
     list_in(pod, "tolerations").extend({"key": key, "operator": "Exists"} for key in needs.tolerations)
@@ -126,7 +129,7 @@ def _pod(request: JobRequest, pod: dict[str, Any]) -> None:
     container["imagePullPolicy"] = request.pull_policy or "IfNotPresent"
     container["args"] = [escape(word) for word in _arguments(request)]
     list_in(container, "env").extend(
-        {"name": name, "value": escape(value)} for name, value in _environment(request).items()
+        {"name": name, "value": escape(value)} for name, value in _environment(request, service).items()
     )
     if request.env_from_secret:
         list_in(container, "envFrom").extend({"secretRef": {"name": name}} for name in request.env_from_secret)
@@ -155,7 +158,10 @@ def _affinity(request: JobRequest, pod: dict[str, Any]) -> None:
             terms.append({})
         for term in terms:
             if not isinstance(term, dict):
-                raise FlagbenchError("a term of the template's node affinity is no mapping", remedy="mend it")
+                raise FlagbenchError(
+                    "a term of the template's node affinity is not a mapping",
+                    remedy="write a list of matchExpressions there",
+                )
             list_in(term, "matchExpressions").extend(deepcopy(wanted))
     alike = [key for key, values in request.node_labels.items() if len(values) > 1 and key != options.HOST_LABEL]
     if request.nodes > 1 and alike:
@@ -185,11 +191,10 @@ def _read(request: JobRequest) -> dict[str, Claim]:
     return {name: claim for name, claim in claims.items() if claim is not None}
 
 
-def _environment(request: JobRequest) -> dict[str, str]:
+def _environment(request: JobRequest, service: str) -> dict[str, str]:
     """Variables of every pod; which node it is, JOB_COMPLETION_INDEX says, set by Kubernetes."""
-    name = request.job_name
     found = {
-        options.MASTER_VARIABLE: f"{name}-0.{name}:{request.port}",
+        options.MASTER_VARIABLE: f"{request.job_name}-0.{service}:{request.port}",
         options.TERMINATION_VARIABLE: "/dev/termination-log",
     }
     if request.image_digest is not None:

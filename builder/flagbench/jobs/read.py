@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from flagbench.errors import FlagbenchError
+from flagbench.files import read_text, reason
 
 _UNWANTED_TAGS = {"tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:value"}
 
@@ -43,18 +44,19 @@ class _Loader(yaml.SafeLoader):
 
 
 def read_documents(path: Path) -> list[dict[str, Any]]:
-    """The documents of a YAML or JSON file.
+    """The documents of a YAML or JSON file; `-` is standard input.
 
     Raises:
         FlagbenchError: (usage) it cannot be read, as `parse_documents` says.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_text(path)
+    except (OSError, ValueError) as error:
         raise FlagbenchError(
-            f"{path} cannot be read: {error}", remedy="name a file that `flagbench job` made"
+            f"{path} cannot be read: {reason(error) if isinstance(error, OSError) else error}",
+            remedy="name a file that `flagbench job` made",
         ) from None
-    return parse_documents(text, str(path))
+    return parse_documents(text, "stdin" if str(path) == "-" else str(path))
 
 
 def parse_documents(text: str, shown: str) -> list[dict[str, Any]]:
@@ -83,7 +85,7 @@ def parse_documents(text: str, shown: str) -> list[dict[str, Any]]:
 
 
 def _unreadable(message: str) -> FlagbenchError:
-    return FlagbenchError(message, remedy="mend the file, or make it anew with `flagbench job`")
+    return FlagbenchError(message, remedy="correct the file, or make a new one with `flagbench job`")
 
 
 def _parse(text: str) -> list[Any]:

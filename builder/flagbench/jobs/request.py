@@ -97,7 +97,7 @@ class JobRequest:
 
     @cached_property
     def job_name(self) -> str:
-        """The name of the Job and its Service; made of case, stack and run id where none was given."""
+        """The name of the Job; made of case, stack and run id where none was given."""
         if self.name is not None:
             return self.name
         slug = re.sub(r"[^a-z0-9]+", "-", f"flagbench-{self.case.name}-{self.stack.name}".lower())
@@ -249,11 +249,11 @@ class JobRequest:
                 f"{self.case.name} writes no checkpoints to resume from", remedy="leave out --resume-pvc"
             )
         if "engine=deepspeed" in self.arguments.set_:
-            raise FlagbenchError("the deepspeed engine does not go on from a checkpoint", remedy="use engine=torch")
+            raise FlagbenchError("the deepspeed engine cannot resume from a checkpoint", remedy="use engine=torch")
 
     def _check_names(self) -> None:
         options.refuse("--run-id", self.run_id, syntax.run_id_fault)
-        options.refuse("--name", self.job_name, syntax.service_fault, "give a short name, like distilbert-2x8")
+        options.refuse("--name", self.job_name, syntax.label_fault, "give a short name, like distilbert-2x8")
         if len(longest := f"{self.job_name}-{self.nodes - 1}") > syntax.LABEL_LENGTH:
             raise FlagbenchError(
                 f"--name {self.job_name!r} is too long: the last pod would be called {longest}",
@@ -278,7 +278,8 @@ class JobRequest:
         policies = ("Always", "IfNotPresent", "Never")
         if self.pull_policy is not None and self.pull_policy not in policies:
             raise FlagbenchError(
-                f"--pull-policy {self.pull_policy!r} is none", remedy=f"choose one of: {', '.join(policies)}"
+                f"--pull-policy {self.pull_policy!r} is not valid",
+                remedy=f"use {', '.join(policies[:-1])} or {policies[-1]}",
             )
 
     def _check_resources(self) -> None:

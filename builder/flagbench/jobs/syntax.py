@@ -1,6 +1,6 @@
 """What Kubernetes accepts as a name, a label, a quantity or an image: pure rules, each a reason or None.
 
-The rules are those of the API server's own validation (RFC 1123 and 1035 names, qualified names, resource.Quantity),
+The rules are those of the API server's own validation (RFC 1123 names, qualified names, resource.Quantity),
 which the published OpenAPI schemas leave out.
 """
 
@@ -11,12 +11,11 @@ import unicodedata
 from decimal import Decimal
 
 MOST_NODES = 100_000
-"""The most completions of an Indexed Job."""
+"""The most pods of an Indexed Job at a time (parallelism; there may be more completions)."""
 MOST_PORT = 65535
 LABEL_LENGTH = 63
 SUBDOMAIN_LENGTH = 253
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
-_SERVICE = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 _SUBDOMAIN = re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*")
 _WORD = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -35,20 +34,12 @@ _LONGEST_QUANTITY = 32
 
 
 def label_fault(name: str) -> str | None:
-    """Why `name` is no RFC 1123 label (the name of a namespace, a host or a container)."""
+    """Why `name` is no RFC 1123 label (the name of a namespace, a Service, a host or a container)."""
     if len(name) > LABEL_LENGTH:
         return f"has {len(name)} characters, at most {LABEL_LENGTH} are allowed"
     if not _LABEL.fullmatch(name):
         return "may hold lower-case letters, digits and '-', and begins and ends with a letter or digit"
     return None
-
-
-def service_fault(name: str) -> str | None:
-    """Why `name` is no RFC 1035 label, which a Service's name has to be: it begins with a letter."""
-    fault = label_fault(name)
-    if fault is None and not _SERVICE.fullmatch(name):
-        return "does not begin with a letter, as the name of a Service must"
-    return fault
 
 
 def subdomain_fault(name: str) -> str | None:
@@ -153,7 +144,7 @@ def image_fault(image: str) -> str | None:
 
 
 def quantity(value: object) -> Decimal | None:
-    """A resource quantity (`"8"`, `"96Gi"`, `"500m"`, 1.5) as a number; None where it is none, or negative."""
+    """A resource quantity (`"8"`, `"96Gi"`, `"500m"`, 1.5) as a number; None where it is not one, or negative."""
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         return None
     text = str(value)

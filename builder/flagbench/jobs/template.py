@@ -55,7 +55,9 @@ def mapping_in(parent: dict[str, Any], *keys: str) -> dict[str, Any]:
     for key in keys:
         parent = parent.setdefault(key, {})
         if not isinstance(parent, dict):
-            raise FlagbenchError(f"the template's field {key} is no mapping", remedy="mend it, or leave it out")
+            raise FlagbenchError(
+                f"the template's field {key} is not a mapping", remedy="write a mapping, or leave it out"
+            )
     return parent
 
 
@@ -63,7 +65,7 @@ def list_in(parent: dict[str, Any], key: str) -> list[Any]:
     """The list at this key, made where there is none; FlagbenchError (usage) where something else stands."""
     found = parent.setdefault(key, [])
     if not isinstance(found, list):
-        raise FlagbenchError(f"the template's field {key} is no list", remedy="mend it, or leave it out")
+        raise FlagbenchError(f"the template's field {key} is not a list", remedy="write a list, or leave it out")
     return found
 
 

@@ -70,6 +70,12 @@ class LaunchResult:
 class Launcher(Protocol):
     """A way to run an image, or its entrypoint."""
 
+    def command(self, request: RunRequest) -> str:
+        """The line for a shell that does the same; nothing is started or asked.
+
+        Raises FlagbenchError (usage) for options that cannot be used, or (data) for missing folders.
+        """
+
     def launch(self, request: RunRequest) -> LaunchResult:
         """Run to the end.
 

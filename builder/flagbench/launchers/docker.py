@@ -20,8 +20,8 @@ from flagbench.launchers.fallback import record_of_killed
 from flagbench.launchers.folders import made_out
 from flagbench.launchers.host import Host, this_host
 from flagbench.launchers.refusals import missing_image, refused
-from flagbench.launchers.signals import Forwarding
-from flagbench.launchers.watch import GRACE_SECONDS, Watch, Watched
+from flagbench.launchers.signals import GRACE_SECONDS, Forwarding
+from flagbench.launchers.watch import Watch, Watched
 from flagbench.launchers.wording import docker_line, engine_config
 
 ANSWER_SECONDS = 60.0
@@ -47,12 +47,15 @@ class DockerLauncher:
         host: Host | None = None,
         connect: Callable[[], Any] = open_client,
         grace: float = GRACE_SECONDS,
+        shows: Mapping[str, str] | None = None,
     ) -> None:
+        """`shows`: variables for the container that only decide how progress is drawn."""
         self._options = options or DockerOptions()
         self._environment = environment
         self._host = host or this_host()
         self._connect = connect
         self._grace = grace
+        self._shows = shows or {}
 
     def command(self, request: RunRequest) -> str:
         """The `docker run` line of the same container; the engine is not asked for anything."""
@@ -70,6 +73,7 @@ class DockerLauncher:
         with Forwarding() as hands, connected(self._connect, where) as api:
             image = find_image(api, container.image, request)
             container = container.with_digest(image.digest)
+            container = replace(container, environment={**container.environment, **self._shows})
             if container.folders and is_rootless(api):
                 container = container.of_rootless_engine()
             keep = self._options.keep

@@ -20,9 +20,19 @@ class Ending:
     remedy: str
 
 
+# Signals by which people and schedulers ask a process to end.
+ASKING = (
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGTERM,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGXCPU,
+)
 _OURS = frozenset(ExitCode) - {ExitCode.OK, ExitCode.BUG}
 # What a process ends with that these signals killed before it could say anything.
-_ASKED_TO_STOP = {128 + int(number): number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+_ASKED_TO_STOP = {128 + int(number): number for number in ASKING}
 _KILLED = 128 + int(signal.SIGKILL)
 
 
@@ -38,18 +48,20 @@ def record_in(stdout: bytes) -> bytes:
     return b""
 
 
-def exit_code(record: bytes, container_code: int | None) -> int:
-    """The code of a run that left a record: the container's where it is one of ours, else what the record says.
+def exit_code(record: bytes, ended_with: int | None) -> int:
+    """The code of a run that left a record: its container's or process's where it is one of ours, else the record's.
 
-    Only of a container that is gone (None) the record is believed that it went well.
+    Only for a container that is gone (None) is a record of success trusted, and exit 0 does not make a success of
+    a record that says otherwise.
     """
-    if container_code in set(ExitCode):
-        return container_code
     try:
-        said = int(json.loads(record)["status"]["exit_code"])
-    except (ValueError, KeyError, TypeError):
-        return int(ExitCode.RANK_FAILED)
-    believed = _OURS if container_code is not None else _OURS | {ExitCode.OK}
+        status = json.loads(record)["status"]
+        said, well = int(status["exit_code"]), status.get("state", "ok") == "ok"
+    except (ValueError, KeyError, TypeError, AttributeError):
+        said, well = int(ExitCode.RANK_FAILED), False
+    if ended_with in set(ExitCode) - {ExitCode.OK} or (ended_with == ExitCode.OK and well and said == ExitCode.OK):
+        return int(ended_with or 0)
+    believed = _OURS | {ExitCode.OK} if ended_with is None and well else _OURS
     return said if said in believed else int(ExitCode.RANK_FAILED)
 
 

@@ -27,7 +27,7 @@ def passed_on(environment: Mapping[str, str], stack: Stack, nodes: int) -> dict[
     if nodes > 1:
         names |= {*RANKS, *MASTERS}
     else:
-        # A container on a network of its own has not got the host's interfaces.
+        # A container on a network of its own does not have the host's interfaces.
         names = {name for name in names if not name.endswith("_SOCKET_IFNAME")}
     if stack.visibility_variable is not None:
         names.add(stack.visibility_variable)

@@ -4,53 +4,130 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 
 from flagbench.checkout import commit
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.launchers.base import LaunchResult, RunRequest
+from flagbench.launchers.ending import exit_code, record_in
 from flagbench.launchers.fallback import record_of_killed
-from flagbench.launchers.signals import Forwarding
+from flagbench.launchers.folders import made_out
+from flagbench.launchers.signals import GRACE_SECONDS, Forwarding, Grace
 
 NEEDED = ("flagbench_cases", "torch", "numpy", "psutil", "tokenizers", "safetensors")
 """What every case imports; a case's manifest names what it imports beside these."""
 _PR_SET_PDEATHSIG = 1
+_POLL_SECONDS = 0.2
+
+
+def command_of(request: RunRequest) -> list[str]:
+    """The command line of a native run."""
+    return [sys.executable, "-m", "flagbench_cases", *request.arguments()]
+
+
+def check_imports(request: RunRequest) -> None:
+    """Raise FlagbenchError (usage) where this Python lacks what the case imports."""
+    missing = [name for name in (*NEEDED, *request.case.raw.get("imports", ())) if find_spec(name) is None]
+    if missing:
+        raise FlagbenchError(
+            f"a native run of {request.case.name} imports {', '.join(missing)}, which this Python lacks",
+            remedy="install what cases import with `pip install 'flagbench[cases]'`, in a checkout of flagbench "
+            "with `pip install -e '.[cases]'`",
+        )
 
 
 class NativeLauncher:
     """The launcher of `--via native`."""
 
+    def __init__(self, grace: float = GRACE_SECONDS) -> None:
+        self._grace = grace
+
+    def command(self, request: RunRequest) -> str:
+        """The line that starts the entrypoint. Raises FlagbenchError (usage) where what it imports is missing."""
+        check_imports(request)
+        return f"FLAGBENCH_STACK={request.stack.name} {shlex.join(command_of(request))}"
+
     def launch(self, request: RunRequest) -> LaunchResult:
         """Run `python -m flagbench_cases`; its progress goes to this process's stderr."""
-        missing = [name for name in (*NEEDED, *request.case.raw.get("imports", ())) if find_spec(name) is None]
-        if missing:
-            raise FlagbenchError(
-                f"a native run of {request.case.name} imports {', '.join(missing)}, and this Python has not got it",
-                remedy="install what cases import with `pip install 'flagbench[cases]'`, in a checkout of flagbench "
-                "with `pip install -e '.[cases]'`",
-            )
+        check_imports(request)
         environment = dict(os.environ, FLAGBENCH_STACK=request.stack.name)
         if (known := commit()) is not None:
             environment.setdefault("FLAGBENCH_COMMIT", known)
-        command = [sys.executable, "-m", "flagbench_cases", *request.arguments()]
-        # In this order: a signal that comes while the child is made must not be lost.
-        with (
-            Forwarding() as hands,
-            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, preexec_fn=end_with_parent) as child,
-        ):
-            hands.to(child.send_signal)
-            printed, _ = child.communicate()
-        code = child.returncode
+        with made_out(request.out):
+            ended = follow(command_of(request), environment, self._grace)
+        if record := record_in(ended.printed):
+            return LaunchResult(record, exit_code(record, ended.code))
         # Node 0 speaks for the job; which node this is, the entrypoint may know from its platform alone.
-        if printed.strip() or (request.nodes > 1 and code >= 0):
-            return LaunchResult(printed, code)
-        reason = f"the run ended with {_ending(code)} before it could print a record"
+        if request.nodes > 1 and ended.code >= 0:
+            return LaunchResult(b"", ended.code)
+        reason, remedy, code = ended.without_record()
+        return LaunchResult(record_of_killed(request, reason, remedy, code), int(code))
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a child ended."""
+
+    printed: bytes
+    code: int
+    signalled: int | None
+    """The first signal that was passed on to it."""
+    overdue: float | None
+    """The seconds from that signal after which it was killed, where it was."""
+
+    def without_record(self) -> tuple[str, str, ExitCode]:
+        """Reason, remedy and exit code of a child that printed nothing."""
+        if self.signalled is not None:
+            reason = f"interrupted by {signal.Signals(self.signalled).name}"
+            if self.overdue is not None:
+                reason += f"; the run did not end within {self.overdue:.0f} s and was killed"
+            return reason, "run again", ExitCode.INTERRUPTED
+        reason = f"the run ended with {_ending(self.code)} before it could print a record"
         remedy = "see its messages above; the kernel log names processes killed for memory"
-        ended = ExitCode(code) if code in set(ExitCode) - {ExitCode.OK} else ExitCode.RANK_FAILED
-        return LaunchResult(record_of_killed(request, reason, remedy, ended), int(ended))
+        known = self.code in set(ExitCode) - {ExitCode.OK}
+        return reason, remedy, ExitCode(self.code) if known else ExitCode.RANK_FAILED
+
+
+def follow(command: Sequence[str], environment: Mapping[str, str], grace: float = GRACE_SECONDS) -> Ended:
+    """Run a child to its end and read what it prints. Signals are passed on; after the grace period it is killed.
+
+    It runs in its own session, so that Ctrl-C on a terminal reaches it only once, through this process.
+    """
+    limit = Grace(grace)
+    overdue: float | None = None
+    # In this order: a signal that arrives while the child is started must not be lost.
+    with (
+        Forwarding() as hands,
+        subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            preexec_fn=end_with_parent,
+        ) as child,
+    ):
+
+        def hand_on(number: int) -> None:
+            limit.note(number)
+            child.send_signal(number)
+
+        hands.to(hand_on)
+        while True:
+            try:
+                printed, _ = child.communicate(timeout=_POLL_SECONDS)
+                break
+            except subprocess.TimeoutExpired:
+                if overdue is None and limit.left() == 0.0:
+                    overdue = limit.used()
+                    child.kill()  # its ranks die with it, even stopped ones
+    return Ended(printed, child.returncode, limit.signalled, overdue)
 
 
 def end_with_parent() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -16,13 +15,14 @@ from flagbench.catalog.model import Case, Stack
 from flagbench.catalog.options import option_words
 from flagbench.engines import open_client
 from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.launchers import native
 from flagbench.launchers.base import RunRequest
 from flagbench.launchers.container import RUN_LABEL, Container, image_name
 from flagbench.launchers.docker import connected, find_image, follow, is_rootless, made_container
 from flagbench.launchers.ending import explain
 from flagbench.launchers.folders import Folder, host_path, made_out
 from flagbench.launchers.host import Host, this_host
-from flagbench.launchers.native import NEEDED, end_with_parent
+from flagbench.launchers.native import NEEDED
 from flagbench.launchers.needs import Grants
 from flagbench.launchers.signals import Forwarding
 from flagbench.launchers.watch import Watched
@@ -71,19 +71,16 @@ def prepare_native(request: PrepareRequest) -> Prepared:
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise FlagbenchError(
-            f"preparing {request.case.name} imports {', '.join(missing)}, and this Python has not got it",
+            f"preparing {request.case.name} imports {', '.join(missing)}, which this Python lacks",
             remedy="install the image side's needs with `pip install 'flagbench[cases]'`, or use --via docker",
         )
     environment = dict(os.environ, FLAGBENCH_STACK=request.stack.name)
     command = [sys.executable, "-m", "flagbench_cases", "prepare", request.case.name, *request.arguments()]
-    with (
-        Forwarding() as hands,
-        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, preexec_fn=end_with_parent) as child,
-    ):
-        hands.to(child.send_signal)
-        printed, _ = child.communicate()
-    code = child.returncode
-    return Prepared(printed, code if code in set(ExitCode) else int(ExitCode.RANK_FAILED))
+    ended = native.follow(command, environment)
+    if ended.code in set(ExitCode):
+        return Prepared(ended.printed, ended.code)
+    reason, remedy, code = ended.without_record()
+    raise FlagbenchError(reason, remedy=remedy, code=code)
 
 
 def prepare_in_container(

@@ -82,7 +82,7 @@ _RULES = (
     _rule(
         r"failed to create endpoint .*?: (.*)",
         "the engine could not connect the container to its network: {0}",
-        "restart the engine, which makes its networks anew; another engine may have taken its bridge away",
+        "restart the engine, which creates its networks again; another engine may have removed its bridge",
         ExitCode.ENGINE,
     ),
     _rule(
@@ -103,7 +103,7 @@ def refused(text: str) -> FlagbenchError:
     words = " ".join(text.split())
     return FlagbenchError(
         f"the container engine refused the container: {words}",
-        remedy="mend what it names; `flagbench run --show-command` prints the same as a docker line to try",
+        remedy="fix what it names; `flagbench run --show-command` prints the same as a docker line to try",
         code=ExitCode.ENGINE,
     )
 

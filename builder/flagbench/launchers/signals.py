@@ -3,18 +3,53 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+FORWARDED = (
+    *(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM),
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGXCPU),
+)
+GRACE_SECONDS = 10.0
+"""Seconds from the first signal until the run is killed, as for `docker stop`."""
+AT_ONCE_SECONDS = 4.0
+"""The same after the second signal: enough to end every process and to print the record."""
+
+
+class Grace:
+    """How long a run may take to end after a signal."""
+
+    def __init__(self, seconds: float = GRACE_SECONDS) -> None:
+        self.signalled: int | None = None
+        """The first signal that was passed on."""
+        self._seconds = seconds
+        self._began = 0.0
+        self._deadline: float | None = None
+
+    def note(self, number: int) -> None:
+        """A signal was passed on."""
+        clock = time.monotonic()
+        if self._deadline is None:
+            self.signalled, self._began, self._deadline = number, clock, clock + self._seconds
+        else:
+            self._deadline = min(self._deadline, clock + AT_ONCE_SECONDS)
+
+    def left(self) -> float | None:
+        """Seconds until the run is killed; None until a signal has arrived."""
+        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
+    def used(self) -> float:
+        """Seconds since the first signal."""
+        return time.monotonic() - self._began
 
 
 class Forwarding:
     """Hands signals to the run, which ends its ranks and still prints its record; this process waits for it.
 
-    Ctrl-C reaches a run of this terminal by itself as well; a second copy of a signal changes nothing there. A signal
-    that the caller ignores (SIGHUP under nohup) stays ignored. One that comes before the run has started is kept.
+    A signal that the caller ignores (SIGHUP under nohup) stays ignored. One that comes before the run has started is
+    kept for it, and a second one then raises KeyboardInterrupt.
     """
 
     def __init__(self) -> None:
@@ -46,5 +81,7 @@ class Forwarding:
     def _hand_on(self, number: int, frame: FrameType | None) -> None:
         if self._deliver is None:
             self._early.append(number)
+            if len(self._early) > 1:
+                raise KeyboardInterrupt
         else:
             self._deliver(number)

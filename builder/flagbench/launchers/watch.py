@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any
 
-GRACE_SECONDS = 10.0
-"""From the first signal on, before the container is killed: `docker stop`'s own."""
+from flagbench.launchers.signals import GRACE_SECONDS, Grace
+
 MOST_BYTES = 64 * 2**20
 """Of stdout, kept: a record has some tens of KB; what runs away is cut from its front."""
 _DRAIN_SECONDS = 5.0
@@ -29,7 +28,7 @@ class Watched:
     signalled: int | None
     """The first signal that was handed on."""
     overdue: float | None
-    """The grace in seconds after which it was killed, where it was."""
+    """The seconds from the first signal after which it was killed, where it was."""
 
     @property
     def exit_code(self) -> int | None:
@@ -47,10 +46,10 @@ class Watch:
     def __init__(self, api: Any, container: str, grace: float = GRACE_SECONDS) -> None:
         self._api = api
         self._container = container
-        self._grace = grace
+        self._grace = Grace(grace)
+        self._last_grace = grace
         self._stdout = bytearray()
         self._events: SimpleQueue[int | BaseException | None] = SimpleQueue()
-        self._signalled: int | None = None
         self._reader: Thread | None = None
 
     def hand_on(self, number: int) -> None:
@@ -72,27 +71,25 @@ class Watch:
         if self._reader is not None:
             # Whatever it wrote has been sent by now, unless somebody else holds its output open.
             self._reader.join(_DRAIN_SECONDS)
-        return Watched(bytes(self._stdout), self._state(), self._signalled, overdue)
+        return Watched(bytes(self._stdout), self._state(), self._grace.signalled, overdue)
 
     def _until_ended(self) -> float | None:
-        """Serve signals until the container has ended, or cannot be ended; the grace, where it had to be killed."""
-        deadline: float | None = None
+        """Serve signals until the container has ended, or cannot be ended; when it was killed, where it was."""
         overdue: float | None = None
         while True:
             try:
-                event = self._events.get(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
+                event = self._events.get(timeout=self._grace.left() if overdue is None else self._last_grace)
             except Empty:
                 if overdue is not None:
                     return overdue  # a process stuck in a driver outlives even SIGKILL
-                overdue, deadline = self._grace, time.monotonic() + self._grace
+                overdue = self._grace.used()
                 self._kill()
                 continue
             if event is None:
                 return overdue
             if isinstance(event, BaseException):
                 raise event
-            if deadline is None:
-                self._signalled, deadline = event, time.monotonic() + self._grace
+            self._grace.note(event)
             self._signal(event)
 
     def _signal(self, number: int) -> None:
@@ -145,7 +142,7 @@ class Watch:
 
 
 def _tell(said: bytes) -> None:
-    # The run goes on where nobody reads its progress any more (`2>&1 | head`).
+    # The run continues when nobody reads its progress any more (`2>&1 | head`).
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.buffer.write(said)
         sys.stderr.buffer.flush()

@@ -6,6 +6,7 @@ import ssl
 from pathlib import Path
 
 from flagbench.errors import FlagbenchError
+from flagbench.files import TEXT_BYTES, read_file, reason
 
 
 def certificates(path: Path) -> bytes:
@@ -15,9 +16,9 @@ def certificates(path: Path) -> bytes:
     """
     remedy = "name a file of certificates in PEM form, such as /etc/ssl/certs/ca-certificates.crt"
     try:
-        content = path.read_bytes()
+        content = read_file(path, TEXT_BYTES)
     except OSError as error:
-        raise FlagbenchError(f"--ca-bundle {path} cannot be read: {error.strerror}", remedy=remedy) from error
+        raise FlagbenchError(f"--ca-bundle {path} cannot be read: {reason(error)}", remedy=remedy) from error
     if b"PRIVATE KEY-----" in content:
         raise FlagbenchError(f"--ca-bundle {path} holds a private key, which nothing here needs", remedy=remedy)
     try:

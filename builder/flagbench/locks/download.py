@@ -53,7 +53,7 @@ def opener_with(accounts: Accounts, ca_bundle: Path | None) -> OpenerDirector:
 
 
 class _WithAccount(BaseHandler):
-    """Sends an account where it belongs; each redirection is looked up anew, so that no other host is told it."""
+    """Sends an account where it belongs; each redirection is looked up again, so that no other host is told it."""
 
     def __init__(self, accounts: Accounts) -> None:
         self._accounts = accounts

@@ -30,9 +30,15 @@ Tables = Mapping[tuple[str, str], Table]
 
 
 def load_toml(text: str) -> dict[str, Any]:
-    """A TOML document's data. Raises ValueError where it is none."""
+    """A TOML document's data. Raises ValueError where it is invalid, FlagbenchError where no parser is installed."""
     # The standard library has it from Python 3.11 on; for 3.10 the extra `lock` brings the same code.
-    parser = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    name = "tomllib" if sys.version_info >= (3, 11) else "tomli"
+    try:
+        parser = import_module(name)
+    except ModuleNotFoundError:
+        raise FlagbenchError(
+            f"{name}, which reads TOML, is not installed", remedy="install it with `pip install 'flagbench[lock]'`"
+        ) from None
     data: dict[str, Any] = parser.loads(text)
     return data
 

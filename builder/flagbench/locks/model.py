@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -92,6 +92,15 @@ class Lock:
         return "".join(f"{entry.pin}\n" for entry in self.unresolved if entry.name not in without)
 
 
+def part_of(lock: Lock, names: Collection[str]) -> Lock:
+    """The lock with its packages of these canonical names alone: what one tier of an image is built from."""
+    return replace(
+        lock,
+        entries=tuple(entry for entry in lock.entries if entry.name in names),
+        unresolved=tuple(entry for entry in lock.unresolved if entry.name in names),
+    )
+
+
 def _requirements(entries: Iterable[LockEntry]) -> str:
     return "".join(
         " \\\n    ".join([entry.pin, *(f"--hash={digest}" for digest in entry.hashes)]) + "\n" for entry in entries
@@ -107,7 +116,8 @@ def inputs_digest(stack: Stack) -> str:
     inputs = {
         "python": stack.python,
         "platform": stack.platform,
-        "packages": sorted(build.packages),
+        # Where a package is installed decides nothing: one lock holds what any image of the stack may have.
+        "packages": sorted((*build.packages, *build.optional)),
         "compiled": sorted(f"{package.name}=={package.version}" for package in build.compiled),
         "from_base": sorted(build.from_base),
         # Order counts: it is the order in which indexes are asked.

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from flagbench.errors import FlagbenchError
+from flagbench.files import read_text
 from flagbench.locks.model import NO_BASE, TITLE, UNRESOLVED, Lock, LockEntry, Unresolved, inputs_digest
 
 if TYPE_CHECKING:
@@ -24,7 +25,9 @@ PIN = re.compile(rf"(?P<name>{_NAME})==(?P<version>{_VERSION})")
 _ENTRY = re.compile(PIN.pattern + r" \\")
 _HASH = re.compile(rf"    --hash=(?P<hash>{_SHA256})(?P<more> \\)?")
 _UNRESOLVED = re.compile(rf"# unresolved: {PIN.pattern} \((?P<reason>[^\r\n]+)\)")
-_ANEW = "a lock is not edited by hand: `git checkout` it, or write it anew with `flagbench lock STACK --upgrade`"
+_NOT_EDITED = (
+    "a lock is not edited by hand: `git checkout` it, or write a new one with `flagbench lock STACK --upgrade`"
+)
 
 
 def lock_path(stack: str, images: Path) -> Path:
@@ -60,11 +63,11 @@ def load_lock(path: Path) -> Lock | None:
         FlagbenchError: (usage) the file cannot be read, or a line of it is malformed.
     """
     try:
-        text = path.read_bytes().decode("utf-8")
+        text = read_text(path)
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
-        raise FlagbenchError(f"the lock {path} cannot be read: {error}", remedy=_ANEW) from None
+        raise FlagbenchError(f"the lock {path} cannot be read: {error}", remedy=_NOT_EDITED) from None
     return parse_lock(text, str(path))
 
 
@@ -197,5 +200,5 @@ class _Parser:
         """The error for the line that was taken last."""
         raise FlagbenchError(
             f"{self.source}:{self.at}: {message}",
-            remedy=_ANEW,
+            remedy=_NOT_EDITED,
         )

@@ -39,7 +39,7 @@ def refusals(stack: Stack, environment: Mapping[str, str], ca_bundle: Path | Non
     if environment.get("UV_NO_INDEX"):
         return {}
     opener = opener_with(Accounts(environment), ca_bundle)
-    names = [canonical(line.partition("==")[0].strip()) for line in stack.build.packages]
+    names = [canonical(line.partition("==")[0].strip()) for line in (*stack.build.packages, *stack.build.optional)]
     names += [canonical(package.name) for package in stack.build.compiled]
     asked = {index: _refusal(opener, index, names) for index in index_urls(environment)}
     return {index: status for index, status in asked.items() if status is not None}

@@ -86,7 +86,7 @@ class _Packages:
         self.report = report
         self.solve = solve
         self.compiled = {canonical(package.name): package.version for package in stack.build.compiled}
-        self.pins = dict(_pin(line) for line in stack.build.packages)
+        self.pins = dict(_pin(line) for line in (*stack.build.packages, *stack.build.optional))
         # A mirror that stands for them is a person's own: it answers, or the command fails.
         self.indexes = [] if options.sources.further else list(stack.build.indexes)
         self.silent: dict[str, str] = {}
@@ -174,9 +174,7 @@ class _Packages:
                 self.report(f"{self.stack.name}: {name}=={version} stays unresolved")
             self.lost |= gone
         elif self.keep:
-            self.report(
-                f"{self.stack.name}: versions of the earlier lock do not fit any more; all are looked up anew"
-            )
+            self.report(f"{self.stack.name}: versions of the earlier lock no longer fit; all are looked up again")
             self.keep = False
         else:
             raise FlagbenchError(

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from flagbench.files import expanded
 from flagbench.locks.certificates import certificates
 from flagbench.locks.urls import WEB, check_url
 
@@ -42,7 +43,7 @@ class Sources:
         Raises FlagbenchError (usage) for an index that is no URL, and a bundle without certificates.
         """
         indexes = tuple(url for url in pip_source or () if url)
-        return cls(indexes, Path(ca_bundle).expanduser().absolute() if ca_bundle else None)
+        return cls(indexes, expanded(ca_bundle).absolute() if ca_bundle else None)
 
     @property
     def further(self) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ class Request:
     compiled: frozenset[str]
     """Canonical names of packages taken as source; everything else is taken as a wheel."""
     absent: frozenset[str]
-    """Canonical names of packages that are never asked for, whoever needs them."""
+    """Canonical names of packages that are never asked for, also where others need them."""
     tables: tuple[Table, ...] = ()
     kept: Mapping[str, str] = field(default_factory=dict)
     """Versions to keep, by canonical name."""
@@ -131,7 +131,7 @@ def _new_enough(program: str) -> str:
 def _lay_out(request: Request, folder: Path) -> None:
     files = {
         _INPUT: "".join(f"{line}\n" for line in request.requirements),
-        # An override whose marker never holds takes a package out, whoever requires it.
+        # An override whose marker never holds leaves a package out, also where others require it.
         _ABSENT: "".join(f"{name} ; python_version < '0'\n" for name in sorted(request.absent)),
         # Constraints, not uv's preferences from an earlier output: with several indexes it takes a preferred version
         # from the first that has it, also where only another has a file that fits.
@@ -210,7 +210,7 @@ def _failure(stderr: str) -> Exception:
         return NoSolution(text, frozenset(pins | set(_NOT_FOUND.findall(text))))
     return FlagbenchError(
         f"uv failed: {text or 'it said nothing'}",
-        remedy="mend what it names; uv's own settings and pip's are honoured, --pip-source and --ca-bundle beat both",
+        remedy="fix what it names; uv's own settings and pip's are honoured, --pip-source and --ca-bundle beat both",
         code=ExitCode.ENGINE,
     )
 

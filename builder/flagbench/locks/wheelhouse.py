@@ -1,7 +1,7 @@
 """Filling a wheelhouse: a folder with the files of a lock, for building images where there is no network.
 
-A file comes into the folder under its name only when it is whole and its sha256 is right. So a run that was killed
-is gone on with, and a file that was damaged is fetched again; files of other stacks stay.
+A file comes into the folder under its name only when it is whole and its sha256 is right. So a run that was
+killed is resumed, and a file that was damaged is fetched again; files of other stacks stay.
 """
 
 from __future__ import annotations

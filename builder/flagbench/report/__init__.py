@@ -1,5 +1,5 @@
 """Results as people read them."""
 
-from flagbench.report.tables import comparison_table, run_summary, verdict_table
+from flagbench.report.tables import comparison_table, verdict_table
 
-__all__ = ["comparison_table", "run_summary", "verdict_table"]
+__all__ = ["comparison_table", "verdict_table"]

@@ -1,34 +1,47 @@
-"""A page of text and tables: drawn with rich on a terminal, plain and aligned elsewhere."""
+"""A page of text and aligned tables: cut to a terminal's width, whole in a pipe; no boxes, no wrapping."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
-from collections.abc import Mapping, Sequence
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TextIO
 
 from flagbench.terminal import visible
 
 _GAP = "  "
+_NARROWEST = 12
+"""Columns that are cut keep at least this many characters."""
+_WIDEST = 200
+"""Longer cells overflow their column, so that a cell of megabytes does not pad every row."""
+
+_SGR = {"bold green": "1;32", "bold red": "1;31", "bold yellow": "1;33", "bold": "1"}
+"""The styles of a page as the numbers of an ANSI escape sequence."""
 
 
 @dataclass(frozen=True)
 class Table:
     """Rows of text under named columns; those in `right` are set flush right.
 
-    `styles` are rich styles by the whole text of a cell.
+    On a terminal too narrow for it, the columns in `cut` are shortened first, then those in `drop` are left out one
+    after the other. A column in neither, like that of the ids, is always shown in full. `styles` are by the whole
+    text of a cell.
     """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     right: frozenset[str] = frozenset()
     styles: Mapping[str, str] = field(default_factory=dict)
+    cut: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Lines:
-    """Lines of text, with a rich style for all of them."""
+    """Lines of text, with a style for all of them. They are never cut."""
 
     lines: tuple[str, ...]
     style: str = ""
@@ -38,55 +51,79 @@ Block = Table | Lines
 """A part of a page."""
 
 
-def render(blocks: Sequence[Block], stream: TextIO | None = None) -> str:
-    """Blocks as text for `stream` (default stdout), a blank line between them; each line and cell is `visible`."""
+def render(blocks: Sequence[Block], stream: TextIO | None = None, *, wide: bool = False) -> str:
+    """Blocks as text for `stream` (default stdout), a blank line between them; each line and cell is `visible`.
+
+    Args:
+        wide: whether tables are shown in full on a terminal too, as they always are in a pipe.
+    """
     out = sys.stdout if stream is None else stream
-    # What is not a terminal is read by grep and people's logs: no boxes, no wrapping, no colour.
-    if out.isatty() and os.environ.get("TERM") != "dumb":
-        return _rich(blocks, out)
-    return "\n\n".join(_text(b) if isinstance(b, Lines) else _plain(b) for b in blocks) + "\n"
+    terminal = out.isatty()
+    colour = terminal and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
+    width = shutil.get_terminal_size().columns if terminal and not wide else None
+    ellipsis = "\N{HORIZONTAL ELLIPSIS}" if "utf" in (out.encoding or "").lower() else "..."
+    return "\n\n".join("\n".join(_lines(block, width, ellipsis, colour=colour)) for block in blocks) + "\n"
 
 
-def _text(block: Lines) -> str:
-    return "\n".join(map(visible, block.lines))
-
-
-def _rows(table: Table) -> list[list[str]]:
-    return [[visible(cell) for cell in row] for row in table.rows]
-
-
-def _plain(table: Table) -> str:
-    rows = [table.columns, *_rows(table)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+def _lines(block: Block, width: int | None, ellipsis: str, *, colour: bool) -> Iterable[str]:
+    if isinstance(block, Lines):
+        return [_styled(visible(line), block.style, colour=colour) for line in block.lines]
+    shown = [[visible(cell) for cell in row] for row in (block.columns, *block.rows)]
+    natural = {
+        name: min(_WIDEST, max(map(_cells, column)))
+        for name, column in zip(block.columns, zip(*shown, strict=True), strict=True)
+    }
+    widths = natural if width is None else _fitted(block, natural, width)
     lines = []
-    for row in rows:
-        cells = [
-            cell.rjust(width) if name in table.right else cell.ljust(width)
-            for cell, width, name in zip(row, widths, table.columns, strict=True)
-        ]
-        lines.append(_GAP.join(cells).rstrip())
-    return "\n".join(lines)
-
-
-def _rich(blocks: Sequence[Block], stream: TextIO) -> str:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    console = Console(file=stream, highlight=False)  # reads NO_COLOR itself
-    with console.capture() as captured:
-        for index, block in enumerate(blocks):
-            if index:
-                console.print()
-            # Text, never a string: rich would read "[1490, 1530]" as its markup.
-            if isinstance(block, Lines):
-                console.print(Text(_text(block), style=block.style))
+    for row in shown:
+        texts = []
+        for name, cell in zip(block.columns, row, strict=True):
+            if (space := widths.get(name)) is None:
                 continue
-            drawn = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
-            for name in block.columns:
-                drawn.add_column(name, justify="right" if name in block.right else "left", overflow="fold")
-            for row in _rows(block):
-                drawn.add_row(*(Text(cell, style=block.styles.get(cell, "")) for cell in row))
-            console.print(drawn)
-    return captured.get()
+            text = _shortened(cell, space, ellipsis) if space < natural[name] else cell
+            padding = " " * (space - _cells(text))
+            text = _styled(text, block.styles.get(cell, ""), colour=colour)
+            texts.append(padding + text if name in block.right else text + padding)
+        lines.append(_GAP.join(texts).rstrip())
+    missing = [name for name in block.columns if name not in widths]
+    if missing or widths != natural:
+        what = f"left out: {', '.join(missing)}" if missing else "cut to the terminal"
+        lines.append(f"({what}; --wide shows everything)")
+    return lines
+
+
+def _fitted(table: Table, natural: Mapping[str, int], width: int) -> dict[str, int]:
+    """The columns that are shown in `width` characters, each with its own."""
+    widths = dict(natural)
+    for name in ("", *table.drop):
+        widths = {column: natural[column] for column in widths if column != name}
+        excess = sum(widths.values()) + len(_GAP) * (len(widths) - 1) - width
+        for column in sorted(widths.keys() & set(table.cut), key=lambda c: natural[c], reverse=True):
+            if excess > 0:
+                least = min(natural[column], max(_NARROWEST, _cells(column)))
+                saved = min(excess, natural[column] - least)
+                widths[column] -= saved
+                excess -= saved
+        if excess <= 0:
+            break
+    return widths
+
+
+def _cells(text: str) -> int:
+    """How many columns of a terminal a text takes: two for a Chinese character, none for a combining mark."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def _shortened(text: str, space: int, ellipsis: str) -> str:
+    if _cells(text) <= space:
+        return text
+    text = text[:space]
+    while text and _cells(text) + len(ellipsis) > space:
+        text = text[:-1]
+    return text + ellipsis
+
+
+def _styled(text: str, style: str, *, colour: bool) -> str:
+    return f"\x1b[{_SGR[style]}m{text}\x1b[0m" if colour and style and text else text

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TextIO
 
-from flagbench.record.model import Record
+from flagbench.record.model import Metric, Record
 from flagbench.report.page import Block, Lines, Table, render
+from flagbench.report.settings import setting_text
 from flagbench.verify import Agreement, Comparison, Estimate, MetricResult, Ratio, VerifyResult, numbers
 from flagbench.verify.conditions import shown
 from flagbench.verify.interval import estimate
@@ -23,56 +24,49 @@ _STYLES = {
 }
 
 
-def verdict_table(result: VerifyResult, *, stream: TextIO | None = None) -> str:
-    """A verification as text for `stream` (default stdout): metrics, conditions, anomalies, conclusion."""
+def verdict_table(
+    records: Sequence[Record], result: VerifyResult | None, *, stream: TextIO | None = None, wide: bool = False
+) -> str:
+    """What was measured, beside what it is held against, as text for `stream` (default stdout).
+
+    `run` ends with this table, and `verify` shows it again: metrics, conditions, anomalies, conclusion. Without a
+    result, where no claim is at hand, it is the metrics and how the run ended.
+    """
+    blocks: list[Block] = [Lines((", ".join(r.record_id for r in records), *_held_against(result)))]
+    rows = [*_held_rows(result), *_other_rows(records, result)]
+    if rows:
+        blocks.append(_metric_table(rows, "claim" if result is None else result.against.kind.value))
+    blocks.append(Lines(_interval_notes(records)))
+    if result is None:
+        blocks.append(Lines(tuple(map(_ending, (r for r in records if r.status.state != "ok")))))
+    else:
+        blocks += _verdict_blocks(result)
+    return render([b for b in blocks if b != Lines(())], stream, wide=wide)
+
+
+def _held_against(result: VerifyResult | None) -> tuple[str, ...]:
+    if result is None:
+        return ()
     against = result.against
     chosen = "; it was chosen, as the one with the fewest differing conditions" if against.chosen else ""
-    records = ", ".join(result.record_ids)
-    blocks: list[Block] = [Lines((records, f"held against the {against.kind.value} {against.id}{chosen}"))]
-    if result.metrics:
-        blocks.append(_metric_table(result))
-        blocks.append(Lines(_interval_notes(result.metrics)))
+    return (f"held against the {against.kind.value} {against.id}{chosen}",)
+
+
+def _verdict_blocks(result: VerifyResult) -> list[Block]:
+    """What follows the metrics: conditions, anomalies, conclusion."""
+    blocks: list[Block] = []
     if result.differing:
-        rows = tuple((c.name, shown(c.here), shown(c.expected)) for c in result.differing)
-        blocks.append(Table(("condition that differs", "here", against.column), rows))
+        differing = tuple((c.name, shown(c.here), shown(c.expected)) for c in result.differing)
+        columns = ("condition that differs", "here", result.against.column)
+        blocks.append(Table(columns, differing, cut=columns[1:]))
     if silent := [c.name for c in result.conditions if c.agreement is Agreement.NOT_PUBLISHED]:
         blocks.append(Lines((f"not published, so not compared: {', '.join(silent)}",)))
     if result.anomalies:
         blocks.append(Lines(tuple(f"anomaly of {a.field}: {a.note.strip()}" for a in result.anomalies)))
-    blocks.append(_conclusion(result))
-    return render([b for b in blocks if b != Lines(())], stream)
+    return [*blocks, _conclusion(result)]
 
 
-def run_summary(record: Record, result: VerifyResult | None, *, stream: TextIO | None = None) -> str:
-    """What `flagbench run` ends with: every measured metric, beside the claim where one is at hand."""
-    rows = []
-    held = {} if result is None else {m.held_by: m for m in result.metrics}
-    for metric in record.metrics:
-        line = held.get(metric.name)
-        rows.append(
-            (
-                metric.name,
-                estimate_text(estimate([metric])),
-                metric.unit,
-                ABSENT if line is None else _expected(line),
-                ABSENT if line is None else _verdict(line),
-            )
-        )
-    other = "claim" if result is None else result.against.kind.value
-    columns = ("metric", "measured", "unit", other, "verdict")
-    blocks: list[Block] = []
-    if rows:
-        blocks.append(Table(columns, tuple(rows), frozenset({"measured", other}), _STYLES))
-    if record.status.state != "ok":
-        why = f": {record.status.reason}" if record.status.reason else ""
-        blocks.append(Lines((f"the run ended as {record.status.state} in {record.status.phase}{why}",)))
-    if result is not None:
-        blocks.append(Lines((f"held against the {result.against.kind.value} {result.against.id}",)))
-        blocks.append(_conclusion(result))
-    return render(blocks, stream)
-
-
-def comparison_table(comparison: Comparison, *, stream: TextIO | None = None) -> str:
+def comparison_table(comparison: Comparison, *, stream: TextIO | None = None, wide: bool = False) -> str:
     """Two records as text for `stream` (default stdout): what differs first, then each metric."""
     a, b = comparison.a, comparison.b
     blocks: list[Block] = [Lines((f"A  {a.record_id}", f"B  {b.record_id}"))]
@@ -80,42 +74,71 @@ def comparison_table(comparison: Comparison, *, stream: TextIO | None = None) ->
         blocks.append(Lines(comparison.problems))
     if comparison.conditions:
         rows = tuple((c.name, shown(c.expected), shown(c.here)) for c in comparison.conditions)
-        blocks.append(Table(("condition that differs", "A", "B"), rows))
+        blocks.append(Table(("condition that differs", "A", "B"), rows, cut=("A", "B")))
     else:
         blocks.append(Lines(("no condition differs",)))
     if comparison.config:
-        settings = tuple((path, _setting(x), _setting(y)) for path, x, y in comparison.config)
-        blocks.append(Table(("setting that differs", "A", "B"), settings))
+        settings = tuple((path, setting_text(x), setting_text(y)) for path, x, y in comparison.config)
+        blocks.append(Table(("setting that differs", "A", "B"), settings, cut=("A", "B")))
     metrics = tuple((m.name, _estimate(m.a), _estimate(m.b), m.unit, _ratio(m.ratio)) for m in comparison.metrics)
     if metrics:
-        blocks.append(Table(("metric", "A", "B", "unit", "B/A"), metrics, right=frozenset({"A", "B", "B/A"})))
-    return render(blocks, stream)
+        columns = ("metric", "A", "B", "unit", "B/A")
+        blocks.append(Table(columns, metrics, frozenset({"A", "B", "B/A"}), drop=("unit", "B", "A")))
+    return render(blocks, stream, wide=wide)
 
 
-def _metric_table(result: VerifyResult) -> Table:
-    other = result.against.kind.value
-    columns = ("metric", "measured", other, "unit", "ratio", "verdict")
-    rows = tuple(
-        (
-            m.name if m.held_by == m.name else f"{m.name} (by {m.held_by})",
-            _estimate(m.measured),
-            _expected(m),
-            m.unit,
-            _relative(m),
-            _verdict(m),
+def _metric_table(rows: Sequence[tuple[str, ...]], other: str) -> Table:
+    columns = ["metric", "measured", other, "unit", "ratio", "verdict", "held against"]
+    count = len(columns) if any(row[-1] for row in rows) else len(columns) - 1
+    drop = ("held against", "unit", "ratio", other)
+    cells = tuple(row[:count] for row in rows)
+    return Table(tuple(columns[:count]), cells, frozenset({"measured", other, "ratio"}), _STYLES, drop=drop)
+
+
+def _held_rows(result: VerifyResult | None) -> Iterable[tuple[str, ...]]:
+    """A row for each metric of the claim or baseline, by the name of the measured one that is held against it."""
+    for metric in () if result is None else result.metrics:
+        yield (
+            metric.held_by,
+            _estimate(metric.measured),
+            _expected(metric),
+            metric.unit,
+            _relative(metric),
+            _verdict(metric),
+            "" if metric.held_by == metric.name else metric.name,
         )
-        for m in result.metrics
-    )
-    return Table(columns, rows, frozenset({"measured", other, "ratio"}), _STYLES)
 
 
-def _interval_notes(metrics: Sequence[MetricResult]) -> tuple[str, ...]:
+def _other_rows(records: Sequence[Record], result: VerifyResult | None) -> Iterable[tuple[str, ...]]:
+    """A row for each other metric that every record has in one unit."""
+    held = {metric.held_by for metric in result.metrics} if result is not None else set()
+    for name, found in _measured(records).items():
+        if name not in held:
+            yield name, estimate_text(estimate(found)), ABSENT, found[0].unit, ABSENT, ABSENT, ""
+
+
+def _measured(records: Sequence[Record]) -> dict[str, list[Metric]]:
+    """The metrics that every record has in one unit and scope, in the first one's order."""
+    found: dict[str, list[Metric]] = {}
+    for metric in records[0].metrics:
+        same = [m for m in (r.metric(metric.name) for r in records) if m is not None]
+        if len(same) == len(records) and len({(m.unit, m.scope) for m in same}) == 1:
+            found[metric.name] = same
+    return found
+
+
+def _interval_notes(records: Sequence[Record]) -> tuple[str, ...]:
     """How the intervals were found: each way once, with the metrics that have it."""
     ways: dict[str, list[str]] = {}
-    for metric in metrics:
-        if metric.measured is not None and metric.measured.interval is not None:
-            ways.setdefault(metric.measured.interval.method, []).append(metric.held_by)
+    for name, metrics in _measured(records).items():
+        if (interval := estimate(metrics).interval) is not None:
+            ways.setdefault(interval.method, []).append(name)
     return tuple(f"95 % interval of {', '.join(names)}: {way}" for way, names in ways.items())
+
+
+def _ending(record: Record) -> str:
+    why = f": {record.status.reason}" if record.status.reason else ""
+    return f"the run ended as {record.status.state} in {record.status.phase}{why}"
 
 
 def _conclusion(result: VerifyResult) -> Lines:
@@ -149,7 +172,3 @@ def _estimate(value: Estimate | None) -> str:
 
 def _ratio(value: Ratio | None) -> str:
     return ABSENT if value is None else ratio_text(value)
-
-
-def _setting(value: object) -> str:
-    return ABSENT if value is None else str(value)

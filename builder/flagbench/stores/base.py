@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.terminal import brief
 
 # The pattern of the record schema. Fully matched, it holds no separator, so an id is never a path.
 RECORD_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{7,159}")
@@ -28,9 +29,11 @@ class StoredRecord:
     case: str
     stack: str
     created_at: str
-    """UTC, as in the record; the start of its day where the record itself is damaged."""
+    """UTC, as in the record; the start of its day where the record itself is damaged, empty without a day."""
     location: str
     """For a person: the file, or the object's URL."""
+    problem: str | None = None
+    """Why the store cannot have put this here: it is not a file, for example. None for a record, damaged or not."""
 
 
 @dataclass(frozen=True)
@@ -59,16 +62,26 @@ class Store(Protocol):
         """
 
     def get(self, record_id: str) -> bytes:
-        """The bytes that were put. Raises StoreError (DATA) where they are absent or have changed."""
+        """The bytes that were put.
+
+        Raises StoreError (DATA) where they are absent, have changed, or are another record's: of another id, case,
+        stack or day than those they lie under.
+        """
+
+    def find(self, prefix: str) -> list[str]:
+        """The ids of stored records that begin with `prefix`, each once, in order."""
+
+    def read(self, entry: StoredRecord) -> bytes:
+        """The bytes of a listed record, checked as `get` does."""
 
     def list(self, case: str | None = None, stack: str | None = None) -> Iterator[StoredRecord]:
-        """The records of a case and a stack, or of all, newest first.
+        """The records of a case and a stack, or of all, newest first, and what else is found where records should be.
 
         Raises StoreError (USAGE) where the address can be no store; a store that is not there yet has none.
         """
 
     def last(self) -> StoredRecord | None:
-        """The newest record, or None in an empty store."""
+        """The newest record, or None in an empty store; what the store never put here is skipped."""
 
     def health(self) -> Health:
         """Whether records could be put now, found out without leaving anything behind."""
@@ -78,7 +91,7 @@ def check_record_id(record_id: str) -> str:
     """The id itself. Raises StoreError (USAGE) for one that no record can have, a path among them."""
     if not RECORD_ID.fullmatch(record_id):
         raise StoreError(
-            f"{record_id!r} is not a record id",
+            f"'{brief(record_id)}' is not a record id",
             remedy="`flagbench results ls` shows the ids of the stored records",
             code=ExitCode.USAGE,
         )

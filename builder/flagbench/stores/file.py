@@ -1,7 +1,4 @@
-"""A store in a folder: a file per record, a checksum beside it, never overwritten.
-
-    results/v1/case=CASE/stack=STACK/YYYY-MM-DD/RECORD_ID.json
-    results/v1/case=CASE/stack=STACK/YYYY-MM-DD/RECORD_ID.json.sha256     as `sha256sum -c` reads it
+"""A store in a folder: a file per record, a checksum beside it, never overwritten. `layout` says where.
 
 How a put stays whole. Record and checksum are first written to temporary files of the same folder and
 flushed to the disk, so a full disk is met before anything is visible. Then both are hard-linked to
@@ -13,21 +10,36 @@ nothing vouches for.
 
 from __future__ import annotations
 
+import builtins
 import errno
-import hashlib
-import json
 import os
 import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import groupby
 from pathlib import Path
 
-from flagbench.errors import ExitCode
+from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.files import expanded, read_file
 from flagbench.record.read import read_record
 from flagbench.stores.base import Health, StoredRecord, StoreError, check_record_id
+from flagbench.stores.layout import (
+    LAYOUT,
+    Day,
+    checksum_line,
+    checksum_path,
+    damaged,
+    days,
+    file_problem,
+    load,
+    record_names,
+    record_path,
+    records_of,
+    unfinished_records,
+)
+from flagbench.terminal import brief
 
-_LAYOUT = Path("results", "v1")
 _REMEDIES = {
     errno.ENOSPC: "free some space or name another store with --store",
     errno.EDQUOT: "free some of your quota or name another store with --store",
@@ -44,7 +56,7 @@ class FileStore:
     """Records under one folder, which the first put makes."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root.expanduser().absolute()
+        self.root = expanded(root).absolute()
 
     @property
     def url(self) -> str:
@@ -55,23 +67,21 @@ class FileStore:
         """Keep a record; see Store.put."""
         parsed = read_record(record)
         record_id = check_record_id(parsed.record_id)
-        day = parsed.created_at[:10]
-        folder = self.root / _LAYOUT / f"case={parsed.case}" / f"stack={parsed.stack}" / day
-        path = folder / f"{record_id}.json"
-        taken = self._find(record_id)
+        path = record_path(self.root, record_id, parsed.case, parsed.stack, parsed.created_at)
+        folder = path.parent
         # Another case, stack or day in the record means other bytes under the same id. (Two such puts at
         # the very same time both succeed: no single name stands for the id across folders.)
-        if taken is not None and taken != path:
-            raise _conflict(record_id, taken)
-        checksum = _checksum_line(record, path.name)
+        if taken := [other for other in self._paths(record_id) if other != path]:
+            raise _conflict(record_id, taken[0])
+        checksum = checksum_line(record, path.name)
         try:
             _make_folder(folder)
             with _temporary(folder, checksum) as checksum_file, _temporary(folder, record) as record_file:
                 for temporary, target, content in (
-                    (checksum_file, _checksum_path(path), checksum),
+                    (checksum_file, checksum_path(path), checksum),
                     (record_file, path, record),
                 ):
-                    if not _link_if_absent(temporary, target) and target.read_bytes() != content:
+                    if not _link_if_absent(temporary, target) and not _holds(target, content):
                         raise _conflict(record_id, target)
             _flush_folder(folder)
         except OSError as error:
@@ -79,54 +89,69 @@ class FileStore:
         return StoredRecord(record_id, parsed.case, parsed.stack, parsed.created_at, str(path))
 
     def get(self, record_id: str) -> bytes:
-        """The bytes of a record, checked against their checksum; see Store.get."""
-        path = self._find(check_record_id(record_id))
-        if path is None:
+        """The bytes of a record, checked against their checksum and their place; see Store.get."""
+        paths = self._paths(check_record_id(record_id))
+        if not paths:
             self._require_folder()
             raise StoreError(
                 f"there is no record '{record_id}' in {self.root}",
                 remedy="`flagbench results ls` shows the stored records; --store names another store",
                 code=ExitCode.DATA,
             )
-        try:
-            content = path.read_bytes()
-            expected = _checksum_path(path).read_bytes()
-        except FileNotFoundError as error:
-            raise _damaged(path, "has no checksum beside it") from error
-        except OSError as error:
-            raise _damaged(path, f"cannot be read: {error.strerror}") from error
-        if expected != _checksum_line(content, path.name):
-            raise _damaged(path, "does not match its checksum: it changed after it was stored")
-        return content
+        for path in paths[:-1]:
+            # A copy in the wrong place must not hide the record itself.
+            with suppress(FlagbenchError):
+                return load(path)
+        return load(paths[-1])
+
+    def find(self, prefix: str) -> list[str]:
+        """The ids of stored records that begin with `prefix`; see Store.find."""
+        self._require_folder()
+        found: set[str] = set()
+        for day in days(self.root):
+            with suppress(OSError):
+                names = [name for name in record_names(day) if name.startswith(prefix)]
+                found.update(name for name in names if file_problem(day.path / f"{name}.json") is None)
+        return sorted(found)
+
+    def read(self, entry: StoredRecord) -> bytes:
+        """The bytes of a listed record; see Store.read."""
+        path = Path(entry.location)
+        if entry.problem is not None:
+            raise damaged(path, f"is not one: {entry.problem}")
+        return load(path)
 
     def list(self, case: str | None = None, stack: str | None = None) -> Iterator[StoredRecord]:
         """The records, newest first; reads only the days it is asked to go back to."""
         self._require_folder()
-        by_day: dict[str, list[Path]] = {}
-        for case_folder in _entries(self.root / _LAYOUT, "case=", case):
-            for stack_folder in _entries(case_folder, "stack=", stack):
-                for day in _entries(stack_folder, "", None):
-                    by_day.setdefault(day.name, []).append(day)
-        for day_name in sorted(by_day, reverse=True):
-            found = [_described(path) for folder in by_day[day_name] for path in folder.glob("*.json")]
+        for _, same_day in groupby(days(self.root, case, stack), key=_order):
+            found = [entry for day in same_day for entry in records_of(day)]
             yield from sorted(found, key=lambda entry: (entry.created_at, entry.record_id), reverse=True)
 
     def last(self) -> StoredRecord | None:
         """The newest record, or None."""
-        return next(self.list(), None)
+        return next((entry for entry in self.list() if entry.problem is None), None)
 
     def health(self) -> Health:
         """Whether a record could be put here: tried with a file of the kind a put makes."""
         try:
-            if not self.root.exists():
-                return self._could_be_made()
-            with _temporary(self.root, b"probe") as probe:
+            layout = self.root / LAYOUT
+            folder = next(there for there in (layout, *layout.parents) if os.path.lexists(there))
+            if not folder.is_dir():
+                raise NotADirectoryError(errno.ENOTDIR, f"{folder} is not a folder")
+            if folder in self.root.parents:
+                # Tried, too: what the mode allows, a mount may refuse.
+                probe = folder / _temporary_name()
+                probe.mkdir()
+                probe.rmdir()
+                return Health(True, f"{self.root}: not there yet, made when the first record is stored")
+            with _temporary(folder, b"probe") as probe:
                 link = probe.with_suffix(".link")
                 os.link(probe, link)
                 link.unlink()
         except OSError as error:
             return Health(False, f"{self.root}: {error.strerror}", _remedy(error), writable=False)
-        unfinished = sum(1 for path in self._checksums() if not path.with_suffix("").exists())
+        unfinished = sum(map(unfinished_records, days(self.root)))
         if unfinished:
             remedy = "storing was cut off; store the records again from the runs' --out folders"
             return Health(False, f"{self.root}: {unfinished} record(s) not stored to the end", remedy)
@@ -140,23 +165,15 @@ class FileStore:
             pass  # nothing was stored yet
         except OSError as error:
             raise StoreError(
-                f"{self.root} is no store: {error.strerror}", remedy=_remedy(error), code=ExitCode.USAGE
+                f"{brief(str(self.root))} is no store: {error.strerror}",
+                remedy=_remedy(error),
+                code=ExitCode.USAGE,
             ) from error
 
-    def _could_be_made(self) -> Health:
-        parent = next(folder for folder in self.root.parents if folder.exists())
-        if not parent.is_dir():
-            raise NotADirectoryError(errno.ENOTDIR, f"{parent} is a file")
-        if not os.access(parent, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, f"cannot be made in {parent}")
-        return Health(True, f"{self.root}: not there yet, made when the first record is stored")
-
-    def _checksums(self) -> Iterator[Path]:
-        return (self.root / _LAYOUT).glob("case=*/stack=*/*/*.json.sha256")
-
-    def _find(self, record_id: str) -> Path | None:
-        """The record's file, wherever its case, stack and day are."""
-        return next((self.root / _LAYOUT).glob(f"case=*/stack=*/*/{record_id}.json"), None)
+    def _paths(self, record_id: str) -> builtins.list[Path]:
+        """The files named for a record, wherever their case, stack and day are; usually one."""
+        name = f"{record_id}.json"
+        return [path for day in days(self.root) if os.path.lexists(path := day.path / name)]
 
     def _not_stored(self, record_id: str, error: OSError) -> StoreError:
         reason = error.strerror or str(error)
@@ -172,22 +189,6 @@ def _conflict(record_id: str, path: Path) -> StoreError:
         f"another record is already stored as {record_id} ({path})",
         remedy="compare the two: a record's id is made once, and stored records never change",
     )
-
-
-def _damaged(path: Path, what: str) -> StoreError:
-    return StoreError(
-        f"the stored record {path} {what}",
-        remedy="restore the file from a copy, or store the record again from the run's --out folder",
-        code=ExitCode.DATA,
-    )
-
-
-def _checksum_line(content: bytes, name: str) -> bytes:
-    return f"{hashlib.sha256(content).hexdigest()}  {name}\n".encode("ascii")
-
-
-def _checksum_path(path: Path) -> Path:
-    return path.with_name(f"{path.name}.sha256")
 
 
 def _make_folder(folder: Path) -> None:
@@ -210,10 +211,14 @@ def _flush_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def _temporary_name() -> str:
+    return f".{os.getpid()}-{secrets.token_hex(8)}.tmp"
+
+
 @contextmanager
 def _temporary(folder: Path, content: bytes) -> Iterator[Path]:
     """A flushed file with `content` that is gone afterwards, whatever happens."""
-    path = folder / f".{os.getpid()}-{secrets.token_hex(8)}.tmp"
+    path = folder / _temporary_name()
     try:
         with path.open("xb") as file:
             file.write(content)
@@ -233,29 +238,14 @@ def _link_if_absent(source: Path, target: Path) -> bool:
     return True
 
 
-def _entries(folder: Path, prefix: str, value: str | None) -> list[Path]:
-    """The sub-folders named `prefix` + `value`, or with any value; none where `folder` is not there."""
-    if not folder.is_dir():
-        return []
-    return [
-        path
-        for path in folder.iterdir()
-        if path.name.startswith(prefix) and value in (None, path.name[len(prefix) :]) and path.is_dir()
-    ]
+def _holds(path: Path, content: bytes) -> bool:
+    """Whether a regular file holds exactly `content`."""
+    try:
+        return read_file(path, len(content)) == content
+    except OSError:
+        return False
 
 
-def _described(path: Path) -> StoredRecord:
-    """A list entry. A damaged record is listed too: leaving it out would hide the damage."""
-    day = path.parent.name
-    created_at = f"{day}T00:00:00Z"
-    with suppress(OSError, ValueError):
-        raw = json.loads(path.read_bytes())
-        if isinstance(raw, dict) and str(raw.get("created_at", "")).startswith(day):
-            created_at = raw["created_at"]
-    return StoredRecord(
-        record_id=path.stem,
-        case=path.parent.parent.parent.name.removeprefix("case="),
-        stack=path.parent.parent.name.removeprefix("stack="),
-        created_at=created_at,
-        location=str(path),
-    )
+def _order(day: Day) -> tuple[bool, str]:
+    """The key by which days are listed together: their date, and those without one last."""
+    return (True, "") if day.problem else (False, day.path.name)

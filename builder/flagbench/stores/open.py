@@ -25,8 +25,15 @@ def open_store(url: str | None = None) -> Store:
 
         return FileStore(Path(platformdirs.user_data_dir("flagbench")) / "store")
     if "://" not in address:
-        return _folder(address)
-    parts = urlsplit(address)
+        return _folder(address, address)
+    try:
+        parts = urlsplit(address)
+    except ValueError as error:
+        raise StoreError(
+            f"the store {address} is not a URL: {error}",
+            remedy=f"name a folder with --store or {VARIABLE}, for example file:///srv/flagbench",
+            code=ExitCode.USAGE,
+        ) from error
     if parts.scheme != "file":
         what = "this version stores in folders" if parts.scheme == "s3" else "there is no such kind of store"
         raise StoreError(
@@ -40,12 +47,18 @@ def open_store(url: str | None = None) -> Store:
             remedy=f"write three slashes: file:///{parts.netloc}{parts.path}",
             code=ExitCode.USAGE,
         )
-    return FileStore(Path(unquote(parts.path)))
+    return _folder(unquote(parts.path, errors="surrogateescape"), address)
 
 
-def _folder(address: str) -> FileStore:
+def _folder(path: str, address: str) -> FileStore:
+    if "\0" in path:
+        raise StoreError(
+            f"the store {address} cannot be used: a folder's name cannot contain a NUL",
+            remedy=f"name a folder with --store or {VARIABLE}",
+            code=ExitCode.USAGE,
+        )
     try:
-        return FileStore(Path(address))
+        return FileStore(Path(path))
     except FileNotFoundError as error:
         raise StoreError(
             f"the store {address} cannot be found: the current folder is gone",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,9 @@ from flagbench.verify import sanity
 from flagbench.verify.conditions import Agreement, ConditionResult, compare_conditions
 from flagbench.verify.interval import Estimate, Ratio, estimate, quotient
 from flagbench.verify.result import estimate_dict, ratio_dict
+
+ABSENT = object()
+"""What stands for a setting that a configuration does not have; None is a setting's value."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,10 @@ class Comparison:
                 {"name": c.name, "a": c.expected, "b": c.here, "agreement": c.agreement.value}
                 for c in self.conditions
             ],
-            "config": [{"path": path, "a": a, "b": b} for path, a, b in self.config],
+            "config": [
+                {"path": path, "a": None if a is ABSENT else a, "b": None if b is ABSENT else b}
+                for path, a, b in self.config
+            ],
             "metrics": [m.to_dict() for m in self.metrics],
             "problems": list(self.problems),
         }
@@ -104,11 +110,24 @@ def _pair(a: Record, b: Record, name: str) -> MetricPair:
     return MetricPair(name, " | ".join(units), left_estimate, right_estimate, ratio)
 
 
-def _config_differences(a: object, b: object, path: str = "") -> tuple[tuple[str, Any, Any], ...]:
-    """Leaves that differ, in the order of A and then of B; a missing leaf is None."""
-    if isinstance(a, Mapping) and isinstance(b, Mapping):
-        found: list[tuple[str, Any, Any]] = []
-        for key in dict.fromkeys((*a, *b)):
-            found += _config_differences(a.get(key), b.get(key), f"{path}.{key}" if path else str(key))
-        return tuple(found)
-    return () if a == b and type(a) is type(b) else ((path or "config", a, b),)
+def _config_differences(a: object, b: object) -> tuple[tuple[str, Any, Any], ...]:
+    """Leaves that differ, in the order of A and then of B; a leaf that one side lacks is ABSENT there."""
+    left, right = dict(_leaves(a)), dict(_leaves(b))
+    pairs = ((path, left.get(path, ABSENT), right.get(path, ABSENT)) for path in dict.fromkeys((*left, *right)))
+    return tuple((".".join(path), x, y) for path, x, y in pairs if not _same(x, y))
+
+
+def _leaves(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:
+    """Every value of a configuration that is no group of settings, by path; none of a missing configuration."""
+    if isinstance(value, Mapping) and (value or not path):
+        for key, inner in value.items():
+            yield from _leaves(inner, (*path, str(key)))
+    elif path:
+        yield path, value
+
+
+def _same(a: object, b: object) -> bool:
+    """Equal in type too, inside lists as well: true is not 1, and 1 is not 1.0."""
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(_same, a, b))
+    return type(a) is type(b) and a == b

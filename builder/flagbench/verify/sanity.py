@@ -14,6 +14,9 @@ from flagbench.record.model import Metric, Record
 MOST_CREDIT = 1.01
 """The publisher's count over the samples trained on, at most: SST-2's 67,349 sentences are credited as 67,584."""
 
+CLOCK_DRIFT = 1e-4
+"""Of a device's clock against the host's, at most."""
+
 # An interval of equal steps may miss its value in the last bits of a division.
 _ROUNDING = 1e-9
 
@@ -37,6 +40,7 @@ def problems(record: Record) -> tuple[str, ...]:
     found += [f"check {c.name} failed: {c.detail}" for c in record.checks if not c.ok]
     found += _digest_problems(record)
     found += [f"metric {m.name} is not a finite number within its interval" for m in record.metrics if not _sound(m)]
+    found += _order_problems(record)
     return tuple(found)
 
 
@@ -61,6 +65,34 @@ def partial_batches(records: Sequence[Record], name: str) -> str | None:
                 f"trained on {trained:,}; give a training set of at least a hundred steps"
             )
     return None
+
+
+def _order_problems(record: Record) -> list[str]:
+    """Why p_core >= p_train >= p_whole does not hold to within one step; empty where it does, or cannot be seen.
+
+    p_core is over the window. So is p_train, but in a whole run, where it is over all steps: these take at least as
+    long as the window's, and did as much more as the record counts.
+    """
+    window, work = record.raw.get("window") or {}, record.raw.get("work") or {}
+    core, train, whole = (record.metric(name) for name in ("p_core", "p_train", "p_whole"))
+    found = []
+    host = window.get("host_seconds")
+    if host is not None and window["steps"] and window["seconds"] > host * _one_step(window["steps"]):
+        found.append(f"the window's device time of {window['seconds']} s is longer than the {host} s it took")
+    if core and train and core.n and train.n:
+        more = 1.0
+        if core.n != train.n:
+            more = work.get("samples_executed", math.inf) / (window.get("samples") or 1)
+        if train.value > core.value * more * _one_step(core.n):
+            found.append(f"p_train is {train.value}, which is faster than p_core, {core.value}")
+    if train and whole and train.n and whole.value > train.value * _one_step(train.n):
+        found.append(f"p_whole is {whole.value}, which is faster than p_train, {train.value}")
+    return found
+
+
+def _one_step(steps: int) -> float:
+    """The share by which a time of so many steps may differ: one step, and a device's clock from the host's."""
+    return 1 + 1 / steps + CLOCK_DRIFT
 
 
 def _digest_problems(record: Record) -> list[str]:

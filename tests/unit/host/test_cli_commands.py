@@ -32,7 +32,7 @@ def test_help_lists_every_command_and_imports_none() -> None:
     for name, entry in COMMANDS.items():
         assert (name in listed) != entry.hidden
     imported = set(json.loads(done.stderr))
-    assert imported == {f"flagbench.cli.{name}" for name in ("app", "edge", "lazy", "output")}
+    assert imported == {f"flagbench.cli.{name}" for name in ("app", "edge", "lazy", "output", "shells")}
 
 
 def test_one_command_is_imported_for_its_own_run_alone() -> None:

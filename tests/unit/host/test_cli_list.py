@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import pty
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -82,10 +81,35 @@ def test_a_broken_manifest_is_told_and_exits_2(
     assert complete.images("") == []
 
 
-def test_a_terminal_gets_a_drawn_table_without_colour_if_asked() -> None:
+@pytest.mark.parametrize("opening", ["[", "{a: ", "- "])
+def test_a_manifest_nested_without_end_is_a_problem_of_its_file(manifests: Path, opening: str) -> None:
+    (manifests / "cases" / "deep.yaml").write_text(opening * 100_000)
+    # In a process of its own: libyaml's parser recurses in C, and would take this one with it.
+    done = subprocess.run(
+        [sys.executable, "-m", "flagbench", "list", "cases"],
+        env=builder_environment(FLAGBENCH_MANIFESTS=str(manifests)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (ExitCode.USAGE, "")
+    assert "cases/deep.yaml" in done.stderr
+
+
+def test_a_manifest_that_is_a_pipe_is_a_problem_and_no_wait(
+    manifests: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(manifests / "cases" / "pipe.yaml")
+    monkeypatch.setenv("FLAGBENCH_MANIFESTS", str(manifests))
+    assert edge.run(["list"]) == ExitCode.USAGE
+    assert "cases/pipe.yaml" in capsys.readouterr().err
+
+
+def on_a_terminal(*arguments: str, columns: int) -> str:
+    """What a command writes to a terminal of so many columns."""
     parent, child = pty.openpty()
-    command = [sys.executable, "-m", "flagbench", "list", "cases"]
-    terminal = {"TERM": "xterm-256color", "COLUMNS": "100", "NO_COLOR": "1"}
+    command = [sys.executable, "-m", "flagbench", *arguments]
+    terminal = {"TERM": "xterm-256color", "COLUMNS": str(columns), "NO_COLOR": "1"}
     process = subprocess.Popen(command, stdout=child, stdin=child, env=builder_environment(**terminal))
     os.close(child)
     shown = b""
@@ -94,9 +118,21 @@ def test_a_terminal_gets_a_drawn_table_without_colour_if_asked() -> None:
             shown += chunk
     os.close(parent)
     assert process.wait() == 0
-    text = shown.decode()
-    assert re.search(r"│ distilbert +│", text)
-    assert not re.search(r"\x1b\[[0-9;]*3[0-9]", text)
+    return shown.decode().replace("\r\n", "\n")
+
+
+def test_a_terminal_gets_a_table_that_fits_and_all_of_it_with_wide() -> None:
+    piped = subprocess.run(
+        [sys.executable, "-m", "flagbench", "list", "cases"],
+        env=builder_environment(),
+        capture_output=True,
+        text=True,
+    ).stdout
+    narrow = on_a_terminal("list", "cases", columns=60)
+    assert all(len(line) <= 60 for line in narrow.splitlines())
+    assert {line.split()[0] for line in piped.splitlines()} <= {line.split()[0] for line in narrow.splitlines()}
+    assert "\x1b" not in narrow
+    assert on_a_terminal("list", "cases", "--wide", columns=60) == piped
 
 
 def test_completion_knows_images_and_claims() -> None:

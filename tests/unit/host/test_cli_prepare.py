@@ -71,7 +71,7 @@ def test_a_python_without_the_needs_is_said(
 ) -> None:
     monkeypatch.setattr(prepare, "find_spec", lambda name: None if name == "torch" else object())
     assert edge.run(["prepare", "distilbert", "-o", str(tmp_path)]) == 2
-    assert "imports torch, and this Python has not got it" in capsys.readouterr().err
+    assert "imports torch, which this Python lacks" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

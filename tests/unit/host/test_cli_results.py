@@ -110,6 +110,11 @@ def test_show_json_is_the_stored_record(
     assert capsys.readouterr().out.encode() == make_record(record_id="the-older-one") + b"\n"
 
 
+def test_a_limit_beyond_every_number_lists_all(filled: FileStore, capsys: pytest.CaptureFixture[str]) -> None:
+    assert edge.run(["results", "ls", "--json", "--limit", str(10**30), "--store", filled.url]) == 0
+    assert len(json.loads(capsys.readouterr().out)["records"]) == len(list(filled.list()))
+
+
 @pytest.mark.parametrize(
     ("record", "code"), [("no-such-record", ExitCode.DATA), ("../../../etc/passwd", ExitCode.USAGE)]
 )

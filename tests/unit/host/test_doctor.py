@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -132,6 +134,34 @@ def test_doctor_works_in_a_folder_that_is_gone(
     assert "the current folder is gone" in capsys.readouterr().out
 
 
+def test_doctor_works_where_no_temporary_file_can_be_written(tmp_path: Path) -> None:
+    # No file may have a byte: set from Python, where the signal that goes with it stays ignored.
+    program = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); "
+        "from flagbench.cli import edge; sys.exit(edge.run(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", program, "doctor", "--json", "--store", str(tmp_path / "store")]
+    done = subprocess.run(command, capture_output=True, check=False)
+    findings = {finding["name"]: finding for finding in json.loads(done.stdout)["findings"]}
+    assert done.returncode == 0
+    for name in ("temporary files", "leftovers"):
+        assert findings[name]["level"] == "warn"
+        assert findings[name]["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("host", "settings"), [("tcp://[::1", "{}"), ("", '{"currentContext": 5}'), ("", "[" * 100_000)]
+)
+def test_doctor_works_with_docker_settings_that_make_no_sense(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], host: str, settings: str
+) -> None:
+    (tmp_path / "config.json").write_text(settings)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.setenv("DOCKER_HOST", host)
+    assert edge.run(["doctor", "--store", str(tmp_path / "store"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["findings"][-1]["name"] == "docker"
+
+
 def test_the_engine_s_socket(tmp_path: Path) -> None:
     path = tmp_path / "docker.sock"
     missing = doctor.docker({}, path)
@@ -142,3 +172,20 @@ def test_the_engine_s_socket(tmp_path: Path) -> None:
         assert doctor.docker({}, path).level is Level.OK
         assert doctor.docker({"DOCKER_HOST": f"unix://{path}"}).detail == f"socket {path}"
     assert doctor.docker({"DOCKER_HOST": "tcp://engine:2375"}).detail.endswith("(not contacted)")
+
+
+def test_leftovers_of_killed_runs_are_listed_and_left(tmp_path: Path) -> None:
+    """A folder whose lock somebody holds is a run; without a holder it is what a killed one left."""
+    for name in ("flagbench-left", "flagbench-held", "flagbench-without"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "flagbench-left" / "owner.lock").touch()
+    (tmp_path / "flagbench-link").symlink_to(tmp_path / "flagbench-left")
+    with open(tmp_path / "flagbench-held" / "owner.lock", "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        found = doctor.leftovers(tmp_path)
+        (tmp_path / "flagbench-left" / "owner.lock").unlink()
+        assert doctor.leftovers(tmp_path).level is Level.OK
+    assert found.level is Level.WARN
+    assert "flagbench-left" in found.detail
+    assert not any(name in found.detail for name in ("held", "without", "link"))
+    assert (tmp_path / "flagbench-left").is_dir()

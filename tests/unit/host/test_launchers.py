@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -68,10 +70,44 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[n
 
 
 def test_what_was_printed_is_the_record(stand_in, request_for_cpu: RunRequest) -> None:  # type: ignore[no-untyped-def]
-    stand_in("import os, sys; print(os.environ['FLAGBENCH_STACK'], *sys.argv[1:]); sys.exit(5)")
+    stand_in(
+        "import json, os, sys\n"
+        "words = [os.environ['FLAGBENCH_STACK'], *sys.argv[1:]]\n"
+        "print('a banner')\n"
+        "print(json.dumps({'schema': 'record/v1', 'argv': words, 'status': {'exit_code': 5}}))\n"
+        "sys.exit(5)"
+    )
     result = NativeLauncher().launch(request_for_cpu)
-    assert result.record == b"cpu distilbert --nodes 1 --gpus 2\n"
+    assert json.loads(result.record)["argv"] == ["cpu", "distilbert", "--nodes", "1", "--gpus", "2"]
     assert result.exit_code == 5
+
+
+@pytest.mark.parametrize(
+    ("ends", "state", "said", "code"),
+    [
+        ("sys.exit(0)", "ok", 0, 0),
+        ("sys.exit(12)", "failed", 12, 12),
+        ("sys.exit(14)", "ok", 0, 14),
+        ("sys.exit(0)", "failed", 12, 12),
+        ("sys.exit(0)", "failed", 0, 4),
+        ("sys.exit(120)", "failed", 3, 3),
+        ("sys.exit(120)", "ok", 0, 4),
+        ("sys.stdout.flush(); os.kill(os.getpid(), 9)", "ok", 0, 4),
+        ("sys.stdout.flush(); os.kill(os.getpid(), 9)", "interrupted", 7, 7),
+    ],
+)
+def test_the_code_is_the_runs_and_no_failure_becomes_a_success(
+    stand_in,  # type: ignore[no-untyped-def]
+    request_for_cpu: RunRequest,
+    ends: str,
+    state: str,
+    said: int,
+    code: int,
+) -> None:
+    record = {"schema": "record/v1", "status": {"state": state, "exit_code": said}}
+    stand_in(f"import os, sys\nprint({json.dumps(json.dumps(record))})\n{ends}")
+    result = NativeLauncher().launch(request_for_cpu)
+    assert (json.loads(result.record), result.exit_code) == (record, code)
 
 
 def test_a_run_that_died_without_a_word_gets_a_record(stand_in, request_for_cpu: RunRequest) -> None:  # type: ignore[no-untyped-def]
@@ -118,6 +154,54 @@ def test_a_signal_before_the_run_has_started_is_kept_for_it(
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
+# Hands over once it can be signalled; each wait is for what this tool has handed on.
+STOPPED = "import os, signal; os.kill(os.getppid(), signal.SIGTERM); os.kill(os.getpid(), signal.SIGSTOP)"
+DEAF = """
+import os, signal
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+for _ in range(2):
+    os.kill(os.getppid(), signal.SIGINT)
+    signal.sigwait([signal.SIGINT])
+signal.pause()
+"""
+
+
+def test_a_stopped_run_is_killed_after_the_grace(stand_in, request_for_cpu: RunRequest) -> None:  # type: ignore[no-untyped-def]
+    stand_in(STOPPED)
+    result = NativeLauncher(grace=0.2).launch(request_for_cpu)
+    status = read_record(result.record).status
+    assert (result.exit_code, status.exit_code, status.state) == (7, 7, "interrupted")
+
+
+def test_a_second_signal_ends_a_run_that_does_not_follow_the_first(
+    stand_in,  # type: ignore[no-untyped-def]
+    request_for_cpu: RunRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("flagbench.launchers.signals.AT_ONCE_SECONDS", 0.2)
+    stand_in(DEAF)
+    began = time.monotonic()
+    result = NativeLauncher(grace=600.0).launch(request_for_cpu)
+    assert time.monotonic() - began < 60
+    assert (result.exit_code, read_record(result.record).status.state) == (7, "interrupted")
+
+
+@pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGUSR1, signal.SIGHUP, signal.SIGXCPU])
+def test_whatever_asks_this_tool_to_end_is_handed_on(
+    stand_in,  # type: ignore[no-untyped-def]
+    request_for_cpu: RunRequest,
+    number: signal.Signals,
+) -> None:
+    stand_in(
+        "import os, signal\n"
+        f"signal.pthread_sigmask(signal.SIG_BLOCK, [{int(number)}])\n"
+        f"os.kill(os.getppid(), {int(number)})\n"
+        f"number = int(signal.sigwait([{int(number)}]))\n"
+        'print(\'{"schema": "record/v1", "number": %d}\' % number)\n'
+    )
+    assert json.loads(NativeLauncher().launch(request_for_cpu).record)["number"] == number
+
+
 def test_what_a_native_run_needs_is_named(monkeypatch: pytest.MonkeyPatch, request_for_cpu: RunRequest) -> None:
     monkeypatch.setattr("flagbench.launchers.native.find_spec", lambda name: None if name == "torch" else object())
     with pytest.raises(FlagbenchError, match="torch") as caught:
@@ -130,13 +214,13 @@ def test_what_one_case_imports_another_does_not_need(
     stand_in,  # type: ignore[no-untyped-def]
     request_for_cpu: RunRequest,
 ) -> None:
-    stand_in("print('ran')")
+    stand_in('print(\'{"schema": "record/v1"}\')')
     real = importlib.util.find_spec
     lora = RunRequest(*resolve_image("llama2-7b-lora:cpu", load_catalog()))
     absent = lora.case.raw["imports"]
     monkeypatch.setattr("flagbench.launchers.native.find_spec", lambda name: None if name in absent else real(name))
-    assert NativeLauncher().launch(request_for_cpu).record == b"ran\n"
-    with pytest.raises(FlagbenchError, match=f"run of llama2-7b-lora imports {', '.join(absent)}, and"):
+    assert NativeLauncher().launch(request_for_cpu).record == b'{"schema": "record/v1"}\n'
+    with pytest.raises(FlagbenchError, match=f"run of llama2-7b-lora imports {', '.join(absent)}, which"):
         NativeLauncher().launch(lora)
 
 

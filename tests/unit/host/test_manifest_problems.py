@@ -49,7 +49,8 @@ def test_enum_error_names_file_line_field_and_what_is_allowed(manifests: Path, e
         (CASE, "title: Dist", "titel: Dist", "title: missing"),
         (CASE, "schema: case/v1", "schema: case/v2", "schema: 'case/v2' is not allowed; allowed: case/v1"),
         (STACK, 'python: "3.11"', "python: 3.11", "python: expected string, got number 3.11"),
-        (STACK, 'python: "3.11"', "python: '2.7'", "python: '2.7' does not match the pattern ^3\\.\\d+$"),
+        (STACK, 'python: "3.11"', "python: '2.7'", "python: '2.7' does not match the pattern ^3\\.[0-9]+$"),
+        (STACK, 'expects: {torch: "2.13"}', "expects: {}", "expects: is empty; needs at least 1"),
         (CLAIMS, "nodes: 1\n", "nodes: 0\n", "claims[0].run.nodes: 0 must be at least 1"),
         (CASE, "divisions: [faithful]", "divisions: []", "divisions: is empty; needs at least 1"),
         (CASE, "{name: p_core,", "{name: p_core, naem: x,", "metrics[0].naem: unknown field; did you mean 'name'?"),
@@ -90,6 +91,12 @@ def test_schema_errors_in_plain_words(
             "does_not_run: {}",
             "does_not_run: {distilbrt: the name is misspelt}",
             "does_not_run.distilbrt: 'distilbrt' is no case; did you mean 'distilbert'?",
+        ),
+        (
+            "cases/llama2-7b-lora.yaml",
+            "needs: [deepspeed]",
+            "needs: [deepspeed, apex]",
+            "needs[1]: the stack cpu has no 'apex' under compiled, optional, from_base or left_out",
         ),
         (CLAIMS, "id: distilbert/a100-1x8-fp32\n", "id: bert/a100\n", "'bert/a100' must start with 'distilbert/'"),
         (
@@ -178,6 +185,6 @@ def test_all_problems_of_a_load_are_reported_the_first_twenty_shown(manifests: P
     with pytest.raises(ManifestError) as caught:
         load_catalog(manifests)
     count = len(caught.value.problems)
-    assert count == 12 + 8 + 1
+    assert count == 12 + 16 + 1
     assert caught.value.message.startswith(f"the manifests have {count} problems:")
-    assert caught.value.message.endswith("... and 1 more")
+    assert caught.value.message.endswith("... and 9 more")

@@ -82,7 +82,7 @@ def test_what_is_not_strict_json(content: bytes) -> None:
         ({"division": "quick"}, "division: 'quick' is not allowed; allowed: faithful, tuned"),
         ({"record_id": "../../etc/passwd"}, "record_id: '../../etc/passwd' does not match the pattern"),
         ({"case": "distilbert\n"}, "case: 'distilbert\\n' does not match the pattern"),
-        ({"created_at": "2026-02-31T00:00:00Z"}, "created_at: '2026-02-31T00:00:00Z' is no date"),
+        ({"created_at": "2026-02-31T00:00:00Z"}, "created_at: '2026-02-31T00:00:00Z' is not a date"),
         ({"created_at": "yesterday"}, "created_at: 'yesterday' does not match the pattern"),
         ({"flops": {"formula": "f", "useful": 1}}, "flops.executed: missing"),
         ({"conditions": {"devices": [1]}}, "conditions.devices: expected string or number"),

@@ -24,7 +24,8 @@ def stack(request: pytest.FixtureRequest) -> Stack:
 def held(stack: Stack) -> set[str]:
     """Packages that an image of the stack has by its manifest: installed, compiled, or the base's."""
     build = stack.build
-    names = [*(line.split("==")[0] for line in build.packages), *(each.name for each in build.compiled)]
+    for_cases = [*(line.split("==")[0] for line in build.optional), *(each.name for each in build.compiled)]
+    names = [*(line.split("==")[0] for line in build.packages), *for_cases]
     return {canonical(name) for name in (*names, *build.from_base)}
 
 
@@ -38,3 +39,10 @@ def test_nothing_that_is_left_out_is_there_by_another_way(stack: Stack) -> None:
     """But for what the base may bring, which is then kept."""
     installed = held(stack) - {canonical(name) for name in stack.build.from_base}
     assert not installed & {canonical(name) for name in stack.build.left_out}
+
+
+def test_it_says_which_torch_it_has(stack: Stack) -> None:
+    """What an image compares with itself when it starts; CUDA's version too, where torch was built with CUDA."""
+    assert "torch" in stack.expects
+    assert ("cuda" in stack.expects) == (stack.vendor == "nvidia")
+    assert all(stack.expects.values())

@@ -128,6 +128,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
+        if status >= 500:
+            self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(body)
 

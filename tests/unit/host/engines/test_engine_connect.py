@@ -3,6 +3,7 @@
 import errno
 import json
 import ssl
+from contextlib import closing
 
 import pytest
 
@@ -37,6 +38,7 @@ def test_dockers_settings_name_the_engine(tmp_path, environment, socket):
         ('{"auths": {}}', "/var/run/docker.sock"),
         ("[]", "/var/run/docker.sock"),
         ("not json", "/var/run/docker.sock"),
+        ("[" * 100_000, "/var/run/docker.sock"),
     ],
 )
 def test_a_context_in_use_is_left_to_docker_py(tmp_path, settings, socket):
@@ -76,8 +78,8 @@ def test_looking_at_an_image_imports_no_client_library(fake_engine):
 
 
 def raises(environment, **options):
-    with pytest.raises(EngineError) as caught:
-        Connection(environment, **options).version()
+    with closing(Connection(environment, **options)) as connection, pytest.raises(EngineError) as caught:
+        connection.version()
     assert caught.value.code is ExitCode.ENGINE
     assert caught.value.remedy
     return caught.value.message

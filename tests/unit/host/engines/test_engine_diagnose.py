@@ -55,6 +55,14 @@ WRITTEN = [
         "private",
         "docker login",
     ),
+    (
+        "[internal] load metadata for localhost/flagbench/stack:cpu",
+        'failed to do request: Head "http://localhost/v2/flagbench/stack/manifests/cpu": dial tcp 127.0.0.1:80: '
+        "connect: connection refused",
+        "",
+        "no image localhost/flagbench/stack:cpu",
+        "flagbench build",
+    ),
     (LOAD, "toomanyrequests: You have reached your pull rate limit", "", "refuses more pulls", "docker login"),
     (LOAD, "x509: certificate signed by unknown authority", "", "does not trust", "certs.d"),
     (LOAD, "no match for platform in manifest sha256:0: not found", "", "platform asked for", "add a stack"),

@@ -4,8 +4,18 @@ import json
 
 import pytest
 
+from flagbench.catalog.image_names import is_ours
 from flagbench.engines import open_engine
-from flagbench.engines.base import BuildFailed, BuildRequest, Built, EngineError, StepDone, StepProgress, StepStarted
+from flagbench.engines.base import (
+    BuildFailed,
+    BuildRequest,
+    Built,
+    EngineError,
+    Resources,
+    StepDone,
+    StepProgress,
+    StepStarted,
+)
 from flagbench.engines.docker import build_params, image_info
 
 HOSTILE = "a\"b'c\\ $(touch x) `y` ${HOME} \n#&=?%00é"
@@ -226,6 +236,33 @@ def test_an_id_is_not_pulled(engine, fake_engine):
     with pytest.raises(BuildFailed, match="an id cannot be pulled"):
         engine.pull("sha256:" + "0" * 64)
     assert [r for r in fake_engine.requests if r[0] == "POST"] == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "flagbench/stack:cpu",
+        "flagbench/distilbert:cpu@sha256:" + "0" * 64,
+        "docker.io/flagbench/glm:a100",
+        "localhost/flagbench/base:0123",
+    ],
+)
+def test_no_registry_is_asked_for_our_own_images(engine, fake_engine, name):
+    """On Docker Hub, which a name without a host means, the name may be anybody's."""
+    with pytest.raises(BuildFailed) as caught:
+        engine.pull(name)
+    assert "flagbench build" in caught.value.remedy
+    assert [r for r in fake_engine.requests if r[0] == "POST"] == []
+
+
+@pytest.mark.parametrize("name", ["registry.example/flagbench/stack:cpu", "flagbench-mirror/cuda:11.8", "debian:12"])
+def test_other_images_are_not_taken_for_ours(name):
+    assert not is_ours(name)
+
+
+def test_an_engine_tells_its_processors_and_memory(engine, fake_engine):
+    fake_engine.answers["/info"] = (200, {"NCPU": 64, "MemTotal": 2**38})
+    assert engine.resources() == Resources(64, 2**38)
 
 
 def test_a_tag_of_a_missing_image(engine, fake_engine):

@@ -35,13 +35,13 @@ def test_nodes_find_each_other(job_of: JobOf) -> None:
     assert service["spec"] == {
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
-        "selector": {"batch.kubernetes.io/job-name": "fb"},
-        "ports": [{"name": "rendezvous", "port": 30000, "protocol": "TCP"}],
+        "selector": {"app.kubernetes.io/name": "flagbench"},
+        "ports": [{"name": "rendezvous", "port": 29400, "protocol": "TCP"}],
     }
     assert (job["spec"]["completions"], job["spec"]["parallelism"]) == (3, 3)
     assert job["spec"]["completionMode"] == "Indexed"
-    assert job["spec"]["template"]["spec"]["subdomain"] == service["metadata"]["name"] == "fb"
-    assert container_of([service, job])["env"][0] == {"name": "FLAGBENCH_MASTER", "value": "fb-0.fb:30000"}
+    assert job["spec"]["template"]["spec"]["subdomain"] == service["metadata"]["name"] == "flagbench"
+    assert container_of([service, job])["env"][0] == {"name": "FLAGBENCH_MASTER", "value": "fb-0.flagbench:30000"}
     (rule,) = pod_of([service, job])["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert rule["topologyKey"] == "kubernetes.io/hostname"
     assert rule["labelSelector"]["matchLabels"] == {"batch.kubernetes.io/job-name": "fb"}
@@ -137,8 +137,8 @@ def test_it_ends_once_and_in_any_case(job_of: JobOf) -> None:
 def test_the_failure_policy_names_every_code_an_image_ends_with(job_of: JobOf) -> None:
     ignore, fail = job_of()[1]["spec"]["podFailurePolicy"]["rules"]
     assert ignore == {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
-    # 8 to 12 and 15 are the host's: building, verdicts and the engine.
-    hosts = {ExitCode.BUILD_FAILED, *range(ExitCode.BELOW, ExitCode.INVALID + 1), ExitCode.ENGINE}
+    # 8 to 11 are the host's: building and verdicts.
+    hosts = {ExitCode.BUILD_FAILED, *range(ExitCode.BELOW, ExitCode.INVALID)}
     expected = sorted(set(ExitCode) - {ExitCode.OK, *hosts})
     assert fail["action"] == "FailJob"
     assert fail["onExitCodes"] == {"containerName": "flagbench", "operator": "In", "values": expected}
@@ -197,14 +197,23 @@ def test_secrets_come_from_secrets(job_of: JobOf) -> None:
     assert {"name": "NCCL_DEBUG", "value": "INFO"} in container_of(documents)["env"]
 
 
-def test_labels_are_everywhere_and_annotations_on_pods(job_of: JobOf) -> None:
-    service, job = job_of(label=("team=a",), annotation=("k8s.v1.cni.cncf.io/networks=rdma",))
-    places = [service["metadata"], job["metadata"], job["spec"]["template"]["metadata"]]
-    assert [place["labels"]["team"] for place in places] == ["a", "a", "a"]
-    assert [place["labels"]["app.kubernetes.io/name"] for place in places] == ["flagbench"] * 3
-    assert places[2]["annotations"]["k8s.v1.cni.cncf.io/networks"] == "rdma"
-    assert places[2]["annotations"]["kubectl.kubernetes.io/default-container"] == "flagbench"
-    assert places[1]["annotations"] == {"flagbench.dev/run-id": "run-1", "flagbench.dev/device-resource": "none"}
+def test_jobs_of_a_namespace_share_one_service(job_of: JobOf) -> None:
+    first, job = job_of(name="a", namespace="bench", label=("team=a",))
+    second, _ = job_of("distilbert:a100", name="1b", namespace="bench", nodes=2, port=30000, queue="q")
+    assert first == second
+    assert first["metadata"]["name"] == "flagbench"
+    labels = job["spec"]["template"]["metadata"]["labels"]
+    assert first["spec"]["selector"].items() <= labels.items()
+
+
+def test_labels_and_annotations_are_the_jobs_and_its_pods(job_of: JobOf) -> None:
+    _, job = job_of(label=("team=a",), annotation=("k8s.v1.cni.cncf.io/networks=rdma",))
+    places = [job["metadata"], job["spec"]["template"]["metadata"]]
+    assert [place["labels"]["team"] for place in places] == ["a", "a"]
+    assert [place["labels"]["app.kubernetes.io/name"] for place in places] == ["flagbench"] * 2
+    assert places[1]["annotations"]["k8s.v1.cni.cncf.io/networks"] == "rdma"
+    assert places[1]["annotations"]["kubectl.kubernetes.io/default-container"] == "flagbench"
+    assert places[0]["annotations"] == {"flagbench.dev/run-id": "run-1", "flagbench.dev/device-resource": "none"}
 
 
 def test_every_node_is_told_the_same(job_of: JobOf) -> None:
@@ -305,8 +314,8 @@ def test_an_operators_own_fields_are_kept(request_of: Callable[..., JobRequest],
     [
         (lambda job: job["spec"].update(backoffLimit=3), "spec.backoffLimit: is 3"),
         (lambda job: job["spec"]["template"]["spec"]["containers"][0].update(name="main"), "no container called"),
-        (lambda job: job["spec"]["template"].update(spec="x"), "field spec is no mapping"),
-        (lambda job: job["spec"]["template"]["spec"].update(volumes={}), "field volumes is no list"),
+        (lambda job: job["spec"]["template"].update(spec="x"), "field spec is not a mapping"),
+        (lambda job: job["spec"]["template"]["spec"].update(volumes={}), "field volumes is not a list"),
         (lambda job: job.update(kind="Pod"), "holds Pod, Service, not a Service and a Job"),
         (lambda job: job.update(apiVersion="batch/v2"), "a Job that is not of batch/v1"),
     ],

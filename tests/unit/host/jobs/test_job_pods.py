@@ -15,9 +15,9 @@ JobOf = Callable[..., list[dict[str, Any]]]
 
 def test_names_environment_and_arguments(job_of: JobOf) -> None:
     documents = job_of(nodes=2, gpus=2, name="fb", image="x:1", env=("A=1",), arguments={"preset": "tiny"})
-    assert pod_names(documents) == ["fb-0.fb", "fb-1.fb"]
+    assert pod_names(documents) == ["fb-0.flagbench", "fb-1.flagbench"]
     assert pod_environment(documents, 1) == {
-        "FLAGBENCH_MASTER": "fb-0.fb:29400",
+        "FLAGBENCH_MASTER": "fb-0.flagbench:29400",
         "FLAGBENCH_TERMINATION_LOG": "/dev/termination-log",
         "A": "1",
         "JOB_COMPLETION_INDEX": "1",

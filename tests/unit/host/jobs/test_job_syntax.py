@@ -15,7 +15,6 @@ from flagbench.jobs import syntax
     ("rule", "good", "bad"),
     [
         (syntax.label_fault, ["a", "0a-b", "x" * 63], ["", "-a", "a-", "a.b", "A", "x" * 64, "a\n", "ä"]),
-        (syntax.service_fault, ["a-0"], ["0a", "a.b"]),
         (syntax.subdomain_fault, ["a.b-c.0", "x" * 253], ["a..b", ".a", "a.", "a_b", "x" * 254]),
         (syntax.key_fault, ["a", "A_b.c", "x.io/Name", "y" * 63], ["", "/a", "x.io/", "X.io/a", "a/b/c", "y" * 64]),
         (syntax.label_value_fault, ["", "A", "a.b_c-d"], ["-a", "a b", "a/b", "z" * 64, "a\n"]),

@@ -68,9 +68,14 @@ def test_the_record_is_found_among_what_else_was_printed() -> None:
         assert record_in(none) == b""
 
 
-@pytest.mark.parametrize(("container", "code"), [(0, 0), (7, 7), (14, 14), (137, 3), (255, 3), (None, 3)])
+@pytest.mark.parametrize(("container", "code"), [(0, 3), (7, 7), (14, 14), (137, 3), (255, 3), (None, 3)])
 def test_the_code_of_a_run_that_left_a_record(container: int | None, code: int) -> None:
     assert exit_code(LINE, container) == code
+
+
+@pytest.mark.parametrize(("container", "code"), [(0, 12), (12, 12), (14, 14), (137, 12), (None, 12)])
+def test_a_record_whose_checks_failed_is_no_success(container: int | None, code: int) -> None:
+    assert exit_code(b'{"schema":"record/v1","status":{"state":"failed","exit_code":12}}', container) == code
 
 
 def test_a_record_without_a_code_of_ours() -> None:

@@ -35,7 +35,7 @@ def test_a_container_is_the_default_of_accelerators_and_of_its_own_options(
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere")
     assert shown(capsys, "distilbert:cpu", "--memory", "2g")[0] == "docker"
     assert edge.run(["run", "distilbert:a100"]) == 15
-    assert edge.run(["run", "distilbert:cpu", "--keep"]) == 15
+    assert edge.run(["run", "distilbert:cpu", "--keep", "--yes"]) == 15
     assert "no container engine answers at /nowhere" in capsys.readouterr().err
 
 

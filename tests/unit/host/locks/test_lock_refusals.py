@@ -17,7 +17,8 @@ ACCOUNT = "Basic " + base64.b64encode(b"reader:p@ss").decode()
 def stack():
     stack = load_catalog().stacks["a100-cuda11.8"]
     compiled = tuple(package for package in stack.build.compiled if package.name == "flash-attn")
-    build = dataclasses.replace(stack.build, packages=("torch==2.6.0+cu118", "Py_CPUInfo==9.0.0"), compiled=compiled)
+    packages = ("torch==2.6.0+cu118", "Py_CPUInfo==9.0.0")
+    build = dataclasses.replace(stack.build, packages=packages, optional=(), compiled=compiled)
     return dataclasses.replace(stack, build=build)
 
 

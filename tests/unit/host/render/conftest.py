@@ -56,7 +56,9 @@ def lock_of(
     stack: Stack, *, digest: str | None = DIGEST, unresolved: tuple[str, ...] = (), extra: tuple[str, ...] = ()
 ) -> Lock:
     """A lock of what a stack's manifest names, without what that needs in turn."""
-    pins = dict(re.sub(r"\[.*\]", "", pin).split("==") for pin in (*stack.build.packages, *extra))
+    pins = dict(
+        re.sub(r"\[.*\]", "", pin).split("==") for pin in (*stack.build.packages, *stack.build.optional, *extra)
+    )
     pins |= {package.name: package.version for package in stack.build.compiled}
     pins = {canonical(name): version for name, version in sorted(pins.items(), key=lambda pin: canonical(pin[0]))}
     return Lock(

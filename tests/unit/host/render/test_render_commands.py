@@ -55,7 +55,7 @@ def test_a_stacks_dockerfile_is_printed(run: Run) -> None:
 def test_an_images_two_dockerfiles_are_printed(run: Run) -> None:
     text = run("render", "distilbert:c500")
     assert text.count("# GENERATED") == 2
-    assert "ARG STACK_IMAGE=flagbench/stack:c500-maca2.18" in text
+    assert "ARG STACK_IMAGE=localhost/flagbench/stack:c500-maca2.18" in text
 
 
 def test_complete_build_directories_are_written(run: Run, tmp_path: Path) -> None:

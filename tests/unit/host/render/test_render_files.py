@@ -80,7 +80,43 @@ def test_given_wheels_are_the_only_source(pip: Callable[..., dict[str, Any]]) ->
     assert "PIP_EXTRA_INDEX_URL" not in env
 
 
-def test_the_installer_knows_two_ways() -> None:
+@pytest.fixture
+def wheel(tmp_path: Path) -> Callable[..., int]:
+    """Runs install.sh take or keep with a cache in a folder; its exit code."""
+
+    def run(what: str, key: str, folder: Path, **env: str) -> int:
+        given = {"PATH": os.environ["PATH"], "FLAGBENCH_WHEELS": str(tmp_path / "cache"), "SOURCE_DATE_EPOCH": "1"}
+        (tmp_path / "cache").mkdir(exist_ok=True)
+        command = ["sh", str(FILES / "install.sh"), what, key, str(folder)]
+        return subprocess.run(command, env={**given, "BASE_DIGEST": "sha256:b", **env}, check=False).returncode
+
+    return run
+
+
+def test_a_wheel_is_kept_for_the_same_base_and_key(wheel: Callable[..., int], tmp_path: Path) -> None:
+    made, found = tmp_path / "made", tmp_path / "found"
+    made.mkdir()
+    (made / "a-1-py3-none-any.whl").write_bytes(b"compiled")
+    assert wheel("take", "a-1", found) != 0, "there is none yet"
+    assert wheel("keep", "a-1", made) == 0
+    assert wheel("keep", "a-1", made) == 0, "another build kept the same meanwhile"
+    assert wheel("take", "a-1", found) == 0
+    assert {path.name: path.read_bytes() for path in found.iterdir()} == {"a-1-py3-none-any.whl": b"compiled"}
+    for key, other in (("a-2", {}), ("a-1", {"BASE_DIGEST": "sha256:c"}), ("a-1", {"SOURCE_DATE_EPOCH": "2"})):
+        assert wheel("take", key, tmp_path / "other", **other) != 0
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["sha256:b"], "nothing is left half-written"
+
+
+def test_without_a_base_no_wheel_is_kept(wheel: Callable[..., int], tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    made.mkdir()
+    (made / "a-1-py3-none-any.whl").write_bytes(b"compiled")
+    assert wheel("keep", "a-1", made, BASE_DIGEST="") == 0
+    assert wheel("take", "a-1", tmp_path / "found", BASE_DIGEST="") != 0
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_the_installer_knows_no_other_way() -> None:
     done = subprocess.run(
         ["sh", str(FILES / "install.sh"), "conda", "x"], capture_output=True, text=True, check=False
     )
@@ -196,3 +232,19 @@ def test_a_package_that_is_missing_or_a_wrong_python_is_found(check: Callable[..
 def test_a_torch_of_ours_has_to_import(check: Callable[..., str]) -> None:
     assert "torch does not import: libcuda.so.1" in check("after", imports=["torch"])
     assert check("after", imports=["torch"], body="x = 1\n") == ""
+
+
+@pytest.mark.parametrize("script", ["", "exit 0", "echo 'fatal error: Python.h: No such file' >&2; exit 1"])
+def test_a_python_that_nothing_can_be_compiled_against_is_found(
+    script: str, check: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a compiler, with both, and without the headers; the compilers are this test's."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("gcc", "g++") if script else ():
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+    lines = check("after", compiles=True).splitlines()
+    assert len(lines) == (0 if script == "exit 0" else 2)
+    assert all("compiled against this Python" in line for line in lines)

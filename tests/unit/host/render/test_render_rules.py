@@ -103,7 +103,7 @@ def test_every_rule_is_broken_once_and_says_why_it_is_there() -> None:
     [
         ("@sha256:" + "a" * 64, "\n# unresolved: the digest was not known"),
         ("ARG BASE=debian:bookworm-slim@sha256:" + "a" * 64, "ARG BASE"),
-        ("debian:bookworm-slim@sha256:" + "a" * 64, "flagbench/stack:cpu"),
+        ("debian:bookworm-slim@sha256:" + "a" * 64, "localhost/flagbench/stack:cpu"),
         ("COPY code", "FROM base AS last\nCOPY code"),
         ("COPY code", "COPY --from=base /x /y\n" + INSTALL + "\nCOPY code"),
         ("COPY code", 'SHELL ["/bin/bash", "-c"]\nRUN rm /{a,b}\nCOPY code'),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flagbench.catalog.model import Catalog, Compiled, Stack
+from flagbench.catalog.model import Catalog, Stack
 from flagbench.errors import FlagbenchError
 from flagbench.locks.model import Lock
 from flagbench.render.dockerfile import Dockerfile, Instruction
@@ -53,18 +53,6 @@ def set_in_build(field: str) -> Callable[[Stack, str], Stack]:
     return lambda stack, value: replace(stack, build=replace(stack.build, **{field: values[field](value)}))
 
 
-def set_compiled(field: str) -> Callable[[Stack, str], Stack]:
-    """A change of one field of a package to compile."""
-
-    def change(stack: Stack, value: str) -> Stack:
-        plain = stack.build.compiled[0]
-        evil: Any = {"env": {"A": value}, "env name": {value: "1"}}.get(field, value)
-        compiled: Compiled = replace(plain, **{field.partition(" ")[0]: evil})
-        return replace(stack, build=replace(stack.build, compiled=(compiled,)))
-
-    return change
-
-
 Change = Callable[[Stack, str], Stack]
 # What stands in a Dockerfile as it is, and so has to be plain.
 REFUSED: dict[str, Change] = {
@@ -73,16 +61,14 @@ REFUSED: dict[str, Change] = {
     "python": lambda stack, value: replace(stack, python=value),
     "env name": lambda stack, value: replace(stack, build=replace(stack.build, env={value: "1"})),
     **{field: set_in_build(field) for field in ("interpreter", "apt", "indexes")},
-    **{f"compiled {field}": set_compiled(field) for field in ("name", "env name")},
 }
 # What is quoted, or made one line of a comment.
 QUOTED: dict[str, Change] = {
     "title": lambda stack, value: replace(stack, title=value),
     "how to obtain the base": lambda stack, value: replace(stack, base_image=None, base_obtain=value),
     **{field: set_in_build(field) for field in ("left_out", "env")},
-    **{f"compiled {field}": set_compiled(field) for field in ("version", "env", "reason")},
 }
-IN_COMMENTS = set(QUOTED) - {"env", "compiled env"}
+IN_COMMENTS = set(QUOTED) - {"env"}
 
 
 @pytest.mark.parametrize("value", EVIL)
@@ -115,13 +101,6 @@ def test_what_is_quoted_adds_no_instruction_and_no_word(
 def words(image: Rendered) -> list[tuple[str, int]]:
     """Every instruction with the number of words that a shell reads in it."""
     return [(i.name, len(shlex.split(i.value))) for i in instructions(image)]
-
-
-@pytest.mark.parametrize("value", [value for value in EVIL if value.isprintable()])
-def test_an_environment_variable_keeps_its_value(value: str, full: Stack, images: Path, make_lock: MakeLock) -> None:
-    rendered = render_stack(QUOTED["compiled env"](full, value), make_lock(full), images)
-    (run,) = (i for i in instructions(rendered) if "compile-" in i.value)
-    assert f"A={value}" in shlex.split(run.value)
 
 
 def test_a_vendors_stack_installs_on_the_bases_python_and_checks_it(
@@ -157,25 +136,42 @@ def test_the_base_is_pinned_unresolved_or_has_to_be_given(
 
 def test_what_is_off_renders_to_nothing(full: Stack, images: Path, make_lock: MakeLock) -> None:
     with_it = render_stack(full, make_lock(full), images)
-    plain = replace(full, build=replace(full.build, compiled=(), left_out={}, indexes=(), apt=()))
+    plain = replace(full, build=replace(full.build, left_out={}, indexes=(), apt=()))
     without = render_stack(plain, make_lock(plain), images)
-    for trace in ("AS wheels", "AS stack", "PIP_EXTRA_INDEX_URL", "# without", "libaio-dev"):
+    for trace in ("PIP_EXTRA_INDEX_URL", "# without", "libaio-dev"):
         assert trace in with_it.dockerfile
         assert trace not in without.dockerfile
-    assert [path for path in without.files if "compile" in path or "build-tools" in path] == []
     assert "\n\n\n" not in with_it.dockerfile + without.dockerfile
 
 
-def test_torch_comes_first_and_what_is_compiled_only_from_its_source(
+def test_torch_comes_first_and_what_only_a_case_needs_is_not_there(
     full: Stack, images: Path, make_lock: MakeLock
 ) -> None:
     files = render_stack(full, make_lock(full, extra=("filelock==3.1", "nvidia-nccl-cu11==2.21.5")), images).files
     pins = {path: _pins(files[path]) for path in files if path.endswith("requirements.lock")}
-    assert pins["steps/torch/requirements.lock"] == {"torch", "numpy", "filelock", "nvidia-nccl-cu11"}
-    assert "nvidia-ml-py" in pins["steps/packages/requirements.lock"]
-    assert pins["steps/compile-flash-attn/requirements.lock"] == {"flash-attn"}
-    in_packages = pins["steps/packages/requirements.lock"]
-    assert not in_packages & ({"flash-attn", "deepspeed"} | pins["steps/torch/requirements.lock"])
+    assert set(pins) == {"steps/torch/requirements.lock", "steps/packages/requirements.lock"}
+    torch, packages = pins["steps/torch/requirements.lock"], pins["steps/packages/requirements.lock"]
+    assert torch == {"torch", "numpy", "filelock", "nvidia-nccl-cu11"}
+    assert "nvidia-ml-py" in packages
+    assert not packages & ({"flash-attn", "deepspeed", "megatron-core"} | torch)
+
+
+@pytest.mark.parametrize(
+    ("interpreter", "headers"),
+    [(None, True), ("/usr/bin/python3", True), ("/opt/conda/bin/python3", False)],
+    ids=["ours", "the distribution's", "the vendor's own"],
+)
+def test_every_image_has_a_compiler_and_the_headers_that_its_python_lacks(
+    interpreter: str | None, headers: bool, full: Stack, images: Path, make_lock: MakeLock
+) -> None:
+    """Triton's launcher, torch.compile and DeepSpeed's operators are compiled during a run."""
+    stack = replace(full, build=replace(full.build, interpreter=interpreter))
+    rendered = render_stack(stack, make_lock(stack), images)
+    (apt,) = (i for i in instructions(rendered) if "install.sh apt" in i.value)
+    words = shlex.split(apt.value)
+    assert "g++" in words
+    assert ("python3.10-dev" in words) == headers
+    assert json.loads(rendered.files["steps/check/stack.json"])["compiles"] is True
 
 
 def _pins(requirements: bytes) -> set[str]:
@@ -201,7 +197,7 @@ def test_a_package_to_compile_that_is_not_locked_is_refused(full: Stack, images:
     assert "flagbench lock a100-cuda11.8" in caught.value.remedy
 
 
-@pytest.mark.parametrize("name", ["HOME", "PYTHONPATH", "FLAGBENCH_STACK"])
+@pytest.mark.parametrize("name", ["HOME", "PYTHONPATH", "PYTHONHOME", "FLAGBENCH_STACK"])
 def test_a_manifest_cannot_set_what_every_image_sets(
     name: str, full: Stack, images: Path, make_lock: MakeLock
 ) -> None:
@@ -218,6 +214,7 @@ def test_expectations_lie_beside_the_check(catalog: Catalog, images: Path, make_
         "expects": {"torch": "1.12.0a0+bd13bc6", "cuda": "11.6"},
         "from_base": ["numpy", "torch", "torchvision"],
         "imports": [],
+        "compiles": True,
     }
     cpu = catalog.stacks["cpu"]
     assert json.loads(render_stack(cpu, make_lock(cpu), images).files["steps/check/stack.json"])["imports"] == [

@@ -26,10 +26,11 @@ from flagbench.verify.disturbances import MUCH_MEMORY
 def test_a_disturbed_run_is_qualified(
     replay: Callable[[str], Record], case: Case, claim: Claim, name: str, qualifier: str
 ) -> None:
-    result = verify_claim([replay(name)], claim, case)
+    record = replay(name)
+    result = verify_claim([record], claim, case)
     assert (result.verdict, result.qualifiers) == (Verdict.REPRODUCED, (qualifier,))
     assert result.to_dict()["qualifiers"] == [qualifier]
-    assert f"REPRODUCED ({qualifier}): p_core_host 1940" in verdict_table(result, stream=io.StringIO())
+    assert f"REPRODUCED ({qualifier}): p_core_host 1940" in verdict_table([record], result, stream=io.StringIO())
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from flagbench.catalog.model import Case, Claim
 from flagbench.cli import edge
 from flagbench.errors import FlagbenchError
 from flagbench.record.model import Record, Status
-from flagbench.report import comparison_table, run_summary, verdict_table
+from flagbench.report import comparison_table, verdict_table
 from flagbench.stores import open_store
 from flagbench.verify import compare_records, verify_baseline, verify_claim
 from flagbench.verify.numbers import measured, published
@@ -49,13 +49,14 @@ def test_published_numbers_are_as_printed() -> None:
 
 
 def test_a_pipe_gets_plain_aligned_text(replay: Callable[[str], Record], case: Case, claim: Claim) -> None:
-    result = verify_claim([replay("a100-1x8-cuda11.8")], claim, case, chosen=True)
-    text = verdict_table(result, stream=io.StringIO())
+    record = replay("a100-1x8-cuda11.8")
+    text = verdict_table([record], verify_claim([record], claim, case, chosen=True), stream=io.StringIO())
     assert "\x1b" not in text
     assert "claim distilbert/a100-1x8-fp32; it was chosen, as the one with the fewest differing" in text
     rows = [line.split() for line in text.splitlines()]
-    assert ["metric", "measured", "claim", "unit", "ratio", "verdict"] in rows
-    assert "p_core (by p_core_host)  1940 [1930, 1950]  1942.6  samples/s  0.999 [0.994, 1.004]  REPRODUCED" in text
+    assert ["metric", "measured", "claim", "unit", "ratio", "verdict", "held", "against"] in rows
+    held = ["p_core_host", "1940", "[1930,", "1950]", "1942.6", "samples/s", "0.999", "[0.994,", "1.004]"]
+    assert [*held, "REPRODUCED", "p_core"] in rows
     assert ["torch", "2.6.0+cu118", "1.12.0a0+bd13bc6"] in rows
     assert "anomaly of e2e_time: " in text
     assert text.splitlines()[-1].startswith("REPRODUCED (software differs): p_core_host 1940")
@@ -69,24 +70,25 @@ def test_a_terminal_gets_colour_unless_told_otherwise(
     monkeypatch.delenv("NO_COLOR", raising=False)
     if no_color:
         monkeypatch.setenv("NO_COLOR", "1")
-    text = verdict_table(verify_claim([base], claim, case), stream=Terminal())
+    text = verdict_table([base], verify_claim([base], claim, case), stream=Terminal())
     assert ("\x1b[1;32m" in text) is not no_color
     # Intervals look like rich's markup, and are not.
     assert "[1930," in text
 
 
-def test_a_run_ends_with_its_metrics_beside_the_claim(
+def test_metrics_that_nothing_is_published_of_are_shown_too(
     base: Record, edit: Callable[..., Record], case: Case, claim: Claim
 ) -> None:
-    text = run_summary(base, verify_claim([base], claim, case), stream=io.StringIO())
+    text = verdict_table([base], verify_claim([base], claim, case), stream=io.StringIO())
     rows = [line.split() for line in text.splitlines()]
-    assert ["p_core_host", "1940", "[1930,", "1950]", "samples/s", "1942.6", "REPRODUCED"] in rows
     # No claim holds our own clock.
-    assert ["p_core", "1920", "[1910,", "1930]", "samples/s", "-", "-"] in rows
+    assert ["p_core", "1920", "[1910,", "1930]", "-", "samples/s", "-", "-"] in rows
     failed = edit(base, status=Status("failed", "train", "out of memory", None, 5))
-    alone = run_summary(failed, None, stream=io.StringIO())
-    assert "the run ended as failed in train: out of memory" in alone
-    assert "REPRODUCED" not in alone
+    for result in (None, verify_claim([failed], claim, case)):
+        text = verdict_table([failed], result, stream=io.StringIO())
+        assert "the run ended as failed in train: out of memory" in text
+        assert "1940 [1930, 1950]" in text
+        assert "REPRODUCED" not in text
 
 
 def test_a_comparison_shows_what_differs_before_the_metrics(base: Record, replay: Callable[[str], Record]) -> None:
@@ -103,8 +105,8 @@ def test_what_a_record_says_stays_in_its_line(
     failed = edit(base, record_id="fixture-failed", status=Status("failed", "train", hostile, None, 5))
     renamed = edit(failed, metrics={"loss": {"name": hostile, "unit": hostile}}, conditions={"driver": hostile})
     for text in (
-        verdict_table(verify_claim([renamed], claim, case), stream=stream),
-        run_summary(renamed, verify_claim([renamed], claim, case), stream=stream),
+        verdict_table([renamed], verify_claim([renamed], claim, case), stream=stream),
+        verdict_table([renamed], None, stream=stream),
         comparison_table(compare_records(base, renamed), stream=stream),
     ):
         assert "\x1b[2J" not in text

@@ -332,7 +332,15 @@ def test_a_claim_of_another_case_is_a_usage_error(base: Record, case: Case, clai
 def test_a_baseline_of_equal_conditions_is_held_like_a_claim(
     base: Record, edit: Callable[..., Record], case: Case
 ) -> None:
-    slower = edit(base, record_id="fixture-slower", metrics={"p_core": {"value": 1536.0, "ci95": (1530.0, 1540.0)}})
+    slower = edit(
+        base,
+        record_id="fixture-slower",
+        metrics={
+            "p_core": {"value": 1536.0, "ci95": (1530.0, 1540.0)},
+            "p_train": {"value": 1500.0, "ci95": (1490.0, 1510.0)},
+            "p_whole": {"value": 1400.0},
+        },
+    )
     result = verify_baseline([slower], base, case)
     assert result.verdict is Verdict.BELOW
     assert result.against.kind.value == "baseline"

@@ -1,0 +1,139 @@
+"""What `flagbench run` says before anything starts: what would run, how long it takes, whether to go ahead."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from flagbench.launchers import RunRequest
+    from flagbench.launchers.describe import Described
+    from flagbench.launchers.estimate import Estimate
+
+
+def announce(request: RunRequest, via: str) -> None:
+    """One line on stderr, at once: the run itself prints its first line only after a second."""
+    with contextlib.suppress(OSError):  # it is not essential
+        typer.echo(f"flagbench: {request.case.name}:{request.stack.name}, {_shape(request)}, {via}", err=True)
+
+
+def facts(
+    request: RunRequest, described: Described | None, expected: Estimate | None, *, image: str | None, command: str
+) -> dict[str, Any]:
+    """What would run, as `--dry-run --json` prints it. `image`: the container's; None for a native run."""
+    config: Mapping[str, Any] = {} if described is None else described.config
+    return {
+        "via": "native" if image is None else "docker",
+        "image": image,
+        "command": command,
+        "config": dict(config) or None,
+        "config_digest": None if described is None else described.digest,
+        "devices": {"nodes": request.nodes, "per_node": request.gpus, "kind": request.stack.device_kind},
+        "data": {"source": config.get("data", {}).get("source"), "folder": request.data},
+        "weights": {"source": config.get("weights"), "folder": request.weights},
+        "expected_seconds": None if expected is None else expected.seconds,
+        "expected_basis": None if expected is None else expected.basis,
+    }
+
+
+def show(request: RunRequest, shown: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print what `facts` gave."""
+    from flagbench.cli.output import echo, echo_json
+
+    if as_json:
+        echo_json(shown)
+    else:
+        echo(_text(request, shown))
+
+
+def _text(request: RunRequest, shown: Mapping[str, Any]) -> str:
+    config = shown["config"] or {}
+    rows = [
+        ("runs", f"{request.case.name}:{request.stack.name}, {_shape(request)}"),
+        ("image", shown["image"] or f"none: in this Python, {sys.executable}"),
+        ("command", shown["command"]),
+        ("configuration", shown["config_digest"] or "unknown: the image side is not installed here"),
+    ]
+    if config:
+        rows.append(("precision", config["precision"]))
+        rows.append(("data", _with_folder(shown["data"])))
+        rows.append(("weights", _with_folder(shown["weights"])))
+        rows.append(("length", _length(config["train"])))
+    rows.append(("takes", _takes(shown["expected_seconds"], shown["expected_basis"])))
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+
+
+def _takes(seconds: float | None, basis: str | None) -> str:
+    from flagbench.launchers.estimate import duration
+
+    if seconds is None:
+        return "unknown: no stored run of this configuration, and no published row of it on this hardware"
+    return f"about {duration(seconds)}, by {basis}"
+
+
+def asks(request: RunRequest, *, yes: bool) -> bool:
+    """Whether a run must be confirmed first: the published size on a processor may take days.
+
+    Raises FlagbenchError (usage) if it must and stdin or stderr is not a terminal.
+    """
+    from flagbench.errors import FlagbenchError
+
+    if yes or request.stack.device_kind != "cpu" or request.preset != "reference":
+        return False
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise FlagbenchError(
+            "the reference preset is the published size, made for accelerators, and this would run it on a processor",
+            remedy="add --yes to run it anyway, or use --preset tiny, which takes seconds",
+        )
+    return True
+
+
+def confirm(expected: Estimate | None) -> None:
+    """Ask whether to run the published size on a processor. Raises typer.Abort unless the answer is yes."""
+    takes = _takes(None, None) if expected is None else _takes(expected.seconds, expected.basis)
+    typer.echo(
+        "The reference preset is the published size, made for accelerators; --preset tiny takes seconds.", err=True
+    )
+    typer.echo(f"Time on this processor: {takes}.", err=True)
+    # All on stderr: stdout is for the record.
+    typer.echo("Run it? [y/N] ", nl=False, err=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise typer.Abort
+
+
+def progress_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Variables by which a container draws progress for this terminal; none if stderr is not one."""
+    if not sys.stderr.isatty() or environment.get("TERM", "dumb") in ("dumb", ""):
+        return {}
+    try:
+        columns = os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError):
+        return {}
+    return {"FLAGBENCH_PROGRESS": "live", "COLUMNS": str(columns)}
+
+
+def _shape(request: RunRequest) -> str:
+    def count(number: int, word: str) -> str:
+        return f"{number} {word}{'' if number == 1 else 's'}"
+
+    unit = "rank" if request.stack.device_kind == "cpu" else "device"
+    nodes = count(request.nodes, "node")
+    return f"{request.preset or 'reference'} preset, {nodes} x {count(request.gpus, unit)}"
+
+
+def _with_folder(part: Mapping[str, Any]) -> str:
+    return f"{part['source']}{', ' + part['folder'] if part['folder'] and part['source'] != part['folder'] else ''}"
+
+
+def _length(train: Mapping[str, Any]) -> str:
+    if train["window_steps"] is not None:
+        return f"{train['window_steps']} steps after {train['warmup_steps']} of warm-up"
+    target = "" if train.get("target_acc") is None else f"until acc >= {train['target_acc']:g}, "
+    limit = train.get("max_samples")
+    return target + (f"at most {train['max_epochs']} epochs" if limit is None else f"at most {limit} samples")

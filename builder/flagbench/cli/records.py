@@ -1,0 +1,127 @@
+"""Which record an argument names: a file, standard input, an id or its beginning, `last` or `last~N`."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from flagbench.record.model import Record
+    from flagbench.stores import Store
+
+STORED_HELP = "The id of a stored record or its beginning, last for the newest one, last~1 for the one before it."
+RECORD_HELP = f"A file, - for standard input, or a stored record: {STORED_HELP[0].lower()}{STORED_HELP[1:]}"
+
+StoreOption = Annotated[
+    str | None,
+    typer.Option(
+        "--store", metavar="URL", help="Where records are kept, a folder or file:// URL; else FLAGBENCH_STORE."
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+WideOption = Annotated[
+    bool,
+    typer.Option("--wide", help="Show tables in full, however narrow the terminal; a pipe always gets them in full."),
+]
+
+_LAST = re.compile(r"last(~([0-9]{0,6}))?")
+_PREFIX = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,159}")
+_CANDIDATES = 10
+"""How many ids an error lists if the beginning of an id matches several."""
+
+
+def load_record(name: str, store_url: str | None) -> Record:
+    """The record named by `-`, `last`, `last~N`, a file, an id in the store, or the beginning of one.
+
+    A name that exists as a path, has a slash or ends in .json is a path. Raises FlagbenchError where there is no such
+    record, where it is not valid, and (usage) where the beginning of an id fits several.
+    """
+    import os
+    from pathlib import Path
+
+    from flagbench.record.read import read_record, read_standard_input
+    from flagbench.stores import open_store
+
+    if name == "-":
+        return read_standard_input()
+    if not _LAST.fullmatch(name) and ("/" in name or name.endswith(".json") or os.path.lexists(name)):
+        return read_record(Path(name))
+    return read_record(stored_record(name, open_store(store_url)))
+
+
+def stored_record(name: str, store: Store) -> bytes:
+    """The bytes of a stored record by `last`, `last~N`, its id or the beginning of its id.
+
+    Raises StoreError: usage for what is not an id or the beginning of several, data for what is missing or
+    is damaged.
+    """
+    if match := _LAST.fullmatch(name):
+        back = 0 if match[1] is None else int(match[2] or 1)
+        return _newest(store, back)
+    if not _PREFIX.fullmatch(name):
+        return store.get(name)  # which refuses it
+    found = store.find(name)
+    if name in found or not found:
+        return store.get(_whole_id(name, store))
+    if len(found) == 1:
+        return store.get(found[0])
+    from flagbench.errors import ExitCode
+    from flagbench.stores import StoreError
+
+    more = f"\n  and {len(found) - _CANDIDATES} more" if len(found) > _CANDIDATES else ""
+    listed = "".join(f"\n  {record_id}" for record_id in found[:_CANDIDATES])
+    raise StoreError(
+        f"'{name}' is the beginning of {len(found)} ids:{listed}{more}",
+        remedy="give more of the id",
+        code=ExitCode.USAGE,
+    )
+
+
+def _whole_id(name: str, store: Store) -> str:
+    """The name itself where it can be an id. Raises StoreError (data) for a beginning that matches nothing."""
+    from flagbench.errors import ExitCode
+    from flagbench.stores import StoreError
+    from flagbench.stores.base import RECORD_ID
+
+    if RECORD_ID.fullmatch(name):
+        return name
+    raise StoreError(
+        f"no record in {store.url} has an id that begins with '{name}'",
+        remedy="`flagbench results ls` shows the stored records; --store names another store",
+        code=ExitCode.DATA,
+    )
+
+
+def _newest(store: Store, back: int) -> bytes:
+    """The record `back` places before the newest. What was never stored is skipped, with a note on stderr."""
+    from flagbench.errors import ExitCode
+    from flagbench.stores import StoreError
+
+    count = 0
+    for entry in store.list():
+        if entry.problem is not None:
+            note(entry.location, entry.problem)
+        elif count == back:
+            return store.read(entry)
+        else:
+            count += 1
+    if count:
+        raise StoreError(
+            f"the store {store.url} holds only {count} record(s)",
+            remedy=f"name one of last to last~{count - 1}" if count > 1 else "name it last",
+            code=ExitCode.DATA,
+        )
+    raise StoreError(
+        f"the store {store.url} holds no record",
+        remedy="run a case first (`flagbench run distilbert:cpu --preset tiny`), or name the file of a record",
+        code=ExitCode.DATA,
+    )
+
+
+def note(location: str, problem: str) -> None:
+    """Say on stderr why a file in the store is not listed as a record."""
+    from flagbench.terminal import visible
+
+    typer.echo(visible(f"note: {location}: {problem}"), err=True)

@@ -1,0 +1,56 @@
+"""`--install-completion [SHELL]` and `--show-completion [SHELL]`: Typer's, with an optional shell."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+
+from flagbench.cli.output import echo
+from flagbench.errors import FlagbenchError
+
+INSTALL, SHOW = "--install-completion", "--show-completion"
+_VARIABLE = "_FLAGBENCH_COMPLETE"
+
+
+def asked(arguments: Sequence[str]) -> bool:
+    """Whether the command line is about completion."""
+    return bool(arguments) and arguments[0].partition("=")[0] in (INSTALL, SHOW)
+
+
+def set_up(arguments: Sequence[str]) -> None:
+    """Install or print the completion for the named shell, else for the one that started this command.
+
+    Raises FlagbenchError (usage) for an unsupported shell.
+    """
+    from typer._completion_shared import get_completion_script, install
+
+    option, _, given = arguments[0].partition("=")
+    words = [*([given] if given else []), *arguments[1:]]
+    if len(words) > 1:
+        raise FlagbenchError(f"{option} takes one shell at most", remedy=f"for example {option} bash")
+    shell = _known(words[0] if words else None, option)
+    if option == SHOW:
+        echo(get_completion_script(prog_name="flagbench", complete_var=_VARIABLE, shell=shell))
+        return
+    try:
+        _, path = install(shell=shell, prog_name="flagbench", complete_var=_VARIABLE)
+    except (OSError, UnicodeDecodeError, RuntimeError, subprocess.SubprocessError) as error:
+        # A start-up file that is not UTF-8, no home folder, a PowerShell that refuses.
+        why = getattr(error, "strerror", None) or error
+        raise FlagbenchError(
+            f"the completion of {shell} cannot be installed: {why}",
+            remedy=f"print it with {SHOW} {shell} and put it where your shell reads it",
+        ) from error
+    echo(f"completion of {shell} installed in {path}; start a new shell to use it")
+
+
+def _known(named: str | None, option: str) -> str:
+    from typer._completion_shared import Shells, _get_shell_name
+
+    shells = [shell.value for shell in Shells]
+    shell = named if named is not None else _get_shell_name()
+    if shell not in shells:
+        unknown = f"there is no completion for the shell {shell!r}"
+        what = "the shell could not be detected" if shell is None else unknown
+        raise FlagbenchError(what, remedy=f"name one of: {', '.join(shells)}; for example {option} bash")
+    return shell

@@ -1,0 +1,95 @@
+"""Files that a person named or that others left behind: read without blocking, and never more than a limit."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import BinaryIO
+
+TEXT_BYTES = 16 * 2**20
+"""What a person wrote is never as large as this: a manifest, a Dockerfile, a bundle of certificates."""
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def read_file(path: Path, limit: int) -> bytes:
+    """The content of a regular file of at most `limit` bytes.
+
+    Raises OSError with the reason in `strerror`: the file is missing, unreadable, larger than `limit`, or not a
+    regular file. A named pipe, a socket or a device is refused before it is opened.
+    """
+    try:
+        _require_regular(path.stat())
+        # Not to block, should the file have become a pipe in the meantime.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except ValueError as error:  # a NUL, or a character that no file name can hold
+        raise OSError(errno.EINVAL, "no file can have this name") from error
+    with open(descriptor, "rb", buffering=0) as file:
+        found = os.fstat(descriptor)
+        _require_regular(found)
+        if found.st_size > limit:
+            raise OSError(errno.EFBIG, f"it has {found.st_size:,} bytes, more than the {limit:,} allowed")
+        return read_stream(file, limit)
+
+
+def read_input(path: Path, limit: int) -> bytes:
+    """As `read_file`, and a shell's pipe too, like the /dev/fd/63 of `<(zcat record.json.gz)`."""
+    if not _is_unnamed_pipe(path):
+        return read_file(path, limit)
+    with path.open("rb", buffering=0) as file:
+        return read_stream(file, limit)
+
+
+def read_text(path: Path) -> str:
+    """A file that a person wrote, as `read_input` reads it; `-` is standard input.
+
+    Raises OSError, and ValueError where it is not UTF-8.
+    """
+    return (read_stdin(TEXT_BYTES) if str(path) == "-" else read_input(path, TEXT_BYTES)).decode("utf-8")
+
+
+def read_stdin(limit: int) -> bytes:
+    """What is left on standard input, at most `limit` bytes. Raises OSError."""
+    return read_stream(sys.stdin.buffer, limit)
+
+
+def expanded(path: Path | str) -> Path:
+    """`path` with ~ and ~user resolved; as it is, like in a shell, where there is no such user."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111  # pathlib raises RuntimeError instead
+
+
+def read_stream(stream: BinaryIO, limit: int) -> bytes:
+    """What is left in an open file or a pipe, at most `limit` bytes. Raises OSError (EFBIG) where there is more."""
+    content = bytearray()
+    while len(content) <= limit and (block := stream.read(min(1 << 20, limit + 1 - len(content)))):
+        content += block
+    if len(content) > limit:
+        raise OSError(errno.EFBIG, f"it has more than the {limit:,} bytes allowed")
+    return bytes(content)
+
+
+def _is_unnamed_pipe(path: Path) -> bool:
+    try:
+        return stat.S_ISFIFO(path.stat().st_mode) and not os.path.lexists(os.path.realpath(path))
+    except (OSError, ValueError):
+        return False
+
+
+def reason(error: OSError) -> str:
+    """What went wrong, in words; an OSError made from text alone has no `strerror`."""
+    return error.strerror or str(error)
+
+
+def _require_regular(found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
+        raise OSError(errno.EINVAL, f"it is {kind}, not a file")

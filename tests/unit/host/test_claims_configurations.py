@@ -1,0 +1,209 @@
+"""The conditions of every claim against the publisher's own configuration files and READMEs, at the cited commit.
+
+The tables below are what those files say; a base configuration holds what a vendor's file leaves out. A row's own
+words (`bs=16`) override its file, and then what only the file says is either an assumption that an anomaly
+`config-file` names, or `not published`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+import pytest
+
+from flagbench.catalog.load import load_catalog
+from flagbench.catalog.model import NOT_PUBLISHED, Claim
+
+CLAIMS = load_catalog().claims
+LIMIT = 1388270 * 4
+
+
+class Glm(NamedTuple):
+    """training/VENDOR/glm-pytorch/config over training/benchmarks/glm/pytorch/config/_base.py."""
+
+    batch_size: int
+    eval_batch_size: int
+    max_samples: int = LIMIT
+    learning_rate: float = 1e-5
+    seed: int = 10483
+    fp16: bool = True
+    workers: int = 4
+    decay_steps: int = 4338
+
+
+class DistilBert(NamedTuple):
+    """The same of DistilBERT."""
+
+    batch_size: int
+    gradient_accumulation_steps: int = 1
+    learning_rate: float = 5e-5
+    workers: int = 8
+    eval_batch_size: int = 4
+    seed: int = 0
+    max_epochs: int = 10
+
+
+class Lora(NamedTuple):
+    """The same of Llama2-7B; its seed, 42, is applied nowhere."""
+
+    batch_size: int
+    fp16: bool
+    learning_rate: float = 1e-4
+    workers: int = 1
+    max_epochs: int = 3
+
+
+CONFIGURATIONS: dict[tuple[str, str], Any] = {
+    ("nvidia-1b5a0303", "1x1"): Glm(16, 16, 24135),
+    ("nvidia-1b5a0303", "1x8"): Glm(8, 8),
+    ("nvidia-1b5a0303", "2x8"): Glm(8, 8),
+    ("metax-1b5a0303", "1x1"): Glm(16, 16, 24135),
+    ("metax-1b5a0303", "1x8"): Glm(16, 16),
+    ("metax-1b5a0303", "2x8"): Glm(16, 16, learning_rate=2e-5),
+    ("iluvatar-1b5a0303", "1x1"): Glm(8, 8, 24135),
+    ("iluvatar-1b5a0303", "1x8"): Glm(8, 8),
+    ("iluvatar-1b5a0303", "2x8"): Glm(8, 8),
+    ("kunlunxin-1b5a0303", "1x1"): Glm(4, 4, 4000, seed=4096, fp16=False),
+    ("kunlunxin-1b5a0303", "1x8"): Glm(5, 5, seed=4096, fp16=False),
+    ("kunlunxin-1b5a0303", "2x8"): Glm(4, 4, 20000, seed=4096, fp16=False),
+    ("dcu-1b5a0303", "1x1"): Glm(16, 16, 24135),
+    ("dcu-1b5a0303", "1x8"): Glm(8, 8),
+    **{("nvidia-f33ae772", shape): Glm(8, 8) for shape in ("1x1", "1x2", "1x4", "1x8", "2x8")},
+    ("iluvatar-75809c12", "1x8"): Glm(8, 4),
+    **{
+        ("kunlunxin-e0369635", shape): Glm(4, 6, seed=4096, fp16=False)
+        for shape in ("1x1", "1x2", "1x4", "1x8", "2x8")
+    },
+}
+DISTILBERT: dict[tuple[str, str], DistilBert] = {
+    ("nvidia-1b5a0303", "1x1"): DistilBert(32, 8),
+    ("nvidia-1b5a0303", "1x8"): DistilBert(32),
+    ("nvidia-1b5a0303", "2x8"): DistilBert(16),
+    ("metax-1b5a0303", "1x1"): DistilBert(96, learning_rate=1e-5),
+    ("metax-1b5a0303", "1x8"): DistilBert(96),
+    ("metax-1b5a0303", "2x8"): DistilBert(96),
+    ("kunlunxin-1b5a0303", "1x8"): DistilBert(32, workers=1),
+}
+LORA: dict[tuple[str, str], Lora] = {
+    ("nvidia-1b5a0303", "1x1"): Lora(2, fp16=False),
+    ("metax-1b5a0303", "1x1"): Lora(4, fp16=True, learning_rate=1e-6),
+}
+FILES = {"glm": CONFIGURATIONS, "distilbert": DISTILBERT, "llama2-7b-lora": LORA}
+
+# Of each README: torch, CUDA, driver; the OS, its kernel, Docker. None where it does not say.
+A100 = ("470.129.06", "Ubuntu 20.04", "5.4.0-113-generic", "20.10.16")
+C500 = ("Ubuntu 20.04.6", "5.4.0-26-generic", "24.0.7")
+R300 = ("1.12.1+cpu", None, "4.0.25", "Ubuntu 20.04", "5.4.0-26-generic", None)
+K100 = ("1.13.1+git7d2dd01.abi0.dtk2310", None, "dtk-23.10.1", "centos 7.6", "4.18.0-348.el8.0.2.x86_64", "24.0.7")
+READMES: dict[tuple[str, str], tuple[str | None, ...]] = {
+    ("distilbert", "nvidia-1b5a0303"): ("1.12.0a0+bd13bc6", "11.6", *A100),
+    ("distilbert", "metax-1b5a0303"): ("2.0.0+mc2.18.0.8", None, "2.2.0", *C500),
+    ("distilbert", "kunlunxin-1b5a0303"): R300,
+    ("glm", "nvidia-1b5a0303"): ("1.8.0a0+52ea372", None, *A100),
+    ("glm", "nvidia-f33ae772"): ("1.8.0a0+52ea372", None, *A100),
+    ("glm", "metax-1b5a0303"): ("2.0.0+mc2.23.0.16", None, "2.3.0", *C500),
+    ("glm", "iluvatar-1b5a0303"): (
+        "1.13.1+corex.3.1.0",
+        None,
+        "3.1.0",
+        "Ubuntu 20.04",
+        "5.4.0-148-generic x86_64",
+        "20.10.8",
+    ),
+    ("glm", "iluvatar-75809c12"): (
+        "1.10.2+corex.3.0.0",
+        None,
+        "3.0.0",
+        "Ubuntu 20.04",
+        "4.15.0-156-generic x86_64",
+        "20.10.8",
+    ),
+    ("glm", "kunlunxin-1b5a0303"): R300,
+    ("glm", "kunlunxin-e0369635"): R300,
+    ("glm", "dcu-1b5a0303"): K100,
+    ("llama2-7b-lora", "nvidia-1b5a0303"): (None, None, "470.129.06", "Ubuntu 20.04.4", *A100[2:]),
+    ("llama2-7b-lora", "metax-1b5a0303"): (None, None, "2.2.0", *C500),
+}
+
+
+def version(claim: Claim) -> str:
+    """The vendor and the commit of a claim's source."""
+    return f"{claim.source.file.split('/')[1]}-{claim.source.commit}"
+
+
+def own_words(claim: Claim) -> dict[str, Any]:
+    """What the row itself says of hyper-parameters: the cell fix_hp."""
+    cell = claim.row.split("|")[-1]
+    found: dict[str, Any] = {}
+    if batch := re.search(r"(?:bs|local_batchsize)=([0-9]+)", cell):
+        found["batch_size"] = int(batch[1])
+    if rate := re.search(r"lr=([0-9.e-]+)", cell):
+        found["learning_rate"] = float(rate[1])
+    if "精度=fp16" in cell:
+        found["fp16"] = True
+    return found
+
+
+@pytest.mark.parametrize("claim", CLAIMS.values(), ids=CLAIMS)
+def test_conditions_are_those_of_the_cited_configuration(claim: Claim) -> None:
+    shape = f"{claim.run.nodes}x{claim.run.gpus}"
+    file = FILES[claim.case][version(claim), shape]._asdict()
+    said = own_words(claim)
+    overridden = {name for name, value in said.items() if file[name] != value}
+    expected = {**file, **said}
+    limit, fp16, steps = (expected.pop(name, None) for name in ("max_samples", "fp16", "decay_steps"))
+    if fp16 is not None:
+        assert claim.conditions["precision"] == ("fp16" if fp16 else {"glm": "fp32"}.get(claim.case, "tf32"))
+    if steps is not None:
+        schedule = f"linear warm-up {steps * 0.1:.1f} steps, then linear to 0.1 over {steps * 0.9:.1f} steps"
+        assert claim.conditions["schedule"] == schedule
+        assert claim.conditions["stop_rule"] == f"acc >= 0.8 or {limit} samples"
+    conditions = {name: claim.conditions[name] for name in expected}
+    silent = {name for name, value in conditions.items() if value == NOT_PUBLISHED}
+    # Only a row that has another batch than its file may leave open what goes with the batch.
+    assert silent <= ({"eval_batch_size", "gradient_accumulation_steps"} if "batch_size" in overridden else set())
+    assert {n: v for n, v in conditions.items() if n not in silent} == {
+        n: v for n, v in expected.items() if n not in silent
+    }
+    if overridden:
+        assert "config-file" in {anomaly.id for anomaly in claim.anomalies}
+
+
+@pytest.mark.parametrize("claim", CLAIMS.values(), ids=CLAIMS)
+def test_software_is_what_the_cited_readme_names_and_nothing_inferred(claim: Claim) -> None:
+    found = [claim.conditions[name] for name in ("torch", "cuda", "driver")]
+    found += [claim.environment[name] for name in ("os", "kernel", "docker")]
+    assert found == [value or NOT_PUBLISHED for value in READMES[claim.case, version(claim)]]
+
+
+def test_a_cuda_version_is_named_by_the_readme_or_not_published() -> None:
+    named = {claim.id for claim in CLAIMS.values() if claim.conditions["cuda"] != NOT_PUBLISHED}
+    assert named == {name for name in CLAIMS if name.startswith("distilbert/a100-")}
+
+
+def test_no_row_says_that_a_schedule_was_halved_or_a_configuration_missing() -> None:
+    notes = [(claim.id, a.id, a.note) for claim in CLAIMS.values() for a in claim.anomalies]
+    assert not [entry for entry in notes if entry[1] == "schedule-halved"]
+    assert not [entry for entry in notes if "no configuration" in entry[2]]
+
+
+@pytest.mark.parametrize(
+    ("name", "speed", "commit"),
+    [
+        ("glm/bi-v100-1x8-2023-03", 9.82, "75809c12"),
+        ("glm/r300-1x1-2023-04", 0.50, "e0369635"),
+        ("glm/r300-1x2-2023-04", 0.92, "e0369635"),
+        ("glm/r300-1x4-2023-04", 1.79, "e0369635"),
+        ("glm/r300-1x8-2023-04", 3.47, "e0369635"),
+        ("glm/r300-2x8-2023-04", 6.08, "e0369635"),
+    ],
+)
+def test_withdrawn_speeds_are_values_with_their_own_source(name: str, speed: float, commit: str) -> None:
+    claim = CLAIMS[name]
+    metric = claim.metric("p_whole")
+    assert metric is not None
+    assert (metric.value, (metric.source or claim.source).commit) == (speed, commit)
+    # The row that replaced it says where it went.
+    later = [c for c in CLAIMS.values() if any(name in a.note for a in c.anomalies)]
+    assert [c.run.gpus for c in later] == ([claim.run.gpus] if claim.run.gpus in (1, 8) else [])
