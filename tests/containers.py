@@ -3,7 +3,6 @@
 A test module asks for the fixtures with `pytest_plugins = ["containers"]`.
 """
 
-import functools
 import json
 import os
 import signal
@@ -13,6 +12,7 @@ import uuid
 
 import pytest
 
+from builds import need_builds, once
 from running import need, wait_until
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -21,11 +21,12 @@ LABEL = "dev.flagbench.test"
 
 
 @pytest.fixture(scope="session")
-def docker_client():
-    """A docker.DockerClient; without an engine a test is skipped, in CI it fails."""
+def docker_client(shared_folder):
+    """A docker.DockerClient; without an engine that can build here a test is skipped, in CI it fails."""
     from flagbench.engines import open_client
     from flagbench.errors import FlagbenchError
 
+    need_builds(shared_folder)
     try:
         client = open_client()
     except FlagbenchError as error:
@@ -35,22 +36,26 @@ def docker_client():
 
 
 @pytest.fixture(scope="session")
-def image_of(docker_client):
+def image_of(docker_client, shared_folder):
     """`image_of(CASE)`: this checkout's image of a case on the cpu stack, built with the options that the environment
     holds (FLAGBENCH_*)."""
-    return build
+
+    def image(case):
+        failure = once(shared_folder, "image-%s" % case, lambda: build(case))
+        need(failure is None, "an image that can be built here, and\n%s" % failure)
+        return "flagbench/%s:cpu" % case
+
+    return image
 
 
-@functools.lru_cache(maxsize=None)
 def build(case):
-    """Build the image, once; its name."""
+    """Build the image of a case; what the builder said last where that failed."""
     command = [sys.executable, "-m", "flagbench", "build", "%s:cpu" % case, "--allow-unlocked"]
     env = dict(
         os.environ, PYTHONPATH=os.pathsep.join(os.path.join(ROOT, name) for name in ("builder", "entrypoints"))
     )
     built = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    need(built.returncode == 0, "an image that can be built here, and\n%s" % built.stdout[-4000:])
-    return "flagbench/%s:cpu" % case
+    return built.stdout[-4000:] if built.returncode != 0 else None
 
 
 @pytest.fixture(scope="session")

@@ -33,6 +33,20 @@ class Ended(NamedTuple):
         return self.record["status"]
 
 
+def assert_rates_in_order(record: Dict[str, Any]) -> None:
+    """p_core >= p_train >= p_whole over the same steps, to within one step; and the record's own check of it."""
+    rates = {metric["name"]: metric["value"] for metric in record["metrics"]}
+    window = record["window"]
+    step = 1 + 1 / window["steps"]
+    assert window["seconds"] <= window["host_seconds"] * step
+    # Of a whole run p_train is over all steps, as p_whole is; of another, over the window.
+    if "p_whole" in rates:
+        assert rates["p_whole"] <= rates["p_train"] * step
+    else:
+        assert rates["p_train"] <= rates["p_core"] * step
+    assert [check["ok"] for check in record["quality"]["checks"] if check["name"] == "rates_in_order"] == [True]
+
+
 class CaseRun:
     """One process of `python -m flagbench_cases distilbert`, its spool under `folder`."""
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import datetime
+import functools
+import multiprocessing
 import os
+import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Dict
 
+import cloudpickle
 import torch
 import torch.distributed as dist
 
@@ -28,6 +33,45 @@ def train(work: Any, steps: int) -> tuple[list[float], list[Any]]:
     return losses, batches
 
 
+def on_ranks(world: int, folder: Path, body: Callable[[Path, int, int], Any]) -> list[Any]:
+    """What `body(folder, rank, world)` returns on each of `world` ranks.
+
+    The ranks are forked from a process that has run no test: what a test left in this one (a process group, threads,
+    generators, a default type) does not reach them. AssertionError, with the traceback, where a rank fails.
+    """
+    folder.mkdir(exist_ok=True)
+    function = body.func if isinstance(body, functools.partial) else body
+    # Closures and functions of test modules, which another process cannot import by their name.
+    module = sys.modules[function.__module__]
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        pickled = cloudpickle.dumps(body)
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+    clean = multiprocessing.get_context("forkserver")
+    clean.set_forkserver_preload(["torch"])
+    process = clean.Process(target=_start_ranks, args=(world, str(folder), pickled, dict(os.environ)))
+    process.start()
+    process.join()
+    failure = folder / "failure.txt"
+    assert process.exitcode == 0, failure.read_text() if failure.exists() else "exit code %s" % process.exitcode
+    process.close()
+    options = {"weights_only": False} if hasattr(torch, "compile") else {}
+    return [torch.load(str(folder / f"result-{rank}.pt"), **options) for rank in range(world)]
+
+
+def _start_ranks(world: int, folder: str, pickled: bytes, environment: Dict[str, str]) -> None:
+    """In a clean process: fork the ranks and wait for them."""
+    os.environ.clear()
+    os.environ.update(environment)
+    try:
+        body = cloudpickle.loads(pickled)
+        torch.multiprocessing.start_processes(_rank, (world, folder, body), nprocs=world, start_method="fork")
+    except Exception:
+        (Path(folder) / "failure.txt").write_text(traceback.format_exc())
+        raise
+
+
 def _rank(rank: int, world: int, folder: str, body: Callable[[Path, int, int], Any]) -> None:
     torch.set_num_threads(1)  # a forked process must not wake the thread pool of its parent
     os.environ.update(GLOO_SOCKET_IFNAME="lo", RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank))
@@ -36,12 +80,3 @@ def _rank(rank: int, world: int, folder: str, body: Callable[[Path, int, int], A
     torch.save(body(Path(folder), rank, world), str(Path(folder) / f"result-{rank}.pt"))
     dist.barrier()
     dist.destroy_process_group()
-
-
-def on_ranks(world: int, folder: Path, body: Callable[[Path, int, int], Any]) -> list[Any]:
-    """What `body(folder, rank, world)` returns on each of `world` ranks."""
-    folder.mkdir(exist_ok=True)
-    arguments = (world, str(folder), body)
-    torch.multiprocessing.start_processes(_rank, args=arguments, nprocs=world, start_method="fork")
-    options = {"weights_only": False} if hasattr(torch, "compile") else {}
-    return [torch.load(str(folder / f"result-{rank}.pt"), **options) for rank in range(world)]
