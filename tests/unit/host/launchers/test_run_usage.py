@@ -184,7 +184,8 @@ def test_a_dry_run_is_json_in_every_encoding(tmp_path: Path) -> None:
     out = tmp_path / "caf\u00e9"
     command = [sys.executable, "-m", "flagbench", "run", "distilbert:cpu", "--preset", "tiny", "--dry-run", "--json"]
     environment = dict(os.environ, PYTHONIOENCODING="koi8-r")
-    done = subprocess.run([*command, "--out", str(out)], env=environment, capture_output=True, check=True)
+    options = ["--via", "docker", "--out", str(out)]
+    done = subprocess.run([*command, *options], env=environment, capture_output=True, check=True)
     assert str(out) in json.loads(done.stdout)["command"]
 
 
