@@ -116,7 +116,8 @@ def _running(pid: int) -> bool:
 def test_an_answer_in_any_encoding_is_no_yes(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     os.write(ours, b"\xff\xfe\n")
-    done = shell(tmp_path, "PYTHONIOENCODING=utf-8:strict fb run distilbert:cpu --via docker", stdin=theirs, stderr=theirs)
+    command = "PYTHONIOENCODING=utf-8:strict fb run distilbert:cpu --via docker"
+    done = shell(tmp_path, command, stdin=theirs, stderr=theirs)
     os.close(theirs)
     os.close(ours)
     assert (done.returncode, done.stdout) == (ExitCode.INTERRUPTED, "")
