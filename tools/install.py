@@ -6,6 +6,7 @@ Standard library only, and pip's own network session for one question.
 
 from __future__ import annotations
 
+import csv
 import os
 import re
 import shutil
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from importlib.metadata import distributions
+from importlib.metadata import Distribution, distributions
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -167,24 +168,27 @@ def discard_partial(site: Path) -> None:
     """Remove incomplete packages: pip writes the list of a package's files last, and trusts its metadata alone."""
     for found in list(distributions(path=[str(site)])):
         folder = Path(str(found._path))  # type: ignore[attr-defined]
-        if folder.suffix == ".dist-info" and not whole(found.files):
+        if folder.suffix == ".dist-info" and not whole(found):
             say(f"{folder.name} is incomplete and is installed again")
             shutil.rmtree(folder)
     for remains in site.glob("~*"):  # what pip moved aside and could not delete
         shutil.rmtree(remains, ignore_errors=True)
 
 
-def whole(files: object) -> bool:
-    """Whether a distribution lists its files and all exist, except compiled ones, which Python makes itself."""
-    if not isinstance(files, list) or not files:
-        return False
-    return all(file.suffix == ".pyc" or Path(str(file.locate())).exists() for file in files)
+def whole(package: Distribution) -> bool:
+    """Whether a package lists its files and all exist, except compiled ones, which Python makes itself."""
+    # Its `files` leave out those that do not exist, from Python 3.12 on.
+    record = package.read_text("RECORD") or ""
+    names = [row[0] for row in csv.reader(record.splitlines()) if row]
+    return bool(names) and all(n.endswith(".pyc") or Path(str(package.locate_file(n))).exists() for n in names)
 
 
 def run_pip(python: Path, arguments: list[str]) -> int:
     """One `pip install`; its lines as they come, and one of ours where it is silent for long. Its exit code."""
-    # Not compiled: a few hundred of a framework's thousands of modules are imported, and compiled then.
-    command = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--no-compile", *arguments]
+    # A few hundred of a framework's thousands of modules are imported, and compiled then: every time anew where Python
+    # may not keep what it has compiled, so there all of them are compiled now.
+    compiled = "--compile" if sys.dont_write_bytecode else "--no-compile"
+    command = [str(python), "-m", "pip", "install", "--disable-pip-version-check", compiled, *arguments]
     environment = {**os.environ, "DS_BUILD_OPS": "0", "PYTHONUNBUFFERED": "1"}
     if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
         return subprocess.call(command, env=environment)  # with its progress bars
