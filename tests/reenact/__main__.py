@@ -1,7 +1,8 @@
 """Compare each case with its re-enactment: the cost of a step, the operators of a step, the bytes it keeps.
 
-Ours over the publisher's, CPU time on one core or the device's time, in interleaved pairs of steps. Exit code 12: a
-95 % interval is not within 0.97 to 1.03, or a difference in operators or bytes is not a listed quirk.
+Ours over the publisher's, CPU time on one core or the device's time, in interleaved pairs of steps, over several
+starts of both. Exit code 12: a 95 % interval is not within 0.97 to 1.03, or a difference in operators or bytes is not
+a listed quirk.
 """
 
 import argparse
@@ -15,6 +16,7 @@ from flagbench_cases import edge, output
 from flagbench_cases.errors import CaseError, ExitCode
 
 from .pairs import BOUNDS, Limits, compare, needs_libraries, publisher_libraries
+from .side import STEPS
 from .sizes import SMALL
 from .verdict import judge
 
@@ -31,8 +33,9 @@ def parse(argv: List[str]) -> argparse.Namespace:
     parser.add_argument("--small", action="store_true", help="two layers at the published width, for a processor")
     parser.add_argument("--precision", choices=("tf32", "fp16", "fp32"), help="default: the case's")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="as for a run of the case")
-    parser.add_argument("--pairs", type=int, nargs=2, default=(30, 1000), metavar=("LEAST", "MOST"))
-    parser.add_argument("--seconds", type=float, default=45.0, metavar="S", help="of a case's pairs (default 45)")
+    parser.add_argument("--starts", type=int, nargs=2, default=(9, 100), metavar=("LEAST", "MOST"), help="of both")
+    parser.add_argument("--pairs", type=int, default=5, metavar="N", help="steps of both in a start (default 5)")
+    parser.add_argument("--seconds", type=float, default=180.0, metavar="S", help="of a case's starts (default 180)")
     parser.add_argument("--show-ratio", action="store_true", help="show the ratio and judge the work of a step alone")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.add_argument("--out", metavar="DIR", help="write reenact-CASE.json there, too")
@@ -40,8 +43,10 @@ def parse(argv: List[str]) -> argparse.Namespace:
     unknown = [case for case in arguments.cases if case not in CASES]
     if unknown:
         parser.error("unknown case %r; choose from %s" % (unknown[0], ", ".join(CASES)))
-    if not 6 <= arguments.pairs[0] <= arguments.pairs[1]:
-        parser.error("--pairs: give at least six, and no fewer at the most than at the least")
+    if not 6 <= arguments.starts[0] <= arguments.starts[1]:
+        parser.error("--starts: give at least six, and no fewer at the most than at the least")
+    if arguments.pairs < 1:
+        parser.error("--pairs: give at least one")
     return arguments
 
 
@@ -52,7 +57,7 @@ def resolved(arguments: argparse.Namespace, case: Dict[str, Any]) -> Dict[str, A
         configuration.load_stack(arguments.stack),
         **{"nodes": 1, "gpus": 1, "preset": arguments.preset, "division": "faithful", "seed": None},
         **{"precision": arguments.precision, "source": "synthetic", "weights": False, "settings": arguments.set},
-        **{"steps": arguments.pairs[1], "max_samples": None, "full": False},
+        **{"steps": STEPS, "max_samples": None, "full": False},
     )
     return dict(configuration.merge(config, SMALL[case["name"]] if arguments.small else {}), stack=arguments.stack)
 
@@ -61,7 +66,7 @@ def run(arguments: argparse.Namespace, name: str) -> Dict[str, Any]:
     """Compare one case."""
     case, libraries = configuration.load_case(name), publisher_libraries(name)
     config = resolved(arguments, case)
-    made = compare(config, libraries, Limits(*arguments.pairs, arguments.seconds))
+    made = compare(config, libraries, Limits(*arguments.starts, arguments.seconds, arguments.pairs))
     judged = judge(case, config["model"]["layers"], made)
     device = configuration.load_stack(arguments.stack)["device"]["kind"]
     clock = "CPU time of a process, all threads" if device == "cpu" else "device time between two events"
@@ -81,8 +86,8 @@ def lines(made: Dict[str, Any]) -> List[str]:
     ratio, ours, theirs = made["ratio"], made["inventories"]["ours"], made["inventories"]["publisher"]
     of = ", ".join("%s %s" % item for item in sorted(made["software"]["publisher"].items()))
     text = [
-        "%s: ours / publisher %.3f [%.3f, %.3f] %s, %d pairs (interval within %.2f to %.2f)"
-        % (made["case"], ratio["value"], ratio["low"], ratio["high"], made["clock"], made["pairs"], *BOUNDS),
+        "%s: ours / publisher %.3f [%.3f, %.3f] %s, %d starts (interval within %.2f to %.2f)"
+        % (made["case"], ratio["value"], ratio["low"], ratio["high"], made["clock"], len(made["starts"]), *BOUNDS),
         "  operators a step %d / %d, moving %.1f / %.1f MB; saved for backward %.3f / %.3f MB; losses within %.1g"
         " (%s)"
         % (
@@ -116,7 +121,7 @@ def main(argv: List[str]) -> int:
         edge.tell(error.message, error.remedy)
         return int(error.code)
     except KeyboardInterrupt:
-        edge.tell("interrupted", "give fewer cases or --pairs")
+        edge.tell("interrupted", "give fewer cases or --starts")
         return int(ExitCode.INTERRUPTED)
     if arguments.json:
         print(json.dumps(made, indent=1, allow_nan=False))

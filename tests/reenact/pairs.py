@@ -1,5 +1,6 @@
-"""Two sides that take turns: what a step of each costs, and what it does."""
+"""Two sides that take turns, start after start: what a step of each costs, and what it does."""
 
+import contextlib
 import json
 import math
 import os
@@ -16,8 +17,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 WARMUP = 3
 KEYS = ("operators", "bytes", "saved_bytes", "saved")
 BOUNDS = (0.97, 1.03)
-# Steps are taken until the interval is this narrow on either side of the ratio, or time is up. Where it lies does not
-# decide when to stop.
+# Both are started again until the interval is this narrow on either side of the ratio, or time is up. Where it lies
+# does not decide when to stop.
 HALF_WIDTH = 0.012
 # glibc gives large tensors back to the kernel and faults them in again, more or less of them by the order in which
 # they are freed: several percent of a step that are no work of either side. Both keep their heap, as on a device.
@@ -26,11 +27,12 @@ CONFIDENCE = 0.95
 
 
 class Limits(NamedTuple):
-    """How many pairs of steps are timed: as many at the least and at the most, and for how long at the most."""
+    """How many starts there are, at the least and at the most, for how long at the most, and the pairs of a start."""
 
     least: int
     most: int
     seconds: float
+    pairs: int = 5
 
 
 class Interval(NamedTuple):
@@ -112,17 +114,21 @@ class Side:
         return self.hear()
 
     def close(self) -> None:
-        """End it."""
-        if self.process.poll() is None:
-            self.process.kill()
+        """End it and what it has forked, which read the end of their commands."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        self.process.stdout.close()
         self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                pipe.close()
 
 
 def compare(config: Dict[str, Any], libraries: Optional[str], limits: Limits) -> Dict[str, Any]:
-    """Let both sides of a resolved configuration take turns; raises CaseError where one of them ends."""
+    """Let both sides of a resolved configuration take turns; raises CaseError where one of them ends.
+
+    Where a process has its memory costs it a few percent of a step, from its start to its end. So the ratio is the
+    median over starts of both, each of them the median of its pairs of steps.
+    """
     core = max(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="flagbench-reenact-") as folder:
         with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
@@ -131,21 +137,32 @@ def compare(config: Dict[str, Any], libraries: Optional[str], limits: Limits) ->
         try:
             sides.append(Side("ours", folder, core))
             sides.append(Side("publisher", folder, core, libraries))
-            software = {"ours": sides[0].hear()["software"]}
-            sides[1].tell("begin")
-            software["publisher"] = sides[1].hear()["software"]
+            software = start(sides)
             inventories = count(sides)
-            return {"software": software, "inventories": inventories, **take_turns(sides, limits)}
+            end(sides)
+            return {"software": software, "inventories": inventories, **start_again(sides, limits)}
         finally:
             for side in sides:
                 side.close()
 
 
-def count(sides: List[Side]) -> Dict[str, Dict[str, Any]]:
-    """Have each side take three steps to warm up, then one whose operators and one whose saved bytes are counted."""
+def start(sides: List[Side]) -> Dict[str, Any]:
+    """Start both in this order and have them warm up; returns their software."""
+    software = {side.name: side.take("start")["software"] for side in sides}
     for _ in range(WARMUP):
         for side in sides:
             side.take("step")
+    return software
+
+
+def end(sides: List[Side]) -> None:
+    """End what was started."""
+    for side in sides:
+        side.take("end")
+
+
+def count(sides: List[Side]) -> Dict[str, Dict[str, Any]]:
+    """Have each side take a step whose operators and one whose saved bytes are counted."""
     found: Dict[str, Dict[str, Any]] = {side.name: {} for side in sides}
     for command in ("operators", "saved"):
         for side in sides:
@@ -153,22 +170,34 @@ def count(sides: List[Side]) -> Dict[str, Dict[str, Any]]:
     return {name: {key: answer[key] for key in KEYS} for name, answer in found.items()}
 
 
-def take_turns(sides: List[Side], limits: Limits) -> Dict[str, Any]:
-    """Time a step of one side and a step of the other, the order alternating."""
-    seconds: Dict[str, List[float]] = {side.name: [] for side in sides}
+def start_again(sides: List[Side], limits: Limits) -> Dict[str, Any]:
+    """Start both and time pairs of their steps, again and again, the order alternating."""
     ratios: List[float] = []
-    gap, end = 0.0, time.monotonic() + limits.seconds
+    seconds: Dict[str, List[List[float]]] = {side.name: [] for side in sides}
+    gap, until = 0.0, time.monotonic() + limits.seconds
     while True:
         order = sides if len(ratios) % 2 == 0 else sides[::-1]
-        told = {side.name: side.take("step") for side in order}
-        for name, answer in told.items():
-            seconds[name].append(answer["seconds"])
-        ratios.append(told["ours"]["seconds"] / told["publisher"]["seconds"])
-        gap = max(gap, abs(told["ours"]["loss"] - told["publisher"]["loss"]))
+        start(order)
+        told = take_turns(order, limits.pairs)
+        end(order)
+        for name, answers in told.items():
+            seconds[name].append([answer["seconds"] for answer in answers])
+        pairs = list(zip(told["ours"], told["publisher"]))
+        ratios.append(statistics.median(ours["seconds"] / theirs["seconds"] for ours, theirs in pairs))
+        gap = max(gap, *(abs(ours["loss"] - theirs["loss"]) for ours, theirs in pairs))
         if len(ratios) < limits.least:
             continue
         interval = median_interval(ratios)
         narrow = max(interval.value - interval.low, interval.high - interval.value) <= HALF_WIDTH
-        if narrow or len(ratios) >= limits.most or time.monotonic() > end:
+        if narrow or len(ratios) >= limits.most or time.monotonic() > until:
             break
-    return {"ratio": interval._asdict(), "pairs": len(ratios), "seconds": seconds, "largest_loss_difference": gap}
+    return {"ratio": interval._asdict(), "starts": ratios, "seconds": seconds, "largest_loss_difference": gap}
+
+
+def take_turns(sides: List[Side], pairs: int) -> Dict[str, List[Dict[str, Any]]]:
+    """A step of one side and a step of the other, so many times, the order alternating."""
+    told: Dict[str, List[Dict[str, Any]]] = {side.name: [] for side in sides}
+    for number in range(pairs):
+        for side in sides if number % 2 == 0 else sides[::-1]:
+            told[side.name].append(side.take("step"))
+    return told

@@ -4,12 +4,14 @@
 
 FOLDER holds config.json. A line read from stdin is a command, and each is answered by one line of JSON on stdout:
 
+    start       {"software": {...}} once everything is built, in a process forked for what follows
     step        {"loss": nats, "seconds": of the process's CPU, or of the device}
     operators   the same, and what the step did (tests.reenact.inventory)
     saved       the same, and what it kept for its backward pass
+    end         {} and the forked process ends; another start may follow
 
-Before the first command both sides answer {"ready": ..., "software": {...}}; `ours` leaves weights.pt in FOLDER
-before that, and `publisher` waits for a line, then starts from them. End of file ends the process.
+`ours` leaves weights.pt in FOLDER, and `publisher` starts from them: the first start is that of `ours`. End of file
+ends everything.
 
 A step is a whole iteration of the loop, from where a batch is there to where the next one is; ours runs under the one
 training loop of all cases. Before each, the random numbers of both sides are those of its number, so that dropout is
@@ -23,6 +25,7 @@ import os
 import sys
 import tempfile
 import time
+import traceback
 from typing import Any, Callable, Dict, Optional
 
 from flagbench_cases import output
@@ -32,7 +35,7 @@ STEPS = 10_000  # more than anyone asks for
 
 
 class End(BaseException):
-    """No further step is asked for."""
+    """No further step of this start is asked for."""
 
 
 class Turns:
@@ -49,11 +52,13 @@ class Turns:
         output.write_line(self.stdout, json.dumps(what))
 
     def wait(self) -> str:
-        """The next line. Raises End where there is none."""
-        line = sys.stdin.readline()
-        if not line:
+        """The next command. Raises End where there is none, or that is it."""
+        command = sys.stdin.readline().strip()
+        if command == "end":
+            self.say()
+        if command in ("", "end"):
             raise End
-        return line.strip()
+        return command
 
     def next(self, loss: Optional[float] = None) -> None:
         """Answer for the step just done, which had this loss, and begin the next one once it is asked for."""
@@ -110,7 +115,7 @@ def ours(config: Dict[str, Any], folder: str, device: Any, turns: Turns) -> None
     work = module.build(Context(config, device, 0, 1, 0, probe, spool, None, None))
     work.setup()
     torch.save(work.module.state_dict(), os.path.join(folder, "weights.pt"))
-    turns.say(ready="ours", software=software())
+    turns.say(software=software())
     hand_over, step, last = work.to_device, work.step, [None]
 
     def begin(batch: Any) -> Any:
@@ -131,11 +136,10 @@ def publisher(config: Dict[str, Any], folder: str, device: Any, turns: Turns) ->
     import torch
 
     module = importlib.import_module("." + config["case"].replace("-", "_"), __package__)
-    turns.wait()
     weights = torch.load(os.path.join(folder, "weights.pt"), map_location=device.torch)
     loop = module.steps(config, device.torch, weights)
     loss = next(loop)
-    turns.say(ready="publisher", software=software())
+    turns.say(software=software())
     while True:
         turns.next(loss)
         loss = next(loop)
@@ -155,25 +159,51 @@ def software() -> Dict[str, Any]:
 
 
 def main(side: str, folder: str) -> int:
-    """Run one side until its commands end."""
+    """Start this side as often as it is told to, each time in a process forked from one that has imported everything.
+
+    Returns the exit code of the first start that failed, else 0.
+    """
     stdout = output.keep_stdout()  # libraries print there too
     with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
         config = json.load(file)
     numerics.prepare_environment(os.environ, config["precision"])  # before torch is imported
-    import torch
+    name = config["case"].replace("-", "_")
+    importlib.import_module("flagbench_cases.%s.workload" % name if side == "ours" else "%s.%s" % (__package__, name))
+    with contextlib.suppress(ImportError):
+        importlib.import_module("torch._dynamo")  # as the first optimizer does, for seconds
+    while sys.stdin.readline().strip() == "start":
+        process = os.fork()
+        if process == 0:
+            run(side, config, folder, stdout)
+        status = os.waitpid(process, 0)[1]
+        if status != 0:
+            return abs(os.WEXITSTATUS(status) if os.WIFEXITED(status) else os.WTERMSIG(status))
+    return 0
 
-    from flagbench_cases.config import load_stack
-    from flagbench_cases.device import open_device
 
-    numerics.set_switches(config["precision"])
-    device = open_device(load_stack(config["stack"]), 0)
-    if device.kind == "cpu":
-        torch.set_num_threads(1)
-    with contextlib.suppress(End), tempfile.TemporaryDirectory() as scratch:
-        os.environ["TMPDIR"] = scratch
-        {"ours": ours, "publisher": publisher}[side](config, folder, device, Turns(stdout, device, config["seed"]))
-    sys.stderr.flush()
-    os._exit(0)  # a monitor's thread, or a loader's worker, is not waited for
+def run(side: str, config: Dict[str, Any], folder: str, stdout: int) -> None:
+    """One start, which ends this process."""
+    code = 1
+    try:
+        import torch
+
+        from flagbench_cases.config import load_stack
+        from flagbench_cases.device import open_device
+
+        numerics.set_switches(config["precision"])
+        device = open_device(load_stack(config["stack"]), 0)
+        if device.kind == "cpu":
+            torch.set_num_threads(1)
+        turns = Turns(stdout, device, config["seed"])
+        with contextlib.suppress(End), tempfile.TemporaryDirectory() as scratch:
+            os.environ["TMPDIR"] = scratch
+            {"ours": ours, "publisher": publisher}[side](config, folder, device, turns)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)  # a monitor's thread, or a loader's worker, is not waited for
 
 
 if __name__ == "__main__":
