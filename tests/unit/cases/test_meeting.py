@@ -34,7 +34,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits of seconds, as fractions of one."""
     monkeypatch.setattr(meeting, "REPORT_SECONDS", 0.1)
     monkeypatch.setattr(meeting, "RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(meeting, "ANSWER_SECONDS", 0.3)
     monkeypatch.setattr(meeting_host, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(meeting_host, "LAST_WORDS_SECONDS", 0.5)
     monkeypatch.setattr(peers, "SKEW_SECONDS", 0.2)
@@ -191,7 +190,10 @@ def test_another_protocol_on_that_port_is_named(
     assert caught.value.code == ExitCode.ENGINE
 
 
-def test_a_node_0_that_never_answers_is_a_timeout(port: int, stranger: Callable[[bytes | None], None]) -> None:
+def test_a_node_0_that_never_answers_is_a_timeout(
+    port: int, stranger: Callable[[bytes | None], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(meeting, "ANSWER_SECONDS", 0.3)
     stranger(None)
     with pytest.raises(CaseError) as caught:
         node(1, port)
@@ -432,7 +434,6 @@ def test_connections_that_are_held_open_in_silence_keep_nobody_out(
     """More of them than `select` can watch, and than node 0 may have open at once."""
     monkeypatch.setattr(meeting_host, "MOST_STRANGERS", 20)
     monkeypatch.setattr(meeting_host, "STRANGER_SECONDS", 0.2)
-    monkeypatch.setattr(meeting, "ANSWER_SECONDS", 20.0)
     # Descriptors beyond the 1024 that `select` can watch.
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(before[0], min(4096, before[1])), before[1]))
