@@ -17,6 +17,8 @@ import uuid
 import jsonschema
 import pytest
 
+pytest.importorskip("flagbench", reason="the host side")
+
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.lookup import resolve_image
 from flagbench.jobs import ImageArguments, JobRequest, job_documents, job_list
