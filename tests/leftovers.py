@@ -15,8 +15,12 @@ GRACE = 3.0
 SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD})
 # Threads that a library keeps for the rest of a process.
 KEPT_THREADS = {"tqdm_monitor"}
-# pytest's own, and what torch and DeepSpeed set when one of their parts is first used.
-UNWATCHED = {"PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "DS_ACCELERATOR"}
+# pytest's own, and what torch, DeepSpeed and transformers set when one of their parts is first used. accelerate sets
+# and removes PYTORCH_NVML_BASED_CUDA_CHECK in several threads at once, of which the last may put it back.
+UNWATCHED = {
+    *("PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "DS_ACCELERATOR"),
+    *("PYTORCH_NVML_BASED_CUDA_CHECK", "PYTORCH_CNDEV_BASED_MLU_CHECK", "NCCL_GRAPH_MIXING_SUPPORT"),
+}
 
 
 class Before(NamedTuple):
