@@ -218,9 +218,9 @@ class Tool:
         return process
 
     def words(self, *arguments, stack="cpu", image=None):
-        """`run` in a container."""
+        """`run` in a container, of the published size where nothing else is said: such a run is asked for twice."""
         other = [] if image is None else ["--image", image]
-        return ["run", "distilbert:" + stack, "--via", "docker", "--run-id", self.run_id, *other, *arguments]
+        return ["run", "distilbert:" + stack, "--yes", "--via", "docker", "--run-id", self.run_id, *other, *arguments]
 
     def run(self, *arguments, stack="cpu", image=None, **env):
         """A run in a container to its end."""

@@ -226,8 +226,8 @@ def first(site: Site) -> dict[str, Any]:
 
 
 def test_the_image_is_what_was_said(first: dict[str, Any], site: Site) -> None:
-    image = site.image()
-    assert image.id == first["image_id"]
+    image = site.engine.inspect(first["image_id"])
+    assert image is not None
     assert image.labels["dev.flagbench.context"] == first["context"] == image.env["FLAGBENCH_CONTEXT_DIGEST"]
     assert image.labels["dev.flagbench.epoch"] == str(EPOCH)
     assert image.labels["dev.flagbench.base"] == site.engine.inspect(BASE).id
@@ -261,12 +261,14 @@ def test_nothing_of_the_inputs_is_in_the_image(first: dict[str, Any], site: Site
 
 
 def test_a_second_build_does_nothing(first: dict[str, Any], site: Site) -> None:
+    site.build("distilbert")  # what other tests have edited
     done = site.build("distilbert")
-    assert done.stdout == f"flagbench/distilbert:{site.stack}  up to date  {first['image_id']}\n"
+    assert done.stdout == f"flagbench/distilbert:{site.stack}  up to date  {site.image().id}\n"
     assert done.stderr == ""
 
 
 def test_a_base_named_by_its_id_is_the_same_base(first: dict[str, Any], site: Site) -> None:
+    site.build("distilbert")
     image_id = site.engine.inspect(BASE).id
     done = site.build("distilbert", "--base", image_id, "--json")
     (image,) = json.loads(done.stdout)["images"]
@@ -275,6 +277,7 @@ def test_a_base_named_by_its_id_is_the_same_base(first: dict[str, Any], site: Si
 
 
 def test_an_edited_entrypoint_changes_one_layer(first: dict[str, Any], site: Site) -> None:
+    site.build("distilbert")
     before = site.image()
     edit_entrypoint(site, "# edited")
     (image,) = json.loads(site.build("distilbert", "--json").stdout)["images"]
@@ -294,7 +297,7 @@ def test_a_second_case_adds_at_most_a_hundredth(first: dict[str, Any], site: Sit
 def test_what_a_case_needs_is_compiled_once_for_a_base(first: dict[str, Any], site: Site) -> None:
     """In a stage of its own; when the stack below it has changed, the wheel that was kept is installed again."""
     site.build("twin")
-    before = site.image("twin")
+    before = site.image("stack").id
     manifest = site.folder / "manifests" / "stacks" / f"{site.stack}.yaml"
     plain = manifest.read_text(encoding="utf-8")
     changed = yaml.safe_load(plain)
@@ -302,7 +305,7 @@ def test_what_a_case_needs_is_compiled_once_for_a_base(first: dict[str, Any], si
     manifest.write_text(yaml.safe_dump(changed), encoding="utf-8")
     try:
         again = site.build("twin")
-        assert site.image("twin").layers[:-3] != before.layers[:-3], "its stack is another"
+        assert site.image("stack").id != before, "its stack is another"
         assert "taken from an earlier build" in again.stderr
         assert "compiling with" not in again.stderr
         again = site.build("twin", "--no-cache")
