@@ -32,7 +32,7 @@ class Limits(NamedTuple):
     least: int
     most: int
     seconds: float
-    pairs: int = 5
+    pairs: int = 8
 
 
 class Interval(NamedTuple):
