@@ -185,8 +185,8 @@ def whole(package: Distribution) -> bool:
 
 def run_pip(python: Path, arguments: list[str]) -> int:
     """One `pip install`; its lines as they come, and one of ours where it is silent for long. Its exit code."""
-    # A few hundred of a framework's thousands of modules are imported, and compiled then: every time anew where Python
-    # may not keep what it has compiled, so there all of them are compiled now.
+    # A few hundred of a framework's thousands of modules are imported, and compiled then. Where Python may not keep
+    # the result it would compile them in every process, so there all of them are compiled now.
     compiled = "--compile" if sys.dont_write_bytecode else "--no-compile"
     command = [str(python), "-m", "pip", "install", "--disable-pip-version-check", compiled, *arguments]
     environment = {**os.environ, "DS_BUILD_OPS": "0", "PYTHONUNBUFFERED": "1"}
