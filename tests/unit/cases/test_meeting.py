@@ -408,6 +408,7 @@ def test_a_node_that_says_who_it_is_and_goes_may_come_again(port: int) -> None:
 
     def twice() -> Peers:
         with reached(port) as door:
+            door.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)  # until it is closed
             door.sendall(hello(port, 1))
         return node(1, port)
 
