@@ -15,7 +15,7 @@ class Finder(importlib.abc.MetaPathFinder):
     """Loads the spool with a RankSpool that does it at its phase or step."""
 
     def find_spec(self, name, path, target=None):
-        if name != "flagbench_cases.spool":
+        if name != "flagbench_cases.shared.spool":
             return None
         sys.meta_path.remove(self)
         spec = importlib.machinery.PathFinder.find_spec(name, path)

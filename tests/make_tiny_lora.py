@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional
 
 import tiny_lora_text as text
-from flagbench_cases.llama2_7b_lora.tokens import BOS, EOS, Vocabulary
+from flagbench_cases.cases.llama2_7b_lora.tokens import BOS, EOS, Vocabulary
 
-SHIPPED = Path(__file__).parents[1] / "entrypoints" / "flagbench_cases" / "llama2_7b_lora" / "tiny"
+SHIPPED = Path(__file__).parents[1] / "entrypoints" / "flagbench_cases" / "cases" / "llama2_7b_lora" / "tiny"
 PIECES, LENGTH = 512, 128
 MODEL = {"layers": 2, "dim": 64, "heads": 4, "ffn": 128, "initializer_range": 0.06}
 TRAINING = {"seed": 5, "steps": 600, "batch": 16, "learning_rate": 3e-3, "warmup": 50}
@@ -120,7 +120,7 @@ def write_weights(folder: Path, model: Any) -> None:
     import torch
     from safetensors.torch import save_file
 
-    from flagbench_cases.llama2_7b_lora import checkpoint
+    from flagbench_cases.cases.llama2_7b_lora import checkpoint
 
     section = dict(MODEL, name="llama2-tiny", kv_heads=MODEL["heads"], vocab_size=PIECES, positions=LENGTH)
     section.update(norm_eps=1e-5, rope_theta=10000.0)

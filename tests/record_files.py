@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from flagbench_cases.glm import record_text
-from flagbench_cases.glm.data import ClozeSet
-from flagbench_cases.glm.prepare import VOCABULARY_LINES
-from flagbench_cases.glm.ragged import Builder, RaggedExamples, Special
+from flagbench_cases.cases.glm import record_text
+from flagbench_cases.cases.glm.data import ClozeSet
+from flagbench_cases.cases.glm.prepare import VOCABULARY_LINES
+from flagbench_cases.cases.glm.ragged import Builder, RaggedExamples, Special
 
 LENGTH = 48
 WORDS = ["anna", "ben", "clara", "rome", "oslo", "met", "left", "then", "dog", "ran", "in", "the", "a", "of", "old"]

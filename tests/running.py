@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
-from flagbench_cases.spool import Progress, SpoolReader
+from flagbench_cases.shared.spool import Progress, SpoolReader
 
 ENTRYPOINTS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "entrypoints")
 ENDLESS = ["--preset", "tiny", "--data", "synthetic", "--steps", "1000000"]

@@ -6,7 +6,7 @@
 import sys
 from typing import List
 
-from flagbench_cases.interruption import Interruption
+from flagbench_cases.shared.interruption import Interruption
 
 # ExitCode.INTERRUPTED, which is not imported yet.
 INTERRUPTED = 7
@@ -18,7 +18,7 @@ def main(argv: List[str]) -> int:
     with Interruption() as interruption:
         try:
             # Imported here: it takes a while, in which a container may be stopped as well.
-            from flagbench_cases.stdio import Stderr
+            from flagbench_cases.shared.stdio import Stderr
 
             with Stderr():
                 code = run(argv, interruption)
@@ -35,9 +35,9 @@ def run(argv: List[str], interruption: Interruption) -> int:
         asked = command.arguments_of(argv)
         if asked is not None:
             return command.main(asked, interruption)
-    from flagbench_cases import edge
+    from flagbench_cases.node import main as node
 
-    return edge.main(argv, interruption)
+    return node.main(argv, interruption)
 
 
 if __name__ == "__main__":

@@ -4,17 +4,18 @@ import sys
 import tempfile
 import time
 
-from flagbench_cases.clock import HostClock
-from flagbench_cases.collectives import CollectiveProbe
-from flagbench_cases.loop import Evaluation, Loop, Plan, Work, Workload
-from flagbench_cases.spool import RankSpool
+from flagbench_cases.contract import Evaluation, TrainWorkload, Work
+from flagbench_cases.rank.probe import CollectiveProbe
+from flagbench_cases.rank.stopwatch import HostClock
+from flagbench_cases.rank.train_loop import Loop, Plan
+from flagbench_cases.shared.spool import RankSpool
 
 STEPS = 100_000
 REPEATS = 5
 BOUND_US = 25.0
 
 
-class Nothing(Workload):
+class Nothing(TrainWorkload):
     """A step that does nothing, a batch that is nothing."""
 
     work_done = Work(1, 1, 1, 1, 1.0, 1.0)

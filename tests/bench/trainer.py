@@ -21,13 +21,13 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch
 import transformers
 
-from flagbench_cases import config as configuration
-from flagbench_cases.collectives import CollectiveProbe
-from flagbench_cases.device import CpuDevice
-from flagbench_cases.distilbert import data as sst2
-from flagbench_cases.distilbert.workload import DistilBertWorkload
-from flagbench_cases.loop import Loop, Plan
-from flagbench_cases.spool import RankSpool
+from flagbench_cases.cases.distilbert import data as sst2
+from flagbench_cases.cases.distilbert.workload import DistilBertWorkload
+from flagbench_cases.rank.device import CpuDevice
+from flagbench_cases.rank.probe import CollectiveProbe
+from flagbench_cases.rank.train_loop import Loop, Plan
+from flagbench_cases.shared import config as configuration
+from flagbench_cases.shared.spool import RankSpool
 
 PAIRS = 15
 STEPS = 40

@@ -187,7 +187,7 @@ def test_a_killed_rank_fails_the_job_by_its_exit_code(cluster, training):
     # A rank, or its launcher. The container's first process cannot be killed from within.
     kill = (
         "import os,signal;"
-        "p=max(int(p) for p in os.listdir('/proc') if p.isdigit() and b'flagbench_cases.agent' in "
+        "p=max(int(p) for p in os.listdir('/proc') if p.isdigit() and b'flagbench_cases.engines.elastic' in "
         "open('/proc/%s/cmdline'%p,'rb').read());os.kill(p,signal.SIGKILL)"
     )
     cluster.run("exec", cluster.pod(training, 1)["metadata"]["name"], "--", "python3", "-c", kill)

@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 
 from faults import fault
-from flagbench_cases import distilbert
+from flagbench_cases.cases import distilbert
 from running import ENDLESS, CaseRun, alive, need, wait_until
 
 pytestmark = pytest.mark.image
@@ -23,7 +23,7 @@ SHORT = ["--preset", "tiny", "--data", "synthetic", "--steps", "20"]
 
 # From the next step on the loss of a rank is NaN, while its gradients are not.
 NAN = """
-import flagbench_cases.distilbert.workload as w
+import flagbench_cases.cases.distilbert.workload as w
 w.DistilBertWorkload.step = lambda self, batch, real=w.DistilBertWorkload.step: real(self, batch) * float("nan")
 """
 

@@ -33,7 +33,7 @@ def stranger(tmp_path):
 # What a framework asks of its user, in every process of a run; the answers go where the test reads them.
 SITE = """
 import getpass, json, os
-if "flagbench_cases.rank" in open("/proc/self/cmdline").read():
+if "flagbench_cases.rank.worker" in open("/proc/self/cmdline").read():
     home = os.path.expanduser("~")
     open(os.path.join(home, "mark-%d" % os.getpid()), "w").close()
     answer = {"user": getpass.getuser(), "home": home, "uid": os.getuid()}

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 from faults import fault
-from flagbench_cases import distilbert
+from flagbench_cases.cases import distilbert
 from running import ENDLESS, CaseRun, alive, wait_until
 
 pytestmark = pytest.mark.image
@@ -69,7 +69,7 @@ def test_the_last_word_counts_and_the_record_is_kept_where_nobody_reads(tmp_path
 
 
 EVALUATION = """
-import flagbench_cases.distilbert.workload as w
+import flagbench_cases.cases.distilbert.workload as w
 w.DistilBertWorkload.evaluate = lambda self, last: os._exit(0)
 """
 
@@ -103,7 +103,7 @@ def test_a_spool_that_somebody_removes_ends_the_run(tmp_path, record_schema):
 
 
 INFINITE = """
-import itertools, flagbench_cases.distilbert.workload as w
+import itertools, flagbench_cases.cases.distilbert.workload as w
 def step(self, batch, count=itertools.count(20), real=w.DistilBertWorkload.step):
     self.number = next(count)
     return real(self, batch) * (1.0 if 22 <= self.number < 30 else float("inf"))

@@ -7,8 +7,9 @@ import jsonschema
 import pytest
 import torch
 
-from flagbench_cases import config, preflight
-from flagbench_cases.network import free_port
+from flagbench_cases.node import preflight
+from flagbench_cases.node.network import free_port
+from flagbench_cases.shared import config
 from running import CaseRun, run_case
 
 pytestmark = pytest.mark.image

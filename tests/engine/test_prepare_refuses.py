@@ -11,14 +11,14 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from flagbench_cases.config import load_case
+from flagbench_cases.shared.config import load_case
 from llama_vocabulary import padded_vocabulary
 from record_files import from_text, published_matrices, write_hdf5, write_jsonl
 from running import ENTRYPOINTS
 
 pytestmark = pytest.mark.image
 
-TINY = os.path.join(ENTRYPOINTS, "flagbench_cases", "llama2_7b_lora", "tiny")
+TINY = os.path.join(ENTRYPOINTS, "flagbench_cases", "cases", "llama2_7b_lora", "tiny")
 PUBLISHED = os.path.join("ReCoRD", "glm_train_eval_hdf5_sparse")
 LENGTH = load_case("glm")["presets"]["reference"]["data"]["sequence_length"]
 

@@ -15,11 +15,11 @@ import torch
 pytest.importorskip("transformers", reason="the publisher's models")
 pytest.importorskip("peft", reason="the publisher's adapters")
 
-from flagbench_cases.collectives import CollectiveProbe
-from flagbench_cases.config import load_case, load_stack, merge, resolve
-from flagbench_cases.device import CpuDevice
-from flagbench_cases.rank import Context
-from flagbench_cases.spool import RankSpool
+from flagbench_cases.contract import Context
+from flagbench_cases.rank.device import CpuDevice
+from flagbench_cases.rank.probe import CollectiveProbe
+from flagbench_cases.shared.config import load_case, load_stack, merge, resolve
+from flagbench_cases.shared.spool import RankSpool
 from workloads import train
 
 pytestmark = [pytest.mark.image, pytest.mark.slow]
@@ -72,7 +72,7 @@ def case_run(case: str, precision: str = "fp32") -> tuple[dict[str, Any], list[f
     device = CpuDevice(0)
     with tempfile.TemporaryDirectory() as folder:
         place = (device, 0, 1, 0, CollectiveProbe(device.clock), RankSpool(folder, 0), None, None)
-        module = importlib.import_module("flagbench_cases.%s.workload" % case.replace("-", "_"))
+        module = importlib.import_module("flagbench_cases.cases.%s.workload" % case.replace("-", "_"))
         work = module.build(Context(configured(case, precision), *place))
         work.setup()
         weights = copy.deepcopy(work.module.state_dict())

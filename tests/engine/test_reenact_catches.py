@@ -18,13 +18,13 @@ from torch.utils.checkpoint import checkpoint
 
 pytest.importorskip("transformers", reason="the publisher's models")
 
-from flagbench_cases.collectives import CollectiveProbe
-from flagbench_cases.config import load_case, load_stack, resolve
-from flagbench_cases.device import CpuDevice
-from flagbench_cases.distilbert import workload
-from flagbench_cases.errors import CaseError, ExitCode
-from flagbench_cases.rank import Context
-from flagbench_cases.spool import RankSpool
+from flagbench_cases.cases.distilbert import workload
+from flagbench_cases.contract import Context
+from flagbench_cases.rank.device import CpuDevice
+from flagbench_cases.rank.probe import CollectiveProbe
+from flagbench_cases.shared.config import load_case, load_stack, resolve
+from flagbench_cases.shared.errors import CaseError, ExitCode
+from flagbench_cases.shared.spool import RankSpool
 from reenact import inventory, pairs, side, verdict
 from running import ENTRYPOINTS
 

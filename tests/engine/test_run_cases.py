@@ -15,7 +15,7 @@ pytestmark = pytest.mark.image
 
 def names_of_groups(case):
     """The conditions that the case's manifest groups."""
-    path = os.path.join(ENTRYPOINTS, "flagbench_cases", case.replace("-", "_"), "case.json")
+    path = os.path.join(ENTRYPOINTS, "flagbench_cases", "cases", case.replace("-", "_"), "case.json")
     with open(path, encoding="utf-8") as file:
         groups = json.load(file)["condition_groups"]
     return sorted(name for names in groups.values() for name in names)

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from flagbench_cases.spool import SpoolReader
+from flagbench_cases.shared.spool import SpoolReader
 from running import alive, wait_until
 
 pytestmark = pytest.mark.image

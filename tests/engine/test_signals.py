@@ -10,7 +10,7 @@ import time
 import jsonschema
 import pytest
 
-from flagbench_cases import processes
+from flagbench_cases.shared import processes
 from running import ENDLESS, CaseRun, alive, need, wait_until
 
 pytestmark = [pytest.mark.image, pytest.mark.alone]
@@ -25,7 +25,7 @@ import os, runpy, signal, sys, types, typing
 
 class Stop:
     def find_spec(self, name, path=None, target=None):
-        if name not in ("flagbench_cases", "flagbench_cases.__main__", "flagbench_cases.interruption"):
+        if name not in ("flagbench_cases", "flagbench_cases.__main__", "flagbench_cases.shared.interruption"):
             sys.meta_path.remove(self)
             sys.stderr.write("stopped at the import of %s\\n" % name)
             sys.stderr.flush()

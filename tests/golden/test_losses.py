@@ -21,11 +21,11 @@ import numpy as np
 import pytest
 import torch
 
-from flagbench_cases.collectives import CollectiveProbe
-from flagbench_cases.config import load_case, merge
-from flagbench_cases.device import CpuDevice
-from flagbench_cases.rank import Context
-from flagbench_cases.spool import RankSpool
+from flagbench_cases.contract import Context
+from flagbench_cases.rank.device import CpuDevice
+from flagbench_cases.rank.probe import CollectiveProbe
+from flagbench_cases.shared.config import load_case, merge
+from flagbench_cases.shared.spool import RankSpool
 from workloads import on_ranks
 
 pytestmark = pytest.mark.image
@@ -112,7 +112,7 @@ def train(case: str, folder: Path, rank: int, world: int) -> list[float]:
     config["train"]["batch_size"] = BATCH // world
     device = CpuDevice(rank)
     probe, spool = CollectiveProbe(device.clock), RankSpool(str(folder), rank)
-    module = importlib.import_module("flagbench_cases.%s.workload" % case.replace("-", "_"))
+    module = importlib.import_module("flagbench_cases.cases.%s.workload" % case.replace("-", "_"))
     workload = module.build(Context(config, device, rank, world, rank, probe, spool, None, None))
     workload.setup()
     workload.module.load_state_dict(fixed_weights(workload.module))

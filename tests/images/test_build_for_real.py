@@ -153,7 +153,7 @@ class Site:
         (cases / "twin.yaml").write_text(
             yaml.safe_dump({**plain, "name": "twin", "needs": ["kernels"]}), encoding="utf-8"
         )
-        package = self.folder / "entrypoints" / "flagbench_cases"
+        package = self.folder / "entrypoints" / "flagbench_cases" / "cases"
         shutil.copytree(package / "distilbert", package / "twin")
 
 
@@ -410,7 +410,7 @@ def build_cost(site: Site) -> float:
     return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
 
-EDITED = "flagbench_cases/clock.py"
+EDITED = "flagbench_cases/rank/stopwatch.py"
 
 
 def edit_entrypoint(site: Site, line: str) -> None:

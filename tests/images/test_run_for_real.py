@@ -131,13 +131,13 @@ def test_a_module_for_python_is_compiled_in_a_run(docker_client, cpu_image):
 
 def test_an_accelerator_s_image_without_devices_says_how_to_give_them(start, tmp_path):
     """The cpu image told that its stack is an A100's: Python and torch are as expected, the devices are not there."""
-    stacks = os.path.join(ROOT, "entrypoints", "flagbench_cases", "stacks")
+    stacks = os.path.join(ROOT, "entrypoints", "flagbench_cases", "shared", "stacks")
     with open(os.path.join(stacks, "cpu.json"), encoding="utf-8") as cpu:
         stack = json.load(cpu)
     with open(os.path.join(stacks, "a100-cuda11.8.json"), encoding="utf-8") as a100:
         stack.update({key: value for key, value in json.load(a100).items() if key in ("device", "docker")})
     (tmp_path / "cpu.json").write_text(json.dumps(stack))
-    place = "/opt/flagbench/flagbench_cases/stacks/cpu.json"
+    place = "/opt/flagbench/flagbench_cases/shared/stacks/cpu.json"
     run = start("--gpus", "2", *SHORT, volumes={str(tmp_path / "cpu.json"): {"bind": place, "mode": "ro"}})
     assert run.wait() == 13, run.stderr
     status = run.record["status"]

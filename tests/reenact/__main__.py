@@ -11,9 +11,10 @@ import os
 import sys
 from typing import Any, Dict, List
 
-from flagbench_cases import config as configuration
-from flagbench_cases import edge, output
-from flagbench_cases.errors import CaseError, ExitCode
+from flagbench_cases.node import main as edge
+from flagbench_cases.shared import config as configuration
+from flagbench_cases.shared import output
+from flagbench_cases.shared.errors import CaseError, ExitCode
 
 from .pairs import BOUNDS, Limits, compare, needs_libraries, publisher_libraries
 from .side import STEPS

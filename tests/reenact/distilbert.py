@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader
 from transformers import DistilBertConfig, DistilBertForSequenceClassification, get_scheduler
 
-from flagbench_cases.distilbert import data as sst2
+from flagbench_cases.cases.distilbert import data as sst2
 
 
 def build(sizes: Dict[str, Any]) -> Any:

@@ -16,7 +16,7 @@ import torch
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, DistributedSampler
 
-from flagbench_cases.glm import data as record
+from flagbench_cases.cases.glm import data as record
 
 from .glm_model import Model, random_parameters
 

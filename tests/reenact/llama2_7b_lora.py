@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 from tqdm import tqdm
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from flagbench_cases.llama2_7b_lora import data as samsum
+from flagbench_cases.cases.llama2_7b_lora import data as samsum
 
 
 def build(sizes: Dict[str, Any], device: torch.device) -> Any:

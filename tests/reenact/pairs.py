@@ -11,7 +11,7 @@ import tempfile
 import time
 from typing import Any, Dict, List, NamedTuple, Optional
 
-from flagbench_cases.errors import CaseError, ExitCode
+from flagbench_cases.shared.errors import CaseError, ExitCode
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 WARMUP = 3

@@ -28,8 +28,7 @@ import time
 import traceback
 from typing import Any, Callable, Dict, Optional
 
-from flagbench_cases import output
-from flagbench_cases import precision as numerics
+from flagbench_cases.shared import output, tf32
 
 STEPS = 10_000  # more than anyone asks for
 # What an optimizer and a model import when they are made, for seconds.
@@ -107,13 +106,13 @@ def ours(config: Dict[str, Any], folder: str, device: Any, turns: Turns) -> None
     """The case's own workload under the one loop."""
     import torch
 
-    from flagbench_cases.collectives import CollectiveProbe
-    from flagbench_cases.loop import Loop, Plan
-    from flagbench_cases.rank import Context
-    from flagbench_cases.spool import RankSpool
+    from flagbench_cases.contract import Context
+    from flagbench_cases.rank.probe import CollectiveProbe
+    from flagbench_cases.rank.train_loop import Loop, Plan
+    from flagbench_cases.shared.spool import RankSpool
 
     spool, probe = RankSpool(folder, 0), CollectiveProbe(device.clock)
-    module = importlib.import_module("flagbench_cases.%s.workload" % config["case"].replace("-", "_"))
+    module = importlib.import_module("flagbench_cases.cases.%s.workload" % config["case"].replace("-", "_"))
     work = module.build(Context(config, device, 0, 1, 0, probe, spool, None, None))
     work.setup()
     torch.save(work.module.state_dict(), os.path.join(folder, "weights.pt"))
@@ -168,9 +167,11 @@ def main(side: str, folder: str) -> int:
     stdout = output.keep_stdout()  # libraries print there too
     with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
         config = json.load(file)
-    numerics.prepare_environment(os.environ, config["precision"])  # before torch is imported
+    tf32.prepare_environment(os.environ, config["precision"])  # before torch is imported
     name = config["case"].replace("-", "_")
-    importlib.import_module("flagbench_cases.%s.workload" % name if side == "ours" else "%s.%s" % (__package__, name))
+    importlib.import_module(
+        "flagbench_cases.cases.%s.workload" % name if side == "ours" else "%s.%s" % (__package__, name)
+    )
     for late in IMPORTED_LATE:
         with contextlib.suppress(ImportError):
             importlib.import_module(late)
@@ -190,10 +191,11 @@ def run(side: str, config: Dict[str, Any], folder: str, stdout: int) -> None:
     try:
         import torch
 
-        from flagbench_cases.config import load_stack
-        from flagbench_cases.device import open_device
+        from flagbench_cases.engines import precision
+        from flagbench_cases.rank.device import open_device
+        from flagbench_cases.shared.config import load_stack
 
-        numerics.set_switches(config["precision"])
+        precision.set_switches(config["precision"])
         device = open_device(load_stack(config["stack"]), 0)
         if device.kind == "cpu":
             torch.set_num_threads(1)

@@ -27,8 +27,8 @@ def _canonical(raw: Mapping[str, Any]) -> str:
 
 def compiled_files(catalog: Catalog) -> dict[str, str]:
     """Every compiled file: its path inside the image side's package, and its text."""
-    files = {f"{case.name.replace('-', '_')}/case.json": compile_case(case) for case in catalog.cases.values()}
-    files.update({f"stacks/{stack.name}.json": compile_stack(stack) for stack in catalog.stacks.values()})
+    files = {f"cases/{case.name.replace('-', '_')}/case.json": compile_case(case) for case in catalog.cases.values()}
+    files.update({f"shared/stacks/{stack.name}.json": compile_stack(stack) for stack in catalog.stacks.values()})
     return files
 
 
@@ -47,7 +47,7 @@ def stale_files(catalog: Catalog, package: Path) -> list[str]:
     """Compiled files that are missing, differ from the manifests or have no manifest any more, sorted."""
     wanted = compiled_files(catalog)
     stale = {name for name, text in wanted.items() if _text(package / name) != text}
-    found = [*package.glob("*/case.json"), *package.glob("stacks/*.json")]
+    found = [*package.glob("cases/*/case.json"), *package.glob("shared/stacks/*.json")]
     left_over = {path.relative_to(package).as_posix() for path in found} - set(wanted)
     return sorted(stale | left_over)
 

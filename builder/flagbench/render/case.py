@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import posixpath
+import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +22,9 @@ from flagbench.render.stack import EPOCH, HOME, TINI, image_file, interpreter
 from flagbench.render.steps import Step, case_steps, needed_to_compile, step_files, wheel_key
 
 PACKAGE = "flagbench_cases"
+CASE_MANIFEST = re.compile(r"cases/[^/]+/case\.json")
+STACKS = "shared/stacks"
+"""Every stack's compiled manifest; an image carries only its own."""
 STACK_TIER = "stack"
 """The word that stands where a case's name would: `flagbench/stack:cpu` is no case."""
 WHEELS = f"{HOME}/wheels"
@@ -45,7 +50,7 @@ class Code:
     @cached_property
     def case_folders(self) -> frozenset[str]:
         """The folders that hold a case."""
-        return frozenset(path.partition("/")[0] for path in self.files if path.count("/") == 1 and _is_case(path))
+        return frozenset(posixpath.dirname(path) for path in self.files if CASE_MANIFEST.fullmatch(path))
 
     def case_manifest(self, case: Case) -> bytes:
         """The content of case.json, from the catalog, whatever lies in the package."""
@@ -54,7 +59,7 @@ class Code:
         return self._cases[case.name]
 
     def stack_manifest(self, stack: Stack) -> bytes:
-        """The content of stacks/NAME.json, from the catalog likewise."""
+        """The content of shared/stacks/NAME.json, from the catalog likewise."""
         if stack.name not in self._stacks:
             self._stacks[stack.name] = compile_stack(stack).encode()
         return self._stacks[stack.name]
@@ -135,22 +140,17 @@ def code_files(case: Case, stack: Stack, code: Code) -> dict[str, bytes]:
 
     The manifests of the case and the stack are compiled here, from the catalog, whatever lies in the package.
     """
-    folder = case.name.replace("-", "_")
+    folder = f"cases/{case.name.replace('-', '_')}"
     if not any(path.startswith(f"{folder}/") for path in code.files):
         raise FlagbenchError(
             f"the case {case.name} has no code: there is no {code.package / folder}",
             remedy="write its workload there; docs/add-a-case.md shows how",
         )
-    # `stacks` holds every stack's compiled manifest; only this one's is carried.
-    skipped = (code.case_folders - {folder}) | {"stacks"}
-    carried = {path: content for path, content in code.files.items() if path.partition("/")[0] not in skipped}
+    skipped = tuple(f"{other}/" for other in (code.case_folders - {folder}) | {STACKS})
+    carried = {path: content for path, content in code.files.items() if not path.startswith(skipped)}
     carried[f"{folder}/case.json"] = code.case_manifest(case)
-    carried[f"stacks/{stack.name}.json"] = code.stack_manifest(stack)
+    carried[f"{STACKS}/{stack.name}.json"] = code.stack_manifest(stack)
     return {f"{PACKAGE}/{path}": content for path, content in carried.items()}
-
-
-def _is_case(path: str) -> bool:
-    return path.endswith("/case.json")
 
 
 def _paths(package: Path) -> Iterator[str]:

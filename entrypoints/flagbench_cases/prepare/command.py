@@ -15,16 +15,17 @@ import sys
 import tempfile
 from typing import Any, Dict, List, Optional
 
-from flagbench_cases import cli, config, home, output, processes, scratch
-from flagbench_cases.errors import CaseError, DataError, ExitCode, UsageError
-from flagbench_cases.interpreter import child_environment
-from flagbench_cases.interruption import Interruption
+from flagbench_cases.prepare import destination
 from flagbench_cases.prepare.job import ANSWER, MEMORY_REMEDY, PLAN
 from flagbench_cases.prepare.meter import printable
-from flagbench_cases.prepared import place
-from flagbench_cases.prepared.files import KINDS
-from flagbench_cases.prepared.writer import readable
-from flagbench_cases.redaction import redact
+from flagbench_cases.prepare.writer import readable
+from flagbench_cases.shared import config, output, processes, scratch, user_home
+from flagbench_cases.shared.arguments import Parser
+from flagbench_cases.shared.errors import CaseError, DataError, ExitCode, UsageError
+from flagbench_cases.shared.files import KINDS
+from flagbench_cases.shared.interpreter import child_environment
+from flagbench_cases.shared.interruption import Interruption
+from flagbench_cases.shared.redaction import redact
 
 WORD = "prepare"
 POLL_SECONDS = 0.1
@@ -40,9 +41,9 @@ def arguments_of(argv: List[str]) -> Optional[List[str]]:
     return argv[:1] + argv[2:] if argv[1:2] == [WORD] and not argv[0].startswith("-") else None
 
 
-def build_parser() -> cli.Parser:
+def build_parser() -> Parser:
     """The parser of this command's own arguments."""
-    parser = cli.Parser(
+    parser = Parser(
         prog="flagbench_cases prepare",
         description="Turn downloaded data and weights into the folders OUT/data and OUT/weights, which runs read.",
         epilog="Exit codes: 0 done, 2 usage, 3 data or weights, 5 out of memory, 7 interrupted, 14 the disk is full.",
@@ -64,11 +65,11 @@ def build_parser() -> cli.Parser:
 
 def main(argv: List[str], interruption: Interruption) -> int:
     """One preparation from its arguments to its exit code; a summary on stdout, progress and failures on stderr."""
-    lost = home.leave_lost_folder()
+    lost = user_home.leave_lost_folder()
     try:
         arguments = build_parser().parse_args(argv)
         if lost:
-            home.refuse_relative({name: getattr(arguments, name) for name in (*KINDS, "vocabulary", "out")})
+            user_home.refuse_relative({name: getattr(arguments, name) for name in (*KINDS, "vocabulary", "out")})
         plan = plan_of(arguments)
         result = supervise(plan, interruption)
         printed = json.dumps(result, sort_keys=True) if arguments.json else summary(result, arguments.check)
@@ -143,7 +144,7 @@ def _run(folder: str, interruption: Interruption) -> int:
     """The exit code of the conversion, which does not outlive an interruption: what it has written is no use."""
     env = child_environment()
     env.setdefault("TOKENIZERS_PARALLELISM", "false")
-    home.prepare(env, os.path.join(folder, "home"))
+    user_home.prepare(env, os.path.join(folder, "home"))
     # A session of its own: Ctrl-C is for this process to handle. Whatever libraries print goes to stderr.
     child = subprocess.Popen(
         [sys.executable, "-m", "flagbench_cases.prepare.job", folder],
@@ -176,8 +177,8 @@ def _clear(plan: Dict[str, Any], there: bool) -> None:
         # Who cannot write there, or finds somebody else at work, has left nothing.
         with contextlib.suppress(CaseError, OSError):
             if plan[kind] is not None and os.path.isdir(plan["out"]):
-                with place.held(plan["out"], kind):
-                    place.clear(plan["out"], kind)
+                with destination.held(plan["out"], kind):
+                    destination.clear(plan["out"], kind)
     if not there:
         with contextlib.suppress(OSError):  # it holds a kind that was finished before, or another's
             os.rmdir(plan["out"])

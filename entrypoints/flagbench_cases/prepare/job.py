@@ -11,9 +11,10 @@ import os
 import sys
 from typing import Any, Dict, Optional
 
-from flagbench_cases import prepared, processes
-from flagbench_cases.errors import CaseError, DataError, ExitCode, UsageError
+from flagbench_cases.prepare import prepared
 from flagbench_cases.prepare.meter import Meter
+from flagbench_cases.shared import processes
+from flagbench_cases.shared.errors import CaseError, DataError, ExitCode, UsageError
 
 PLAN, ANSWER = "plan.json", "answer.json"
 MEMORY_REMEDY = "give it more memory; nothing half-written is left"
@@ -21,7 +22,7 @@ MEMORY_REMEDY = "give it more memory; nothing half-written is left"
 
 def module_of(case: str) -> Any:
     """The case's `prepare`. Raises UsageError for a case that has none."""
-    name = "flagbench_cases.%s.prepare" % case.replace("-", "_")
+    name = "flagbench_cases.cases.%s.prepare" % case.replace("-", "_")
     if importlib.util.find_spec(name) is None:
         raise UsageError(
             "%s reads the published files as they are: there is nothing to prepare" % case,

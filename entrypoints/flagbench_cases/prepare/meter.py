@@ -5,7 +5,7 @@ import sys
 import time
 from typing import Optional, TextIO
 
-from flagbench_cases.prepared.writer import readable
+from flagbench_cases.prepare.writer import readable
 
 QUIET_SECONDS = 10.0
 LIVE_SECONDS = 0.1

@@ -6,7 +6,7 @@ import sys
 import time
 from typing import List, Optional
 
-from flagbench_cases.errors import ExitCode, UsageError
+from flagbench_cases.shared.errors import ExitCode, UsageError
 from flagbench_cases.telemetry import monitor as monitors
 from flagbench_cases.telemetry.cpu import CpuProbe
 from flagbench_cases.telemetry.jsonlines import JsonLinesWriter

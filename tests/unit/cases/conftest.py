@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flagbench_cases import clock as clock_module
-from flagbench_cases import loop as loop_module
+from flagbench_cases.rank import stopwatch as clock_module
+from flagbench_cases.rank import train_loop as loop_module
 from unit.cases.toy_loop import Time
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from flagbench_cases import weights
-from flagbench_cases.errors import DataError, ExitCode
+from flagbench_cases.prepare import weights
+from flagbench_cases.shared.errors import DataError, ExitCode
 
 # torch.load's two formats; the older one is what checkpoints before torch 1.6 are in.
 FORMATS = pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from flagbench_cases import checkpoint, checkpoint_facts
-from flagbench_cases.errors import CaseError, DataError, ExitCode, UsageError
-from flagbench_cases.loop import Evaluation, Loop, Plan, Work, Workload
-from flagbench_cases.spool import RankSpool, SpoolReader
+from flagbench_cases.contract import Evaluation, TrainWorkload, Work
+from flagbench_cases.rank import checkpoint
+from flagbench_cases.rank.train_loop import Loop, Plan
+from flagbench_cases.shared import checkpoint_facts
+from flagbench_cases.shared.errors import CaseError, DataError, ExitCode, UsageError
+from flagbench_cases.shared.spool import RankSpool, SpoolReader
 
 pytestmark = pytest.mark.image
 
@@ -58,7 +60,7 @@ class Alone:
 
 class Device:
     def __init__(self) -> None:
-        from flagbench_cases.clock import HostClock
+        from flagbench_cases.rank.stopwatch import HostClock
 
         self.torch, self.clock = CPU, HostClock()
 
@@ -71,7 +73,7 @@ class NoCollectives:
         return None
 
 
-class Dropped(Workload):
+class Dropped(TrainWorkload):
     """A linear layer behind a dropout, so that the losses depend on the generator too; four batches an epoch."""
 
     def __init__(self) -> None:

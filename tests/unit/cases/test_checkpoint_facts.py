@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from flagbench_cases import checkpoint_facts
-from flagbench_cases.errors import DataError, UsageError
+from flagbench_cases.shared import checkpoint_facts
+from flagbench_cases.shared.errors import DataError, UsageError
 
 pytestmark = pytest.mark.image
 

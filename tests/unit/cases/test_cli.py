@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from flagbench_cases import __version__, cli
-from flagbench_cases.errors import ExitCode, UsageError
+from flagbench_cases import __version__
+from flagbench_cases.node import cli
+from flagbench_cases.shared.errors import ExitCode, UsageError
 
 pytestmark = pytest.mark.image
 

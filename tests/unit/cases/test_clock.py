@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from flagbench_cases.clock import CudaClock, HostClock
+from flagbench_cases.rank.stopwatch import CudaClock, HostClock
 
 pytestmark = pytest.mark.image
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from flagbench_cases import config
-from flagbench_cases.errors import ExitCode, UsageError
+from flagbench_cases.shared import config
+from flagbench_cases.shared.errors import ExitCode, UsageError
 
 pytestmark = pytest.mark.image
 

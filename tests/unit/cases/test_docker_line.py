@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from flagbench_cases import cli, config
-from flagbench_cases.docker_line import docker_line, left_open
+from flagbench_cases.node import cli
+from flagbench_cases.node.docker_line import docker_line, left_open
+from flagbench_cases.shared import config
 
 pytestmark = pytest.mark.image
 

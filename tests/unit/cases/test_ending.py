@@ -2,8 +2,8 @@
 
 import pytest
 
-from flagbench_cases.ending import EARLY_REMEDY, SIGNAL_REMEDY, End, why
-from flagbench_cases.errors import ExitCode
+from flagbench_cases.node.ending import EARLY_REMEDY, SIGNAL_REMEDY, End, why
+from flagbench_cases.shared.errors import ExitCode
 
 pytestmark = pytest.mark.image
 

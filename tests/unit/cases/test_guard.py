@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from flagbench_cases import guard, processes
-from flagbench_cases.spool import RankSpool, SpoolReader
+from flagbench_cases.node import guard
+from flagbench_cases.shared import processes
+from flagbench_cases.shared.spool import RankSpool, SpoolReader
 
 pytestmark = pytest.mark.image
 
 ENTRYPOINTS = Path(__file__).parents[3] / "entrypoints"
-DONE = "from flagbench_cases.spool import RankSpool\nRankSpool(sys.argv[-1], 3).phase('done')\n"
+DONE = "from flagbench_cases.shared.spool import RankSpool\nRankSpool(sys.argv[-1], 3).phase('done')\n"
 
 
 def guarded(folder: Path, ends: str) -> subprocess.Popen[bytes]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flagbench_cases import home
+from flagbench_cases.shared import user_home
 
 pytestmark = pytest.mark.image
 
@@ -20,13 +20,13 @@ def folder(tmp_path: Path) -> str:
 @pytest.fixture
 def locked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing below /locked can be written; said by hand, since root may write anywhere."""
-    monkeypatch.setattr(home, "writable", lambda path: bool(path) and not path.startswith("/locked"))
+    monkeypatch.setattr(user_home, "writable", lambda path: bool(path) and not path.startswith("/locked"))
 
 
 @pytest.mark.parametrize("env", [{}, {"HOME": ""}, {"HOME": "/locked"}, {"HOME": "/locked", "HF_HOME": "/locked/c"}])
 @pytest.mark.usefixtures("locked")
 def test_without_a_home_everything_lies_in_the_folder(env: dict[str, str], folder: str) -> None:
-    home.prepare(env, folder)
+    user_home.prepare(env, folder)
     assert env["HOME"] == folder
     assert os.path.isdir(folder)
     for variable in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "XDG_CACHE_HOME", "HF_HOME", "MPLCONFIGDIR"):
@@ -36,7 +36,7 @@ def test_without_a_home_everything_lies_in_the_folder(env: dict[str, str], folde
 @pytest.mark.usefixtures("locked")
 def test_a_home_that_can_be_written_is_left_alone(folder: str) -> None:
     env = {"HOME": "/mine", "HF_HOME": "/elsewhere"}
-    home.prepare(env, folder)
+    user_home.prepare(env, folder)
     assert (env["HOME"], env["HF_HOME"]) == ("/mine", "/elsewhere")
     assert "XDG_CACHE_HOME" not in env
     assert not os.path.exists(folder)
@@ -45,35 +45,35 @@ def test_a_home_that_can_be_written_is_left_alone(folder: str) -> None:
 @pytest.mark.usefixtures("locked")
 def test_a_cache_that_cannot_be_written_moves_even_where_the_home_can(folder: str) -> None:
     env = {"HOME": "/mine", "TRITON_CACHE_DIR": "/locked/triton"}
-    home.prepare(env, folder)
+    user_home.prepare(env, folder)
     assert env == dict(env, HOME="/mine", TRITON_CACHE_DIR=os.path.join(folder, "triton"))
 
 
 @pytest.mark.usefixtures("locked")
 def test_a_cache_that_can_be_written_stays_even_where_the_home_cannot(folder: str) -> None:
     env = {"HF_HOME": "/models"}
-    home.prepare(env, folder)
+    user_home.prepare(env, folder)
     assert env["HF_HOME"] == "/models"
 
 
 def test_a_user_without_an_entry_gets_a_name(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 12345678)
     env = {"USER": "", "LOGNAME": "me"}
-    home.prepare(env, folder)
+    user_home.prepare(env, folder)
     assert (env["USER"], env["LOGNAME"]) == ("flagbench", "me")
 
 
 def test_a_user_with_an_entry_keeps_its_name(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 0)
     env = {"HOME": "/tmp"}
-    home.prepare(env, folder)
+    user_home.prepare(env, folder)
     assert "USER" not in env
 
 
 def test_what_can_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    assert home.writable(str(tmp_path))
-    assert home.writable(str(tmp_path / "not" / "yet"))
-    assert not home.writable(str(tmp_path / "file" / "below"))
-    assert not home.writable("relative")
-    assert not home.writable(None)
+    assert user_home.writable(str(tmp_path))
+    assert user_home.writable(str(tmp_path / "not" / "yet"))
+    assert not user_home.writable(str(tmp_path / "file" / "below"))
+    assert not user_home.writable("relative")
+    assert not user_home.writable(None)

@@ -15,7 +15,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(flagbench_cases.__file__)
 SCRIPT = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
-from flagbench_cases.interpreter import child_environment
+from flagbench_cases.shared.interpreter import child_environment
 print(json.dumps(child_environment()))
 """
 SET = {"PYTHONHOME": "/x", "PYTHONINSPECT": "1", "PYTHONPATH": "/theirs", "PYTHONHASHSEED": "7", "OTHER": "stays"}

@@ -16,13 +16,13 @@ pytestmark = pytest.mark.image
 
 KILLED_CHILD = """
 import subprocess, sys
-from flagbench_cases.interruption import Interruption
+from flagbench_cases.shared.interruption import Interruption
 with Interruption():
     print(subprocess.Popen([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]).wait())
 """
 ASKED = """
 import os, signal
-from flagbench_cases.interruption import Interruption
+from flagbench_cases.shared.interruption import Interruption
 with Interruption() as interruption:
     os.kill(os.getpid(), signal.SIGTERM)
     print(interruption.number)
@@ -34,7 +34,7 @@ import os, runpy, signal, sys
 class Stop:
     def find_spec(self, name, path=None, target=None):
         if name == "flagbench_cases.%s":
-            import flagbench_cases.interruption as interruption
+            import flagbench_cases.shared.interruption as interruption
             interruption.COPY_SECONDS = -1.0
             sys.meta_path.remove(self)
             os.kill(os.getpid(), signal.SIGTERM)
@@ -69,7 +69,7 @@ def test_a_handler_that_python_does_not_know_is_no_bug() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("module", ["stdio", "edge"])
+@pytest.mark.parametrize("module", ["shared.stdio", "node.main"])
 def test_a_second_signal_during_the_imports_is_an_interruption(module: str) -> None:
     done = run(STOPPED_TWICE % module, "distilbert")
     assert (done.returncode, done.stdout, done.stderr) == (7, "", "")

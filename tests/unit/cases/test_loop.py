@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from flagbench_cases.errors import CaseError, DataError, ExitCode
-from flagbench_cases.loop import Evaluation, Loop, measure
-from flagbench_cases.metrics import own_seconds, published_seconds
-from flagbench_cases.spool import RankSpool, SpoolReader
+from flagbench_cases.contract import Evaluation, measure
+from flagbench_cases.rank.train_loop import Loop
+from flagbench_cases.record.metrics import own_seconds, published_seconds
+from flagbench_cases.shared.errors import CaseError, DataError, ExitCode
+from flagbench_cases.shared.spool import RankSpool, SpoolReader
 from unit.cases.toy_loop import FULL, WINDOW, Device, NoCollectives, Time, Toy, train
 
 pytestmark = pytest.mark.image

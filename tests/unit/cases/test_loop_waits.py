@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from flagbench_cases import loop as loop_module
-from flagbench_cases.clock import CudaClock
-from flagbench_cases.collectives import CollectiveProbe
-from flagbench_cases.loop import Plan
-from flagbench_cases.spool import SpoolReader, Step
+from flagbench_cases.rank import train_loop as loop_module
+from flagbench_cases.rank.probe import CollectiveProbe
+from flagbench_cases.rank.stopwatch import CudaClock
+from flagbench_cases.rank.train_loop import Plan
+from flagbench_cases.shared.spool import SpoolReader, Step
 from unit.cases.toy_loop import FULL, Device, Time, Toy, train
 
 pytestmark = pytest.mark.image

@@ -11,13 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from flagbench_cases import cli, config, evidence, launch
-from flagbench_cases import edge as main_edge
-from flagbench_cases import request as edge
-from flagbench_cases.errors import ExitCode
-from flagbench_cases.interruption import Interruption
-from flagbench_cases.network import free_port
-from flagbench_cases.redaction import option_names, redact
+from flagbench_cases.node import cli, supervisor
+from flagbench_cases.node import main as main_edge
+from flagbench_cases.node import request as edge
+from flagbench_cases.node.network import free_port
+from flagbench_cases.record import evidence
+from flagbench_cases.shared import config
+from flagbench_cases.shared.errors import ExitCode
+from flagbench_cases.shared.interruption import Interruption
+from flagbench_cases.shared.redaction import option_names, redact
 
 pytestmark = pytest.mark.image
 
@@ -190,8 +192,8 @@ def test_a_second_signal_keeps_what_was_gathered_before_the_runs_files_went() ->
     attempt.request, place, _ = edge.resolve(cli.parse(argv), attempt.request)
     config = attempt.request.config
     assert config is not None
-    limits = launch.Limits(1.0, None)
-    attempt.running = launch.Run(config, attempt.request.stack, place, limits, Interruption())
+    limits = supervisor.Limits(1.0, None)
+    attempt.running = supervisor.Run(config, attempt.request.stack, place, limits, Interruption())
     gathered = attempt.evidence = evidence.NOTHING._replace(steps={0: []})
     attempt.running.clean()
     assert attempt.give_up(Interruption()).exit_code == ExitCode.INTERRUPTED

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from flagbench_cases import launch, meeting, meeting_host, peers, wire
-from flagbench_cases.errors import CaseError, ExitCode
-from flagbench_cases.evidence import Outcome
-from flagbench_cases.interruption import Interruption
-from flagbench_cases.meeting import Introduction
-from flagbench_cases.network import free_port
-from flagbench_cases.nodes import Placement
-from flagbench_cases.peers import Peers
+from flagbench_cases.node import peers, rendezvous, rendezvous_host, supervisor, wire
+from flagbench_cases.node.network import free_port
+from flagbench_cases.node.peers import Peers
+from flagbench_cases.node.placement import Placement
+from flagbench_cases.node.rendezvous import Introduction
+from flagbench_cases.record.evidence import Outcome
+from flagbench_cases.shared.errors import CaseError, ExitCode
+from flagbench_cases.shared.interruption import Interruption
 
 pytestmark = pytest.mark.image
 
@@ -32,10 +32,10 @@ DATA = Outcome("failed", "data", "the file x is missing", "fetch it", int(ExitCo
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits of seconds, as fractions of one."""
-    monkeypatch.setattr(meeting, "REPORT_SECONDS", 0.1)
-    monkeypatch.setattr(meeting, "RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(meeting_host, "RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(meeting_host, "LAST_WORDS_SECONDS", 0.5)
+    monkeypatch.setattr(rendezvous, "REPORT_SECONDS", 0.1)
+    monkeypatch.setattr(rendezvous, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(rendezvous_host, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(rendezvous_host, "LAST_WORDS_SECONDS", 0.5)
     monkeypatch.setattr(peers, "SKEW_SECONDS", 0.2)
 
 
@@ -49,7 +49,7 @@ def node(
 ) -> Peers:
     """One node that meets the others, in this thread."""
     me = Introduction("host-%d" % rank, run_id or "made-by-%d" % rank, run_id, {**SAME, "nodes": nodes, **same})
-    return meeting.meet(Placement(nodes, rank, "127.0.0.1", port, "test"), me, seconds, Interruption())
+    return rendezvous.meet(Placement(nodes, rank, "127.0.0.1", port, "test"), me, seconds, Interruption())
 
 
 def together(*starts: Callable[[], Any]) -> list[Any]:
@@ -125,9 +125,9 @@ def test_two_nodes_of_one_rank_end_all(port: int) -> None:
 def test_a_second_node_0_elsewhere_ends_both(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """It listens at home, and finds the first one at the address that both were given."""
     other = free_port()
-    real = meeting_host.listen
+    real = rendezvous_host.listen
     monkeypatch.setattr(
-        meeting_host, "listen", lambda asked: real(other if threading.current_thread().name == "b" else asked)
+        rendezvous_host, "listen", lambda asked: real(other if threading.current_thread().name == "b" else asked)
     )
 
     def second() -> Any:
@@ -193,7 +193,7 @@ def test_another_protocol_on_that_port_is_named(
 def test_a_node_0_that_never_answers_is_a_timeout(
     port: int, stranger: Callable[[bytes | None], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(meeting, "ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(rendezvous, "ANSWER_SECONDS", 0.3)
     stranger(None)
     with pytest.raises(CaseError) as caught:
         node(1, port)
@@ -233,7 +233,7 @@ def test_strangers_at_the_door_disturb_nobody(port: int) -> None:
 @pytest.mark.parametrize("rank", [0, 1])
 def test_what_failed_before_it_joined_ends_the_others(rank: int, port: int) -> None:
     def failing() -> None:
-        meeting.tell(Placement(2, rank, "127.0.0.1", port, "test"), "host", DATA, Interruption())
+        rendezvous.tell(Placement(2, rank, "127.0.0.1", port, "test"), "host", DATA, Interruption())
 
     found = together(failing, lambda: node(1 - rank, port))
     assert found[1].code == ExitCode.DATA
@@ -306,7 +306,7 @@ def test_a_silent_name_server_delays_neither_a_signal_nor_the_deadline(monkeypat
         (Interruption(), 0.05, ExitCode.TIMEOUT),
     ):
         with pytest.raises(CaseError) as caught:
-            meeting.meet(place, me, seconds, interruption)
+            rendezvous.meet(place, me, seconds, interruption)
         assert caught.value.code == code
     assert time.monotonic() - began < 5
     over.set()
@@ -433,8 +433,8 @@ def test_connections_that_are_held_open_in_silence_keep_nobody_out(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More of them than `select` can watch, and than node 0 may have open at once."""
-    monkeypatch.setattr(meeting_host, "MOST_STRANGERS", 20)
-    monkeypatch.setattr(meeting_host, "STRANGER_SECONDS", 0.2)
+    monkeypatch.setattr(rendezvous_host, "MOST_STRANGERS", 20)
+    monkeypatch.setattr(rendezvous_host, "STRANGER_SECONDS", 0.2)
     # Descriptors beyond the 1024 that `select` can watch.
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(before[0], min(4096, before[1])), before[1]))
@@ -493,7 +493,7 @@ def test_a_node_does_not_take_itself_for_node_0(port: int, monkeypatch: pytest.M
 
 
 def test_a_door_that_closes_at_once_is_not_stormed(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meeting, "RETRY_SECONDS", 0.2)
+    monkeypatch.setattr(rendezvous, "RETRY_SECONDS", 0.2)
     listener = wire.listen(port)
     over = threading.Event()
     came = []
@@ -546,4 +546,4 @@ def test_a_node_that_failed_first_ends_after_node_0(nodes: int, port: int) -> No
 
 
 def test_what_another_node_sends_of_its_ranks_may_be_anything() -> None:
-    assert launch.merged([{"1": 3}, {"²": 4, "9" * 5000: 1, "x": 2}, 7, {"0": "y", 2: 5}]) == [(1, 3), (2, 5)]
+    assert supervisor.merged([{"1": 3}, {"²": 4, "9" * 5000: 1, "x": 2}, 7, {"0": "y", 2: 5}]) == [(1, 3), (2, 5)]

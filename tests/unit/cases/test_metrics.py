@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from flagbench_cases import metrics
-from flagbench_cases.spool import Step
+from flagbench_cases.record import metrics
+from flagbench_cases.shared.spool import Step
 
 pytestmark = pytest.mark.image
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from flagbench_cases import network
-from flagbench_cases.errors import CaseError, ExitCode
+from flagbench_cases.node import network
+from flagbench_cases.shared.errors import CaseError, ExitCode
 
 pytestmark = pytest.mark.image
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from flagbench_cases import nodes
-from flagbench_cases.errors import ExitCode, UsageError
-from flagbench_cases.nodes import DEFAULT_PORT, Placement, likely_rank, parse_address, place
+from flagbench_cases.node import placement as nodes
+from flagbench_cases.node.placement import DEFAULT_PORT, Placement, likely_rank, parse_address, place
+from flagbench_cases.shared.errors import ExitCode, UsageError
 
 pytestmark = pytest.mark.image
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from flagbench_cases import output
-from flagbench_cases.errors import CaseError, ExitCode, UsageError
+from flagbench_cases.shared import output
+from flagbench_cases.shared.errors import CaseError, ExitCode, UsageError
 
 pytestmark = pytest.mark.image
 
@@ -143,7 +143,7 @@ def test_a_stdout_on_a_full_disk() -> None:
 
 NOISY = """
 import ctypes, os, subprocess, sys
-from flagbench_cases import output
+from flagbench_cases.shared import output
 kept = output.keep_stdout()
 print("from print", flush=True)
 os.write(1, b"from write\\n")

@@ -16,9 +16,9 @@ import numpy
 import pytest
 import torch
 
-from flagbench_cases import weights
-from flagbench_cases.errors import DataError
-from flagbench_cases.weights import pickles
+from flagbench_cases.prepare import weights
+from flagbench_cases.prepare.weights import pickles
+from flagbench_cases.shared.errors import DataError
 from unit.cases.pickled import FORMATS, OLDER, archive, refusal, save, storage, table, tensor, text, written
 
 pytestmark = pytest.mark.image

@@ -16,7 +16,7 @@ import numpy
 import pytest
 import torch
 
-from flagbench_cases.weights import pickles
+from flagbench_cases.prepare.weights import pickles
 from unit.cases.pickled import FORMATS, OLDER, Call, archive, refusal, save, table, text, written
 
 pytestmark = pytest.mark.image

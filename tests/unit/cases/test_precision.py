@@ -10,7 +10,8 @@ import numpy
 import pytest
 import torch
 
-from flagbench_cases import precision
+from flagbench_cases.engines import precision
+from flagbench_cases.shared import tf32
 
 pytestmark = pytest.mark.image
 
@@ -83,23 +84,23 @@ def test_a_device_that_multiplies_wrongly_is_not_believed_by_its_type(monkeypatc
 
 @pytest.mark.parametrize("asked", ["fp32", "bf16", "fp16"])
 def test_an_inherited_override_is_removed(asked: str) -> None:
-    env = {precision.OVERRIDE: "1", "PATH": "/bin"}
-    precision.prepare_environment(env, asked)
+    env = {tf32.OVERRIDE: "1", "PATH": "/bin"}
+    tf32.prepare_environment(env, asked)
     assert env == {"PATH": "/bin"}
-    precision.prepare_environment(env, asked)
+    tf32.prepare_environment(env, asked)
     assert env == {"PATH": "/bin"}
 
 
-@pytest.mark.parametrize("inherited", [{}, {precision.OVERRIDE: "0"}, {precision.OVERRIDE: "1"}])
+@pytest.mark.parametrize("inherited", [{}, {tf32.OVERRIDE: "0"}, {tf32.OVERRIDE: "1"}])
 def test_tf32_sets_the_override(inherited: dict[str, str]) -> None:
     env = dict(inherited)
-    precision.prepare_environment(env, "tf32")
-    assert env == {precision.OVERRIDE: "1"}
+    tf32.prepare_environment(env, "tf32")
+    assert env == {tf32.OVERRIDE: "1"}
 
 
 CHILD = """
 import sys, torch
-from flagbench_cases import precision
+from flagbench_cases.engines import precision
 precision.set_switches(sys.argv[1])
 print(torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32)
 """
@@ -111,9 +112,9 @@ print(torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32)
 )
 def test_environment_and_code_agree_in_a_fresh_process(asked: str, inherited: str | None, switches: str) -> None:
     env = dict(os.environ)
-    env.pop(precision.OVERRIDE, None)
+    env.pop(tf32.OVERRIDE, None)
     if inherited is not None:
-        env[precision.OVERRIDE] = inherited
-    precision.prepare_environment(env, asked)
+        env[tf32.OVERRIDE] = inherited
+    tf32.prepare_environment(env, asked)
     done = subprocess.run([sys.executable, "-c", CHILD, asked], env=env, stdout=subprocess.PIPE, check=True)
     assert done.stdout.decode().strip() == switches

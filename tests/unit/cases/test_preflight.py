@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from flagbench_cases import config, preflight
-from flagbench_cases.errors import CaseError, ExitCode
+from flagbench_cases.node import preflight
+from flagbench_cases.shared import config
+from flagbench_cases.shared.errors import CaseError, ExitCode
 
 pytestmark = pytest.mark.image
 

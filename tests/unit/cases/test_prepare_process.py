@@ -72,9 +72,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("package")
     package = made / "flagbench_cases"
     shutil.copytree(str(PACKAGE), str(package), ignore=lambda folder, names: {n for n in names if n == "__pycache__"})
-    (package / "letters").mkdir()
+    case = package / "cases" / "letters"
+    case.mkdir()
     for name, content in (("__init__.py", ""), ("case.json", '{"name": "letters"}'), ("prepare.py", LETTERS)):
-        (package / "letters" / name).write_text(content)
+        (case / name).write_text(content)
     return made
 
 

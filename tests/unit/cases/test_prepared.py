@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from flagbench_cases import prepared, request
-from flagbench_cases.errors import CaseError, DataError, ExitCode, UsageError
-from flagbench_cases.prepared import place
-from flagbench_cases.prepared import writer as writing_module
+from flagbench_cases.node import request
+from flagbench_cases.prepare import destination, prepared
+from flagbench_cases.prepare import writer as writing_module
+from flagbench_cases.shared.errors import CaseError, DataError, ExitCode, UsageError
 
 pytestmark = pytest.mark.image
 
@@ -166,7 +166,7 @@ def test_without_an_exchange_the_old_folder_is_moved_aside(tmp_path: Path, monke
     def cannot(*_: str) -> None:
         raise OSError(errno.EINVAL, "the file system cannot")
 
-    monkeypatch.setattr(place, "_rename_exchange", cannot)
+    monkeypatch.setattr(destination, "_rename_exchange", cannot)
     prepare(tmp_path, b"old")
     prepare(tmp_path, b"newer", force=True)
     assert (opened(tmp_path).facts, content_of(tmp_path)) == ({"letters": 5}, ["data"])
@@ -239,7 +239,7 @@ def test_of_many_at_once_exactly_one_wins(tmp_path: Path) -> None:
 
 KILLED = """
 import os, signal, sys
-from flagbench_cases import prepared
+from flagbench_cases.prepare import prepared
 with prepared.writing(sys.argv[1], "glm", "data", force=True) as writer:
     open(writer.path("a.bin"), "wb").write(b"half")
     os.kill(os.getpid(), signal.SIGKILL)

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from flagbench_cases import weights
-from flagbench_cases.errors import DataError
-from flagbench_cases.glm import record_text
-from flagbench_cases.llama2_7b_lora import mmlu, samsum
-from flagbench_cases.llama2_7b_lora.tokens import Vocabulary
-from flagbench_cases.prepared.files import open_file, sum_of
+from flagbench_cases.cases.glm import record_text
+from flagbench_cases.cases.llama2_7b_lora import mmlu, samsum
+from flagbench_cases.cases.llama2_7b_lora.tokens import Vocabulary
+from flagbench_cases.prepare import weights
+from flagbench_cases.shared.errors import DataError
+from flagbench_cases.shared.files import open_file, sum_of
 
 pytestmark = pytest.mark.image
 

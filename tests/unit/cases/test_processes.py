@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from flagbench_cases import processes
+from flagbench_cases.shared import processes
 
 pytestmark = [pytest.mark.image, pytest.mark.alone]
 
@@ -47,7 +47,7 @@ def child(program: str) -> Iterator[subprocess.Popen]:
 # A tree of its own, whose root adopts orphans and reports what it sees: the test run's own children stay out of it.
 TREE = """
 import os, signal, subprocess, sys, time
-from flagbench_cases import processes
+from flagbench_cases.shared import processes
 
 processes.adopt_orphans()
 waiting = "import signal\\nprint('ready', flush=True)\\nwhile True: signal.pause()"
@@ -131,7 +131,7 @@ def test_the_spared_live() -> None:
 
 
 def test_a_child_dies_with_its_parent() -> None:
-    lonely = "import os, sys\nfrom flagbench_cases import processes\nprocesses.die_with_parent()\n"
+    lonely = "import os, sys\nfrom flagbench_cases.shared import processes\nprocesses.die_with_parent()\n"
     lonely += "print(os.getpid(), flush=True)\n" + WAIT
     parent = "import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', %r])\n" + WAIT
     with running(parent % lonely) as process:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from flagbench_cases import progress
-from flagbench_cases.progress import Bar, clock_text, render
-from flagbench_cases.spool import Progress
+from flagbench_cases.node import progress
+from flagbench_cases.node.progress import Bar, clock_text, render
+from flagbench_cases.shared.spool import Progress
 from flagbench_cases.telemetry.latest import sensors_text
 
 pytestmark = pytest.mark.image

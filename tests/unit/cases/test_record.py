@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from flagbench_cases import config, record
-from flagbench_cases.evidence import NOTHING, OK, Evidence, Outcome, read_spool
-from flagbench_cases.request import Request
-from flagbench_cases.spool import RankSpool, Step
+from flagbench_cases.node.request import Request
+from flagbench_cases.record import assemble
+from flagbench_cases.record.evidence import NOTHING, OK, Evidence, Outcome, read_spool
+from flagbench_cases.shared import config
+from flagbench_cases.shared.spool import RankSpool, Step
 
 pytestmark = pytest.mark.image
 
@@ -27,7 +28,7 @@ def validate(made: dict[str, Any]) -> dict[str, Any]:
     def refuse(constant: str) -> None:
         raise AssertionError("%s is no JSON" % constant)
 
-    read = json.loads(record.to_line(made), parse_constant=refuse)
+    read = json.loads(assemble.to_line(made), parse_constant=refuse)
     schema = json.loads((ROOT / "manifests/schema/record-v1.json").read_text(encoding="utf-8"))
     try:
         import jsonschema
@@ -109,7 +110,7 @@ def evidence(
 
 
 def checks(found: Evidence, configuration: dict[str, Any], outcome: Outcome = OK) -> dict[str, bool]:
-    made = validate(record.assemble(request(configuration), found, outcome))
+    made = validate(assemble.assemble(request(configuration), found, outcome))
     return {check["name"]: check["ok"] for check in made["quality"]["checks"]}
 
 
@@ -148,7 +149,7 @@ def test_a_precision_that_nobody_proved_is_not_believed() -> None:
 @pytest.mark.parametrize("bad", [NAN, float("inf")])
 def test_a_loss_that_is_no_number_is_found_and_left_out(bad: float) -> None:
     found = evidence([0.5] * 12 + [bad] + [0.5] * (WINDOW - 13))
-    made = validate(record.assemble(request(resolved(steps=30)), found, OK))
+    made = validate(assemble.assemble(request(resolved(steps=30)), found, OK))
     (check,) = (c for c in made["quality"]["checks"] if c["name"] == "loss_finite")
     assert (check["ok"], check["detail"]) == (False, "not finite at step 12")
     assert 12 not in [point[0] for point in made["quality"]["loss_curve"]]
@@ -183,7 +184,7 @@ def test_rates_out_of_order_are_found() -> None:
 def test_the_window_is_of_the_rank_whose_sum_is_largest() -> None:
     good = evidence([0.5] * WINDOW)
     late = good._replace(steps={0: good.steps[0], 1: [s._replace(device=0.26) for s in good.steps[1]]})
-    window = validate(record.assemble(request(resolved(steps=30)), late, OK))["window"]
+    window = validate(assemble.assemble(request(resolved(steps=30)), late, OK))["window"]
     assert window["rank"] == 1
     assert window["seconds"] == pytest.approx(30 * 0.26)
     assert window["host_seconds"] == pytest.approx(30 * 0.31)
@@ -214,7 +215,7 @@ ALL = (
 
 def ended(found: Evidence, configuration: dict[str, Any], outcome: Outcome = OK) -> dict[str, Any]:
     """The record of a run whose manifest names every check."""
-    return validate(record.assemble(request(configuration, checks=ALL), found, outcome))
+    return validate(assemble.assemble(request(configuration, checks=ALL), found, outcome))
 
 
 def test_a_run_whose_checks_hold_is_ok_and_one_of_the_publisher_is_held_against_more() -> None:
@@ -253,7 +254,9 @@ def test_a_check_that_the_manifest_names_and_nobody_could_make_has_failed(lost: 
 
 def test_a_check_that_nobody_knows_has_failed() -> None:
     made = validate(
-        record.assemble(request(resolved(steps=30), checks=("loss_finite", "no_such")), evidence([0.5] * WINDOW), OK)
+        assemble.assemble(
+            request(resolved(steps=30), checks=("loss_finite", "no_such")), evidence([0.5] * WINDOW), OK
+        )
     )
     assert (made["status"]["exit_code"], made["quality"]["checks"][-1]["name"]) == (12, "no_such")
 
@@ -373,7 +376,7 @@ def test_a_resumed_run_is_held_against_guessing_but_not_against_its_beginning() 
 
 
 def test_what_a_run_measured_is_in_its_record() -> None:
-    made = validate(record.assemble(request(resolved(steps=30)), evidence([0.5] * WINDOW), OK))
+    made = validate(assemble.assemble(request(resolved(steps=30)), evidence([0.5] * WINDOW), OK))
     found = {metric["name"]: metric["value"] for metric in made["metrics"]}
     assert found["p_core"] == pytest.approx(64 / 0.25)
     assert found["p_core_host"] == pytest.approx(64 / 0.2)
@@ -394,16 +397,16 @@ def test_what_a_run_measured_is_in_its_record() -> None:
 
 def test_the_whole_published_run_has_its_own_metrics_only_when_it_ended_well() -> None:
     found = evidence([0.5] * 100, converged=True)
-    whole = {m["name"]: m["value"] for m in record.assemble(request(resolved()), found, OK)["metrics"]}
+    whole = {m["name"]: m["value"] for m in assemble.assemble(request(resolved()), found, OK)["metrics"]}
     assert whole["p_whole"] == 100 * 64 / 20.0
     assert whole["e2e_time"] == 22.0
-    broken = {m["name"] for m in record.assemble(request(resolved()), found, FAILED)["metrics"]}
+    broken = {m["name"] for m in assemble.assemble(request(resolved()), found, FAILED)["metrics"]}
     assert not {"p_whole", "e2e_time"} & broken
     assert "p_core" in broken
 
 
 def test_the_record_of_nothing() -> None:
-    made = validate(record.assemble(request(None), NOTHING, Outcome("failed", "usage", "no", "do", 2)))
+    made = validate(assemble.assemble(request(None), NOTHING, Outcome("failed", "usage", "no", "do", 2)))
     assert made["config"] is None
     assert made["metrics"] == []
     assert made["telemetry_reason"]
@@ -412,7 +415,7 @@ def test_the_record_of_nothing() -> None:
 
 
 def test_the_record_of_a_run_that_never_began() -> None:
-    made = validate(record.assemble(request(resolved()), NOTHING, FAILED))
+    made = validate(assemble.assemble(request(resolved()), NOTHING, FAILED))
     assert made["conditions"]["precision"] is None
     assert made["quality"] is None
     assert made["config_digest"].startswith("sha256:")
@@ -420,7 +423,7 @@ def test_the_record_of_a_run_that_never_began() -> None:
 
 def test_a_device_that_measures_nothing_but_nan_leaves_a_valid_record() -> None:
     found = evidence([NAN] * WINDOW, sums=(NAN, NAN), executed="wrong", error=NAN)
-    made = validate(record.assemble(request(resolved(steps=30)), found, OK))
+    made = validate(assemble.assemble(request(resolved(steps=30)), found, OK))
     assert made["software"]["precision"]["relative_error"] is None
     assert [c["name"] for c in made["quality"]["checks"] if not c["ok"]] == [
         "precision",
@@ -451,7 +454,7 @@ def test_a_device_that_measures_nothing_but_nan_leaves_a_valid_record() -> None:
     ],
 )
 def test_a_hostile_case_name_stays_valid_and_inside_its_folder(case: str) -> None:
-    made = validate(record.assemble(request(None, case=case, argv=[case]), NOTHING, FAILED))
+    made = validate(assemble.assemble(request(None, case=case, argv=[case]), NOTHING, FAILED))
     for name in (made["case"], made["record_id"]):
         assert re.fullmatch(r"[0-9A-Za-z][0-9A-Za-z.-]*", name)
         assert ".." not in name or "/" not in name
@@ -460,16 +463,16 @@ def test_a_hostile_case_name_stays_valid_and_inside_its_folder(case: str) -> Non
 
 def test_the_largest_job_that_can_be_asked_for_has_a_valid_name() -> None:
     huge = request(None, case="a" * 500, nodes=10**12 - 1, gpus=10**12 - 1)
-    validate(record.assemble(huge, NOTHING, FAILED))
+    validate(assemble.assemble(huge, NOTHING, FAILED))
 
 
 def test_record_ids_differ() -> None:
-    made = {record.assemble(request(None), NOTHING, FAILED)["record_id"] for _ in range(20)}
+    made = {assemble.assemble(request(None), NOTHING, FAILED)["record_id"] for _ in range(20)}
     assert len(made) == 20
 
 
 def test_a_line_is_one_line_of_strict_utf8() -> None:
-    line = record.to_line({"a": "x\ny\u2028", "b": "ü\udcff", "c": [float("inf"), (1.5, NAN)], "d": True})
+    line = assemble.to_line({"a": "x\ny\u2028", "b": "ü\udcff", "c": [float("inf"), (1.5, NAN)], "d": True})
     assert "\n" not in line
     assert json.loads(line.encode("utf-8").decode("utf-8")) == {
         "a": "x\ny\u2028",
@@ -513,6 +516,6 @@ def test_a_device_is_known_by_its_whole_name(stack: str, name: str, model: str |
     found = evidence([0.5] * WINDOW, executed="bf16")
     for fact in found.of("rank"):
         fact["device"]["name"] = name
-    made = record.assemble(request(resolved(), stack=config.load_stack(stack)), found, OK)
+    made = assemble.assemble(request(resolved(), stack=config.load_stack(stack)), found, OK)
     assert made["conditions"]["device_model"] == (model or name)
     assert (made["flops"]["peak"] is not None) == (model is not None)

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from flagbench_cases import spool
-from flagbench_cases.spool import HEADER_SIZE, SLOT, RankSpool, SpoolReader, Step, path_of
+from flagbench_cases.shared import spool
+from flagbench_cases.shared.spool import HEADER_SIZE, SLOT, RankSpool, SpoolReader, Step, path_of
 
 pytestmark = pytest.mark.image
 
@@ -166,7 +166,7 @@ def test_a_torn_last_fact_and_foreign_lines_are_passed_over(tmp_path: Path) -> N
 
 WRITER = """
 import itertools, sys, time
-from flagbench_cases.spool import RankSpool, Step
+from flagbench_cases.shared.spool import RankSpool, Step
 spool = RankSpool(sys.argv[1], 2)
 spool.reserve(1_000_000)
 spool.phase("train", 1_000_000)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.image
 # Far more than a pipe holds, from this process, from a child, and from C; then what became of it, into a file.
 NOISY = """
 import json, os, subprocess, sys
-from flagbench_cases.stdio import Stderr
+from flagbench_cases.shared.stdio import Stderr
 found = {}
 with Stderr():
     found["open"] = [os.path.exists("/proc/self/fd/%d" % fd) for fd in range(3)]

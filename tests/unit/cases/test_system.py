@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from flagbench_cases import system
+from flagbench_cases.rank.software import software
+from flagbench_cases.shared import system
 
 pytestmark = pytest.mark.image
 
 
 def test_software_is_that_of_the_running_process() -> None:
-    found = system.software("cpu", "fp32")
+    found = software("cpu", "fp32")
     assert found["torch"] == str(torch.__version__)
     assert found["python"] == platform.python_version()
     assert (found["cuda"], found["cudnn"], found["nccl"]) == (None, None, None)
@@ -28,7 +29,9 @@ def test_software_is_that_of_the_running_process() -> None:
 
 def test_versions_are_read_without_importing_anything() -> None:
     """They are facts of every record, and importing transformers costs seconds."""
-    program = "import sys; from flagbench_cases import system; print(system.packages()); print(sorted(sys.modules))"
+    program = (
+        "import sys; from flagbench_cases.shared import system; print(system.packages()); print(sorted(sys.modules))"
+    )
     printed = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, check=True, text=True).stdout
     versions, modules = (ast.literal_eval(line) for line in printed.splitlines())
     assert {"transformers", "peft", "accelerate", "numpy"} <= set(versions)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from flagbench_cases import termination
-from flagbench_cases.evidence import OK, Outcome
+from flagbench_cases.record import termination
+from flagbench_cases.record.evidence import OK, Outcome
 
 pytestmark = pytest.mark.image
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from tokenizers import BertWordPieceTokenizer
 
-from flagbench_cases import generated
-from flagbench_cases.distilbert.tiny import generate, grammar
-from flagbench_cases.errors import DataError, ExitCode
+from flagbench_cases.cases.distilbert.tiny import generate, grammar
+from flagbench_cases.shared import generated
+from flagbench_cases.shared.errors import DataError, ExitCode
 
 pytestmark = pytest.mark.image
 

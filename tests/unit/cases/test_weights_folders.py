@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from flagbench_cases import weights
-from flagbench_cases.errors import DataError
+from flagbench_cases.prepare import weights
+from flagbench_cases.shared.errors import DataError
 
 pytestmark = pytest.mark.image
 

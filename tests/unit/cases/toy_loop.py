@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from flagbench_cases.clock import HostClock
-from flagbench_cases.loop import Evaluation, Loop, Plan, Work, Workload
-from flagbench_cases.spool import RankSpool, SpoolReader
+from flagbench_cases.contract import Evaluation, TrainWorkload, Work
+from flagbench_cases.rank.stopwatch import HostClock
+from flagbench_cases.rank.train_loop import Loop, Plan
+from flagbench_cases.shared.spool import RankSpool, SpoolReader
 
 WINDOW = Plan(max_epochs=10, warmup_steps=2, window_steps=5, target_acc=0.9, initial_evaluation=True)
 FULL = Plan(max_epochs=3, warmup_steps=2, window_steps=None, target_acc=0.9, initial_evaluation=True)
@@ -38,7 +39,7 @@ class Device:
             self.clock.finish()
 
 
-class Toy(Workload):
+class Toy(TrainWorkload):
     """Four steps an epoch that do nothing but let time pass."""
 
     def __init__(self, time: Time | None = None, accuracies: tuple[float, ...] = (0.5, 0.6, 0.7, 0.8)) -> None:

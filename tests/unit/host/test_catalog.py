@@ -121,9 +121,9 @@ def test_compiled_files_of_this_checkout_are_up_to_date() -> None:
 def test_stale_compiled_files_are_found_and_mended(tmp_path: Path) -> None:
     catalog = load_catalog()
     assert write_compiled(catalog, tmp_path) == sorted(compiled_files(catalog))
-    (tmp_path / "stacks" / "gone.json").write_text("{}")
-    (tmp_path / "distilbert" / "case.json").write_text("{}")
-    assert stale_files(catalog, tmp_path) == ["distilbert/case.json", "stacks/gone.json"]
+    (tmp_path / "shared" / "stacks" / "gone.json").write_text("{}")
+    (tmp_path / "cases" / "distilbert" / "case.json").write_text("{}")
+    assert stale_files(catalog, tmp_path) == ["cases/distilbert/case.json", "shared/stacks/gone.json"]
     write_compiled(catalog, tmp_path)
     assert stale_files(catalog, tmp_path) == []
-    assert not (tmp_path / "stacks" / "gone.json").exists()
+    assert not (tmp_path / "shared" / "stacks" / "gone.json").exists()

@@ -150,7 +150,7 @@ def test_compiled_manifests_are_checked(
     package = manifests.parent / "entrypoints" / "flagbench_cases"
     package.mkdir(parents=True)
     assert edge.run(["manifests", "compile", "--check"]) == ExitCode.USAGE
-    assert "stale: distilbert/case.json, " in capsys.readouterr().err
+    assert "stale: cases/distilbert/case.json, " in capsys.readouterr().err
     assert edge.run(["manifests", "compile", "--json"]) == 0
-    assert "distilbert/case.json" in json.loads(capsys.readouterr().out)["changed"]
+    assert "cases/distilbert/case.json" in json.loads(capsys.readouterr().out)["changed"]
     assert edge.run(["manifests", "compile", "--check"]) == 0

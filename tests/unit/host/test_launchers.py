@@ -227,7 +227,7 @@ def test_what_one_case_imports_another_does_not_need(
 def test_both_packages_number_their_exit_codes_alike() -> None:
     """They never import each other, so the numbers stand in both; only a test may look at both."""
     namespace: dict[str, object] = {}
-    source = (ENTRYPOINTS / "flagbench_cases" / "errors.py").read_text(encoding="utf-8")
+    source = (ENTRYPOINTS / "flagbench_cases" / "shared" / "errors.py").read_text(encoding="utf-8")
     exec(compile(source, "errors.py", "exec"), namespace)
     image_side = namespace["ExitCode"]
     host_side = {code.name: int(code) for code in ExitCode}

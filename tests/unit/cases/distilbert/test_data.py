@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from flagbench_cases.config import load_case
-from flagbench_cases.distilbert import data as sst2
-from flagbench_cases.errors import DataError, ExitCode
+from flagbench_cases.cases.distilbert import data as sst2
+from flagbench_cases.shared.config import load_case
+from flagbench_cases.shared.errors import DataError, ExitCode
 
 pytestmark = pytest.mark.image
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from flagbench_cases.config import load_case
-from flagbench_cases.distilbert.model import DistilBertClassifier, config_from, forward_flops
+from flagbench_cases.cases.distilbert.model import DistilBertClassifier, config_from, forward_flops
+from flagbench_cases.shared.config import load_case
 
 transformers = pytest.importorskip("transformers", reason="the oracle is Hugging Face's implementation")
 

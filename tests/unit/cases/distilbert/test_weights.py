@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import torch
 
-from flagbench_cases import weights
-from flagbench_cases.config import load_case
-from flagbench_cases.distilbert.model import DistilBertClassifier, config_from
-from flagbench_cases.distilbert.workload import load_checkpoint
-from flagbench_cases.errors import DataError, ExitCode
+from flagbench_cases.cases.distilbert.model import DistilBertClassifier, config_from
+from flagbench_cases.cases.distilbert.workload import load_checkpoint
+from flagbench_cases.prepare import weights
+from flagbench_cases.shared.config import load_case
+from flagbench_cases.shared.errors import DataError, ExitCode
 from unit.cases.pickled import Call
 
 pytestmark = pytest.mark.image

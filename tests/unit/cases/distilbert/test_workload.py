@@ -14,14 +14,14 @@ import torch
 from torch.nn import functional as F
 from torch.utils.data import default_collate
 
-from flagbench_cases.collectives import CollectiveProbe
-from flagbench_cases.config import load_case, merge
-from flagbench_cases.device import CpuDevice
-from flagbench_cases.distilbert import data as sst2
-from flagbench_cases.distilbert.workload import DistilBertWorkload, EvaluationSet, build
-from flagbench_cases.errors import DataError
-from flagbench_cases.rank import Context
-from flagbench_cases.spool import RankSpool
+from flagbench_cases.cases.distilbert import data as sst2
+from flagbench_cases.cases.distilbert.workload import DistilBertWorkload, EvaluationSet, build
+from flagbench_cases.contract import Context
+from flagbench_cases.rank.device import CpuDevice
+from flagbench_cases.rank.probe import CollectiveProbe
+from flagbench_cases.shared.config import load_case, merge
+from flagbench_cases.shared.errors import DataError
+from flagbench_cases.shared.spool import RankSpool
 from workloads import on_ranks, train
 
 pytestmark = pytest.mark.image

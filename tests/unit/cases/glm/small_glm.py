@@ -8,14 +8,14 @@ from unittest import mock
 
 import torch
 
-from flagbench_cases.collectives import CollectiveProbe
-from flagbench_cases.config import load_case, merge
-from flagbench_cases.device import CpuDevice
-from flagbench_cases.glm import data as record
-from flagbench_cases.glm.ragged import Builder, RaggedExamples, Special
-from flagbench_cases.glm.workload import GlmWorkload, build
-from flagbench_cases.rank import Context
-from flagbench_cases.spool import RankSpool
+from flagbench_cases.cases.glm import data as record
+from flagbench_cases.cases.glm.ragged import Builder, RaggedExamples, Special
+from flagbench_cases.cases.glm.workload import GlmWorkload, build
+from flagbench_cases.contract import Context
+from flagbench_cases.rank.device import CpuDevice
+from flagbench_cases.rank.probe import CollectiveProbe
+from flagbench_cases.shared.config import load_case, merge
+from flagbench_cases.shared.spool import RankSpool
 
 PRESETS = load_case("glm")["presets"]
 LENGTH = 16

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from flagbench_cases.errors import DataError, ExitCode
-from flagbench_cases.glm.data import ClozeSet, check_range, collate, share
-from flagbench_cases.glm.ragged import DTYPES, Builder, RaggedExamples, Special, file_name, open_split, save
+from flagbench_cases.cases.glm.data import ClozeSet, check_range, collate, share
+from flagbench_cases.cases.glm.ragged import DTYPES, Builder, RaggedExamples, Special, file_name, open_split, save
+from flagbench_cases.shared.errors import DataError, ExitCode
 
 pytestmark = pytest.mark.image
 

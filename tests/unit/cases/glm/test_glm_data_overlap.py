@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flagbench_cases.glm.overlap import best_f1, normalised_words, token_f1
+from flagbench_cases.cases.glm.overlap import best_f1, normalised_words, token_f1
 
 pytestmark = pytest.mark.image
 

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flagbench_cases import generated
-from flagbench_cases.errors import DataError, ExitCode, UsageError
-from flagbench_cases.glm import data as record
-from flagbench_cases.glm.tiny import generate
+from flagbench_cases.cases.glm import data as record
+from flagbench_cases.cases.glm.tiny import generate
+from flagbench_cases.shared import generated
+from flagbench_cases.shared.errors import DataError, ExitCode, UsageError
 
 pytestmark = pytest.mark.image
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from flagbench_cases.errors import DataError
-from flagbench_cases.glm import data as record
-from flagbench_cases.glm.prepare import WEIGHTS_FORMAT
-from flagbench_cases.glm.workload import SEGMENT, EvaluationOrder, GlmWorkload
-from flagbench_cases.prepared.writer import writing
-from flagbench_cases.spool import SpoolReader
+from flagbench_cases.cases.glm import data as record
+from flagbench_cases.cases.glm.prepare import WEIGHTS_FORMAT
+from flagbench_cases.cases.glm.workload import SEGMENT, EvaluationOrder, GlmWorkload
+from flagbench_cases.prepare.writer import writing
+from flagbench_cases.shared.errors import DataError
+from flagbench_cases.shared.spool import SpoolReader
 from unit.cases.glm.small_glm import EVALUATION, examples, workload
 from workloads import on_ranks
 

@@ -16,9 +16,9 @@ import pytest
 import torch
 from torch import nn
 
-from flagbench_cases.config import load_case, merge
-from flagbench_cases.glm import model as glm
-from flagbench_cases.glm.model import GlmForCloze, OutputLinear, config_from, gelu, layer_norm
+from flagbench_cases.cases.glm import model as glm
+from flagbench_cases.cases.glm.model import GlmForCloze, OutputLinear, config_from, gelu, layer_norm
+from flagbench_cases.shared.config import load_case, merge
 from reenact import glm as reenacted
 from reenact.inventory import Operators, Saved
 from unit.cases.glm.small_glm import workload
@@ -61,7 +61,7 @@ def turns(config: dict[str, Any], folder: Path) -> tuple[Callable[[], float], Ca
 
 def glm_sets(config: dict[str, Any]) -> Any:
     """The synthetic sets of a configuration."""
-    from flagbench_cases.glm import data
+    from flagbench_cases.cases.glm import data
 
     whole = merge(load_case("glm")["presets"]["reference"], config)
     return data.load(whole["data"], whole["model"], None, whole["seed"])
@@ -120,7 +120,7 @@ def test_the_second_model_catches_another_operator_of_the_case(
 def test_the_second_model_has_nothing_of_the_case_s_model() -> None:
     for module in (reenacted, sys.modules[reenacted.Model.__module__]):
         origins = {getattr(value, "__module__", None) for value in vars(module).values()}
-        assert not origins & {"flagbench_cases.glm.model", "flagbench_cases.glm.workload"}
+        assert not origins & {"flagbench_cases.cases.glm.model", "flagbench_cases.cases.glm.workload"}
         assert glm not in vars(module).values()
 
 

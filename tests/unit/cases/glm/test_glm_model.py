@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from flagbench_cases.config import load_case
-from flagbench_cases.glm.model import (
+from flagbench_cases.cases.glm.model import (
     PADDED_EVALUATION,
     Glm,
     GlmForCloze,
@@ -21,6 +20,7 @@ from flagbench_cases.glm.model import (
     mask_choices,
     parameter_count,
 )
+from flagbench_cases.shared.config import load_case
 from unit.cases.glm import naive_glm
 
 pytestmark = pytest.mark.image

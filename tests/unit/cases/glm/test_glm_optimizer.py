@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import nn
 
-from flagbench_cases.glm import optimizer as module_under_test
-from flagbench_cases.glm.optimizer import (
+from flagbench_cases.cases.glm import optimizer as module_under_test
+from flagbench_cases.cases.glm.optimizer import (
     LossScaler,
     MasterOptimizer,
     Optimizer,

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flagbench_cases import prepared
-from flagbench_cases.config import load_case
-from flagbench_cases.errors import DataError, UsageError
-from flagbench_cases.glm import data as record
-from flagbench_cases.glm import prepare
-from flagbench_cases.glm.ragged import Special
+from flagbench_cases.cases.glm import data as record
+from flagbench_cases.cases.glm import prepare
+from flagbench_cases.cases.glm.ragged import Special
+from flagbench_cases.prepare import prepared
+from flagbench_cases.shared.config import load_case
+from flagbench_cases.shared.errors import DataError, UsageError
 from record_files import (
     LINES,
     from_text,

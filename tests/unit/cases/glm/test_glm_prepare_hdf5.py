@@ -9,9 +9,9 @@ from typing import Any, Callable
 import numpy as np
 import pytest
 
-from flagbench_cases.errors import DataError, ExitCode
-from flagbench_cases.glm import sparse_hdf5
-from flagbench_cases.glm.ragged import DTYPES, Builder, RaggedExamples, Special
+from flagbench_cases.cases.glm import sparse_hdf5
+from flagbench_cases.cases.glm.ragged import DTYPES, Builder, RaggedExamples, Special
+from flagbench_cases.shared.errors import DataError, ExitCode
 from record_files import (
     LENGTH,
     from_text,

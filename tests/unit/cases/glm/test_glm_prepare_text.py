@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from flagbench_cases.errors import DataError, ExitCode
-from flagbench_cases.glm.data import ClozeSet
-from flagbench_cases.glm.prepare import published_vocabulary
-from flagbench_cases.glm.ragged import RaggedExamples, Special
+from flagbench_cases.cases.glm.data import ClozeSet
+from flagbench_cases.cases.glm.prepare import published_vocabulary
+from flagbench_cases.cases.glm.ragged import RaggedExamples, Special
+from flagbench_cases.shared.errors import DataError, ExitCode
 from record_files import (
     LENGTH,
     LINES,

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from flagbench_cases import prepared
-from flagbench_cases import weights as checkpoints
-from flagbench_cases.config import load_case
-from flagbench_cases.errors import DataError
-from flagbench_cases.glm import prepare
-from flagbench_cases.glm.model import GlmForCloze, config_from, parameter_count
+from flagbench_cases.cases.glm import prepare
+from flagbench_cases.cases.glm.model import GlmForCloze, config_from, parameter_count
+from flagbench_cases.prepare import prepared
+from flagbench_cases.prepare import weights as checkpoints
+from flagbench_cases.shared.config import load_case
+from flagbench_cases.shared.errors import DataError
 from record_files import nothing
 
 pytestmark = pytest.mark.image

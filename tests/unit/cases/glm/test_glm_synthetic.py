@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flagbench_cases.glm.data import ClozeSet, collate, load
-from flagbench_cases.glm.synthetic import SPECIAL, synthetic
+from flagbench_cases.cases.glm.data import ClozeSet, collate, load
+from flagbench_cases.cases.glm.synthetic import SPECIAL, synthetic
 
 pytestmark = pytest.mark.image
 

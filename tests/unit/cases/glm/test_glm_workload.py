@@ -11,10 +11,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from flagbench_cases.errors import DataError
-from flagbench_cases.glm import data as record
-from flagbench_cases.glm.model import cloze_loss
-from flagbench_cases.glm.workload import DROPOUTS, GlmWorkload
+from flagbench_cases.cases.glm import data as record
+from flagbench_cases.cases.glm.model import cloze_loss
+from flagbench_cases.cases.glm.workload import DROPOUTS, GlmWorkload
+from flagbench_cases.shared.errors import DataError
 from unit.cases.glm.small_glm import EVALUATION, LENGTH, PRESETS, TRAIN, examples, workload
 from workloads import on_ranks, train
 

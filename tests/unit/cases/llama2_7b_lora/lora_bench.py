@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from flagbench_cases.collectives import CollectiveProbe
-from flagbench_cases.config import load_case, merge
-from flagbench_cases.device import CpuDevice
-from flagbench_cases.llama2_7b_lora import model as llama
-from flagbench_cases.llama2_7b_lora.workload import LlamaLoraWorkload
-from flagbench_cases.rank import Context
-from flagbench_cases.spool import RankSpool
+from flagbench_cases.cases.llama2_7b_lora import model as llama
+from flagbench_cases.cases.llama2_7b_lora.workload import LlamaLoraWorkload
+from flagbench_cases.contract import Context
+from flagbench_cases.rank.device import CpuDevice
+from flagbench_cases.rank.probe import CollectiveProbe
+from flagbench_cases.shared.config import load_case, merge
+from flagbench_cases.shared.spool import RankSpool
 
 CASE = load_case("llama2-7b-lora")
 REFERENCE = CASE["presets"]["reference"]

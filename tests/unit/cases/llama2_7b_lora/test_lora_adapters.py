@@ -11,10 +11,10 @@ import torch
 pytest.importorskip("transformers", reason="the case needs it")
 pytest.importorskip("peft", reason="the case needs it")
 
-from flagbench_cases.errors import CaseError, DataError
-from flagbench_cases.llama2_7b_lora import lora, model
-from flagbench_cases.llama2_7b_lora.data import batch_of
-from flagbench_cases.llama2_7b_lora.engine import loss_of
+from flagbench_cases.cases.llama2_7b_lora import lora, model
+from flagbench_cases.cases.llama2_7b_lora.data import batch_of
+from flagbench_cases.cases.llama2_7b_lora.engine import loss_of
+from flagbench_cases.shared.errors import CaseError, DataError
 from unit.cases.llama2_7b_lora.lora_bench import fixed_weights, small_shape
 
 pytestmark = pytest.mark.image

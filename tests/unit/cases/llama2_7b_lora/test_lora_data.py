@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from flagbench_cases.config import load_case
-from flagbench_cases.llama2_7b_lora import data
-from flagbench_cases.llama2_7b_lora.tokens import BOS, EOS
+from flagbench_cases.cases.llama2_7b_lora import data
+from flagbench_cases.cases.llama2_7b_lora.tokens import BOS, EOS
+from flagbench_cases.shared.config import load_case
 
 pytestmark = pytest.mark.image
 

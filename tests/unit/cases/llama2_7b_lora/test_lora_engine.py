@@ -17,10 +17,10 @@ import torch
 pytest.importorskip("transformers", reason="the case needs it")
 pytest.importorskip("peft", reason="the case needs it")
 
-from flagbench_cases.errors import UsageError
-from flagbench_cases.llama2_7b_lora import engine, engine_deepspeed
-from flagbench_cases.llama2_7b_lora import workload as workloads
-from flagbench_cases.llama2_7b_lora.workload import LlamaLoraWorkload
+from flagbench_cases.cases.llama2_7b_lora import engine, engine_deepspeed
+from flagbench_cases.cases.llama2_7b_lora import workload as workloads
+from flagbench_cases.cases.llama2_7b_lora.workload import LlamaLoraWorkload
+from flagbench_cases.shared.errors import UsageError
 from running import need
 from unit.cases.llama2_7b_lora.lora_bench import LENGTH, configured, train, workload
 from workloads import on_ranks

@@ -12,9 +12,9 @@ import torch
 pytest.importorskip("transformers", reason="the case needs it")
 pytest.importorskip("peft", reason="the case needs it")
 
-from flagbench_cases.config import merge
-from flagbench_cases.errors import CaseError, DataError, UsageError
-from flagbench_cases.llama2_7b_lora import forward, lora, model, weights_format
+from flagbench_cases.cases.llama2_7b_lora import forward, lora, model, weights_format
+from flagbench_cases.shared.config import merge
+from flagbench_cases.shared.errors import CaseError, DataError, UsageError
 from reenact import inventory
 from unit.cases.llama2_7b_lora.lora_bench import REFERENCE, SMALL, fixed_weights, small_shape
 from unit.cases.llama2_7b_lora.naive_llama import naive_logits
@@ -307,8 +307,8 @@ def test_what_prepare_writes_is_what_a_run_reads(tmp_path: Path) -> None:
     """Hugging Face's own names and config.json, through `prepare`, into the model: the same logits."""
     from safetensors.torch import save_file
 
-    from flagbench_cases import prepared
-    from flagbench_cases.llama2_7b_lora import checkpoint
+    from flagbench_cases.cases.llama2_7b_lora import checkpoint
+    from flagbench_cases.prepare import prepared
 
     base, source = filled(model.shape_from(SECTION)), tmp_path / "source"
     source.mkdir()

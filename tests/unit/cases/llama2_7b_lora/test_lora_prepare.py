@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flagbench_cases import prepared
-from flagbench_cases.errors import DataError, ExitCode, UsageError
-from flagbench_cases.llama2_7b_lora import blocks, data, prepare, samsum, tiny
-from flagbench_cases.llama2_7b_lora.tokens import BOS, EOS, Vocabulary
+from flagbench_cases.cases.llama2_7b_lora import blocks, data, prepare, samsum, tiny
+from flagbench_cases.cases.llama2_7b_lora.tokens import BOS, EOS, Vocabulary
+from flagbench_cases.prepare import prepared
+from flagbench_cases.shared.errors import DataError, ExitCode, UsageError
 from llama_vocabulary import padded_vocabulary
 
 pytestmark = pytest.mark.image

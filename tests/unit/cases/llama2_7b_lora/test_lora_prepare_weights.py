@@ -11,9 +11,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from flagbench_cases import prepared
-from flagbench_cases.errors import DataError, ExitCode
-from flagbench_cases.llama2_7b_lora import checkpoint, weights_format
+from flagbench_cases.cases.llama2_7b_lora import checkpoint, weights_format
+from flagbench_cases.prepare import prepared
+from flagbench_cases.shared.errors import DataError, ExitCode
 
 pytestmark = pytest.mark.image
 
@@ -201,7 +201,7 @@ def test_no_checkpoint(tmp_path: Path) -> None:
 
 
 def test_the_reference_model_has_the_published_size() -> None:
-    from flagbench_cases.config import load_case
+    from flagbench_cases.shared.config import load_case
 
     section = load_case("llama2-7b-lora")["presets"]["reference"]["model"]
     assert sum(torch.Size(shape).numel() for shape in weights_format.shapes(section).values()) == 6738415616

@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 
 import make_tiny_lora
 import tiny_lora_text as text
-from flagbench_cases.llama2_7b_lora import data, mmlu, samsum, tiny
-from flagbench_cases.llama2_7b_lora.tokens import BOS, EOS, Vocabulary
+from flagbench_cases.cases.llama2_7b_lora import data, mmlu, samsum, tiny
+from flagbench_cases.cases.llama2_7b_lora.tokens import BOS, EOS, Vocabulary
 
 pytestmark = pytest.mark.image
 

@@ -13,11 +13,11 @@ import torch
 pytest.importorskip("transformers", reason="the case needs it")
 pytest.importorskip("peft", reason="the case needs it")
 
-from flagbench_cases.errors import DataError
-from flagbench_cases.llama2_7b_lora.data import BlockSet, MmluSet
-from flagbench_cases.llama2_7b_lora.evaluate import mmlu_accuracy, share, validation_loss
-from flagbench_cases.llama2_7b_lora.model import step_flops
-from flagbench_cases.llama2_7b_lora.workload import EpochLosses, LlamaLoraWorkload
+from flagbench_cases.cases.llama2_7b_lora.data import BlockSet, MmluSet
+from flagbench_cases.cases.llama2_7b_lora.evaluate import mmlu_accuracy, share, validation_loss
+from flagbench_cases.cases.llama2_7b_lora.model import step_flops
+from flagbench_cases.cases.llama2_7b_lora.workload import EpochLosses, LlamaLoraWorkload
+from flagbench_cases.shared.errors import DataError
 from unit.cases.llama2_7b_lora.lora_bench import LENGTH, train, workload
 from workloads import on_ranks
 

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("transformers", reason="the case needs it")
 pytest.importorskip("peft", reason="the case needs it")
 
-from flagbench_cases.llama2_7b_lora.memory_monitor import MemoryMonitor, monitored
+from flagbench_cases.cases.llama2_7b_lora.memory_monitor import MemoryMonitor, monitored
 from unit.cases.llama2_7b_lora.lora_bench import REFERENCE, train, workload
 
 pytestmark = pytest.mark.image

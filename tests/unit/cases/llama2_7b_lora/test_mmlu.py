@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flagbench_cases.errors import DataError, ExitCode
-from flagbench_cases.llama2_7b_lora import mmlu, tiny
-from flagbench_cases.llama2_7b_lora.tokens import BOS, Vocabulary
+from flagbench_cases.cases.llama2_7b_lora import mmlu, tiny
+from flagbench_cases.cases.llama2_7b_lora.tokens import BOS, Vocabulary
+from flagbench_cases.shared.errors import DataError, ExitCode
 
 pytestmark = pytest.mark.image
 

@@ -41,17 +41,17 @@ def package(tmp_path: Path) -> Path:
     """An image side with two cases, two stacks, and what Python and editors leave behind."""
     files = {
         "__init__.py": "",
-        "rank.py": "rank",
+        "contract.py": "contract",
         "telemetry/nvml.py": "nvml",
-        "distilbert/case.json": "stale",
-        "distilbert/workload.py": "workload",
-        "distilbert/tiny/train.tsv": "a\t1",
-        "glm/case.json": "{}",
-        "glm/workload.py": "glm",
-        "stacks/cpu.json": "stale",
-        "stacks/other.json": "{}",
+        "cases/distilbert/case.json": "stale",
+        "cases/distilbert/workload.py": "workload",
+        "cases/distilbert/tiny/train.tsv": "a\t1",
+        "cases/glm/case.json": "{}",
+        "cases/glm/workload.py": "glm",
+        "shared/stacks/cpu.json": "stale",
+        "shared/stacks/other.json": "{}",
         "__pycache__/rank.cpython-311.pyc": "",
-        "distilbert/.data.tsv.swp": "",
+        "cases/distilbert/.data.tsv.swp": "",
         ".git/config": "",
     }
     for name, text in files.items():
@@ -69,16 +69,16 @@ def test_it_carries_the_case_and_no_other(
     assert list(rendered.files) == [
         "Dockerfile",
         "flagbench_cases/__init__.py",
-        "flagbench_cases/distilbert/case.json",
-        "flagbench_cases/distilbert/tiny/train.tsv",
-        "flagbench_cases/distilbert/workload.py",
-        "flagbench_cases/rank.py",
-        "flagbench_cases/stacks/cpu.json",
+        "flagbench_cases/cases/distilbert/case.json",
+        "flagbench_cases/cases/distilbert/tiny/train.tsv",
+        "flagbench_cases/cases/distilbert/workload.py",
+        "flagbench_cases/contract.py",
+        "flagbench_cases/shared/stacks/cpu.json",
         "flagbench_cases/telemetry/nvml.py",
         "stack.digest",
     ]
-    assert rendered.files["flagbench_cases/distilbert/case.json"].decode() == compile_case(case)
-    assert json.loads(rendered.files["flagbench_cases/stacks/cpu.json"])["name"] == "cpu"
+    assert rendered.files["flagbench_cases/cases/distilbert/case.json"].decode() == compile_case(case)
+    assert json.loads(rendered.files["flagbench_cases/shared/stacks/cpu.json"])["name"] == "cpu"
     assert rendered.dockerfile.count("\nCOPY ") == 1
     assert "\nRUN " not in rendered.dockerfile
 
@@ -92,7 +92,7 @@ def test_its_digest_changes_with_the_code_the_manifest_and_the_stack(
     digests.append(render_case(replace(case, raw=other), cpu, heavy, lock, Code(package), images).digest)
     changed = replace(heavy, files={**heavy.files, "inputs/README": b"another"})
     digests.append(render_case(case, cpu, changed, lock, Code(package), images).digest)
-    (package / "rank.py").write_text("another", encoding="utf-8")
+    (package / "contract.py").write_text("another", encoding="utf-8")
     digests.append(render_case(case, cpu, heavy, lock, Code(package), images).digest)
     assert len(set(digests)) == 4
 

@@ -122,7 +122,7 @@ def test_a_template_goes_to_the_tier_that_it_extends(write: Callable[[str], Path
 def test_images_and_code_beside_the_manifests_come_first(manifests: Path) -> None:
     catalog = load_catalog(manifests)
     assert images_root(catalog) == shipped_images()
-    assert (case_package(catalog) / "rank.py").is_file()
+    assert (case_package(catalog) / "contract.py").is_file()
     images, package = manifests.parent / "images", manifests.parent / "entrypoints" / "flagbench_cases"
     for folder in (images, package):
         folder.mkdir(parents=True)

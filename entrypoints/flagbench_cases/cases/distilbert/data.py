@@ -1,0 +1,246 @@
+"""SST-2 in the forms it is given in, checked, as one in-memory set of fixed-length token rows.
+
+Forms: FlagPerf's npz (`[dataset/]{train,eval}_dataset.npz`: idx, sentence, label, input_ids, attention_mask,
+int64, padded), GLUE's TSV (`[SST-2/]{train,dev}.tsv`: sentence, label; needs a vocab.txt), the tiny set shipped
+here, and synthetic rows with the lengths of SST-2.
+"""
+
+import hashlib
+import math
+import os
+import zipfile
+import zlib
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+import numpy as np
+import torch
+
+from flagbench_cases.shared.errors import DataError
+from flagbench_cases.shared.files import open_file
+
+TINY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tiny")
+NPZ_KEYS = ("input_ids", "attention_mask", "label")
+# What numpy, zipfile and zlib raise for damaged archives (RuntimeError: a flag bit says "encrypted").
+NPZ_ERRORS = (OSError, ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error)
+CLS, SEP = 101, 102
+SPECIAL_TOKENS = ("[UNK]", "[CLS]", "[SEP]")
+
+
+class SentenceSet(torch.utils.data.Dataset):
+    """n sentences: input_ids int32 [n, T] padded on the right, lengths int32 [n], labels int64 [n]."""
+
+    def __init__(self, input_ids: np.ndarray, lengths: np.ndarray, labels: np.ndarray) -> None:
+        self.input_ids = input_ids
+        self.lengths = lengths
+        self.labels = labels
+        self._columns = np.arange(input_ids.shape[1])
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """ids int64 [T], mask int64 [T], label int64 []."""
+        ids = torch.from_numpy(self.input_ids[index].astype(np.int64))
+        mask = torch.from_numpy((self._columns < self.lengths[index]).astype(np.int64))
+        return ids, mask, torch.tensor(int(self.labels[index]))
+
+    def digest(self) -> str:
+        """sha256 over the token rows and labels: what was trained on, whatever form it came in."""
+        hasher = hashlib.sha256()
+        for array in (self.input_ids, self.lengths, self.labels):
+            hasher.update(np.ascontiguousarray(array))
+        return hasher.hexdigest()
+
+
+class Sets(NamedTuple):
+    """The two sets, and where they came from in the words of a claim's `data` condition."""
+
+    train: SentenceSet
+    evaluation: SentenceSet
+    condition: str
+
+
+def load(
+    data: Dict[str, Any], model: Dict[str, Any], folder: Optional[str], weights: Optional[str], seed: int
+) -> Sets:
+    """The sets that the resolved `data` section names."""
+    if data["source"] == "synthetic":
+        train = synthetic(data, model, data["train_examples"] or 2048, seed)
+        return Sets(train, synthetic(data, model, data["eval_examples"] or 256, seed + 1), "synthetic")
+    if data["source"] == "shipped":
+        tiny = read_tsv_pair(TINY, os.path.join(TINY, "vocab.txt"), data["sequence_length"], model)
+        return Sets(tiny[0], tiny[1], "shipped")
+    train, evaluation = read_folder(folder or "", weights, data["sequence_length"], model)
+    sst2 = (len(train), len(evaluation)) == (67349, 872)
+    return Sets(train, evaluation, "sst2" if sst2 else "files")
+
+
+def read_folder(
+    folder: str, weights: Optional[str], length: int, model: Dict[str, Any]
+) -> Tuple[SentenceSet, SentenceSet]:
+    """The sets in a data folder, in whichever form it holds."""
+    if not os.path.isdir(folder):
+        raise DataError("the data folder %s does not exist" % folder, "give --data a folder, or --data synthetic")
+    for sub in ("dataset", "."):
+        pair = [os.path.join(folder, sub, "%s_dataset.npz" % part) for part in ("train", "eval")]
+        if any(os.path.exists(path) for path in pair):
+            return read_npz(pair[0], length, model), read_npz(pair[1], length, model)
+    for sub in ("SST-2", "."):
+        place = os.path.join(folder, sub)
+        if any(os.path.exists(os.path.join(place, name)) for name in ("train.tsv", "dev.tsv")):
+            return read_tsv_pair(place, find_vocabulary(place, folder, weights), length, model)
+    raise DataError(
+        "%s holds neither {train,eval}_dataset.npz nor {train,dev}.tsv" % folder,
+        "put FlagPerf's dataset/ folder or GLUE's SST-2/ folder there",
+    )
+
+
+def read_npz(path: str, length: int, model: Dict[str, Any]) -> SentenceSet:
+    """One of FlagPerf's npz files. Raises DataError for whatever is not as it must be."""
+    try:
+        ids, mask, labels = _arrays(path)
+    except FileNotFoundError:
+        raise DataError("%s does not exist" % path, "put both sets into the data folder") from None
+    except NPZ_ERRORS as error:
+        raise DataError(
+            "%s cannot be read (%s: %s)" % (path, type(error).__name__, str(error).split("\n")[0]),
+            "fetch it again: it is truncated or no npz",
+        ) from error
+    for key, array, shape in (
+        ("label", labels, (labels.size,)),
+        ("input_ids", ids, (labels.size, length)),
+        ("attention_mask", mask, (labels.size, length)),
+    ):
+        if array.dtype != np.int64:
+            raise DataError("%s: %s is %s" % (path, key, array.dtype), "store it as int64, the published layout")
+        if array.shape != shape:
+            raise DataError(
+                "%s: %s has the shape %s, not %s" % (path, key, array.shape, shape),
+                "give a row for each label, padded to the %d tokens of this preset" % length,
+            )
+    lengths = mask.sum(axis=1)
+    if not np.array_equal(mask, np.arange(length) < lengths[:, None]):
+        raise DataError("%s: attention_mask is not ones followed by zeros" % path, "pad on the right")
+    return checked(path, ids, lengths, labels, model)
+
+
+def _arrays(path: str) -> List[np.ndarray]:
+    """The arrays of NPZ_KEYS, no other being touched. Raises NPZ_ERRORS for a file that is not whole."""
+    with open_file(path, "rb") as file:
+        if file.read(4) != b"PK\x03\x04":  # np.load would try it as a single array, then as a pickle
+            raise ValueError("it is no zip archive")
+    with np.load(path, allow_pickle=False) as archive:
+        missing = [key for key in NPZ_KEYS if key not in archive.files]
+        if missing:
+            raise DataError(
+                "%s has no array %s" % (path, ", ".join(missing)),
+                "write the file with %s" % ", ".join(NPZ_KEYS),
+            )
+        arrays = [archive[key] for key in NPZ_KEYS]
+    for key, array in zip(NPZ_KEYS, arrays):
+        if not isinstance(array, np.ndarray):  # numpy gives the bytes of a member without its magic number
+            raise ValueError("%s is not an array" % key)
+    return arrays
+
+
+def checked(
+    path: str, ids: np.ndarray, lengths: np.ndarray, labels: np.ndarray, model: Dict[str, Any]
+) -> SentenceSet:
+    """The set, once every value is in the range the model can take."""
+    if len(labels) == 0:
+        raise DataError("%s holds no examples" % path, "fetch it again")
+    for what, values, limit in (("token id", ids, model["vocab_size"]), ("label", labels, model["labels"])):
+        low, high = int(values.min()), int(values.max())
+        if low < 0 or high >= limit:
+            bad = low if low < 0 else high
+            raise DataError("%s: %s %d is out of range" % (path, what, bad), "it must lie in 0 to %d" % (limit - 1))
+    if int(lengths.min()) < 1:
+        raise DataError("%s: example %d is empty" % (path, int(lengths.argmin())), "every row needs a token")
+    return SentenceSet(ids.astype(np.int32), lengths.astype(np.int32), labels.astype(np.int64))
+
+
+def find_vocabulary(*folders: Optional[str]) -> str:
+    """The vocab.txt beside the data or in the checkpoint folder."""
+    for folder in folders:
+        path = os.path.join(folder or "", "vocab.txt")
+        if folder and os.path.isfile(path):
+            return path
+    raise DataError(
+        "sentences need a WordPiece vocabulary and no vocab.txt was found",
+        "put vocab.txt beside the TSV files or into the --weights folder",
+    )
+
+
+def read_vocabulary(path: str) -> Dict[str, int]:
+    """The tokens of a WordPiece vocab.txt, one a line, with their ids."""
+    try:
+        with open_file(path, encoding="utf-8", newline="\n") as file:
+            vocabulary = {line.rstrip(): index for index, line in enumerate(file)}
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError("%s cannot be read (%s)" % (path, error), "give it as UTF-8 text") from error
+    missing = [token for token in SPECIAL_TOKENS if token not in vocabulary]
+    if missing:
+        raise DataError("%s has no token %s" % (path, ", ".join(missing)), "give the vocabulary of the checkpoint")
+    return vocabulary
+
+
+def read_tsv(path: str, classes: int) -> Tuple[List[str], List[int]]:
+    """Sentences and labels (0 to classes - 1) of one GLUE TSV file, header `sentence<TAB>label`."""
+    sentences: List[str] = []
+    labels: List[int] = []
+    known = {str(label): label for label in range(classes)}
+    try:
+        with open_file(path, encoding="utf-8") as file:
+            header = file.readline().rstrip("\n").split("\t")
+            if header != ["sentence", "label"]:
+                raise DataError("%s begins with %r" % (path, header), "make its header sentence<TAB>label")
+            for number, line in enumerate(file, start=2):
+                cells = line.rstrip("\n").split("\t")
+                if len(cells) != 2 or cells[1].strip() not in known:
+                    raise DataError(
+                        "%s:%d is not sentence<TAB>label" % (path, number),
+                        "correct that line (labels are 0 to %d) or fetch the file again" % (classes - 1),
+                    )
+                sentences.append(cells[0])
+                labels.append(known[cells[1].strip()])
+    except FileNotFoundError:
+        raise DataError("%s does not exist" % path, "put both train.tsv and dev.tsv there") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError("%s cannot be read (%s)" % (path, error), "give it as UTF-8 text") from error
+    return sentences, labels
+
+
+def read_tsv_pair(
+    folder: str, vocabulary: str, length: int, model: Dict[str, Any]
+) -> Tuple[SentenceSet, SentenceSet]:
+    """train.tsv and dev.tsv, tokenised by WordPiece, cut and padded to `length`."""
+    from tokenizers import BertWordPieceTokenizer
+
+    tokenizer = BertWordPieceTokenizer(read_vocabulary(vocabulary), lowercase=True)
+    tokenizer.enable_truncation(length)
+    sets = []
+    for name in ("train.tsv", "dev.tsv"):
+        path = os.path.join(folder, name)
+        sentences, labels = read_tsv(path, model["labels"])
+        rows = [encoding.ids for encoding in tokenizer.encode_batch(sentences)]
+        ids = np.full((len(rows), length), model["pad_token_id"], dtype=np.int64)
+        for row, tokens in zip(ids, rows):
+            row[: len(tokens)] = tokens
+        lengths = np.array([len(tokens) for tokens in rows], dtype=np.int64)
+        sets.append(checked(path, ids, lengths, np.array(labels, dtype=np.int64), model))
+    return sets[0], sets[1]
+
+
+def synthetic(data: Dict[str, Any], model: Dict[str, Any], count: int, seed: int) -> SentenceSet:
+    """`count` random rows whose lengths are lognormal with the manifest's mean and range; one seed, one set."""
+    shape = data["synthetic"]
+    generator = np.random.RandomState(seed)
+    mu = math.log(shape["mean_length"]) - shape["sigma"] ** 2 / 2
+    drawn = np.rint(generator.lognormal(mu, shape["sigma"], size=count))
+    length = data["sequence_length"]
+    lengths = np.clip(drawn, shape["min_length"], min(shape["max_length"], length)).astype(np.int32)
+    ids = generator.randint(SEP + 1, model["vocab_size"], size=(count, length), dtype=np.int32)
+    ids[:, 0] = CLS
+    ids[np.arange(count), lengths - 1] = SEP
+    ids[np.arange(length) >= lengths[:, None]] = model["pad_token_id"]
+    return SentenceSet(ids, lengths, generator.randint(0, model["labels"], size=count).astype(np.int64))

@@ -1,0 +1,230 @@
+"""Write the tiny set from its grammar, or prove that the shipped files are the grammar's output.
+
+python -m flagbench_cases.cases.distilbert.tiny.generate --out DIR
+python -m flagbench_cases.cases.distilbert.tiny.generate --check
+"""
+
+import re
+import string
+import sys
+import zlib
+from pathlib import Path
+from random import Random
+from typing import Callable, Dict, Iterator, NamedTuple, Optional, Sequence, Set, Tuple
+
+from flagbench_cases.cases.distilbert.tiny import grammar
+from flagbench_cases.shared import generated
+
+SEED = 20
+SIZES = {"train": 6000, "dev": 800}
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+# One template in DEV_SHARE is kept for dev.
+DEV_SHARE = 5
+LONG_SUBJECT_CHANCE = 0.3
+ASIDE_CHANCE = 0.3
+OPENER_CHANCE = 0.15
+TAIL_CHANCE = 0.15
+# Negated predicates where a construction does not fix them.
+NEGATED_MAIN_CLAUSE = 0.25
+NEGATED_CLAUSE_OF_PAIR = 0.1
+
+# A slot whose word has a polarity carries its sign: {A+}, {A-}.
+SLOT = re.compile(r"\{(\w)([+-]?)\}")
+POSITIVE = 1
+
+
+class Example(NamedTuple):
+    """A sentence, its label (0 negative, 1 positive), the template it was filled from and its split."""
+
+    sentence: str
+    label: int
+    template: str
+    split: str
+
+
+class Draw:
+    """Deterministic choices: only `Random.random` is promised to be the same in every Python version."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = Random(seed)
+
+    def one(self, items: Sequence[str]) -> str:
+        return items[int(self._random.random() * len(items))]
+
+    def chance(self, probability: float) -> bool:
+        return self._random.random() < probability
+
+
+def _turn(pattern: str, polarity: int) -> str:
+    """The pattern with the polarity (0 or 1) written into its polar slots."""
+    sign = "+" if polarity == POSITIVE else "-"
+    return re.sub(r"\{([AVvT])\}", r"{\g<1>%s}" % sign, pattern)
+
+
+def _subject(draw: Draw) -> str:
+    return draw.one(grammar.LONG_SUBJECTS if draw.chance(LONG_SUBJECT_CHANCE) else grammar.SHORT_SUBJECTS)
+
+
+def _predicate(draw: Draw, label: int, negated_chance: float) -> str:
+    """A predicate that says `label`, by a word of that polarity or by turning one of the other."""
+    if draw.chance(negated_chance):
+        return _turn(draw.one(grammar.FLIPS), 1 - label)
+    return _turn(draw.one(grammar.HOLDS), label)
+
+
+def plain(draw: Draw, label: int) -> str:
+    """One clause that says what its polar word says."""
+    return "%s %s" % (_subject(draw), _predicate(draw, label, 0.0))
+
+
+def negation(draw: Draw, label: int) -> str:
+    """One clause whose predicate turns its polar word."""
+    return "%s %s" % (_subject(draw), _predicate(draw, label, 1.0))
+
+
+def _report(draw: Draw, reports: Sequence[str], polarity: int) -> str:
+    reported = draw.one(grammar.REPORTED).replace("{subject}", _subject(draw))
+    aside = draw.one(grammar.ASIDES) if draw.chance(ASIDE_CHANCE) else ""
+    return _join(draw.one(reports), aside, _turn(reported, polarity))
+
+
+def report(draw: Draw, label: int) -> str:
+    """A speaker affirms a clause."""
+    return _report(draw, grammar.REPORTS_HOLD, label)
+
+
+def distant_negation(draw: Draw, label: int) -> str:
+    """A speaker denies a clause: the cue at the start turns a word that stands far behind it."""
+    return _report(draw, grammar.REPORTS_FLIP, 1 - label)
+
+
+def relative_clause(draw: Draw, label: int) -> str:
+    """A relative clause speaks against the main predicate, which decides."""
+    against = "{A-}" if label == POSITIVE else "{A+}"
+    subject = draw.one(grammar.DISTRACTING_SUBJECTS).replace("{B}", against)
+    return "%s %s" % (subject, _predicate(draw, label, NEGATED_MAIN_CLAUSE))
+
+
+def _pair(draw: Draw, frames: Sequence[str], other: int, label: int) -> str:
+    """Two clauses, {d} that says `label` and {c} that says `other`; at most one speaks of the film as a whole."""
+    first = draw.one(grammar.WHOLE_SUBJECTS + grammar.PART_SUBJECTS)
+    second = draw.one(grammar.PART_SUBJECTS)
+    subjects = (first, second) if draw.chance(0.5) else (second, first)
+    deciding, conceded = (
+        "%s %s" % (subject, _predicate(draw, polarity, NEGATED_CLAUSE_OF_PAIR))
+        for subject, polarity in zip(subjects, (label, other))
+    )
+    return draw.one(frames).replace("{d}", deciding).replace("{c}", conceded)
+
+
+def agreement(draw: Draw, label: int) -> str:
+    """Two clauses of one mind."""
+    return _pair(draw, grammar.AGREEMENTS, label, label)
+
+
+def contrast(draw: Draw, label: int) -> str:
+    """X but Y: the second clause decides."""
+    return _pair(draw, grammar.CONTRASTS, 1 - label, label)
+
+
+def concession_first(draw: Draw, label: int) -> str:
+    """Although X, Y: the second clause decides."""
+    return _pair(draw, grammar.CONCESSIONS_FIRST, 1 - label, label)
+
+
+def concession_last(draw: Draw, label: int) -> str:
+    """Y even though X: the first clause decides."""
+    return _pair(draw, grammar.CONCESSIONS_LAST, 1 - label, label)
+
+
+# How many of a hundred sentences each construction gives. Word counts can be right about the first three alone.
+CONSTRUCTIONS: Tuple[Tuple[Callable[[Draw, int], str], int], ...] = (
+    (plain, 34),
+    (report, 10),
+    (agreement, 14),
+    (negation, 14),
+    (distant_negation, 9),
+    (relative_clause, 4),
+    (contrast, 4),
+    (concession_first, 6),
+    (concession_last, 5),
+)
+
+
+def _join(*parts: str) -> str:
+    return " ".join(part for part in parts if part)
+
+
+def _fill(draw: Draw, pattern: str) -> str:
+    """The pattern with a word in each slot: one film a sentence, and no other word twice."""
+    film = draw.one(grammar.NEUTRAL["N"])
+    used: Set[str] = set()
+
+    def word(match: "re.Match[str]") -> str:
+        slot, sign = match.groups()
+        if slot == "N":
+            return film
+        words = grammar.POLAR[slot][sign == "+"] if sign else grammar.NEUTRAL[slot]
+        chosen = draw.one([candidate for candidate in words if candidate not in used])
+        used.add(chosen)
+        return chosen
+
+    return SLOT.sub(word, pattern)
+
+
+def split_of(template: str) -> str:
+    """The one split that may use a template: a checksum decides, so that no order of drawing can mix them."""
+    return "train" if zlib.crc32(template.encode()) % DEV_SHARE else "dev"
+
+
+def _example(draw: Draw, construction: Callable[[Draw, int], str], label: int) -> Example:
+    pattern = construction(draw, label)
+    template = "%s: %s" % (construction.__name__, SLOT.sub(r"{\1}", pattern))
+    opener = draw.one(grammar.OPENERS) if draw.chance(OPENER_CHANCE) else ""
+    tail = draw.one(grammar.TAILS) if draw.chance(TAIL_CHANCE) else ""
+    sentence = _fill(draw, _join(opener, pattern, tail, "."))
+    return Example(sentence, label, template, split_of(template))
+
+
+def generate(seed: int = SEED) -> Iterator[Example]:
+    """Every example of both splits, train first, no sentence twice; the same in every Python version.
+
+    A template is a construction and its pattern with open slots, before an opener or a tail is put around it: two
+    sentences that differ in those alone share a template, and so a split.
+    """
+    draw = Draw(seed)
+    seen: Set[str] = set()
+    kinds = [construction for construction, share in CONSTRUCTIONS for _ in range(share)]
+    for split, size in SIZES.items():
+        for index in range(size):
+            # 37 and 100 have no common factor: a hundred steps visit every share once, well mixed. The label
+            # turns with each step and with each hundred, so that every share sees both labels equally often.
+            construction = kinds[index * 37 % len(kinds)]
+            label = (index + index // len(kinds)) % 2
+            example = _example(draw, construction, label)
+            while example.split != split or example.sentence in seen:
+                example = _example(draw, construction, label)
+            seen.add(example.sentence)
+            yield example
+
+
+def files(examples: Sequence[Example]) -> Dict[str, str]:
+    """The text of each shipped file by its name."""
+    words = set(string.ascii_lowercase).union(*(example.sentence.split() for example in examples))
+    contents = {"vocab.txt": "".join("%s\n" % token for token in SPECIAL_TOKENS + tuple(sorted(words)))}
+    for split in SIZES:
+        rows = ["%s\t%d\n" % (e.sentence, e.label) for e in examples if e.split == split]
+        contents["%s.tsv" % split] = "sentence\tlabel\n" + "".join(rows)
+    return contents
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> int:
+    """The command line; returns the exit code."""
+    return generated.main(
+        "The tiny set of the DistilBERT case.", files(list(generate())), Path(__file__).parent, arguments
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

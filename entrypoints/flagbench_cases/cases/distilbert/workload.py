@@ -1,0 +1,233 @@
+"""DistilBERT fine-tuning as FlagPerf's code did it: the faithful division.
+
+Every choice here that looks odd is the publisher's and is listed under `quirks` in the case manifest.
+"""
+
+from typing import Any, Dict, Iterable, Tuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, DistributedSampler
+
+from flagbench_cases.cases.distilbert import data as sst2
+from flagbench_cases.cases.distilbert.model import DistilBertClassifier, config_from, forward_flops
+from flagbench_cases.contract import Context, Evaluation, TrainWorkload, Work, require_full_batch
+from flagbench_cases.engines.precision import autocast
+from flagbench_cases.prepare import weights as checkpoints
+from flagbench_cases.shared.errors import DataError
+
+# Keys of a checkpoint's config.json and of the manifest's model section that must agree.
+CONFIG_KEYS = {
+    "n_layers": "layers",
+    "dim": "dim",
+    "n_heads": "heads",
+    "hidden_dim": "hidden_dim",
+    "vocab_size": "vocab_size",
+    "max_position_embeddings": "positions",
+}
+OPTIMIZER = "AdamW(betas=0.9/0.999, eps=1e-08, weight_decay=%g)"
+DROPOUTS = ("dropout", "attention_dropout", "classifier_dropout")
+SCHEDULE = "linear to zero over max_epochs, a step per micro-batch, no warm-up"
+
+
+class EvaluationSet(torch.utils.data.Dataset):
+    """This rank's share of the evaluation set with, beside each example, whether it counts.
+
+    The publisher pads the set to a multiple of the ranks by repeating its first examples; the same work is done
+    here, but a repeated example counts only in the publisher's own count.
+    """
+
+    def __init__(self, sentences: sst2.SentenceSet, rank: int, world: int) -> None:
+        share = -(-len(sentences) // world)
+        self._positions = [rank + world * i for i in range(share)]
+        self._sentences = sentences
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def __getitem__(self, index: int) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        position = self._positions[index]
+        counts = torch.tensor(float(position < len(self._sentences)))
+        return (*self._sentences[position % len(self._sentences)], counts)
+
+
+class DistilBertWorkload(TrainWorkload):
+    """The faithful division."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.config = context.config
+        self.device = context.device.torch
+        self._micro_steps = 0
+
+    def setup(self) -> None:
+        context, config = self.context, self.config
+        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+        torch.manual_seed(config["seed"])  # on every rank the same initial weights
+        self.sets = sst2.load(config["data"], config["model"], context.data, context.weights, config["seed"])
+        require_full_batch(len(self.sets.train), config["train"]["batch_size"], context.world)
+        model = DistilBertClassifier(config_from(config["model"]))
+        if context.weights is not None:
+            load_checkpoint(model, context.weights, config["model"])
+        context.spool.beat()
+        torch.manual_seed(config["seed"])  # and, as published, the same dropout
+        self.module = model.to(self.device)
+        self.network: torch.nn.Module = self.module
+        if context.world > 1:
+            ids = [context.local_rank] if self.device.type == "cuda" else None
+            self.network = torch.nn.parallel.DistributedDataParallel(self.module, device_ids=ids)
+            context.probe.attach(list(self.module.parameters()))
+        self._make_loaders()
+        self._make_optimizer()
+
+    def describe(self) -> Dict[str, Any]:
+        sets, train, model = self.sets, self.config["train"], self.config["model"]
+        return {
+            "conditions": {
+                "model": model["name"],
+                "sequence_length": self.config["data"]["sequence_length"],
+                "batch_size": train["batch_size"],
+                "gradient_accumulation_steps": train["gradient_accumulation_steps"],
+                "recompute": False,
+                "optimizer": OPTIMIZER % train["weight_decay"],
+                "learning_rate": train["learning_rate"],
+                "schedule": SCHEDULE,
+                "max_epochs": train["max_epochs"],
+                "dropout": "%g/%g/%g" % tuple(model[k] for k in DROPOUTS),
+                "workers": self.config["data"]["workers"],
+                "eval_batch_size": self.config["eval"]["batch_size"],
+                "data": sets.condition,
+                "weights": self.config["weights"],
+            },
+            "data": {
+                "train_examples": len(sets.train),
+                "eval_examples": len(sets.evaluation),
+                "train_sha256": sets.train.digest(),
+                "eval_sha256": sets.evaluation.digest(),
+                "mean_length": float(sets.train.lengths.mean()),
+            },
+            "parameters": sum(p.numel() for p in self.module.parameters()),
+            # Guessing the more frequent class of the evaluation set, which a model that reads nothing learns too.
+            "chance": float(np.bincount(sets.evaluation.labels).max() / len(sets.evaluation)),
+        }
+
+    def _make_loaders(self) -> None:
+        config, context = self.config, self.context
+        # set_epoch is never called: two or more ranks see one order in every epoch.
+        sampler = None
+        if context.world > 1:
+            sampler = DistributedSampler(self.sets.train, context.world, context.rank, seed=config["seed"])
+        self.loader = DataLoader(
+            self.sets.train,
+            batch_size=config["train"]["batch_size"],
+            sampler=sampler,
+            shuffle=sampler is None,
+            num_workers=config["data"]["workers"],
+        )
+        self.eval_loader = DataLoader(
+            EvaluationSet(self.sets.evaluation, context.rank, context.world),
+            batch_size=config["eval"]["batch_size"],
+            num_workers=config["data"]["workers"],
+        )
+
+    def _make_optimizer(self) -> None:
+        train = self.config["train"]
+        exempt = ("bias", "LayerNorm.weight", "layer_norm.weight")
+        groups = [
+            {"params": [p for n, p in self.module.named_parameters() if not n.endswith(exempt)]},
+            {
+                "params": [p for n, p in self.module.named_parameters() if n.endswith(exempt)],
+                "weight_decay": 0.0,
+            },
+        ]
+        self.optimizer = torch.optim.AdamW(groups, lr=train["learning_rate"], weight_decay=train["weight_decay"])
+        total = len(self.loader) * train["max_epochs"]
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda step: max(0.0, 1 - step / total))
+        self.accumulate = train["gradient_accumulation_steps"]
+
+    def steps_per_epoch(self) -> int:
+        return len(self.loader)
+
+    def batches(self, epoch: int) -> Iterable[Any]:
+        return self.loader
+
+    def to_device(self, batch: Any) -> Any:
+        return [tensor.to(self.device, non_blocking=True) for tensor in batch]
+
+    def step(self, batch: Any) -> float:
+        input_ids, mask, labels = batch
+        self.network.train()
+        with autocast(self.device, self.config["precision"]):
+            logits = self.network(input_ids, mask)
+            loss = F.cross_entropy(logits.view(-1, logits.size(1)), labels.view(-1))
+        value = loss.item()  # the publisher's own synchronisation, before the backward pass
+        (loss / self.accumulate if self.accumulate > 1 else loss).backward()
+        self.context.probe.backward_done()
+        self._micro_steps += 1
+        if self._micro_steps % self.accumulate == 0:
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        self.schedule.step()
+        return value
+
+    def work(self, batch: Any) -> Work:
+        mask, model = batch[1], self.module.config
+        samples, length = mask.shape
+        lengths = mask.numpy().sum(1)  # not by operators of torch, which would be counted as the step's
+        useful = int(lengths.sum())
+        # Backward is twice forward: every matrix product has a gradient for either factor.
+        executed = 3 * forward_flops(model, samples * length, samples * length**2, samples)
+        needed = 3 * forward_flops(model, useful, int((lengths * lengths).sum()), samples)
+        published = self.config["train"]["batch_size"]
+        return Work(samples, published, mask.numel(), useful, float(executed), float(needed))
+
+    def evaluate(self, last: bool) -> Evaluation:
+        self.network.eval()
+        spool = self.context.spool
+        correct = torch.zeros(3, dtype=torch.float64, device=self.device)  # counted, with repeats, examples
+        with torch.no_grad():
+            for index, batch in enumerate(self.eval_loader):
+                input_ids, mask, labels, counts = self.to_device(batch)
+                with autocast(self.device, self.config["precision"]):
+                    logits = self.network(input_ids, mask)  # which broadcasts the buffers here, too
+                right = (logits.argmax(1) == labels).double()
+                share = torch.stack([(right * counts).sum(), right.sum(), counts.double().sum()])
+                if self.context.world > 1:
+                    dist.all_reduce(share)  # at every step, as published
+                correct += share
+                spool.progress(index + 1, len(self.eval_loader))
+        self.network.train()
+        counted, repeated, examples = correct.tolist()
+        published = repeated / len(self.sets.evaluation)
+        # The publisher stopped on its own count; stopping on ours would train longer at some numbers of ranks.
+        return Evaluation(counted / examples, published, int(examples), deciding=published)
+
+
+def load_checkpoint(model: DistilBertClassifier, folder: str, section: Dict[str, Any]) -> None:
+    """Fill the model from a checkpoint folder; only the classification head may be missing there."""
+    config = checkpoints.read_config(folder)
+    for theirs, ours in CONFIG_KEYS.items():
+        if theirs in config and config[theirs] != section[ours]:
+            raise DataError(
+                "%s/config.json says %s = %s and this preset has %s"
+                % (folder, theirs, config[theirs], section[ours]),
+                "give the checkpoint of %s" % section["name"],
+            )
+    state = checkpoints.read_state(folder)
+    if not any(name.startswith("distilbert.") for name in state):
+        state = {"distilbert." + name: tensor for name, tensor in state.items()}
+    wanted = model.state_dict()
+    for name, tensor in wanted.items():
+        if name in state and state[name].shape != tensor.shape:
+            shapes = (name, tuple(state[name].shape), tuple(tensor.shape))
+            raise DataError("%s: %s has the shape %s, not %s" % ((folder,) + shapes), "give a matching checkpoint")
+        if name not in state and not name.startswith(("pre_classifier.", "classifier.")):
+            raise DataError("%s has no tensor %s" % (folder, name), "give a whole DistilBERT checkpoint")
+    model.load_state_dict({name: state.get(name, tensor) for name, tensor in wanted.items()})
+
+
+def build(context: Context) -> DistilBertWorkload:
+    """The workload of the division asked for."""
+    return DistilBertWorkload(context)

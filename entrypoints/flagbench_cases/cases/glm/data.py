@@ -1,0 +1,249 @@
+"""ReCoRD as multi-token cloze: the examples a model is given, padded as the publisher's loader pads them.
+
+A choice is one row: `[CLS] passage query-with-[MASK] [PAD]`, then `<|startofpiece|> answer`. The targets of the
+second part are `answer <|endofpiece|>`. Each of its tokens has the position of [MASK] and counts its own in the
+second row of positions, from 1; in the first part that row is 0. What follows up to T is 0 throughout.
+"""
+
+from typing import Any, Dict, List, NamedTuple, Optional
+
+import numpy as np
+import torch
+
+from flagbench_cases.cases.glm.ragged import FORMAT, RaggedExamples, Special, open_split
+from flagbench_cases.shared.errors import DataError
+
+# What a prepared folder was made from.
+HDF5_FORM, JSONL_FORM = "published hdf5", "raw jsonl"
+# Examples, lowest and highest, by form. Evaluation was counted. Training was inferred from the publisher's schedule,
+# whose 4338 updates are the whole part of n / 32 (138827 is the likeliest n). Of sets rebuilt from text other counts
+# are known, 138854 among them; thousands tell them from another task's, and their condition is one of its own.
+EXPECTED = {
+    HDF5_FORM: {"train": (138816, 138847), "eval": (10000, 10000)},
+    JSONL_FORM: {"train": (138000, 139999), "eval": (10000, 10000)},
+}
+CONDITIONS = {HDF5_FORM: "record", JSONL_FORM: "record, rebuilt"}
+OTHER_DATA = "files"
+F1_OVER = ("words", "wordpieces")
+
+
+class Example(NamedTuple):
+    """One example; C choices of T tokens. Arrays of numpy, which a loader's workers hand over cheaply."""
+
+    tokens: np.ndarray  # int64 [C, T]
+    positions: np.ndarray  # int64 [C, 2, T]: position, block position
+    sep: np.ndarray  # int64 [C]: length of the first part, which every token may attend to
+    targets: np.ndarray  # int64 [C, T]
+    target_mask: np.ndarray  # int64 [C, T]: 1 where a target counts
+    answers: np.ndarray  # bool [C]: in training choice 0 is the right one
+    index: int  # in its set
+
+
+class Batch(NamedTuple):
+    """B examples, their choices padded to the largest number C among them by repeating choice 0."""
+
+    tokens: torch.Tensor  # int64 [B, C, T]
+    positions: torch.Tensor  # int64 [B, C, 2, T]
+    sep: torch.Tensor  # int64 [B, C]
+    targets: torch.Tensor  # int64 [B, C, T]
+    target_mask: torch.Tensor  # int64 [B, C, T]
+    choice_mask: torch.Tensor  # int64 [B, C]: 0 where the choice is padding
+    labels: torch.Tensor  # int64 [B]: the choice that training takes for the right one, always 0
+    answers: torch.Tensor  # bool [B, C]: False for padding
+    index: torch.Tensor  # int64 [B]
+    useful: torch.Tensor  # int64 [B]: tokens of the example's own choices without padding
+
+
+class ClozeSet(torch.utils.data.Dataset):
+    """n examples of at most T tokens a choice.
+
+    choices [n] is the number of choices of each, lengths [sum of choices] the tokens of each choice without
+    padding (`sep` + `target_mask.sum()`), starts [n + 1] where an example's choices begin in lengths.
+    """
+
+    def __init__(self, examples: Any, length: int, special: Special) -> None:
+        self.examples = examples
+        self.length = length
+        self.special = special
+        self.choices = examples.choices
+        self.lengths = examples.lengths
+        self.starts = examples.starts
+        self._counting = np.arange(length + 1)
+
+    def __len__(self) -> int:
+        return len(self.choices)
+
+    def __getitem__(self, index: int) -> Example:
+        contexts, masks, answers, right = self.examples.example(index)
+        count, length, counting = len(answers), self.length, self._counting
+        tokens = np.zeros((count, length), dtype=np.int64)
+        positions = np.zeros((count, 2, length), dtype=np.int64)
+        targets = np.zeros((count, length), dtype=np.int64)
+        target_mask = np.zeros((count, length), dtype=np.int64)
+        if self.special.pad:
+            tokens.fill(self.special.pad)
+        sep = np.array([len(context) for context in contexts], dtype=np.int64)
+        for row, (begin, answer) in enumerate(zip(sep.tolist(), answers)):
+            last = begin + len(answer)
+            tokens[row, :begin] = contexts[row]
+            tokens[row, begin] = self.special.sop
+            tokens[row, begin + 1 : last + 1] = answer
+            positions[row, 0, :begin] = counting[:begin]
+            positions[row, 0, begin : last + 1] = masks[row]
+            positions[row, 1, begin : last + 1] = counting[1 : last + 2 - begin]
+            targets[row, begin:last] = answer
+            targets[row, last] = self.special.eop
+            target_mask[row, begin : last + 1] = 1
+        return Example(tokens, positions, sep, targets, target_mask, right, index)
+
+    def f1(self, index: int, choice: int) -> float:
+        """F1 of one choice against the right answers of its example; overlap.py has the definition."""
+        return self.examples.f1(index, choice)
+
+    def digest(self) -> str:
+        """sha256 of what the set is made of."""
+        return self.examples.digest()
+
+
+class Sets(NamedTuple):
+    """The two sets, the words of a claim's `data` and `choices` conditions for them, and what F1 is over."""
+
+    train: ClozeSet
+    evaluation: ClozeSet
+    condition: str
+    choices_condition: str
+    f1_over: str  # one of F1_OVER
+
+
+def collate(examples: List[Example]) -> Batch:
+    """A batch of examples; the largest number of choices among them decides C."""
+    most = max(len(example.answers) for example in examples)
+
+    def stacked(name: str) -> torch.Tensor:
+        return torch.from_numpy(np.stack([_padded(getattr(example, name), most) for example in examples]))
+
+    counts = [len(example.answers) for example in examples]
+    choice_mask = (np.arange(most) < np.array(counts)[:, None]).astype(np.int64)
+    useful = [int(example.sep.sum()) + int(example.target_mask.sum()) for example in examples]
+    return Batch(
+        *(stacked(name) for name in ("tokens", "positions", "sep", "targets", "target_mask")),
+        torch.from_numpy(choice_mask),
+        torch.zeros(len(examples), dtype=torch.int64),
+        stacked("answers") & torch.from_numpy(choice_mask).bool(),
+        torch.tensor([example.index for example in examples]),
+        torch.tensor(useful),
+    )
+
+
+def _padded(array: np.ndarray, most: int) -> np.ndarray:
+    missing = most - len(array)
+    return np.concatenate([array] + [array[:1]] * missing) if missing else array
+
+
+def share(examples: int, rank: int, world: int) -> range:
+    """The examples of one rank: each one once over all ranks, at most one more on some ranks than on others."""
+    return range(rank, examples, world)
+
+
+def load(data: Dict[str, Any], model: Dict[str, Any], folder: Optional[str], seed: int) -> Sets:
+    """The sets that the resolved `data` section names. `folder` is one that `flagbench prepare glm` wrote."""
+    if data["source"] == "synthetic":
+        from flagbench_cases.cases.glm.synthetic import synthetic
+
+        train = synthetic(data, model, "train", seed)
+        return _sets(train, synthetic(data, model, "eval", seed), "synthetic", "wordpieces")
+    if data["source"] == "shipped":
+        from flagbench_cases.cases.glm.tiny import read
+
+        return _sets(*read(data["sequence_length"], model["vocab_size"]), "shipped", "words")
+    return read_prepared(folder, data["sequence_length"], model["vocab_size"])
+
+
+def _sets(train: ClozeSet, evaluation: ClozeSet, condition: str, f1_over: str) -> Sets:
+    most, mean = int(train.choices.max()), float(train.choices.mean())
+    return Sets(train, evaluation, condition, "%d at most, mean %.1f" % (most, mean), f1_over)
+
+
+def condition_of(form: str, examples: Dict[str, int]) -> str:
+    """The `data` condition of files in that form with so many examples of `train` and `eval`."""
+    expected = EXPECTED[form]
+    known = all(low <= examples[split] <= high for split, (low, high) in expected.items())
+    return CONDITIONS[form] if known else OTHER_DATA
+
+
+def read_prepared(folder: Optional[str], length: int, vocabulary_size: int) -> Sets:
+    """The sets of a prepared folder. Raises DataError for whatever does not fit the model that asks."""
+    from flagbench_cases.prepare import prepared
+
+    place = prepared.open_folder(folder or "", "glm", "data", (FORMAT,))
+    facts = _checked(str(folder), place.facts)
+    if facts.length != length:
+        raise DataError(
+            "%s was prepared for %d tokens and this preset has %d" % (folder, facts.length, length),
+            "use --preset reference, or prepare the data again",
+        )
+    special, sets = facts.special, []
+    for split in ("train", "eval"):
+        examples = open_split(split, place.path)
+        check_range(str(folder), split, examples, length, vocabulary_size, special)
+        sets.append(ClozeSet(examples, length, special))
+    condition = condition_of(facts.form, {"train": len(sets[0]), "eval": len(sets[1])})
+    return _sets(sets[0], sets[1], condition, facts.f1_over)
+
+
+class Facts(NamedTuple):
+    """What a run needs of the facts in `prepared.json`."""
+
+    form: str
+    length: int
+    special: Special
+    f1_over: str
+
+
+def _checked(folder: str, facts: Dict[str, Any]) -> Facts:
+    """The facts of a prepared folder. Raises DataError for one that is missing or of another type."""
+    form, length, special, f1_over = (facts.get(name) for name in ("form", "sequence_length", "special", "f1_over"))
+    for name, right in (
+        ("form", isinstance(form, str) and form in EXPECTED),
+        ("sequence_length", _is_count(length)),
+        (
+            "special",
+            isinstance(special, dict)
+            and set(special) == set(Special._fields)
+            and all(map(_is_count, special.values())),
+        ),
+        ("f1_over", isinstance(f1_over, str) and f1_over in F1_OVER),
+    ):
+        if not right:
+            raise DataError(
+                "%s: the fact %s of its prepared.json is missing or makes no sense" % (folder, name),
+                "prepare the data again",
+            )
+    return Facts(form, length, Special(**special), f1_over)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def check_range(
+    where: str, split: str, examples: RaggedExamples, length: int, vocabulary_size: int, special: Special
+) -> None:
+    """Refuse what a model of that size and length cannot take."""
+    tokens = [examples.arrays[name] for name in ("contexts", "answers")]  # all answers may be without tokens
+    highest = max(*(int(ids.max(initial=0)) for ids in tokens), *special)
+    lowest = min(int(ids.min(initial=0)) for ids in tokens)
+    if lowest < 0 or highest >= vocabulary_size:
+        raise DataError(
+            "%s: token id %d of the %s set is out of range" % (where, lowest if lowest < 0 else highest, split),
+            "the vocabulary must have at most %d tokens; prepare the data with that of the checkpoint"
+            % vocabulary_size,
+        )
+    masks = examples.arrays["masks"]
+    if masks.min() < 0 or (masks >= np.diff(examples.arrays["context_starts"])).any():
+        raise DataError("%s: a blank of the %s set is outside of its context" % (where, split), "prepare it again")
+    if int(examples.lengths.max()) > length:
+        raise DataError(
+            "%s: a choice of the %s set has %d tokens" % (where, split, int(examples.lengths.max())),
+            "prepare the data for %d tokens" % length,
+        )

@@ -1,0 +1,191 @@
+"""Cloze examples without padding: what is stored of them, in memory-mapped arrays, and how they are written.
+
+An example is a list of choices. A choice is a context (part A: [CLS], the passage, the query with one [MASK],
+and [PAD] for its end) and an answer. The choices of one example mostly share their context, which is stored once.
+
+Arrays of a set, `glm-cloze/v1`, one .npy file each, `train-contexts.npy` and so on:
+
+    contexts        int32 [sum of context lengths]
+    context_starts  int64 [m + 1]
+    masks           int32 [m]         where a context has its [MASK]
+    answers         int32 [sum of answer lengths], neither <|startofpiece|> nor <|endofpiece|> among them
+    answer_starts   int64 [rows + 1]
+    rows            int32 [rows]      the context of a choice
+    example_starts  int64 [n + 1]     the choices of an example
+    right           uint8 [rows]      1 where the choice is a right answer
+    f1              float32 [rows]    overlap of the choice with the best right answer (see overlap.py)
+"""
+
+import hashlib
+from array import array
+from typing import Callable, Dict, List, NamedTuple, Sequence
+
+import numpy as np
+
+from flagbench_cases.shared.errors import DataError
+
+FORMAT = "glm-cloze/v1"
+DTYPES = {
+    "contexts": np.int32,
+    "context_starts": np.int64,
+    "masks": np.int32,
+    "answers": np.int32,
+    "answer_starts": np.int64,
+    "rows": np.int32,
+    "example_starts": np.int64,
+    "right": np.uint8,
+    "f1": np.float32,
+}
+
+
+class Special(NamedTuple):
+    """Ids of the tokens that hold an example together; the defaults are those of the published vocabulary."""
+
+    pad: int = 0
+    cls: int = 101
+    mask: int = 103
+    sop: int = 30522
+    eop: int = 30523
+
+
+class Cloze(NamedTuple):
+    """One example without padding; C choices."""
+
+    contexts: List[np.ndarray]  # C x int32 [length of part A]; choices that share a context share the array
+    masks: List[int]  # C x the place of [MASK] in the context
+    answers: List[np.ndarray]  # C x int32 [length of the answer]
+    right: np.ndarray  # bool [C]
+
+
+class RaggedExamples:
+    """n examples in the arrays above."""
+
+    def __init__(self, arrays: Dict[str, np.ndarray]) -> None:
+        self.arrays = arrays
+        self.starts = arrays["example_starts"]
+        self.choices = np.diff(self.starts)
+        context_lengths = np.diff(arrays["context_starts"])
+        # Tokens of a choice: context, <|startofpiece|>, answer.
+        self.lengths = context_lengths[arrays["rows"]] + np.diff(arrays["answer_starts"]) + 1
+
+    def __len__(self) -> int:
+        return len(self.choices)
+
+    def example(self, index: int) -> Cloze:
+        """Example `index`."""
+        arrays = self.arrays
+        first, last = int(self.starts[index]), int(self.starts[index + 1])
+        rows = arrays["rows"][first:last].tolist()
+        known = {}
+        for context in set(rows):
+            begin, end = arrays["context_starts"][context : context + 2].tolist()
+            known[context] = (arrays["contexts"][begin:end], int(arrays["masks"][context]))
+        cuts = arrays["answer_starts"][first : last + 1].tolist()
+        answers = [arrays["answers"][part] for part in map(slice, cuts[:-1], cuts[1:])]
+        contexts = [known[row][0] for row in rows]
+        return Cloze(contexts, [known[row][1] for row in rows], answers, arrays["right"][first:last].astype(bool))
+
+    def f1(self, index: int, choice: int) -> float:
+        """The overlap stored for one choice of one example."""
+        return float(self.arrays["f1"][int(self.starts[index]) + choice])
+
+    def digest(self) -> str:
+        """sha256 over the arrays: what was trained on, whatever form it came in."""
+        hasher = hashlib.sha256()
+        for name in DTYPES:
+            hasher.update(name.encode("ascii"))
+            hasher.update(np.ascontiguousarray(self.arrays[name]))
+        return hasher.hexdigest()
+
+
+class Builder:
+    """Collects examples one at a time and gives the arrays."""
+
+    def __init__(self) -> None:
+        self._columns = {name: array(code) for name, code in _CODES.items()}
+        for name in ("context_starts", "answer_starts", "example_starts"):
+            self._columns[name].append(0)
+
+    def add(
+        self,
+        contexts: Sequence[Sequence[int]],
+        masks: Sequence[int],
+        answers: Sequence[Sequence[int]],
+        right: Sequence[bool],
+        f1: Sequence[float],
+    ) -> None:
+        """One example; a context equal to that of the choice before is stored once."""
+        columns = self._columns
+        before = None
+        for context, mask, answer in zip(contexts, masks, answers):
+            if before is None or context != before:
+                columns["contexts"].extend(context)
+                columns["context_starts"].append(len(columns["contexts"]))
+                columns["masks"].append(mask)
+                before = context
+            columns["rows"].append(len(columns["masks"]) - 1)
+            columns["answers"].extend(answer)
+            columns["answer_starts"].append(len(columns["answers"]))
+        columns["right"].extend([int(value) for value in right])
+        columns["f1"].extend(f1)
+        columns["example_starts"].append(len(columns["rows"]))
+
+    def arrays(self) -> Dict[str, np.ndarray]:
+        """What was collected, without a copy."""
+        return {name: np.frombuffer(column, dtype=DTYPES[name]) for name, column in self._columns.items()}
+
+
+_CODES = {
+    name: {"int32": "i", "int64": "q", "uint8": "B", "float32": "f"}[np.dtype(t).name] for name, t in DTYPES.items()
+}
+
+
+def file_name(split: str, name: str) -> str:
+    """The file that holds one array of a split, `train` or `eval`."""
+    return "%s-%s.npy" % (split, name)
+
+
+def save(split: str, arrays: Dict[str, np.ndarray], path: Callable[[str], str]) -> None:
+    """Write the arrays of a split; `path` says where a file of that name goes."""
+    for name in DTYPES:
+        np.save(path(file_name(split, name)), arrays[name], allow_pickle=False)
+
+
+def open_split(split: str, path: Callable[[str], str]) -> RaggedExamples:
+    """The arrays of a split, memory-mapped. Raises DataError for what is not as `save` writes it."""
+    arrays = {}
+    for name, dtype in DTYPES.items():
+        place = path(file_name(split, name))
+        try:
+            mapped = np.load(place, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise DataError("%s cannot be read (%s)" % (place, error), "prepare the data again") from error
+        arrays[name] = np.asarray(mapped)  # the same memory; slices of a memmap object cost five times as much
+        if arrays[name].dtype != dtype or arrays[name].ndim != 1:
+            raise DataError(
+                "%s holds %s of %d dimensions" % (place, arrays[name].dtype, arrays[name].ndim),
+                "prepare the data again",
+            )
+    _check(split, arrays)
+    return RaggedExamples(arrays)
+
+
+def _check(split: str, arrays: Dict[str, np.ndarray]) -> None:
+    rows, contexts = len(arrays["rows"]), len(arrays["masks"])
+    for starts, count, end, least in (
+        ("context_starts", contexts, len(arrays["contexts"]), 1),
+        ("answer_starts", rows, len(arrays["answers"]), 0),  # a name of unknown signs alone has no tokens
+        ("example_starts", len(arrays["example_starts"]) - 1, rows, 1),
+    ):
+        offsets = arrays[starts]
+        whole = len(offsets) == count + 1 > 0 and offsets[0] == 0 and offsets[-1] == end
+        if not whole or (np.diff(offsets) < least).any():
+            raise DataError("%s does not divide its array" % file_name(split, starts), "prepare the data again")
+    if not (len(arrays["right"]) == len(arrays["f1"]) == rows) or rows == 0:
+        raise DataError("the %s arrays are not of one length" % split, "prepare the data again")
+    if arrays["rows"].min() < 0 or arrays["rows"].max() >= contexts:
+        raise DataError("%s points outside of the contexts" % file_name(split, "rows"), "prepare the data again")
+    for name in ("right", "f1"):
+        values = arrays[name]
+        if not ((values >= 0) & (values <= 1)).all():  # nor for a NaN
+            raise DataError("%s holds values beyond 0 to 1" % file_name(split, name), "prepare the data again")

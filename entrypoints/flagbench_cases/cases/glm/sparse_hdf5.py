@@ -1,0 +1,287 @@
+"""The publisher's ReCoRD: one HDF5 file a set, its matrices in h5sparse's form, read and checked in pieces.
+
+Groups, each a CSR matrix in h5sparse's form (datasets data, indices, indptr; attributes h5sparse_format "csr" and
+h5sparse_shape), with a row for each choice and T columns:
+
+    text [rows, T], target [rows, T], logit_mask [rows, T], position [2 * rows, T] (position, block position)
+    mask [rows]                  length of the first part
+    choice_start_end [n, 2]      the rows of an example
+    answer_start_end [n, 2], answer_idx    the right choices of an example (evaluation only)
+
+Every row is checked against the layout that data.py rebuilds, so that what is stored is what was published.
+"""
+
+from typing import Any, Dict, List, Optional, Tuple
+
+import numpy as np
+
+from flagbench_cases.cases.glm.overlap import best_f1, normalised_words, text_of
+from flagbench_cases.cases.glm.ragged import Builder, Special
+from flagbench_cases.cases.glm.record_text import Counts, Report
+from flagbench_cases.shared.errors import DataError
+
+CHUNK = 2048
+# Rows of a matrix, and values of one that is read whole: more than twenty times what the published files have.
+LARGEST = 2**26
+# Choices of one example, which is read whole too: many times what the published files have.
+MOST_CHOICES = 4096
+AGAIN = "fetch it again: it is cut, damaged or of another layout"
+# What h5py raises for files that are no HDF5, are cut, or lack what is asked for.
+HDF5_ERRORS = (OSError, KeyError, RuntimeError, ValueError, TypeError, OverflowError)
+
+
+class Csr:
+    """One CSR matrix of a file; `shape` is (rows, columns)."""
+
+    def __init__(self, path: str, file: Any, name: str) -> None:
+        import h5py
+
+        self.what = "%s: %s" % (path, name)
+        try:
+            group = file[name]
+            if not isinstance(group, h5py.Group):
+                raise DataError("%s is not a group" % self.what, AGAIN)
+            form = group.attrs["h5sparse_format"]
+            if not isinstance(form, (str, bytes)):
+                raise DataError("%s: h5sparse_format is no word" % self.what, AGAIN)
+            shape = [int(size) for size in group.attrs["h5sparse_shape"]]
+            parts = {part: group[part] for part in ("data", "indices", "indptr")}
+            for part, found in parts.items():
+                if not isinstance(found, h5py.Dataset):
+                    raise DataError("%s: %s is not an array" % (self.what, part), AGAIN)
+                if found.dtype.kind not in ("iufb" if part == "data" else "iu") or found.ndim != 1:
+                    raise DataError("%s holds %s" % (self.what, found.dtype), "it must hold flat arrays of numbers")
+        except HDF5_ERRORS as error:
+            raise _unreadable(self.what, error) from error
+        form = form.decode("utf-8", "replace") if isinstance(form, bytes) else form
+        if form != "csr" or len(shape) != 2:
+            raise DataError("%s is a %s of %d dimensions" % (self.what, form, len(shape)), "store it as CSR matrix")
+        if min(shape) < 0 or shape[0] > LARGEST:
+            raise DataError("%s is said to have %d x %d values" % (self.what, *shape), AGAIN)
+        self.shape = (shape[0], shape[1])
+        self._data, self._indices, pointers = parts.values()
+        self.pointers = self._read_pointers(pointers)
+
+    def _read_pointers(self, stored: Any) -> np.ndarray:
+        """indptr, int64 [rows + 1]. Nothing of the file is read before its sizes agree: it may declare any."""
+        rows, columns = self.shape
+        (ends,), (values,), (indices,) = stored.shape, self._data.shape, self._indices.shape
+        if ends != rows + 1:
+            raise DataError("%s has %d row ends for %d rows" % (self.what, ends - 1, rows), AGAIN)
+        try:
+            pointers = stored[()].astype(np.int64)
+        except HDF5_ERRORS as error:
+            raise _unreadable(self.what, error) from error
+        filled = np.diff(pointers)
+        if pointers[0] != 0 or (filled < 0).any():
+            raise DataError("%s: indptr does not grow from 0" % self.what, AGAIN)
+        if not pointers[-1] == values == indices:
+            counts = (self.what, int(pointers[-1]), values, indices)
+            raise DataError("%s: indptr ends at %d; there are %d values and %d indices" % counts, AGAIN)
+        if (filled > columns).any():
+            raise DataError("%s has rows of more than %d values" % (self.what, columns), AGAIN)
+        return pointers
+
+    def dense(self, first: int, last: int) -> np.ndarray:
+        """Rows first to last - 1 as int64 [last - first, columns]."""
+        pointers = self.pointers[first : last + 1]
+        try:
+            values = self._data[pointers[0] : pointers[-1]]
+            columns = self._indices[pointers[0] : pointers[-1]].astype(np.int64)
+        except HDF5_ERRORS as error:
+            raise _unreadable(self.what, error) from error
+        whole = values.astype(np.int64)
+        if values.dtype.kind == "f" and not np.array_equal(whole, values):
+            raise DataError("%s holds numbers that are not whole" % self.what, AGAIN)
+        if len(columns) and (columns.min() < 0 or columns.max() >= self.shape[1]):
+            raise DataError("%s: an index is not in 0 to %d" % (self.what, self.shape[1] - 1), AGAIN)
+        rows = np.repeat(np.arange(last - first), np.diff(pointers))
+        result = np.zeros((last - first, self.shape[1]), dtype=np.int64)
+        result[rows, columns] = whole
+        if np.count_nonzero(result) != np.count_nonzero(whole):
+            raise DataError("%s holds a place twice" % self.what, AGAIN)
+        return result
+
+    def flat(self) -> np.ndarray:
+        """The whole matrix as one row, int64."""
+        if self.shape[0] * self.shape[1] > LARGEST:
+            raise DataError("%s is said to have %d x %d values" % ((self.what,) + self.shape), AGAIN)
+        return self.dense(0, self.shape[0]).reshape(-1)
+
+
+def _unreadable(what: str, error: Exception) -> DataError:
+    if isinstance(error, KeyError):
+        return DataError("%s is missing or incomplete" % what, AGAIN)
+    return DataError("%s cannot be read (%s)" % (what, str(error).split("\n")[0]), AGAIN)
+
+
+def build(
+    path: str,
+    training: bool,
+    special: Special,
+    length: int,
+    builder: Builder,
+    report: Report,
+    vocabulary: Optional[Dict[str, int]] = None,
+) -> Counts:
+    """Read one file and put its examples, whose rows have `length` columns, into `builder`.
+
+    With a vocabulary F1 is over words, without one over WordPieces. Raises DataError.
+    """
+    try:
+        import h5py
+    except ImportError as error:
+        raise DataError(
+            "reading %s needs h5py, which is not installed" % path, "pip install h5py, or use an image of this case"
+        ) from error
+    try:
+        file = h5py.File(path, "r")
+    except HDF5_ERRORS as error:
+        raise _unreadable(path, error) from error
+    with file:
+        return _build(path, file, training, special, length, Scorer(path, vocabulary), builder, report)
+
+
+class Scorer:
+    """F1 of answers that are given as token ids."""
+
+    def __init__(self, path: str, vocabulary: Optional[Dict[str, int]]) -> None:
+        self._path = path
+        self._spelled = vocabulary is not None
+        self._pieces = {index: piece for piece, index in (vocabulary or {}).items()}
+
+    def f1(self, answers: List[List[int]], right: List[int]) -> List[float]:
+        """F1 of each answer against the right ones. Raises DataError for a token without a piece."""
+        tokens: List[Any] = [self._words(answer) for answer in answers] if self._spelled else answers
+        known = [tokens[index] for index in right]
+        return [best_f1(each, known) for each in tokens]
+
+    def _words(self, answer: List[int]) -> List[str]:
+        try:
+            return normalised_words(text_of([self._pieces[token] for token in answer]))
+        except KeyError as error:
+            raise DataError(
+                "%s: an answer has the token %s, which the vocabulary has not got" % (self._path, error),
+                "give the vocab.txt of bert-large-uncased, or none",
+            ) from None
+
+
+def _build(
+    path: str,
+    file: Any,
+    training: bool,
+    special: Special,
+    length: int,
+    scorer: Scorer,
+    builder: Builder,
+    report: Report,
+) -> Counts:
+    matrices = {name: Csr(path, file, name) for name in ("text", "target", "logit_mask", "position")}
+    rows = matrices["text"].shape[0]
+    for name, matrix in matrices.items():
+        expected = (2 * rows if name == "position" else rows, length)
+        if matrix.shape != expected:
+            raise DataError("%s has the shape %s, not %s" % (matrix.what, matrix.shape, expected), AGAIN)
+    sep = Csr(path, file, "mask").flat()
+    if len(sep) != rows:
+        raise DataError("%s: mask has %d values for %d rows of text" % (path, len(sep), rows), AGAIN)
+    ends = _ranges(path, file, "choice_start_end", rows)
+    most = int((ends[:, 1] - ends[:, 0]).max())
+    if most > MOST_CHOICES:
+        raise DataError("%s: an example has %d choices, more than %d" % (path, most, MOST_CHOICES), AGAIN)
+    right = None if training else _answers(path, file, ends)
+    unanswerable = 0
+    split = "train" if training else "eval"
+    first = 0
+    while first < len(ends):
+        start = ends[first, 0]
+        # At least one example, and as many as fit into a piece.
+        last = max(first + 1, int(np.searchsorted(ends[:, 1], start + CHUNK, side="right")))
+        end = int(ends[last - 1, 1])
+        rebuilt = _rows(path, matrices, sep, int(start), end, special)
+        for index in range(first, last):
+            choices = slice(int(ends[index, 0] - start), int(ends[index, 1] - start))
+            unanswerable += _add(builder, scorer, rebuilt, choices, [0] if right is None else right[index])
+        report("%s rows" % split, end, rows)
+        first = last
+    return Counts(len(ends), 0, unanswerable)
+
+
+def _ranges(path: str, file: Any, name: str, total: int) -> np.ndarray:
+    """A matrix [n, 2] of ranges that follow each other without a gap from 0 to `total`; none is empty."""
+    matrix = Csr(path, file, name)
+    if matrix.shape[1] != 2 or matrix.shape[0] == 0:
+        raise DataError("%s has the shape %s, not (n, 2)" % (matrix.what, matrix.shape), AGAIN)
+    ranges = matrix.flat().reshape(-1, 2)
+    gaps = ranges[0, 0] != 0 or ranges[-1, 1] != total or (ranges[1:, 0] != ranges[:-1, 1]).any()
+    if gaps or (ranges[:, 1] <= ranges[:, 0]).any():
+        raise DataError("%s does not divide the %d rows it speaks of" % (matrix.what, total), AGAIN)
+    return ranges
+
+
+def _answers(path: str, file: Any, ends: np.ndarray) -> List[List[int]]:
+    """The right choices of every example, counted from its first."""
+    values = Csr(path, file, "answer_idx").flat()
+    ranges = Csr(path, file, "answer_start_end")
+    if ranges.shape != (len(ends), 2):
+        raise DataError("%s has the shape %s for %d examples" % (ranges.what, ranges.shape, len(ends)), AGAIN)
+    answers = []
+    for index, (begin, end) in enumerate(ranges.flat().reshape(-1, 2).tolist()):
+        chosen = values[begin:end].tolist()
+        choices = int(ends[index, 1] - ends[index, 0])
+        if not 0 <= begin <= end <= len(values) or any(not 0 <= value < choices for value in chosen):
+            raise DataError("%s: example %d has an answer that is none of its choices" % (path, index), AGAIN)
+        answers.append(chosen)
+    return answers
+
+
+Rebuilt = Tuple[List[List[int]], List[int], List[List[int]]]
+
+
+def _rows(path: str, matrices: Dict[str, Csr], sep: np.ndarray, first: int, last: int, special: Special) -> Rebuilt:
+    """Contexts, places of [MASK] and answers of rows first to last - 1, each checked in full."""
+    text, target, counted = (matrices[name].dense(first, last) for name in ("text", "target", "logit_mask"))
+    length = text.shape[1]
+    positions = matrices["position"].dense(2 * first, 2 * last).reshape(-1, 2, length)
+    begin = sep[first:last, None]
+    size = counted.sum(axis=1, keepdims=True)
+    _demand(path, first, (begin >= 3) & (size >= 1) & (begin + size <= length), "mask and logit_mask have no room")
+    columns = np.arange(length)
+    context, answer = columns < begin, (columns >= begin) & (columns < begin + size)
+    row = np.arange(last - first)[:, None]
+    masked = ((text == special.mask) & context).argmax(axis=1)[:, None]
+    inside = answer & (columns > begin)  # tokens of the answer itself, behind <|startofpiece|>
+    shifted = np.where(answer, np.roll(text, -1, axis=1), 0)
+    end = begin + size - 1
+    expected = np.where(columns == end, special.eop, shifted)
+    place = np.where(context, columns, np.where(answer, masked, 0))
+    frame = (text[row, 0] == special.cls) & (text[row, begin - 1] == special.pad) & (text[row, begin] == special.sop)
+    for right, words in (
+        (counted == answer, "logit_mask is not one run of ones behind the first part"),
+        (frame & (text[row, masked] == special.mask), "text is not framed by the vocabulary's special tokens"),
+        ((text == 0) | context | answer, "text does not end with its answer"),
+        ((text > 0) | ~inside, "text has an answer with a gap"),
+        (target == expected, "target is not the answer and its end"),
+        (positions[:, 0] == place, "position is not that of [MASK] throughout the answer"),
+        (positions[:, 1] == np.where(answer, columns - begin + 1, 0), "block position does not count the answer"),
+    ):
+        _demand(path, first, right, words)
+    begins, ends = begin[:, 0].tolist(), end[:, 0].tolist()
+    contexts = [tokens[:b].tolist() for tokens, b in zip(text, begins)]
+    answers = [tokens[b + 1 : e + 1].tolist() for tokens, b, e in zip(text, begins, ends)]
+    return contexts, masked[:, 0].tolist(), answers
+
+
+def _demand(path: str, first: int, right: np.ndarray, words: str) -> None:
+    """Refuse the first row in which not all of `right` [rows, ...] holds."""
+    if not right.all():
+        row = first + int((~right.reshape(len(right), -1).all(axis=1)).argmax())
+        raise DataError("%s: row %d: %s" % (path, row, words), "check the vocabulary, or " + AGAIN)
+
+
+def _add(builder: Builder, scorer: Scorer, rebuilt: Rebuilt, choices: slice, right: List[int]) -> bool:
+    """Put one example into `builder`; returns whether it has no right choice."""
+    contexts, masks, answers = (column[choices] for column in rebuilt)
+    flags = [index in right for index in range(len(answers))]
+    builder.add(contexts, masks, answers, flags, scorer.f1(answers, right))
+    return not right

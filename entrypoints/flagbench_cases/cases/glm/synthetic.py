@@ -1,0 +1,97 @@
+"""Random examples in the sizes of ReCoRD: what a run is given when the data cannot be had.
+
+Lengths of contexts and answers and numbers of choices are lognormal, clipped, with the manifest's means. They are
+drawn for the whole set at once; the tokens of an example only when it is asked for, from the seed and its number, so
+that a run starts at once and every rank has the same set.
+"""
+
+import hashlib
+import math
+from typing import Any, Dict
+
+import numpy as np
+
+from flagbench_cases.cases.glm.data import ClozeSet
+from flagbench_cases.cases.glm.ragged import Cloze, Special
+from flagbench_cases.cases.glm.record_text import MOST_TRAINING_CHOICES
+
+SPECIAL = Special(pad=0, cls=1, mask=2, sop=3, eop=4)
+# Examples where the manifest names no number.
+DEFAULT = {"train": 2048, "eval": 256}
+# A blank is in the query, which ends a context.
+QUERY_TOKENS = 24
+
+
+class SyntheticExamples:
+    """n examples of at most `length` tokens a choice, with token ids below `vocabulary_size`."""
+
+    def __init__(
+        self, shape: Dict[str, Any], count: int, length: int, vocabulary_size: int, most_choices: int, seed: int
+    ) -> None:
+        draw = np.random.RandomState(seed % 2**32)
+        longest = min(shape["max_answer"], length // 4)
+        self.choices = _lognormal(
+            draw, count, shape["mean_choices"], shape["sigma_choices"], shape["min_choices"], most_choices
+        )
+        self.starts = np.concatenate([[0], np.cumsum(self.choices)])
+        self._answers = _lognormal(
+            draw, int(self.starts[-1]), shape["mean_answer"], shape["sigma_answer"], 1, longest
+        )
+        low, high = min(shape["min_context"], length // 2), length - longest - 1
+        self._contexts = _lognormal(draw, count, shape["mean_context"], shape["sigma_context"], low, high)
+        self.lengths = np.repeat(self._contexts, self.choices) + self._answers + 1
+        # In training the right answer comes first; a model must not find it by its place in evaluation.
+        self._right = (draw.random_sample(count) * self.choices).astype(np.int64)
+        self._seed = seed
+        self._vocabulary_size = vocabulary_size
+
+    def __len__(self) -> int:
+        return len(self.choices)
+
+    def first_is_right(self) -> "SyntheticExamples":
+        """The same set as one for training."""
+        self._right[:] = 0
+        return self
+
+    def example(self, index: int) -> Cloze:
+        """Example `index`, the same whenever and wherever it is asked for."""
+        begin, end = int(self.starts[index]), int(self.starts[index + 1])
+        size, answers = int(self._contexts[index]), self._answers[begin:end]
+        cuts = np.concatenate([[size], size + np.cumsum(answers)]).tolist()
+        # Philox's raw numbers are the same in every numpy, and it starts ten times faster than RandomState.
+        raw = np.random.Philox(key=self._seed % 2**64 + (index << 64)).random_raw(cuts[-1])
+        tokens = (len(SPECIAL) + raw % np.uint64(self._vocabulary_size - len(SPECIAL))).astype(np.int32)
+        context = tokens[:size]
+        mask = size - 2 - int(tokens[1]) % min(QUERY_TOKENS, size - 3)
+        context[0], context[mask], context[-1] = SPECIAL.cls, SPECIAL.mask, SPECIAL.pad
+        right = np.zeros(end - begin, dtype=bool)
+        right[self._right[index]] = True
+        parts = [tokens[part] for part in map(slice, cuts[:-1], cuts[1:])]
+        return Cloze([context] * (end - begin), [mask] * (end - begin), parts, right)
+
+    def f1(self, index: int, choice: int) -> float:
+        """1 for the right choice: random answers have nothing in common worth counting."""
+        return float(self._right[index] == choice)
+
+    def digest(self) -> str:
+        """sha256 over the sizes and what the tokens are drawn from."""
+        hasher = hashlib.sha256(("%d %d" % (self._seed, self._vocabulary_size)).encode("ascii"))
+        for array in (self.choices, self._answers, self._contexts, self._right):
+            hasher.update(np.ascontiguousarray(array))
+        return hasher.hexdigest()
+
+
+def _lognormal(draw: Any, count: int, mean: float, sigma: float, low: int, high: int) -> np.ndarray:
+    """`count` integers int64, low to high, whose mean before clipping is `mean`."""
+    drawn = draw.lognormal(math.log(mean) - sigma**2 / 2, sigma, size=count)
+    return np.clip(np.rint(drawn), low, high).astype(np.int64)
+
+
+def synthetic(data: Dict[str, Any], model: Dict[str, Any], split: str, seed: int) -> ClozeSet:
+    """The `train` or `eval` set of a resolved `data` section."""
+    shape, length = data["synthetic"], data["sequence_length"]
+    training = split == "train"
+    most = min(MOST_TRAINING_CHOICES, shape["max_choices"]) if training else shape["max_choices"]
+    count = data["%s_examples" % split] or DEFAULT[split]
+    examples = SyntheticExamples(shape, count, length, model["vocab_size"], most, 2 * seed + (not training))
+    return ClozeSet(examples.first_is_right() if training else examples, length, SPECIAL)

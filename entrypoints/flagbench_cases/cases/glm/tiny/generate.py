@@ -1,0 +1,116 @@
+"""Write the tiny set, or prove that the shipped files are what this generator writes.
+
+python -m flagbench_cases.cases.glm.tiny.generate --out DIR
+python -m flagbench_cases.cases.glm.tiny.generate --check
+"""
+
+import json
+import string
+import sys
+import zlib
+from pathlib import Path
+from random import Random
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from flagbench_cases.shared import generated
+
+SEED = 7
+PASSAGES = {"train": 520, "val": 100}
+SENTENCES = 5
+# Which pairs meet in val only: one in this many.
+VAL_SHARE = 5
+
+PERSONS = ("Anna", "Ben", "Clara", "David", "Emma", "Felix", "Greta", "Hugo", "Ida", "Jonas", "Karla", "Leo")
+PLACES = ("garden", "kitchen", "cellar", "old barn", "library", "fish market", "harbour", "bus stop")
+PLACES += ("town hall", "museum", "north gate", "attic")
+DOINGS = ("reads", "sings", "works", "waits", "sleeps", "paints", "talks", "rests", "cooks", "writes", "dances")
+DOINGS += ("listens",)
+PERSON_QUERIES = ("The story is about @placeholder.", "We hear most of @placeholder.")
+PLACE_QUERIES = ("Most of it happens in the @placeholder.", "The story is set in the @placeholder.")
+HIGHLIGHT = "\n@highlight\n"
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+class Draw:
+    """Deterministic choices: only `Random.random` is promised to be the same in every Python version."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = Random(seed)
+
+    def below(self, count: int) -> int:
+        return int(self._random.random() * count)
+
+    def pair(self, items: Sequence[str], split: str) -> Tuple[str, str]:
+        """Two different items in chance order, a pair that belongs to `split`."""
+        while True:
+            first, second = items[self.below(len(items))], items[self.below(len(items))]
+            if first != second and split_of(first, second) == split:
+                return first, second
+
+
+def split_of(first: str, second: str) -> str:
+    """The split in which these two meet, whichever comes first."""
+    checksum = zlib.crc32(" ".join(sorted((first, second))).encode("ascii"))
+    return "val" if checksum % VAL_SHARE == 0 else "train"
+
+
+def passage(draw: Draw, index: int, split: str) -> Dict[str, Any]:
+    """One line of a file: a passage that keeps to one person and one place, but for a sentence each."""
+    person, other_person = draw.pair(PERSONS, split)
+    place, other_place = draw.pair(PLACES, split)
+    persons, places = [person] * SENTENCES, [place] * SENTENCES
+    persons[draw.below(SENTENCES)] = other_person
+    places[draw.below(SENTENCES)] = other_place
+    sentences = [
+        "%s %s in the %s." % (who, DOINGS[draw.below(len(DOINGS))], where) for who, where in zip(persons, places)
+    ]
+    text = " ".join(sentences[:-1]) + HIGHLIGHT + sentences[-1]
+    found = sorted((text.index(name), name) for name in (person, other_person, place, other_place))
+    entities = [{"start": start, "end": start + len(name) - 1} for start, name in found]
+    queries = (
+        (PERSON_QUERIES[draw.below(len(PERSON_QUERIES))], person),
+        (PLACE_QUERIES[draw.below(len(PLACE_QUERIES))], place),
+    )
+    questions = [
+        {"idx": 2 * index + number, "query": query, "answers": [{"text": answer}]}
+        for number, (query, answer) in enumerate(queries)
+    ]
+    return {"idx": index, "passage": {"text": text, "entities": entities}, "qas": questions}
+
+
+def lines(split: str, seed: int = SEED) -> List[Dict[str, Any]]:
+    """The lines of one split; no text twice."""
+    draw = Draw(seed + zlib.crc32(split.encode("ascii")) % 1000)
+    result: List[Dict[str, Any]] = []
+    seen = set()
+    while len(result) < PASSAGES[split]:
+        line = passage(draw, len(result), split)
+        if line["passage"]["text"] not in seen:
+            seen.add(line["passage"]["text"])
+            result.append(line)
+    return result
+
+
+def vocabulary() -> List[str]:
+    """Special tokens, then every word of the set, the punctuation and the single letters, sorted."""
+    text = " ".join((*PERSONS, *PLACES, *DOINGS, *PERSON_QUERIES, *PLACE_QUERIES, "in the"))
+    words = set(text.replace("@placeholder", "").replace(".", " . ").lower().split())
+    return [*SPECIAL_TOKENS, *sorted(words.union(string.ascii_lowercase, "-"))]
+
+
+def files() -> Dict[str, str]:
+    """The text of each shipped file by its name."""
+    contents = {"vocab.txt": "".join("%s\n" % token for token in vocabulary())}
+    for split in PASSAGES:
+        rows = (json.dumps(line, separators=(",", ":")) for line in lines(split))
+        contents["%s.jsonl" % split] = "".join("%s\n" % row for row in rows)
+    return contents
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> int:
+    """The command line; returns the exit code."""
+    return generated.main("The tiny set of the GLM case.", files(), Path(__file__).parent, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,301 @@
+"""GLM on ReCoRD as FlagPerf's code did it: the faithful division.
+
+Every choice here that looks odd is the publisher's and is listed under `quirks` in the case manifest.
+"""
+
+import math
+from typing import Any, Dict, Iterable, Iterator, List
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, DistributedSampler, Sampler
+
+from flagbench_cases.cases.glm import data as record
+from flagbench_cases.cases.glm.model import (
+    PADDED_EVALUATION,
+    GlmForCloze,
+    cloze_loss,
+    config_from,
+    forward_flops,
+    layer_flops,
+    mask_choices,
+)
+from flagbench_cases.cases.glm.optimizer import BETAS, EPSILON, LossScaler, MasterOptimizer, Optimizer, Schedule
+from flagbench_cases.contract import Context, Evaluation, TrainWorkload, Work, measure, require_full_batch
+from flagbench_cases.shared.errors import DataError
+
+# Candidates are evaluated so many at a time.
+SEGMENT = 10
+OPTIMIZER = "AdamW(betas=%g/%g, eps=%g, weight_decay=%g)%s, clip %.1f"
+DROPOUTS = ("dropout", "attention_dropout", "embedding_dropout")
+F1_NOTE = "mean over examples of the chosen candidate's F1, over %s"
+
+
+class EvaluationOrder(Sampler):
+    """This rank's share of the evaluation set, in order; the first examples are repeated until the ranks are even."""
+
+    def __init__(self, examples: int, rank: int, world: int) -> None:
+        self.examples = examples
+        share = -(-examples // world)
+        self.positions = [rank + world * i for i in range(share)]
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(position % self.examples for position in self.positions)
+
+    def counts(self, first: int, size: int) -> List[bool]:
+        """Whether each of `size` examples of this order, from the `first` on, is there for the first time."""
+        return [position < self.examples for position in self.positions[first : first + size]]
+
+
+class GlmWorkload(TrainWorkload):
+    """The faithful division."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.config = context.config
+        self.device = context.device.torch
+        self.half = self.config["precision"] == "fp16"
+
+    def setup(self) -> None:
+        context, config = self.context, self.config
+        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+        self._check_length()
+        torch.manual_seed(config["seed"])  # on every rank the same initial weights
+        self.sets = record.load(config["data"], config["model"], context.data, config["seed"])
+        require_full_batch(len(self.sets.train), config["train"]["batch_size"], context.world)
+        context.spool.beat()
+        model = GlmForCloze(config_from(config["model"]))
+        self.weights_digest = None if context.weights is None else load_checkpoint(model, context.weights)
+        context.spool.beat()
+        torch.manual_seed(config["seed"])  # and, as published, the same dropout
+        # Rounded before the masters are copied from it: they begin at what fp16 can hold.
+        self.module = (model.half() if self.half else model).to(self.device)
+        self._make_optimizer()
+        self.network: torch.nn.Module = self.module
+        if context.world > 1:  # on one device there is no process group, and nothing is reduced
+            ids = [context.local_rank] if self.device.type == "cuda" else None
+            self.network = torch.nn.parallel.DistributedDataParallel(self.module, device_ids=ids)
+            context.probe.attach(list(self.module.parameters()))
+        self._make_loaders()
+
+    def _check_length(self) -> None:
+        length, positions = self.config["data"]["sequence_length"], self.config["model"]["positions"]
+        if length >= positions:
+            raise DataError(
+                "sequences of %d tokens need %d positions and the model has %d" % (length, length + 1, positions),
+                "use a preset whose sequence_length fits its model",
+            )
+
+    def _make_optimizer(self) -> None:
+        train = self.config["train"]
+        self.schedule = Schedule(
+            train["learning_rate"], train["decay_steps"], train["warmup_share"], train["final_share"]
+        )
+        rest = (self.schedule, train["weight_decay"], train["clip_norm"])
+        if self.half:
+            scaler = LossScaler(
+                train["loss_scale"],
+                train["loss_scale_window"],
+                train["loss_scale_hysteresis"],
+                train["loss_scale_min"],
+            )
+            self.optimizer: Optimizer = MasterOptimizer(self.module, *rest, scaler)
+        else:
+            self.optimizer = Optimizer(self.module, *rest)
+        self._not_finite = 0
+
+    def _make_loaders(self) -> None:
+        config, context, sets = self.config, self.context, self.sets
+        # The order of each epoch comes from the sampler's own seed, 0, and not from the run's.
+        self.sampler: DistributedSampler = DistributedSampler(sets.train, context.world, context.rank)
+        common = {
+            "num_workers": config["data"]["workers"],
+            "collate_fn": record.collate,
+            "pin_memory": self.device.type == "cuda",
+        }
+        self.loader = DataLoader(sets.train, config["train"]["batch_size"], sampler=self.sampler, **common)
+        self.order = EvaluationOrder(len(sets.evaluation), context.rank, context.world)
+        self.eval_loader = DataLoader(sets.evaluation, config["eval"]["batch_size"], sampler=self.order, **common)
+
+    def steps_per_epoch(self) -> int:
+        return len(self.loader)
+
+    def batches(self, epoch: int) -> Iterable[Any]:
+        self.sampler.set_epoch(epoch)
+        return self.loader
+
+    def to_device(self, batch: record.Batch) -> record.Batch:
+        """Copy the model's inputs and the labels, waiting for each; answers, indices and lengths stay on the host."""
+        names = ("tokens", "positions", "sep", "targets", "target_mask", "choice_mask", "labels")
+        return batch._replace(**{name: getattr(batch, name).to(self.device) for name in names})
+
+    def step(self, batch: record.Batch) -> float:
+        """One step. Returns the mean loss over all ranks, which the publisher waits for between forward and backward.
+
+        Nothing waits for the end of the update: the publisher's clocks stop before it.
+        """
+        self.network.train()
+        scores = self.network(batch.tokens, batch.positions, batch.sep, batch.targets, batch.target_mask)
+        loss = cloze_loss(scores, batch.choice_mask, batch.labels)
+        loss /= 1  # steps whose gradients are accumulated
+        reduced = loss.detach().clone().view(1)
+        if self.context.world > 1:
+            dist.all_reduce(reduced)
+        value = float((reduced / self.context.world).float().sum())
+        self._loss = loss
+        if math.isfinite(value):
+            self.optimizer.backward(loss)
+            self.context.probe.backward_done()
+            self.optimizer.update()
+        else:
+            self._not_finite += 1
+        return value
+
+    def after_step(self) -> None:
+        """The publisher's log of a step: once its clocks have stopped it formats this device's loss, then reads it,
+        and so waits for the update."""
+        str(self._loss)
+        self._loss.item()
+
+    def scaler_skipped(self) -> bool:
+        return self.config["precision"] == "fp16"  # `step` makes no update from a loss that is not finite
+
+    def work(self, batch: record.Batch) -> Work:
+        model = self.module.config
+        samples, choices, length = batch.tokens.shape
+        sequences = samples * choices
+        # By numpy: operators of torch would be among the step's.
+        mask, target_mask, sep = (part.numpy() for part in (batch.choice_mask, batch.target_mask, batch.sep))
+        targets = target_mask.sum(2)  # [B, C]
+        lengths = (sep + targets) * mask
+        # Backward is twice forward: every matrix product has a gradient for either factor.
+        executed = 3 * forward_flops(model, sequences * length, sequences * length**2, sequences * length)
+        squared = float((lengths.astype(np.float64) ** 2).sum())
+        needed = 3 * forward_flops(model, int(lengths.sum()), int(squared), int((targets * mask).sum()))
+        again = layer_flops(model, sequences * length, sequences * length**2) if model.recompute else 0
+        return Work(
+            samples,
+            self.config["train"]["batch_size"],
+            batch.tokens.numel(),
+            int(batch.useful.numpy().sum()),
+            float(executed),
+            float(needed),
+            float(again),
+        )
+
+    def evaluate(self, last: bool) -> Evaluation:
+        self.module.eval()
+        spool, evaluation = self.context.spool, self.sets.evaluation
+        totals = [0.0] * 5  # right, F1 and examples, each example once; right and examples with repeats
+        done = 0
+        with torch.no_grad():
+            for index, batch in enumerate(self.eval_loader):
+                chosen = self._choose(batch)
+                for counts, row, choice in zip(self.order.counts(done, len(chosen)), range(len(chosen)), chosen):
+                    right = float(batch.answers[row, choice])
+                    totals[3] += right
+                    totals[4] += 1
+                    if counts:
+                        totals[0] += right
+                        totals[1] += evaluation.f1(int(batch.index[row]), choice)
+                        totals[2] += 1
+                done += len(chosen)
+                spool.progress(index + 1, len(self.eval_loader))
+        self.module.train()
+        shared = torch.tensor(totals, dtype=torch.float64, device=self.device)
+        if self.context.world > 1:
+            dist.all_reduce(shared)
+        right, f1, examples, published_right, published_examples = shared.tolist()
+        published = published_right / published_examples
+        extra = [measure("f1", f1 / examples, "fraction", F1_NOTE % self.sets.f1_over)]
+        return Evaluation(right / examples, published, int(examples), deciding=published, extra=extra)
+
+    def _choose(self, batch: record.Batch) -> List[int]:
+        """The choice with the highest score of each example; never a padding one."""
+        batch = self.to_device(batch)
+        inputs = (batch.tokens, batch.positions, batch.sep, batch.targets, batch.target_mask)
+        pieces = [
+            self.module(*(tensor[:, first : first + SEGMENT] for tensor in inputs))
+            for first in range(0, batch.tokens.size(1), SEGMENT)
+        ]
+        scores = mask_choices(torch.cat(pieces, dim=1), batch.choice_mask, PADDED_EVALUATION)
+        return scores.argmax(1).tolist()
+
+    def training_facts(self) -> Dict[str, Any]:
+        norm = type(self.module.transformer.final_layernorm)
+        kernels = {"layer_norm": "torch" if norm is torch.nn.LayerNorm else "apex"}
+        return dict(self.optimizer.facts(), **kernels, losses_not_finite=self._not_finite)
+
+    def describe(self) -> Dict[str, Any]:
+        config, sets = self.config, self.sets
+        train, model = config["train"], config["model"]
+        every = train["evaluate_every_samples"]
+        cadence = "every epoch" if every is None else "every %d samples" % every
+        masters = ", fp32 masters" if self.half else ""
+        guessing = {} if config["data"]["source"] == "synthetic" else {"chance": chance(sets.evaluation)}
+        return {
+            **guessing,
+            "conditions": {
+                "model": model["name"],
+                "sequence_length": config["data"]["sequence_length"],
+                "batch_size": train["batch_size"],
+                "choices": sets.choices_condition,
+                "recompute": model["recompute"],
+                "optimizer": OPTIMIZER % (*BETAS, EPSILON, train["weight_decay"], masters, train["clip_norm"]),
+                "dropout": "%g/%g/%g" % tuple(model[name] for name in DROPOUTS),
+                "workers": config["data"]["workers"],
+                "evaluation_cadence": cadence + (", first before training" if config["eval"]["initial"] else ""),
+                "eval_batch_size": config["eval"]["batch_size"],
+                "learning_rate": train["learning_rate"],
+                "schedule": self.schedule.describe(),
+                "data": sets.condition,
+                "weights": config["weights"],
+            },
+            "data": {
+                "train_examples": len(sets.train),
+                "eval_examples": len(sets.evaluation),
+                "train_sha256": sets.train.digest(),
+                "eval_sha256": sets.evaluation.digest(),
+                "mean_choices": float(sets.train.choices.mean()),
+                "eval_mean_choices": float(sets.evaluation.choices.mean()),
+                "mean_length": float(sets.train.lengths.mean()),
+                "f1_over": sets.f1_over,
+                "weights": self.weights_digest,
+            },
+            "parameters": sum(p.numel() for p in self.module.parameters()),
+        }
+
+
+def chance(evaluation: record.ClozeSet) -> float:
+    """The accuracy of guessing: the mean share of right answers among an example's choices."""
+    right = np.add.reduceat(evaluation.examples.arrays["right"].astype(np.int64), evaluation.starts[:-1])
+    return float((right / evaluation.choices).mean())
+
+
+def load_checkpoint(model: GlmForCloze, folder: str) -> str:
+    """Fill the model from what `flagbench prepare glm` wrote; returns the folder's digest.
+
+    Raises DataError for any tensor that is missing or does not fit.
+    """
+    from flagbench_cases.cases.glm.prepare import WEIGHTS_FORMAT
+    from flagbench_cases.prepare import prepared, weights
+
+    place = prepared.open_folder(folder, "glm", "weights", (WEIGHTS_FORMAT,))
+    state, wanted = weights.read_state(place.folder), model.state_dict()
+    for name, tensor in wanted.items():
+        if name not in state:
+            raise DataError("%s has no tensor %s" % (folder, name), "prepare the whole checkpoint of GLM-Large")
+        if state[name].shape != tensor.shape:
+            shapes = (folder, name, tuple(state[name].shape), tuple(tensor.shape))
+            raise DataError("%s: %s has the shape %s, not %s" % shapes, "use the preset of that checkpoint")
+    model.load_state_dict({name: state[name] for name in wanted})
+    return place.digest
+
+
+def build(context: Context) -> GlmWorkload:
+    """The workload of the division asked for."""
+    return GlmWorkload(context)

@@ -1,0 +1,137 @@
+"""A Hugging Face folder of Llama weights as llama-safetensors/v1, checked against the model that will be filled."""
+
+import json
+import os
+from typing import Any, Callable, Dict, List, Tuple
+
+import torch
+
+from flagbench_cases.cases.llama2_7b_lora import weights_format
+from flagbench_cases.prepare import weights
+from flagbench_cases.shared.errors import DataError
+
+LARGEST_FILE = 4 * 2**30
+TYPES = (torch.float32, torch.float16, torch.bfloat16)
+# What a Llama 2 is besides, with the value that a config.json without the key stands for.
+FIXED = {"hidden_act": "silu", "tie_word_embeddings": False, "attention_bias": False, "mlp_bias": False}
+DEFAULT_THETA = 10000.0
+PLAIN = "give a checkpoint of Llama 2"
+
+
+def config_of(section: Dict[str, Any]) -> Dict[str, Any]:
+    """The config.json of a `model` section, in the form both transformers read."""
+    config: Dict[str, Any] = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+    config.update(weights_format.sizes(section), **FIXED)
+    config.update(max_position_embeddings=section["positions"], bos_token_id=1, eos_token_id=2, rope_scaling=None)
+    return config
+
+
+def check_config(folder: str, config: Dict[str, Any], section: Dict[str, Any]) -> None:
+    """Refuse the checkpoint of another model. Its number of positions may differ: rotary embeddings have no table."""
+    found = dict(FIXED, num_key_value_heads=config.get("num_attention_heads"))
+    found.update({key: value for key, value in config.items() if value is not None})
+    found["rope_theta"] = theta(folder, config)
+    wanted = dict(weights_format.sizes(section), model_type="llama", **FIXED)
+    weights_format.check_config(folder, found, wanted, section["name"])
+
+
+def theta(folder: str, config: Dict[str, Any]) -> Any:
+    """The base of the rotary embedding, where transformers 4 keeps it or where 5 does. Refuses a scaled one."""
+    found = {}
+    for key in ("rope_parameters", "rope_scaling"):
+        scaling = {} if config.get(key) is None else config[key]
+        if not isinstance(scaling, dict):
+            raise DataError("%s/config.json: %s is %r, not an object" % (folder, key, scaling), PLAIN)
+        kind = scaling.get("rope_type", scaling.get("type", "default"))
+        if kind != "default":
+            raise DataError("%s/config.json has a rotary embedding of the kind %r" % (folder, kind), PLAIN)
+        found[key] = scaling
+    return found["rope_parameters"].get("rope_theta", config.get("rope_theta", DEFAULT_THETA))
+
+
+def convert(source: str, section: Dict[str, Any], writer: Any, report: Callable[[str, int, int], None]) -> None:
+    """Write a checkpoint folder through a prepared.Writer. Raises DataError for one that is not whole.
+
+    One shard of the source and one file of the result are in memory at a time. The rotary frequencies that old
+    checkpoints hold beside the weights are left out: the model computes them.
+    """
+    check_config(source, weights.read_config(source), section)
+    wanted, files = weights_format.shapes(section), weights.shard_files(source)
+    writer.need(sum(os.path.getsize(path) for path in files))
+    output = Output(writer, "weights")
+    types = set()
+    for name, tensor in weights.shards(source):
+        if name.endswith(".rotary_emb.inv_freq"):
+            continue
+        check(source, name, tensor, wanted)
+        if name in output.index:
+            raise DataError("%s has the tensor %s twice" % (source, name), "fetch the checkpoint again")
+        types.add(str(tensor.dtype).replace("torch.", ""))
+        output.add(name, tensor)
+        report("convert the weights", len(output.index), len(wanted))
+    missing = sorted(set(wanted) - set(output.index))
+    if missing:
+        raise DataError(
+            "%s has no tensor %s (%d of %d are missing)" % (source, missing[0], len(missing), len(wanted)),
+            "fetch the checkpoint again, whole",
+        )
+    output.flush()
+    for name, content in (("index.json", output.index), ("config.json", config_of(section))):
+        with open(writer.path(name), "w", encoding="utf-8") as file:
+            json.dump(content, file, indent=1, sort_keys=True)
+            file.write("\n")
+    writer.format(weights_format.FORMAT)
+    writer.fact(
+        model=section["name"],
+        tensors=len(wanted),
+        parameters=sum(torch.Size(shape).numel() for shape in wanted.values()),
+        dtypes=sorted(types),
+    )
+    for path in [os.path.join(source, "config.json")] + files:
+        writer.source(path)
+
+
+def check(source: str, name: str, tensor: torch.Tensor, wanted: Dict[str, Tuple[int, ...]]) -> None:
+    """Refuse a tensor that the model has not got, or not like this."""
+    if name not in wanted:
+        raise DataError("%s has a tensor %s, which this model has not" % (source, name), "give a plain Llama 2")
+    if tuple(tensor.shape) != wanted[name]:
+        raise DataError(
+            "%s: %s has the shape %s, not %s" % (source, name, tuple(tensor.shape), wanted[name]),
+            "give a checkpoint of the size in its config.json",
+        )
+    if tensor.dtype not in TYPES:
+        raise DataError(
+            "%s: %s is %s" % (source, name, tensor.dtype), "give weights in fp32, fp16 or bf16, not quantised ones"
+        )
+
+
+class Output:
+    """Tensors on their way into files of at most LARGEST_FILE bytes."""
+
+    def __init__(self, writer: Any, stem: str) -> None:
+        self.index: Dict[str, str] = {}
+        self._writer = writer
+        self._stem = stem
+        self._waiting: Dict[str, torch.Tensor] = {}
+        self._bytes = 0
+        self._files: List[str] = []
+
+    def add(self, name: str, tensor: torch.Tensor) -> None:
+        """Keep a tensor for the current file; begin another one where it would grow too large."""
+        size = tensor.numel() * tensor.element_size()
+        if self._waiting and self._bytes + size > LARGEST_FILE:
+            self.flush()
+        # Its own memory: a view would keep the whole shard it came from.
+        self._waiting[name] = tensor.clone(memory_format=torch.contiguous_format)
+        self._bytes += size
+        self.index[name] = "%s-%05d.safetensors" % (self._stem, len(self._files) + 1)
+
+    def flush(self) -> None:
+        """Write the current file."""
+        from safetensors.torch import save_file
+
+        name = "%s-%05d.safetensors" % (self._stem, len(self._files) + 1)
+        save_file(self._waiting, self._writer.path(name), metadata={"format": "pt"})
+        self._files.append(name)
+        self._waiting, self._bytes = {}, 0

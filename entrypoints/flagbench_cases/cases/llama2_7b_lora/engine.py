@@ -1,0 +1,187 @@
+"""The published training step in plain torch: one device as published, several by DistributedDataParallel.
+
+What the publisher's step does, in its order: forward under autocast, add up the loss, synchronise, backward, (fp16:
+synchronise, scaled update | plain update), read the loss and draw it, synchronise. Everything odd in it is a quirk of
+the case manifest.
+"""
+
+import inspect
+from typing import Any, Dict, List, Tuple
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from flagbench_cases.cases.llama2_7b_lora.lora import fill
+from flagbench_cases.engines.precision import autocast
+from flagbench_cases.shared.errors import DataError, UsageError
+
+ACCUMULATED = 1  # batches before an update: the published loss is divided by it
+MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+OPTIMIZER = "AdamW(betas=0.9/0.999, eps=1e-08, weight_decay=%g)"
+
+
+class TorchEngine:
+    """Forward, backward and update of the adapters; one a rank."""
+
+    name = "torch"
+
+    def __init__(self, context: Any, module: Any, parameters: Dict[str, torch.nn.Parameter]) -> None:
+        self.context = context
+        self.module = module
+        self.parameters = parameters
+        self.precision = context.config["precision"]
+        self.device = context.device.torch
+        train = context.config["train"]
+        half = self.precision == "fp16"
+        self.optimizer = adamw(list(parameters.values()), train, fused=half)
+        self.scaler = loss_scaler(self.device) if half else None
+        self.network = module
+        if context.world > 1:
+            leave_alone(module, parameters)
+            ids = [context.local_rank] if self.device.type == "cuda" else None
+            self.network = DistributedDataParallel(module, device_ids=ids)
+            context.probe.attach(list(parameters.values()))
+        self.taken = 0
+        self.total_loss: Any = 0.0  # of an epoch, on the device
+        self.bar: Any = None
+        self.condition = OPTIMIZER % train["weight_decay"] + (", fused" if half else "")
+
+    def step(self, batch: Dict[str, torch.Tensor]) -> float:
+        """One step on a batch (see `batch_of` of the data); the mean loss of this rank's, in nats per token."""
+        synchronize = self.context.device.synchronize
+        with autocast(self.device, self.precision):
+            loss = loss_of(self.network, batch)
+        loss = loss / ACCUMULATED
+        self.total_loss += loss.detach().float()
+        synchronize()
+        if self.scaler is None:
+            loss.backward()
+            self.context.probe.backward_done()
+            self.optimizer.step()
+        else:
+            self.scaler.scale(loss).backward()
+            self.context.probe.backward_done()
+            synchronize()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        self.optimizer.zero_grad()
+        self.taken += 1
+        if self.bar is not None:
+            self.bar.advance()
+        value = float(loss.detach().float())
+        if self.bar is not None:
+            self.bar.show(value)
+        synchronize()
+        return value
+
+    def begin(self, rate: float) -> None:
+        """Begin an epoch, with its learning rate."""
+        self.total_loss = 0.0
+        self.set_rate(rate)
+
+    def set_rate(self, rate: float) -> None:
+        """The learning rate from now on."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+
+    def facts(self) -> Dict[str, Any]:
+        """How the updates went: those a loss scale left out do not advance the optimizer's own count."""
+        counts = [float(state["step"]) for state in self.optimizer.state.values() if "step" in state]
+        updates = int(min(counts)) if counts else 0
+        return {
+            "updates": updates,
+            "skipped_steps": self.taken - updates,
+            "loss_scale": self.scaler.get_scale() if self.scaler else None,
+        }
+
+    def state(self) -> Tuple[Dict[str, torch.Tensor], Dict[str, Any]]:
+        """Adapters and their moments as tensors; the loss scale and the count of steps as facts."""
+        tensors = {"adapter." + name: parameter.detach() for name, parameter in self.parameters.items()}
+        for name, parameter in self.parameters.items():
+            for moment in MOMENTS:
+                if moment in self.optimizer.state[parameter]:
+                    tensors["%s.%s" % (moment, name)] = torch.as_tensor(self.optimizer.state[parameter][moment])
+        scaler = self.scaler.state_dict() if self.scaler else None
+        return tensors, {"taken": self.taken, "scaler": scaler}
+
+    def restore(self, tensors: Dict[str, torch.Tensor], facts: Dict[str, Any]) -> None:
+        """Resume from what `state` gave. Raises DataError where a tensor or the loss scale is missing."""
+        fill(self.parameters, {n[len("adapter.") :]: t for n, t in tensors.items() if n.startswith("adapter.")})
+        moments = {}
+        for index, name in enumerate(self.parameters):
+            found = {moment: tensors.get("%s.%s" % (moment, name)) for moment in MOMENTS}
+            if any(tensor is None for tensor in found.values()):
+                raise DataError("the checkpoint has no moments of %s" % name, "resume from another checkpoint")
+            moments[index] = found
+        self.optimizer.load_state_dict(
+            {"state": moments, "param_groups": self.optimizer.state_dict()["param_groups"]}
+        )
+        if self.scaler is not None:
+            if not facts["scaler"]:
+                raise DataError("the checkpoint has no loss scale", "resume from another checkpoint")
+            self.scaler.load_state_dict(facts["scaler"])
+        self.taken = int(facts["taken"])
+
+
+def loss_of(network: Any, batch: Dict[str, torch.Tensor]) -> torch.Tensor:
+    """The mean loss over a batch, nats per token, in fp32."""
+    return network(**batch).loss
+
+
+def has_fused_adamw() -> bool:
+    """Whether this torch has the fused AdamW; it came with torch 2.0."""
+    return "fused" in inspect.signature(torch.optim.AdamW).parameters
+
+
+def adamw(parameters: List[torch.nn.Parameter], train: Dict[str, Any], fused: bool) -> torch.optim.AdamW:
+    """The published AdamW: fused for fp16, else one parameter after the other.
+
+    fused=False, as the publisher passes it, turns the multi-tensor path off too; torch 1.12 has it off anyway.
+    """
+    options = {"fused": fused} if has_fused_adamw() else {}
+    return torch.optim.AdamW(parameters, lr=train["learning_rate"], weight_decay=train["weight_decay"], **options)
+
+
+def loss_scaler(device: torch.device) -> Any:
+    """torch's GradScaler with its own defaults, as published."""
+    if hasattr(torch, "amp") and hasattr(torch.amp, "GradScaler"):
+        return torch.amp.GradScaler(device.type)
+    return torch.cuda.amp.GradScaler()
+
+
+def leave_alone(module: torch.nn.Module, parameters: Dict[str, torch.nn.Parameter]) -> None:
+    """Have DistributedDataParallel neither send the frozen weights at the start nor the buffers at every step.
+
+    All ranks made or read the same ones; the record's check of the parameters' sums would tell if not.
+    """
+    ours = {id(parameter) for parameter in parameters.values()}
+    frozen = [name for name, parameter in module.named_parameters() if id(parameter) not in ours]
+    names = frozen + [name for name, _ in module.named_buffers()]
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, names)
+
+
+def open_engine(context: Any, module: Any, parameters: Dict[str, torch.nn.Parameter]) -> Any:
+    """The engine of the configuration, made for this rank."""
+    if context.config["engine"]["name"] == "deepspeed":
+        from flagbench_cases.cases.llama2_7b_lora.engine_deepspeed import DeepSpeedEngine
+
+        return DeepSpeedEngine(context, module, parameters)
+    return TorchEngine(context, module, parameters)
+
+
+def refuse(config: Dict[str, Any], device: torch.device, world: int) -> None:
+    """Raise UsageError for what the engine asked for cannot do here, before anything is loaded."""
+    engine = config["engine"]
+    if engine["name"] == "deepspeed":
+        from flagbench_cases.cases.llama2_7b_lora import engine_deepspeed
+
+        engine_deepspeed.refuse(config, device, world)
+        return
+    if engine["zero_stage"]:
+        raise UsageError("zero_stage is DeepSpeed's", "add --set engine=deepspeed, or leave out zero_stage")
+    if config["precision"] == "fp16" and not has_fused_adamw():
+        raise UsageError(
+            "fp16 needs the fused AdamW of torch 2.0 and this is torch %s: its loss scaler refuses fp16 gradients"
+            % torch.__version__,
+            "use --precision bf16 or tf32, or a stack with a newer torch",
+        )

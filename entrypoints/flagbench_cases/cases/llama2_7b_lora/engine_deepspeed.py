@@ -1,0 +1,148 @@
+"""The same step through DeepSpeed, ZeRO stages 0 to 2, configured by the manifest's `engine` section.
+
+Not what the publisher ran. DeepSpeed compiles extensions when it likes to, writes to stdout, and starts process
+groups of its own: none of that happens here. deepspeed is imported where it is needed.
+"""
+
+import contextlib
+import copy
+import importlib
+import logging
+import os
+import sys
+from typing import Any, Dict, Tuple
+
+import torch
+
+from flagbench_cases.cases.llama2_7b_lora.engine import OPTIMIZER, adamw, loss_of
+from flagbench_cases.engines.process_group import ensure_group
+from flagbench_cases.shared.errors import UsageError
+
+STAGES = (0, 1, 2)
+# Extensions that it would compile for the processor the first time, for a minute, behind a lock that a killed run
+# leaves behind.
+COMPILED = "deepspeed_shm_comm"
+
+
+def refuse(config: Dict[str, Any], device: torch.device, world: int) -> None:
+    """Raise UsageError for what DeepSpeed cannot do here."""
+    stage, precision = config["engine"]["zero_stage"], config["precision"]
+    old_gloo = device.type == "cpu" and int(torch.__version__.split(".")[0]) < 2
+    if stage not in STAGES:
+        _refuse("ZeRO stage %d splits the frozen weights, which is not done here" % stage, "use zero_stage 0 to 2")
+    if config["nodes"] > 1:
+        _refuse("the deepspeed engine runs on one node, this run has %d" % config["nodes"], "use engine=torch")
+    if config["train"].get("checkpoint_every_steps"):
+        _refuse("the deepspeed engine writes no checkpoints", "use engine=torch, or leave out checkpoint_every_steps")
+    if device.type == "cpu" and precision == "fp16":
+        _refuse("DeepSpeed has no fp16 on a processor", "use --precision bf16 or fp32")
+    if old_gloo and world > 1 and stage > 0:
+        _refuse("gloo of torch %s lacks the collectives of ZeRO stage %d" % (torch.__version__, stage), "use stage 0")
+    if old_gloo and precision == "bf16":  # DeepSpeed sends the weights round a group of one rank too
+        _refuse("gloo of torch %s cannot send bf16" % torch.__version__, "use --precision fp32")
+    library(device)
+
+
+def _refuse(what: str, remedy: str) -> None:
+    raise UsageError(what, remedy)
+
+
+def library(device: torch.device) -> Any:
+    """deepspeed, imported with its log on stderr and nothing left for it to compile."""
+    # Else it tries out what there is.
+    os.environ.setdefault("DS_ACCELERATOR", device.type)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # its logger keeps the stream that it finds
+            deepspeed = importlib.import_module("deepspeed")
+    except ImportError as error:
+        raise UsageError(
+            "DeepSpeed cannot be imported here (%s)" % error, "use engine=torch, or a stack with DeepSpeed"
+        ) from error
+    for handler in logging.getLogger("DeepSpeed").handlers:  # and where something else imported it before
+        handler.setStream(sys.stderr)  # type: ignore[attr-defined]
+    deepspeed.ops.__compatible_ops__[COMPILED] = False
+    return deepspeed
+
+
+def ds_config(config: Dict[str, Any], world: int) -> Dict[str, Any]:
+    """The ds_config.json of a run: the manifest's `engine.deepspeed` with batch size, stage and precision."""
+    made = copy.deepcopy(config["engine"]["deepspeed"])
+    batch = config["train"]["batch_size"]
+    made.update(train_batch_size=batch * world, train_micro_batch_size_per_gpu=batch, gradient_accumulation_steps=1)
+    made["zero_optimization"]["stage"] = config["engine"]["zero_stage"]
+    half = made.pop("fp16")
+    if config["precision"] == "fp16":
+        made["fp16"] = dict(half, enabled=True)
+    elif config["precision"] == "bf16":
+        made["bf16"] = {"enabled": True}
+    return made
+
+
+class DeepSpeedEngine:
+    """Forward, backward and update of the adapters by DeepSpeed; one a rank."""
+
+    name = "deepspeed"
+
+    def __init__(self, context: Any, module: Any, parameters: Dict[str, torch.nn.Parameter]) -> None:
+        self.context = context
+        config = context.config
+        deepspeed = library(context.device.torch)
+        ensure_group(context.device.backend)  # for a single rank DeepSpeed would open a port
+        if context.world > 1:
+            context.probe.attach(list(parameters.values()))
+        self.ds_config = ds_config(config, context.world)
+        optimizer = adamw(list(parameters.values()), config["train"], fused=False)
+        with contextlib.redirect_stdout(sys.stderr):
+            self.network = deepspeed.initialize(
+                model=module,
+                optimizer=optimizer,
+                model_parameters=list(parameters.values()),
+                config=copy.deepcopy(self.ds_config),
+                dist_init_required=False,
+            )[0]
+        # In 16 bits stage 0 takes a step on gradients of zero to make AdamW's moments; AdamW would count it.
+        optimizer.state.clear()
+        self.version = str(deepspeed.__version__)
+        self.taken = 0
+        self.name = "deepspeed-zero%d" % config["engine"]["zero_stage"]
+        # In 16 bits DeepSpeed updates fp32 copies of the adapters; the published step updates the 16 bits themselves.
+        masters = "" if config["precision"] in ("fp32", "tf32") else ", fp32 masters"
+        self.condition = OPTIMIZER % config["train"]["weight_decay"] + masters
+
+    def step(self, batch: Dict[str, torch.Tensor]) -> float:
+        """One step on a batch (see `batch_of` of the data); the mean loss of this rank's, in nats per token."""
+        loss = loss_of(self.network, batch)
+        self.network.backward(loss)
+        self.context.probe.backward_done()
+        self.network.step()
+        self.taken += 1
+        return float(loss.detach())
+
+    def begin(self, rate: float) -> None:
+        """Begin an epoch, with its learning rate."""
+        self.set_rate(rate)
+
+    def set_rate(self, rate: float) -> None:
+        """The learning rate from now on."""
+        for group in self.network.optimizer.param_groups:
+            group["lr"] = rate
+
+    def facts(self) -> Dict[str, Any]:
+        """How the updates went, and the configuration they went by."""
+        skipped = int(self.network.skipped_steps)
+        scale = float(self.network.optimizer.loss_scale) if "fp16" in self.ds_config else None
+        return {
+            "updates": self.taken - skipped,
+            "skipped_steps": skipped,
+            "loss_scale": scale,
+            "deepspeed": self.version,
+            "ds_config": self.ds_config,
+        }
+
+    def state(self) -> Tuple[Dict[str, torch.Tensor], Dict[str, Any]]:
+        """Refused by `refuse` before a run begins."""
+        raise UsageError("the deepspeed engine writes no checkpoints", "use engine=torch")
+
+    def restore(self, tensors: Dict[str, torch.Tensor], facts: Dict[str, Any]) -> None:
+        """A checkpoint is the torch engine's."""
+        raise UsageError("the deepspeed engine cannot resume from a checkpoint", "use engine=torch")

@@ -1,0 +1,199 @@
+"""MMLU: questions with four choices, asked after as many solved examples as fit.
+
+A data folder has dev/{subject}_dev.csv and test/{subject}_test.csv without a header: question, four choices, the
+letter of the right one. Cells may be quoted and hold line ends.
+"""
+
+import csv
+import os
+from typing import Callable, Dict, List, NamedTuple, Tuple
+
+import numpy as np
+
+from flagbench_cases.cases.llama2_7b_lora.tokens import BOS, CHOICES, Vocabulary
+from flagbench_cases.shared.errors import DataError
+from flagbench_cases.shared.files import open_file
+
+SUBJECTS, QUESTIONS = 57, 14042
+"""Of the published test set."""
+# Where a data folder may hold dev/ and test/; data.tar has them below data/.
+PLACES = (".", "mmlu", "mmlu_dataset", "data")
+AGAIN = "unpack MMLU's data.tar again"
+
+
+class Row(NamedTuple):
+    """One line of a CSV file; answer is 0 to 3."""
+
+    question: str
+    choices: Tuple[str, ...]
+    answer: int
+
+
+class Prompts(NamedTuple):
+    """The questions of all subjects in the order of their names, n in all."""
+
+    tokens: np.ndarray  # int32, the prompts one after the other
+    offsets: np.ndarray  # int64 [n + 1]: where each begins
+    answers: np.ndarray  # int8 [n]: 0 to 3
+    subject_ids: np.ndarray  # int16 [n]
+    shots: np.ndarray  # int8 [n]: whole solved examples before the question
+    cut: int  # questions of which a part, or all, had to be dropped too
+    subjects: List[str]
+
+
+def find(folder: str) -> str:
+    """The folder with dev/ and test/, in a data folder. Raises DataError."""
+    for place in PLACES:
+        path = os.path.normpath(os.path.join(folder, place))
+        if os.path.isdir(os.path.join(path, "test")) or os.path.isdir(os.path.join(path, "dev")):
+            return path
+    raise DataError(
+        "%s holds no folders dev and test of MMLU" % folder, "unpack MMLU's data.tar into its folder mmlu"
+    )
+
+
+def subjects(folder: str) -> List[str]:
+    """The names of the subjects, sorted. Raises DataError where one has only one of its two files, or is no text."""
+    found: Dict[str, List[str]] = {}
+    for part in ("dev", "test"):
+        place, ending = os.path.join(folder, part), "_%s.csv" % part
+        try:
+            names = os.listdir(place)
+        except OSError as error:
+            raise DataError("%s cannot be read (%s)" % (place, error.strerror), AGAIN) from None
+        found[part] = sorted(name[: -len(ending)] for name in names if name.endswith(ending))
+        for name in found[part]:
+            _refuse_half(place, name + ending, name)
+    for part, other in (("dev", "test"), ("test", "dev")):
+        for name in found[other]:
+            if name not in found[part]:
+                raise DataError("%s does not exist" % os.path.join(folder, part, "%s_%s.csv" % (name, part)), AGAIN)
+    if not found["test"]:
+        raise DataError("%s holds no {subject}_test.csv" % os.path.join(folder, "test"), AGAIN)
+    return found["test"]
+
+
+def _refuse_half(place: str, file: str, name: str) -> None:
+    """A subject's name is part of its prompts, and sentencepiece takes UTF-8 alone."""
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError:
+        raise DataError("%s holds %r, which is no name in UTF-8" % (place, file), AGAIN) from None
+
+
+def read(path: str) -> List[Row]:
+    """The rows of one file. Raises DataError naming file and line for what is not as it must be."""
+    rows = []
+    try:
+        with open_file(path, encoding="utf-8", newline="") as file:
+            reader = csv.reader(file, strict=True)
+            begin = 1
+            for cells in reader:
+                if cells:
+                    rows.append(_row("%s:%d" % (path, begin), cells))
+                begin = reader.line_num + 1
+    except UnicodeDecodeError as error:
+        raise DataError("%s is not UTF-8 (%s)" % (path, error), AGAIN) from None
+    except csv.Error as error:
+        raise DataError("%s:%d is no CSV (%s)" % (path, begin, error), AGAIN) from None
+    except OSError as error:
+        raise DataError("%s cannot be read (%s)" % (path, error.strerror), AGAIN) from None
+    if not rows:
+        raise DataError("%s holds no questions" % path, AGAIN)
+    return rows
+
+
+def _row(where: str, cells: List[str]) -> Row:
+    if len(cells) != 6:
+        raise DataError(
+            "%s has %d columns, not 6" % (where, len(cells)), "a line is question, four choices, answer; " + AGAIN
+        )
+    letter = cells[5].strip()
+    if letter not in CHOICES:
+        raise DataError(
+            "%s: the answer %r is none of A, B, C, D" % (where, letter[:20]),
+            "a line is question, four choices, answer; " + AGAIN,
+        )
+    return Row(cells[0], tuple(cells[1:5]), CHOICES.index(letter))
+
+
+def heading(subject: str) -> str:
+    """The first line of a prompt; the two blanks before the subject are the publisher's."""
+    return "The following are multiple choice questions (with answers) about  %s.\n\n" % subject.replace("_", " ")
+
+
+def asked(row: Row) -> str:
+    """A question up to where its answer is asked for."""
+    lines = [row.question] + ["%s. %s" % pair for pair in zip(CHOICES, row.choices)]
+    return "\n".join(lines) + "\nAnswer:"
+
+
+def solved(row: Row) -> str:
+    """A question with its answer."""
+    return "%s %s\n\n" % (asked(row), CHOICES[row.answer])
+
+
+def fit(
+    head: str, shots: List[str], question: str, encode: Callable[[str], List[int]], limit: int
+) -> Tuple[str, List[int]]:
+    """The prompt, as text and as ids, once parts of it were dropped until it has `limit` tokens with its <s>.
+
+    The publisher splits it at blank lines and drops the part after the heading, again and again: the first solved
+    example, then the next; where nothing else is left the question itself, and a heading alone is asked.
+    """
+    text = head + "".join(shots) + question
+    ids = [BOS] + encode(text)
+    while len(ids) > limit:
+        parts = text.split("\n\n")
+        if len(parts) == 1:
+            raise DataError(
+                "a heading of MMLU alone has %d tokens" % len(ids), "use a longer sequence than %d" % limit
+            )
+        del parts[1]
+        text = "\n\n".join(parts)
+        ids = [BOS] + encode(text)
+    return text, ids
+
+
+def left(text: str, shots: List[str], question: str) -> int:
+    """Of the solved examples, how many stand whole in a fitted prompt; -1 where the question is not whole either."""
+    # What stands before them is the heading or, of a shot with a blank line in it, the part that was not dropped.
+    for count in range(len(shots), -1, -1):
+        if text.endswith("\n\n" + "".join(shots[len(shots) - count :]) + question):
+            return count
+    return -1
+
+
+def prompts(
+    folder: str, vocabulary: Vocabulary, length: int, shots: int, report: Callable[[str, int, int], None]
+) -> Prompts:
+    """All questions of a folder as prompts of at most `length` tokens. Raises DataError."""
+    names = subjects(folder)
+    ids: List[np.ndarray] = []
+    answers: List[int] = []
+    subject_ids: List[int] = []
+    kept: List[int] = []
+    for number, name in enumerate(names):
+        path = os.path.join(folder, "dev", name + "_dev.csv")
+        examples = read(path)[:shots]
+        if len(examples) < shots:
+            raise DataError("%s has %d questions, fewer than %d" % (path, len(examples), shots), AGAIN)
+        head, before = heading(name), [solved(row) for row in examples]
+        for row in read(os.path.join(folder, "test", name + "_test.csv")):
+            text, tokens = fit(head, before, asked(row), vocabulary.encode, length)
+            ids.append(np.array(tokens, dtype=np.int32))
+            answers.append(row.answer)
+            subject_ids.append(number)
+            kept.append(left(text, before, asked(row)))
+        report("tokenise MMLU", number + 1, len(names))
+    offsets = np.concatenate([[0], np.cumsum([len(tokens) for tokens in ids])]).astype(np.int64)
+    whole = np.array(kept)
+    return Prompts(
+        np.concatenate(ids),
+        offsets,
+        np.array(answers, dtype=np.int8),
+        np.array(subject_ids, dtype=np.int16),
+        np.maximum(whole, 0).astype(np.int8),
+        int((whole < 0).sum()),
+        names,
+    )

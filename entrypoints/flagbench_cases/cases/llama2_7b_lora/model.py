@@ -1,0 +1,261 @@
+"""Llama as the publisher ran it: Hugging Face's LlamaForCausalLM with eager attention, made without a second copy.
+
+transformers 4 and 5 differ silently in the type of loaded weights, the attention they choose and where a config keeps
+the base of the rotary embedding. So nothing is left to their defaults: the parameters are made here in the type asked
+for, and the forward pass over the library's modules is that of the publisher's version.
+
+Shapes: B batch, T tokens, D model width, V vocabulary. transformers is imported where it is needed: it takes seconds.
+"""
+
+import json
+import os
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, NamedTuple
+
+import torch
+import torch.utils.checkpoint
+from torch import nn
+
+from flagbench_cases.cases.llama2_7b_lora import weights_format
+from flagbench_cases.cases.llama2_7b_lora.forward import PublishedForward
+from flagbench_cases.shared.errors import CaseError, DataError, UsageError
+
+ATTENTION = "eager"
+CASE = "llama2-7b-lora"
+
+
+@dataclass(frozen=True)
+class LoraShape:
+    """The adapters on q_proj and v_proj: rank, scale (alpha / r) and the dropout of their input."""
+
+    r: int
+    alpha: float
+    dropout: float
+
+
+@dataclass(frozen=True)
+class LlamaShape:
+    """Sizes of the model; every field is a key of the case manifest's `model` section."""
+
+    name: str
+    layers: int
+    dim: int
+    heads: int
+    kv_heads: int
+    ffn: int
+    vocab_size: int
+    positions: int
+    norm_eps: float
+    rope_theta: float
+    initializer_range: float
+    lora: LoraShape
+
+    def __post_init__(self) -> None:
+        if self.dim % self.heads or self.heads % self.kv_heads:
+            raise ValueError(
+                "dim %d, %d heads and %d kv_heads do not divide; choose multiples"
+                % (self.dim, self.heads, self.kv_heads)
+            )
+
+    @property
+    def kv_dim(self) -> int:
+        """Width of keys and values."""
+        return self.dim // self.heads * self.kv_heads
+
+    @property
+    def adapter_parameters(self) -> int:
+        """Trainable parameters: A [r, in] and B [out, r] for q_proj and v_proj of every layer."""
+        return self.layers * self.lora.r * (self.dim + self.dim + self.dim + self.kv_dim)
+
+
+def shape_from(section: Dict[str, Any]) -> LlamaShape:
+    """The sizes of a resolved `model` section."""
+    return LlamaShape(**{**section, "lora": LoraShape(**section["lora"])})
+
+
+def library(name: str) -> Any:
+    """transformers or peft, imported. Raises UsageError where the image does not have it."""
+    import importlib
+
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise UsageError(
+            "llama2-7b-lora needs the package %s, which cannot be imported (%s)" % (name.split(".")[0], error),
+            "use an image made for llama2-7b-lora, or install it",
+        ) from error
+
+
+def llama_config(shape: LlamaShape) -> Any:
+    """transformers' configuration of these sizes. `rope_theta` as a keyword is understood by 4 and 5."""
+    return library("transformers.models.llama.configuration_llama").LlamaConfig(
+        vocab_size=shape.vocab_size,
+        hidden_size=shape.dim,
+        intermediate_size=shape.ffn,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        max_position_embeddings=shape.positions,
+        rms_norm_eps=shape.norm_eps,
+        rope_theta=shape.rope_theta,
+        initializer_range=shape.initializer_range,
+        tie_word_embeddings=False,
+        use_cache=False,
+        attn_implementation=ATTENTION,
+    )
+
+
+def build(shape: LlamaShape, dtype: torch.dtype, device: torch.device) -> Any:
+    """LlamaForCausalLM whose parameters are frozen, of `dtype` on `device` and not yet filled; [B, T] to [B, T, V].
+
+    A parameter is made once, where it stays: what transformers makes first is never touched, so no memory is spent
+    on it and no time on filling it.
+    """
+    big_modeling = library("accelerate.big_modeling")
+    llama = library("transformers.models.llama.modeling_llama").LlamaForCausalLM
+    with big_modeling.init_empty_weights(include_buffers=False):
+        model = llama(llama_config(shape))
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                empty = torch.empty(parameter.shape, dtype=dtype, device=device)
+                module._parameters[name] = nn.Parameter(empty, requires_grad=False)
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = buffer.to(device)
+    verify(model, dtype)
+    output = library("transformers.modeling_outputs").CausalLMOutputWithPast
+    model.forward = PublishedForward(model, shape, dtype, device, output)
+    return model
+
+
+def verify(model: Any, dtype: torch.dtype) -> None:
+    """Read back what transformers made of the wishes. Raises CaseError where it is something else."""
+    attention = model.config._attn_implementation
+    types = {parameter.dtype for parameter in model.parameters()}
+    if attention != ATTENTION or types != {dtype} or model.config.use_cache:
+        raise CaseError(
+            "the model came out with %s attention, %s and use_cache %s"
+            % (attention, "/".join(sorted(str(t) for t in types)), model.config.use_cache),
+            "use the transformers of this image's lock",
+        )
+
+
+def initialise(model: Any, shape: LlamaShape, seed: int) -> None:
+    """Random weights as transformers draws them, normal matrices and norms of one; a seed gives one model a device.
+
+    Drawn in fp32, so that every precision starts from the same numbers.
+    """
+    parameters = dict(model.named_parameters())
+    generator = torch.Generator(device=next(iter(parameters.values())).device).manual_seed(seed)
+    with torch.no_grad():
+        for name in sorted(parameters):
+            parameter = parameters[name]
+            if parameter.dim() == 1:
+                parameter.fill_(1.0)
+            else:
+                drawn = torch.empty(parameter.shape, dtype=torch.float32, device=parameter.device)
+                parameter.copy_(drawn.normal_(std=shape.initializer_range, generator=generator))
+
+
+def load_prepared(model: Any, folder: str, section: Dict[str, Any], beat: Callable[[], None]) -> str:
+    """Fill the model from a prepared weights folder, and return the folder's digest. Raises DataError for whatever is
+    not as it must be."""
+    from flagbench_cases.prepare import prepared
+
+    place = prepared.open_folder(folder, CASE, "weights", (weights_format.FORMAT,))
+    beat()  # sums of many files were taken
+    load_folder(model, place.folder, section, beat)
+    return place.digest
+
+
+def load_folder(model: Any, folder: str, section: Dict[str, Any], beat: Callable[[], None]) -> None:
+    """Fill the model from `index.json`, `config.json` and safetensors, a tensor in memory at a time."""
+    from safetensors import SafetensorError, safe_open
+
+    config = _read_json(os.path.join(folder, "config.json"))
+    weights_format.check_config(folder, config, weights_format.sizes(section), section["name"])
+    parameters = dict(model.named_parameters())
+    files = shards(_read_json(os.path.join(folder, "index.json")), folder, parameters)
+    for file, names in sorted(files.items()):
+        path = os.path.join(folder, file)
+        try:
+            with safe_open(path, framework="pt", device="cpu") as tensors, torch.no_grad():
+                for name in names:
+                    _fill(parameters[name], tensors.get_tensor(name), name, folder)
+        except (SafetensorError, OSError) as error:
+            raise DataError(
+                "%s cannot be read (%s)" % (path, str(error).split("\n")[0]), "prepare the weights again"
+            ) from error
+        beat()
+
+
+def _fill(parameter: torch.Tensor, tensor: torch.Tensor, name: str, folder: str) -> None:
+    if tensor.shape != parameter.shape:
+        shapes = (name, tuple(tensor.shape), tuple(parameter.shape))
+        raise DataError("%s: %s has the shape %s, not %s" % ((folder,) + shapes), "prepare matching weights")
+    parameter.copy_(tensor)
+
+
+def shards(index: Dict[str, Any], folder: str, parameters: Dict[str, Any]) -> Dict[str, Any]:
+    """The names of the tensors in each file, once the index is exactly that of the model."""
+    missing, foreign = sorted(set(parameters) - set(index)), sorted(set(index) - set(parameters))
+    if missing or foreign:
+        words = "has no tensor %s" % missing[0] if missing else "has a tensor %s that the model has not" % foreign[0]
+        raise DataError("%s %s" % (folder, words), "prepare the weights of this model again")
+    files: Dict[str, Any] = {}
+    for name, file in sorted(index.items()):
+        if not isinstance(file, str) or os.path.basename(file) != file or not file:
+            raise DataError("%s/index.json: %s is not in a file of that folder" % (folder, name), "prepare it again")
+        files.setdefault(file, []).append(name)
+    return files
+
+
+def _read_json(path: str) -> Dict[str, Any]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            content = json.load(file)
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError("%s cannot be read (%s)" % (path, error), "prepare the weights again") from error
+    if not isinstance(content, dict):
+        raise DataError("%s is not a JSON object" % path, "prepare the weights again")
+    return content
+
+
+class StepFlops(NamedTuple):
+    """Matrix-product FLOPs (2 per multiply-accumulate) of one training step."""
+
+    forward: int
+    backward: int
+    recomputed: int
+
+
+def step_flops(shape: LlamaShape, samples: int, length: int, recompute: bool) -> StepFlops:
+    """FLOPs of a step over `samples` blocks of `length` tokens, as LoRA executes it; attention counted in full.
+
+    Forward: every product once. Backward: the gradient of the input of every frozen matrix, and of both factors of
+    scores and context, and of both factors of the adapters' products. Below the adapters of the first layer nothing
+    needs a gradient: there its q, k and v projections have none, its adapters' A has only that of its weight, and its
+    scores only that of the queries. Recomputed: the layers' forward pass once more; from torch 2.1 on it stops as
+    soon as the last saved tensor is there, which is before down_proj, whose frozen weight saves nothing.
+    Source: the operators of transformers' Llama and peft's LoRA; equal to torch.utils.flop_counter.FlopCounterMode
+    with eager attention (tests).
+    """
+    tokens = samples * length
+    d, kv, f, r = shape.dim, shape.kv_dim, shape.ffn, shape.lora.r
+    into_attention = 2 * tokens * (d * d + 2 * d * kv)  # q, k, v
+    after = 2 * tokens * (d * d + 3 * d * f)  # o, gate, up, down
+    scores = 2 * tokens * length * d  # q k^T; the context product has as many
+    lora_a, lora_b = 2 * tokens * r * 2 * d, 2 * tokens * r * (d + kv)
+    head = 2 * tokens * d * shape.vocab_size
+    layer = into_attention + after + 2 * scores + lora_a + lora_b
+    backward = into_attention + after + 4 * scores + 2 * (lora_a + lora_b)
+    without = into_attention + scores + lora_a  # what the first layer's backward pass leaves out
+    again = layer
+    if hasattr(torch.utils.checkpoint, "set_checkpoint_early_stop"):
+        again -= 2 * tokens * d * f
+    return StepFlops(
+        forward=shape.layers * layer + head,
+        backward=shape.layers * backward - without + head,
+        recomputed=shape.layers * again if recompute else 0,
+    )

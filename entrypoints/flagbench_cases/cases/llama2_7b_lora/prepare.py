@@ -1,0 +1,62 @@
+"""`flagbench prepare llama2-7b-lora`: samsum and MMLU become token ids, a checkpoint becomes plain safetensors.
+
+Both are made for the case's reference preset: its sequence length, number of shots and model.
+"""
+
+import os
+from typing import Any, Callable, Dict, Optional
+
+from flagbench_cases.cases.llama2_7b_lora import blocks, checkpoint, mmlu, samsum
+from flagbench_cases.cases.llama2_7b_lora.tokens import Vocabulary
+from flagbench_cases.shared.config import load_case
+from flagbench_cases.shared.errors import UsageError
+
+CASE = "llama2-7b-lora"
+WANTS = {
+    "data": "a folder with samsum's train.json and val.json (in it or in samsum_dataset/) and MMLU's dev/ and test/ "
+    "(in it or in mmlu/)",
+    "weights": "the Hugging Face folder of Llama-2-7b, safetensors or .bin, whole or in shards",
+    "vocabulary": "tokenizer.model of Llama 2",
+}
+LICENCES = {
+    "data": "samsum: CC BY-NC-ND 4.0 (not for commercial use, no derivatives to be passed on); MMLU: MIT",
+    "weights": "Llama 2 Community License; the download is gated, its terms have to be accepted at the source",
+    "vocabulary": "Llama 2 Community License, as the weights",
+}
+
+Report = Callable[[str, int, int], None]
+
+
+def prepare_data(source: str, vocabulary: Optional[str], writer: Any, report: Report) -> None:
+    """Tokenise samsum and MMLU through a prepared.Writer. Raises DataError, or UsageError without a vocabulary."""
+    preset = load_case(CASE)["presets"]["reference"]
+    tokenise_data(source, vocabulary, preset["data"], preset["model"], writer, report)
+
+
+def tokenise_data(
+    source: str,
+    vocabulary: Optional[str],
+    data: Dict[str, Any],
+    model: Dict[str, Any],
+    writer: Any,
+    report: Report,
+) -> None:
+    """The same for a preset's `data` (sequence_length, shots) and `model` (vocab_size) sections."""
+    if vocabulary is None:
+        raise UsageError("text cannot be tokenised without a vocabulary", "give --vocabulary tokenizer.model")
+    dialogues, questions = samsum.find(source), mmlu.find(source)
+    loaded = Vocabulary(vocabulary, model["vocab_size"])
+    made = blocks.tokenise(dialogues, questions, loaded, data["sequence_length"], data["shots"], report)
+    blocks.write(made, writer)
+    writer.source(loaded.path)
+    for name in samsum.FILES.values():
+        writer.source(os.path.join(dialogues, name))
+    for subject in made.facts["mmlu"]["subjects"]:
+        for part in ("dev", "test"):
+            name = "%s/%s_%s.csv" % (part, subject, part)
+            writer.source(os.path.join(questions, name), name)
+
+
+def prepare_weights(source: str, writer: Any, report: Report) -> None:
+    """Write a checkpoint folder as llama-safetensors/v1 through a prepared.Writer. Raises DataError."""
+    checkpoint.convert(source, load_case(CASE)["presets"]["reference"]["model"], writer, report)

@@ -1,0 +1,124 @@
+"""samsum: dialogues with summaries, as one stream of tokens cut into blocks.
+
+The archive holds train.json, val.json and test.json, each a list of {"id", "dialogue", "summary"}. The publisher
+trains on the first and would validate on the second.
+"""
+
+import json
+import os
+from typing import Any, Callable, List, NamedTuple, Tuple
+
+import numpy as np
+
+from flagbench_cases.cases.llama2_7b_lora.tokens import BOS, EOS, Vocabulary
+from flagbench_cases.shared.errors import DataError
+from flagbench_cases.shared.files import open_file
+
+FILES = {"train": "train.json", "validation": "val.json"}
+# Dialogues of the published archive.
+PUBLISHED = {"train": 14732, "validation": 818}
+# Where a data folder may hold the three files; the second is the publisher's name for it.
+PLACES = (".", "samsum_dataset", "samsum", "corpus")
+ARCHIVE = "corpus.7z"
+
+
+class Blocks(NamedTuple):
+    """Blocks int32 [n, L], the dialogues they were cut from, and the tokens of these, the dropped rest included."""
+
+    blocks: np.ndarray
+    dialogues: int
+    tokens: int
+
+
+def find(folder: str) -> str:
+    """The folder with the JSON files, in a data folder. Raises DataError."""
+    if not os.path.isdir(folder):
+        raise DataError("the data folder %s does not exist" % folder, "give --data the folder with samsum and MMLU")
+    for place in PLACES:
+        path = os.path.normpath(os.path.join(folder, place))
+        if any(os.path.exists(os.path.join(path, name)) for name in FILES.values()):
+            return path
+    for place in PLACES:
+        archive = os.path.normpath(os.path.join(folder, place, ARCHIVE))
+        if os.path.exists(archive):
+            raise DataError(
+                "%s is still packed" % archive, "unpack it first: 7z x -o%s %s" % (os.path.dirname(archive), archive)
+            )
+    raise DataError(
+        "%s holds no %s of samsum" % (folder, " or ".join(FILES.values())),
+        "put the files of samsum's %s into its folder samsum_dataset" % ARCHIVE,
+    )
+
+
+def read(path: str) -> List[Tuple[str, str]]:
+    """(dialogue, summary) of each entry of one JSON file. Raises DataError naming the file and the entry."""
+    try:
+        with open_file(path, encoding="utf-8") as file:
+            entries = json.load(file)
+    except FileNotFoundError:
+        raise DataError("%s does not exist" % path, "unpack the whole of samsum's %s there" % ARCHIVE) from None
+    except UnicodeDecodeError as error:
+        raise DataError("%s is not UTF-8 (%s)" % (path, error), "unpack %s again" % ARCHIVE) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(
+            "%s cannot be read (%s)" % (path, error), "unpack %s again: it is truncated or no JSON" % ARCHIVE
+        ) from None
+    if not isinstance(entries, list) or not entries:
+        raise DataError("%s is not a list of dialogues" % path, "unpack %s again" % ARCHIVE)
+    return [_pair(path, number, entry) for number, entry in enumerate(entries, start=1)]
+
+
+def _pair(path: str, number: int, entry: Any) -> Tuple[str, str]:
+    if isinstance(entry, dict):
+        dialogue, summary = entry.get("dialogue"), entry.get("summary")
+        if isinstance(dialogue, str) and isinstance(summary, str):
+            if not _is_whole(dialogue + "\n" + summary):
+                raise DataError(
+                    "%s: entry %d holds half a character (a lone surrogate)" % (path, number),
+                    "unpack %s again" % ARCHIVE,
+                )
+            return dialogue, summary
+    raise DataError(
+        "%s: entry %d has no texts `dialogue` and `summary`" % (path, number), "unpack %s again" % ARCHIVE
+    )
+
+
+def _is_whole(text: str) -> bool:
+    """Whether a text can be written as UTF-8, which sentencepiece takes. JSON can escape what cannot."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def prompt(dialogue: str, summary: str) -> str:
+    """The published text of an example, without the </s> that ends it."""
+    return "Summarize this dialog:\n%s\n---\nSummary:\n%s" % (dialogue, summary)
+
+
+def cut(
+    path: str,
+    pairs: List[Tuple[str, str]],
+    vocabulary: Vocabulary,
+    length: int,
+    report: Callable[[str, int, int], None],
+) -> Blocks:
+    """All examples, each between <s> and </s>, one after the other in the file's order, cut every `length` tokens.
+
+    What is left at the end is dropped, as published.
+    """
+    stream: List[np.ndarray] = []
+    what = "tokenise %s" % os.path.basename(path)
+    for index, pair in enumerate(pairs):
+        stream.append(np.array([BOS] + vocabulary.encode(prompt(*pair)) + [EOS], dtype=np.int32))
+        if index % 500 == 499:
+            report(what, index + 1, len(pairs))
+    report(what, len(pairs), len(pairs))
+    tokens = np.concatenate(stream)
+    count = len(tokens) // length
+    if count == 0:
+        raise DataError(
+            "%s gives %d tokens, fewer than a block of %d" % (path, len(tokens), length), "give the whole of samsum"
+        )
+    return Blocks(tokens[: count * length].reshape(count, length), len(pairs), len(tokens))

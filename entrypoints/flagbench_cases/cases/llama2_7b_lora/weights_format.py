@@ -1,0 +1,63 @@
+"""The format llama-safetensors/v1: a folder of Llama weights as `prepare` writes it and a run reads it.
+
+weights-0000k.safetensors   tensors under their Hugging Face names, as stored, at most 4 GiB a file
+index.json                  {tensor: file}
+config.json                 Hugging Face's keys, with rope_theta where transformers 4 and 5 both find it
+"""
+
+from typing import Any, Dict, Tuple
+
+from flagbench_cases.shared.errors import DataError
+
+FORMAT = "llama-safetensors/v1"
+# Keys of config.json and of the manifest's model section that must agree.
+CONFIG_KEYS = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "dim",
+    "intermediate_size": "ffn",
+    "num_hidden_layers": "layers",
+    "num_attention_heads": "heads",
+    "num_key_value_heads": "kv_heads",
+    "rms_norm_eps": "norm_eps",
+    "rope_theta": "rope_theta",
+}
+
+
+def sizes(section: Dict[str, Any]) -> Dict[str, Any]:
+    """What the config.json of a `model` section must say."""
+    return {theirs: section[ours] for theirs, ours in CONFIG_KEYS.items()}
+
+
+def check_config(folder: str, config: Dict[str, Any], wanted: Dict[str, Any], name: str) -> None:
+    """Raise DataError for a config.json that does not say what the model called `name` has."""
+    for key, value in wanted.items():
+        if config.get(key) != value:
+            raise DataError(
+                "%s/config.json says %s = %s and this model has %s" % (folder, key, config.get(key), value),
+                "give the weights of %s" % name,
+            )
+
+
+def shapes(section: Dict[str, Any]) -> Dict[str, Tuple[int, ...]]:
+    """Names and shapes of all tensors of a `model` section."""
+    dim, ffn, vocabulary = section["dim"], section["ffn"], section["vocab_size"]
+    kv_dim = dim // section["heads"] * section["kv_heads"]
+    found: Dict[str, Tuple[int, ...]] = {
+        "model.embed_tokens.weight": (vocabulary, dim),
+        "model.norm.weight": (dim,),
+        "lm_head.weight": (vocabulary, dim),
+    }
+    for layer in range(section["layers"]):
+        for name, shape in (
+            ("self_attn.q_proj", (dim, dim)),
+            ("self_attn.k_proj", (kv_dim, dim)),
+            ("self_attn.v_proj", (kv_dim, dim)),
+            ("self_attn.o_proj", (dim, dim)),
+            ("mlp.gate_proj", (ffn, dim)),
+            ("mlp.up_proj", (ffn, dim)),
+            ("mlp.down_proj", (dim, ffn)),
+            ("input_layernorm", (dim,)),
+            ("post_attention_layernorm", (dim,)),
+        ):
+            found["model.layers.%d.%s.weight" % (layer, name)] = shape
+    return found

@@ -1,0 +1,257 @@
+"""Llama2-7B LoRA fine-tuning as FlagPerf's code did it: the faithful division.
+
+Every choice here that looks odd is the publisher's and is listed under `quirks` in the case manifest.
+"""
+
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, DistributedSampler
+
+from flagbench_cases.cases.llama2_7b_lora import data as samsum
+from flagbench_cases.cases.llama2_7b_lora import lora, model, tiny
+from flagbench_cases.cases.llama2_7b_lora.engine import open_engine, refuse
+from flagbench_cases.cases.llama2_7b_lora.evaluate import mmlu_accuracy, total, validation_loss
+from flagbench_cases.cases.llama2_7b_lora.memory_monitor import monitored
+from flagbench_cases.cases.llama2_7b_lora.progress_bar import EpochBar
+from flagbench_cases.contract import Context, Evaluation, TrainWorkload, Work, measure
+from flagbench_cases.shared.errors import DataError
+
+DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+class EpochLosses:
+    """The mean training loss of each epoch: of this rank as steps come in, of all ranks once they have agreed."""
+
+    def __init__(self) -> None:
+        self.sums: Dict[int, List[float]] = {}  # epoch: [sum over steps, steps]
+
+    def add(self, epoch: int, loss: float) -> None:
+        """Count one step's loss."""
+        entry = self.sums.setdefault(epoch, [0.0, 0.0])
+        entry[0] += loss
+        entry[1] += 1
+
+    def agree(self, device: torch.device, world: int) -> None:
+        """Replace this rank's sums by the means over all ranks. Called by all of them."""
+        for epoch in sorted(self.sums):
+            self.sums[epoch] = [value / world for value in total(self.sums[epoch], device, world)]
+
+    def means(self) -> List[float]:
+        """Mean loss of each epoch, in nats per token."""
+        return [self.sums[epoch][0] / self.sums[epoch][1] for epoch in sorted(self.sums)]
+
+    def published(self) -> float:
+        """The publisher's training loss: the mean of the epochs' means."""
+        means = self.means()
+        return sum(means) / len(means)
+
+
+class LlamaLoraWorkload(TrainWorkload):
+    """The faithful division."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.config = context.config
+        self.device = context.device.torch
+        self.place = (context.rank, context.world)
+        # The monitor and the progress bar belong to the published step, and so to its engine.
+        self.as_published = self.config["engine"]["name"] == "torch"
+        self.has_monitor = self.config["train"]["memory_monitor"] and self.as_published
+        self.losses = EpochLosses()
+        self.weights_digest: Optional[str] = None
+        self._epoch = 0
+
+    def setup(self) -> None:
+        context, config, beat = self.context, self.config, self.context.spool.beat
+        refuse(config, self.device, context.world)
+        self.shape = model.shape_from(config["model"])
+        self.sets = samsum.load(config["data"], config["model"], context.data, config["seed"])
+        beat()
+        self._make_model()
+        beat()
+        torch.manual_seed(config["seed"])  # of dropout, the same on every rank
+        self.engine = open_engine(context, self.module, self.parameters)
+        self._make_loader()
+        beat()
+
+    def _make_model(self) -> None:
+        base = self._base()
+        self.context.spool.beat()
+        torch.manual_seed(self.config["seed"])  # the same initial adapters on every rank
+        self.module = lora.attach(base, self.shape, self.config["train"]["recompute"])
+        self.parameters = lora.adapters(self.module)
+
+    def _base(self) -> Any:
+        """The model to be adapted, filled from what the configuration names."""
+        context, config = self.context, self.config
+        base = model.build(self.shape, DTYPES.get(config["precision"], torch.float32), self.device)
+        if context.weights is not None:
+            self.weights = "pretrained"
+            self.weights_digest = model.load_prepared(base, context.weights, config["model"], context.spool.beat)
+        elif config["data"]["source"] == "shipped":
+            self.weights = "shipped"
+            model.load_folder(base, tiny.WEIGHTS, config["model"], context.spool.beat)
+        else:
+            self.weights = "random"
+            model.initialise(base, self.shape, config["seed"])
+        return base
+
+    def _make_loader(self) -> None:
+        config, (rank, world) = self.config, self.place
+        sampler = None
+        if world > 1:
+            sampler = DistributedSampler(self.sets.train, world, rank, shuffle=False, drop_last=True)
+        self.loader = DataLoader(
+            self.sets.train,
+            batch_size=config["train"]["batch_size"],
+            sampler=sampler,
+            shuffle=False,
+            drop_last=True,
+            num_workers=config["data"]["workers"],
+            collate_fn=samsum.batch_of,
+            pin_memory=self.device.type == "cuda",
+            # Its own: the loader draws a seed for its workers each epoch, and a resumed run must not miss one.
+            generator=torch.Generator().manual_seed(config["seed"]),
+        )
+
+    def describe(self) -> Dict[str, Any]:
+        sets, config, train = self.sets, self.config, self.config["train"]
+        shape = self.shape
+        mmlu = {"mmlu_items": 0} if sets.mmlu is None else {"mmlu_items": len(sets.mmlu)}
+        return {
+            **guessing(sets.mmlu),
+            "conditions": {
+                "model": shape.name,
+                "sequence_length": config["data"]["sequence_length"],
+                "batch_size": train["batch_size"],
+                "recompute": train["recompute"],
+                "optimizer": self.engine.condition,
+                "lora": "r=%d, alpha=%g, dropout=%g, %s"
+                % (shape.lora.r, shape.lora.alpha, shape.lora.dropout, "+".join(lora.TARGETS)),
+                "engine": self.engine.name,
+                "learning_rate": train["learning_rate"],
+                "schedule": "x%g every epoch" % train["gamma"],
+                "max_epochs": train["max_epochs"],
+                "workers": config["data"]["workers"],
+                "memory_monitor": self.has_monitor,
+                "data": sets.condition,
+                "mmlu": sets.mmlu_condition,
+                "weights": self.weights,
+                "transformers": model.library("transformers").__version__,
+                "peft": model.library("peft").__version__,
+            },
+            "data": dict(
+                sets.facts,
+                train_blocks=len(sets.train),
+                validation_blocks=len(sets.validation),
+                train_sha256=sets.train.digest(),
+                weights=self.weights_digest,
+                **mmlu,
+            ),
+            "parameters": sum(parameter.numel() for parameter in self.module.parameters()),
+        }
+
+    def steps_per_epoch(self) -> int:
+        return len(self.loader)
+
+    def batches(self, epoch: int) -> Iterable[Any]:
+        train = self.config["train"]
+        self._epoch = epoch
+        self.engine.begin(train["learning_rate"] * train["gamma"] ** epoch)
+        self.module.train()
+        batches = self._drawn(epoch) if self.as_published else self.loader
+        return monitored(batches, self.context.device) if self.has_monitor else batches
+
+    def _drawn(self, epoch: int) -> Iterator[Any]:
+        """The batches of an epoch, with the publisher's progress bar."""
+        with EpochBar(epoch, self.config["train"]["max_epochs"], len(self.loader)) as self.engine.bar:
+            yield from self.loader
+
+    def to_device(self, batch: Any) -> Any:
+        return {name: tensor.to(self.device) for name, tensor in batch.items()}
+
+    def step(self, batch: Any) -> float:
+        loss = self.engine.step(batch)
+        self.losses.add(self._epoch, loss)
+        return loss
+
+    def scaler_skipped(self) -> bool:
+        return self.config["precision"] == "fp16"  # no gradient of such a loss is finite, so the scaler leaves it out
+
+    def work(self, batch: Any) -> Work:
+        samples, length = batch["input_ids"].shape
+        flops = model.step_flops(self.shape, samples, length, self.config["train"]["recompute"])
+        done = float(flops.forward + flops.backward)
+        tokens = samples * length  # blocks are full: all that is executed is useful
+        return Work(samples, samples, tokens, tokens, done, done, float(flops.recomputed))
+
+    def evaluate(self, last: bool) -> Evaluation:
+        sets, progress = self.sets, self.context.spool.progress
+        self.losses.agree(self.device, self.context.world)
+        extra = []
+        if self.losses.sums:
+            note = "mean of the mean losses of %d epochs, as published" % len(self.losses.sums)
+            extra.append(measure("loss_as_published", self.losses.published(), "nats", note))
+        batch_size = self.config["train"]["batch_size"]
+        loss = validation_loss(self.module, sets.validation, batch_size, self.device, self.place, progress)
+        if loss is not None:
+            note = "%d blocks, each once, dropout off" % len(sets.validation)
+            extra.append(measure("val_loss", loss, "nats", note))
+        if not last or sets.mmlu is None:
+            return Evaluation(None, None, len(sets.validation), None, extra)
+        accuracy = mmlu_accuracy(self.module, sets.mmlu, self.device, self.place, False, progress)
+        published = None
+        if self.config["eval"]["mmlu_train_mode"]:
+            published = mmlu_accuracy(self.module, sets.mmlu, self.device, self.place, True, progress)
+        return Evaluation(accuracy, published, len(sets.mmlu), accuracy, extra)
+
+    def training_facts(self) -> Dict[str, Any]:
+        # A window of steps has no whole epochs to take the publisher's loss of.
+        whole = self.config["train"]["window_steps"] is None and self.losses.sums
+        found = {
+            "engine": self.engine.name,
+            "trainable_parameters": self.shape.adapter_parameters,
+            "attention": self.module.base_model.model.config._attn_implementation,
+            "weights_type": type_name(self.module.base_model.model.lm_head.weight),
+            "adapters_type": type_name(next(iter(self.parameters.values()))),
+            "validation_sha256": self.sets.validation.digest(),
+            "mmlu_sha256": None if self.sets.mmlu is None else self.sets.mmlu.digest(),
+            "epoch_mean_losses": self.losses.means() if whole else [],
+            "loss_as_published": self.losses.published() if whole else None,
+        }
+        found.update(self.engine.facts())
+        return found
+
+    def state(self) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+        # The learning rate follows from the epoch, so it is no part of this; all ranks get here at one step.
+        self.losses.agree(self.device, self.context.world)
+        tensors, facts = self.engine.state()
+        sums = {str(epoch): entry for epoch, entry in self.losses.sums.items()}
+        return tensors, dict(facts, epoch_losses=sums)
+
+    def restore(self, tensors: Dict[str, Any], facts: Dict[str, Any]) -> None:
+        try:
+            sums = {int(epoch): [float(loss), float(steps)] for epoch, (loss, steps) in facts["epoch_losses"].items()}
+            self.engine.restore(tensors, facts)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DataError(
+                "the checkpoint's facts are not this case's (%s)" % error, "resume from another checkpoint"
+            ) from error
+        self.losses.sums = sums
+
+
+def type_name(tensor: torch.Tensor) -> str:
+    """The element type of a tensor in one word, "float32"."""
+    return str(tensor.dtype).replace("torch.", "")
+
+
+def guessing(mmlu: Optional[samsum.MmluSet]) -> Dict[str, float]:
+    """The accuracy of always naming the letter that is right most often, as `chance`."""
+    return {} if mmlu is None else {"chance": float(np.bincount(mmlu.answers).max() / len(mmlu))}
+
+
+def build(context: Context) -> LlamaLoraWorkload:
+    """The workload of the division asked for."""
+    return LlamaLoraWorkload(context)

@@ -1,0 +1,1 @@
+"""One node's parent process, which outlives its ranks. It imports no torch."""

@@ -1,0 +1,143 @@
+"""The command line of an image: its arguments, checked before any device is touched."""
+
+import argparse
+import os
+from typing import List, Optional, Tuple
+
+from flagbench_cases import __version__
+from flagbench_cases.node.placement import Placement, place
+from flagbench_cases.shared import config
+from flagbench_cases.shared.arguments import Parser
+from flagbench_cases.shared.errors import UsageError
+
+MOST = 10**12
+SEEDS = 2**31
+LONGEST = 365 * 24 * 3600
+"""A year, in seconds: what waits counts in integers, and would end in an OverflowError."""
+
+
+def _whole(text: str, least: int, limit: int) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError("%r is not a whole number" % text) from None
+    if not least <= value < limit:
+        raise argparse.ArgumentTypeError("%s is not a number from %d to %d" % (text, least, limit - 1))
+    return value
+
+
+def _count(text: str) -> int:
+    return _whole(text, 1, MOST)
+
+
+def _rank(text: str) -> int:
+    return _whole(text, 0, MOST)
+
+
+def _seed(text: str) -> int:
+    """Within what every generator takes: NumPy's has 32 bits, and ranks add their number."""
+    return _whole(text, 0, SEEDS)
+
+
+def _span(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError("%r is not a number" % text) from None
+    if not 0 < value <= LONGEST:
+        raise argparse.ArgumentTypeError("%s is not a number above 0, up to %d" % (text, LONGEST))
+    return value
+
+
+def _name(text: str) -> str:
+    """A run id becomes part of file names."""
+    if not text or len(text) > 128 or not all((c.isalnum() and c.isascii()) or c in "._-" for c in text):
+        raise argparse.ArgumentTypeError("%r may hold letters, digits, '.', '_' and '-' only" % text)
+    if not text[0].isalnum():
+        raise argparse.ArgumentTypeError("%r does not begin with a letter or digit" % text)
+    return text
+
+
+def build_parser() -> Parser:
+    """The parser; every option stands in the contract of an image."""
+    parser = Parser(
+        prog="flagbench_cases",
+        description="Run one case and print one JSON record on stdout. Progress and logs go to stderr. "
+        "`prepare CASE` makes the folders of data and weights that a run reads.",
+        epilog="Exit codes: 0 done, 2 usage, 3 data or weights, 4 a rank failed, 5 out of memory, 6 timeout or hang, "
+        "7 interrupted, 12 a check of its own failed, 13 wrong hardware, 14 measured but not stored, 15 network.",
+        # An abbreviation that is clear today would be ambiguous with the next option.
+        allow_abbrev=False,
+    )
+    parser.add_argument("case", help="one of: %s" % ", ".join(config.case_names()))
+    parser.add_argument("--version", action="version", version="flagbench_cases %s" % __version__)
+    job = parser.add_argument_group("job")
+    job.add_argument("--nodes", type=_count, default=1, metavar="N", help="number of nodes (default 1)")
+    job.add_argument(
+        "--gpus", type=_count, default=1, metavar="G", help="processes per node; ranks on cpu (default 1)"
+    )
+    job.add_argument("--node-rank", type=_rank, metavar="K", help="which node this is; else the platform says it")
+    job.add_argument("--master", metavar="HOST:PORT", help="where node 0 listens; else FLAGBENCH_MASTER")
+    job.add_argument("--run-id", type=_name, metavar="ID", help="name of the run, the same on all nodes")
+    work = parser.add_argument_group("work")
+    work.add_argument("--preset", choices=("reference", "tiny"), default="reference", help="size (default reference)")
+    divisions = "default faithful; no case has tuned yet"
+    work.add_argument("--division", choices=("faithful", "tuned"), default="faithful", help=divisions)
+    work.add_argument("--precision", choices=("fp32", "tf32", "fp16", "bf16"), help="default: the case's")
+    work.add_argument("--data", metavar="DIR|synthetic", help="prepared data; default /data where it holds any")
+    work.add_argument("--weights", metavar="DIR", help="a checkpoint folder; default random weights")
+    length = work.add_mutually_exclusive_group()
+    length.add_argument("--steps", type=_count, metavar="N", help="measure N steps after the warm-up, no evaluation")
+    length.add_argument("--max-samples", type=_count, metavar="N", help="the same, in samples of all devices")
+    length.add_argument("--full", action="store_true", help="run to the published stop rule, also on synthetic data")
+    work.add_argument("--seed", type=_seed, help="default: the case's")
+    work.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a hyper-parameter")
+    limits = parser.add_argument_group("limits and output")
+    limits.add_argument("--max-minutes", type=_span, metavar="M", help="end the run after M minutes (exit 6)")
+    limits.add_argument(
+        "--timeout",
+        type=_span,
+        default=600.0,
+        metavar="S",
+        help="seconds without progress once the ranks have begun (default 600)",
+    )
+    limits.add_argument("--out", metavar="DIR", help="write the record there as well")
+    limits.add_argument("--store", metavar="URL", help="put the record into a file:// store as well")
+    limits.add_argument("--resume", metavar="DIR", help="resume from a checkpoint, if the case writes any")
+    limits.add_argument("--describe", action="store_true", help="print the resolved configuration, run nothing")
+    return parser
+
+
+def locate_data(data: Optional[str], default: str = "/data") -> Tuple[Optional[str], Optional[str]]:
+    """`--data` as (source, folder): files and where, synthetic, or neither for the preset's own default."""
+    if data == "synthetic":
+        return "synthetic", None
+    if data == "":
+        raise UsageError("--data is empty", "give a folder, or --data synthetic")
+    if data is not None:
+        return "files", os.path.abspath(data)
+    try:
+        if os.listdir(default):
+            return "files", default
+    except OSError:
+        pass
+    return None, None
+
+
+def placed(argv: List[str]) -> Optional[Placement]:
+    """Which node this is of several, as far as arguments that are otherwise invalid tell."""
+    parser = Parser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--nodes", type=_count, default=1)
+    parser.add_argument("--node-rank", type=_rank)
+    parser.add_argument("--master")
+    try:
+        known, _ = parser.parse_known_args(argv)
+        count = max(known.nodes, (known.node_rank or 0) + 1)
+        return place(count, known.node_rank, known.master) if count > 1 else None
+    except UsageError:
+        return None
+
+
+def parse(argv: List[str]) -> argparse.Namespace:
+    """The arguments, or UsageError."""
+    return build_parser().parse_args(argv)

@@ -1,0 +1,115 @@
+"""The command that starts this run in its image with all that its stack needs: the remedy for missing devices.
+
+It is made inside the container, where nobody knows the host's folders and devices: what only the person at the host
+can say is a placeholder in the line, or stands in words beside it.
+"""
+
+import argparse
+import csv
+import io
+import os
+import shlex
+from typing import Any, Dict, List
+
+from flagbench_cases.node import cli
+from flagbench_cases.shared import output
+
+# With --mount the engine refuses it as it stands; with -v it would make a new and empty volume of that name.
+HOST_FOLDER = "HOSTDIR"
+
+
+def docker_line(plan: Dict[str, Any]) -> str:
+    """`docker run ...` as one line for a shell, every word quoted, out of the plan that the parent left the agent."""
+    arguments = cli.parse(plan["argv"])
+    case, stack, nodes = plan["config"]["case"], plan["stack"], plan["config"]["nodes"]
+    words = ["docker", "run", "--rm", *_grants(stack["docker"], nodes)]
+    for folder, written in _folders(plan, arguments).items():
+        words += ["--mount", _mount(folder, written)]
+    words.append("flagbench/%s:%s" % (case, stack["name"]))
+    words += _without(list(plan["argv"]), case)
+    if nodes > 1:
+        words += _place(plan, arguments)
+    return _quoted(words)
+
+
+def left_open(plan: Dict[str, Any]) -> List[str]:
+    """What the person has to fill in or to add to the line, each in a few words."""
+    hints = []
+    if _folders(plan, cli.parse(plan["argv"])):
+        hints.append("put a folder of the host for every %s" % HOST_FOLDER)
+    needs = plan["stack"]["docker"]
+    devices = needs["multi_node"]["devices"] if plan["config"]["nodes"] > 1 else []
+    if devices:
+        words = _each("--device", devices)
+        if needs["root"]:
+            # Only root's processes come to hold one; others pin memory within the ulimit memlock.
+            words += _each("--cap-add", needs["multi_node"]["capabilities"])
+        hints.append("where the host has %s, add %s" % (_quoted(devices), _quoted(words)))
+    return hints
+
+
+def _grants(needs: Dict[str, Any], nodes: int) -> List[str]:
+    """Devices, groups, capabilities and limits that every host of the stack can grant.
+
+    The engine refuses a device that the host lacks, and several nodes without InfiniBand talk over TCP.
+    """
+    words = ["--gpus", needs["gpus"]] if needs["gpus"] else []
+    words += _each("--device", needs["devices"])
+    words += _each("--group-add", needs["groups"])
+    words += _each("--cap-add", needs["capabilities"])
+    words += ["--shm-size", needs["shm_size"]]
+    for name, limit in sorted(needs["ulimits"].items()):
+        words += ["--ulimit", "%s=%d" % (name, limit)]
+    if needs["root"]:
+        words += ["--user", "0:0"]
+    if nodes > 1:
+        # The ranks listen on ports that nobody knows beforehand, so none can be published.
+        words += ["--network", "host"]
+    return words
+
+
+def _each(option: str, values: List[str]) -> List[str]:
+    return [word for value in values for word in (option, value)]
+
+
+def _folders(plan: Dict[str, Any], arguments: argparse.Namespace) -> Dict[str, bool]:
+    """The folders of the container that the run reads (False) or writes (True), by path."""
+    data = plan["data"]
+    if data and arguments.data:
+        data = cli.locate_data(arguments.data)[1]  # of a prepared folder the plan has the part with the data alone
+    read = [data, arguments.weights, arguments.resume]
+    written = [arguments.out, output.store_folder(arguments.store) if arguments.store else None]
+    found = {os.path.abspath(folder): False for folder in read if folder}
+    found.update((os.path.abspath(folder), True) for folder in written if folder)
+    return found
+
+
+def _mount(folder: str, written: bool) -> str:
+    """The value of `--mount`, which docker reads as a line of CSV."""
+    fields = ["type=bind", "source=" + HOST_FOLDER, "target=" + folder]
+    line = io.StringIO()
+    # The writer quotes a line break in a field only where line breaks end its lines.
+    csv.writer(line, lineterminator="\r\n").writerow(fields if written else [*fields, "readonly"])
+    return line.getvalue()[: -len("\r\n")]
+
+
+def _without(arguments: List[str], case: str) -> List[str]:
+    """The arguments without the case, which the image's entry point names already."""
+    if case in arguments:
+        arguments.remove(case)
+    return arguments
+
+
+def _place(plan: Dict[str, Any], arguments: argparse.Namespace) -> List[str]:
+    """Which node this is and where node 0 listens, where the environment said it: the next container has another."""
+    words = []
+    if arguments.node_rank is None:
+        words += ["--node-rank", str(plan["node_rank"])]
+    if arguments.master is None:
+        host = "[%s]" % plan["host"] if ":" in plan["host"] else plan["host"]
+        words += ["--master", "%s:%d" % (host, plan["port"])]
+    return words
+
+
+def _quoted(words: List[str]) -> str:
+    return " ".join(shlex.quote(word) for word in words)

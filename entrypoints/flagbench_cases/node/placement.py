@@ -1,0 +1,181 @@
+"""Which node this is and where node 0 listens, from flags or from what the platform sets.
+
+Never from bare RANK or WORLD_SIZE: on some platforms they count nodes, on others processes.
+"""
+
+import ipaddress
+import os
+import re
+import subprocess
+from dataclasses import dataclass
+from typing import Callable, List, Mapping, Optional, Sequence, Tuple
+
+from flagbench_cases.shared.errors import UsageError
+
+DEFAULT_PORT = 29400
+RANK_VARIABLES = (
+    "FLAGBENCH_NODE_RANK",
+    "JOB_COMPLETION_INDEX",
+    "PET_NODE_RANK",
+    "SLURM_NODEID",
+    "SKYPILOT_NODE_RANK",
+)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """This node's place in the job. `port` 0 means: any free port (one node only)."""
+
+    nodes: int
+    node_rank: int
+    host: str
+    port: int
+    source: str
+
+
+def parse_address(text: str, option: str) -> Tuple[str, int]:
+    """HOST[:PORT] as a pair; an IPv6 address stands in brackets where a port follows."""
+    match = re.fullmatch(r"(?:\[(?P<six>[^\]\s]+)\]|(?P<host>[^:\[\]\s]+))(?::(?P<port>[0-9]{1,5}))?", text)
+    port = int(match.group("port") or DEFAULT_PORT) if match else 0
+    if match is None or not 1 <= port <= 65535 or not _is_host(match.group("six"), match.group("host")):
+        raise UsageError("%s %r is not HOST:PORT" % (option, text), "for example %s node-0:29400" % option)
+    return match.group("six") or match.group("host"), port
+
+
+def _is_host(six: Optional[str], host: Optional[str]) -> bool:
+    """Whether an IPv6 address is one, and a name one that the resolver can be asked for at all."""
+    try:
+        if six is not None:
+            ipaddress.IPv6Address(six.partition("%")[0])
+        else:
+            (host or "").encode("idna")
+    except ValueError:
+        return False
+    return True
+
+
+def _address(host: Optional[str], port: Optional[str] = None) -> Optional[str]:
+    """A platform's bare host and port as HOST:PORT."""
+    if not host:
+        return None
+    bracketed = "[%s]" % host if ":" in host and not host.startswith("[") else host
+    return "%s:%s" % (bracketed, port) if port else bracketed
+
+
+def slurm_hosts(nodelist: str) -> List[str]:
+    """The hosts of a Slurm node list, by Slurm's own tool."""
+    try:
+        done = subprocess.run(
+            ["scontrol", "show", "hostnames", nodelist],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            check=True,
+            timeout=30,
+        )
+    except (OSError, subprocess.SubprocessError):
+        raise UsageError(
+            "scontrol, which names the first node of %s, did not answer" % nodelist,
+            "give --master HOST:PORT, or mount scontrol into the container",
+        ) from None
+    return done.stdout.decode().split()
+
+
+def _number(env: Mapping[str, str], key: str) -> int:
+    try:
+        return int(env[key])
+    except ValueError:
+        raise UsageError("%s=%r is not a number" % (key, env[key]), "unset it or set the node's rank") from None
+
+
+def _from_environment(
+    env: Mapping[str, str], expand: Callable[[str], List[str]]
+) -> Tuple[Optional[int], Optional[str], str]:
+    """Node rank, master address and the platform they came from; the first platform found decides.
+
+    FLAGBENCH_MASTER, which only a person sets, beats the platform's own idea of where node 0 is.
+    """
+    master = env.get("FLAGBENCH_MASTER")
+    if "FLAGBENCH_NODE_RANK" in env:
+        return _number(env, "FLAGBENCH_NODE_RANK"), master, "FLAGBENCH_NODE_RANK"
+    if "JOB_COMPLETION_INDEX" in env:
+        return _number(env, "JOB_COMPLETION_INDEX"), master, "JOB_COMPLETION_INDEX"
+    if "PET_NODE_RANK" in env:
+        master = master or _address(env.get("PET_MASTER_ADDR"), env.get("PET_MASTER_PORT"))
+        return _number(env, "PET_NODE_RANK"), master, "PET_NODE_RANK"
+    if "SLURM_NODEID" in env and "SLURM_JOB_NODELIST" in env:
+        # SLURM_NODEID counts within the step, which may be a part of the job's nodes.
+        hosts = [] if master else expand(env.get("SLURM_STEP_NODELIST") or env["SLURM_JOB_NODELIST"])
+        master = master or _address(hosts[0] if hosts else None)
+        return _number(env, "SLURM_NODEID"), master, "SLURM_NODEID"
+    if "SKYPILOT_NODE_RANK" in env:
+        hosts = env.get("SKYPILOT_NODE_IPS", "").split()
+        master = master or _address(hosts[0] if hosts else None)
+        return _number(env, "SKYPILOT_NODE_RANK"), master, "SKYPILOT_NODE_RANK"
+    return None, master, "default"
+
+
+def likely_rank(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> int:
+    """The node rank as far as arguments that may be wrong tell it; 0 where nothing does. Never raises.
+
+    A job whose arguments are refused is refused on every node, and node 0 alone prints the record of that.
+    """
+    flag = _last_value(argv, "--node-rank")
+    if flag is not None:
+        return _rank_of(flag)
+    if _last_value(argv, "--nodes") in (None, "1"):
+        return 0
+    found = [env[name] for name in RANK_VARIABLES if name in env][:1]
+    return _rank_of(found[0]) if found else 0
+
+
+def _rank_of(text: str) -> int:
+    return int(text) if re.fullmatch("[0-9]{1,9}", text) else 0
+
+
+def _last_value(argv: Sequence[str], option: str) -> Optional[str]:
+    """The value of an option among the words of a command line; None where it is not given."""
+    found = None
+    for word, after in zip(argv, [*argv[1:], ""]):
+        if word == option:
+            found = after
+        elif word.startswith(option + "="):
+            found = word.partition("=")[2]
+    return found
+
+
+def place(
+    nodes: int,
+    node_rank: Optional[int],
+    master: Optional[str],
+    env: Mapping[str, str] = os.environ,
+    expand: Callable[[str], List[str]] = slurm_hosts,
+) -> Placement:
+    """Where this node stands. Flags beat the environment; what contradicts is a usage error."""
+    if nodes == 1:
+        if node_rank:
+            raise UsageError("--node-rank %d does not exist among 1 node" % node_rank, "give --nodes too")
+        host, port = parse_address(master, "--master") if master else ("127.0.0.1", 0)
+        return Placement(1, 0, host, port, "single node")
+    source = "--node-rank"
+    if node_rank is None or master is None:
+        found_rank, found_master, platform = _from_environment(env, expand)
+        source = source if node_rank is not None else platform
+        node_rank = found_rank if node_rank is None else node_rank
+        master = found_master if master is None else master
+    if node_rank is None:
+        raise UsageError(
+            "%d nodes were asked for and nothing says which one this is" % nodes,
+            "give --node-rank, or run under Kubernetes, Slurm or SkyPilot, which say it",
+        )
+    if not 0 <= node_rank < nodes:
+        raise UsageError(
+            "node rank %d does not exist among %d nodes" % (node_rank, nodes),
+            "it runs from 0 to %d" % (nodes - 1),
+        )
+    if not master:
+        raise UsageError(
+            "%d nodes were asked for and nothing says where node 0 is" % nodes,
+            "give --master HOST:PORT or set FLAGBENCH_MASTER",
+        )
+    host, port = parse_address(master, "--master")
+    return Placement(nodes, node_rank, host, port, source)

@@ -1,0 +1,146 @@
+"""Progress on stderr: a line drawn in place on a terminal, a line now and then elsewhere. No escape sequences."""
+
+import math
+import os
+import sys
+import time
+from collections import deque
+from typing import Callable, Deque, Mapping, Optional, TextIO, Tuple
+
+from flagbench_cases.shared.spool import Progress
+
+WIDTH = 28
+QUIET_SECONDS = 10.0
+RATE_SECONDS = 30.0
+"""The rate is that of this many seconds, so that it follows changes and not single steps."""
+MODE = "FLAGBENCH_PROGRESS"
+"""`live` or `lines`, whatever stderr is: `flagbench run` sets it in a container whose stderr ends on a terminal."""
+STEPPING = ("warmup", "train")
+LAUNCH = Progress("launch", 0, 0, 0, float("nan"), 0)
+"""The phase before rank 0 has begun."""
+
+
+class Bar:
+    """Draws rank 0's heartbeat, with the time since this object was created."""
+
+    def __init__(
+        self,
+        stream: Optional[TextIO] = None,
+        sensors: Optional[Callable[[], str]] = None,
+        at_most: bool = False,
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
+        """`sensors` gives the devices' power and temperature as text; `at_most`: the total may not be reached."""
+        self.stream = stream if stream is not None else sys.stderr
+        self._environment = environment
+        self.live = self._is_live()
+        self._sensors = sensors
+        self._at_most = at_most
+        self._began = time.monotonic()
+        self._drawn = ""
+        self._phase = ""
+        self._last = float("-inf")
+        self._asked, self._said = float("-inf"), ""
+        self._seen: Deque[Tuple[float, int]] = deque()
+
+    def _is_live(self) -> bool:
+        if self._environment.get(MODE) in ("live", "lines"):
+            return self._environment[MODE] == "live"
+        return self.stream.isatty() and self._environment.get("TERM", "dumb") not in ("dumb", "")
+
+    def show(self, progress: Optional[Progress]) -> None:
+        """Draw the state; on a terminal in place, elsewhere at a new phase and every ten seconds."""
+        progress = progress or LAUNCH
+        if progress.phase in STEPPING and progress.done < progress.steps:
+            # Training that continues after an evaluation counts from 0 until its next step is done.
+            progress = progress._replace(done=progress.steps)
+        clock = time.monotonic()
+        rate = self._rate(progress, clock)
+        if not self.live and progress.phase == self._phase and clock - self._last < QUIET_SECONDS:
+            return
+        self._phase, self._last = progress.phase, clock
+        facts = timing(progress, clock - self._began, rate, self._at_most)
+        text = render(progress, facts, self._sensed(clock), self._columns() if self.live else None)
+        if not self.live:
+            self._write("flagbench: %s\n" % text)
+        elif text != self._drawn:
+            self._write("\r%s%s" % (text, " " * (len(self._drawn) - len(text))))
+            self._drawn = text
+
+    def end(self) -> None:
+        """Leave the line."""
+        if self._drawn:
+            self._write("\r%s\r" % (" " * len(self._drawn)))
+            self._drawn = ""
+
+    def _rate(self, progress: Progress, clock: float) -> Optional[float]:
+        """Units of this phase a second, over the last half minute; None before two of them were seen."""
+        seen = self._seen
+        if progress.phase != self._phase or (seen and progress.done < seen[-1][1]):
+            seen.clear()
+        if not seen or progress.done != seen[-1][1]:
+            seen.append((clock, progress.done))
+        while len(seen) > 2 and clock - seen[0][0] > RATE_SECONDS:
+            seen.popleft()
+        (first, begun), (last, done) = seen[0], seen[-1]
+        return (done - begun) / (last - first) if done > begun and last > first else None
+
+    def _sensed(self, clock: float) -> str:
+        """The text of `sensors`, read once a second at most, as often as they are sampled."""
+        if self._sensors is not None and clock - self._asked >= 1.0:
+            self._asked, self._said = clock, self._sensors()
+        return self._said
+
+    def _columns(self) -> int:
+        try:
+            return int(self._environment.get("COLUMNS") or os.get_terminal_size(self.stream.fileno()).columns) or 80
+        except (OSError, ValueError):
+            return 80
+
+    def _write(self, text: str) -> None:
+        try:
+            self.stream.write(text)
+            self.stream.flush()
+        except (OSError, ValueError):
+            self.live = False
+
+
+def render(progress: Progress, facts: str = "", sensors: str = "", columns: Optional[int] = None) -> str:
+    """`train  [##....] 12/31  loss 0.4321  0:12  9.8 steps/s  ETA 0:19  312 W  64 C`, cut to a line of `columns`."""
+    head, tail = "%-7s" % progress.phase, ""
+    if progress.total:
+        tail = " %d/%d" % (progress.done, progress.total)
+    if math.isfinite(progress.loss):
+        tail += "  loss %.4f" % progress.loss
+    for more in (facts, sensors):
+        tail += "  " + more if more else ""
+    width = WIDTH
+    if columns is not None:
+        # The last column stays free: after it a terminal would wrap.
+        width = min(width, columns - 3 - len(head) - len(tail))
+    if progress.total and width > 0:
+        filled = int(width * min(1.0, progress.done / progress.total))
+        head += "[%s%s]" % ("#" * filled, "." * (width - filled))
+    text = head + (tail if progress.total else tail.lstrip())
+    return text if columns is None else text[: max(columns - 1, 0)]
+
+
+def timing(progress: Progress, elapsed: float, rate: Optional[float], at_most: bool) -> str:
+    """`0:12  9.8 steps/s  ETA 0:19`, as far as it is known."""
+    words = [clock_text(elapsed)]
+    if rate is not None:
+        words.append("%.3g steps/s" % rate if rate >= 1 else "%.3g s/step" % (1 / rate))
+        if progress.total > progress.done:
+            left = clock_text((progress.total - progress.done) / rate)
+            words.append("ETA %s%s" % ("< " if at_most else "", left))
+    return "  ".join(words)
+
+
+def clock_text(seconds: float) -> str:
+    """`0:07`, `12:34`, `1:02:03`, `3d 04:05:06`."""
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    if days:
+        return "%dd %02d:%02d:%02d" % (days, hour, minute, second)
+    return "%d:%02d:%02d" % (hour, minute, second) if hour else "%d:%02d" % (minute, second)

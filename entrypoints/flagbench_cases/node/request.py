@@ -1,0 +1,130 @@
+"""What was asked for: from parsed arguments to a resolved request, its place among the nodes, and its data."""
+
+import argparse
+import os
+import uuid
+from typing import Any, Dict, List, Optional, Tuple
+
+from flagbench_cases.node import cli
+from flagbench_cases.node.placement import Placement, place
+from flagbench_cases.prepare import prepared
+from flagbench_cases.record.request import Request
+from flagbench_cases.shared import checkpoint_facts, config, output
+from flagbench_cases.shared.errors import UsageError
+from flagbench_cases.shared.redaction import option_names, redact
+
+FALLBACK_STACK = {"name": "cpu", "device": {"kind": "cpu"}, "accelerators": [], "expects": {}}
+
+
+def new_run_id() -> str:
+    """A name for a run that nobody named."""
+    return "run-%s" % uuid.uuid4().hex[:12]
+
+
+def unresolved(argv: List[str], arguments: Optional[argparse.Namespace]) -> Request:
+    """What can be said of a request before, or without, resolving it."""
+    known = config.case_names()
+    words = [argument for argument in argv if not argument.startswith("-")]
+    case = next((word for word in words if word in known), words[0] if words else "unknown")
+    return Request(
+        argv=[redact(argument) for argument in argv] if arguments else option_names(argv),
+        case=arguments.case if arguments else redact(case),
+        stack=FALLBACK_STACK,
+        run_id=(arguments.run_id if arguments else None) or new_run_id(),
+        preset=arguments.preset if arguments else "reference",
+        division=arguments.division if arguments else "faithful",
+        nodes=arguments.nodes if arguments else 1,
+        gpus=arguments.gpus if arguments else 1,
+        config=None,
+        config_digest=None,
+        formula=None,
+        unit="samples",
+    )
+
+
+def resolve(arguments: argparse.Namespace, request: Request) -> Tuple[Request, Placement, Optional[str]]:
+    """The whole request, its place among the nodes, and the data folder.
+
+    Raises UsageError for what contradicts, DataError for weights or a checkpoint that cannot be used.
+    """
+    case = config.load_case(arguments.case)
+    stack = config.load_stack(os.environ.get("FLAGBENCH_STACK", "cpu"))
+    if arguments.resume and not case["resume"]:
+        raise UsageError("%s writes no checkpoints to resume from" % case["name"], "leave out --resume")
+    if arguments.store:
+        output.store_folder(arguments.store)
+    for option in ("data", "weights", "out", "resume"):
+        if "://" in (getattr(arguments, option) or ""):
+            raise UsageError("--%s takes a folder, not an address" % option, "fetch it first and give the folder")
+    if arguments.out:
+        arguments.out = os.path.abspath(arguments.out)
+    source, folder = cli.locate_data(arguments.data)
+    if arguments.preset == "tiny" and arguments.data is None:
+        source, folder = None, None  # the tiny preset carries its own set
+    weights = find_weights(arguments.weights, folder)
+    folder = find_data(folder)
+    resolved = config.resolve(
+        case,
+        stack,
+        nodes=arguments.nodes,
+        gpus=arguments.gpus,
+        preset=arguments.preset,
+        division=arguments.division,
+        precision=arguments.precision,
+        seed=arguments.seed,
+        source=source,
+        weights=weights is not None,
+        steps=arguments.steps,
+        max_samples=arguments.max_samples,
+        full=arguments.full,
+        settings=arguments.set,
+    )
+    if resolved["train"].get("checkpoint_every_steps") and not arguments.out:
+        raise UsageError("checkpoints are written below --out, and none was given", "give --out DIR")
+    placed = place(arguments.nodes, arguments.node_rank, arguments.master)
+    arguments.weights = weights
+    arguments.resume = find_checkpoint(arguments.resume, resolved)
+    request = request._replace(
+        case=case["name"],
+        stack=stack,
+        config=resolved,
+        config_digest=config.digest(resolved),
+        formula=case["flops"]["formula"],
+        unit=case["unit"],
+        gate=case["gate"],
+        checks=tuple(case["checks"]),
+        published_flops=case["flops"].get("published"),
+    )
+    return request, placed, folder
+
+
+def find_weights(given: Optional[str], data: Optional[str]) -> Optional[str]:
+    """`--weights`, where `prepare -o` was given the same its weights; nothing given: what lies with the data.
+
+    That is what `prepare` wrote beside it, or the model/ folder that FlagPerf's archive has.
+    """
+    if given is not None:
+        return prepared.locate(os.path.abspath(given), "weights")
+    if not data:
+        return None
+    if prepared.is_prepared(os.path.join(data, "weights")):
+        return os.path.join(data, "weights")
+    beside = os.path.join(data, "model")
+    return beside if os.path.isfile(os.path.join(beside, "config.json")) else None
+
+
+def find_checkpoint(given: Optional[str], resolved: Dict[str, Any]) -> Optional[str]:
+    """The checkpoint that `--resume` means, of the training that was asked for."""
+    if not given:
+        return None
+    engine = resolved.get("engine", {}).get("name", "torch")
+    if engine != "torch":
+        raise UsageError(
+            "the %s engine cannot resume from a checkpoint" % engine, "use --set engine=torch, or leave out --resume"
+        )
+    return checkpoint_facts.find(os.path.abspath(given), resolved)
+
+
+def find_data(folder: Optional[str]) -> Optional[str]:
+    """The data folder: of one that `prepare -o` was given, the data in it."""
+    return prepared.locate(folder, "data") if folder else None

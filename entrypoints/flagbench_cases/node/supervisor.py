@@ -1,0 +1,440 @@
+"""The parent process of a node: starts the agent and the sampler, watches the ranks, ends them, says how it went.
+
+It imports no torch, so that it outlives whatever happens to the ranks.
+"""
+
+import errno
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import uuid
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+
+from flagbench_cases.node import ending, peers
+from flagbench_cases.node.ending import End
+from flagbench_cases.node.network import free_port, interface_towards
+from flagbench_cases.node.placement import Placement
+from flagbench_cases.node.progress import Bar
+from flagbench_cases.record.evidence import OK, Evidence, Outcome, read_spool
+from flagbench_cases.shared import processes, scratch, tf32, user_home
+from flagbench_cases.shared.errors import CaseError, ExitCode, of_system
+from flagbench_cases.shared.interpreter import child_environment
+from flagbench_cases.shared.interruption import Interruption
+from flagbench_cases.shared.spool import Progress, SpoolReader
+from flagbench_cases.telemetry.latest import sensors_text
+from flagbench_cases.telemetry.summary import read_start, summarise
+
+POLL = 0.1
+# Until its ranks have begun, a node imports torch, perhaps from a slow disk, and waits for the other nodes.
+START_SECONDS = 300.0
+# How long the agent may take to notice that a rank is gone. On older torch it then waits up to 300 s for the agents
+# of the other nodes, which may be gone too.
+LOST_SECONDS = 5.0
+# How long ranks and agent may take to end once every rank of this node has written its last word.
+DONE_SECONDS = 15.0
+# How far apart the processes of a run may get a signal that was sent to all of them.
+SKEW_SECONDS = 0.5
+# How long the sampler may take for its last line. It holds nothing back, so little is lost with it.
+SAMPLER_SECONDS = 0.7
+# With less free than this, a disk is full.
+LEAST_ROOM = 2**16
+# What a run reads and writes beside its record.
+FOLDERS = ("data", "weights", "resume", "checkpoints")
+INTERRUPT_REMEDY = "run again; the record holds what was measured until then"
+
+
+class Limits:
+    """How long a run may take, seconds: without progress, and in all."""
+
+    def __init__(self, no_progress: float, total: Optional[float]) -> None:
+        self.no_progress = no_progress
+        self.total = total
+
+    @property
+    def joining(self) -> float:
+        """How long to wait for the other nodes, seconds."""
+        waited = max(self.no_progress, START_SECONDS)
+        return waited if self.total is None else min(waited, self.total)
+
+
+class Run:
+    """One run of this node, from the spool's folder to its removal."""
+
+    def __init__(
+        self,
+        config: Dict[str, Any],
+        stack: Dict[str, Any],
+        place: Placement,
+        limits: Limits,
+        interruption: Interruption,
+    ) -> None:
+        self.config = config
+        self.stack = stack
+        self.place = place
+        self.limits = limits
+        scratch.remove_leftovers()
+        self._scratch = scratch.Scratch()
+        self.folder = self._scratch.folder
+        first = place.node_rank * config["gpus"]
+        self.local_ranks = range(first, first + config["gpus"])
+        self.readers = [SpoolReader(self.folder, rank) for rank in self.local_ranks]
+        self.interruption = interruption
+        self.peers = peers.alone()
+        self._pids: Dict[int, int] = {}
+        self._seen: Set[int] = set()
+        self._lost: Optional[int] = None
+        self._refused = 0
+        self._sampler: Optional[subprocess.Popen] = None
+        self._telemetry = os.path.join(self.folder, "telemetry.jsonl")
+        train = config["train"]
+        at_most = train["window_steps"] is None and train["target_acc"] is not None
+        self.bar = Bar(sensors=lambda: sensors_text(self._telemetry), at_most=at_most)
+
+    # -- the run ---------------------------------------------------------------------------------------------
+
+    def execute(
+        self, config_digest: str, folders: Mapping[str, Optional[str]], run_id: str = "", argv: Sequence[str] = ()
+    ) -> Outcome:
+        """Run to the end, whatever end that is. `folders` are those of FOLDERS that were given; `argv` is what this
+        process was given, for the remedies."""
+        processes.adopt_orphans()
+        kills = processes.oom_kills()
+        self._refused = processes.refused_forks()
+        self.bar.show(None)
+        try:
+            self._write_plan(config_digest, folders, run_id, argv)
+            self._start_sampler()
+            agent = self._start_agent()
+            outcome = self._watch(agent)
+            if outcome is not None:
+                self.peers.tell(outcome)
+            # The ranks first: the sampler's last line should still see the device.
+            processes.end_all(os.getpid(), spare={self._sampler.pid} if self._sampler else set())
+            outcome = outcome or self._ending(_wait(agent, 5.0), kills)
+            self.peers.tell(outcome)
+            return outcome
+        except KeyboardInterrupt:  # a second signal: end at once
+            processes.kill_all(os.getpid())
+            raise
+        finally:
+            self.bar.end()
+            self._stop_sampler()
+            processes.end_all(os.getpid())
+
+    def evidence(self) -> Evidence:
+        """What the run left behind."""
+        found = read_spool(self.folder, self.config["nodes"] * self.config["gpus"])
+        exits = {end.rank: end.code for end in self._ends()}
+        summary = summarise(self._telemetry, self._training_span(found))
+        return found._replace(
+            exits=exits,
+            telemetry=summary,
+            telemetry_reason=None if summary else "the sampler left nothing",
+            monitor=read_start(self._telemetry) or {},
+        )
+
+    def clean(self) -> None:
+        """Remove the spool."""
+        self._scratch.remove()
+
+    # -- starting --------------------------------------------------------------------------------------------
+
+    def _write_plan(
+        self, config_digest: str, folders: Mapping[str, Optional[str]], run_id: str, argv: Sequence[str]
+    ) -> None:
+        plan = {
+            "config": self.config,
+            "config_digest": config_digest,
+            "stack": self.stack,
+            "node_rank": self.place.node_rank,
+            "host": self.place.host,
+            "port": self.peers.port or self.place.port or free_port(),
+            "rendezvous_id": "flagbench-%s" % uuid.uuid4().hex[:8] if self.place.nodes == 1 else "flagbench",
+            "join_timeout": max(self.limits.no_progress, START_SECONDS),
+            "timeout": self.limits.no_progress,
+            "run_id": run_id,
+            **{name: folders.get(name) for name in FOLDERS},
+            "argv": list(argv),
+            "telemetry": self._telemetry,
+        }
+        with open(os.path.join(self.folder, "plan.json"), "w", encoding="utf-8") as file:
+            json.dump(plan, file)
+
+    def _environment(self) -> Dict[str, str]:
+        """The ranks' environment: this package importable, the precision switches, one thread pool per core."""
+        env = child_environment()
+        # A bare RANK or WORLD_SIZE of a platform would contradict the launcher's.
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+            env.pop(name, None)
+        tf32.prepare_environment(env, self.config["precision"])
+        if self.stack["device"]["kind"] == "cpu":
+            cores = len(os.sched_getaffinity(0))
+            env.setdefault("OMP_NUM_THREADS", str(max(1, cores // self.config["gpus"])))
+        else:
+            # CUDA numbers devices fastest first, NVML by bus: on a mixed node the sampler would watch another one.
+            env.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+        interface = interface_towards(self.place.host)
+        if interface is not None:
+            env.setdefault("GLOO_SOCKET_IFNAME", interface)
+        env.setdefault("TOKENIZERS_PARALLELISM", "false")
+        user_home.prepare(env, os.path.join(self.folder, "home"))
+        return env
+
+    def _start_agent(self) -> "subprocess.Popen[bytes]":
+        # A session of its own: Ctrl-C on the terminal is for this process to handle, not for the ranks.
+        return subprocess.Popen(
+            [sys.executable, "-m", "flagbench_cases.engines.elastic", self.folder],
+            env=self._environment(),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def _start_sampler(self) -> None:
+        env = self._environment()
+        devices = ",".join(str(i) for i in range(self.config["gpus"]))
+        command = [sys.executable, "-m", "flagbench_cases.telemetry", "--out", self._telemetry]
+        command += ["--monitor", self.stack["monitor"], "--pid", str(os.getpid())]
+        if self.stack["device"]["kind"] != "cpu":
+            command += ["--devices", devices]
+        self._sampler = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
+        # Its first sample is the memory in use before our first allocation, so the ranks wait for it, briefly.
+        deadline = time.monotonic() + 5.0
+        while time.monotonic() < deadline and self._sampler.poll() is None and not self.interruption:
+            if os.path.exists(self._telemetry) and os.path.getsize(self._telemetry):
+                return
+            self.bar.show(None)
+            time.sleep(0.02)
+
+    def _stop_sampler(self) -> None:
+        if self._sampler is not None and self._sampler.poll() is None:
+            self._sampler.terminate()
+            if _wait(self._sampler, SAMPLER_SECONDS) is None:
+                self._sampler.kill()
+                _wait(self._sampler, SAMPLER_SECONDS)
+
+    # -- watching --------------------------------------------------------------------------------------------
+
+    def _watch(self, agent: "subprocess.Popen[bytes]") -> Optional[Outcome]:
+        """Wait for the agent's end or a rank's (None), an interruption, a hang or the time limit."""
+        began = moved = time.monotonic()
+        beats: List[int] = []
+        lost_since: Optional[float] = None
+        done_since: Optional[float] = None
+        while agent.poll() is None:
+            if self.interruption:
+                return self._interrupted()
+            elsewhere = self._elsewhere()
+            if elsewhere is not None:
+                return elsewhere
+            states = [reader.progress() for reader in self.readers]
+            damaged = self._damaged(states)
+            if damaged is not None:
+                return damaged
+            self.bar.show(states[0])
+            clock = time.monotonic()
+            current = [state.beat if state else -1 for state in states]
+            if current != beats:
+                beats, moved = current, clock
+            started = all(states)
+            if clock - moved > (self.limits.no_progress if started else max(self.limits.no_progress, START_SECONDS)):
+                return self._hang(clock - moved)
+            self._lost = self._lost_rank(states)
+            lost_since = None if self._lost is None else lost_since or clock
+            if lost_since is not None and clock - lost_since > LOST_SECONDS:
+                return None
+            done = all(state is not None and state.phase == "done" for state in states)
+            done_since = (done_since or clock) if done else None
+            if done_since is not None and clock - done_since > DONE_SECONDS:
+                return OK if self._all_reported() else self._hang(clock - done_since)
+            if self.limits.total is not None and clock - began > self.limits.total:
+                reason = "the limit of --max-minutes was reached after %.0f s" % (clock - began)
+                return Outcome("failed", self.phase(), reason, "allow more time, or fewer --steps", ExitCode.TIMEOUT)
+            time.sleep(POLL)
+        return self._interrupted() if self._told_to_stop() else None
+
+    def _told_to_stop(self) -> bool:
+        """Whether the agent ended because this run was asked to.
+
+        Who signals every process of a container or of a job reaches the agent and the ranks as well, in any order:
+        where the agent was, this process is given a moment to be asked too.
+        """
+        report = self._report()
+        deadline = time.monotonic() + SKEW_SECONDS
+        while report.get("signal") and not self.interruption and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return bool(self.interruption) and not report.get("ok")
+
+    def _elsewhere(self) -> Optional[Outcome]:
+        """How this run ends because of another node; None while no node has failed."""
+        self.peers.poll(self._state)
+        found = self.peers.ended(self.phase())
+        if found is not None and self.peers.interrupted() and self.peers.stopped_too(self.interruption):
+            return self._interrupted()
+        return found
+
+    def _state(self) -> Dict[str, Any]:
+        """What this node tells the others about its ranks while they run."""
+        return {"stopped": self._stopped(), "steps": self._steps()}
+
+    def _interrupted(self) -> Outcome:
+        # A cluster's controller may end this node because another one died, before this node notices that.
+        cause = self.peers.cause(self.phase(), peers.SKEW_SECONDS) if not self.peers.interrupted() else None
+        if cause is not None and not self.peers.interrupted():
+            return cause
+        remedy = "run again" if self.place.nodes > 1 else INTERRUPT_REMEDY
+        return Outcome("interrupted", self.phase(), self.interruption.words, remedy, ExitCode.INTERRUPTED)
+
+    def _damaged(self, states: Sequence[Optional[Progress]]) -> Optional[Outcome]:
+        """The outcome of a run whose spool was removed or emptied: its further measurements would be lost."""
+        gone = [r.rank for r, state in zip(self.readers, states) if state is None and r.rank in self._seen]
+        self._seen.update(r.rank for r, state in zip(self.readers, states) if state is not None)
+        if not gone:
+            return None
+        reason = "the spool of rank %d on node %d was removed or emptied while it ran" % (
+            gone[0],
+            self.place.node_rank,
+        )
+        remedy = "see what cleans %s, or set TMPDIR" % os.path.dirname(self.folder)
+        return Outcome("failed", "launch", reason, remedy, ExitCode.RANK_FAILED)
+
+    def _lost_rank(self, states: Sequence[Optional[Progress]]) -> Optional[int]:
+        """A rank of this node that ended, or became another program, before its work was done; else None."""
+        for reader, state in zip(self.readers, states):
+            if state is not None and state.phase == "done":
+                continue
+            if reader.exit() is not None:
+                return reader.rank
+            if state is not None and reader.rank not in self._pids:
+                self._pids.update((f["rank"], f["pid"]) for f in reader.facts() if f["kind"] == "process")
+            pid = self._pids.get(reader.rank)
+            if pid is not None and (processes.state(pid) in (None, "Z") or processes.was_replaced(pid)):
+                return reader.rank
+        return None
+
+    def _ends(self) -> List[End]:
+        """How ranks of this node ended before their work was done: as seen by their guards, else by the launcher."""
+        found: List[End] = []
+        reported = {f["rank"]: (f["exit_code"], f["time"]) for f in self._report().get("failures", [])}
+        for reader in self.readers:
+            state = reader.progress()
+            if state is not None and state.phase == "done":
+                continue
+            gone = (None, time.time()) if reader.rank == self._lost else None
+            seen = reader.exit() or reported.get(reader.rank) or gone
+            if seen is not None:
+                phase, steps = (state.phase, state.steps) if state is not None else ("init", 0)
+                found.append(End(reader.rank, self.place.node_rank, seen[0], seen[1], phase, steps))
+        return found
+
+    def _all_reported(self) -> bool:
+        """Whether every rank of this node has done its work and, as far as this node can know, every other one."""
+        states = [reader.progress() for reader in self.readers]
+        if not all(state is not None and state.phase == "done" for state in states):
+            return False
+        if self.place.node_rank > 0:
+            return True
+        said = [fact["ranks"] for fact in self.readers[0].facts() if fact["kind"] == "done"]
+        return said == [list(range(self.config["nodes"] * self.config["gpus"]))]
+
+    def phase(self) -> str:
+        """The phase the slowest rank of this node is in."""
+        states = [reader.progress() for reader in self.readers]
+        if any(state is None for state in states):
+            return "launch"
+        return min((state for state in states if state), key=lambda state: state.beat).phase
+
+    def _hang(self, seconds: float) -> Outcome:
+        """Nobody moved for too long; name the ranks that are stopped, else those that are behind."""
+        stopped, steps = [self._stopped()], [self._steps()]
+        for state in self.peers.states().values():
+            stopped.append(state.get("stopped"))
+            steps.append(state.get("steps"))
+        held = ["rank %s (process %s) is stopped" % item for item in merged(stopped)]
+        behind = ["rank %s has done %s steps" % item for item in merged(steps)]
+        detail = "; ".join((held or behind or ["no rank has begun"]) + self.peers.silent())
+        reason = "no progress for %.0f s: %s" % (seconds, detail)
+        remedy = "look at the node of that rank; where steps are just slow, give a longer --timeout"
+        return Outcome("failed", self.phase(), reason, remedy, ExitCode.TIMEOUT)
+
+    def _stopped(self) -> Dict[int, int]:
+        """The processes of this node's ranks that are stopped, by rank."""
+        pids = {f["rank"]: f["pid"] for r in self.readers for f in r.facts() if f["kind"] == "process"}
+        return {rank: pid for rank, pid in pids.items() if processes.state(pid) in ("T", "t")}
+
+    def _steps(self) -> Dict[int, int]:
+        """The steps that this node's ranks have done, by rank."""
+        return {r.rank: state.steps for r in self.readers for state in [r.progress()] if state}
+
+    # -- the end ---------------------------------------------------------------------------------------------
+
+    def _report(self) -> Dict[str, Any]:
+        try:
+            with open(os.path.join(self.folder, "agent.json"), encoding="utf-8") as file:
+                return json.load(file)
+        except (OSError, ValueError):
+            return {}
+
+    def _ending(self, returncode: Optional[int], kills_before: Optional[int]) -> Outcome:
+        """Why the agent ended, or had to be ended."""
+        kills = processes.oom_kills()
+        report = self._report()
+        failures = [fact for reader in self.readers for fact in reader.facts() if fact["kind"] == "failure"]
+        ends = self._ends()
+        outcome = ending.why(
+            report,
+            failures,
+            ends,
+            done=self._all_reported(),
+            memory_killed=kills is not None and kills_before is not None and kills > kills_before,
+            returncode=returncode,
+            phase=self.phase(),
+        )
+        lacks = self._lacks() if outcome.exit_code == ExitCode.RANK_FAILED else None
+        if lacks is not None and lacks.message not in (outcome.reason or ""):
+            # A process without memory often cannot report it.
+            outcome = outcome._replace(reason="%s; %s" % (lacks.message, outcome.reason), remedy=lacks.remedy)
+        if outcome.state == "ok" or not ending.echoes(report, failures, ends):
+            return outcome
+        # What this node noticed is usually the end of another one, which knows the cause.
+        return self.peers.cause(outcome.phase) or outcome
+
+    def _lacks(self) -> Optional[CaseError]:
+        """What this node has run out of other than memory: processes, or disk space for the spool."""
+        folder = os.path.dirname(self.folder)
+        if processes.refused_forks() > self._refused:
+            return of_system(BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)), folder)
+        room = os.path.join(self.folder, "room")
+        try:
+            with open(room, "wb") as file:
+                file.write(bytes(LEAST_ROOM))
+            os.unlink(room)
+        except OSError as error:
+            return of_system(error, folder)
+        return None
+
+    def _training_span(self, evidence: Evidence) -> Optional[Any]:
+        """When training began and ended, Unix seconds, by rank 0's phases."""
+        times = {f["name"]: f["time"] for f in reversed(evidence.of("phase")) if f["rank"] == 0}
+        begin = times.get("warmup")
+        return None if begin is None else (begin, times.get("report", time.time()))
+
+
+def merged(found: Sequence[Any]) -> List[Tuple[int, int]]:
+    """Numbers by rank from several nodes, in rank order; messages of other nodes are not trusted."""
+    pairs: Dict[int, int] = {}
+    for numbers in found:
+        for rank, number in numbers.items() if isinstance(numbers, dict) else ():
+            if re.fullmatch("[0-9]{1,9}", str(rank)) and isinstance(number, int):
+                pairs[int(rank)] = number
+    return sorted(pairs.items())
+
+
+def _wait(process: "subprocess.Popen[bytes]", seconds: float) -> Optional[int]:
+    """A process's exit code; None where even SIGKILL cannot end it now, stuck in a driver's call."""
+    try:
+        return process.wait(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return None

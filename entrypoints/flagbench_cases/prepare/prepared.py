@@ -1,0 +1,215 @@
+"""Prepared folders: what `prepare` makes of downloaded files once, and what every run then opens and checks.
+
+A folder holds its files and `prepared.json`, which names each with its size and sum. It appears whole or not at all.
+"""
+
+import hashlib
+import json
+import os
+import stat
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+
+from flagbench_cases.prepare.destination import refuse_taken
+from flagbench_cases.prepare.writer import Writer, writing
+from flagbench_cases.shared.errors import DataError
+from flagbench_cases.shared.files import INDEX, KINDS, SCHEMA, Reading, check_folder, is_plain, open_file, sum_of
+
+__all__ = [
+    "KINDS",
+    "Prepared",
+    "Writer",
+    "check_folder",
+    "is_prepared",
+    "kind_of",
+    "locate",
+    "open_folder",
+    "refuse_taken",
+    "writing",
+]
+
+SUMMED_IN_A_RUN = 2 * 2**30
+"""Bytes. Sums of larger files are left to `prepare --check`: every rank opens the folder, and a run should begin."""
+LARGEST_INDEX = 64 * 2**20
+
+
+class Prepared(NamedTuple):
+    """An opened folder: its facts, and its files as `prepared.json` has them ({"bytes": ..., "sha256": ...})."""
+
+    folder: str
+    case: str
+    kind: str
+    format: str
+    facts: Dict[str, Any]
+    files: Dict[str, Dict[str, Any]]
+    sources: List[Dict[str, Any]]
+    licence: Optional[str]
+
+    def path(self, name: str) -> str:
+        """Where a file is. Raises DataError for one that the folder has not got."""
+        if name not in self.files:
+            raise DataError("%s holds no %s" % (self.folder, name), _again(self.case, self.kind))
+        return os.path.join(self.folder, name)
+
+    @property
+    def digest(self) -> str:
+        """`sha256:` and the hash of every file's name and sum: two folders of the same content have the same."""
+        lines = ["%s  %s\n" % (self.files[name]["sha256"], name) for name in sorted(self.files)]
+        return "sha256:" + hashlib.sha256("".join(lines).encode("utf-8")).hexdigest()
+
+
+def locate(folder: str, kind: str) -> str:
+    """The folder of a kind: below what `prepare -o` was given, else the folder itself."""
+    inner = os.path.join(folder, kind)
+    return inner if folder and os.path.isfile(os.path.join(inner, INDEX)) else folder
+
+
+def is_prepared(folder: str) -> bool:
+    """Whether a folder has a `prepared.json`; nothing in it is checked."""
+    return os.path.isfile(os.path.join(folder, INDEX))
+
+
+def kind_of(folder: str) -> str:
+    """What a prepared folder holds, by its own word. Raises DataError."""
+    return str(_read_index(folder, "CASE", "KIND")["kind"])
+
+
+def open_folder(
+    folder: str,
+    case: str,
+    kind: str,
+    formats: Optional[Sequence[str]] = None,
+    thorough: Optional[bool] = None,
+    report: Any = None,
+) -> Prepared:
+    """Open a prepared folder, or the one of this kind below it, and check it.
+
+    Args:
+        formats: those the caller can read; None takes any.
+        thorough: False compares sizes alone, None also the sums of files up to 2 GiB, True all sums.
+        report: called with ("check", bytes read, bytes to read) while sums are taken.
+
+    Raises:
+        DataError: for whatever is missing, damaged, or of another case, kind or format.
+    """
+    folder = locate(folder, kind)
+    content = _read_index(folder, case, kind)
+    for key, asked in (("case", case), ("kind", kind)):
+        if content[key] != asked:
+            raise DataError(
+                "%s was prepared as the %s %s, not %s" % (folder, key, _shown(content[key]), asked),
+                "give the folder that was prepared for it, or prepare one",
+            )
+    if formats is not None and content["format"] not in formats:
+        raise DataError(
+            "%s has the format %s; this flagbench reads %s"
+            % (folder, _shown(content["format"]), " and ".join(formats)),
+            _again(case, kind),
+        )
+    made = Prepared(
+        folder,
+        case,
+        kind,
+        content["format"],
+        content["facts"],
+        content["files"],
+        content["sources"],
+        content.get("licence"),
+    )
+    _check_files(made, thorough, report)
+    return made
+
+
+def _again(case: str, kind: str) -> str:
+    return "prepare it again: flagbench prepare %s --%s SOURCE -o OUT --force" % (case, kind)
+
+
+def _shown(value: Any) -> str:
+    """A text of a file, cut, that a message can hold."""
+    return repr(value)[:80]
+
+
+def _read_index(folder: str, case: str, kind: str) -> Dict[str, Any]:
+    path = os.path.join(folder, INDEX)
+    try:
+        if os.stat(path).st_size > LARGEST_INDEX:
+            raise ValueError("it is too large")
+        with open_file(path, encoding="utf-8") as file:
+            content = json.load(file)
+    except (FileNotFoundError, NotADirectoryError):
+        raise DataError(_missing(folder), _first(case, kind)) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError("%s cannot be read (%s)" % (path, str(error).split("\n")[0]), _again(case, kind)) from None
+    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+        raise DataError("%s is not of the schema %s" % (path, SCHEMA), _again(case, kind))
+    wrong = _wrong(content)
+    if wrong:
+        raise DataError("%s is damaged: %s" % (path, wrong), _again(case, kind))
+    return content
+
+
+def _missing(folder: str) -> str:
+    if not folder:
+        return "no prepared folder was given"
+    if not os.path.lexists(folder):
+        return "%s does not exist" % folder
+    if not os.path.isdir(folder):
+        return "%s is not a folder" % folder
+    return "%s holds no %s: it is not a prepared folder" % (folder, INDEX)
+
+
+def _first(case: str, kind: str) -> str:
+    return "prepare one first: flagbench prepare %s --%s SOURCE -o OUT, then give OUT" % (case, kind)
+
+
+def _wrong(content: Dict[str, Any]) -> Optional[str]:
+    """What is wrong with the index's own form, or None. A name may not lead out of the folder."""
+    for key, kind in (("case", str), ("kind", str), ("format", str), ("facts", dict), ("files", dict)):
+        if not isinstance(content.get(key), kind):
+            return "%s is missing or of another type" % key
+    if not isinstance(content.setdefault("sources", []), list):
+        return "sources is not a list"
+    if content["kind"] not in KINDS:
+        return "its kind is neither data nor weights"
+    if not content["files"]:
+        return "it names no files"
+    for name, facts in content["files"].items():
+        if not is_plain(name):
+            return "%s is not the name of a file" % _shown(name)
+        size, sha256 = (facts.get("bytes"), facts.get("sha256")) if isinstance(facts, dict) else (None, None)
+        if not isinstance(size, int) or isinstance(size, bool) or not isinstance(sha256, str):
+            return "%s has no size or no sum" % _shown(name)
+    return None
+
+
+def _check_files(made: Prepared, thorough: Optional[bool], report: Any) -> None:
+    summed = []
+    for name, facts in sorted(made.files.items()):
+        path = os.path.join(made.folder, name)
+        try:
+            found = os.stat(path)
+        except OSError as error:
+            raise DataError(
+                "%s cannot be read (%s)" % (path, error.strerror or error), _again(made.case, made.kind)
+            ) from None
+        if not stat.S_ISREG(found.st_mode):
+            raise DataError("%s is not a file" % path, _again(made.case, made.kind))
+        if found.st_size != facts["bytes"]:
+            raise DataError(
+                "%s has %d bytes, not the %d it was prepared with" % (path, found.st_size, facts["bytes"]),
+                _again(made.case, made.kind),
+            )
+        if thorough or (thorough is None and found.st_size <= SUMMED_IN_A_RUN):
+            summed.append(name)
+    meter = Reading("check", sum(made.files[name]["bytes"] for name in summed), report)
+    for name in summed:
+        path = os.path.join(made.folder, name)
+        try:
+            found_sum = sum_of(path, meter)
+        except OSError as error:
+            raise DataError(
+                "%s cannot be read (%s)" % (path, error.strerror or error), _again(made.case, made.kind)
+            ) from None
+        if found_sum != made.files[name]["sha256"]:
+            raise DataError(
+                "%s is damaged: its sum is not the one it was prepared with" % path, _again(made.case, made.kind)
+            )

@@ -1,0 +1,189 @@
+"""Checkpoints, read without running anything that is pickled in them.
+
+A Hugging Face folder has its tensors in `model.safetensors`, in shards of it that an index names, or in pickles of
+the same. Other projects' checkpoints are pickles with more in them; of those a table of tensors is taken.
+"""
+
+import json
+import os
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, TypeVar
+
+import torch
+
+from flagbench_cases.prepare.weights.archives import DAMAGED, REFUSED, Archive, is_lack_of_memory, open_archive
+from flagbench_cases.prepare.weights.pickles import TensorRef
+from flagbench_cases.shared.errors import DataError
+from flagbench_cases.shared.files import is_plain, open_file
+
+T = TypeVar("T")
+SAFETENSORS, PICKLED = "model.safetensors", "pytorch_model.bin"
+INDEX = ".index.json"
+FOLDER_REMEDY = "give --weights a Hugging Face checkpoint folder"
+FETCH_REMEDY = "fetch it again: it is truncated or no checkpoint"
+SOURCE_REMEDY = "use weights from a source you trust"
+LARGEST_JSON = 64 * 2**20
+
+
+def read_state(folder: str) -> Dict[str, torch.Tensor]:
+    """All tensors of model.safetensors, or else of pytorch_model.bin, on the host."""
+    tensors, pickled = (os.path.join(folder, name) for name in (SAFETENSORS, PICKLED))
+    if os.path.isfile(tensors):
+        return dict(_safetensors(tensors))
+    if os.path.isfile(pickled):
+        return read_pickled(pickled, inside=())
+    raise DataError("%s holds neither %s nor %s" % (folder, SAFETENSORS, PICKLED), FOLDER_REMEDY)
+
+
+def read_pickled(path: str, inside: Sequence[str] = ("module",)) -> Dict[str, torch.Tensor]:
+    """The table of tensors that a file of torch.save has under the keys `inside`, in the order it was saved in.
+
+    The tensors are mapped from the file: it must stay as it is while they are used. What else the file holds, the
+    state of an optimizer or a program's arguments, is neither read nor run. Raises DataError.
+    """
+    archive = _opened(path)
+    table, at = archive.content, ""
+    for key in inside:
+        at += "[%r]" % key
+        if not isinstance(table, dict) or key not in table:
+            found = ", ".join(sorted(repr(key)[:40] for key in table)[:8]) if isinstance(table, dict) else "no table"
+            raise DataError(
+                "%s has no %s; it holds %s" % (path, at, found or "nothing"), "give the checkpoint that was published"
+            )
+        table = table[key]
+    if not isinstance(table, dict) or not all(
+        isinstance(name, str) and isinstance(value, TensorRef) for name, value in table.items()
+    ):
+        raise DataError("%s is not a table of tensors" % (path + at), "give a checkpoint saved as a state dict")
+    return {name: _tensor(path, archive, ref) for name, ref in table.items()}
+
+
+def shard_files(folder: str) -> List[str]:
+    """The paths of the files that `shards` reads, in its order. Raises DataError for one that is not there."""
+    return [os.path.join(folder, name) for name in sorted(_files(folder))]
+
+
+def shards(folder: str) -> Iterator[Tuple[str, torch.Tensor]]:
+    """Every tensor of a Hugging Face folder with its name, file by file: one file is open at a time.
+
+    That all files are there is seen to before the first tensor. Raises DataError for a missing file or tensor, an
+    index that leads out of the folder, and whatever cannot be read.
+    """
+    files = _files(folder)
+    return _each(folder, files)
+
+
+def _files(folder: str) -> Dict[str, Optional[List[str]]]:
+    """The files of a folder, each with the tensors that an index promises of it; None where there is no index."""
+    for name in (SAFETENSORS, SAFETENSORS + INDEX, PICKLED, PICKLED + INDEX):
+        path = os.path.join(folder, name)
+        if os.path.isfile(path):
+            return _indexed(folder, path) if name.endswith(INDEX) else {name: None}
+    raise DataError("%s holds neither %s nor %s, whole or in shards" % (folder, SAFETENSORS, PICKLED), FOLDER_REMEDY)
+
+
+def _indexed(folder: str, path: str) -> Dict[str, Optional[List[str]]]:
+    table = read_json(path).get("weight_map")
+    if not isinstance(table, dict) or not table or not all(isinstance(name, str) for name in table.values()):
+        raise DataError("%s has no weight_map of names" % path, "fetch the checkpoint again")
+    files: Dict[str, Optional[List[str]]] = {}
+    for tensor, name in table.items():
+        if not is_plain(name):
+            raise DataError("%s names %s, which is no file of its folder" % (path, repr(name)[:80]), SOURCE_REMEDY)
+        names = files.setdefault(name, [])
+        if names is not None:
+            names.append(tensor)
+    missing = [name for name in sorted(files) if not os.path.isfile(os.path.join(folder, name))]
+    if missing:
+        raise DataError(
+            "%s lacks %d of its %d shards: %s" % (folder, len(missing), len(files), ", ".join(missing[:4])),
+            "fetch what is missing",
+        )
+    return files
+
+
+def _each(folder: str, files: Dict[str, Optional[List[str]]]) -> Iterator[Tuple[str, torch.Tensor]]:
+    for file in sorted(files):
+        path = os.path.join(folder, file)
+        names = files[file]
+        found = set()
+        for name, tensor in _tensors(path):
+            found.add(name)
+            if names is None or name in names:
+                yield name, tensor
+        missing = sorted(set(names or ()) - found)
+        if missing:
+            raise DataError(
+                "%s lacks %d tensors that the index promises, %s among them" % (path, len(missing), missing[0][:80]),
+                "fetch it again",
+            )
+
+
+def _tensors(path: str) -> Iterator[Tuple[str, torch.Tensor]]:
+    """The tensors of one file, of either kind."""
+    if path.endswith(".safetensors"):
+        return _safetensors(path)
+    return iter(read_pickled(path, inside=()).items())
+
+
+def _safetensors(path: str) -> Iterator[Tuple[str, torch.Tensor]]:
+    from safetensors import SafetensorError, safe_open
+
+    # KeyError, AttributeError: a type that this torch does not have
+    damaged = (SafetensorError, OSError, LookupError, AttributeError, RuntimeError, ValueError, TypeError)
+    try:
+        file = safe_open(path, framework="pt")
+    except damaged as error:
+        raise _unreadable(path, error) from error
+    with file:
+        for name in list(file.keys()):  # no dict: it cannot be walked itself
+            try:
+                tensor = file.get_tensor(name)
+            except damaged as error:
+                raise _unreadable(path, error) from error
+            yield name, tensor
+
+
+def _opened(path: str) -> Archive:
+    return _guarded(path, open_archive, path)
+
+
+def _tensor(path: str, archive: Archive, ref: TensorRef) -> torch.Tensor:
+    return _guarded(path, archive.tensor, ref)
+
+
+def _guarded(path: str, call: Callable[[Any], T], argument: Any) -> T:
+    """A call on a pickled file; what it raises of the file becomes a DataError."""
+    try:
+        return call(argument)
+    except REFUSED as error:
+        raise DataError("%s is not a plain checkpoint: %s" % (path, error), SOURCE_REMEDY) from error
+    except DAMAGED as error:
+        if is_lack_of_memory(error):
+            raise
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: str, error: Exception) -> DataError:
+    cause = str(error).split("\n")[0]
+    return DataError("%s cannot be read (%s: %s)" % (path, type(error).__name__, cause[:200]), FETCH_REMEDY)
+
+
+def read_config(folder: str) -> Dict[str, Any]:
+    """The checkpoint's config.json."""
+    return read_json(os.path.join(folder, "config.json"))
+
+
+def read_json(path: str) -> Dict[str, Any]:
+    """A JSON object of a checkpoint. Raises DataError."""
+    try:
+        if os.stat(path).st_size > LARGEST_JSON:
+            raise ValueError("it is too large")
+        with open_file(path, encoding="utf-8") as file:
+            content = json.load(file)
+    except FileNotFoundError:
+        raise DataError("%s does not exist" % path, FOLDER_REMEDY) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError("%s cannot be read (%s)" % (path, error), "fetch the checkpoint again") from error
+    if not isinstance(content, dict):
+        raise DataError("%s is not a JSON object" % path, "fetch the checkpoint again")
+    return content

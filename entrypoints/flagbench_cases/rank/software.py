@@ -1,0 +1,27 @@
+"""Versions and switches of the framework, read from torch itself."""
+
+import platform
+from typing import Any, Dict
+
+import torch
+
+from flagbench_cases.shared import system
+
+
+def software(kind: str, precision: str) -> Dict[str, Any]:
+    """Framework and library versions, read from torch itself."""
+    cuda = kind == "cuda"
+    nccl = torch.cuda.nccl.version() if cuda and hasattr(torch.cuda, "nccl") else None
+    if isinstance(nccl, tuple):
+        nccl = ".".join(str(part) for part in nccl)
+    return {
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "cuda": torch.version.cuda if cuda else None,
+        "cudnn": str(torch.backends.cudnn.version()) if cuda else None,
+        "nccl": None if nccl is None else str(nccl),
+        "packages": system.packages(),
+        **system.lock(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "threads": torch.get_num_threads(),
+    }

@@ -1,0 +1,289 @@
+"""The one training loop, and the only place that measures. What is trained comes from a TrainWorkload.
+
+Ours. Each rank sums its own times, and the job's time is the largest of these sums:
+  p_whole  samples / (train end - train start), evaluations included
+  p_train  samples / the same without evaluations and checkpoints: sum of (data wait + hand-over + step + after)
+  p_core   samples / sum of device step times, by events; warm-up left out
+So p_core >= p_train >= p_whole over the same steps: a rank's device times lie within its host times.
+The publisher's (FlagPerf training/benchmarks/distilbert and glm): rank 0's host clock, batches counted as full:
+  p_whole_published_count  train end - train start
+  p_train_published_count  sum of (data wait + hand-over + step): what comes `after` a step is in no clock of theirs
+  p_core_host              sum of steps, whatever the device still has to do
+The device is synchronised at phase borders only: init end, train start, evaluation start and end, train end; and
+where the publisher waits for it, in `step` and `after_step`.
+"""
+
+import math
+from collections import deque
+from typing import Any, Callable, Deque, Dict, NamedTuple, Optional, Tuple
+
+from flagbench_cases.contract import Evaluation, TrainWorkload
+from flagbench_cases.rank.probe import CollectiveProbe
+from flagbench_cases.rank.stopwatch import now
+from flagbench_cases.shared.errors import CaseError, DataError, ExitCode
+from flagbench_cases.shared.spool import RankSpool, Step
+
+# Device times are asked for at least this often, so that a killed run keeps all but the last of them.
+DRAIN_SECONDS = 1.0
+# Steps in a row whose loss is not finite, each left out by the loss scaler, after which training is given up.
+MOST_SKIPPED = 3
+NAN = float("nan")
+
+
+class Plan(NamedTuple):
+    """How long to train. `window_steps` None is the published run: epochs until the target or the limit.
+
+    `evaluate_every` steps, or None: after each epoch. `max_steps` ends training within an epoch too, with an
+    evaluation there, and with one after every step from `evaluate_from` on.
+    `first_step` is where a checkpoint left off, and `checkpoint_every` how often one is made.
+    """
+
+    max_epochs: int
+    warmup_steps: int
+    window_steps: Optional[int]
+    target_acc: Optional[float]
+    initial_evaluation: bool
+    evaluate_every: Optional[int] = None
+    max_steps: Optional[int] = None
+    evaluate_from: Optional[int] = None
+    first_step: int = 0
+    checkpoint_every: Optional[int] = None
+
+    def last_step(self, steps_per_epoch: int) -> int:
+        """The step after which nothing is trained, counted from the beginning of the published run."""
+        if self.window_steps is not None:
+            return self.first_step + self.warmup_steps + self.window_steps
+        steps = self.max_epochs * steps_per_epoch
+        return steps if self.max_steps is None else min(steps, self.max_steps)
+
+    def capacity(self, steps_per_epoch: int) -> int:
+        """The largest number of steps this run takes."""
+        return max(0, self.last_step(steps_per_epoch) - self.first_step)
+
+
+class Loop:
+    """One rank's run: `run()` trains a workload and leaves what it measured in the spool."""
+
+    def __init__(
+        self,
+        workload: TrainWorkload,
+        plan: Plan,
+        spool: RankSpool,
+        device: Any,
+        probe: CollectiveProbe,
+        checkpoint: Optional[Callable[[int], None]] = None,
+        resume: Optional[Callable[[], None]] = None,
+    ) -> None:
+        """`checkpoint` writes one after the step it is given; `resume` sets the generators of a resumed run."""
+        self.workload = workload
+        self.plan = plan
+        self.spool = spool
+        self.device = device
+        self.clock = device.clock
+        self.probe = probe
+        self.checkpoint = checkpoint
+        self.resume = resume
+        self.steps = 0  # of this run; the published run's own number is plan.first_step more
+        self.eval_seconds = 0.0
+        self.checkpoint_seconds = 0.0
+        self.per_epoch = 0
+        self._drained = now()
+        self._ended: Optional[float] = None  # when the last step ended, until an evaluation or a checkpoint begins
+        self._pending: Deque[Tuple[int, Any, Any, Any]] = deque()
+        self._skipped = 0  # steps in a row without a finite loss
+
+    def run(self) -> Dict[str, Any]:
+        """Train. Returns seconds of train and evaluation, and whether the target was reached."""
+        plan, self.per_epoch = self.plan, self.workload.steps_per_epoch()
+        if self.per_epoch < 1:
+            raise DataError("an epoch has no step on this rank", "use a smaller batch_size or more data")
+        initial = 0.0
+        if plan.initial_evaluation and plan.window_steps is None and plan.first_step == 0:
+            self._evaluate(epoch=-1, last=False)
+            initial = self.eval_seconds
+        self.spool.phase("warmup", plan.capacity(self.per_epoch))
+        self.device.synchronize()
+        start = now()
+        converged = self._train()
+        self._settle()
+        train = now() - start - self.checkpoint_seconds
+        self._drain(everything=True)
+        evaluation = self.eval_seconds - initial
+        return {
+            "train": train,
+            "eval": evaluation,
+            "eval_initial": initial,
+            "checkpoint": self.checkpoint_seconds,
+            "converged": converged,
+        }
+
+    def _train(self) -> Optional[bool]:
+        """Epoch after epoch, until the window is full, the target reached or the end come; whether it converged."""
+        plan = self.plan
+        end = plan.last_step(self.per_epoch)
+        epoch, skip = divmod(plan.first_step, self.per_epoch)
+        while plan.first_step + self.steps < end:
+            before = self.steps
+            if self._epoch(epoch, skip, end):
+                return True
+            if self.steps == before:
+                raise DataError("epoch %d gave no batch" % epoch, "give more data")
+            epoch, skip = epoch + 1, 0
+        return None if plan.window_steps is not None or plan.target_acc is None else False
+
+    def _epoch(self, epoch: int, skip: int, end: int) -> bool:
+        """Train one epoch from its batch `skip` on, with the evaluations due; True once the target is reached."""
+        plan, capacity = self.plan, self.plan.capacity(self.per_epoch)
+        at, mark = plan.first_step + self.steps, self._until_now()
+        if skip == 0:
+            self._resume()
+        for index, batch in enumerate(self.workload.batches(epoch)):
+            if index < skip:
+                mark = self._until_now()
+                continue
+            self._resume()
+            mark = self._step(batch, mark)
+            at += 1
+            if self.steps == plan.warmup_steps:
+                self.spool.phase("train", capacity)
+                mark = self._until_now()
+            if self._within_epoch_due(at, end):
+                if self._reached(self._evaluate(epoch, last=at >= end)):
+                    return True
+                self.spool.phase("train", capacity)
+                mark = self._until_now()
+            if at % self.per_epoch != 0 and self._save_if_due(at):
+                mark = self._until_now()
+            if at >= end and (plan.window_steps is not None or at % self.per_epoch != 0):
+                return False  # before another batch is made that nobody needs
+        if plan.window_steps is None and plan.evaluate_every is None:
+            if self._reached(self._evaluate(epoch, last=at >= end)):
+                return True
+            self.spool.phase("train", capacity)
+        self._save_if_due(at)
+        return False
+
+    def _within_epoch_due(self, at: int, end: int) -> bool:
+        """Whether an evaluation that does not wait for the end of an epoch follows step `at`."""
+        plan = self.plan
+        if plan.window_steps is not None:
+            return False
+        if plan.evaluate_every is None:
+            return at >= end and at % self.per_epoch != 0
+        return at % plan.evaluate_every == 0 or at >= end or at >= (plan.evaluate_from or end)
+
+    def _resume(self) -> None:
+        """Set the generators as the checkpoint has them, once. A loader draws a seed when an epoch begins, so that is
+        done before the first batch of an epoch, and within one after the batches that are passed over."""
+        if self.resume is not None:
+            self.resume()
+            self.resume = None
+
+    def _reached(self, evaluation: Evaluation) -> bool:
+        target = self.plan.target_acc
+        return target is not None and evaluation.deciding is not None and evaluation.deciding >= target
+
+    def _save_if_due(self, at: int) -> bool:
+        """A checkpoint after step `at`, where one is due. Not the publisher's work, so its time is kept apart."""
+        every = self.plan.checkpoint_every
+        if self.checkpoint is None or every is None or at % every != 0:
+            return False
+        self._settle()
+        start = now()
+        self.checkpoint(at)
+        self.checkpoint_seconds += now() - start
+        return True
+
+    def _step(self, batch: Any, mark: float) -> float:
+        """One step between its marks; returns when its bookkeeping ended."""
+        ready = now()
+        on_device = self.workload.to_device(batch)
+        start = self.clock.mark()
+        begun = now()
+        loss = self.workload.step(on_device)
+        ended = now()
+        end = self.clock.mark()
+        self._ended = ended
+        self.workload.after_step()
+        work = self.workload.work(batch)
+        self.spool.step(Step(ready - mark, begun - ready, ended - begun, NAN, NAN, NAN, 0.0, loss, *work))
+        self._pending.append((self.steps, start, end, self.probe.take()))
+        self.steps += 1
+        if math.isfinite(loss):
+            self._skipped = 0
+        else:
+            self._not_finite(loss)
+        if len(self._pending) >= self.clock.drain_every or ended - self._drained > DRAIN_SECONDS:
+            self._drain()
+            self._drained = ended
+        return self._until_now()
+
+    def _until_now(self) -> float:
+        """Count what has passed since the last step ended as `after` it; returns the time."""
+        at = now()
+        if self._ended is not None:
+            self.spool.after(self.steps - 1, at - self._ended)
+        return at
+
+    def _settle(self) -> None:
+        """Let the device finish, which is the last step's time, before something that is no step begins."""
+        self.device.synchronize()
+        self._until_now()
+        self._ended = None
+
+    def _not_finite(self, loss: float) -> None:
+        """A step without a finite loss ends the run (12), unless the loss scaler left it out; not many in a row."""
+        self._skipped += 1
+        if self.workload.scaler_skipped() and self._skipped < MOST_SKIPPED:
+            self.spool.fact("skipped", step=self.steps - 1)
+            return
+        self._drain()
+        raise CaseError(
+            "the loss of step %d is %s" % (self.plan.first_step + self.steps - 1, loss),
+            "see the losses before it in the record; a smaller --set learning_rate or another --precision may help",
+            ExitCode.INVALID,
+        )
+
+    def _drain(self, everything: bool = False) -> None:
+        """Write down the device times that are there; `everything` only after a synchronisation."""
+        clock = self.clock
+        while self._pending and (everything or clock.reached(self._pending[0][2])):
+            index, start, end, marks = self._pending.popleft()
+            first = wait = NAN
+            if marks is not None:
+                first = clock.seconds(start, marks[0])
+                wait = clock.seconds(marks[1], marks[2])
+                clock.release(list(marks))
+            self.spool.device_times(index, clock.seconds(start, end), first, wait)
+            clock.release([start, end])
+
+    def _evaluate(self, epoch: int, last: bool) -> Evaluation:
+        """One evaluation between synchronised borders."""
+        self._settle()
+        self.spool.phase("eval")
+        start = now()
+        evaluation = self.workload.evaluate(last)
+        self.device.synchronize()
+        seconds = now() - start
+        self.eval_seconds += seconds
+        found = {extra["name"]: extra["value"] for extra in evaluation.extra}
+        if evaluation.accuracy is not None:
+            found["accuracy"] = evaluation.accuracy
+        for name, value in found.items():
+            if not math.isfinite(value):
+                raise CaseError(
+                    "the %s of the evaluation after epoch %d is %s" % (name, epoch, value),
+                    "see the losses before it in the record; a smaller --set learning_rate may help",
+                    ExitCode.INVALID,
+                )
+        self.spool.fact(
+            "evaluation",
+            epoch=epoch,
+            steps=self.plan.first_step + self.steps,
+            accuracy=evaluation.accuracy,
+            published_accuracy=evaluation.published_accuracy,
+            counted=evaluation.counted,
+            extra=list(evaluation.extra),
+            seconds=seconds,
+        )
+        return evaluation

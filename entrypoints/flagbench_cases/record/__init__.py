@@ -1,0 +1,1 @@
+"""The record of a run, from what its ranks left behind."""

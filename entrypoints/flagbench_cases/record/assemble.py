@@ -1,0 +1,283 @@
+"""Assembles the record of a run from what its ranks left behind, complete or not."""
+
+import datetime
+import json
+import math
+import re
+import uuid
+from typing import Any, Dict, List, Optional
+
+from flagbench_cases import __version__
+from flagbench_cases.record import metrics, stats
+from flagbench_cases.record.checks import checks
+from flagbench_cases.record.evidence import Evidence, Outcome
+from flagbench_cases.record.request import Request
+from flagbench_cases.shared import system
+from flagbench_cases.shared.config import stop_rule
+from flagbench_cases.shared.errors import ExitCode
+from flagbench_cases.shared.processes import describe_exit
+from flagbench_cases.shared.spool import Step
+
+CHECK_REMEDY = "what was measured is in the record; docs/read-a-record.md says what each check means"
+CURVE_POINTS = 200
+STEP_POINTS = 2000
+
+
+def slug(text: str) -> str:
+    """A name that a record may carry, whatever was typed."""
+    return re.sub(r"[^a-z0-9.-]+", "-", text.lower()).strip("-.")[:64] or "unknown"
+
+
+def new_record_id(request: Request, created: datetime.datetime) -> str:
+    """Sortable by time, readable, unique."""
+    parts = (created.strftime("%Y%m%dT%H%M%SZ"), slug(request.case), slug(request.stack["name"]))
+    return "%s-%s-%s-%dx%d-%s" % (parts + (request.nodes, request.gpus, uuid.uuid4().hex[:8]))
+
+
+def assemble(request: Request, evidence: Evidence, outcome: Outcome) -> Dict[str, Any]:
+    """The record, `record/v1`."""
+    created = datetime.datetime.now(datetime.timezone.utc).replace(microsecond=0)
+    world = request.nodes * request.gpus
+    count = metrics.complete_steps(evidence.steps, world)
+    software = _software(request.stack, evidence)
+    machine = dict(system.machine(), driver=evidence.monitor.get("driver_version"))
+    if evidence.monitor.get("versions"):
+        machine["versions"] = evidence.monitor["versions"]
+    devices = [fact["device"] for fact in evidence.of("rank") if fact["node"] == 0]
+    record: Dict[str, Any] = {
+        "schema": "record/v1",
+        "record_id": new_record_id(request, created),
+        "run_id": request.run_id,
+        "created_at": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "flagbench": {"version": __version__, **system.commit()},
+        "case": slug(request.case),
+        "stack": request.stack["name"],
+        "preset": request.preset,
+        "division": request.division,
+        "argv": request.argv,
+        "config": request.config,
+        "config_digest": request.config_digest,
+        "conditions": conditions(request, evidence, software),
+        "system": dict(machine, nodes=request.nodes, devices_per_node=request.gpus, devices=devices),
+        "software": software,
+        "timing": {},
+        "metrics": [],
+        "window": None,
+        "flops": None,
+        "work": None,
+        "quality": None,
+        "telemetry": evidence.telemetry,
+        "telemetry_reason": evidence.telemetry_reason,
+        "ranks": [rank_entry(fact, evidence) for fact in evidence.of("rank")],
+        "status": outcome.as_dict(),
+    }
+    if request.config is not None and count:
+        _measured(record, request, evidence, count)
+    return judged(record)
+
+
+def judged(record: Dict[str, Any]) -> Dict[str, Any]:
+    """The record; of a run that ended well and whose numbers mean nothing, as failed (12), with what it measured."""
+    if record["status"]["state"] != "ok":
+        return record
+    quality = record["quality"]
+    failed = [check for check in quality["checks"] if not check["ok"]] if quality else []
+    reason: Optional[str] = None
+    if quality is None:
+        reason = "the run ended well and left no step that every rank has finished"
+    elif failed:
+        reason = "; ".join("the check %s failed: %s" % (check["name"], check["detail"]) for check in failed)
+    if reason is None:
+        return record
+    outcome = Outcome("failed", "report", reason, CHECK_REMEDY, int(ExitCode.INVALID))
+    return dict(record, status=outcome.as_dict())
+
+
+def _software(stack: Dict[str, Any], evidence: Evidence) -> Dict[str, Any]:
+    """Versions as the ranks saw them; of the parent alone where no rank came up."""
+    found = evidence.first("software")
+    if not found:
+        return {
+            "python": system.python_version(),
+            "torch": None,
+            "cuda": None,
+            "packages": {},
+            "precision": None,
+            **system.lock(),
+        }
+    return dict(found, precision=evidence.first("precision") or None, stack_expects=stack["expects"])
+
+
+def accelerator(stack: Dict[str, Any], name: str) -> Optional[Dict[str, Any]]:
+    """The stack's entry for a device name as the driver reports it. A part of the name would match slices of the
+    device (MIG) and other boards of its family too."""
+    return next((a for a in stack["accelerators"] if name in a["match"]), None)
+
+
+def conditions(
+    request: Request,
+    evidence: Evidence,
+    software: Dict[str, Any],
+) -> Dict[str, Any]:
+    """The flat facts that a claim's conditions are compared with; null where a fact is not known."""
+    if request.config is None:
+        return {}
+    ranks = evidence.of("rank")
+    names = sorted({fact["device"]["name"] for fact in ranks})
+    # Of every node, as its own ranks found it; of this one alone where no rank came up.
+    drivers = sorted({fact["driver"] for fact in ranks if fact.get("driver")})
+    drivers = drivers or [d for d in [evidence.monitor.get("driver_version")] if d]
+    known = accelerator(request.stack, names[0]) if len(names) == 1 else None
+    found = {
+        "device_model": known["name"] if known else (" + ".join(names) or None),
+        "devices": request.nodes * request.gpus,
+        "nodes": request.nodes,
+        "division": request.division,
+        "precision": (software.get("precision") or {}).get("executed"),
+        "seed": request.config["seed"],
+        "stop_rule": stop_rule(request.config),
+        "torch": software["torch"],
+        "cuda": software.get("cuda"),
+        "driver": " + ".join(drivers) or None,
+    }
+    found.update(evidence.first("workload").get("conditions", {}))
+    return found
+
+
+def rank_entry(fact: Dict[str, Any], evidence: Evidence) -> Dict[str, Any]:
+    """One rank: what it did by itself and how long it waited for the others."""
+    rank = fact["rank"]
+    steps = evidence.steps.get(rank, [])
+
+    def middle(values: List[float]) -> Optional[float]:
+        finite = [v for v in values if math.isfinite(v)]
+        return stats.median(finite) if finite else None
+
+    return {
+        "rank": rank,
+        "node": fact["node"],
+        "local_rank": fact["local_rank"],
+        "pid": fact["pid"],
+        "host": fact["host"],
+        "steps": len(steps),
+        "step_median": middle([s.device for s in steps]),
+        "first_collective_median": middle([s.first_collective for s in steps]),
+        "collective_wait_median": middle([s.collective_wait for s in steps]),
+        "data_wait_total": sum(s.data_wait for s in steps),
+        "exit": describe_exit(evidence.exits.get(rank)),
+    }
+
+
+def _measured(record: Dict[str, Any], request: Request, evidence: Evidence, count: int) -> None:
+    """Fill in everything that the steps tell; a run that broke off has what it got to."""
+    config = request.config or {}
+    train, resumed = config["train"], evidence.first("resumed")
+    ranks, evaluations = evidence.steps, [e for e in evidence.of("evaluation") if e["rank"] == 0]
+    timing, whole = evidence.first("timing"), train["window_steps"] is None
+    finished = record["status"]["state"] == "ok"
+    curve = metrics.losses(ranks, count)
+    found: List[Dict[str, Any]] = []
+    steady = metrics.window(ranks, train["warmup_steps"], count)
+    kind = request.stack["device"]["kind"]
+    # What a resumed run has not trained itself is not in its times.
+    entire = whole and finished and not resumed
+    if steady is not None:
+        train_seconds = metrics.train_seconds(evidence.of("timing")) if entire else None
+        found += metrics.throughput(ranks, steady, count, request.unit, train_seconds)
+        found += _flops(record, request, evidence, steady)
+        if request.preset == "reference":  # the publisher's formula has the FLOPs of the published model in it
+            found += metrics.published_utilisation(found, request.published_flops, request.nodes * request.gpus)
+        record["window"] = _window(steady)
+    if entire and timing:
+        found.append(metrics.metric("e2e_time", timing["e2e"], "s", n=1, note="imports left out"))
+    found += metrics.memory(evidence.of("memory"), kind)
+    found += metrics.evaluated(evaluations)
+    found += metrics.final_loss(curve)
+    record["metrics"] = [entry for entry in found if math.isfinite(entry["value"])]
+    record["work"] = metrics.work(ranks, count, request.unit)
+    record["timing"] = _timing(timing, ranks, train["warmup_steps"], count)
+    converged = timing.get("converged")
+    record["quality"] = {
+        "loss_curve": [
+            [int(i), curve[int(i)]] for i in stats.thin(range(count), CURVE_POINTS) if math.isfinite(curve[int(i)])
+        ],
+        "evaluations": [{k: v for k, v in e.items() if k not in ("kind", "rank", "time")} for e in evaluations],
+        "converged": converged,
+        "resumed": resumed or None,
+        "training": evidence.first("training") or None,
+        "data": evidence.first("workload").get("data"),
+        "parameters": evidence.first("workload").get("parameters"),
+        "checks": checks(config, evidence, curve, finished, request.checks),
+    }
+
+
+def _window(steady: metrics.Window) -> Dict[str, Any]:
+    change = stats.drift(steady.seconds)
+    return {
+        "first_step": steady.first,
+        "rank": steady.rank,
+        "steps": len(steady.seconds),
+        "samples": int(sum(steady.samples)),
+        "seconds": math.fsum(steady.seconds),
+        "host_seconds": steady.host_seconds,
+        "step_seconds": stats.thin(steady.seconds, STEP_POINTS),
+        "step_median": stats.median(steady.seconds),
+        "step_p5_p95": [stats.quantile(steady.seconds, share) for share in (0.05, 0.95)],
+        "drift": change,
+        "steady": None if change is None else abs(change) <= 0.02,
+    }
+
+
+def _flops(
+    record: Dict[str, Any], request: Request, evidence: Evidence, steady: metrics.Window
+) -> List[Dict[str, Any]]:
+    """The `flops` section, and the metrics that follow from it."""
+    config = request.config or {}
+    name = record["conditions"].get("device_model")
+    precision = record["conditions"].get("precision") or config["precision"]
+    known = next((a for a in request.stack["accelerators"] if a["name"] == name), None)
+    peak = known["peaks"].get(precision) if known else None
+    ceilings = evidence.of("ceiling")
+    ceiling = min(ceilings, key=lambda c: c["flops"]) if ceilings else None
+    record["flops"] = {
+        "formula": request.formula,
+        "executed": steady.flops_executed,
+        "recomputed": steady.flops_recomputed,
+        "useful": steady.flops_useful,
+        "peak": dict(peak, precision=precision) if peak else None,
+        "peak_reason": None
+        if peak
+        else "the stack %s gives no %s peak for %s" % (request.stack["name"], precision, name),
+        "measured_ceiling": {k: ceiling[k] for k in ("flops", "precision", "method")} if ceiling else None,
+    }
+    devices = request.nodes * request.gpus
+    return metrics.utilisation(
+        steady, devices, peak["flops"] if peak else None, ceiling["flops"] if ceiling else None
+    )
+
+
+def _timing(timing: Dict[str, Any], ranks: Dict[int, List[Step]], warmup: int, count: int) -> Dict[str, float]:
+    """Seconds of rank 0, phase by phase."""
+    steps = ranks[min(ranks)][:count]
+    found = {
+        key: timing[key] for key in ("init", "train", "eval", "eval_initial", "checkpoint", "e2e") if key in timing
+    }
+    found["warmup"] = sum(metrics.own_seconds(s) for s in steps[:warmup])
+    found["data_wait"] = sum(s.data_wait for s in steps)
+    found["step"] = sum(s.device for s in steps)
+    return found
+
+
+def strict(value: Any) -> Any:
+    """`value` with null for every number that JSON cannot hold: a broken device measures NaN, and is recorded."""
+    if isinstance(value, dict):
+        return {key: strict(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [strict(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def to_line(record: Dict[str, Any]) -> str:
+    """The record as one line of strict JSON in UTF-8; what UTF-8 cannot hold (undecodable arguments) becomes `?`."""
+    text = json.dumps(strict(record), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode("utf-8", "replace").decode("utf-8")

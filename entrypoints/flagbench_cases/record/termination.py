@@ -1,0 +1,68 @@
+"""The termination message of a Kubernetes pod: how the run ended, in one line that outlives the logs.
+
+The kubelet reads the file once the container has ended and keeps at most 4096 bytes of it in the pod's status.
+"""
+
+import json
+import os
+import sys
+from typing import Any, Dict, Optional
+
+from flagbench_cases.record.assemble import strict
+from flagbench_cases.record.evidence import Outcome
+from flagbench_cases.shared.redaction import redact
+
+VARIABLE = "FLAGBENCH_TERMINATION_LOG"
+MOST_BYTES = 4096
+
+
+def of_record(made: Dict[str, Any], gate: Optional[str], code: int, lost: Optional[str] = None) -> Dict[str, Any]:
+    """What node 0 says: the record's status, its gate metric and where to find the rest.
+
+    `code` is the exit code of the process, and `lost` why the record is not everywhere where it was asked for.
+    """
+    reasons = [made["status"]["reason"], lost]
+    found = next((m for m in made["metrics"] if m["name"] == gate), None)
+    return {
+        "state": made["status"]["state"],
+        "exit_code": code,
+        "reason": "; ".join(reason for reason in reasons if reason) or None,
+        "gate": {key: found[key] for key in ("name", "value", "unit")} if found else None,
+        "record_id": made["record_id"],
+    }
+
+
+def of_outcome(outcome: Outcome) -> Dict[str, Any]:
+    """What another node says, whose record is node 0's."""
+    return {
+        "state": outcome.state,
+        "exit_code": int(outcome.exit_code),
+        "reason": outcome.reason,
+        "gate": None,
+        "record_id": None,
+    }
+
+
+def to_line(message: Dict[str, Any]) -> str:
+    """The message as one line of ASCII; the reason is cut where it would not fit."""
+    reason = cut = redact(message["reason"] or "")
+    while True:
+        line = json.dumps(strict(dict(message, reason=reason or None)), separators=(",", ":"))
+        if len(line) < MOST_BYTES or not cut:
+            return line
+        cut = cut[: len(cut) * 9 // 10]
+        reason = cut + "..."
+
+
+def leave(message: Dict[str, Any]) -> None:
+    """Write the message to the file that FLAGBENCH_TERMINATION_LOG names, if any. A failure is only a warning."""
+    path = os.environ.get(VARIABLE)
+    if not path:
+        return
+    try:
+        # In place: the kubelet has mounted this very file, and no other may take its name.
+        with open(path, "w", encoding="ascii") as file:
+            file.write(to_line(message) + "\n")
+    except OSError as error:
+        sys.stderr.write("warning: no termination message in %s (%s)\n" % (path, error.strerror or error))
+        sys.stderr.flush()

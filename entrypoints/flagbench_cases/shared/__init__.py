@@ -1,0 +1,1 @@
+"""What every part uses: configuration, errors, spool, output, files. It imports no torch."""

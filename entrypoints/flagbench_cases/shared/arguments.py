@@ -1,0 +1,29 @@
+"""An argument parser whose errors are those of flagbench."""
+
+import argparse
+import re
+import sys
+from typing import IO, NoReturn, Optional
+
+from flagbench_cases.shared import output
+from flagbench_cases.shared.errors import UsageError
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are ours, so that a usage error leaves a record too."""
+
+    def error(self, message: str) -> NoReturn:
+        # What was not understood may be a misplaced secret: its value is not repeated.
+        message = re.sub(r"(unrecognized arguments: )(.*)", lambda m: m.group(1) + _names(m.group(2)), message)
+        raise UsageError(message, "see python -m flagbench_cases --help")
+
+    def _print_message(self, message: str, file: Optional[IO[str]] = None) -> None:
+        """Help and version; CaseError (14) where stdout takes no more of them."""
+        if (file or sys.stdout) is sys.__stdout__:
+            output.write_line(1, message.rstrip("\n"), "the help")
+        else:
+            super()._print_message(message, file)
+
+
+def _names(words: str) -> str:
+    return " ".join(word.split("=", 1)[0] for word in words.split() if word.startswith("-")) or "(words)"

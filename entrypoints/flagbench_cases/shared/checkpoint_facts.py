@@ -1,0 +1,120 @@
+"""What stands in a checkpoint's `checkpoint.json`, and which checkpoint a run resumes from.
+
+Found and compared before any rank is started, so nothing here imports torch.
+"""
+
+import hashlib
+import json
+import os
+import re
+from typing import Any, Dict, List, Tuple
+
+from flagbench_cases.shared.errors import DataError, UsageError
+from flagbench_cases.shared.files import open_file
+
+NAME = re.compile(r"step-(\d{8,})")
+TENSORS, GENERATORS, FACTS = "tensors.safetensors", "generators.safetensors", "checkpoint.json"
+REMEDY = "resume from another checkpoint"
+# What may differ between a checkpoint's run and the one that resumes from it.
+FREE = ("window_steps", "warmup_steps", "checkpoint_every_steps")
+CONTENTS = "contents"
+
+
+def identity(config: Dict[str, Any], contents: Dict[str, Any]) -> Dict[str, Any]:
+    """What a checkpoint and the run that resumes from it must have in common, flat, by dotted name.
+
+    `contents` is what the workload found in its files: the checksums of data and weights that it describes.
+    """
+    # Evaluating changes nothing that is trained, and a preset is the sizes that it stands for.
+    kept = {key: value for key, value in config.items() if key not in ("nodes", "gpus", "preset", "eval")}
+    kept["train"] = {key: value for key, value in config["train"].items() if key not in FREE}
+    kept["devices"] = config["nodes"] * config["gpus"]
+    kept[CONTENTS] = contents
+    return dict(flat(kept))
+
+
+def flat(section: Dict[str, Any], prefix: str = "") -> List[Tuple[str, Any]]:
+    """Every value of nested sections with its dotted name."""
+    found: List[Tuple[str, Any]] = []
+    for key, value in section.items():
+        name = "%s%s" % (prefix, key)
+        found += flat(value, name + ".") if isinstance(value, dict) else [(name, value)]
+    return found
+
+
+def find(folder: str, config: Dict[str, Any]) -> str:
+    """The checkpoint in `folder`, or the newest of those in it, once it is one of the training that `config` is.
+
+    What is known only when data and weights are loaded is left to `agree`. Raises DataError where there is none or
+    its facts are damaged, UsageError where it is of other training.
+    """
+    if not os.path.exists(os.path.join(folder, FACTS)):
+        found = points(folder)
+        if not found:
+            raise DataError("%s holds no checkpoint" % folder, "give --resume the checkpoints/RUN folder of a run")
+        folder = found[-1]
+    theirs = read(folder)["identity"]
+    agree({key: value for key, value in theirs.items() if not key.startswith(CONTENTS + ".")}, identity(config, {}))
+    return folder
+
+
+def points(folder: str) -> List[str]:
+    """The checkpoints in a folder, in the order they were written: a run may have gone back to an earlier one."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return []
+    found = [os.path.join(folder, name) for name in names if NAME.fullmatch(name)]
+    return sorted(found, key=lambda path: (_written_at(path), path))
+
+
+def _written_at(path: str) -> int:
+    try:
+        return os.stat(os.path.join(path, FACTS)).st_mtime_ns
+    except OSError:
+        return 0
+
+
+def to_bytes(content: Dict[str, Any]) -> bytes:
+    """The bytes of a `checkpoint.json` with `content` and its checksum."""
+    return json.dumps(dict(content, sha256=_sum(content)), sort_keys=True).encode("utf-8")
+
+
+def _sum(content: Dict[str, Any]) -> str:
+    """The checksum of everything beside it; as written, so that a loss that is not a number has one too."""
+    rest = {key: value for key, value in content.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode("utf-8")).hexdigest()
+
+
+def read(folder: str) -> Dict[str, Any]:
+    """The content of a checkpoint's `checkpoint.json`. Raises DataError where it is damaged."""
+    path = os.path.join(folder, FACTS)
+    try:
+        with open_file(path, encoding="utf-8") as file:
+            content = json.load(file)
+        known = (
+            content["schema"] == "checkpoint/v1"
+            and isinstance(content["step"], int)
+            and isinstance(content["identity"], dict)
+            and isinstance(content["facts"], dict)
+            and all(isinstance(content["files"][name]["sha256"], str) for name in (TENSORS, GENERATORS))
+        )
+        whole = content.get("sha256") == _sum(content)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DataError("%s cannot be read (%s)" % (path, error), REMEDY) from error
+    if not known:
+        raise DataError("%s is not a checkpoint/v1" % path, REMEDY)
+    if not whole:
+        raise DataError("%s is damaged: its checksum differs" % path, REMEDY)
+    return content
+
+
+def agree(theirs: Dict[str, Any], ours: Dict[str, Any]) -> None:
+    """Raise UsageError, with what differs, where an `identity` is not that of this run."""
+    other = [name for name in sorted({*theirs, *ours}) if theirs.get(name) != ours.get(name)]
+    if other:
+        told = ["%s is %s here and %s there" % (name, ours.get(name), theirs.get(name)) for name in other[:5]]
+        raise UsageError(
+            "the checkpoint is of other training: %s" % "; ".join(told),
+            "give the same options as the run that wrote it",
+        )

@@ -1,0 +1,222 @@
+"""From a case manifest and the command line to one resolved configuration and its digest."""
+
+import copy
+import hashlib
+import json
+import math
+import os
+from typing import Any, Dict, List, Optional, Tuple
+
+from flagbench_cases.shared.errors import UsageError
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+CASES = os.path.join(os.path.dirname(HERE), "cases")
+TYPES = {"integer": int, "number": float, "string": str, "boolean": bool}
+
+
+def case_names() -> List[str]:
+    """The cases this image carries: every folder with a compiled case.json."""
+    return sorted(
+        name.replace("_", "-") for name in os.listdir(CASES) if os.path.isfile(os.path.join(CASES, name, "case.json"))
+    )
+
+
+def load_case(name: str) -> Dict[str, Any]:
+    """The compiled manifest of a case; an unknown one is a usage error that lists the known."""
+    if name not in case_names():
+        raise UsageError("there is no case %r here" % name, "choose one of: %s" % (", ".join(case_names()) or "none"))
+    return _read_json(os.path.join(CASES, name.replace("-", "_"), "case.json"))
+
+
+def load_stack(name: str) -> Dict[str, Any]:
+    """The compiled manifest of a stack."""
+    folder = os.path.join(HERE, "stacks")
+    known = sorted(f[: -len(".json")] for f in os.listdir(folder) if f.endswith(".json"))
+    if name not in known:
+        raise UsageError(
+            "there is no stack %r here" % name,
+            "set FLAGBENCH_STACK to one of: %s" % ", ".join(known),
+        )
+    return _read_json(os.path.join(folder, name + ".json"))
+
+
+def _read_json(path: str) -> Dict[str, Any]:
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
+
+
+def merge(base: Dict[str, Any], override: Dict[str, Any]) -> Dict[str, Any]:
+    """`base` with the keys of `override` replaced, section by section; neither is changed."""
+    result = copy.deepcopy(base)
+    for key, value in override.items():
+        if isinstance(value, dict) and isinstance(result.get(key), dict):
+            result[key] = merge(result[key], value)
+        else:
+            result[key] = copy.deepcopy(value)
+    return result
+
+
+def canonical(config: Dict[str, Any]) -> str:
+    """The text the digest is taken of: sorted keys, no spaces, no NaN."""
+    return json.dumps(config, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def digest(config: Dict[str, Any]) -> str:
+    """`sha256:` and the hash of the canonical text."""
+    return "sha256:" + hashlib.sha256(canonical(config).encode("utf-8")).hexdigest()
+
+
+def parse_setting(case: Dict[str, Any], text: str) -> Tuple[List[str], Any]:
+    """One `--set NAME=VALUE` as the path and typed value it sets; what is not settable is refused."""
+    name, equals, raw = text.partition("=")
+    settable = case["settable"]
+    if not equals:
+        raise UsageError("--set %s has no value" % text, "write --set NAME=VALUE")
+    if name not in settable:
+        raise UsageError(
+            "%s is not a hyper-parameter of %s that may be set" % (name, case["name"]),
+            "settable are: %s" % ", ".join(sorted(settable)),
+        )
+    rule = settable[name]
+    value = _typed(name, raw, rule["type"])
+    for key, broken, words in (
+        ("minimum", lambda v, b: v < b, "at least"),
+        ("exclusive_minimum", lambda v, b: v <= b, "more than"),
+        ("maximum", lambda v, b: v > b, "at most"),
+        ("exclusive_maximum", lambda v, b: v >= b, "less than"),
+    ):
+        if key in rule and broken(value, rule[key]):
+            raise UsageError("--set %s: %s is out of range" % (name, raw), "it must be %s %s" % (words, rule[key]))
+    if "choices" in rule and value not in rule["choices"]:
+        raise UsageError(
+            "--set %s: %s is not a choice" % (name, raw),
+            "choose one of: %s" % ", ".join(str(c) for c in rule["choices"]),
+        )
+    return rule["path"].split("."), value
+
+
+def _typed(name: str, raw: str, kind: str) -> Any:
+    if kind == "boolean":
+        if raw.lower() in ("true", "false"):
+            return raw.lower() == "true"
+        raise UsageError("--set %s: %r is not a boolean" % (name, raw), "write true or false")
+    try:
+        value = TYPES[kind](raw)
+    except ValueError:
+        words = "an integer" if kind == "integer" else "a %s" % kind
+        raise UsageError("--set %s: %r is not %s" % (name, raw, words), "give %s" % words) from None
+    if isinstance(value, float) and not math.isfinite(value):
+        # It would pass a range open at that end, and has no place in canonical JSON.
+        raise UsageError("--set %s: %s is not a finite number" % (name, raw), "give a finite number")
+    return value
+
+
+def choose_precision(case: Dict[str, Any], stack: Dict[str, Any], asked: Optional[str]) -> str:
+    """The precision to execute: the one asked for, else the case's; a processor runs fp32 for TF32 and FP16."""
+    processor = stack["device"]["kind"] == "cpu"
+    if asked is None:
+        return "fp32" if case["default_precision"] in ("tf32", "fp16") and processor else case["default_precision"]
+    if asked not in case["precisions"]:
+        raise UsageError(
+            "%s does not run in %s" % (case["name"], asked),
+            "choose one of: %s" % ", ".join(case["precisions"]),
+        )
+    if asked in ("tf32", "fp16") and processor:
+        others = [name for name in case["precisions"] if name not in ("tf32", "fp16")]
+        raise UsageError(
+            "a processor has no TF32" if asked == "tf32" else "FP16 training does not run on a processor",
+            "use --precision %s on the %s stack" % (" or ".join(others), stack["name"]),
+        )
+    return asked
+
+
+def resolve(
+    case: Dict[str, Any],
+    stack: Dict[str, Any],
+    *,
+    nodes: int,
+    gpus: int,
+    preset: str,
+    division: str,
+    precision: Optional[str],
+    seed: Optional[int],
+    source: Optional[str],
+    weights: bool,
+    steps: Optional[int],
+    max_samples: Optional[int],
+    full: bool,
+    settings: List[str],
+) -> Dict[str, Any]:
+    """Everything that decides what is executed, as plain data; paths and addresses are not part of it.
+
+    `source` is "files", "synthetic" or None (the preset's own default). `train.window_steps` of the result is
+    the number of measured steps, or null for the published run to convergence.
+    """
+    if division not in case["divisions"]:
+        raise UsageError(
+            "%s has no %s division" % (case["name"], division),
+            "choose one of: %s" % ", ".join(case["divisions"]),
+        )
+    if preset not in case["presets"]:
+        raise UsageError(
+            "%s has no %s preset" % (case["name"], preset),
+            "choose one of: %s" % ", ".join(sorted(case["presets"])),
+        )
+    why = stack["does_not_run"].get(case["name"]) or case["does_not_run"].get(stack["name"])
+    if why:
+        raise UsageError(
+            "%s does not run on the stack %s: %s" % (case["name"], stack["name"], why),
+            "choose another stack; `flagbench list stacks` shows them",
+        )
+    config = merge(case["presets"]["reference"], case["presets"][preset] if preset != "reference" else {})
+    for text in settings:
+        path, value = parse_setting(case, text)
+        section = config
+        for key in path[:-1]:
+            section = section[key]
+        section[path[-1]] = value
+    data = config["data"]
+    data["source"] = source or data.pop("default")
+    data.pop("default", None)
+    train = config["train"]
+    _choose_length(train, data["source"], nodes * gpus, steps, max_samples, full)
+    config.update(
+        case=case["name"],
+        division=division,
+        preset=preset,
+        precision=choose_precision(case, stack, precision),
+        nodes=nodes,
+        gpus=gpus,
+        seed=case.get("default_seed", 0) if seed is None else seed,
+        weights="pretrained" if weights else "random",
+    )
+    return config
+
+
+def _choose_length(
+    train: Dict[str, Any],
+    source: str,
+    devices: int,
+    steps: Optional[int],
+    max_samples: Optional[int],
+    full: bool,
+) -> None:
+    """Set `window_steps`: what was asked for, else a short window where there is nothing to converge on."""
+    if steps is not None:
+        train["window_steps"] = steps
+    elif max_samples is not None:
+        batch = train["batch_size"] * devices
+        train["window_steps"] = max(1, -(-max_samples // batch))
+    elif full or source != "synthetic":
+        train["window_steps"] = None
+
+
+def stop_rule(config: Dict[str, Any]) -> str:
+    """When training ends, in the words a claim uses."""
+    train = config["train"]
+    if train["window_steps"] is not None:
+        return "window of %d steps" % train["window_steps"]
+    limit = "%d epochs" % train["max_epochs"]
+    if train.get("max_samples") is not None:
+        limit = "%d samples" % train["max_samples"]
+    return limit if train["target_acc"] is None else "acc >= %g or %s" % (train["target_acc"], limit)

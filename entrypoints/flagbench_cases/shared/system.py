@@ -1,0 +1,137 @@
+"""What ran: software versions from the running process, and the machine as the kernel shows it."""
+
+import os
+import platform
+import sys
+from typing import Any, Dict, List, Optional
+
+PACKAGES = (
+    "numpy",
+    "safetensors",
+    "tokenizers",
+    "transformers",
+    "peft",
+    "accelerate",
+    "sentencepiece",
+    "h5py",
+    "deepspeed",
+    "flash-attn",
+    "psutil",
+    "nvidia-ml-py",
+)
+
+
+def packages() -> Dict[str, str]:
+    """Versions of the installed packages a case may use."""
+    from importlib import metadata
+
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _first_line(path: str, prefix: str = "") -> Optional[str]:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            for line in file:
+                if line.startswith(prefix):
+                    return line.strip()
+    except OSError:
+        pass
+    return None
+
+
+def operating_system() -> Optional[str]:
+    """The distribution's own name for itself."""
+    line = _first_line("/etc/os-release", "PRETTY_NAME=")
+    return line.split("=", 1)[1].strip('"') if line else None
+
+
+def network_interfaces() -> List[Dict[str, Any]]:
+    """Name, state and speed (Mb/s, where the driver says) of every interface but loopback, and InfiniBand devices."""
+    found: List[Dict[str, Any]] = []
+    for kind, folder, rate in (
+        ("ethernet", "/sys/class/net", "speed"),
+        ("infiniband", "/sys/class/infiniband", "ports/1/rate"),
+    ):
+        try:
+            names = sorted(os.listdir(folder))
+        except OSError:
+            continue
+        for name in names:
+            if name == "lo" or not os.path.isdir(os.path.join(folder, name)):
+                continue
+            nic = {"name": name, "kind": kind}
+            speed = _first_line(os.path.join(folder, name, rate))
+            if speed and not speed.startswith("-"):
+                nic["rate"] = speed if kind == "infiniband" else "%s Mb/s" % speed
+            found.append(nic)
+    return found
+
+
+def machine() -> Dict[str, Any]:
+    """This node, without its devices and their driver; network addresses are left out: they tell no speed."""
+    try:
+        memory: Optional[int] = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        memory = None
+    model = _first_line("/proc/cpuinfo", "model name")
+    return {
+        "kernel": platform.release(),
+        "os": operating_system(),
+        "cpu": {
+            "model": model.split(":", 1)[1].strip() if model else platform.machine(),
+            "logical": os.cpu_count(),
+        },
+        "memory_bytes": memory,
+        "nics": network_interfaces(),
+        "image": image(),
+    }
+
+
+def baked(variable: str) -> Optional[str]:
+    """A fact that the build put into the image's environment; empty where a build argument was not given."""
+    return os.environ.get(variable) or None
+
+
+def in_image() -> bool:
+    """Whether this runs in an image of ours: only those carry the digest of what they were built from."""
+    return baked("FLAGBENCH_CONTEXT_DIGEST") is not None
+
+
+def _why_not(variable: str, setter: str) -> str:
+    return "%s did not set %s" % (setter, variable) if in_image() else "not run from an image"
+
+
+def image() -> Dict[str, Optional[str]]:
+    """Which image this is: its context digest is baked in, its own digest only the launcher can know."""
+    own = baked("FLAGBENCH_IMAGE_DIGEST")
+    reason = None if own else _why_not("FLAGBENCH_IMAGE_DIGEST", "the launcher")
+    return {"context_digest": baked("FLAGBENCH_CONTEXT_DIGEST"), "digest": own, "reason": reason}
+
+
+def lock() -> Dict[str, Optional[str]]:
+    """The digest of the lock that the packages of this image were installed from, or why there is none."""
+    digest = baked("FLAGBENCH_LOCK_DIGEST")
+    found = {"lock_digest": digest}
+    if digest is None:
+        found["lock_digest_reason"] = _why_not("FLAGBENCH_LOCK_DIGEST", "the build")
+    return found
+
+
+def commit() -> Dict[str, Optional[str]]:
+    """The commit flagbench was built from, or why it is not known."""
+    known = baked("FLAGBENCH_COMMIT")
+    found = {"commit": known}
+    if known is None:
+        found["commit_reason"] = _why_not("FLAGBENCH_COMMIT", "the build")
+    return found
+
+
+def python_version() -> str:
+    """Of the parent, for a record whose ranks never came up."""
+    return "%d.%d.%d" % sys.version_info[:3]

@@ -1,0 +1,20 @@
+"""The environment that decides whether torch computes fp32 in TF32, put right before torch is imported.
+
+On torch 1.12 and 1.13 TORCH_ALLOW_TF32_CUBLAS_OVERRIDE, which NGC images set, beats the switches in code; from
+torch 2 on code wins.
+"""
+
+from typing import MutableMapping
+
+OVERRIDE = "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"
+# Read by NVIDIA's libraries themselves; 0 beats every switch of torch.
+DRIVER_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
+
+
+def prepare_environment(env: MutableMapping[str, str], precision: str) -> None:
+    """Set or unset the override for processes that have not imported torch yet."""
+    env.pop(DRIVER_OVERRIDE, None)
+    if precision == "tf32":
+        env[OVERRIDE] = "1"
+    else:
+        env.pop(OVERRIDE, None)

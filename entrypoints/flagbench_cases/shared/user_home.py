@@ -1,0 +1,73 @@
+"""A home for processes whose user has none: Kubernetes and OpenShift run images as any number, with no entry for it.
+
+Frameworks ask for the user's name and keep compiled kernels below the home folder; either question fails there.
+"""
+
+import os
+import pwd
+from typing import Mapping, MutableMapping, Optional
+
+from flagbench_cases.shared.errors import UsageError
+
+# Who keeps what: torch's compiler, Triton, the XDG default of many, the hub's client, Matplotlib.
+CACHES = {
+    "TORCHINDUCTOR_CACHE_DIR": "torchinductor",
+    "TRITON_CACHE_DIR": "triton",
+    "XDG_CACHE_HOME": "cache",
+    "HF_HOME": "huggingface",
+    "MPLCONFIGDIR": "matplotlib",
+}
+NOBODY = "flagbench"
+
+
+def prepare(env: MutableMapping[str, str], folder: str) -> None:
+    """Give `env` a user's name, a home and caches that can be written, below `folder`, where it has none.
+
+    What the environment says and can be written is left as it is.
+    """
+    if not _has_name(os.getuid()):
+        for variable in ("USER", "LOGNAME"):
+            env[variable] = env.get(variable) or NOBODY
+    homeless = not writable(env.get("HOME"))
+    if homeless:
+        os.makedirs(folder, exist_ok=True)
+        env["HOME"] = folder
+    for variable, name in CACHES.items():
+        if not writable(env[variable]) if env.get(variable) else homeless:
+            os.makedirs(folder, exist_ok=True)
+            env[variable] = os.path.join(folder, name)
+
+
+def writable(folder: Optional[str]) -> bool:
+    """Whether a folder can be written, or made where it does not exist yet."""
+    if not folder or not os.path.isabs(folder):
+        return False
+    while not os.path.lexists(folder):
+        folder = os.path.dirname(folder)
+    return os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)
+
+
+def _has_name(uid: int) -> bool:
+    try:
+        pwd.getpwuid(uid)
+    except KeyError:
+        return False
+    return True
+
+
+def leave_lost_folder() -> bool:
+    """Change to / if the working directory was removed: libraries fail without one. Returns whether it was."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        os.chdir("/")
+        return True
+    return False
+
+
+def refuse_relative(given: Mapping[str, Optional[str]]) -> None:
+    """Raise UsageError for a path, by its option, that is relative to a missing working directory."""
+    for option, path in given.items():
+        if path and not os.path.isabs(path) and "://" not in path:
+            words = "the working directory was removed, and --%s %s is relative to it" % (option, path)
+            raise UsageError(words, "change to a folder that exists, or give absolute paths")
