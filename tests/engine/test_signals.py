@@ -19,13 +19,14 @@ pytestmark = [pytest.mark.image, pytest.mark.alone]
 STOP_SECONDS = 3.0
 
 
-# A start of the case that gets SIGTERM at its first import of anything but what notes signals.
+# A start of the case that gets SIGTERM at its first import of anything but what notes signals, with its packages.
 STOPPED_AT_ONCE = """
 import os, runpy, signal, sys, types, typing
 
 class Stop:
     def find_spec(self, name, path=None, target=None):
-        if name not in ("flagbench_cases", "flagbench_cases.__main__", "flagbench_cases.shared.interruption"):
+        first = ("flagbench_cases", "flagbench_cases.__main__", "flagbench_cases.shared")
+        if name not in (*first, "flagbench_cases.shared.interruption"):
             sys.meta_path.remove(self)
             sys.stderr.write("stopped at the import of %s\\n" % name)
             sys.stderr.flush()
