@@ -15,7 +15,7 @@ from running import ENDLESS, CaseRun, alive, need, wait_until
 
 pytestmark = [pytest.mark.image, pytest.mark.alone]
 
-# What `docker stop` may take for the sake; docker itself would wait for 10 s.
+# What `docker stop` may take; docker itself would wait for 10 s.
 STOP_SECONDS = 3.0
 
 
