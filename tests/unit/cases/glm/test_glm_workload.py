@@ -15,7 +15,7 @@ from flagbench_cases.cases.glm import data as record
 from flagbench_cases.cases.glm.model import cloze_loss
 from flagbench_cases.cases.glm.workload import DROPOUTS, GlmWorkload
 from flagbench_cases.shared.errors import DataError
-from unit.cases.glm.small_glm import EVALUATION, LENGTH, PRESETS, TRAIN, examples, workload
+from unit.cases.glm.small_glm import EVALUATION, LENGTH, PRESETS, TRAIN, examples, settled, workload
 from workloads import on_ranks, train
 
 pytestmark = pytest.mark.image
@@ -127,9 +127,12 @@ def test_two_ranks_do_a_plain_loop_on_both_their_batches(tmp_path: Path) -> None
 
 
 def test_a_seed_is_a_run(tmp_path: Path) -> None:
-    runs = [train(workload(tmp_path, model={"dropout": 0.1}, seed=seed), 4)[0] for seed in (0, 0, 1)]
-    assert runs[0] == pytest.approx(runs[1], rel=1e-5)  # torch compiles the scripted GELU once it has seen it run
-    assert runs[0] != pytest.approx(runs[2], rel=1e-5)
+    def run(seed: int) -> list[float]:
+        return train(workload(tmp_path, model={"dropout": 0.1}, seed=seed), 4)[0]
+
+    first = settled(lambda: run(0))
+    assert run(0) == first
+    assert run(1) != first
 
 
 def test_ranks_draw_the_same_dropout_and_stay_in_step(tmp_path: Path) -> None:
@@ -192,7 +195,7 @@ def test_fp16_scales_its_loss_down_from_2_32_before_it_updates(tmp_path: Path) -
     assert facts["skipped_steps"] == len(losses) - 2 > 5
     assert facts["loss_scale"] == 2.0 ** (32 - (facts["skipped_steps"] - 1))
     # Nothing had changed yet: the first update has the learning rate zero.
-    assert losses[-2:] == pytest.approx([losses[0]] * 2, rel=1e-3)
+    assert losses[-2:] == [losses[0]] * 2
     assert half.step(batch) != losses[0]
     assert not torch.equal(half.module.state_dict()["word_embeddings.weight"], before["word_embeddings.weight"])
 
