@@ -1,0 +1,66 @@
+"""Records made by an earlier version get the verdicts that it gave them.
+
+`records/run-*` were measured: runs of the tiny presets on a processor, with the machine's kernel, network cards and
+host names left out. `records/row-*` are made up: what a published row says, as a record. `verdicts.json` has what
+`flagbench verify` of version 0.1.0 (commit afe978e) concluded of these and of the replays in tests/unit/host/verify.
+An entry changes only where a rule of the verdict is changed on purpose.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flagbench.catalog.load import load_catalog
+from flagbench.record.model import Record
+from flagbench.record.read import read_record
+from flagbench.verify import VerifyResult, choose_claim, verify_baseline, verify_claim
+
+HERE = Path(__file__).parent
+FOLDERS = (HERE / "records", HERE.parent / "unit" / "host" / "verify" / "replays")
+EXPECTED = json.loads((HERE / "verdicts.json").read_text(encoding="utf-8"))
+CATALOG = load_catalog(HERE.parents[1] / "manifests")
+
+
+def read(name: str) -> Record:
+    return read_record(next(path for folder in FOLDERS if (path := folder / f"{name}.json").exists()))
+
+
+def verify(words: list[str]) -> VerifyResult:
+    """As `flagbench verify` with these arguments."""
+    names, option, against = words, None, None
+    if len(words) > 2 and words[-2].startswith("--"):
+        names, option, against = words[:-2], words[-2], words[-1]
+    records = [read(name) for name in names]
+    case = CATALOG.cases[records[0].case]
+    if option == "--baseline":
+        assert against is not None
+        return verify_baseline(records, read(against), case)
+    claims = CATALOG.claims
+    if option == "--claim":
+        assert against is not None
+        return verify_claim(records, claims[against], case)
+    return verify_claim(records, choose_claim(records[0], case, claims.values()), case, chosen=True)
+
+
+@pytest.mark.parametrize("expected", EXPECTED, ids=lambda expected: " ".join(expected["verify"]))
+def test_a_record_keeps_its_verdict(expected: dict[str, Any]) -> None:
+    result = verify(expected["verify"]).to_dict()
+    assert {
+        "verify": expected["verify"],
+        "verdict": result["verdict"],
+        "exit_code": result["exit_code"],
+        "qualifiers": result["qualifiers"],
+        "against": result["against"]["id"],
+        "metrics": {metric["name"]: metric["verdict"] for metric in result["metrics"]},
+    } == expected
+
+
+def test_the_set_holds_every_case_and_every_verdict() -> None:
+    assert len(list((HERE / "records").glob("*.json"))) >= 50
+    assert {read(expected["verify"][0]).case for expected in EXPECTED} == set(CATALOG.cases)
+    verdicts = {expected["verdict"] for expected in EXPECTED}
+    assert verdicts == {"REPRODUCED", "BELOW", "ABOVE", "INCONCLUSIVE", "NOT_COMPARABLE", "INVALID"}
