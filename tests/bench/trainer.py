@@ -25,7 +25,7 @@ from flagbench_cases.cases.distilbert import data as sst2
 from flagbench_cases.cases.distilbert.workload import DistilBertWorkload
 from flagbench_cases.rank.device import CpuDevice
 from flagbench_cases.rank.probe import CollectiveProbe
-from flagbench_cases.rank.train_loop import Loop, Plan
+from flagbench_cases.rank.train_loop import Plan, TrainLoop
 from flagbench_cases.shared import config as configuration
 from flagbench_cases.shared.spool import RankSpool
 
@@ -110,7 +110,7 @@ def ours(config, side):
             return step(batch)
 
         workload.step = in_turn
-        loop = Loop(workload, Plan(1, 0, STEPS, None, False), spool, device, probe)
+        loop = TrainLoop(workload, Plan(1, 0, STEPS, None, False), spool, device, probe)
         side.begin()
         loop.run()
         side.end()

@@ -15,6 +15,7 @@ from running import need
 pytestmark = [pytest.mark.image, pytest.mark.slow]
 
 DESCRIBE = "python -m flagbench_cases circle --preset tiny --gpus 2 --describe\n"
+INFER = "python -m flagbench_cases successor --preset tiny %s\n"
 RUN = "python -m flagbench_cases circle --preset tiny --nodes 1 --gpus 2\n"
 
 
@@ -49,11 +50,12 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> Followed:
 
 def test_the_page_names_everything_that_changes(followed: Followed) -> None:
     assert_page_tells_all(followed.page, followed.changes)
-    folder = "entrypoints/flagbench_cases/cases/circle"
+    folders = [f"entrypoints/flagbench_cases/cases/{case}" for case in ("circle", "successor")]
     assert followed.page.files == {
         "manifests/cases/circle.yaml",
-        f"{folder}/__init__.py",
-        f"{folder}/workload.py",
+        "manifests/cases/successor.yaml",
+        *(f"{folder}/__init__.py" for folder in folders),
+        *(f"{folder}/workload.py" for folder in folders),
     }
 
 
@@ -99,3 +101,45 @@ def test_a_window_is_measured_on_synthetic_data(followed: Followed, tmp_path) ->
 
 def test_its_job_is_sound(followed: Followed) -> None:
     followed.checkout.run("flagbench job circle:cpu --for kubernetes --gpus 2 | flagbench job --check -")
+
+
+@pytest.mark.parametrize(
+    ("options", "layout"),
+    [("--gpus 2", (1, 2, 1)), ("--gpus 4", (2, 2, 1)), ("--set tp=1", (1, 1, 1))],
+)
+def test_a_model_that_is_split_scores_as_a_whole_one(
+    followed: Followed, record_schema, options: str, layout: tuple[int, int, int]
+) -> None:
+    record = json.loads(followed.printed[INFER % options])
+    jsonschema.validate(record, record_schema)
+    assert record["status"]["state"] == "ok"
+    assert tuple(record["layout"][axis] for axis in ("dp", "tp", "pp")) == layout
+    assert {check["name"] for check in record["quality"]["checks"] if check["ok"]} >= {
+        "precision",
+        "rates_in_order",
+        "steps",
+        "evaluated",
+        "above_chance",
+    }
+    metrics = {metric["name"]: metric["value"] for metric in record["metrics"]}
+    whole = {m["name"]: m["value"] for m in json.loads(followed.printed[INFER % "--set tp=1"])["metrics"]}
+    assert metrics["acc"] == whole["acc"] > 0.85
+    assert metrics["loss"] == pytest.approx(whole["loss"], rel=1e-6)
+    assert metrics["p_infer_core"] >= metrics["p_infer_whole"] > 0
+    assert metrics["p_val_core"] >= metrics["p_val_whole"] > 0
+    # One rank of each replica counts.
+    assert record["work"]["tokens_executed"] == 256 * 64
+
+
+def test_ranks_that_hold_no_whole_replica_are_refused(followed: Followed) -> None:
+    printed = followed.checkout.run("python -m flagbench_cases successor --preset tiny --gpus 3 || test $? -eq 2")
+    assert json.loads(printed)["status"]["exit_code"] == 2
+
+
+def test_a_window_is_of_the_measured_pass_alone(followed: Followed) -> None:
+    record = json.loads(
+        followed.checkout.run("python -m flagbench_cases successor --preset tiny --gpus 2 --steps 40")
+    )
+    assert (record["window"]["steps"], record["work"]["steps"]) == (40, 42)
+    assert {m["name"] for m in record["metrics"]} >= {"p_infer_core", "p_infer_core_host"}
+    assert not any(m["name"].startswith(("p_val", "p_infer_whole", "e2e")) for m in record["metrics"])

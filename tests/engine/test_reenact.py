@@ -19,6 +19,7 @@ from flagbench_cases.contract import Context
 from flagbench_cases.rank.device import CpuDevice
 from flagbench_cases.rank.probe import CollectiveProbe
 from flagbench_cases.shared.config import load_case, load_stack, merge, resolve
+from flagbench_cases.shared.layout import Layout
 from flagbench_cases.shared.spool import RankSpool
 from workloads import train
 
@@ -71,7 +72,7 @@ def case_run(case: str, precision: str = "fp32") -> tuple[dict[str, Any], list[f
     """The initial weights of the case's own workload, and its losses from there."""
     device = CpuDevice(0)
     with tempfile.TemporaryDirectory() as folder:
-        place = (device, 0, 1, 0, CollectiveProbe(device.clock), RankSpool(folder, 0), None, None)
+        place = (device, 0, Layout(), 0, CollectiveProbe(device.clock), RankSpool(folder, 0), None, None)
         module = importlib.import_module("flagbench_cases.cases.%s.workload" % case.replace("-", "_"))
         work = module.build(Context(configured(case, precision), *place))
         work.setup()

@@ -24,6 +24,7 @@ from flagbench_cases.rank.device import CpuDevice
 from flagbench_cases.rank.probe import CollectiveProbe
 from flagbench_cases.shared.config import load_case, load_stack, resolve
 from flagbench_cases.shared.errors import CaseError, ExitCode
+from flagbench_cases.shared.layout import Layout
 from flagbench_cases.shared.spool import RankSpool
 from reenact import inventory, pairs, side, verdict
 from running import ENTRYPOINTS
@@ -47,7 +48,7 @@ def configured() -> dict[str, Any]:
 def step_of(folder: Path, change: Callable[[Any], None] = lambda module: None) -> dict[str, Any]:
     """The inventory of a step of the case, whose model `change` has changed."""
     device = CpuDevice(0)
-    place = (device, 0, 1, 0, CollectiveProbe(device.clock), RankSpool(str(folder), 0), None, None)
+    place = (device, 0, Layout(), 0, CollectiveProbe(device.clock), RankSpool(str(folder), 0), None, None)
     work = workload.build(Context(configured(), *place))
     work.setup()
     change(work.module)

@@ -25,6 +25,7 @@ from flagbench_cases.contract import Context
 from flagbench_cases.rank.device import CpuDevice
 from flagbench_cases.rank.probe import CollectiveProbe
 from flagbench_cases.shared.config import load_case, merge
+from flagbench_cases.shared.layout import Layout
 from flagbench_cases.shared.spool import RankSpool
 from workloads import on_ranks
 
@@ -113,7 +114,7 @@ def train(case: str, folder: Path, rank: int, world: int) -> list[float]:
     device = CpuDevice(rank)
     probe, spool = CollectiveProbe(device.clock), RankSpool(str(folder), rank)
     module = importlib.import_module("flagbench_cases.cases.%s.workload" % case.replace("-", "_"))
-    workload = module.build(Context(config, device, rank, world, rank, probe, spool, None, None))
+    workload = module.build(Context(config, device, rank, Layout(world), rank, probe, spool, None, None))
     workload.setup()
     workload.module.load_state_dict(fixed_weights(workload.module))
     losses: list[float] = []

@@ -108,12 +108,13 @@ def ours(config: Dict[str, Any], folder: str, device: Any, turns: Turns) -> None
 
     from flagbench_cases.contract import Context
     from flagbench_cases.rank.probe import CollectiveProbe
-    from flagbench_cases.rank.train_loop import Loop, Plan
+    from flagbench_cases.rank.train_loop import Plan, TrainLoop
+    from flagbench_cases.shared.layout import Layout
     from flagbench_cases.shared.spool import RankSpool
 
     spool, probe = RankSpool(folder, 0), CollectiveProbe(device.clock)
     module = importlib.import_module("flagbench_cases.cases.%s.workload" % config["case"].replace("-", "_"))
-    work = module.build(Context(config, device, 0, 1, 0, probe, spool, None, None))
+    work = module.build(Context(config, device, 0, Layout(), 0, probe, spool, None, None))
     work.setup()
     torch.save(work.module.state_dict(), os.path.join(folder, "weights.pt"))
     turns.say(software=software())
@@ -129,7 +130,7 @@ def ours(config: Dict[str, Any], folder: str, device: Any, turns: Turns) -> None
 
     work.to_device, work.step = begin, take
     spool.reserve(STEPS)
-    Loop(work, Plan(1, 0, STEPS, None, False), spool, device, probe).run()
+    TrainLoop(work, Plan(1, 0, STEPS, None, False), spool, device, probe).run()
 
 
 def publisher(config: Dict[str, Any], folder: str, device: Any, turns: Turns) -> None:

@@ -20,7 +20,7 @@ def unknown(kind: str, name: str, known: Collection[str]) -> str:
 
 
 def check_case(doc: Document, stack_names: Collection[str]) -> None:
-    """Names inside one case: its file, stacks, groups, metrics, settable paths and tiny's overrides."""
+    """Names inside one case: its file, stacks, groups, metrics, settable paths, overrides and engines."""
     raw = doc.data
     for stack in raw["does_not_run"]:
         if stack not in stack_names:
@@ -46,7 +46,38 @@ def check_case(doc: Document, stack_names: Collection[str]) -> None:
     _check_condition_groups(doc)
     _check_named_conditions(doc)
     _check_settable(doc)
-    _check_overrides(doc, raw["presets"]["tiny"], raw["presets"]["reference"], ("presets", "tiny"))
+    reference = raw["presets"]["reference"]
+    _check_overrides(doc, raw["presets"]["tiny"], reference, ("presets", "tiny"))
+    for division, presets in raw.get("division_presets", {}).items():
+        if division not in raw["divisions"]:
+            doc.problem(("division_presets", division), unknown("division of this case", division, raw["divisions"]))
+        for preset, changed in presets.items():
+            _check_overrides(doc, changed, reference, ("division_presets", division, preset))
+    _check_kind(doc)
+    _check_engines(doc)
+
+
+def _check_kind(doc: Document) -> None:
+    """The section of the presets that says how long a run of this kind is."""
+    kind = doc.data.get("kind", "train")
+    section = doc.data["presets"]["reference"].get(kind)
+    for key in ("batch_size", "warmup_steps", "window_steps"):
+        if not isinstance(section, dict) or key not in section:
+            doc.problem(("presets", "reference"), f"a case of the kind {kind} has '{kind}.{key}'")
+
+
+def _check_engines(doc: Document) -> None:
+    """That the engine of a run is one that the manifest describes."""
+    engines, reference = doc.data["engines"], doc.data["presets"]["reference"]
+    chosen = reference.get("engine", {}).get("name")
+    if chosen is None:
+        if len(engines) > 1:
+            doc.problem(("presets", "reference"), "missing: engine.name, one of the engines above")
+    elif chosen not in engines:
+        doc.problem(("presets", "reference", "engine", "name"), unknown("engine of this case", chosen, engines))
+    for name, spec in doc.data["settable"].items():
+        if spec["path"] == "engine.name" and set(spec.get("choices", ())) != set(engines):
+            doc.problem(("settable", name), f"its choices must be the engines of this case: {', '.join(engines)}")
 
 
 def _check_condition_groups(doc: Document) -> None:
@@ -94,7 +125,7 @@ def _check_overrides(doc: Document, changed: Any, reference: Any, path: FieldPat
         if key not in reference:
             doc.problem(where, unknown("key of presets.reference here", key, reference))
         elif isinstance(value, dict) != isinstance(reference[key], dict):
-            doc.problem(where, "is a mapping in one of tiny and reference, and a value in the other")
+            doc.problem(where, "is a mapping either here or in presets.reference, and a value in the other")
         elif isinstance(value, dict):
             _check_overrides(doc, value, reference[key], where)
 

@@ -15,7 +15,7 @@ RATE_SECONDS = 30.0
 """The rate is that of this many seconds, so that it follows changes and not single steps."""
 MODE = "FLAGBENCH_PROGRESS"
 """`live` or `lines`, whatever stderr is: `flagbench run` sets it in a container whose stderr ends on a terminal."""
-STEPPING = ("warmup", "train")
+STEPPING = ("warmup", "train", "val", "infer")
 LAUNCH = Progress("launch", 0, 0, 0, float("nan"), 0)
 """The phase before rank 0 has begun."""
 

@@ -9,7 +9,7 @@ from flagbench_cases.node import cli
 from flagbench_cases.node.placement import Placement, place
 from flagbench_cases.prepare import prepared
 from flagbench_cases.record.request import Request
-from flagbench_cases.shared import checkpoint_facts, config, output
+from flagbench_cases.shared import checkpoint_facts, config, engine_support, output
 from flagbench_cases.shared.errors import UsageError
 from flagbench_cases.shared.redaction import option_names, redact
 
@@ -49,8 +49,6 @@ def resolve(arguments: argparse.Namespace, request: Request) -> Tuple[Request, P
     """
     case = config.load_case(arguments.case)
     stack = config.load_stack(os.environ.get("FLAGBENCH_STACK", "cpu"))
-    if arguments.resume and not case["resume"]:
-        raise UsageError("%s writes no checkpoints to resume from" % case["name"], "leave out --resume")
     if arguments.store:
         output.store_folder(arguments.store)
     for option in ("data", "weights", "out", "resume"):
@@ -79,7 +77,9 @@ def resolve(arguments: argparse.Namespace, request: Request) -> Tuple[Request, P
         full=arguments.full,
         settings=arguments.set,
     )
-    if resolved["train"].get("checkpoint_every_steps") and not arguments.out:
+    writes = config.schedule(resolved).get("checkpoint_every_steps")
+    engine_support.check_checkpoints(case, resolved, writes, arguments.resume)
+    if writes and not arguments.out:
         raise UsageError("checkpoints are written below --out, and none was given", "give --out DIR")
     placed = place(arguments.nodes, arguments.node_rank, arguments.master)
     arguments.weights = weights
@@ -115,14 +115,7 @@ def find_weights(given: Optional[str], data: Optional[str]) -> Optional[str]:
 
 def find_checkpoint(given: Optional[str], resolved: Dict[str, Any]) -> Optional[str]:
     """The checkpoint that `--resume` means, of the training that was asked for."""
-    if not given:
-        return None
-    engine = resolved.get("engine", {}).get("name", "torch")
-    if engine != "torch":
-        raise UsageError(
-            "the %s engine cannot resume from a checkpoint" % engine, "use --set engine=torch, or leave out --resume"
-        )
-    return checkpoint_facts.find(os.path.abspath(given), resolved)
+    return checkpoint_facts.find(os.path.abspath(given), resolved) if given else None
 
 
 def find_data(folder: Optional[str]) -> Optional[str]:

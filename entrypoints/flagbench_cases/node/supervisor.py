@@ -20,6 +20,7 @@ from flagbench_cases.node.placement import Placement
 from flagbench_cases.node.progress import Bar
 from flagbench_cases.record.evidence import OK, Evidence, Outcome, read_spool
 from flagbench_cases.shared import processes, scratch, tf32, user_home
+from flagbench_cases.shared.config import schedule
 from flagbench_cases.shared.errors import CaseError, ExitCode, of_system
 from flagbench_cases.shared.interpreter import child_environment
 from flagbench_cases.shared.interruption import Interruption
@@ -89,8 +90,8 @@ class Run:
         self._refused = 0
         self._sampler: Optional[subprocess.Popen] = None
         self._telemetry = os.path.join(self.folder, "telemetry.jsonl")
-        train = config["train"]
-        at_most = train["window_steps"] is None and train["target_acc"] is not None
+        length = schedule(config)
+        at_most = length["window_steps"] is None and length.get("target_acc") is not None
         self.bar = Bar(sensors=lambda: sensors_text(self._telemetry), at_most=at_most)
 
     # -- the run ---------------------------------------------------------------------------------------------

@@ -81,7 +81,7 @@ class Writer:
                     else "give --out a folder to write to",
                     ExitCode.NOT_STORED,
                 ) from error
-        self.job.meet()
+        self.job.barrier()
 
     def _write(
         self, step: int, tensors: Dict[str, torch.Tensor], states: Dict[str, torch.Tensor], facts: Dict[str, Any]

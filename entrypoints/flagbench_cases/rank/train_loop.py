@@ -1,4 +1,4 @@
-"""The one training loop, and the only place that measures. What is trained comes from a TrainWorkload.
+"""The one training loop. What is trained comes from a TrainWorkload; each step is timed by a StepTimer.
 
 Ours. Each rank sums its own times, and the job's time is the largest of these sums:
   p_whole  samples / (train end - train start), evaluations included
@@ -13,21 +13,18 @@ The device is synchronised at phase borders only: init end, train start, evaluat
 where the publisher waits for it, in `step` and `after_step`.
 """
 
-import math
-from collections import deque
-from typing import Any, Callable, Deque, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Optional
 
 from flagbench_cases.contract import Evaluation, TrainWorkload
+from flagbench_cases.rank.evaluation import report
 from flagbench_cases.rank.probe import CollectiveProbe
+from flagbench_cases.rank.step_timer import StepTimer, is_finite
 from flagbench_cases.rank.stopwatch import now
 from flagbench_cases.shared.errors import CaseError, DataError, ExitCode
-from flagbench_cases.shared.spool import RankSpool, Step
+from flagbench_cases.shared.spool import RankSpool
 
-# Device times are asked for at least this often, so that a killed run keeps all but the last of them.
-DRAIN_SECONDS = 1.0
 # Steps in a row whose loss is not finite, each left out by the loss scaler, after which training is given up.
 MOST_SKIPPED = 3
-NAN = float("nan")
 
 
 class Plan(NamedTuple):
@@ -61,7 +58,7 @@ class Plan(NamedTuple):
         return max(0, self.last_step(steps_per_epoch) - self.first_step)
 
 
-class Loop:
+class TrainLoop:
     """One rank's run: `run()` trains a workload and leaves what it measured in the spool."""
 
     def __init__(
@@ -73,24 +70,26 @@ class Loop:
         probe: CollectiveProbe,
         checkpoint: Optional[Callable[[int], None]] = None,
         resume: Optional[Callable[[], None]] = None,
+        counts: bool = True,
     ) -> None:
-        """`checkpoint` writes one after the step it is given; `resume` sets the generators of a resumed run."""
+        """`checkpoint` writes one after the step it is given, `resume` sets the generators of a resumed run, and
+        `counts` says whether this rank counts what its replica did."""
         self.workload = workload
         self.plan = plan
         self.spool = spool
         self.device = device
-        self.clock = device.clock
-        self.probe = probe
+        self.timer = StepTimer(workload, workload.step, spool, device, probe, counts, workload.after_step)
         self.checkpoint = checkpoint
         self.resume = resume
-        self.steps = 0  # of this run; the published run's own number is plan.first_step more
         self.eval_seconds = 0.0
         self.checkpoint_seconds = 0.0
         self.per_epoch = 0
-        self._drained = now()
-        self._ended: Optional[float] = None  # when the last step ended, until an evaluation or a checkpoint begins
-        self._pending: Deque[Tuple[int, Any, Any, Any]] = deque()
         self._skipped = 0  # steps in a row without a finite loss
+
+    @property
+    def steps(self) -> int:
+        """Steps of this run; the published run's own number is plan.first_step more."""
+        return self.timer.count
 
     def run(self) -> Dict[str, Any]:
         """Train. Returns seconds of train and evaluation, and whether the target was reached."""
@@ -105,9 +104,9 @@ class Loop:
         self.device.synchronize()
         start = now()
         converged = self._train()
-        self._settle()
+        self.timer.settle()
         train = now() - start - self.checkpoint_seconds
-        self._drain(everything=True)
+        self.timer.drain(everything=True)
         evaluation = self.eval_seconds - initial
         return {
             "train": train,
@@ -134,26 +133,26 @@ class Loop:
     def _epoch(self, epoch: int, skip: int, end: int) -> bool:
         """Train one epoch from its batch `skip` on, with the evaluations due; True once the target is reached."""
         plan, capacity = self.plan, self.plan.capacity(self.per_epoch)
-        at, mark = plan.first_step + self.steps, self._until_now()
+        at, mark = plan.first_step + self.steps, self.timer.until_now()
         if skip == 0:
             self._resume()
         for index, batch in enumerate(self.workload.batches(epoch)):
             if index < skip:
-                mark = self._until_now()
+                mark = self.timer.until_now()
                 continue
             self._resume()
             mark = self._step(batch, mark)
             at += 1
             if self.steps == plan.warmup_steps:
                 self.spool.phase("train", capacity)
-                mark = self._until_now()
+                mark = self.timer.until_now()
             if self._within_epoch_due(at, end):
                 if self._reached(self._evaluate(epoch, last=at >= end)):
                     return True
                 self.spool.phase("train", capacity)
-                mark = self._until_now()
+                mark = self.timer.until_now()
             if at % self.per_epoch != 0 and self._save_if_due(at):
-                mark = self._until_now()
+                mark = self.timer.until_now()
             if at >= end and (plan.window_steps is not None or at % self.per_epoch != 0):
                 return False  # before another batch is made that nobody needs
         if plan.window_steps is None and plan.evaluate_every is None:
@@ -188,48 +187,20 @@ class Loop:
         every = self.plan.checkpoint_every
         if self.checkpoint is None or every is None or at % every != 0:
             return False
-        self._settle()
+        self.timer.settle()
         start = now()
         self.checkpoint(at)
         self.checkpoint_seconds += now() - start
         return True
 
     def _step(self, batch: Any, mark: float) -> float:
-        """One step between its marks; returns when its bookkeeping ended."""
-        ready = now()
-        on_device = self.workload.to_device(batch)
-        start = self.clock.mark()
-        begun = now()
-        loss = self.workload.step(on_device)
-        ended = now()
-        end = self.clock.mark()
-        self._ended = ended
-        self.workload.after_step()
-        work = self.workload.work(batch)
-        self.spool.step(Step(ready - mark, begun - ready, ended - begun, NAN, NAN, NAN, 0.0, loss, *work))
-        self._pending.append((self.steps, start, end, self.probe.take()))
-        self.steps += 1
-        if math.isfinite(loss):
+        """One step; returns when its bookkeeping ended."""
+        loss, ended = self.timer.step(batch, mark)
+        if loss is None or is_finite(loss):
             self._skipped = 0
-        else:
-            self._not_finite(loss)
-        if len(self._pending) >= self.clock.drain_every or ended - self._drained > DRAIN_SECONDS:
-            self._drain()
-            self._drained = ended
-        return self._until_now()
-
-    def _until_now(self) -> float:
-        """Count what has passed since the last step ended as `after` it; returns the time."""
-        at = now()
-        if self._ended is not None:
-            self.spool.after(self.steps - 1, at - self._ended)
-        return at
-
-    def _settle(self) -> None:
-        """Let the device finish, which is the last step's time, before something that is no step begins."""
-        self.device.synchronize()
-        self._until_now()
-        self._ended = None
+            return ended
+        self._not_finite(loss)
+        return self.timer.until_now()
 
     def _not_finite(self, loss: float) -> None:
         """A step without a finite loss ends the run (12), unless the loss scaler left it out; not many in a row."""
@@ -237,53 +208,21 @@ class Loop:
         if self.workload.scaler_skipped() and self._skipped < MOST_SKIPPED:
             self.spool.fact("skipped", step=self.steps - 1)
             return
-        self._drain()
+        self.timer.drain()
         raise CaseError(
             "the loss of step %d is %s" % (self.plan.first_step + self.steps - 1, loss),
             "see the losses before it in the record; a smaller --set learning_rate or another --precision may help",
             ExitCode.INVALID,
         )
 
-    def _drain(self, everything: bool = False) -> None:
-        """Write down the device times that are there; `everything` only after a synchronisation."""
-        clock = self.clock
-        while self._pending and (everything or clock.reached(self._pending[0][2])):
-            index, start, end, marks = self._pending.popleft()
-            first = wait = NAN
-            if marks is not None:
-                first = clock.seconds(start, marks[0])
-                wait = clock.seconds(marks[1], marks[2])
-                clock.release(list(marks))
-            self.spool.device_times(index, clock.seconds(start, end), first, wait)
-            clock.release([start, end])
-
     def _evaluate(self, epoch: int, last: bool) -> Evaluation:
         """One evaluation between synchronised borders."""
-        self._settle()
+        self.timer.settle()
         self.spool.phase("eval")
         start = now()
         evaluation = self.workload.evaluate(last)
         self.device.synchronize()
         seconds = now() - start
         self.eval_seconds += seconds
-        found = {extra["name"]: extra["value"] for extra in evaluation.extra}
-        if evaluation.accuracy is not None:
-            found["accuracy"] = evaluation.accuracy
-        for name, value in found.items():
-            if not math.isfinite(value):
-                raise CaseError(
-                    "the %s of the evaluation after epoch %d is %s" % (name, epoch, value),
-                    "see the losses before it in the record; a smaller --set learning_rate may help",
-                    ExitCode.INVALID,
-                )
-        self.spool.fact(
-            "evaluation",
-            epoch=epoch,
-            steps=self.plan.first_step + self.steps,
-            accuracy=evaluation.accuracy,
-            published_accuracy=evaluation.published_accuracy,
-            counted=evaluation.counted,
-            extra=list(evaluation.extra),
-            seconds=seconds,
-        )
+        report(self.spool, evaluation, seconds, epoch=epoch, steps=self.plan.first_step + self.steps)
         return evaluation

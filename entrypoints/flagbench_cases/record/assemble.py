@@ -8,19 +8,15 @@ import uuid
 from typing import Any, Dict, List, Optional
 
 from flagbench_cases import __version__
-from flagbench_cases.record import metrics, stats
-from flagbench_cases.record.checks import checks
+from flagbench_cases.record import inference, metrics, stats, training
 from flagbench_cases.record.evidence import Evidence, Outcome
 from flagbench_cases.record.request import Request
 from flagbench_cases.shared import system
 from flagbench_cases.shared.config import stop_rule
 from flagbench_cases.shared.errors import ExitCode
 from flagbench_cases.shared.processes import describe_exit
-from flagbench_cases.shared.spool import Step
 
 CHECK_REMEDY = "what was measured is in the record; docs/read-a-record.md says what each check means"
-CURVE_POINTS = 200
-STEP_POINTS = 2000
 
 
 def slug(text: str) -> str:
@@ -57,6 +53,7 @@ def assemble(request: Request, evidence: Evidence, outcome: Outcome) -> Dict[str
         "argv": request.argv,
         "config": request.config,
         "config_digest": request.config_digest,
+        "layout": dict(request.layout._asdict()),
         "conditions": conditions(request, evidence, software),
         "system": dict(machine, nodes=request.nodes, devices_per_node=request.gpus, devices=devices),
         "software": software,
@@ -72,7 +69,8 @@ def assemble(request: Request, evidence: Evidence, outcome: Outcome) -> Dict[str
         "status": outcome.as_dict(),
     }
     if request.config is not None and count:
-        _measured(record, request, evidence, count)
+        fill = inference.fill if request.kind == "infer" else training.fill
+        fill(record, request, evidence, count)
     return judged(record)
 
 
@@ -140,6 +138,8 @@ def conditions(
         "cuda": software.get("cuda"),
         "driver": " + ".join(drivers) or None,
     }
+    if request.layout.ranks_per_replica > 1:
+        found["layout"] = str(request.layout)
     found.update(evidence.first("workload").get("conditions", {}))
     return found
 
@@ -166,106 +166,6 @@ def rank_entry(fact: Dict[str, Any], evidence: Evidence) -> Dict[str, Any]:
         "data_wait_total": sum(s.data_wait for s in steps),
         "exit": describe_exit(evidence.exits.get(rank)),
     }
-
-
-def _measured(record: Dict[str, Any], request: Request, evidence: Evidence, count: int) -> None:
-    """Fill in everything that the steps tell; a run that broke off has what it got to."""
-    config = request.config or {}
-    train, resumed = config["train"], evidence.first("resumed")
-    ranks, evaluations = evidence.steps, [e for e in evidence.of("evaluation") if e["rank"] == 0]
-    timing, whole = evidence.first("timing"), train["window_steps"] is None
-    finished = record["status"]["state"] == "ok"
-    curve = metrics.losses(ranks, count)
-    found: List[Dict[str, Any]] = []
-    steady = metrics.window(ranks, train["warmup_steps"], count)
-    kind = request.stack["device"]["kind"]
-    # What a resumed run has not trained itself is not in its times.
-    entire = whole and finished and not resumed
-    if steady is not None:
-        train_seconds = metrics.train_seconds(evidence.of("timing")) if entire else None
-        found += metrics.throughput(ranks, steady, count, request.unit, train_seconds)
-        found += _flops(record, request, evidence, steady)
-        if request.preset == "reference":  # the publisher's formula has the FLOPs of the published model in it
-            found += metrics.published_utilisation(found, request.published_flops, request.nodes * request.gpus)
-        record["window"] = _window(steady)
-    if entire and timing:
-        found.append(metrics.metric("e2e_time", timing["e2e"], "s", n=1, note="imports left out"))
-    found += metrics.memory(evidence.of("memory"), kind)
-    found += metrics.evaluated(evaluations)
-    found += metrics.final_loss(curve)
-    record["metrics"] = [entry for entry in found if math.isfinite(entry["value"])]
-    record["work"] = metrics.work(ranks, count, request.unit)
-    record["timing"] = _timing(timing, ranks, train["warmup_steps"], count)
-    converged = timing.get("converged")
-    record["quality"] = {
-        "loss_curve": [
-            [int(i), curve[int(i)]] for i in stats.thin(range(count), CURVE_POINTS) if math.isfinite(curve[int(i)])
-        ],
-        "evaluations": [{k: v for k, v in e.items() if k not in ("kind", "rank", "time")} for e in evaluations],
-        "converged": converged,
-        "resumed": resumed or None,
-        "training": evidence.first("training") or None,
-        "data": evidence.first("workload").get("data"),
-        "parameters": evidence.first("workload").get("parameters"),
-        "checks": checks(config, evidence, curve, finished, request.checks),
-    }
-
-
-def _window(steady: metrics.Window) -> Dict[str, Any]:
-    change = stats.drift(steady.seconds)
-    return {
-        "first_step": steady.first,
-        "rank": steady.rank,
-        "steps": len(steady.seconds),
-        "samples": int(sum(steady.samples)),
-        "seconds": math.fsum(steady.seconds),
-        "host_seconds": steady.host_seconds,
-        "step_seconds": stats.thin(steady.seconds, STEP_POINTS),
-        "step_median": stats.median(steady.seconds),
-        "step_p5_p95": [stats.quantile(steady.seconds, share) for share in (0.05, 0.95)],
-        "drift": change,
-        "steady": None if change is None else abs(change) <= 0.02,
-    }
-
-
-def _flops(
-    record: Dict[str, Any], request: Request, evidence: Evidence, steady: metrics.Window
-) -> List[Dict[str, Any]]:
-    """The `flops` section, and the metrics that follow from it."""
-    config = request.config or {}
-    name = record["conditions"].get("device_model")
-    precision = record["conditions"].get("precision") or config["precision"]
-    known = next((a for a in request.stack["accelerators"] if a["name"] == name), None)
-    peak = known["peaks"].get(precision) if known else None
-    ceilings = evidence.of("ceiling")
-    ceiling = min(ceilings, key=lambda c: c["flops"]) if ceilings else None
-    record["flops"] = {
-        "formula": request.formula,
-        "executed": steady.flops_executed,
-        "recomputed": steady.flops_recomputed,
-        "useful": steady.flops_useful,
-        "peak": dict(peak, precision=precision) if peak else None,
-        "peak_reason": None
-        if peak
-        else "the stack %s gives no %s peak for %s" % (request.stack["name"], precision, name),
-        "measured_ceiling": {k: ceiling[k] for k in ("flops", "precision", "method")} if ceiling else None,
-    }
-    devices = request.nodes * request.gpus
-    return metrics.utilisation(
-        steady, devices, peak["flops"] if peak else None, ceiling["flops"] if ceiling else None
-    )
-
-
-def _timing(timing: Dict[str, Any], ranks: Dict[int, List[Step]], warmup: int, count: int) -> Dict[str, float]:
-    """Seconds of rank 0, phase by phase."""
-    steps = ranks[min(ranks)][:count]
-    found = {
-        key: timing[key] for key in ("init", "train", "eval", "eval_initial", "checkpoint", "e2e") if key in timing
-    }
-    found["warmup"] = sum(metrics.own_seconds(s) for s in steps[:warmup])
-    found["data_wait"] = sum(s.data_wait for s in steps)
-    found["step"] = sum(s.device for s in steps)
-    return found
 
 
 def strict(value: Any) -> Any:

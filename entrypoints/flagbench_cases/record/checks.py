@@ -1,31 +1,39 @@
 """What must hold for the numbers of a run to mean anything: the `quality.checks` of its record."""
 
 import math
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from flagbench_cases.record import metrics
 from flagbench_cases.record.evidence import Evidence
+from flagbench_cases.record.passes import passes
+from flagbench_cases.record.request import Request
+from flagbench_cases.shared.config import schedule
 
 # With fewer steps, the first and the last tenth are not conclusive.
 LEAST_TO_LEARN = 50
 
 
 class Subject(NamedTuple):
-    """What is checked: the configuration of a run, what its ranks left, and the mean loss of each step."""
+    """What is checked: what was asked for, what the ranks left, and the mean loss of each step."""
 
-    config: Dict[str, Any]
+    request: Request
     evidence: Evidence
     curve: List[float]
 
     @property
+    def config(self) -> Dict[str, Any]:
+        """The resolved configuration."""
+        return self.request.config or {}
+
+    @property
     def world(self) -> int:
         """Ranks of the job."""
-        return self.config["nodes"] * self.config["gpus"]
+        return self.request.layout.world
 
     @property
     def whole(self) -> bool:
         """Whether it is the published run, rather than a window of steps."""
-        return self.config["train"]["window_steps"] is None
+        return schedule(self.config)["window_steps"] is None
 
     @property
     def real(self) -> bool:
@@ -34,13 +42,13 @@ class Subject(NamedTuple):
 
     @property
     def evaluations(self) -> List[Dict[str, Any]]:
-        """Those of rank 0 that followed training."""
+        """Those of rank 0 that followed a step."""
         return [e for e in self.evidence.of("evaluation") if e["rank"] == 0 and e["epoch"] >= 0]
 
     @property
-    def sums(self) -> List[float]:
-        """The parameters' checksum of each rank."""
-        return [fact["parameters"] for fact in self.evidence.of("memory")]
+    def sums(self) -> Dict[int, float]:
+        """The checksum of each rank's parameters."""
+        return {fact["rank"]: fact["parameters"] for fact in self.evidence.of("memory")}
 
 
 # Whether it holds, and a detail for the record; None if the run left nothing to check.
@@ -56,17 +64,15 @@ class Check(NamedTuple):
     make: Callable[[Subject], Answer]
 
 
-def checks(
-    config: Dict[str, Any], evidence: Evidence, curve: List[float], finished: bool, named: Sequence[str] = ()
-) -> List[Dict[str, Any]]:
+def checks(request: Request, evidence: Evidence, curve: List[float], finished: bool) -> List[Dict[str, Any]]:
     """What must hold for the numbers to mean anything, as {name, ok, detail}.
 
-    In a run that has `finished`, a check `named` by the case's manifest also fails if it applies and the run left
-    nothing to check, or if there is no such check.
+    In a run that has `finished`, a check named by the case's manifest also fails if it applies and the run left
+    nothing to check, or if there is no such check for its kind of case.
     """
-    subject = Subject(config, evidence, curve)
+    subject, named = Subject(request, evidence, curve), request.checks
     found: List[Dict[str, Any]] = []
-    for check in CHECKS:
+    for check in CHECKS[request.kind]:
         if not check.applies(subject) or (check.needs_end and not finished):
             continue
         answer = check.make(subject)
@@ -74,7 +80,7 @@ def checks(
             answer = False, "could not be made: the run left nothing to check"
         if answer is not None:
             found.append({"name": check.name, "ok": bool(answer[0]), "detail": answer[1]})
-    known = {check.name for check in CHECKS}
+    known = {check.name for check in CHECKS[request.kind]}
     for name in named if finished else ():
         if name not in known:
             found.append({"name": name, "ok": False, "detail": "the manifest names it, but there is no such check"})
@@ -105,17 +111,22 @@ def _parameters_finite(subject: Subject) -> Answer:
     sums = subject.sums
     if len(sums) < subject.world:
         return None
-    return all(math.isfinite(s) for s in sums), "checksums of %d ranks" % len(sums)
+    return all(math.isfinite(s) for s in sums.values()), "checksums of %d ranks" % len(sums)
 
 
 def _ranks_in_step(subject: Subject) -> Answer:
+    """The ranks of a data-parallel group hold the same parameters."""
     sums = subject.sums
     if len(sums) < subject.world:
         return None
-    # max and min ignore a NaN that is not first, so NaN is tested separately.
-    finite = all(math.isfinite(s) for s in sums)
-    spread = max(sums) - min(sums) if finite else float("nan")
-    return finite and spread <= 1e-6 * max(1.0, abs(sums[0])), "parameter checksums differ by %.1e" % spread
+    ok, widest = True, 0.0
+    for group in subject.request.layout.groups("dp"):
+        mine = [sums[rank] for rank in group]
+        # max and min ignore a NaN that is not first, so NaN is tested separately.
+        spread = max(mine) - min(mine) if all(math.isfinite(s) for s in mine) else float("nan")
+        ok = ok and spread <= 1e-6 * max(1.0, abs(mine[0]))
+        widest = spread if not spread <= widest else widest
+    return ok, "parameter checksums differ by %.1e" % widest
 
 
 def _rates_in_order(subject: Subject) -> Answer:
@@ -124,12 +135,27 @@ def _rates_in_order(subject: Subject) -> Answer:
     return metrics.in_order(subject.evidence.steps, first, len(subject.curve), times) if subject.curve else None
 
 
+def _passes_in_order(subject: Subject) -> Answer:
+    """p_infer_core >= p_infer_whole, pass by pass."""
+    done = passes(subject.evidence)
+    answers = [
+        metrics.in_order(
+            {rank: steps[one.first : one.end] for rank, steps in subject.evidence.steps.items()},
+            0,
+            one.steps,
+            one.seconds,
+        )
+        for one in done
+    ]
+    return (all(ok for ok, _ in answers), "; ".join(words for _, words in answers)) if answers else None
+
+
 def _steps(subject: Subject) -> Answer:
     """Every rank has every step of the plan; fewer only where the published target was reached."""
-    train, counts = subject.config["train"], {len(steps) for steps in subject.evidence.steps.values()}
+    length, counts = schedule(subject.config), {len(steps) for steps in subject.evidence.steps.values()}
     planned = subject.evidence.first("plan").get("steps")
     if not subject.whole:
-        planned = train["warmup_steps"] + train["window_steps"]
+        planned = length["warmup_steps"] + length["window_steps"]
     if planned is None or not counts:
         return None
     least = 1 if subject.whole and subject.evidence.first("timing").get("converged") is True else planned
@@ -182,14 +208,33 @@ def _asked_for_accuracy(subject: Subject) -> bool:
     return subject.real and subject.whole and any(e["accuracy"] is not None for e in subject.evaluations)
 
 
-CHECKS = (
-    Check("precision", False, _always, _precision),
-    Check("loss_finite", False, _always, _loss_finite),
-    Check("parameters_finite", True, _always, _parameters_finite),
-    Check("ranks_in_step", False, lambda subject: subject.world > 1, _ranks_in_step),
-    Check("rates_in_order", False, _always, _rates_in_order),
-    Check("steps", True, _always, _steps),
-    Check("evaluated", True, lambda subject: subject.whole, _evaluated),
-    Check("learned", True, _has_beginning_and_end, _learned),
-    Check("above_chance", True, _asked_for_accuracy, _above_chance),
-)
+_PRECISION = Check("precision", False, _always, _precision)
+_PARAMETERS_FINITE = Check("parameters_finite", True, _always, _parameters_finite)
+_RANKS_IN_STEP = Check("ranks_in_step", False, lambda subject: subject.request.layout.dp > 1, _ranks_in_step)
+_STEPS = Check("steps", True, _always, _steps)
+_EVALUATED = Check("evaluated", True, lambda subject: subject.whole, _evaluated)
+_ABOVE_CHANCE = Check("above_chance", True, _asked_for_accuracy, _above_chance)
+
+CHECKS = {
+    "train": (
+        _PRECISION,
+        Check("loss_finite", False, _always, _loss_finite),
+        _PARAMETERS_FINITE,
+        _RANKS_IN_STEP,
+        Check("rates_in_order", False, _always, _rates_in_order),
+        _STEPS,
+        _EVALUATED,
+        Check("learned", True, _has_beginning_and_end, _learned),
+        _ABOVE_CHANCE,
+    ),
+    "infer": (
+        _PRECISION,
+        _PARAMETERS_FINITE,
+        _RANKS_IN_STEP,
+        Check("rates_in_order", True, _always, _passes_in_order),
+        _STEPS,
+        _EVALUATED,
+        _ABOVE_CHANCE,
+    ),
+}
+"""The checks of each kind of case, in the order of the record."""

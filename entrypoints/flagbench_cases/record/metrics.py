@@ -4,6 +4,7 @@ import math
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from flagbench_cases.record import stats
+from flagbench_cases.shared.layout import Layout
 from flagbench_cases.shared.spool import Step
 
 GIB = 1024.0**3
@@ -109,15 +110,20 @@ def rate(name: str, unit: str, amounts: Sequence[float], seconds: Sequence[float
 
 
 def throughput(
-    ranks: Dict[int, List[Step]], steady: Window, count: int, unit: str, trained: Optional[Dict[int, float]]
+    ranks: Dict[int, List[Step]],
+    steady: Window,
+    count: int,
+    unit: str,
+    trained: Optional[Dict[int, float]],
+    replicas: int,
 ) -> List[Dict[str, Any]]:
     """p_core, p_train, and the publisher's of them, in the case's unit; p_whole too where `trained`, of each
     rank, is given: the whole published run. Per device too where the unit is tokens."""
     begin = 0 if trained else steady.first
     span = "all steps" if trained else "the window"
     world, clock = len(ranks), ranks[min(ranks)][begin:count]
-    amounts = [sum(_amount(step, unit) for step in row) for row in zip(*(s[begin:count] for s in ranks.values()))]
-    published = [_published_amount(step, unit) * world for step in clock]
+    amounts = [sum(amount(step, unit) for step in row) for row in zip(*(s[begin:count] for s in ranks.values()))]
+    published = [published_amount(step, unit) * replicas for step in clock]
     in_window = steady.tokens if unit == "tokens" else steady.samples
     rank, own = slowest(ranks, begin, count, own_seconds)
     theirs = [published_seconds(step) for step in clock]
@@ -143,11 +149,11 @@ def throughput(
     if trained:
         longest = max(trained.values())
         found.append(
-            _whole("p_whole", unit, amounts, longest, "training with its evaluations, the longest of all ranks")
+            whole("p_whole", unit, amounts, longest, "training with its evaluations, the longest of all ranks")
         )
         if unit != "tokens":
             note = PUBLISHER + "rank 0's host clock, full batches: training with its evaluations"
-            found.append(_whole("p_whole_published_count", unit, published, trained[min(ranks)], note))
+            found.append(whole("p_whole_published_count", unit, published, trained[min(ranks)], note))
     return found
 
 
@@ -172,18 +178,21 @@ def in_order(ranks: Dict[int, List[Step]], first: int, count: int, trained: Dict
         allowed = 1 + 1 / (count - begin) + CLOCK_DRIFT
         ok = ok and all(times[i] <= times[i + 1] * allowed for i in range(len(times) - 1))
         spans.append("steps %d to %d: %s" % (begin, count, " <= ".join("%.4f s" % seconds for seconds in times)))
-    return ok, "device <= host <= training, each the longest of the ranks: " + "; ".join(spans)
+    return ok, "device <= host <= end to end, each the longest of the ranks: " + "; ".join(spans)
 
 
-def _amount(step: Step, unit: str) -> float:
+def amount(step: Step, unit: str) -> float:
+    """What a step did, in the case's unit."""
     return step.tokens if unit == "tokens" else step.samples
 
 
-def _published_amount(step: Step, unit: str) -> float:
+def published_amount(step: Step, unit: str) -> float:
+    """What a publisher who counts every batch as full says that it did."""
     return step.tokens if unit == "tokens" else step.published_samples
 
 
-def _whole(name: str, unit: str, amounts: Sequence[float], seconds: float, note: str) -> Dict[str, Any]:
+def whole(name: str, unit: str, amounts: Sequence[float], seconds: float, note: str) -> Dict[str, Any]:
+    """An amount over the seconds that all of it took, as a metric."""
     return metric(name, math.fsum(amounts) / seconds, unit + "/s", n=1, note=note)
 
 
@@ -251,9 +260,10 @@ def memory(facts: Sequence[Dict[str, Any]], kind: str) -> List[Dict[str, Any]]:
     return found
 
 
-def losses(ranks: Dict[int, List[Step]], count: int) -> List[float]:
-    """The loss of each step, the mean over ranks."""
-    return [sum(step.loss for step in row) / len(row) for row in zip(*(s[:count] for s in ranks.values()))]
+def losses(ranks: Dict[int, List[Step]], count: int, layout: Layout) -> List[float]:
+    """The loss of each step, the mean over replicas; NaN where it was not computed."""
+    having = [steps[:count] for rank, steps in ranks.items() if layout.has_loss(rank)]
+    return [sum(step.loss for step in row) / len(row) for row in zip(*having)]
 
 
 def final_loss(curve: Sequence[float]) -> List[Dict[str, Any]]:
@@ -288,12 +298,12 @@ def evaluated(evaluations: Sequence[Dict[str, Any]]) -> List[Dict[str, Any]]:
     return list(found.values())
 
 
-def work(ranks: Dict[int, List[Step]], count: int, unit: str) -> Dict[str, Any]:
-    """What the run trained on, all ranks."""
-    done = [step for steps in ranks.values() for step in steps[:count]]
+def work(ranks: Dict[int, List[Step]], first: int, end: int, unit: str) -> Dict[str, Any]:
+    """What steps `first` to `end` did, all ranks."""
+    done = [step for steps in ranks.values() for step in steps[first:end]]
     return {
         "unit": unit,
-        "steps": count,
+        "steps": end - first,
         "samples_executed": int(sum(step.samples for step in done)),
         "samples_published_count": int(sum(step.published_samples for step in done)),
         "tokens_executed": int(sum(step.tokens for step in done)),

@@ -7,7 +7,9 @@ import math
 import os
 from typing import Any, Dict, List, Optional, Tuple
 
+from flagbench_cases.shared import engine_support
 from flagbench_cases.shared.errors import UsageError
+from flagbench_cases.shared.layout import layout_of
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CASES = os.path.join(os.path.dirname(HERE), "cases")
@@ -168,7 +170,7 @@ def resolve(
             "%s does not run on the stack %s: %s" % (case["name"], stack["name"], why),
             "choose another stack; `flagbench list stacks` shows them",
         )
-    config = merge(case["presets"]["reference"], case["presets"][preset] if preset != "reference" else {})
+    config = preset_of(case, preset, division)
     for text in settings:
         path, value = parse_setting(case, text)
         section = config
@@ -178,8 +180,6 @@ def resolve(
     data = config["data"]
     data["source"] = source or data.pop("default")
     data.pop("default", None)
-    train = config["train"]
-    _choose_length(train, data["source"], nodes * gpus, steps, max_samples, full)
     config.update(
         case=case["name"],
         division=division,
@@ -190,32 +190,51 @@ def resolve(
         seed=case.get("default_seed", 0) if seed is None else seed,
         weights="pretrained" if weights else "random",
     )
+    engine_support.check(case, stack, config)
+    _choose_length(schedule(config), data["source"], layout_of(config).dp, steps, max_samples, full)
     return config
 
 
+def preset_of(case: Dict[str, Any], preset: str, division: str) -> Dict[str, Any]:
+    """A preset as a division changes it: `reference`, then what `tiny` changes, then what the division changes of
+    each."""
+    changed = case.get("division_presets", {}).get(division, {})
+    config = merge(case["presets"]["reference"], changed.get("reference", {}))
+    if preset != "reference":
+        config = merge(merge(config, case["presets"][preset]), changed.get(preset, {}))
+    return config
+
+
+def schedule(config: Dict[str, Any]) -> Dict[str, Any]:
+    """The section that says how long to run: `train` or `infer`, as the kind of the case has it."""
+    return config["train"] if "train" in config else config["infer"]
+
+
 def _choose_length(
-    train: Dict[str, Any],
+    section: Dict[str, Any],
     source: str,
-    devices: int,
+    replicas: int,
     steps: Optional[int],
     max_samples: Optional[int],
     full: bool,
 ) -> None:
     """Set `window_steps`: what was asked for, else a short window where there is nothing to converge on."""
     if steps is not None:
-        train["window_steps"] = steps
+        section["window_steps"] = steps
     elif max_samples is not None:
-        batch = train["batch_size"] * devices
-        train["window_steps"] = max(1, -(-max_samples // batch))
+        batch = section["batch_size"] * replicas
+        section["window_steps"] = max(1, -(-max_samples // batch))
     elif full or source != "synthetic":
-        train["window_steps"] = None
+        section["window_steps"] = None
 
 
 def stop_rule(config: Dict[str, Any]) -> str:
-    """When training ends, in the words a claim uses."""
-    train = config["train"]
+    """When a run ends, in the words a claim uses."""
+    train = schedule(config)
     if train["window_steps"] is not None:
         return "window of %d steps" % train["window_steps"]
+    if "infer" in config:
+        return "the whole set once"
     limit = "%d epochs" % train["max_epochs"]
     if train.get("max_samples") is not None:
         limit = "%d samples" % train["max_samples"]

@@ -13,7 +13,7 @@ import time
 from typing import Any, Dict, List, NamedTuple, Optional
 
 MAGIC = b"FBSPOOL1"
-PHASES = ("launch", "init", "data", "warmup", "train", "eval", "report", "done")
+PHASES = ("launch", "init", "data", "warmup", "train", "val", "infer", "eval", "report", "done")
 HEADER = struct.Struct("<8sQQQQQd")  # magic, capacity, steps, phase, done, total, last loss
 _PROGRESS = struct.Struct("<QQQ")  # phase, done, total
 _PROGRESS_AT = 24
@@ -35,7 +35,7 @@ class Step(NamedTuple):
     device: float  # device time of the step
     first_collective: float  # from step start to the first gradient handed to a collective
     collective_wait: float  # from the last gradient handed over to the end of the backward pass
-    after: float  # host time from the end of the step until the next may begin: see Loop._until_now
+    after: float  # host time from the end of the step until the next may begin: see StepTimer.until_now
     loss: float
     samples: float  # examples of this rank's batch
     published_samples: float  # the same as the publisher counts them

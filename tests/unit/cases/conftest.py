@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from flagbench_cases.rank import stopwatch as clock_module
-from flagbench_cases.rank import train_loop as loop_module
+from flagbench_cases.rank import step_timer, stopwatch, train_loop
 from unit.cases.toy_loop import Time
 
 
 @pytest.fixture
 def time(monkeypatch: pytest.MonkeyPatch) -> Time:
     made = Time()
-    monkeypatch.setattr(loop_module, "now", made)
-    monkeypatch.setattr(clock_module, "now", made)
-    monkeypatch.setattr(loop_module, "DRAIN_SECONDS", float("inf"))
+    for module in (step_timer, stopwatch, train_loop):
+        monkeypatch.setattr(module, "now", made)
+    monkeypatch.setattr(step_timer, "DRAIN_SECONDS", float("inf"))
     return made

@@ -12,7 +12,7 @@ import torch
 
 from flagbench_cases.contract import Evaluation, TrainWorkload, Work
 from flagbench_cases.rank import checkpoint
-from flagbench_cases.rank.train_loop import Loop, Plan
+from flagbench_cases.rank.train_loop import Plan, TrainLoop
 from flagbench_cases.shared import checkpoint_facts
 from flagbench_cases.shared.errors import CaseError, DataError, ExitCode, UsageError
 from flagbench_cases.shared.spool import RankSpool, SpoolReader
@@ -54,7 +54,7 @@ class Alone:
     def gather(self, value: Any) -> list[Any]:
         return [value]
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         return None
 
 
@@ -141,7 +141,7 @@ def run(folder: Path, resume: Path | None = None, every: int = 3) -> list[float]
     spool = RankSpool(str(folder / "spool"), 0)
     spool.reserve(how.capacity(4))
     probe: Any = NoCollectives()
-    Loop(workload, how, spool, Device(), probe, save, set_generators).run()
+    TrainLoop(workload, how, spool, Device(), probe, save, set_generators).run()
     return [step.loss for step in SpoolReader(str(folder / "spool"), 0).steps()]
 
 

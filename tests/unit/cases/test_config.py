@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flagbench_cases.shared import config
+from flagbench_cases.shared import config, engine_support
 from flagbench_cases.shared.errors import ExitCode, UsageError
 
 pytestmark = pytest.mark.image
@@ -20,6 +20,8 @@ CASE: dict[str, Any] = {
     "default_precision": "tf32",
     "precisions": ["tf32", "fp32", "bf16"],
     "does_not_run": {},
+    "engines": {"torch": {"layout": ["dp"]}},
+    "resume": False,
     "presets": {
         "reference": {
             "data": {"default": "synthetic", "length": 512, "synthetic": {"mean": 13.3}},
@@ -291,3 +293,96 @@ def test_an_unknown_case_or_stack_lists_the_known() -> None:
     with pytest.raises(UsageError, match="no stack 'nosuch'") as caught:
         config.load_stack("nosuch")
     assert "cpu" in caught.value.remedy
+
+
+SPLIT = {**CASE, "engines": {"torch": {"layout": ["dp", "tp"]}}}
+
+
+def with_layout(case: dict[str, Any], **layout: int) -> dict[str, Any]:
+    presets = {**case["presets"], "reference": {**case["presets"]["reference"], "layout": layout}}
+    return {**case, "presets": presets}
+
+
+def test_a_division_changes_presets_in_their_order() -> None:
+    case = {
+        **CASE,
+        "divisions": ["faithful", "tuned"],
+        "division_presets": {
+            "tuned": {
+                "reference": {"train": {"batch_size": 64, "learning_rate": 1e-4}},
+                "tiny": {"train": {"batch_size": 8}},
+            }
+        },
+    }
+    found = {
+        (division, preset): config.preset_of(case, preset, division)["train"]
+        for division in ("faithful", "tuned")
+        for preset in ("reference", "tiny")
+    }
+    assert [(found[key]["batch_size"], found[key]["learning_rate"]) for key in found] == [
+        (32, 5e-05),
+        (32, 5e-05),
+        (64, 1e-4),
+        (8, 1e-4),
+    ]
+    assert found["tuned", "tiny"]["window_steps"] == 50
+
+
+@pytest.mark.parametrize(
+    ("layout", "ranks", "named"),
+    [
+        ({"tp": 2}, {"gpus": 3}, "replicas of 2"),
+        ({"tp": 2}, {"gpus": 1}, "replicas of 2"),
+        ({"pp": 2}, {"gpus": 2}, "pp 2"),
+    ],
+)
+def test_a_layout_that_does_not_fit_is_refused(layout: dict[str, int], ranks: dict[str, int], named: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        resolve(case=with_layout(SPLIT, **layout), **ranks)
+    assert named in caught.value.message
+
+
+def test_a_batch_is_that_of_a_replica() -> None:
+    split = resolve(case=with_layout(SPLIT, tp=2), gpus=4, max_samples=640)
+    assert split["train"]["window_steps"] == 640 // (32 * 2)
+
+
+ENGINES = {
+    "torch": {"layout": ["dp"]},
+    "other": {"layout": [], "max_nodes": 1, "resume": False, "does_not_run": {"a100": "it is slow there"}},
+}
+CHOICE = {
+    **CASE,
+    "resume": True,
+    "engines": ENGINES,
+    "presets": {"reference": {**CASE["presets"]["reference"], "engine": {"name": "torch"}}},
+    "settable": {**CASE["settable"], "engine": {"path": "engine.name", "type": "string", "choices": list(ENGINES)}},
+}
+
+
+@pytest.mark.parametrize(
+    ("stack", "asked", "named"),
+    [
+        (CPU, {"gpus": 2}, "dp 2"),
+        (CPU, {"nodes": 2}, "one node"),
+        (A100, {}, "it is slow there"),
+    ],
+)
+def test_what_an_engine_does_not_support_is_refused(stack: dict[str, Any], asked: dict[str, int], named: str) -> None:
+    resolve(stack, CHOICE, **asked)
+    with pytest.raises(UsageError) as caught:
+        resolve(stack, CHOICE, settings=["engine=other"], **asked)
+    assert named in caught.value.message
+    assert "--set engine=torch" in caught.value.remedy
+
+
+def test_checkpoints_are_refused_by_an_engine_or_a_case_without_them() -> None:
+    chosen = resolve(CPU, CHOICE, settings=["engine=other"])
+    for writes, resumes in ((True, False), (False, True)):
+        engine_support.check_checkpoints(CHOICE, resolve(CPU, CHOICE), writes, resumes)
+        with pytest.raises(UsageError) as caught:
+            engine_support.check_checkpoints(CHOICE, chosen, writes, resumes)
+        assert "other" in caught.value.message
+    with pytest.raises(UsageError) as caught:
+        engine_support.check_checkpoints(CASE, resolve(), False, True)
+    assert "toy" in caught.value.message

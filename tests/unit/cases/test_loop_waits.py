@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from flagbench_cases.rank import train_loop as loop_module
+from flagbench_cases.rank import step_timer
 from flagbench_cases.rank.probe import CollectiveProbe
 from flagbench_cases.rank.stopwatch import CudaClock
 from flagbench_cases.rank.train_loop import Plan
@@ -97,7 +97,7 @@ def test_marks_are_read_when_reached_and_never_waited_for(tmp_path: Path, time: 
 def test_a_step_not_reached_yet_reads_as_unknown(
     tmp_path: Path, time: Time, monkeypatch: pytest.MonkeyPatch, every_seconds: float, answered: int
 ) -> None:
-    monkeypatch.setattr(loop_module, "DRAIN_SECONDS", every_seconds)
+    monkeypatch.setattr(step_timer, "DRAIN_SECONDS", every_seconds)
     late = LateClock(time, behind=60)
     seen: list[Step] = []
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from flagbench_cases.record import metrics
+from flagbench_cases.shared.layout import Layout
 from flagbench_cases.shared.spool import Step
 
 pytestmark = pytest.mark.image
@@ -46,7 +47,7 @@ def throughput(ranks: dict[int, list[Step]], first: int = 0, *trained: float) ->
     count = len(ranks[0])
     steady = metrics.window(ranks, first, count)
     assert steady is not None
-    return named(metrics.throughput(ranks, steady, count, "samples", dict(enumerate(trained))))
+    return named(metrics.throughput(ranks, steady, count, "samples", dict(enumerate(trained)), len(ranks)))
 
 
 def test_a_jobs_time_is_the_longest_of_its_ranks_own() -> None:
@@ -196,8 +197,8 @@ def test_memory_is_of_the_fullest_device() -> None:
 
 def test_losses_are_the_mean_over_ranks() -> None:
     ranks = {0: [BASE._replace(loss=1.0), BASE._replace(loss=3.0)], 1: [BASE._replace(loss=2.0), BASE]}
-    assert metrics.losses(ranks, 2) == [1.5, 2.0]
-    assert metrics.losses(ranks, 1) == [1.5]
+    assert metrics.losses(ranks, 2, Layout(2)) == [1.5, 2.0]
+    assert metrics.losses(ranks, 1, Layout(2)) == [1.5]
 
 
 def test_the_final_loss_is_the_mean_of_the_tail_and_absent_where_it_is_not_finite() -> None:
@@ -237,7 +238,7 @@ def test_a_case_of_tokens_is_measured_in_tokens() -> None:
     ranks = {0: steps(1.0, 2.0, tokens=10.0), 1: steps(2.0, 2.0, tokens=10.0, data_wait=1.25)}
     steady = metrics.window(ranks, 0, 2)
     assert steady is not None
-    found = named(metrics.throughput(ranks, steady, 2, "tokens", {0: 4.0, 1: 5.0}))
+    found = named(metrics.throughput(ranks, steady, 2, "tokens", {0: 4.0, 1: 5.0}, 2))
     assert found["p_core"]["value"] == 40 / 4.0
     assert found["p_core"]["unit"] == "tokens/s"
     per_device = found["tokens_per_second_per_device"]
@@ -278,7 +279,7 @@ def test_the_publishers_own_utilisation(held: dict[str, Any], devices: int, valu
 
 def test_work_counts_all_ranks_to_the_same_step() -> None:
     ranks = {0: steps(1.0, 1.0, 1.0, samples=3.0), 1: steps(1.0, 1.0)}
-    assert metrics.work(ranks, 2, "samples") == {
+    assert metrics.work(ranks, 0, 2, "samples") == {
         "unit": "samples",
         "steps": 2,
         "samples_executed": 14,

@@ -8,7 +8,7 @@ from typing import Any
 
 from flagbench_cases.contract import Evaluation, TrainWorkload, Work
 from flagbench_cases.rank.stopwatch import HostClock
-from flagbench_cases.rank.train_loop import Loop, Plan
+from flagbench_cases.rank.train_loop import Plan, TrainLoop
 from flagbench_cases.shared.spool import RankSpool, SpoolReader
 
 WINDOW = Plan(max_epochs=10, warmup_steps=2, window_steps=5, target_acc=0.9, initial_evaluation=True)
@@ -101,5 +101,5 @@ def train(
 ) -> tuple[dict[str, Any], SpoolReader]:
     spool = RankSpool(str(folder), 0)
     spool.reserve(plan.capacity(workload.steps_per_epoch()))
-    timing = Loop(workload, plan, spool, device or Device(), probe or NoCollectives()).run()
+    timing = TrainLoop(workload, plan, spool, device or Device(), probe or NoCollectives()).run()
     return timing, SpoolReader(str(folder), 0)

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 from flagbench_cases.cases.distilbert import data as sst2
 from flagbench_cases.cases.distilbert.model import DistilBertClassifier, config_from, forward_flops
 from flagbench_cases.contract import Context, Evaluation, TrainWorkload, Work, require_full_batch
+from flagbench_cases.engines.data_parallel import data_parallel
 from flagbench_cases.engines.precision import autocast
 from flagbench_cases.prepare import weights as checkpoints
 from flagbench_cases.shared.errors import DataError
@@ -74,11 +75,7 @@ class DistilBertWorkload(TrainWorkload):
         context.spool.beat()
         torch.manual_seed(config["seed"])  # and, as published, the same dropout
         self.module = model.to(self.device)
-        self.network: torch.nn.Module = self.module
-        if context.world > 1:
-            ids = [context.local_rank] if self.device.type == "cuda" else None
-            self.network = torch.nn.parallel.DistributedDataParallel(self.module, device_ids=ids)
-            context.probe.attach(list(self.module.parameters()))
+        self.network = data_parallel(self.module, context)
         self._make_loaders()
         self._make_optimizer()
 

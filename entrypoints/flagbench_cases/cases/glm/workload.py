@@ -23,6 +23,7 @@ from flagbench_cases.cases.glm.model import (
 )
 from flagbench_cases.cases.glm.optimizer import BETAS, EPSILON, LossScaler, MasterOptimizer, Optimizer, Schedule
 from flagbench_cases.contract import Context, Evaluation, TrainWorkload, Work, measure, require_full_batch
+from flagbench_cases.engines.data_parallel import data_parallel
 from flagbench_cases.shared.errors import DataError
 
 # Candidates are evaluated so many at a time.
@@ -75,11 +76,7 @@ class GlmWorkload(TrainWorkload):
         # Rounded before the masters are copied from it: they begin at what fp16 can hold.
         self.module = (model.half() if self.half else model).to(self.device)
         self._make_optimizer()
-        self.network: torch.nn.Module = self.module
-        if context.world > 1:  # on one device there is no process group, and nothing is reduced
-            ids = [context.local_rank] if self.device.type == "cuda" else None
-            self.network = torch.nn.parallel.DistributedDataParallel(self.module, device_ids=ids)
-            context.probe.attach(list(self.module.parameters()))
+        self.network = data_parallel(self.module, context)
         self._make_loaders()
 
     def _check_length(self) -> None:

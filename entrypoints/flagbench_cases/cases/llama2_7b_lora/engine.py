@@ -12,6 +12,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from flagbench_cases.cases.llama2_7b_lora.lora import fill
+from flagbench_cases.engines.data_parallel import data_parallel
 from flagbench_cases.engines.precision import autocast
 from flagbench_cases.shared.errors import DataError, UsageError
 
@@ -35,12 +36,9 @@ class TorchEngine:
         half = self.precision == "fp16"
         self.optimizer = adamw(list(parameters.values()), train, fused=half)
         self.scaler = loss_scaler(self.device) if half else None
-        self.network = module
         if context.world > 1:
             leave_alone(module, parameters)
-            ids = [context.local_rank] if self.device.type == "cuda" else None
-            self.network = DistributedDataParallel(module, device_ids=ids)
-            context.probe.attach(list(parameters.values()))
+        self.network = data_parallel(module, context, watched=list(parameters.values()))
         self.taken = 0
         self.total_loss: Any = 0.0  # of an epoch, on the device
         self.bar: Any = None

@@ -30,10 +30,6 @@ def refuse(config: Dict[str, Any], device: torch.device, world: int) -> None:
     old_gloo = device.type == "cpu" and int(torch.__version__.split(".")[0]) < 2
     if stage not in STAGES:
         _refuse("ZeRO stage %d splits the frozen weights, which is not done here" % stage, "use zero_stage 0 to 2")
-    if config["nodes"] > 1:
-        _refuse("the deepspeed engine runs on one node, this run has %d" % config["nodes"], "use engine=torch")
-    if config["train"].get("checkpoint_every_steps"):
-        _refuse("the deepspeed engine writes no checkpoints", "use engine=torch, or leave out checkpoint_every_steps")
     if device.type == "cpu" and precision == "fp16":
         _refuse("DeepSpeed has no fp16 on a processor", "use --precision bf16 or fp32")
     if old_gloo and world > 1 and stage > 0:

@@ -21,6 +21,7 @@ from flagbench_cases.rank.device import CpuDevice
 from flagbench_cases.rank.probe import CollectiveProbe
 from flagbench_cases.shared.config import load_case, merge
 from flagbench_cases.shared.errors import DataError
+from flagbench_cases.shared.layout import Layout
 from flagbench_cases.shared.spool import RankSpool
 from workloads import on_ranks, train
 
@@ -56,7 +57,7 @@ def workload(folder: Path, rank: int = 0, world: int = 1, **changed: dict[str, A
     config = merge(merge(PRESETS["reference"], SMALL), changed)
     device = CpuDevice(rank)
     probe, spool = CollectiveProbe(device.clock), RankSpool(str(folder), rank)
-    built = build(Context(config, device, rank, world, rank, probe, spool, None, None))
+    built = build(Context(config, device, rank, Layout(world), rank, probe, spool, None, None))
     built.setup()
     return built
 

@@ -16,6 +16,7 @@ from flagbench_cases.contract import Context
 from flagbench_cases.rank.device import CpuDevice
 from flagbench_cases.rank.probe import CollectiveProbe
 from flagbench_cases.shared.config import load_case, merge
+from flagbench_cases.shared.layout import Layout
 from flagbench_cases.shared.spool import RankSpool
 
 Result = TypeVar("Result")
@@ -70,7 +71,7 @@ def workload(
     config = merge(merge(PRESETS["reference"], SMALL), changed)
     device = CpuDevice(rank)
     probe, spool = CollectiveProbe(device.clock), RankSpool(str(folder), rank)
-    built = build(Context(config, device, rank, world, rank, probe, spool, None, weights))
+    built = build(Context(config, device, rank, Layout(world), rank, probe, spool, None, weights))
     made = sets or record.Sets(
         examples(TRAIN, 0), examples(EVALUATION, 1), "shipped", "4 at most, mean 3.0", "wordpieces"
     )

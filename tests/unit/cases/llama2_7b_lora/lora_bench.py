@@ -14,6 +14,7 @@ from flagbench_cases.contract import Context
 from flagbench_cases.rank.device import CpuDevice
 from flagbench_cases.rank.probe import CollectiveProbe
 from flagbench_cases.shared.config import load_case, merge
+from flagbench_cases.shared.layout import Layout
 from flagbench_cases.shared.spool import RankSpool
 
 CASE = load_case("llama2-7b-lora")
@@ -89,7 +90,7 @@ def workload(folder: Path, rank: int = 0, world: int = 1, kind: Any = Fixed, **c
         config,
         device,
         rank,
-        world,
+        Layout(world),
         rank,
         CollectiveProbe(device.clock),
         RankSpool(str(folder), rank),

@@ -1,0 +1,23 @@
+"""Training on several replicas: gradients averaged by torch's DistributedDataParallel."""
+
+from typing import List, Optional
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from flagbench_cases.contract import Context
+
+
+def data_parallel(
+    module: torch.nn.Module, context: Context, watched: Optional[List[torch.nn.Parameter]] = None
+) -> torch.nn.Module:
+    """`module` with its gradients averaged over the replicas; `module` itself where there is one only.
+
+    The probe watches the `watched` parameters, all by default, in the order of the forward pass.
+    """
+    if context.layout.dp == 1:  # nothing is reduced, and there may be no process group
+        return module
+    ids = [context.local_rank] if context.device.torch.type == "cuda" else None
+    network = DistributedDataParallel(module, device_ids=ids, process_group=context.groups.get("dp"))
+    context.probe.attach(list(module.parameters()) if watched is None else watched)
+    return network

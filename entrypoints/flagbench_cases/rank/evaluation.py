@@ -1,0 +1,34 @@
+"""What an evaluation found, checked and left in the spool."""
+
+import math
+from typing import Any
+
+from flagbench_cases.contract import Evaluation
+from flagbench_cases.shared.errors import CaseError, ExitCode
+from flagbench_cases.shared.spool import RankSpool
+
+
+def report(spool: RankSpool, evaluation: Evaluation, seconds: float, **where: Any) -> None:
+    """Write an evaluation down; `where` says what it followed: its epoch and step, or its pass.
+
+    Raises CaseError (12) for a number that is not finite.
+    """
+    found = {extra["name"]: extra["value"] for extra in evaluation.extra}
+    if evaluation.accuracy is not None:
+        found["accuracy"] = evaluation.accuracy
+    for name, value in found.items():
+        if not math.isfinite(value):
+            raise CaseError(
+                "the %s of the evaluation after step %d is %s" % (name, where["steps"], value),
+                "see the losses before it in the record; a smaller --set learning_rate may help",
+                ExitCode.INVALID,
+            )
+    spool.fact(
+        "evaluation",
+        accuracy=evaluation.accuracy,
+        published_accuracy=evaluation.published_accuracy,
+        counted=evaluation.counted,
+        extra=list(evaluation.extra),
+        seconds=seconds,
+        **where,
+    )

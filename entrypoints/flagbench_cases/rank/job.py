@@ -1,0 +1,70 @@
+"""This rank among the others: what they exchange outside of the work itself."""
+
+import datetime
+import os
+from typing import Any, Dict, List
+
+import torch
+import torch.distributed as dist
+
+from flagbench_cases.shared.errors import UsageError
+from flagbench_cases.shared.spool import RankSpool, receive
+
+
+class Job:
+    """torch.distributed where there is more than one rank."""
+
+    def __init__(self, device: Any, timeout: float) -> None:
+        self.rank = int(os.environ["RANK"])
+        self.world = int(os.environ["WORLD_SIZE"])
+        # The parent's watchdog decides what a hang is; the collective's own limit is only a net below it.
+        self.limit = datetime.timedelta(seconds=2 * timeout + 600)
+        self.control: Any = None
+        if self.world > 1:
+            dist.init_process_group(device.backend, init_method="env://", timeout=self.limit)
+            self.control = (
+                dist.new_group(backend="gloo", timeout=self.limit) if device.backend != "gloo" else dist.group.WORLD
+            )
+
+    def all_gather(self, value: Any) -> List[Any]:
+        """Every rank's value, in rank order, on every rank."""
+        if self.world == 1:
+            return [value]
+        values: List[Any] = [None] * self.world
+        dist.all_gather_object(values, value, group=self.control)
+        return values
+
+    def gather(self, value: Any) -> Any:
+        """Every rank's value, in rank order, on rank 0; None elsewhere."""
+        if self.world == 1:
+            return [value]
+        values = [None] * self.world if self.rank == 0 else None
+        dist.gather_object(value, values, dst=0, group=self.control)
+        return values
+
+    def barrier(self) -> None:
+        """Wait for every rank."""
+        if self.world > 1:
+            dist.barrier(group=self.control)
+
+
+def agree(job: Job, plan: Dict[str, Any]) -> None:
+    """Refuse nodes that were started with other arguments, or other software, than node 0; on every rank alike."""
+    mine = {"configuration": plan["config_digest"], "stack": plan["stack"]["name"], "torch": str(torch.__version__)}
+    everyone = job.all_gather(mine)
+    for rank, theirs in enumerate(everyone):
+        for what, value in theirs.items():
+            first = everyone[0][what]
+            if value != first:
+                raise UsageError(
+                    "rank %d has the %s %s and rank 0 %s" % (rank, what, value, first),
+                    "start every node with the same arguments and the same image",
+                )
+
+
+def collect(job: Job, plan: Dict[str, Any], spool: RankSpool) -> None:
+    """Bring the spools of other nodes to node 0, where the record is assembled."""
+    theirs = job.gather(spool.files() if plan["node_rank"] > 0 else None)
+    for rank, files in enumerate(theirs or []):
+        if files:
+            receive(spool.folder, rank, files)

@@ -1,0 +1,176 @@
+"""One rank's run: its workload made, its loop run, its facts left in the spool."""
+
+import functools
+import importlib
+import os
+import socket
+from typing import Any, Callable, Dict, Optional
+
+import torch
+
+from flagbench_cases.contract import Context, InferWorkload, TrainWorkload, Workload
+from flagbench_cases.engines import precision
+from flagbench_cases.engines.groups import make_groups
+from flagbench_cases.rank import checkpoint, matmul_peak
+from flagbench_cases.rank.device import open_device
+from flagbench_cases.rank.infer_loop import InferLoop, InferPlan
+from flagbench_cases.rank.job import Job, agree, collect
+from flagbench_cases.rank.probe import CollectiveProbe
+from flagbench_cases.rank.software import software
+from flagbench_cases.rank.stopwatch import now
+from flagbench_cases.rank.train_loop import Plan, TrainLoop
+from flagbench_cases.shared.errors import UsageError
+from flagbench_cases.shared.layout import layout_of
+from flagbench_cases.shared.spool import RankSpool
+from flagbench_cases.telemetry.summary import read_start
+
+
+class RankRun:
+    """A rank's run of the plan that its node's parent wrote."""
+
+    def __init__(self, plan: Dict[str, Any], spool: RankSpool, started: float) -> None:
+        """`started` is when this process began, by the stopwatch. Raises UsageError where nodes do not agree."""
+        self.plan = plan
+        self.config: Dict[str, Any] = plan["config"]
+        self.spool = spool
+        self.started = started
+        self.local_rank = int(os.environ["LOCAL_RANK"])
+        precision.set_switches(self.config["precision"])
+        self.device = open_device(plan["stack"], self.local_rank)
+        self.job = Job(self.device, plan["timeout"])
+        agree(self.job, plan)
+        self.layout = layout_of(self.config)
+        self.probe = CollectiveProbe(self.device.clock)
+
+    def run(self) -> None:
+        """Everything this rank does."""
+        job, spool = self.job, self.spool
+        self._introduce()
+        workload = self._load()
+        if isinstance(workload, InferWorkload):
+            self._infer(workload)
+        else:
+            self._train(workload)
+        spool.fact("ceiling", **matmul_peak.measure(self.device, self.config["precision"]))
+        collect(job, self.plan, spool)
+        job.barrier()
+        spool.phase("done")
+        # Sent to the others as well: node 0 does not see the spools of other nodes.
+        done = job.all_gather(job.rank)
+        if job.rank == 0:
+            spool.fact("done", ranks=done)
+
+    def _introduce(self) -> None:
+        """Leave what this rank is and what it runs on."""
+        device, spool = self.device, self.spool
+        spool.fact(
+            "rank",
+            node=self.plan["node_rank"],
+            local_rank=self.local_rank,
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            device=device.describe(self.local_rank),
+            driver=(read_start(self.plan["telemetry"]) or {}).get("driver_version"),
+        )
+        spool.fact("precision", **precision.prove(device.torch, self.config["precision"]))
+        if self.job.rank == 0:
+            spool.fact("software", **software(device.kind, self.config["precision"]))
+
+    def _load(self) -> Any:
+        """The case's workload, set up for this rank."""
+        plan, spool = self.plan, self.spool
+        name = self.config["case"].replace("-", "_")
+        module = importlib.import_module("flagbench_cases.cases.%s.workload" % name)
+        context = Context(
+            self.config,
+            self.device,
+            self.job.rank,
+            self.layout,
+            self.local_rank,
+            self.probe,
+            spool,
+            plan["data"],
+            plan["weights"],
+            make_groups(self.layout, self.job.rank, self.job.limit),
+        )
+        spool.phase("data")
+        workload = module.build(context)
+        workload.setup()
+        if self.job.rank == 0:
+            spool.fact("workload", **workload.describe())
+        return workload
+
+    def _train(self, workload: TrainWorkload) -> None:
+        """Train, from a checkpoint if the plan names one."""
+        rank, device = self.job.rank, self.device
+        point, save = checkpoint.prepare(self.plan, self.job, device.torch, workload)
+        plan = plan_of(self.config, self.layout.dp, point.step if point else 0)
+        capacity = plan.capacity(workload.steps_per_epoch())
+        resume: Optional[Callable[[], None]] = None
+        if point is not None:
+            if capacity < 1:
+                raise UsageError("the checkpoint is at the end, step %d" % point.step, "nothing is left to train")
+            states = checkpoint.of_rank(point.generators, rank)
+            resume = functools.partial(checkpoint.set_generators, device.torch, states)
+            if rank == 0:
+                self.spool.fact("resumed", step=point.step, checkpoint=os.path.basename(point.folder))
+        init = self._begin(capacity)
+        counts = self.layout.counts(rank)
+        timing = TrainLoop(workload, plan, self.spool, device, self.probe, save, resume, counts).run()
+        self._end(workload, timing, init, timing["checkpoint"])
+        if rank == 0:
+            self.spool.fact("training", **workload.training_facts())
+
+    def _infer(self, workload: InferWorkload) -> None:
+        """Run the passes of an inference case."""
+        section = self.config["infer"]
+        plan = InferPlan(section["warmup_steps"], section["window_steps"])
+        init = self._begin(sum(plan.steps(workload, name) for name in plan.passes(workload)))
+        counts = self.layout.counts(self.job.rank)
+        timing = InferLoop(workload, plan, self.spool, self.device, self.probe, counts).run()
+        self._end(workload, timing, init)
+
+    def _begin(self, steps: int) -> float:
+        """Make room for the steps; the seconds from the start of this process to the start of the loop."""
+        self.spool.reserve(steps)
+        self.spool.fact("plan", steps=steps)
+        self.device.synchronize()
+        return now() - self.started
+
+    def _end(self, workload: Workload, timing: Dict[str, Any], init: float, left_out: float = 0.0) -> None:
+        """Leave the times of the run and what memory and parameters were at its end; `left_out` are the seconds that
+        e2e does not count."""
+        self.spool.phase("report")
+        e2e = now() - self.started - left_out
+        self.spool.fact("timing", **dict(timing, init=init, e2e=e2e))
+        self.spool.fact(
+            "memory",
+            peak=self.device.memory_peak(),
+            allocator_peak=self.device.allocator_peak(),
+            parameters=parameter_sum(workload.module),
+        )
+
+
+def parameter_sum(module: torch.nn.Module) -> float:
+    """A checksum of the parameters: ranks in step have the same."""
+    return float(sum(p.detach().double().sum() for p in module.parameters()))
+
+
+def plan_of(config: Dict[str, Any], replicas: int, first_step: int) -> Plan:
+    """How long to train, and when to evaluate: samples of all devices become steps."""
+    train = config["train"]
+    every, most = train.get("evaluate_every_samples"), train.get("max_samples")
+    batch = train["batch_size"] * replicas
+    return Plan(
+        train["max_epochs"],
+        train["warmup_steps"],
+        train["window_steps"],
+        train["target_acc"],
+        config["eval"]["initial"],
+        evaluate_every=None if every is None else -(-every // batch),
+        # The publisher goes on until more than that many samples are trained, and evaluates from that many on.
+        max_steps=None if most is None else most // batch + 1,
+        evaluate_from=None if most is None else -(-most // batch),
+        first_step=first_step,
+        checkpoint_every=train.get("checkpoint_every_steps"),
+    )

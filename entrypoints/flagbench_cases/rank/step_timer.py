@@ -1,0 +1,102 @@
+"""One step between its marks, for every loop: the host's times, the device's, what was done, in the spool."""
+
+import math
+from collections import deque
+from typing import Any, Callable, Deque, Optional, Tuple
+
+from flagbench_cases.contract import Work, Workload
+from flagbench_cases.rank.probe import CollectiveProbe
+from flagbench_cases.rank.stopwatch import now
+from flagbench_cases.shared.spool import RankSpool, Step
+
+# Device times are asked for at least this often, so that a killed run keeps all but the last of them.
+DRAIN_SECONDS = 1.0
+NAN = float("nan")
+# What a rank has done whose replica is counted by another one.
+COUNTED_ELSEWHERE = Work(0, 0, 0, 0, 0.0, 0.0)
+
+
+def nothing() -> None:
+    """After a step that nothing follows."""
+
+
+class StepTimer:
+    """Times the steps of a workload on this rank and numbers them from 0."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        run: Callable[[Any], Optional[float]],
+        spool: RankSpool,
+        device: Any,
+        probe: CollectiveProbe,
+        counts: bool = True,
+        after: Callable[[], None] = nothing,
+    ) -> None:
+        """`run` is the step itself and `after` what the publisher does once its clock has stopped; `counts`: whether
+        this rank counts what its replica did."""
+        self.workload = workload
+        self.run = run
+        self.after = after
+        self.spool = spool
+        self.device = device
+        self.clock = device.clock
+        self.probe = probe
+        self.counts = counts
+        self.count = 0
+        self._drained = now()
+        self._ended: Optional[float] = None  # when the last step ended, until something else than a step begins
+        self._pending: Deque[Tuple[int, Any, Any, Any]] = deque()
+
+    def step(self, batch: Any, mark: float) -> Tuple[Optional[float], float]:
+        """Run one step on a batch that was asked for at `mark`. Returns the loss, if this rank has it, and when the
+        step's bookkeeping ended."""
+        ready = now()
+        on_device = self.workload.to_device(batch)
+        start = self.clock.mark()
+        begun = now()
+        loss = self.run(on_device)
+        ended = now()
+        end = self.clock.mark()
+        self._ended = ended
+        self.after()
+        work = self.workload.work(batch) if self.counts else COUNTED_ELSEWHERE
+        known = NAN if loss is None else loss
+        self.spool.step(Step(ready - mark, begun - ready, ended - begun, NAN, NAN, NAN, 0.0, known, *work))
+        self._pending.append((self.count, start, end, self.probe.take()))
+        self.count += 1
+        if len(self._pending) >= self.clock.drain_every or ended - self._drained > DRAIN_SECONDS:
+            self.drain()
+            self._drained = ended
+        return loss, self.until_now()
+
+    def until_now(self) -> float:
+        """Count what has passed since the last step ended as `after` it; returns the time."""
+        at = now()
+        if self._ended is not None:
+            self.spool.after(self.count - 1, at - self._ended)
+        return at
+
+    def settle(self) -> None:
+        """Wait for the device, and count that as `after` the last step: what follows is none."""
+        self.device.synchronize()
+        self.until_now()
+        self._ended = None
+
+    def drain(self, everything: bool = False) -> None:
+        """Write down the device times that are there; `everything` only after a synchronisation."""
+        clock = self.clock
+        while self._pending and (everything or clock.reached(self._pending[0][2])):
+            index, start, end, marks = self._pending.popleft()
+            first = wait = NAN
+            if marks is not None:
+                first = clock.seconds(start, marks[0])
+                wait = clock.seconds(marks[1], marks[2])
+                clock.release(list(marks))
+            self.spool.device_times(index, clock.seconds(start, end), first, wait)
+            clock.release([start, end])
+
+
+def is_finite(loss: Optional[float]) -> bool:
+    """Whether a loss is finite, or this rank has none to say it of."""
+    return loss is None or math.isfinite(loss)

@@ -1,0 +1,70 @@
+"""What the record of an inference run says of its steps, by the definitions in rank/infer_loop.py."""
+
+import math
+from typing import Any, Dict, List
+
+from flagbench_cases.record import metrics, sections
+from flagbench_cases.record.evidence import Evidence
+from flagbench_cases.record.passes import Pass, passes
+from flagbench_cases.record.request import Request
+from flagbench_cases.shared.spool import Step
+
+MEASURED = "infer"
+"""The pass that the window and the utilisation are of."""
+
+
+def fill(record: Dict[str, Any], request: Request, evidence: Evidence, count: int) -> None:
+    """Fill in everything that the steps tell; a run that broke off has the metrics of the passes it finished."""
+    section = (request.config or {})["infer"]
+    ranks, whole = evidence.steps, section["window_steps"] is None
+    finished, seconds = record["status"]["state"] == "ok", evidence.first("timing")
+    done = passes(evidence)
+    found: List[Dict[str, Any]] = []
+    for one in done:
+        steady = metrics.window(ranks, one.first + section["warmup_steps"], one.end)
+        if steady is None:
+            continue
+        found += throughput(ranks, one, steady, request, whole)
+        if one.name == MEASURED:
+            found += sections.flops(record, request, evidence, steady)
+            record["window"] = sections.window(steady)
+    if whole and finished and seconds:
+        found.append(metrics.metric("e2e_time", seconds["e2e"], "s", n=1, note="imports left out"))
+    found += metrics.memory(evidence.of("memory"), request.stack["device"]["kind"])
+    found += metrics.evaluated([e for e in evidence.of("evaluation") if e["rank"] == 0])
+    record["metrics"] = [entry for entry in found if math.isfinite(entry["value"])]
+    measured = next((one for one in done if one.name == MEASURED), None)
+    first, end = (measured.first, measured.end) if measured else (0, count)
+    record["work"] = metrics.work(ranks, first, end, request.unit)
+    record["timing"] = timing(seconds, ranks, count)
+    record["quality"] = sections.quality(request, evidence, metrics.losses(ranks, count, request.layout), finished)
+
+
+def throughput(
+    ranks: Dict[int, List[Step]], one: Pass, steady: metrics.Window, request: Request, whole: bool
+) -> List[Dict[str, Any]]:
+    """p_infer_core and p_infer_core_host of a pass, p_infer_whole where the pass is whole; p_val_* of VALIDATE."""
+    unit, replicas = request.unit, request.layout.dp
+    core = "device time of rank %d's steps, the longest of all ranks; warm-up left out" % steady.rank
+    amounts = steady.tokens if unit == "tokens" else steady.samples
+    clock = ranks[min(ranks)][steady.first : one.end]
+    published = [metrics.published_amount(step, unit) * replicas for step in clock]
+    host = metrics.PUBLISHER + "rank 0's host clock, full batches: step; warm-up left out"
+    found = [
+        metrics.rate("p_%s_core" % one.name, unit, amounts, steady.seconds, core),
+        metrics.rate("p_%s_core_host" % one.name, unit, published, [step.host for step in clock], host),
+    ]
+    if whole:
+        everything = [metrics.amount(step, unit) for steps in ranks.values() for step in steps[one.first : one.end]]
+        note = "the whole pass with its loading, the longest of all ranks"
+        found.append(metrics.whole("p_%s_whole" % one.name, unit, everything, max(one.seconds.values()), note))
+    return found
+
+
+def timing(seconds: Dict[str, Any], ranks: Dict[int, List[Step]], count: int) -> Dict[str, float]:
+    """Seconds of rank 0, phase by phase."""
+    steps = ranks[min(ranks)][:count]
+    found = {key: seconds[key] for key in ("init", "val", "infer", "e2e") if key in seconds}
+    found["data_wait"] = sum(step.data_wait for step in steps)
+    found["step"] = sum(step.device for step in steps)
+    return found

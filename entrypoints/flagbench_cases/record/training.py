@@ -1,0 +1,59 @@
+"""What the record of a training run says of its steps."""
+
+import math
+from typing import Any, Dict, List
+
+from flagbench_cases.record import metrics, sections
+from flagbench_cases.record.evidence import Evidence
+from flagbench_cases.record.request import Request
+from flagbench_cases.shared.spool import Step
+
+
+def fill(record: Dict[str, Any], request: Request, evidence: Evidence, count: int) -> None:
+    """Fill in everything that the steps tell; a run that broke off has what it got to."""
+    config = request.config or {}
+    train, resumed = config["train"], evidence.first("resumed")
+    ranks, evaluations = evidence.steps, [e for e in evidence.of("evaluation") if e["rank"] == 0]
+    seconds, whole = evidence.first("timing"), train["window_steps"] is None
+    finished = record["status"]["state"] == "ok"
+    curve = metrics.losses(ranks, count, request.layout)
+    found: List[Dict[str, Any]] = []
+    steady = metrics.window(ranks, train["warmup_steps"], count)
+    # What a resumed run has not trained itself is not in its times.
+    entire = whole and finished and not resumed
+    if steady is not None:
+        train_seconds = metrics.train_seconds(evidence.of("timing")) if entire else None
+        found += metrics.throughput(ranks, steady, count, request.unit, train_seconds, request.layout.dp)
+        found += sections.flops(record, request, evidence, steady)
+        if request.preset == "reference":  # the publisher's formula has the FLOPs of the published model in it
+            found += metrics.published_utilisation(found, request.published_flops, request.layout.world)
+        record["window"] = sections.window(steady)
+    if entire and seconds:
+        found.append(metrics.metric("e2e_time", seconds["e2e"], "s", n=1, note="imports left out"))
+    found += metrics.memory(evidence.of("memory"), request.stack["device"]["kind"])
+    found += metrics.evaluated(evaluations)
+    found += metrics.final_loss(curve)
+    record["metrics"] = [entry for entry in found if math.isfinite(entry["value"])]
+    record["work"] = metrics.work(ranks, 0, count, request.unit)
+    record["timing"] = timing(seconds, ranks, train["warmup_steps"], count)
+    record["quality"] = sections.quality(
+        request,
+        evidence,
+        curve,
+        finished,
+        converged=seconds.get("converged"),
+        resumed=resumed or None,
+        training=evidence.first("training") or None,
+    )
+
+
+def timing(timing: Dict[str, Any], ranks: Dict[int, List[Step]], warmup: int, count: int) -> Dict[str, float]:
+    """Seconds of rank 0, phase by phase."""
+    steps = ranks[min(ranks)][:count]
+    found = {
+        key: timing[key] for key in ("init", "train", "eval", "eval_initial", "checkpoint", "e2e") if key in timing
+    }
+    found["warmup"] = sum(metrics.own_seconds(s) for s in steps[:warmup])
+    found["data_wait"] = sum(s.data_wait for s in steps)
+    found["step"] = sum(s.device for s in steps)
+    return found

@@ -1,0 +1,71 @@
+"""What a case's engines support, by the `engines` of its manifest: stacks, nodes, layouts, checkpoints."""
+
+from typing import Any, Dict
+
+from flagbench_cases.shared.errors import UsageError
+
+
+def engine_of(case: Dict[str, Any], config: Dict[str, Any]) -> str:
+    """The engine of a resolved configuration: `engine.name` of its presets and settings, else the case's only one."""
+    return config["engine"]["name"] if "engine" in config else next(iter(case["engines"]))
+
+
+def check(case: Dict[str, Any], stack: Dict[str, Any], config: Dict[str, Any]) -> None:
+    """Raise UsageError for a stack, a number of nodes or ranks, or a layout that the engine does not support."""
+    name = engine_of(case, config)
+    engine, nodes = case["engines"][name], config["nodes"]
+    why = engine.get("does_not_run", {}).get(stack["name"])
+    if why:
+        raise UsageError(
+            "the %s engine does not run on the stack %s: %s" % (name, stack["name"], why),
+            instead(case, name, "choose another stack"),
+        )
+    if nodes > engine.get("max_nodes", nodes):
+        most = "one node" if engine["max_nodes"] == 1 else "at most %d nodes" % engine["max_nodes"]
+        raise UsageError(
+            "the %s engine runs on %s, this run has %d" % (name, most, nodes), instead(case, name, "use fewer nodes")
+        )
+    _check_layout(case, name, config)
+
+
+def _check_layout(case: Dict[str, Any], name: str, config: Dict[str, Any]) -> None:
+    axes, section = case["engines"][name]["layout"], config.get("layout", {})
+    tp, pp = section.get("tp", 1), section.get("pp", 1)
+    ranks = config["nodes"] * config["gpus"]
+    if ranks % (tp * pp):
+        raise UsageError(
+            "%d ranks cannot hold replicas of %d (tp %d x pp %d)" % (ranks, tp * pp, tp, pp),
+            "choose --nodes and --gpus so that their product is a multiple of %d" % (tp * pp),
+        )
+    for axis, size in (("dp", ranks // (tp * pp)), ("tp", tp), ("pp", pp)):
+        if size > 1 and axis not in axes:
+            raise UsageError(
+                "the %s engine supports no layout with %s %d" % (name, axis, size),
+                instead(case, name, "its layouts have %s" % (", ".join(axes) or "one rank")),
+            )
+
+
+def check_checkpoints(case: Dict[str, Any], config: Dict[str, Any], writes: Any, resumes: Any) -> None:
+    """Raise UsageError where a run is to write checkpoints or to resume, and its case or engine cannot."""
+    if resumes and not case["resume"]:
+        raise UsageError("%s writes no checkpoints to resume from" % case["name"], "leave out --resume")
+    name = engine_of(case, config)
+    if not case["engines"][name].get("resume", case["resume"]):
+        for asked, words, option in (
+            (resumes, "cannot resume from a checkpoint", "--resume"),
+            (writes, "writes no checkpoints", "--set checkpoint_every_steps"),
+        ):
+            if asked:
+                raise UsageError(
+                    "the %s engine %s" % (name, words), instead(case, name, "leave out %s" % option, or_else=True)
+                )
+
+
+def instead(case: Dict[str, Any], engine: str, remedy: str, or_else: bool = False) -> str:
+    """`remedy`; where --set can choose another engine, that, or (`or_else`) either."""
+    settings = [name for name, rule in case["settable"].items() if rule["path"] == "engine.name"]
+    others = [name for name in case["engines"] if name != engine]
+    if not settings or not others:
+        return remedy
+    other = "use --set %s=%s" % (settings[0], others[0])
+    return "%s, or %s" % (other, remedy) if or_else else other

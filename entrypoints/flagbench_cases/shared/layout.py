@@ -1,0 +1,67 @@
+"""How the ranks of a job share a model: replicas, parts of every layer, pipeline stages."""
+
+from typing import Any, Dict, List, NamedTuple
+
+AXES = ("dp", "tp", "pp")
+
+
+class Coordinates(NamedTuple):
+    """A rank's index along each axis of the layout, from 0."""
+
+    dp: int
+    tp: int
+    pp: int
+
+
+class Layout(NamedTuple):
+    """Data-parallel replicas, each split into `tp` parts of every layer (tensor parallel) and `pp` stages (pipeline
+    parallel). The world size is the product.
+
+    Ranks are numbered as Megatron-LM's default order numbers them: tp changes fastest, then dp, then pp, so that the
+    parts of a layer lie on one node.
+    """
+
+    dp: int = 1
+    tp: int = 1
+    pp: int = 1
+
+    @property
+    def world(self) -> int:
+        """Ranks of the job."""
+        return self.dp * self.tp * self.pp
+
+    @property
+    def ranks_per_replica(self) -> int:
+        """Ranks that hold one copy of the model."""
+        return self.tp * self.pp
+
+    def coordinates(self, rank: int) -> Coordinates:
+        """Where a rank stands."""
+        return Coordinates(rank // self.tp % self.dp, rank % self.tp, rank // (self.tp * self.dp))
+
+    def counts(self, rank: int) -> bool:
+        """Whether this rank counts the samples and tokens of its replica: one rank of each does."""
+        at = self.coordinates(rank)
+        return at.tp == 0 and at.pp == 0
+
+    def has_loss(self, rank: int) -> bool:
+        """Whether this rank's loss is its replica's: the last stage computes it."""
+        at = self.coordinates(rank)
+        return at.tp == 0 and at.pp == self.pp - 1
+
+    def groups(self, axis: str) -> List[List[int]]:
+        """The ranks that differ along one axis only, group by group. Those of `dp` hold the same parameters."""
+        found: Dict[Any, List[int]] = {}
+        for rank in range(self.world):
+            found.setdefault(self.coordinates(rank)._replace(**{axis: 0}), []).append(rank)
+        return list(found.values())
+
+    def __str__(self) -> str:
+        return "dp%d tp%d pp%d" % self
+
+
+def layout_of(config: Dict[str, Any]) -> Layout:
+    """The layout of a resolved configuration: `layout.tp` and `layout.pp` as set, and as many replicas as fit."""
+    section = config.get("layout", {})
+    tp, pp = section.get("tp", 1), section.get("pp", 1)
+    return Layout(config["nodes"] * config["gpus"] // (tp * pp), tp, pp)
