@@ -1,27 +1,18 @@
 """The same step through DeepSpeed, ZeRO stages 0 to 2, configured by the manifest's `engine` section.
 
-Not what the publisher ran. DeepSpeed compiles extensions when it likes to, writes to stdout, and starts process
-groups of its own: none of that happens here. deepspeed is imported where it is needed.
+Not what the publisher ran.
 """
 
-import contextlib
 import copy
-import importlib
-import logging
-import os
-import sys
 from typing import Any, Dict, Tuple
 
 import torch
 
 from flagbench_cases.cases.llama2_7b_lora.engine import OPTIMIZER, adamw, loss_of
-from flagbench_cases.engines.process_group import ensure_group
+from flagbench_cases.engines import deepspeed
 from flagbench_cases.shared.errors import UsageError
 
 STAGES = (0, 1, 2)
-# Extensions that it would compile for the processor the first time, for a minute, behind a lock that a killed run
-# leaves behind.
-COMPILED = "deepspeed_shm_comm"
 
 
 def refuse(config: Dict[str, Any], device: torch.device, world: int) -> None:
@@ -36,35 +27,19 @@ def refuse(config: Dict[str, Any], device: torch.device, world: int) -> None:
         _refuse("gloo of torch %s lacks the collectives of ZeRO stage %d" % (torch.__version__, stage), "use stage 0")
     if old_gloo and precision == "bf16":  # DeepSpeed sends the weights round a group of one rank too
         _refuse("gloo of torch %s cannot send bf16" % torch.__version__, "use --precision fp32")
-    library(device)
+    deepspeed.load(device)
 
 
 def _refuse(what: str, remedy: str) -> None:
     raise UsageError(what, remedy)
 
 
-def library(device: torch.device) -> Any:
-    """deepspeed, imported with its log on stderr and nothing left for it to compile."""
-    # Else it tries out what there is.
-    os.environ.setdefault("DS_ACCELERATOR", device.type)
-    try:
-        with contextlib.redirect_stdout(sys.stderr):  # its logger keeps the stream that it finds
-            deepspeed = importlib.import_module("deepspeed")
-    except ImportError as error:
-        raise UsageError(
-            "DeepSpeed cannot be imported here (%s)" % error, "use engine=torch, or a stack with DeepSpeed"
-        ) from error
-    for handler in logging.getLogger("DeepSpeed").handlers:  # and where something else imported it before
-        handler.setStream(sys.stderr)  # type: ignore[attr-defined]
-    deepspeed.ops.__compatible_ops__[COMPILED] = False
-    return deepspeed
-
-
-def ds_config(config: Dict[str, Any], world: int) -> Dict[str, Any]:
+def ds_config(config: Dict[str, Any], replicas: int) -> Dict[str, Any]:
     """The ds_config.json of a run: the manifest's `engine.deepspeed` with batch size, stage and precision."""
     made = copy.deepcopy(config["engine"]["deepspeed"])
     batch = config["train"]["batch_size"]
-    made.update(train_batch_size=batch * world, train_micro_batch_size_per_gpu=batch, gradient_accumulation_steps=1)
+    made.update(train_batch_size=batch * replicas, train_micro_batch_size_per_gpu=batch)
+    made["gradient_accumulation_steps"] = 1
     made["zero_optimization"]["stage"] = config["engine"]["zero_stage"]
     half = made.pop("fp16")
     if config["precision"] == "fp16":
@@ -82,23 +57,13 @@ class DeepSpeedEngine:
     def __init__(self, context: Any, module: Any, parameters: Dict[str, torch.nn.Parameter]) -> None:
         self.context = context
         config = context.config
-        deepspeed = library(context.device.torch)
-        ensure_group(context.device.backend)  # for a single rank DeepSpeed would open a port
-        if context.world > 1:
-            context.probe.attach(list(parameters.values()))
-        self.ds_config = ds_config(config, context.world)
-        optimizer = adamw(list(parameters.values()), config["train"], fused=False)
-        with contextlib.redirect_stdout(sys.stderr):
-            self.network = deepspeed.initialize(
-                model=module,
-                optimizer=optimizer,
-                model_parameters=list(parameters.values()),
-                config=copy.deepcopy(self.ds_config),
-                dist_init_required=False,
-            )[0]
+        self.ds_config = ds_config(config, context.layout.dp)
+        trained = list(parameters.values())
+        optimizer = adamw(trained, config["train"], fused=False)
+        self.network = deepspeed.initialize(context, module, optimizer, trained, self.ds_config)
         # In 16 bits stage 0 takes a step on gradients of zero to make AdamW's moments; AdamW would count it.
         optimizer.state.clear()
-        self.version = str(deepspeed.__version__)
+        self.version = deepspeed.version(context.device.torch)
         self.taken = 0
         self.name = "deepspeed-zero%d" % config["engine"]["zero_stage"]
         # In 16 bits DeepSpeed updates fp32 copies of the adapters; the published step updates the 16 bits themselves.

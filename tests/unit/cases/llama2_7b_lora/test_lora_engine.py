@@ -18,6 +18,7 @@ pytest.importorskip("transformers", reason="the case needs it")
 pytest.importorskip("peft", reason="the case needs it")
 
 from flagbench_cases.cases.llama2_7b_lora import engine, engine_deepspeed
+from flagbench_cases.engines import deepspeed
 from flagbench_cases.cases.llama2_7b_lora import workload as workloads
 from flagbench_cases.cases.llama2_7b_lora.workload import LlamaLoraWorkload
 from flagbench_cases.shared.errors import UsageError
@@ -221,7 +222,7 @@ def trained(folder: Path, rank: int, world: int, **changes: Any) -> Any:
 
 def claim_fp16() -> None:
     """Have DeepSpeed and the case take fp16 on a processor, which few support and torch computes on any."""
-    engine_deepspeed.library(CPU).accelerator.get_accelerator().is_fp16_supported = lambda: True
+    deepspeed.load(CPU).accelerator.get_accelerator().is_fp16_supported = lambda: True
     workloads.refuse = lambda *_: None
 
 
