@@ -18,9 +18,9 @@ pytest.importorskip("transformers", reason="the case needs it")
 pytest.importorskip("peft", reason="the case needs it")
 
 from flagbench_cases.cases.llama2_7b_lora import engine, engine_deepspeed
-from flagbench_cases.engines import deepspeed
 from flagbench_cases.cases.llama2_7b_lora import workload as workloads
 from flagbench_cases.cases.llama2_7b_lora.workload import LlamaLoraWorkload
+from flagbench_cases.engines import deepspeed
 from flagbench_cases.shared.errors import UsageError
 from running import need
 from unit.cases.llama2_7b_lora.lora_bench import LENGTH, configured, train, workload
