@@ -6,9 +6,9 @@ The names are those that images/files/install.sh looks for.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from flagbench.build.options import BuildOptions
 from flagbench.build.wheelhouse import check_wheelhouse
@@ -16,6 +16,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.files import TEXT_BYTES, read_file, reason
 from flagbench.locks.certificates import certificates
 from flagbench.locks.model import Lock
+from flagbench.redaction import url_secrets
 
 PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy")
 
@@ -64,19 +65,8 @@ def secrets(options: BuildOptions, environment: Mapping[str, str]) -> tuple[str,
     elif options.apt_source is not None and options.apt_source.is_file():
         urls += options.apt_source.read_text(encoding="utf-8", errors="replace").split()
     urls += [value for name, value in environment.items() if name.lower() in PROXIES]
-    found = {secret for url in urls for secret in _credentials(url)}
+    found = {secret for url in urls for secret in url_secrets(url)}
     return tuple(sorted(found, key=lambda secret: (-len(secret), secret)))
-
-
-def _credentials(url: str) -> Iterator[str]:
-    match = re.search(r"://([^/@\s]+(?:@[^/@\s]+)*)@", url)
-    if match is None:
-        return
-    whole = match[1]
-    user, _, password = whole.partition(":")
-    for part in (whole, password) if password else (user,):
-        yield part
-        yield unquote(part)
 
 
 def _sources_list(path: Path) -> bytes:

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from flagbench.engines.base import BuildEvent, BuildFailed, StepDone, StepLog, StepProgress, StepStarted
-
-HIDDEN = "****"
+from flagbench.redaction import redact
 
 
 class Redactor:
@@ -19,9 +18,7 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """The text without the secrets."""
-        for secret in self._secrets:
-            text = text.replace(secret, HIDDEN)
-        return text
+        return redact(text, self._secrets)
 
     def events(self, events: Iterator[BuildEvent]) -> Iterator[BuildEvent]:
         """The events, their texts without the secrets. A log's end is held back while it may be half a secret."""

@@ -17,8 +17,8 @@ from typing import Any
 
 from flagbench.engines import peek
 from flagbench.engines.base import EngineError
-from flagbench.engines.redact import redact
 from flagbench.files import TEXT_BYTES, expanded, read_file
+from flagbench.redaction import redact
 
 DEFAULT_SOCKET = "/var/run/docker.sock"
 OLDEST_API = (1, 41)

@@ -26,7 +26,7 @@ from flagbench.engines.base import (
     StepStarted,
 )
 from flagbench.engines.connect import Connection, engine_errors
-from flagbench.engines.redact import redact
+from flagbench.redaction import redact
 
 # What builds and pulls take, docker-py first, is imported inside the methods: most often an image is only looked at.
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from flagbench.engines.base import BuildEvent, BuildFailed, Built, EngineError, StepDone, StepLog
 from flagbench.engines.diagnose import diagnose, shorten
-from flagbench.engines.redact import redact
 from flagbench.engines.trace import TraceError, TraceReader
+from flagbench.redaction import redact
 
 SHOWN_LINES = 20
 # What is looked at for a cause reaches further back: pip tells of a certificate long before it gives up.

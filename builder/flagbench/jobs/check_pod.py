@@ -16,8 +16,8 @@ from flagbench.jobs.options import (
     TERMINATION_VARIABLE,
 )
 from flagbench.jobs.problems import Document, Problem, as_list, as_mapping, is_count, shown
-from flagbench.jobs.secrets import is_secret
 from flagbench.jobs.template import CONTAINER
+from flagbench.redaction import is_secret
 from flagbench.schema import FieldPath
 
 _POD = ("spec", "template", "spec")

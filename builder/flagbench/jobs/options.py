@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from flagbench.errors import FlagbenchError
 from flagbench.jobs import syntax
-from flagbench.jobs.secrets import is_secret
+from flagbench.redaction import is_secret
 
 if TYPE_CHECKING:
     from flagbench.catalog.model import Stack

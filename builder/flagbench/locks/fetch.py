@@ -17,8 +17,9 @@ from flagbench.locks.model import LockEntry
 from flagbench.locks.platforms import pip_platforms, uv_platform
 from flagbench.locks.refusals import CAUSE, REMEDY, refusals
 from flagbench.locks.sources import Sources, pip_configuration, pip_environment, uv_environment
-from flagbench.locks.urls import Accounts, hidden
+from flagbench.locks.urls import Accounts
 from flagbench.locks.uv import IndexUnreachable, NoSolution, Request, resolve
+from flagbench.redaction import redact
 
 if TYPE_CHECKING:
     from flagbench.catalog.model import Stack
@@ -173,7 +174,7 @@ def diagnosed(entry: LockEntry, said: str) -> FlagbenchError:
         if pattern.search(said):
             return FlagbenchError(f"{entry.pin} could not be fetched: {cause}", remedy=remedy, code=code)
     lines = [line for line in said.splitlines() if line.strip()]
-    last = hidden(lines[-1].strip()) if lines else "nothing was said"
+    last = redact(lines[-1].strip()) if lines else "nothing was said"
     return FlagbenchError(
         f"{entry.pin} could not be fetched: {last}",
         remedy="run the command again: what is there already is kept",

@@ -1,4 +1,4 @@
-"""Addresses of packages: what may be one, whose account goes with which, and how one is shown."""
+"""Addresses of packages: what may be one, and whose account goes with which."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ WEB = ("http", "https")
 _PORTS = {"http": 80, "https": 443}
 # What ends a line, a word or a text of a configuration file, or begins a variable.
 _UNSAFE = re.compile(r"[\s\"'\\<>^`{|}]")
-_ACCOUNT = re.compile(r"(?<=://)[^\s/?#]*@")
 _INDEX_NAME = re.compile(r"[A-Za-z0-9_.-]+=(?=[A-Za-z][A-Za-z0-9+.-]*://)")
 
 Origin = tuple[str, str, int]
@@ -63,11 +62,6 @@ def index_urls(environment: Mapping[str, str]) -> list[str]:
     """The indexes that an environment names to uv, the default one first; their URLs may hold accounts."""
     urls = [*environment.get("UV_DEFAULT_INDEX", "").split(), *environment.get("UV_INDEX", "").split()]
     return [_INDEX_NAME.sub("", url, count=1) for url in urls]
-
-
-def hidden(text: str) -> str:
-    """A text for a person, its addresses without their accounts."""
-    return _ACCOUNT.sub("", text)
 
 
 class Accounts:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from flagbench.catalog.image_names import LOCAL
+from flagbench.redaction import has_userinfo, is_secret_name
 from flagbench.render.dockerfile import Dockerfile, Instruction
 
 Found = Iterator[tuple[int, str]]
@@ -20,7 +21,6 @@ _DIRECTIVE = re.compile(r"(syntax|escape|check)\s*=", re.IGNORECASE)
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)\}?")
 _TO_A_SHELL = re.compile(r"\b(curl|wget)\b[^|;&]*\|\s*(sudo\s+)?(/\S*/)?(ba|da|z)?sh\b")
 _URL = re.compile(r"\b(?:https?|ftp|git)://[^\s\"'|;&)]+")
-_ACCOUNT = re.compile(r"://[^/\s\"']*@")
 _BRACES = re.compile(r"(?<!\$)\{[^{}\s]*(?:,|\.\.)[^{}\s]*\}")
 _HEREDOC = re.compile(r"<<-?\s*(?:''|\w)")
 _NEW_FLAGS = re.compile(r"(?:^|\s)(--(?:link|parents|exclude|checksum|keep-git-dir|network|security|device))\b")
@@ -29,7 +29,6 @@ _OTHER_INSTALLS = re.compile(
     r"\b(?:uv|conda|mamba)\s+(?:\S+\s+)*?install\b|\b(?:apt|apt-get|dpkg)\s+(?:\S+\s+)*?(?:-i\b|install\b)"
 )
 _INPUTS = "--mount=type=bind,source=inputs,target=/mnt"
-_SECRET = re.compile(r"TOKEN|PASSWORD|PASSWD|SECRET|CREDENTIAL|API_?KEY|ACCESS_KEY", re.IGNORECASE)
 _KEPT = re.compile(r"\bpip3?\s+config\s+set\b|/etc/pip\.conf|/etc/apt/sources|\bgit\s+config\s+--(?:global|system)\b")
 _KEPT_VARIABLE = re.compile(
     r"PIP_(?:EXTRA_)?INDEX_URL|PIP_CERT|PIP_CONFIG_FILE|\w+_proxy|\w+_CA_BUNDLE|SSL_CERT_FILE", re.IGNORECASE
@@ -124,7 +123,7 @@ def no_pipe_to_shell(dockerfile: Dockerfile) -> Found:
 def no_account_in_url(dockerfile: Dockerfile) -> Found:
     """An instruction stays readable in the image's history, whatever a later one removes."""
     for instruction in dockerfile.instructions:
-        if _ACCOUNT.search(instruction.value):
+        if has_userinfo(instruction.value):
             yield instruction.line, "an address with an account in it"
 
 
@@ -192,7 +191,7 @@ def no_secret_variable(dockerfile: Dockerfile) -> Found:
     """The value of an ENV is in the image and that of an ARG in its history, for everyone who pulls it."""
     for instruction in dockerfile.named("ARG", "ENV"):
         for name in instruction.variables:
-            if _SECRET.search(name):
+            if is_secret_name(name):
                 yield instruction.line, f"{name} looks like a secret"
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from flagbench.engines.proxies import proxy_args
-from flagbench.engines.redact import redact
+from flagbench.redaction import redact
 
 
 def test_a_proxy_is_given_in_both_spellings():

@@ -12,7 +12,7 @@ from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.locks import LockEntry, fetch
 from flagbench.locks.fetch import fetch_source
 from flagbench.locks.sources import Sources
-from flagbench.locks.urls import Accounts, check_url, hidden
+from flagbench.locks.urls import Accounts, check_url
 from flagbench.locks.uv import Found
 
 FILE = "flash_attn-2.7.3+cu118.tar.gz"
@@ -199,10 +199,6 @@ def test_a_token_alone_is_an_account_without_a_password():
 def test_a_netrc_that_cannot_be_read_is_none(tmp_path):
     (tmp_path / "netrc").write_text("machine")
     assert Accounts({"NETRC": str(tmp_path / "netrc")}).header("https://host.example/f") is None
-
-
-def test_addresses_are_shown_without_accounts():
-    assert hidden("at https://a:b@c.example/d and e@f.example") == "at https://c.example/d and e@f.example"
 
 
 def test_a_folder_is_an_index_where_that_is_allowed():

@@ -1,0 +1,126 @@
+"""Credentials are found wherever they stand, and nothing else is."""
+
+from __future__ import annotations
+
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flagbench.redaction import REDACTED, has_userinfo, is_secret, is_secret_name, redact, url_secrets
+
+WORD = st.text(string.ascii_letters + string.digits, min_size=20, max_size=40).filter(lambda word: not word.isdigit())
+CONTEXTS = (
+    "https://user:{}@host.example/path",
+    "https://{}@host.example",
+    "GET /simple?X-Amz-Signature={}&x=1",
+    "https://host.example/a?sv=1&sig={}",
+    "https://host.example/a?access-key={}#part",
+    "https://host.example/a?X-Amz-Security-Token={}",
+    "Authorization: Bearer {}",
+    "{{'Authorization': 'Basic {}'}}",
+    "proxy-authorization: {}",
+    "X-Auth-Token: {}",
+    "told Bearer {}, refused",
+    "HF_TOKEN={}",
+    "export AWS_SECRET_ACCESS_KEY='{}'",
+    "AWS_SESSION_TOKEN={}",
+    "docker run --env=DB_PASSWORD={} image",
+    "--mount type=x,password={},other=1",
+    "user=me;password={}",
+    '{{"auth": "{}"}}',
+    "hf_{}",
+    "ghp_{}",
+    "glpat-{}",
+    "AKIA{}",
+    "-----BEGIN RSA PRIVATE KEY-----\n{}\n-----END RSA PRIVATE KEY-----",
+    "-----BEGIN PRIVATE KEY-----\n{}",
+)
+HARMLESS = (
+    "image a/b@sha256:0 of https://x.example/@scope",
+    "mail me@example",
+    "max_tokens=512, pad=1",
+    "TOKENIZERS_PARALLELISM=false",
+    "https://store.example.com/complete?max_tokens=512",
+    "hf_transfer and sk-learn-nightly and a basic introduction",
+    "error: invalid token: unexpected end of file",
+    "KEYBOARD=de AUTHOR=x monkey=y",
+    "-----BEGIN CERTIFICATE-----",
+)
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+@given(secret=WORD, before=st.sampled_from(["", "error: ", "a=b "]), after=st.sampled_from(["", " then", "\n"]))
+def test_a_credential_is_hidden_and_found(context: str, secret: str, before: str, after: str) -> None:
+    text = before + context.format(secret) + after
+    shown = redact(text)
+    assert secret not in shown
+    assert REDACTED in shown
+    assert shown.startswith(before)
+    assert is_secret("A", text)
+
+
+@given(st.lists(st.sampled_from(CONTEXTS), max_size=4), WORD)
+def test_hiding_twice_changes_nothing(contexts: list[str], secret: str) -> None:
+    shown = redact(" ".join(context.format(secret) for context in contexts))
+    assert secret not in shown
+    assert redact(shown) == shown
+
+
+@given(st.text())
+def test_any_text_is_read(text: str) -> None:
+    assert redact(redact(text)) == redact(text)
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_what_is_not_a_credential_stays(text: str) -> None:
+    assert redact(text) == text
+    assert not is_secret("A", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("https://me:secret@index.example/simple", "https://***@index.example/simple"),
+        ("http://me:p@ss@proxy:3128, then", "http://***@proxy:3128, then"),
+        ("A=1 DB_PASSWORD=x B=2", "A=1 DB_PASSWORD=*** B=2"),
+        ("https://h.example/?a=1&token=x&b=2", "https://h.example/?a=1&token=***&b=2"),
+    ],
+)
+def test_the_rest_of_a_text_stays(text: str, shown: str) -> None:
+    assert redact(text) == shown
+
+
+@given(WORD, st.text(max_size=20), st.text(max_size=20))
+def test_a_known_secret_is_hidden_without_any_form(secret: str, before: str, after: str) -> None:
+    assert secret not in redact(before + secret + after, [secret[:10], secret])
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [
+        ("AWS_ACCESS_KEY_ID", True),
+        ("WANDB_API_KEY", True),
+        ("HF_TOKEN", True),
+        ("db.password", True),
+        ("TOKENIZERS_PARALLELISM", False),
+        ("KEYBOARD", False),
+        ("PATH", False),
+    ],
+)
+def test_a_name_says_what_a_variable_holds(name: str, secret: bool) -> None:
+    assert is_secret_name(name) is secret
+
+
+def test_a_count_is_not_a_secret_and_a_password_may_be_a_number() -> None:
+    assert not is_secret("MAX_TOKENS", "512")
+    assert is_secret("PASSWORD", "1234")
+
+
+def test_the_secrets_of_a_url_in_every_spelling() -> None:
+    assert url_secrets("https://user:p%40ss@a.example/") == {"user:p%40ss", "user:p@ss", "p%40ss", "p@ss"}
+    assert url_secrets("https://token@b.example/") == {"token"}
+    assert url_secrets("https://b.example/@scope") == set()
+    assert has_userinfo("https://token@b.example/")
+    assert not has_userinfo("https://b.example/@scope")
