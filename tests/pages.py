@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-COPIED = ("manifests", "images", "entrypoints", "docs/reference.md")
+TABLES = {"README.md", "docs/reference.md", "docs/run-a-case.md"}
+"""Pages with tables made from every manifest."""
+COPIED = ("manifests", "images", "entrypoints", *sorted(TABLES))
 BLOCK = re.compile(r"^(?:`(?P<path>[^`\n]+)`:\n\n)?```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 GENERATED = re.compile(r"^- `([^`\n]+)`: ", re.MULTILINE)
 
@@ -139,6 +141,5 @@ def assert_page_tells_all(page: Page, changes: Changes) -> None:
     assert not unwritten, f"named by the page, and not new: {unwritten}"
     unmade = [pattern for pattern in page.generated if not any(fnmatchcase(path, pattern) for path in touched)]
     assert not unmade, f"said to be generated, and nothing made it: {unmade}"
-    # Of the files that were there, only the tables made from every manifest may differ.
-    assert changes.changed == {"docs/reference.md"}, f"changed: {sorted(changes.changed)}"
+    assert changes.changed <= TABLES, f"changed: {sorted(changes.changed)}"
     assert not changes.removed, f"removed: {sorted(changes.removed)}"

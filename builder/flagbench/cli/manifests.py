@@ -1,16 +1,26 @@
-"""`flagbench manifests`: what is made from the manifests, for those who change them."""
+"""`flagbench manifests`: what is generated from the manifests of a checkout, for those who change them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
 
+from flagbench.catalog.compile import image_package, stale_files, write_compiled
+from flagbench.catalog.load import load_catalog
+from flagbench.cli.app import COMMANDS
+from flagbench.cli.lazy import LazyCommands
+from flagbench.cli.output import echo, echo_json
 from flagbench.errors import FlagbenchError
+from flagbench.report.markdown import table
+from flagbench.report.pages import generated_files
 
 app = typer.Typer(
     help="Work on the manifests of a checkout.", no_args_is_help=True, rich_markup_mode=None, add_completion=False
 )
+CheckOption = Annotated[bool, typer.Option("--check", help="Write nothing; exit 2 if something is stale.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.callback()
@@ -19,18 +29,11 @@ def group() -> None:
 
 
 @app.command("compile")
-def compile_manifests(
-    check: Annotated[bool, typer.Option("--check", help="Write nothing; exit 2 if something is stale.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
+def compile_manifests(check: CheckOption = False, json: JsonOption = False) -> None:
     """Write case.json and stacks/*.json for the image side, from the manifests beside it.
 
     --json prints {"package": DIR, "changed": [FILE, ...]}.
     """
-    from flagbench.catalog.compile import image_package, stale_files, write_compiled
-    from flagbench.catalog.load import load_catalog
-    from flagbench.cli.output import echo, echo_json
-
     catalog = load_catalog()
     package = image_package(catalog)
     changed = stale_files(catalog, package) if check else write_compiled(catalog, package)
@@ -48,28 +51,32 @@ def compile_manifests(
 
 
 @app.command("docs")
-def write_docs(
-    check: Annotated[bool, typer.Option("--check", help="Write nothing; exit 2 if the page is stale.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """Write docs/reference.md, the tables of cases, stacks, claims and exit codes, from the manifests.
+def write_docs(check: CheckOption = False, json: JsonOption = False) -> None:
+    """Write what is generated in README.md and docs/: reference tables, diagrams, badges, the picture of a verdict.
 
-    --json prints {"page": FILE, "changed": BOOL}.
+    --json prints {"changed": [FILE, ...]}.
     """
-    from flagbench.catalog.compile import image_package
-    from flagbench.catalog.load import load_catalog
-    from flagbench.cli.output import echo, echo_json
-    from flagbench.report.reference import reference
-
     catalog = load_catalog()
-    path = image_package(catalog).parents[1] / "docs" / "reference.md"
-    text = reference(catalog)
-    stale = not path.is_file() or path.read_text(encoding="utf-8") != text
+    root = image_package(catalog).parents[1]
+    files = generated_files(catalog, root, {"run-options": lambda: table(("option", "meaning"), _options("run"))})
+    stale = {
+        path: text for path, text in files.items() if not path.is_file() or path.read_text(encoding="utf-8") != text
+    }
+    names = [path.relative_to(root).as_posix() for path in stale]
     if check and stale:
-        raise FlagbenchError(f"{path} is stale", remedy="run `flagbench manifests docs`")
-    if stale:
+        raise FlagbenchError(f"stale: {', '.join(names)}", remedy="run `flagbench manifests docs`")
+    for path, text in stale.items():
         path.write_text(text, encoding="utf-8")
     if json:
-        echo_json({"page": str(path), "changed": stale})
+        echo_json({"changed": names})
         return
-    echo(f"{'wrote' if stale else 'up to date:'} {path}")
+    echo(f"wrote {', '.join(names)}" if names else f"up to date: {root / 'docs'}")
+
+
+def _options(name: str) -> Iterator[tuple[str, str]]:
+    """The options of a command and their help."""
+    command = LazyCommands(COMMANDS)[name]
+    context = command.context_class(command)
+    for parameter in command.params:
+        if parameter.param_type_name == "option" and (shown := parameter.get_help_record(context)):
+            yield f"`{shown[0]}`", " ".join(shown[1].split())

@@ -51,15 +51,19 @@ Block = Table | Lines
 """A part of a page."""
 
 
-def render(blocks: Sequence[Block], stream: TextIO | None = None, *, wide: bool = False) -> str:
+def render(
+    blocks: Sequence[Block], stream: TextIO | None = None, *, wide: bool = False, colour: bool | None = None
+) -> str:
     """Blocks as text for `stream` (default stdout), a blank line between them; each line and cell is `visible`.
 
     Args:
         wide: whether tables are shown in full on a terminal too, as they always are in a pipe.
+        colour: whether styles are shown; default: on a terminal, unless NO_COLOR or TERM=dumb says otherwise.
     """
     out = sys.stdout if stream is None else stream
     terminal = out.isatty()
-    colour = terminal and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
+    if colour is None:
+        colour = terminal and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
     width = shutil.get_terminal_size().columns if terminal and not wide else None
     ellipsis = "\N{HORIZONTAL ELLIPSIS}" if "utf" in (out.encoding or "").lower() else "..."
     return "\n\n".join("\n".join(_lines(block, width, ellipsis, colour=colour)) for block in blocks) + "\n"

@@ -7,6 +7,7 @@ from typing import Any
 
 from flagbench.catalog.model import NOT_PUBLISHED, Case, Catalog, Claim, ClaimMetric, Stack
 from flagbench.errors import ExitCode
+from flagbench.report.markdown import cell, table
 
 HEADER = """<!-- GENERATED from manifests/ by `flagbench manifests docs`. Do not edit. -->
 
@@ -15,19 +16,10 @@ HEADER = """<!-- GENERATED from manifests/ by `flagbench manifests docs`. Do not
 
 
 def reference(catalog: Catalog) -> str:
-    """docs/reference.md: cases, stacks, claims and exit codes, as Markdown."""
+    """docs/reference.md: cases, stacks and claims, as Markdown."""
     parts = [HEADER, *_cases(catalog.cases.values()), *_stacks(catalog.stacks.values()), *_matrix(catalog)]
-    parts += [*_claims(catalog), *_exit_codes()]
+    parts += [*_claims(catalog)]
     return "\n".join(parts) + "\n"
-
-
-def _table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines) + "\n"
-
-
-def _cell(value: object) -> str:
-    return str(value).replace("|", "\\|").replace("\n", " ")
 
 
 def _cases(cases: Iterable[Case]) -> Iterable[str]:
@@ -40,16 +32,16 @@ def _cases(cases: Iterable[Case]) -> Iterable[str]:
             f"`{case.published['path']}` at `{case.published['commit']}`.\n"
         )
         groups = {name: ", ".join(members) for name, members in case.condition_groups.items()}
-        yield _table(("condition group", "conditions"), groups.items())
+        yield table(("condition group", "conditions"), groups.items())
         rows = (
             (f"`{m.name}`", m.unit, m.scope, m.better, _groups_of(case, m.depends_on), m.held_by or "")
             for m in case.metrics
         )
-        yield _table(("metric", "unit", "scope", "better", "depends on", "held by"), rows)
+        yield table(("metric", "unit", "scope", "better", "depends on", "held by"), rows)
         settings = ((f"`{name}`", s["type"], _range(s)) for name, s in case.settable.items())
-        yield _table(("`--set`", "type", "range"), settings)
+        yield table(("`--set`", "type", "range"), settings)
         quirks = ((q.id, q.decision, q.publisher, q.here) for q in case.quirks)
-        yield _table(("quirk", "decision", "the publisher's code", "here"), quirks)
+        yield table(("quirk", "decision", "the publisher's code", "here"), quirks)
 
 
 def _groups_of(case: Case, conditions: Sequence[str]) -> str:
@@ -77,16 +69,16 @@ def _stacks(stacks: Collection[Stack]) -> Iterable[str]:
         names = ", ".join(f"`{name}`" for name in dict.fromkeys((stack.name, *stack.aliases)))
         expected = ", ".join(f"{name} {version}" for name, version in stack.expects.items())
         rows.append((names, stack.title, stack.base_image or "given with --base", stack.python, expected))
-    yield _table(("stack", "what", "base image", "Python", "expects"), rows)
+    yield table(("stack", "what", "base image", "Python", "expects"), rows)
     packages = [row for stack in stacks for row in _packages(stack)]
-    yield _table(("stack", "package", "where from", "why"), packages)
+    yield table(("stack", "package", "where from", "why"), packages)
     peaks = [
         (f"`{stack.name}`", device.name, precision, f"{peak.flops / 1e12:g}", peak.source)
         for stack in stacks
         for device in stack.accelerators
         for precision, peak in device.peaks.items()
     ]
-    yield _table(("stack", "device", "precision", "peak, TFLOP/s", "source"), peaks)
+    yield table(("stack", "device", "precision", "peak, TFLOP/s", "source"), peaks)
 
 
 def _packages(stack: Stack) -> Iterable[tuple[str, str, str, str]]:
@@ -107,7 +99,7 @@ def _matrix(catalog: Catalog) -> Iterable[str]:
         for case in catalog.cases.values()
         for stack in catalog.stacks.values()
     )
-    yield _table(("case", "stack", "runs", "why not"), rows)
+    yield table(("case", "stack", "runs", "why not"), rows)
 
 
 def _why_not(case: Case, stack: Stack) -> str:
@@ -120,12 +112,12 @@ def _claims(catalog: Catalog) -> Iterable[str]:
         yield f"### `{claim.id}`\n"
         source = claim.source
         yield (
-            f"{claim.title}. {source.project}, `{source.file}` at `{source.commit}`, row “{_cell(claim.row)}”. "
+            f"{claim.title}. {source.project}, `{source.file}` at `{source.commit}`, row “{cell(claim.row)}”. "
             f"Labelled {claim.precision_label}, executed {claim.precision_executed}: "
             f"{claim.precision_derivation.strip()}\n"
         )
         yield f"Stack: {f'`{claim.stack}`' if claim.stack else f'none: {claim.no_stack}'}.\n"
-        yield _table(("metric", "published", "unit"), ((f"`{m.name}`", _value(m), m.unit) for m in claim.metrics))
+        yield table(("metric", "published", "unit"), ((f"`{m.name}`", _value(m), m.unit) for m in claim.metrics))
         yield f"Not published: {', '.join(_silent(claim)) or 'nothing that a metric depends on'}.\n"
         yield from (f"- **{a.id}** (`{a.field}`): {a.note.strip()}" for a in claim.anomalies)
         yield ""
@@ -142,6 +134,6 @@ def _silent(claim: Claim) -> list[str]:
     return [name for name, value in claim.conditions.items() if value == NOT_PUBLISHED]
 
 
-def _exit_codes() -> Iterable[str]:
-    yield "## Exit codes\n"
-    yield _table(("code", "name", "meaning"), ((int(code), code.name, code.meaning) for code in ExitCode))
+def exit_codes() -> str:
+    """Every code that a flagbench process ends with."""
+    return table(("code", "name", "meaning"), ((int(code), code.name, code.meaning) for code in ExitCode))

@@ -25,7 +25,12 @@ _STYLES = {
 
 
 def verdict_table(
-    records: Sequence[Record], result: VerifyResult | None, *, stream: TextIO | None = None, wide: bool = False
+    records: Sequence[Record],
+    result: VerifyResult | None,
+    *,
+    stream: TextIO | None = None,
+    wide: bool = False,
+    colour: bool | None = None,
 ) -> str:
     """What was measured, beside what it is held against, as text for `stream` (default stdout).
 
@@ -41,7 +46,7 @@ def verdict_table(
         blocks.append(Lines(tuple(map(_ending, (r for r in records if r.status.state != "ok")))))
     else:
         blocks += _verdict_blocks(result)
-    return render([b for b in blocks if b != Lines(())], stream, wide=wide)
+    return render([b for b in blocks if b != Lines(())], stream, wide=wide, colour=colour)
 
 
 def _held_against(result: VerifyResult | None) -> tuple[str, ...]:

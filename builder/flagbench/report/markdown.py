@@ -1,0 +1,16 @@
+"""Markdown tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table with a newline at its end; a cell is one line, and its `|` are escaped."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join("| " + " | ".join(cell(value) for value in line) + " |" for line in lines) + "\n"
+
+
+def cell(value: object) -> str:
+    """A value as it stands in a table."""
+    return str(value).replace("|", "\\|").replace("\n", " ")

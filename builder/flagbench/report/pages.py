@@ -1,0 +1,154 @@
+"""What is generated in a checkout's pages: tables, diagrams, badges and a picture of a verdict.
+
+A page holds a generated part between two comments, `<!-- generated: NAME -->` and `<!-- end -->`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+from flagbench.catalog.model import Case, Catalog, Stack
+from flagbench.errors import FlagbenchError
+from flagbench.record.read import read_record
+from flagbench.report.architecture import layers
+from flagbench.report.badge import badge
+from flagbench.report.markdown import table
+from flagbench.report.picture import verdict_svg
+from flagbench.report.reference import exit_codes, reference
+from flagbench.verify import Verdict, choose_claim, reproductions, verify_claim
+
+Blocks = Mapping[str, Callable[[], str]]
+"""The text of each generated part by its name, made when a page has it."""
+
+BADGES = {
+    "python": ("host", "Python 3.10 to 3.13"),
+    "image": ("image", "Python 3.8+, torch 1.12+"),
+    "types": ("types", "mypy --strict"),
+    "licence": ("licence", "Apache-2.0"),
+}
+"""What .ci/run checks, and the licence: file in docs/badges to label and value."""
+_PART = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def generated_files(catalog: Catalog, root: Path, blocks: Blocks) -> dict[Path, str]:
+    """Every generated file of a checkout, and every page with a generated part, as each should be.
+
+    Args:
+        root: the checkout.
+        blocks: generated parts beside those made here.
+
+    Raises:
+        FlagbenchError: a page has a part that nothing generates (usage).
+    """
+    docs = root / "docs"
+    known = {**_blocks(catalog, root), **blocks}
+    files = {docs / "reference.md": reference(catalog)}
+    record = docs / "verdict" / "record.json"
+    if record.is_file():
+        files[docs / "verdict" / "verdict.svg"] = _picture(catalog, record)
+    if (docs / "badges").is_dir():
+        files |= {docs / "badges" / f"{name}.svg": badge(*shown) for name, shown in BADGES.items()}
+    for page in sorted([root / "README.md", *docs.glob("*.md")]):
+        if page.is_file() and page not in files:
+            text = page.read_text(encoding="utf-8")
+            if _PART.search(text):
+                files[page] = _PART.sub(partial(_filled, page, known), text)
+    return files
+
+
+def _filled(page: Path, blocks: Blocks, part: re.Match[str]) -> str:
+    begin, name, end = part.groups()
+    if name not in blocks:
+        raise FlagbenchError(
+            f"{page}: nothing generates the part {name!r}", remedy=f"use one of {', '.join(sorted(blocks))}"
+        )
+    return f"{begin}{blocks[name]()}{end}"
+
+
+def _blocks(catalog: Catalog, root: Path) -> Blocks:
+    return {
+        "cases": lambda: table(("case", "what it does", "devices, as published", "claims"), _cases(catalog)),
+        "cases-and-stacks": lambda: _cases_and_stacks(catalog, root),
+        "exit-codes": exit_codes,
+        "verdict-exit-codes": lambda: table(("verdict", "exit code"), _verdict_exit_codes()),
+        "published-formulas": lambda: table(("case", "utilisation, as published", "source"), _formulas(catalog)),
+        "published-utilisations": lambda: _utilisations(catalog),
+        "host-layers": lambda: layers(root, "flagbench"),
+        "image-layers": lambda: layers(root, "flagbench_cases"),
+    }
+
+
+def _cases(catalog: Catalog) -> Iterator[tuple[str, str, str, int]]:
+    for case in catalog.cases.values():
+        claims = [claim for claim in catalog.claims.values() if claim.case == case.name]
+        sizes = sorted({(claim.run.nodes, claim.run.gpus) for claim in claims})
+        shown = [str(gpus) if nodes == 1 else f"{nodes} x {gpus}" for nodes, gpus in sizes]
+        yield f"`{case.name}`", case.title, ", ".join(shown), len(claims)
+
+
+def _cases_and_stacks(catalog: Catalog, root: Path) -> str:
+    measured = _measured(root / "docs" / "measured")
+    stacks = catalog.stacks.values()
+    rows = [
+        (f"`{case.name}`", *(_state(case, stack, measured) for stack in stacks)) for case in catalog.cases.values()
+    ]
+    return table(("", *(f"`{stack.name}`" for stack in stacks)), rows)
+
+
+def _state(case: Case, stack: Stack, measured: set[tuple[str, str]]) -> str:
+    """How much is known of a case on a stack."""
+    if case.name not in stack.runs:
+        return "does not run"
+    if (case.name, stack.name) in measured:
+        return "measured"
+    return "run by CI" if stack.device_kind == "cpu" else "never run on a device"
+
+
+def _measured(folder: Path) -> set[tuple[str, str]]:
+    """Case and stack of every record that was made on a device and is kept with the docs."""
+    records = [json.loads(path.read_text(encoding="utf-8")) for path in folder.rglob("*.json")]
+    return {(record["case"], record["stack"]) for record in records if record.get("schema") == "record/v1"}
+
+
+def _verdict_exit_codes() -> Iterable[tuple[str, int]]:
+    return ((f"`{verdict.value}`", int(verdict.exit_code)) for verdict in Verdict)
+
+
+def _formulas(catalog: Catalog) -> Iterator[tuple[str, str, str]]:
+    for case in catalog.cases.values():
+        if formula := case.published_formula:
+            source = case.raw["flops"]["published"]["source"].strip()
+            yield (
+                f"`{case.name}`",
+                f"{case.unit}/s of a device x {formula.flops_per_unit:g} / {formula.peak:g}",
+                source,
+            )
+
+
+def _utilisations(catalog: Catalog) -> str:
+    rows = []
+    for entry in reproductions(catalog):
+        printed = catalog.claims[entry.claim].metric("mfu")
+        share = f" / {entry.devices}" if entry.devices > 1 else ""
+        shown = (printed.printed or printed.value) if printed else ""
+        rows.append(
+            (
+                f"`{entry.claim}`",
+                f"{entry.throughput.value:g}{share}",
+                f"{entry.computed:.5f}",
+                shown,
+                entry.fit.value,
+            )
+        )
+    return table(("claim", "from its throughput", "computed", "printed", "by"), rows)
+
+
+def _picture(catalog: Catalog, path: Path) -> str:
+    record = read_record(path)
+    case = catalog.cases[record.case]
+    claim = choose_claim(record, case, catalog.claims.values())
+    return verdict_svg([record], verify_claim([record], claim, case, chosen=True), "flagbench verify last")

@@ -1,0 +1,133 @@
+"""The pages: every link leads somewhere, every command is one that there is, what is generated is up to date."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from flagbench.catalog.load import load_catalog
+from flagbench.cli import edge
+from flagbench.cli.app import COMMANDS
+from flagbench.cli.lazy import LazyCommands
+from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.record.read import read_record
+from flagbench.report.pages import generated_files
+
+ROOT = Path(__file__).parents[3]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page as GitHub links them."""
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_link_leads_somewhere(name: str) -> None:
+    page = ROOT / name
+    for link in LINK.findall(FENCE.sub("", page.read_text(encoding="utf-8"))):
+        if re.match(r"[a-z]+://", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        if anchor and target.suffix == ".md":
+            assert anchor in anchors(target), link
+
+
+def test_the_index_names_every_page() -> None:
+    index = ROOT / "docs" / "README.md"
+    linked = {(index.parent / link).resolve() for link in LINK.findall(index.read_text(encoding="utf-8"))}
+    assert {page for page in PAGES if page.is_relative_to(ROOT / "docs") and page != index} <= linked
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    """The arguments of each flagbench command in a page's fences."""
+    for _, text in FENCE.findall(page.read_text(encoding="utf-8")):
+        for line in text.replace("\\\n", " ").splitlines():
+            for part in re.split(r"\||&&|<", line):
+                if re.match(r"\s*(\$ )?flagbench ", part):
+                    yield shlex.split(part.replace("$ ", "", 1), comments=True)[1:]
+
+
+def test_commands_are_found() -> None:
+    assert sum(len(list(commands(page))) for page in PAGES) > 50
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_command_of_a_page_is_one_that_there_is(name: str) -> None:
+    for words in commands(ROOT / name):
+        if words[0].startswith("-"):
+            continue
+        command, rest = LazyCommands(COMMANDS)[words[0]], words[1:]
+        if hasattr(command, "commands"):
+            command, rest = command.commands[rest[0]], rest[1:]
+        context = command.context_class(command, resilient_parsing=True)
+        command.make_parser(context).parse_args(list(rest))
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of the pages and of what they are generated from."""
+    for name in ("docs", "builder", "entrypoints", "manifests"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "*.safetensors"))
+    for name in ("README.md", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    return tmp_path
+
+
+def test_what_is_generated_is_up_to_date() -> None:
+    assert edge.run(["manifests", "docs", "--check"]) == ExitCode.OK
+
+
+def test_a_generated_part_that_was_edited_is_found_and_written_again(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FLAGBENCH_MANIFESTS", str(checkout / "manifests"))
+    page, picture = checkout / "README.md", checkout / "docs" / "verdict" / "verdict.svg"
+    before = page.read_text()
+    page.write_text(before.replace("| `glm` |", "| `glm` | typed by hand |"))
+    picture.write_text("<svg/>")
+    assert edge.run(["manifests", "docs", "--check"]) == ExitCode.USAGE
+    assert {"README.md", "verdict.svg"} <= set(re.findall(r"[\w-]+\.\w+", capsys.readouterr().err))
+    assert edge.run(["manifests", "docs"]) == ExitCode.OK
+    assert page.read_text() == before
+
+
+def test_a_record_of_a_device_makes_its_cell_measured(checkout: Path) -> None:
+    record = {"schema": "record/v1", "case": "glm", "stack": "hopper-cuda13"}
+    (checkout / "docs" / "measured" / "glm.json").write_text(json.dumps(record))
+    readme = generated_files(load_catalog(), checkout, {"run-options": str})[checkout / "README.md"]
+    (row,) = (line for line in readme.splitlines() if line.startswith("| `glm` |"))
+    (stacks,) = (line for line in readme.splitlines() if line.startswith("|  |"))
+    measured = dict(zip(stacks.split("|"), row.split("|")))
+    assert measured[" `hopper-cuda13` "] == " measured "
+    assert list(measured.values()).count(" measured ") == 1
+
+
+def test_a_part_that_nothing_generates_is_named(checkout: Path) -> None:
+    (checkout / "docs" / "new.md").write_text("<!-- generated: nothing -->\n<!-- end -->\n")
+    with pytest.raises(FlagbenchError) as caught:
+        generated_files(load_catalog(), checkout, {"run-options": str})
+    assert caught.value.code is ExitCode.USAGE
+    assert "new.md" in caught.value.message
+    assert "'nothing'" in caught.value.message
+
+
+def test_the_picture_shows_the_verdict_of_its_record_and_asks_no_host() -> None:
+    text = (ROOT / "docs" / "verdict" / "verdict.svg").read_text(encoding="utf-8")
+    shown = "".join(ElementTree.fromstring(text).itertext())
+    assert read_record(ROOT / "docs" / "verdict" / "record.json").record_id in shown
+    assert "NOT_COMPARABLE" in shown
+    assert set(re.findall(r"\w+://[^\s\"<]+", text)) <= {"http://www.w3.org/2000/svg"}
