@@ -21,6 +21,7 @@ from flagbench._version import __version__
 from flagbench.catalog.load import load_catalog
 from flagbench.engines import open_engine
 from flagbench.errors import FlagbenchError
+from flagbench.redaction import redact
 from flagbench.stores import FileStore, open_store
 
 GIB = 2**30
@@ -156,11 +157,11 @@ def disks(store_url: str | None) -> Iterator[Finding]:
     """The disks that a run writes to: its own files into the temporary folder, its record into the store."""
     yield disk("temporary files", lambda: Path(tempfile.gettempdir()))
     try:
-        place = open_store(store_url)
+        opened = open_store(store_url)
     except FlagbenchError:  # it is a finding of its own
         return
-    if isinstance(place, FileStore):
-        folders = (place.root, *place.root.parents)
+    if isinstance(opened, FileStore):
+        folders = (opened.root, *opened.root.parents)
         yield disk("disk of the store", lambda: next(folder for folder in folders if folder.exists()))
 
 
@@ -177,26 +178,26 @@ def disk(name: str, find: Callable[[], Path], least: int = GIB) -> Finding:
     return Finding(name, Level.OK, detail)
 
 
-def leftovers(place: Path | None = None) -> Finding:
+def leftovers(folder: Path | None = None) -> Finding:
     """Folders of runs that were killed: this user's, with a lock that no process holds any more.
 
-    `place`: where to look instead of in the temporary folder.
+    `folder`: where to look; default: the temporary folder.
     """
     try:
-        place = place or Path(tempfile.gettempdir())
-    except OSError as error:  # there is none that can be written to
+        folder = folder or Path(tempfile.gettempdir())
+    except OSError as error:  # no temporary folder can be written to
         return Finding("leftovers", Level.WARN, f"unknown: {error}", _DISK_REMEDY)
-    found = sorted(path for path in _listed(place) if _is_left(path))
+    found = sorted(path for path in _listed(folder) if _is_left(path))
     if not found:
-        return Finding("leftovers", Level.OK, f"none in {place}")
+        return Finding("leftovers", Level.OK, f"none in {folder}")
     shown = ", ".join(path.name for path in found[:_MOST_LEFTOVERS]) + (", ..." * (len(found) > _MOST_LEFTOVERS))
-    detail = f"{len(found)} left by killed runs in {place}: {shown}"
+    detail = f"{len(found)} left by killed runs in {folder}: {shown}"
     return Finding("leftovers", Level.WARN, detail, "the next run with the same TMPDIR removes them")
 
 
-def _listed(place: Path) -> list[Path]:
+def _listed(folder: Path) -> list[Path]:
     try:
-        return list(place.glob("flagbench-*"))
+        return list(folder.glob("flagbench-*"))
     except OSError:
         return []
 
@@ -239,7 +240,7 @@ def docker(environment: Mapping[str, str], default: Path = Path("/var/run/docker
     """Whether a container engine's socket is there and may be used; a remote engine is only named."""
     host = environment.get("DOCKER_HOST", "")
     if host and not host.startswith("unix://"):
-        return Finding("docker", Level.OK, f"DOCKER_HOST={host} (not contacted)")
+        return Finding("docker", Level.OK, f"DOCKER_HOST={redact(host)} (not contacted)")
     socket = Path(host.removeprefix("unix://")) if host else default
     try:
         is_socket = stat.S_ISSOCK(socket.stat().st_mode)

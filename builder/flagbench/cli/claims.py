@@ -6,6 +6,11 @@ from typing import Annotated
 
 import typer
 
+from flagbench.catalog.load import load_catalog
+from flagbench.cli.output import echo, echo_json
+from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.verify import reproductions
+
 app = typer.Typer(
     help="Check the published rows against themselves.",
     no_args_is_help=True,
@@ -27,11 +32,6 @@ def lint(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = Fal
     --json prints {"claims": N, "utilisations": [{"claim", "formula", "throughput", "devices", "printed",
     "computed", "fit", "anomaly", "problem"}]}.
     """
-    from flagbench.catalog.load import load_catalog
-    from flagbench.cli.output import echo, echo_json
-    from flagbench.errors import ExitCode, FlagbenchError
-    from flagbench.verify import reproductions
-
     catalog = load_catalog()
     found = reproductions(catalog)
     if json:

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from flagbench.cli.output import echo, echo_json, echo_table
+from flagbench.doctor import Level, examine
 from flagbench.errors import ExitCode
 
 
@@ -20,9 +22,6 @@ def command(
     Exits 0 unless something fails, then 2; a warning only says which runs are not possible here.
     --json prints {"ok": bool, "findings": [{name, level: ok|warn|fail, detail, remedy}]}.
     """
-    from flagbench.cli.output import echo, echo_json, echo_table
-    from flagbench.doctor import Level, examine
-
     findings = examine(store)
     failed = any(finding.level is Level.FAIL for finding in findings)
     if json:

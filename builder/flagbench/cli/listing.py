@@ -1,16 +1,16 @@
-"""`flagbench list`: the cases, stacks and claims there are."""
+"""`flagbench list`: the available cases, stacks and claims."""
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from flagbench.catalog.load import load_catalog
+from flagbench.catalog.model import Case, Catalog, Claim, Stack
+from flagbench.cli.output import echo, echo_json, echo_table
 from flagbench.cli.records import JsonOption, WideOption
-
-if TYPE_CHECKING:
-    from flagbench.catalog.model import Case, Catalog, Claim, Stack
 
 
 class What(str, Enum):
@@ -35,9 +35,6 @@ def command(
     executed}, metrics [{name, value, unit, scope, of, printed, source}] and source. printed is the cell where it is
     not the value; a metric's source is null but for a value that a later table took out.
     """
-    from flagbench.catalog.load import load_catalog
-    from flagbench.cli.output import echo, echo_json, echo_table
-
     catalog = load_catalog()
     kinds = list(What) if what is None else [what]
     if json:

@@ -13,8 +13,8 @@ from flagbench.cli.app import COMMANDS
 from flagbench.cli.lazy import LazyCommands
 from flagbench.cli.output import echo, echo_json
 from flagbench.errors import FlagbenchError
+from flagbench.report.generated import generated_files
 from flagbench.report.markdown import table
-from flagbench.report.pages import generated_files
 
 app = typer.Typer(
     help="Work on the manifests of a checkout.", no_args_is_help=True, rich_markup_mode=None, add_completion=False

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 from collections.abc import Sequence
 from typing import Any, TextIO
 
 from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.page import Lines, Table, render
 
 Row = Sequence[str]
 
@@ -66,16 +69,11 @@ def echo(text: str = "") -> None:
 
 def echo_json(value: Any) -> None:
     """Print one JSON document, indented, keys in the order they were given."""
-    import json
-
     echo_json_text(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def echo_json_text(text: str) -> None:
     """Print a JSON document as it is; where stdout's encoding lacks a character, escaped as JSON does it."""
-    import json
-    import sys
-
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
@@ -93,12 +91,10 @@ def echo_table(
     drop: Row = (),
     wide: bool = False,
 ) -> None:
-    """Print rows under their columns, which are shown in capitals; see `flagbench.report.page.Table`.
+    """Print rows under their columns, which are shown in capitals; see `flagbench.page.Table`.
 
-    Cells are shown as `visible` has them: a line each, whatever is in them.
+    Each cell is one line: what cannot be printed in it is escaped (`flagbench.terminal.visible`).
     """
-    from flagbench.report.page import Lines, Table, render
-
     if title:
         echo(render([Lines((title,), "bold")]).rstrip("\n"))
     table = Table(

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from flagbench.catalog.load import load_catalog
+from flagbench.catalog.lookup import catalog_get
 from flagbench.cli import complete
+from flagbench.cli.output import echo_json
 from flagbench.cli.records import RECORD_HELP, StoreOption, WideOption, load_record
-
-if TYPE_CHECKING:
-    from flagbench.record.model import Record
-    from flagbench.verify import VerifyResult
+from flagbench.errors import FlagbenchError
+from flagbench.record.model import Record
+from flagbench.report import verdict_table
+from flagbench.verify import VerifyResult, choose_claim, verify_baseline, verify_claim
 
 
 def command(
@@ -46,9 +49,6 @@ def command(
 
     Exits 0 for REPRODUCED and ABOVE, 9 BELOW, 10 NOT_COMPARABLE, 11 INCONCLUSIVE, 12 INVALID.
     """
-    from flagbench.cli.output import echo_json
-    from flagbench.errors import FlagbenchError
-
     names = records or ["last"]
     if claim is not None and baseline is not None:
         raise FlagbenchError(
@@ -65,17 +65,11 @@ def command(
     if as_json:
         echo_json(result.to_dict())
     else:
-        from flagbench.report import verdict_table
-
         typer.echo(verdict_table(runs, result, wide=wide), nl=False)
     raise typer.Exit(int(result.verdict.exit_code))
 
 
 def _verified(records: list[Record], claim: str | None, baseline: str | None, store_url: str | None) -> VerifyResult:
-    from flagbench.catalog.load import load_catalog
-    from flagbench.catalog.lookup import catalog_get
-    from flagbench.verify import choose_claim, verify_baseline, verify_claim
-
     catalog = load_catalog()
     case = catalog_get(catalog.cases, records[0].case, kind="case")
     if baseline is not None:

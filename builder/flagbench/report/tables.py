@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TextIO
 
+from flagbench.page import Block, Lines, Table, render
 from flagbench.record.model import Metric, Record
-from flagbench.report.page import Block, Lines, Table, render
 from flagbench.report.settings import setting_text
 from flagbench.verify import Agreement, Comparison, Estimate, MetricResult, Ratio, VerifyResult, numbers
 from flagbench.verify.conditions import shown

@@ -1,4 +1,4 @@
-"""One metric held against its expected value: comparable, and fast enough."""
+"""One metric compared with its expected value: is it comparable, and is it fast enough."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def is_speed(spec: MetricSpec) -> bool:
 
 
 def is_accuracy(spec: MetricSpec) -> bool:
-    """Whether a metric is a share of right answers."""
+    """Whether a metric is the share of correct answers."""
     return spec.unit == "fraction" and not is_speed(spec)
 
 
@@ -56,7 +56,7 @@ def candidates(spec: MetricSpec) -> tuple[str, ...]:
     return (spec.name,) if spec.held_by is None else (spec.held_by, spec.name)
 
 
-def hold(
+def compare_metric(
     records: Sequence[Record],
     spec: MetricSpec,
     names: Sequence[str],
@@ -66,10 +66,10 @@ def hold(
     same_work: bool,
     against: Against,
 ) -> MetricResult:
-    """Hold one metric of sane records against its expected value.
+    """Compare one metric of valid records with its expected value.
 
     Args:
-        names: measured metrics to look for, the first that every record has is held.
+        names: measured metrics to look for; the first that every record has is compared.
         blocking: conditions that forbid the comparison of this metric.
         same_work: whether model and shapes are equal, so that a ratio may be shown.
     """
@@ -97,22 +97,22 @@ def hold(
         why.append(f"{name} is in {here} here, in {there} {against.side}")
         return replace(result, measured=measured, verdict=forbidden, reason="; ".join(why))
     result = replace(result, measured=measured)
-    held = None
+    quotient = None
     # A fraction of the speed of other work means nothing, and would be quoted all the same.
     if same_work:
         # Half the accuracy is not half as good, so an accuracy has no ratio.
-        held = None if is_accuracy(spec) else ratio(measured, expected.estimate, spec.better)
-        result = replace(result, ratio=held, difference=measured.value - expected.estimate.value)
+        quotient = None if is_accuracy(spec) else ratio(measured, expected.estimate, spec.better)
+        result = replace(result, ratio=quotient, difference=measured.value - expected.estimate.value)
     if why:
         return replace(result, verdict=forbidden, reason="; ".join(why))
     if name == spec.held_by and is_speed(spec) and (partial := sanity.partial_batches(records, name)):
         return replace(result, ratio=None, difference=None, verdict=Verdict.INVALID, reason=partial)
-    verdict, reason = _judge(spec, name, measured, expected, held, against)
+    verdict, reason = _judge(spec, name, measured, expected, quotient, against)
     return replace(result, comparable=True, verdict=verdict, reason=reason)
 
 
 def _find(records: Sequence[Record], names: Sequence[str]) -> tuple[str, list[Metric]]:
-    """The first name that every record has, and its metrics; the last name and none where there is none."""
+    """The first name that every record has, and its metrics; else the last name and an empty list."""
     for name in names:
         found = [m for m in (r.metric(name) for r in records) if m is not None]
         if len(found) == len(records):
@@ -121,20 +121,20 @@ def _find(records: Sequence[Record], names: Sequence[str]) -> tuple[str, list[Me
 
 
 def _judge(
-    spec: MetricSpec, name: str, measured: Estimate, expected: Expected, held: Ratio | None, against: Against
+    spec: MetricSpec, name: str, measured: Estimate, expected: Expected, quotient: Ratio | None, against: Against
 ) -> tuple[Verdict | None, str]:
     """The verdict on a comparable metric, and the numbers behind it."""
     other = expected.estimate
     stated = estimate_text(other) if other.runs else numbers.published(other.value)
     text = f"{name} {estimate_text(measured, expected.unit)}, {against.kind.value} {stated}"
     if not is_speed(spec):
-        return None, f"{text}: {spec.name} is no speed, so the limits {LOW:.2f} to {HIGH:.2f} do not fit it"
-    if held is None:
+        return None, f"{text}: {spec.name} is not a speed, so the limits {LOW:.2f} to {HIGH:.2f} do not fit it"
+    if quotient is None:
         return Verdict.INCONCLUSIVE, f"{text}: no ratio, a value is not positive or the model not published"
-    text = f"{text}: ratio {ratio_text(held)}, allowed {LOW:.2f} to {HIGH:.2f}"
+    text = f"{text}: ratio {ratio_text(quotient)}, allowed {LOW:.2f} to {HIGH:.2f}"
     if spec.held_by not in (None, name) and not other.runs:
         text = f"{text}; {name} itself is held, the record has no {spec.held_by}"
-    verdict = classify(held)
+    verdict = classify(quotient)
     if verdict is Verdict.INCONCLUSIVE:
         text = f"{text}; {measured.reason or other.reason or 'the interval crosses a limit'}"
     return verdict, text

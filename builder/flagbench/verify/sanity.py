@@ -50,7 +50,7 @@ def gate_problem(record: Record, case: Case, names: Sequence[str]) -> str | None
     if gate is None:
         return f"the gate metric {case.gate} was not measured"
     if gate.value <= 0:
-        return f"the gate metric {gate.name} is {gate.value}, which is no speed"
+        return f"the gate metric {gate.name} is {gate.value}, which is not a speed"
     return None
 
 

@@ -25,7 +25,7 @@ from flagbench.verify.conditions import (
 )
 from flagbench.verify.disturbances import disturbances
 from flagbench.verify.interval import Estimate, estimate
-from flagbench.verify.metric import Expected, candidates, hold
+from flagbench.verify.metric import Expected, candidates, compare_metric
 from flagbench.verify.result import Against, AgainstKind, MetricResult, Verdict, VerifyResult
 
 
@@ -56,7 +56,7 @@ def verify_claim(records: Sequence[Record], claim: Claim, case: Case, *, chosen:
         blocking = forbidding((c for c in conditions if c.name in spec.depends_on), case)
         expected = Expected(Estimate.published(value.value), value.unit, value.scope)
         metrics.append(
-            hold(
+            compare_metric(
                 records,
                 spec,
                 candidates(spec),
@@ -102,7 +102,7 @@ def verify_baseline(records: Sequence[Record], baseline: Record, case: Case) -> 
         if (spec := case.metric(metric.name)) is not None:
             expected = Expected(estimate([metric]), metric.unit, metric.scope)
             metrics.append(
-                hold(
+                compare_metric(
                     records,
                     spec,
                     (spec.name,),

@@ -18,7 +18,7 @@ from flagbench.cli.app import COMMANDS
 from flagbench.cli.lazy import LazyCommands
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.record.read import read_record
-from flagbench.report.pages import generated_files
+from flagbench.report.generated import generated_files
 
 ROOT = Path(__file__).parents[3]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -16,10 +16,10 @@ from rich.cells import cell_len
 
 from flagbench.catalog.load import load_catalog
 from flagbench.cli import edge
+from flagbench.page import Lines, Table, render
 from flagbench.record.model import Record
 from flagbench.record.read import read_record
 from flagbench.report import comparison_table, verdict_table
-from flagbench.report.page import Lines, Table, render
 from flagbench.stores import FileStore
 from flagbench.verify import compare_records, verify_claim
 
