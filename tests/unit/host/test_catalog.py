@@ -46,7 +46,7 @@ def test_claims_that_were_not_read_are_not_taken_for_none() -> None:
     catalog = load_catalog(claims=False)
     assert catalog.cases
     for ask in (lambda: len(catalog.claims), lambda: list(catalog.claims), lambda: catalog.claims["glm/x"]):
-        with pytest.raises(RuntimeError, match="without claims"):
+        with pytest.raises(RuntimeError):
             ask()
 
 
@@ -54,16 +54,18 @@ def test_root_from_the_environment(manifests: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("FLAGBENCH_MANIFESTS", str(manifests))
     assert load_catalog().root == manifests.resolve()
     monkeypatch.setenv("FLAGBENCH_MANIFESTS", str(manifests / "nowhere"))
-    with pytest.raises(FlagbenchError, match="FLAGBENCH_MANIFESTS names") as caught:
+    with pytest.raises(FlagbenchError) as caught:
         load_catalog()
-    assert "unset FLAGBENCH_MANIFESTS" in caught.value.remedy
+    assert str(manifests / "nowhere") in caught.value.message
+    assert "FLAGBENCH_MANIFESTS" in caught.value.remedy
 
 
 def test_unknown_names_are_answered_with_the_nearest() -> None:
     catalog = load_catalog()
-    with pytest.raises(UnknownNameError, match="there is no case 'distilbrt'") as caught:
+    with pytest.raises(UnknownNameError) as caught:
         catalog_get(catalog.cases, "distilbrt", kind="case")
-    assert caught.value.remedy.startswith("did you mean distilbert?")
+    assert "'distilbrt'" in caught.value.message
+    assert "distilbert?" in caught.value.remedy
     with pytest.raises(UnknownNameError) as caught:
         catalog_get(catalog.claims, "distilbert/a100-1x8", kind="claim")
     assert "distilbert/a100-1x8-fp32" in caught.value.remedy
@@ -79,31 +81,34 @@ def test_images_resolve_by_name_and_alias() -> None:
 
 
 @pytest.mark.parametrize(
-    ("image", "message", "remedy"),
+    ("image", "named", "remedy"),
     [
-        ("distilbert", "does not name an image", "write case:stack"),
-        ("distilbert:", "does not name an image", "write case:stack"),
-        ("distilbrt:cpu", "no case 'distilbrt'", "did you mean distilbert?"),
-        ("distilbert:a10", "no stack 'a10'", "a100"),
+        ("distilbert", "'distilbert'", "case:stack"),
+        ("distilbert:", "'distilbert:'", "case:stack"),
+        ("distilbrt:cpu", "'distilbrt'", "distilbert"),
+        ("distilbert:a10", "'a10'", "a100"),
     ],
 )
-def test_images_that_do_not_resolve(image: str, message: str, remedy: str) -> None:
-    with pytest.raises(UnknownNameError, match=message) as caught:
+def test_images_that_do_not_resolve(image: str, named: str, remedy: str) -> None:
+    with pytest.raises(UnknownNameError) as caught:
         resolve_image(image, load_catalog())
+    assert named in caught.value.message
     assert remedy in caught.value.remedy
 
 
 def test_image_of_a_stack_that_does_not_run_the_case(manifests: Path, edit: Edit) -> None:
     edit(manifests / "stacks" / "cpu.yaml", "does_not_run: {}", "does_not_run: {distilbert: it takes weeks here}")
-    with pytest.raises(UnknownNameError, match="not run the case 'distilbert': it takes weeks here") as caught:
+    with pytest.raises(UnknownNameError) as caught:
         resolve_image("distilbert:cpu", load_catalog(manifests))
+    assert "it takes weeks here" in caught.value.message
     assert "a100-cuda11.6, a100-cuda11.8, c500" in caught.value.remedy
 
 
 def test_a_case_may_refuse_a_stack_too(manifests: Path, edit: Edit) -> None:
     edit(manifests / "cases" / "distilbert.yaml", "does_not_run: {}", "does_not_run: {cpu: it takes weeks there}")
-    with pytest.raises(UnknownNameError, match="it takes weeks there"):
+    with pytest.raises(UnknownNameError) as caught:
         resolve_image("distilbert:cpu", load_catalog(manifests))
+    assert "it takes weeks there" in caught.value.message
 
 
 def test_compiled_case_is_the_whole_manifest_in_one_canonical_form() -> None:

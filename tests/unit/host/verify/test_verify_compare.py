@@ -58,6 +58,7 @@ def test_a_failed_run_is_compared_and_said_to_have_failed(base: Record, edit: Ca
 
 
 def test_records_of_different_cases_are_a_usage_error(base: Record, edit: Callable[..., Record]) -> None:
-    with pytest.raises(FlagbenchError, match="different cases: distilbert and glm") as caught:
+    with pytest.raises(FlagbenchError) as caught:
         compare_records(base, edit(base, case="glm"))
+    assert "glm" in caught.value.message
     assert caught.value.code is ExitCode.USAGE

@@ -150,17 +150,22 @@ def test_records_verified_together_must_be_runs_of_one_thing(
     base: Record, edit: Callable[..., Record], case: Case, claim: Claim
 ) -> None:
     other = edit(base, record_id="fixture-other", conditions={"driver": "535.1"})
-    with pytest.raises(FlagbenchError, match=r"driver is 470\.129\.06 in fixture-a100-1x8 and 535\.1") as caught:
+    with pytest.raises(FlagbenchError) as caught:
         verify_claim([base, other], claim, case)
     assert caught.value.code is ExitCode.USAGE
+    for named in ("driver", "470.129.06", base.record_id, "535.1", other.record_id):
+        assert named in caught.value.message
     wider = edit(base, record_id="fixture-other", conditions={"batch_size": 64})
-    with pytest.raises(FlagbenchError, match="batch_size is 32 in fixture-a100-1x8 and 64 in fixture-other"):
-        verify_claim([base, wider], claim, case)
-    with pytest.raises(FlagbenchError, match="given more than once"):
-        verify_claim([base, base], claim, case)
-    with pytest.raises(FlagbenchError, match="is of the case glm, not of distilbert"):
-        verify_claim([base, edit(base, record_id="fixture-glm", case="glm")], claim, case)
-    with pytest.raises(FlagbenchError, match="there is no record to verify"):
+    other_case = edit(base, record_id="fixture-glm", case="glm")
+    for records, named in (
+        ([base, wider], "batch_size"),
+        ([base, base], base.record_id),
+        ([base, other_case], "glm"),
+    ):
+        with pytest.raises(FlagbenchError) as caught:
+            verify_claim(records, claim, case)
+        assert named in caught.value.message
+    with pytest.raises(FlagbenchError):
         verify_claim([], claim, case)
 
 

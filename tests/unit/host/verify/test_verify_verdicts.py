@@ -306,7 +306,7 @@ def test_the_digest_is_of_canonical_json() -> None:
     # sha256 of {"a":"\u00e9","b":[1,0.5]} in UTF-8, by sha256sum.
     expected = "sha256:487df58a5a8d7b2df6479781692d59ed51086e4f765f37f8f4fc34703e92ba27"
     assert config_digest({"b": [1, 0.5], "a": "\u00e9"}) == expected
-    with pytest.raises(ValueError, match="not JSON compliant"):
+    with pytest.raises(ValueError):  # noqa: PT011  # json's own
         config_digest({"a": float("nan")})
 
 
@@ -319,13 +319,15 @@ def test_the_nearest_claim_is_chosen_and_the_first_of_equals(
     assert choose_claim(single, case, claims).id == "distilbert/a100-1x1-fp32-bs96"
     twin = replace(claim, id="distilbert/twin")
     assert choose_claim(base, case, [twin, claim]) is twin
-    with pytest.raises(FlagbenchError, match="there is no claim of the case distilbert"):
+    with pytest.raises(FlagbenchError) as caught:
         choose_claim(base, case, [])
+    assert "distilbert" in caught.value.message
 
 
 def test_a_claim_of_another_case_is_a_usage_error(base: Record, case: Case, claim: Claim) -> None:
-    with pytest.raises(FlagbenchError, match="is of the case glm") as caught:
+    with pytest.raises(FlagbenchError) as caught:
         verify_claim([base], replace(claim, case="glm"), case)
+    assert "glm" in caught.value.message
     assert caught.value.code is ExitCode.USAGE
 
 
@@ -371,12 +373,14 @@ def test_a_baseline_differs_by_condition_or_digest_and_only_qualified_by_softwar
 
 
 def test_a_record_is_no_baseline_of_itself(base: Record, case: Case) -> None:
-    with pytest.raises(FlagbenchError, match="the record fixture-a100-1x8 is its own baseline") as caught:
+    with pytest.raises(FlagbenchError) as caught:
         verify_baseline([base], base, case)
+    assert base.record_id in caught.value.message
     assert caught.value.code is ExitCode.USAGE
 
 
 def test_an_invalid_baseline_is_refused(base: Record, edit: Callable[..., Record], case: Case) -> None:
-    with pytest.raises(FlagbenchError, match="the baseline cannot be used") as caught:
+    with pytest.raises(FlagbenchError) as caught:
         verify_baseline([base], edit(base, record_id="fixture-failed", status=FAILED), case)
+    assert "fixture-failed" in caught.value.message
     assert caught.value.code is ExitCode.DATA
