@@ -41,110 +41,115 @@ def test_enum_error_names_file_line_field_and_what_is_allowed(manifests: Path, e
     ]
 
 
+def named_problem(root: Path, field: str, *named: str) -> bool:
+    """Whether a problem of this field is reported that names all of these."""
+    return any(f": {field}: " in problem and all(name in problem for name in named) for problem in problems(root))
+
+
 @pytest.mark.parametrize(
-    ("name", "old", "new", "expected"),
+    ("name", "old", "new", "field", "named"),
     [
-        (CASE, "task: text", "task: 7 # text", "task: expected string, got integer 7"),
-        (CASE, "title: Dist", "titel: Dist", "titel: unknown field; did you mean 'title'?"),
-        (CASE, "title: Dist", "titel: Dist", "title: missing"),
-        (CASE, "schema: case/v1", "schema: case/v2", "schema: 'case/v2' is not allowed; allowed: case/v1"),
-        (STACK, 'python: "3.11"', "python: 3.11", "python: expected string, got number 3.11"),
-        (STACK, 'python: "3.11"', "python: '2.7'", "python: '2.7' does not match the pattern ^3\\.[0-9]+$"),
-        (STACK, 'expects: {torch: "2.13"}', "expects: {}", "expects: is empty; needs at least 1"),
-        (CLAIMS, "nodes: 1\n", "nodes: 0\n", "claims[0].run.nodes: 0 must be at least 1"),
-        (CASE, "divisions: [faithful]", "divisions: []", "divisions: is empty; needs at least 1"),
-        (CASE, "{name: p_core,", "{name: p_core, naem: x,", "metrics[0].naem: unknown field; did you mean 'name'?"),
+        (CASE, "task: text", "task: 7 # text", "task", ("string", "integer", "7")),
+        (CASE, "title: Dist", "titel: Dist", "titel", ("'title'",)),
+        (CASE, "title: Dist", "titel: Dist", "title", ("missing",)),
+        (CASE, "schema: case/v1", "schema: case/v2", "schema", ("'case/v2'", "case/v1")),
+        (STACK, 'python: "3.11"', "python: 3.11", "python", ("string", "number", "3.11")),
+        (STACK, 'python: "3.11"', "python: '2.7'", "python", ("'2.7'", "^3\\.[0-9]+$")),
+        (STACK, 'expects: {torch: "2.13"}', "expects: {}", "expects", ("empty", "1")),
+        (CLAIMS, "nodes: 1\n", "nodes: 0\n", "claims[0].run.nodes", ("0", "at least 1")),
+        (CASE, "divisions: [faithful]", "divisions: []", "divisions", ("empty", "1")),
+        (CASE, "{name: p_core,", "{name: p_core, naem: x,", "metrics[0].naem", ("'name'",)),
     ],
 )
-def test_schema_errors_in_plain_words(
-    manifests: Path, edit: Edit, name: str, old: str, new: str, expected: str
+def test_a_value_that_the_schema_does_not_allow(
+    manifests: Path, edit: Edit, name: str, old: str, new: str, field: str, named: tuple[str, ...]
 ) -> None:
     edit(manifests / name, old, new)
-    assert any(problem.endswith(f": {expected}") for problem in problems(manifests))
+    assert named_problem(manifests, field, *named)
 
 
 @pytest.mark.parametrize(
-    ("name", "old", "new", "expected"),
+    ("name", "old", "new", "field", "named"),
     [
-        (CASE, "name: distilbert\n", "name: bert\n", "name: 'bert' must equal the file's name, 'distilbert'"),
-        (CASE, "gate: p_core", "gate: p_cor", "gate: 'p_cor' is no metric of this case; did you mean 'p_core'?"),
-        (CASE, "default_precision: tf32", "default_precision: fp16", "default_precision: 'fp16' is no precision"),
-        (CASE, "[hardware, work], held", "[hardwar, work], held", "'hardwar' is no condition group; did you mean"),
-        (CASE, "held_by: p_core_host", "held_by: p_host", "metrics[0].held_by: 'p_host' is no metric"),
-        (CASE, "path: train.batch_size,", "path: train.batch,", "presets.reference has no 'train.batch'"),
+        (CASE, "name: distilbert\n", "name: bert\n", "name", ("'bert'", "'distilbert'")),
+        (CASE, "gate: p_core", "gate: p_cor", "gate", ("'p_cor'", "'p_core'")),
+        (CASE, "default_precision: tf32", "default_precision: fp16", "default_precision", ("'fp16'",)),
+        (CASE, "[hardware, work], held", "[hardwar, work], held", "metrics[0].depends_on", ("'hardwar'",)),
+        (CASE, "held_by: p_core_host", "held_by: p_host", "metrics[0].held_by", ("'p_host'",)),
+        (CASE, "path: train.batch_size,", "path: train.batch,", "settable.batch_size.path", ("'train.batch'",)),
         (
             CASE,
             "path: model.dropout, type: number",
             "path: model.dropout, type: integer",
-            "expected integer, got number 0.1",
+            "settable.dropout",
+            ("integer", "0.1"),
         ),
         (
             CASE,
             "      name: distilbert-tiny",
             "      nam: distilbert-tiny",
-            "presets.tiny.model.nam: 'nam' is no key",
+            "presets.tiny.model.nam",
+            ("'nam'",),
         ),
-        (CASE, "data: [data, weights]", "data: [data, seed]", "'seed' already stands in the group 'optimisation'"),
-        (STACK, "aliases: [cpu]", "aliases: [a100]", "aliases[0]: 'a100' already means the stack 'a100-cuda11.6'"),
+        (
+            CASE,
+            "data: [data, weights]",
+            "data: [data, seed]",
+            "condition_groups.data[1]",
+            ("'seed'", "'optimisation'"),
+        ),
+        (STACK, "aliases: [cpu]", "aliases: [a100]", "aliases[0]", ("'a100'", "'a100-cuda11.6'")),
         (
             STACK,
             "does_not_run: {}",
             "does_not_run: {distilbrt: the name is misspelt}",
-            "does_not_run.distilbrt: 'distilbrt' is no case; did you mean 'distilbert'?",
+            "does_not_run.distilbrt",
+            ("'distilbrt'", "'distilbert'"),
         ),
         (
             "cases/llama2-7b-lora.yaml",
             "needs: [deepspeed]",
             "needs: [deepspeed, apex]",
-            "needs[1]: the stack cpu has no 'apex' under compiled, optional, from_base or left_out",
+            "needs[1]",
+            ("'apex'", "cpu"),
         ),
-        (CLAIMS, "id: distilbert/a100-1x8-fp32\n", "id: bert/a100\n", "'bert/a100' must start with 'distilbert/'"),
-        (
-            CLAIMS,
-            "a100-1x8-fp32-bs96",
-            "a100-1x8-fp32",
-            "claims[1].id: 'distilbert/a100-1x8-fp32' is already the id of",
-        ),
-        (
-            CLAIMS,
-            "stack: a100-cuda11.6",
-            "stack: a100-cuda11.7",
-            "claims[0].stack: 'a100-cuda11.7' is no stack; did you mean",
-        ),
-        (CLAIMS, "      seed: 0\n", "", "claims[0].conditions: missing: seed (write 'not published'"),
-        (
-            CLAIMS,
-            "      seed: 0\n",
-            "      seed: 0\n      sed: 0\n",
-            "conditions.sed: 'sed' is no condition of distilbert",
-        ),
-        (CLAIMS, "set: {}", "set: {batch: 3}", "claims[0].run.set.batch: 'batch' is no settable of distilbert"),
-        (CLAIMS, "set: {}", "set: {batch_size: 0}", "claims[0].run.set.batch_size: 0 must be at least 1"),
-        (CLAIMS, "set: {}", "set: {target_acc: 1.5}", "claims[0].run.set.target_acc: 1.5 must be at most 1"),
+        (CLAIMS, "id: distilbert/a100-1x8-fp32\n", "id: bert/a100\n", "claims[0].id", ("'bert/a100'",)),
+        (CLAIMS, "a100-1x8-fp32-bs96", "a100-1x8-fp32", "claims[1].id", ("'distilbert/a100-1x8-fp32'",)),
+        (CLAIMS, "stack: a100-cuda11.6", "stack: a100-cuda11.7", "claims[0].stack", ("'a100-cuda11.7'",)),
+        (CLAIMS, "      seed: 0\n", "", "claims[0].conditions", ("seed", "'not published'")),
+        (CLAIMS, "      seed: 0\n", "      seed: 0\n      sed: 0\n", "claims[0].conditions.sed", ("'sed'",)),
+        (CLAIMS, "set: {}", "set: {batch: 3}", "claims[0].run.set.batch", ("'batch'",)),
+        (CLAIMS, "set: {}", "set: {batch_size: 0}", "claims[0].run.set.batch_size", ("0", "at least 1")),
+        (CLAIMS, "set: {}", "set: {target_acc: 1.5}", "claims[0].run.set.target_acc", ("1.5", "at most 1")),
         (
             CLAIMS,
             "precision: tf32\n      set",
             "precision: fp16\n      set",
-            "'fp16' is not allowed; distilbert has tf32",
+            "claims[0].run.precision",
+            ("'fp16'", "tf32"),
         ),
         (
             CLAIMS,
             "{name: e2e_time, value: 361, unit: s,",
             "{name: e2e_time, value: 361, unit: nats,",
-            "allowed: s, as distilbert",
+            "claims[0].metrics[0].unit",
+            ("'nats'", "e2e_time"),
         ),
+        (CLAIMS, "{name: acc,", "{name: accuracy,", "claims[0].metrics[4].name", ("'accuracy'",)),
         (
             CLAIMS,
-            "{name: acc,",
-            "{name: accuracy,",
-            "claims[0].metrics[4].name: 'accuracy' is no metric of distilbert",
+            "{name: p_whole, value: 1764.0",
+            "{name: p_train, value: 1764.0",
+            "claims[0].metrics[2].name",
+            ("'p_train'",),
         ),
-        (CLAIMS, "{name: p_whole, value: 1764.0", "{name: p_train, value: 1764.0", "there are two metrics 'p_train'"),
     ],
 )
-def test_cross_checks(manifests: Path, edit: Edit, name: str, old: str, new: str, expected: str) -> None:
+def test_a_value_that_contradicts_another(
+    manifests: Path, edit: Edit, name: str, old: str, new: str, field: str, named: tuple[str, ...]
+) -> None:
     edit(manifests / name, old, new)
-    assert any(expected in problem for problem in problems(manifests))
+    assert named_problem(manifests, field, *named)
 
 
 def test_one_fault_of_a_case_is_not_repeated_for_its_claims(manifests: Path, edit: Edit) -> None:

@@ -157,13 +157,9 @@ def test_records_verified_together_must_be_runs_of_one_thing(
         assert named in caught.value.message
     wider = edit(base, record_id="fixture-other", conditions={"batch_size": 64})
     other_case = edit(base, record_id="fixture-glm", case="glm")
-    for records, named in (
-        ([base, wider], "batch_size"),
-        ([base, base], base.record_id),
-        ([base, other_case], "glm"),
-    ):
+    for second, named in ((wider, "batch_size"), (base, base.record_id), (other_case, "glm")):
         with pytest.raises(FlagbenchError) as caught:
-            verify_claim(records, claim, case)
+            verify_claim([base, second], claim, case)
         assert named in caught.value.message
     with pytest.raises(FlagbenchError):
         verify_claim([], claim, case)
