@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -58,7 +58,7 @@ def write_docs(check: CheckOption = False, json: JsonOption = False) -> None:
     """
     catalog = load_catalog()
     root = image_package(catalog).parents[1]
-    files = generated_files(catalog, root, {"run-options": lambda: table(("option", "meaning"), _options("run"))})
+    files = generated_files(catalog, root, {f"{name}-options": partial(_options, name) for name in COMMANDS})
     stale = {
         path: text for path, text in files.items() if not path.is_file() or path.read_text(encoding="utf-8") != text
     }
@@ -73,10 +73,10 @@ def write_docs(check: CheckOption = False, json: JsonOption = False) -> None:
     echo(f"wrote {', '.join(names)}" if names else f"up to date: {root / 'docs'}")
 
 
-def _options(name: str) -> Iterator[tuple[str, str]]:
-    """The options of a command and their help."""
+def _options(name: str) -> str:
+    """A table of the options of a command and their help; hidden ones are left out."""
     command = LazyCommands(COMMANDS)[name]
     context = command.context_class(command)
-    for parameter in command.params:
-        if parameter.param_type_name == "option" and (shown := parameter.get_help_record(context)):
-            yield f"`{shown[0]}`", " ".join(shown[1].split())
+    options = (parameter for parameter in command.params if parameter.param_type_name == "option")
+    records = (record for option in options if (record := option.get_help_record(context)))
+    return table(("option", "meaning"), ((f"`{names}`", " ".join(text.split())) for names, text in records))
