@@ -9,6 +9,8 @@ import threading
 import time
 from typing import Any, Dict, List, NamedTuple, Set
 
+import warmup
+
 # What ends of itself, a thread that was told to stop or a process that was killed, is given that long, seconds.
 GRACE = 3.0
 # torch's loaders watch their workers by SIGCHLD from their first use on.
@@ -90,7 +92,7 @@ def _has_group() -> bool:
 
 
 def _children() -> Set[int]:
-    """The children of this process but for those that multiprocessing keeps for all tests."""
+    """The children of this process but for those that multiprocessing and warmed-up runs keep for all tests."""
     found: Set[int] = set()
     for task in os.listdir("/proc/self/task"):
         try:
@@ -105,7 +107,7 @@ def _children() -> Set[int]:
             "_pid",
         ),
     )
-    return found - {getattr(keeper, name, None) for keeper, name in kept}
+    return found - {getattr(keeper, name, None) for keeper, name in kept} - warmup.STARTED
 
 
 def _runs(pid: int) -> bool:

@@ -9,6 +9,7 @@ import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from flagbench_cases.shared.spool import Progress, SpoolReader
+from warmup import warm
 
 ENTRYPOINTS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "entrypoints")
 ENDLESS = ["--preset", "tiny", "--data", "synthetic", "--steps", "1000000"]
@@ -50,10 +51,13 @@ def assert_rates_in_order(record: Dict[str, Any]) -> None:
 class CaseRun:
     """One process of `python -m flagbench_cases distilbert`, its spool under `folder`."""
 
-    def __init__(self, folder: str, arguments: List[str], **options: Any) -> None:
+    def __init__(self, folder: str, arguments: List[str], isolated: bool = True, **options: Any) -> None:
+        """`isolated`: its processes share nothing with those of other runs (see warmup.py)."""
         self.folder = str(folder)
         env = dict(os.environ, PYTHONPATH=ENTRYPOINTS, TMPDIR=self.folder, OMP_NUM_THREADS="1")
         env.pop("FLAGBENCH_STACK", None)
+        if not isolated:
+            env.update(warm(ENTRYPOINTS))
         env.update(options.pop("env", {}))
         command = options.pop("command", [sys.executable, "-m", "flagbench_cases", "distilbert"])
         self.process = subprocess.Popen(
@@ -92,9 +96,9 @@ class CaseRun:
         return Ended(self.process.returncode, out.splitlines(), err)
 
 
-def run_case(folder: str, *arguments: str, **options: Any) -> Ended:
+def run_case(folder: str, *arguments: str, isolated: bool = False, **options: Any) -> Ended:
     """Run to the end."""
-    return CaseRun(folder, list(arguments), **options).wait()
+    return CaseRun(folder, list(arguments), isolated=isolated, **options).wait()
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> None:

@@ -37,8 +37,9 @@ def free_port():
 class Nodes:
     """Both nodes of a job, each with a folder of its own."""
 
-    def __init__(self, folder, arguments, other=None):
+    def __init__(self, folder, arguments, other=None, isolated=True):
         self.runs = []
+        self.isolated = isolated
         self.folder = folder
         self.master = "127.0.0.1:%d" % free_port()
         self.arguments = [arguments, arguments if other is None else other]
@@ -49,7 +50,7 @@ class Nodes:
         job = ["--nodes", "2", "--gpus", "1"]
         if "env" not in options:
             job += ["--node-rank", str(rank), "--master", self.master]
-        run = CaseRun(place, job + self.arguments[rank], **options)
+        run = CaseRun(place, job + self.arguments[rank], isolated=self.isolated, **options)
         self.runs.append(run)
         return run
 
@@ -72,7 +73,7 @@ def check_job(first, second, schema):
 
 
 def test_two_processes(tmp_path, record_schema):
-    nodes = Nodes(tmp_path, [*SHORT, "--run-id", "two"])
+    nodes = Nodes(tmp_path, [*SHORT, "--run-id", "two"], isolated=False)
     first, second = nodes.start(0), nodes.start(1)
     record = check_job(first.wait(), second.wait(), record_schema)
     assert record["run_id"] == "two"

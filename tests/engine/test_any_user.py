@@ -55,6 +55,7 @@ def test_a_user_without_name_home_and_a_folder_to_stand_in(tmp_path, stranger, r
     ended = run_case(
         place,
         *SHORT,
+        isolated=True,
         command=[*become, *MODULE],
         cwd=str(locked),
         env={"PYTHONPATH": os.pathsep.join([str(site), entrypoints])},
@@ -80,6 +81,7 @@ def test_nowhere_to_write_is_said_with_a_record(tmp_path, stranger):
     ended = run_case(
         locked,
         *SHORT,
+        isolated=True,
         command=[
             "unshare",
             "-m",

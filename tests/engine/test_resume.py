@@ -17,7 +17,7 @@ TRAINING = ["--preset", "tiny", "--gpus", "2", "--set", "max_epochs=1", "--set",
 
 def start(folder, *more):
     folder.mkdir()
-    return CaseRun(str(folder), [*TRAINING, *more], command=COMMAND)
+    return CaseRun(str(folder), [*TRAINING, *more], isolated=False, command=COMMAND)
 
 
 def checkpoints(out, run_id):

@@ -59,7 +59,9 @@ def test_whatever_libraries_print_goes_to_stderr(tmp_path):
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text("import os; os.write(1, b'BANNER\\n')\n")
     path = os.pathsep.join([str(tmp_path / "site"), ENTRYPOINTS])
-    ended = run_case(tmp_path, "--preset", "tiny", "--data", "synthetic", "--steps", "1", env={"PYTHONPATH": path})
+    ended = run_case(
+        tmp_path, "--preset", "tiny", "--data", "synthetic", "--steps", "1", isolated=True, env={"PYTHONPATH": path}
+    )
     assert ended.lines[0] == "BANNER", "the parent's own interpreter start comes before us"
     assert ended.stderr.count("BANNER") >= 2, "sampler, agent and rank"
     assert json.loads(ended.lines[1])["status"]["state"] == "ok"
@@ -98,5 +100,5 @@ def test_bf16_is_proven(tmp_path):
 def test_an_inherited_override_does_not_reach_fp32(tmp_path):
     """NGC images set TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1, which on torch 1.12 beats code."""
     arguments = ["--preset", "tiny", "--data", "synthetic", "--steps", "1"]
-    record = run_case(tmp_path, *arguments, env={"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}).record
+    record = run_case(tmp_path, *arguments, isolated=True, env={"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}).record
     assert record["software"]["precision"]["matmul_allow_tf32"] is False

@@ -1,0 +1,120 @@
+"""A process that has imported torch and what the cases import, and continues others as copies of itself.
+
+Importing is nearly all of what a short run costs. Runs whose isolation is not what a test is about share it: each
+process of theirs that would import torch hands its work (sitecustomize.py) to a fork of this one, which takes over
+arguments, environment, folder and standard streams. What the copy does, it does itself; nothing was computed before.
+
+    python server.py SOCKET
+"""
+
+import contextlib
+import ctypes
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import struct
+import sys
+import tempfile
+import traceback
+
+LIBRARIES = ("torch.distributed.launcher.api", "torch.utils.data", "safetensors.torch", "tokenizers", "psutil")
+# Each imported by some case only, and not installed everywhere.
+OPTIONAL = ("transformers.models.llama.modeling_llama", "peft", "accelerate", "sentencepiece", "h5py")
+PR_SET_PDEATHSIG = 1
+
+
+def main(path):
+    """Serve until the end of the process that started this one."""
+    _die_with_parent()
+    for name in LIBRARIES:
+        importlib.import_module(name)
+    for name in OPTIONAL:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the watchers
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    server.bind(path + ".new")
+    server.listen(64)
+    os.rename(path + ".new", path)
+    while True:
+        connection = server.accept()[0]
+        if os.fork() == 0:
+            server.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            _watch(connection)
+        connection.close()
+
+
+def _watch(connection):
+    """Fork the copy, and tell how it ended; end it with the process that it stands for."""
+    _die_with_parent()
+    head, control, _, _ = connection.recvmsg(8, socket.CMSG_SPACE(12))
+    (size,) = struct.unpack("<Q", head)
+    text = b""
+    while len(text) < size:
+        text += connection.recv(size - len(text))
+    files = struct.unpack("3i", control[0][2])
+    copy = os.fork()
+    if copy == 0:
+        connection.close()
+        _continue(json.loads(text.decode("utf-8", "surrogateescape")), files)
+    for file in files:
+        os.close(file)
+    connection.sendall(struct.pack("<q", copy))
+    ended, noticed = os.pipe()
+    os.set_blocking(noticed, False)
+    signal.set_wakeup_fd(noticed)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    while True:
+        process, status = os.waitpid(copy, os.WNOHANG)
+        if process:
+            break
+        ready = select.select([connection, ended], [], [], 1.0)[0]
+        if connection in ready:  # it sends nothing: it was killed
+            os.kill(copy, signal.SIGKILL)
+            os.waitpid(copy, 0)
+            os._exit(0)
+    with contextlib.suppress(OSError):
+        connection.sendall(struct.pack("<q", status))
+    os._exit(0)
+
+
+def _continue(asked, files):
+    """Be the process that asked."""
+    _die_with_parent()
+    for target, file in enumerate(files):
+        os.dup2(file, target)
+        os.close(file)
+    os.umask(asked["umask"])
+    os.chdir(asked["folder"])
+    os.environ.clear()
+    os.environ.update(asked["environment"])
+    tempfile.tempdir = None  # remembered from the environment
+    sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
+    sys.path[:] = [asked["folder"], *asked["path"]]
+    sys.argv = ["-m", *asked["arguments"]]
+    code = 0
+    try:
+        runpy.run_module(asked["module"], run_name="__main__", alter_sys=True)
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+    with contextlib.suppress(Exception):
+        sys.stderr.flush()
+    os._exit(code)
+
+
+def _die_with_parent():
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
