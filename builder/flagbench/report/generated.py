@@ -20,6 +20,7 @@ from flagbench.report.markdown import table
 from flagbench.report.picture import verdict_svg
 from flagbench.report.reference import exit_codes, reference
 from flagbench.verify import Verdict, choose_claim, reproductions, verify_claim
+from flagbench.verify.metric import HIGH, LOW
 
 Blocks = Mapping[str, Callable[[], str]]
 """The text of each generated part by its name, made when a page has it."""
@@ -31,6 +32,14 @@ BADGES = {
     "licence": ("licence", "Apache-2.0"),
 }
 """What .ci/run checks, and the licence: file in docs/badges to label and value."""
+_MEANINGS = {
+    Verdict.REPRODUCED: f"the 95 % interval lies within {LOW:.2f} to {HIGH:.2f} of the published value",
+    Verdict.BELOW: f"the whole interval lies under {LOW:.2f}",
+    Verdict.ABOVE: f"the whole interval lies over {HIGH:.2f}",
+    Verdict.INCONCLUSIVE: "the interval crosses a limit: measure longer, or five times",
+    Verdict.NOT_COMPARABLE: "something that the number depends on differs, and the verdict names it",
+    Verdict.INVALID: "the run failed, or one of its own checks did",
+}
 _PART = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -74,7 +83,7 @@ def _blocks(catalog: Catalog, root: Path) -> Blocks:
         "cases": lambda: table(("case", "what it does", "devices, as published", "claims"), _cases(catalog)),
         "cases-and-stacks": lambda: _cases_and_stacks(catalog, root),
         "exit-codes": exit_codes,
-        "verdict-exit-codes": lambda: table(("verdict", "exit code"), _verdict_exit_codes()),
+        "verdicts": lambda: table(("verdict", "meaning", "exit code"), _verdicts()),
         "published-formulas": lambda: table(("case", "utilisation, as published", "source"), _formulas(catalog)),
         "published-utilisations": lambda: _utilisations(catalog),
         "host-layers": lambda: layers(root, "flagbench"),
@@ -114,8 +123,8 @@ def _measured(folder: Path) -> set[tuple[str, str]]:
     return {(record["case"], record["stack"]) for record in records if record.get("schema") == "record/v1"}
 
 
-def _verdict_exit_codes() -> Iterable[tuple[str, int]]:
-    return ((f"`{verdict.value}`", int(verdict.exit_code)) for verdict in Verdict)
+def _verdicts() -> Iterable[tuple[str, str, int]]:
+    return ((f"`{verdict.value}`", _MEANINGS[verdict], int(verdict.exit_code)) for verdict in Verdict)
 
 
 def _formulas(catalog: Catalog) -> Iterator[tuple[str, str, str]]:
