@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -40,6 +41,7 @@ _MEANINGS = {
     Verdict.NOT_COMPARABLE: "something that the number depends on differs, and the verdict names it",
     Verdict.INVALID: "the run failed, or one of its own checks did",
 }
+MEASURED, RUN_BY_CI, NEVER_RUN = "\N{CHECK MARK}", "\N{BLACK CIRCLE}", "\N{WHITE CIRCLE}"
 _PART = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -100,21 +102,26 @@ def _cases(catalog: Catalog) -> Iterator[tuple[str, str, str, int]]:
 
 
 def _cases_and_stacks(catalog: Catalog, root: Path) -> str:
+    """A row for each case, a column for each stack: how far it was tested, and how many claims there are."""
     measured = _measured(root / "docs" / "measured")
-    stacks = catalog.stacks.values()
-    rows = [
-        (f"`{case.name}`", *(_state(case, stack, measured) for stack in stacks)) for case in catalog.cases.values()
-    ]
-    return table(("", *(f"`{stack.name}`" for stack in stacks)), rows)
+    claims = Counter((claim.case, claim.stack) for claim in catalog.claims.values())
+    rows = []
+    for case in catalog.cases.values():
+        cells = []
+        for stack in catalog.stacks.values():
+            count = claims[case.name, stack.name]
+            cells.append(_tested(case, stack, measured) + (f" {count}" if count else ""))
+        rows.append((f"`{case.name}`", case.title, *cells))
+    return table(("case", "", *(f"`{stack}`" for stack in catalog.stacks)), rows)
 
 
-def _state(case: Case, stack: Stack, measured: set[tuple[str, str]]) -> str:
-    """How much is known of a case on a stack."""
+def _tested(case: Case, stack: Stack, measured: set[tuple[str, str]]) -> str:
+    """How far a case was tested on a stack."""
     if case.name not in stack.runs:
         return "does not run"
     if (case.name, stack.name) in measured:
-        return "measured"
-    return "run by CI" if stack.device_kind == "cpu" else "never run on a device"
+        return MEASURED
+    return RUN_BY_CI if stack.device_kind == "cpu" else NEVER_RUN
 
 
 def _measured(folder: Path) -> set[tuple[str, str]]:
