@@ -1,31 +1,31 @@
-"""The commit that this flagbench is a checkout of, where it is one."""
+"""The git commit of this checkout of flagbench, if it is a checkout."""
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 from flagbench.errors import FlagbenchError
 
 # builder/flagbench/checkout.py: the checkout is three folders up.
 TOP = Path(__file__).resolve().parents[2]
-"""The folder that is the top of a checkout, where this flagbench is one."""
+"""The root of the checkout."""
 DECISIVE = ("builder", "entrypoints", "images", "manifests")
-"""What enters an image, or decides what does."""
+"""The folders that determine the content of an image."""
 _COMMIT = "# branch.oid "
 
 
 def commit() -> str | None:
-    """The commit's hash, `-dirty` behind it where a file that decides images differs; None outside a checkout.
+    """The commit's hash, with `-dirty` if a file that determines images differs; None outside a checkout.
 
-    A file that git does not know counts too: it is copied into an image as any other.
+    Untracked files count too: they are copied into an image like any other.
     """
-    # One question for both: this is asked even where there is nothing to build.
-    said = _git("status", "--porcelain=v2", "--branch", "--", *DECISIVE)
-    if said is None:
+    status = _git("status", "--porcelain=v2", "--branch", "--", *DECISIVE)
+    if status is None:
         return None
-    lines = said.splitlines()
+    lines = status.splitlines()
     found = next((line.removeprefix(_COMMIT) for line in lines if line.startswith(_COMMIT)), "")
-    if not found or not found.isalnum():  # `(initial)`: nothing was committed yet
+    if not found or not found.isalnum():  # `(initial)`: there is no commit yet
         return None
     return f"{found}-dirty" if any(not line.startswith("#") for line in lines) else found
 
@@ -42,15 +42,13 @@ def commit_time() -> int:
 
 
 def _git(*arguments: str) -> str | None:
-    # An installed copy may lie inside a repository of somebody else's, so the folder itself has to be the top.
+    # An installed copy may lie inside another repository, so the folder itself must be the root.
     if not (TOP / ".git").exists():
         return None
-    import subprocess  # an installed copy has nobody to ask
-
-    # Without optional locks a question writes nothing: somebody may be committing.
+    # Without optional locks `git status` writes nothing: a commit may be in progress.
     command = ["git", "--no-optional-locks", "-C", str(TOP), *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-    except OSError:  # no git here
+    except OSError:  # git is not installed
         return None
     return done.stdout.strip() if done.returncode == 0 else None

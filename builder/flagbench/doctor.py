@@ -1,4 +1,4 @@
-"""What this machine has and lacks for running flagbench, as findings with a remedy each."""
+"""Checks what this machine needs for running flagbench; each finding has a remedy."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _NATIVE = {
 
 
 class Level(str, Enum):
-    """How much a finding stands in the way: not at all, of some runs, of every run."""
+    """Whether a finding prevents nothing, some runs, or every run."""
 
     OK = "ok"
     WARN = "warn"
@@ -50,7 +50,7 @@ class Level(str, Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     name: str
     level: Level
@@ -59,7 +59,7 @@ class Finding:
 
 
 def examine(store_url: str | None = None) -> list[Finding]:
-    """Look at everything. Imports no framework, starts no process and leaves nothing behind."""
+    """Run every check. Imports no framework, starts no process and leaves nothing behind."""
     return [
         Finding("python", Level.OK, f"{platform.python_version()} ({platform.machine()})"),
         Finding("flagbench", Level.OK, __version__),
@@ -80,7 +80,7 @@ def manifests(root: Path | None = None) -> Finding:
     try:
         catalog = load_catalog(root)
     except FlagbenchError as error:
-        # Of many problems the count and the first: `flagbench list` shows the others.
+        # The number of problems and the first one; `flagbench list` shows the others.
         detail = " ".join(line.strip() for line in error.message.splitlines()[:2])
         return Finding("manifests", Level.FAIL, detail, error.remedy)
     counts = f"{len(catalog.cases)} cases, {len(catalog.stacks)} stacks, {len(catalog.claims)} claims"
@@ -97,7 +97,7 @@ def store(url: str | None) -> Finding:
 
 
 def case_imports(root: Path | None = None) -> dict[str, str]:
-    """What single cases import beside what every case does: the module, and the cases, with commas between."""
+    """Modules that only some cases import, each with the names of these cases, separated by commas."""
     try:
         cases = load_catalog(root, claims=False).cases.values()
     except FlagbenchError:  # it is a finding of its own
@@ -109,7 +109,7 @@ def case_imports(root: Path | None = None) -> dict[str, str]:
 
 
 def native_packages(case_imports: Mapping[str, str]) -> Iterator[Finding]:
-    """What a run without a container imports: looked up, because importing torch takes seconds."""
+    """Packages that a run without a container imports: looked up only, because importing torch takes seconds."""
     for module, distribution in {**_NATIVE, **{module: module.replace("_", "-") for module in case_imports}}.items():
         if importlib.util.find_spec(module) is None:
             wanted = f", and {case_imports[module]} imports it" if module in case_imports else ""
@@ -129,7 +129,7 @@ def processors() -> Finding:
 
 
 def memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> Finding:
-    """Memory available now, and the control group's limit (version 2, else 1) where it is lower."""
+    """Available memory, and the control group's limit (version 2, else 1) if it is lower."""
     try:
         found = re.findall(r"^(MemTotal|MemAvailable):\s+(\d+) kB", meminfo.read_text(), re.MULTILINE)
     except OSError as error:
@@ -166,7 +166,7 @@ def disks(store_url: str | None) -> Iterator[Finding]:
 
 
 def disk(name: str, find: Callable[[], Path], least: int = GIB) -> Finding:
-    """Free bytes where a folder is; a run leaves well under `least` there."""
+    """Free space on the disk of a folder; a run needs well under `least` bytes."""
     try:
         folder = find()
         free = shutil.disk_usage(folder).free
@@ -179,7 +179,7 @@ def disk(name: str, find: Callable[[], Path], least: int = GIB) -> Finding:
 
 
 def leftovers(folder: Path | None = None) -> Finding:
-    """Folders of runs that were killed: this user's, with a lock that no process holds any more.
+    """Folders that killed runs of this user left: their lock is no longer held by a process.
 
     `folder`: where to look; default: the temporary folder.
     """
@@ -221,7 +221,7 @@ def _is_left(folder: Path) -> bool:
 
 
 def accelerator(driver: Path = Path("/proc/driver/nvidia/version")) -> Finding:
-    """The accelerator's driver, read from the kernel and not asked of a tool that may hang."""
+    """The accelerator's driver, read from the kernel, because a vendor's tool may hang."""
     try:
         text = driver.read_text()
     except OSError:
@@ -237,7 +237,7 @@ def accelerator(driver: Path = Path("/proc/driver/nvidia/version")) -> Finding:
 
 
 def docker(environment: Mapping[str, str], default: Path = Path("/var/run/docker.sock")) -> Finding:
-    """Whether a container engine's socket is there and may be used; a remote engine is only named."""
+    """Whether a container engine's socket exists and is accessible; a remote engine is not contacted."""
     host = environment.get("DOCKER_HOST", "")
     if host and not host.startswith("unix://"):
         return Finding("docker", Level.OK, f"DOCKER_HOST={redact(host)} (not contacted)")
@@ -256,7 +256,7 @@ def docker(environment: Mapping[str, str], default: Path = Path("/var/run/docker
 
 
 def engine(socket: Finding, root: Path | None = None) -> Finding:
-    """What the engine behind a usable socket says of itself, and which of the catalog's images it has."""
+    """The version of the engine behind a usable socket, and which of the catalog's images it has."""
     if socket.level is not Level.OK:
         return socket
     try:
@@ -270,7 +270,7 @@ def engine(socket: Finding, root: Path | None = None) -> Finding:
 
 
 def _image_names(root: Path | None) -> list[str]:
-    """Every `case:stack` by the stack's own name; none where the manifests are broken: another finding."""
+    """Every `case:stack` by the stack's own name; empty if the manifests are broken, which is its own finding."""
     try:
         catalog = load_catalog(root, claims=False)
     except FlagbenchError:

@@ -1,4 +1,4 @@
-"""Files that a person named or that others left behind: read without blocking, and never more than a limit."""
+"""Reads untrusted files: without blocking, and never more than a limit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 TEXT_BYTES = 16 * 2**20
-"""What a person wrote is never as large as this: a manifest, a Dockerfile, a bundle of certificates."""
+"""The size limit of hand-written files: a manifest, a Dockerfile, a bundle of certificates."""
 
 _KINDS = {
     stat.S_IFDIR: "a folder",
@@ -29,7 +29,7 @@ def read_file(path: Path, limit: int) -> bytes:
     """
     try:
         _require_regular(path.stat())
-        # Not to block, should the file have become a pipe in the meantime.
+        # O_NONBLOCK in case the file was replaced by a pipe in the meantime.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except ValueError as error:  # a NUL, or a character that no file name can hold
         raise OSError(errno.EINVAL, "no file can have this name") from error
@@ -42,7 +42,7 @@ def read_file(path: Path, limit: int) -> bytes:
 
 
 def read_input(path: Path, limit: int) -> bytes:
-    """As `read_file`, and a shell's pipe too, like the /dev/fd/63 of `<(zcat record.json.gz)`."""
+    """As `read_file`, but also reads a shell's pipe, like the /dev/fd/63 of `<(zcat record.json.gz)`."""
     if not _is_unnamed_pipe(path):
         return read_file(path, limit)
     with path.open("rb", buffering=0) as file:
@@ -50,25 +50,25 @@ def read_input(path: Path, limit: int) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """A file that a person wrote, as `read_input` reads it; `-` is standard input.
+    """The text of a file, read by `read_input`; `-` is standard input.
 
-    Raises OSError, and ValueError where it is not UTF-8.
+    Raises OSError, or ValueError if it is not UTF-8.
     """
     return (read_stdin(TEXT_BYTES) if str(path) == "-" else read_input(path, TEXT_BYTES)).decode("utf-8")
 
 
 def read_stdin(limit: int) -> bytes:
-    """What is left on standard input, at most `limit` bytes. Raises OSError."""
+    """The rest of standard input, at most `limit` bytes. Raises OSError."""
     return read_stream(sys.stdin.buffer, limit)
 
 
 def expanded(path: Path | str) -> Path:
-    """`path` with ~ and ~user resolved; as it is, like in a shell, where there is no such user."""
+    """`path` with ~ and ~user resolved; unchanged, as in a shell, if there is no such user."""
     return Path(os.path.expanduser(path))  # noqa: PTH111  # pathlib raises RuntimeError instead
 
 
 def read_stream(stream: BinaryIO, limit: int) -> bytes:
-    """What is left in an open file or a pipe, at most `limit` bytes. Raises OSError (EFBIG) where there is more."""
+    """The rest of an open file or a pipe, at most `limit` bytes. Raises OSError (EFBIG) if there is more."""
     content = bytearray()
     while len(content) <= limit and (block := stream.read(min(1 << 20, limit + 1 - len(content)))):
         content += block
@@ -85,7 +85,7 @@ def _is_unnamed_pipe(path: Path) -> bool:
 
 
 def reason(error: OSError) -> str:
-    """What went wrong, in words; an OSError made from text alone has no `strerror`."""
+    """The reason of an OSError as text; one made from text alone has no `strerror`."""
     return error.strerror or str(error)
 
 

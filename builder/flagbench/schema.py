@@ -1,4 +1,4 @@
-"""JSON Schemas of manifests and records: where they are, and what a violation is in plain words."""
+"""JSON Schemas of manifests and records, and their violations in plain words."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FieldPath = tuple[str | int, ...]
 """Where a value stands in a document: keys and indices from the top."""
 
 MOST = 100
-"""Violations told of one array or object; nobody reads more."""
+"""Violations reported for one array or object, at most."""
 
 _CONTAINERS = ("items", "prefixItems", "properties", "additionalProperties", "propertyNames")
 _Keyword = Callable[..., Iterator["ValidationError"]]
@@ -31,7 +31,7 @@ _Keyword = Callable[..., Iterator["ValidationError"]]
 
 @dataclass(frozen=True)
 class Violation:
-    """One thing a document does that its schema does not allow."""
+    """One thing in a document that its schema does not allow."""
 
     path: FieldPath
     message: str
@@ -40,7 +40,7 @@ class Violation:
 def shipped_manifests() -> Path:
     """The manifests that belong to this flagbench: beside the checkout, else inside the wheel.
 
-    Raises FlagbenchError where neither is there, which is a broken installation.
+    Raises FlagbenchError if neither exists, which is a broken installation.
     """
     package = Path(__file__).resolve().parent
     for folder in (package.parent.parent / "manifests", package / "_data" / "manifests"):
@@ -54,7 +54,7 @@ def shipped_manifests() -> Path:
 
 
 def field_name(path: FieldPath) -> str:
-    """A path as a person writes it: `claims[0].metrics[2].unit`; empty for the whole document."""
+    """A path as text, like `claims[0].metrics[2].unit`; empty for the whole document."""
     parts: list[str] = []
     for step in path:
         if isinstance(step, int):
@@ -80,8 +80,8 @@ def _path_order(path: FieldPath) -> list[tuple[int, str]]:
 def validator(kind: Kind) -> Draft202012Validator:
     """The validator of one kind of document, compiled once per process.
 
-    Schemas are always this flagbench's own, also where manifests come from elsewhere: they are what
-    the code that reads the documents relies on.
+    Schemas are always this flagbench's own, even if manifests come from elsewhere: the code that reads the documents
+    relies on them.
     """
     # Imported here: jsonschema costs more than everything else that `--help` imports.
     from jsonschema import Draft202012Validator
@@ -151,7 +151,7 @@ def _unknown_field(name: str, allowed: Mapping[str, Any]) -> str:
 
 
 def _likely_branch(error: ValidationError) -> list[ValidationError]:
-    """Of the alternatives, the errors of the one the author was writing: not those refused by type alone."""
+    """The errors of the alternative that the author most likely meant: not those rejected by type alone."""
     causes = list(error.context or ())
     depth = len(error.absolute_path)
     wrong_type = {c.schema_path[0] for c in causes if c.validator == "type" and len(c.absolute_path) == depth}
@@ -175,7 +175,7 @@ def _plain_words(keyword: str, value: Any, limit: Any, fallback: str) -> str:
     if keyword in ("maxItems", "maxLength"):
         return f"has {len(value)}; at most {limit} allowed"
     if keyword == "uniqueItems":
-        return "holds the same entry twice"
+        return "contains the same entry twice"
     return fallback
 
 

@@ -1,4 +1,4 @@
-"""The three standard descriptors, whatever the caller left of them: open, with streams that end in no traceback."""
+"""Standard input, output and error that work even if the caller closed them, and never end in a traceback."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import sys
 import time
 
 _PATIENCE_SECONDS = 1.0
-"""Seconds until unread stderr is dropped; from then on nothing waits until some of it is read again."""
+"""Seconds until unread stderr is dropped; after that nothing waits until the reader takes some of it again."""
 _CHUNK = 4096
 """Bytes that a ready pipe accepts without blocking."""
 
 
 def install() -> None:
-    """Open what is closed, and put streams of ours in the place of `sys.stdin`, `sys.stdout` and `sys.stderr`.
+    """Open descriptors that are closed, and replace `sys.stdin`, `sys.stdout` and `sys.stderr`.
 
-    Stdin is empty where it was closed, waits for a slow writer, also where its descriptor does not block, and takes
-    text in any encoding. Stdout waits for a slow reader in the same way, and raises OSError where nothing can be
-    written. Stderr drops what is not taken: a message nobody reads is no reason for a command to fail or to hang.
+    Stdin is empty if it was closed, waits for a slow writer even if its descriptor is non-blocking, and accepts text
+    in any encoding. Stdout waits for a slow reader in the same way, and raises OSError if it cannot be written to.
+    Stderr drops output that is not read: an unread message must not make a command fail or hang.
     """
     for descriptor, flags in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
         try:
             os.fstat(descriptor)
         except OSError:
-            # Else the next file or socket gets this number. Stdout cannot be written to, so that nobody takes what
-            # was printed there for read.
+            # Otherwise the next file or socket gets this number. Stdout is opened read-only, so that printing to it
+            # fails instead of being lost silently.
             _open_as(descriptor, flags)
     encoding = getattr(sys.stdin, "encoding", None) or "utf-8"
     sys.stdin = io.TextIOWrapper(io.BufferedReader(_Stdin(0)), encoding=encoding, errors="backslashreplace")
@@ -49,7 +49,7 @@ def _open_as(descriptor: int, flags: int) -> None:
 
 
 class _Descriptor(io.RawIOBase):
-    """A descriptor that is not ours to close."""
+    """A descriptor that is left open when its stream is closed."""
 
     def __init__(self, descriptor: int, event: int) -> None:
         self._descriptor = descriptor
@@ -105,12 +105,12 @@ class _Stderr(_Output):
 
     def write(self, content: bytes) -> int:  # type: ignore[override]
         try:
-            self._hand_on(bytes(content))
+            self._forward(bytes(content))
         except OSError:
             pass
         return len(content)
 
-    def _hand_on(self, left: bytes) -> None:
+    def _forward(self, left: bytes) -> None:
         deadline = time.monotonic() + self._patience
         while left:
             ready = self._waiting.poll(max(0.0, deadline - time.monotonic()) * 1000)

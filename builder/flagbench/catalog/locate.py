@@ -15,7 +15,7 @@ VARIABLE = "FLAGBENCH_MANIFESTS"
 def manifests_root(root: Path | None = None) -> Path:
     """The folder that holds cases/, stacks/ and claims/, as an absolute path.
 
-    Raises FlagbenchError (usage) where the folder asked for is not one.
+    Raises FlagbenchError (usage) if that is not a folder of manifests.
     """
     named = os.environ.get(VARIABLE, "")
     if root is None and not named:

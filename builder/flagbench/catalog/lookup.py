@@ -1,4 +1,4 @@
-"""Names looked up in the catalog; an unknown one is answered with the nearest that exist."""
+"""Looks up names in the catalog; the error for an unknown one names the nearest that exist."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class UnknownNameError(FlagbenchError):
-    """A case, stack, claim or image that there is not."""
+    """A case, stack, claim or image that does not exist."""
 
 
 def catalog_get(entries: Mapping[str, T], name: str, *, kind: str) -> T:

@@ -8,7 +8,7 @@ from flagbench.catalog.model import ClaimMetric
 
 
 def printed_number(text: str) -> Decimal | None:
-    """`36.1%` as 0.361 and `0.0350` as 0.0350, every digit kept; None where the text is no finite number."""
+    """`36.1%` as 0.361 and `0.0350` as 0.0350, every digit kept; None if the text is not a finite number."""
     try:
         number = Decimal(text.removesuffix("%").strip())
     except InvalidOperation:

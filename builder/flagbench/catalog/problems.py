@@ -14,7 +14,7 @@ SHOWN = 20
 
 @dataclass(frozen=True)
 class Problem:
-    """One fault of a manifest. `line` counts from 1, `file` is shown as the reader would type it."""
+    """One fault of a manifest. `line` counts from 1; `file` is the path as a user would type it."""
 
     file: str
     line: int

@@ -29,7 +29,7 @@ _STRING_TAG = "tag:yaml.org,2002:str"
 
 @dataclass
 class Document:
-    """One YAML file: its data as JSON would hold it, the line of each field, and what was wrong."""
+    """One YAML file: its data as JSON types, the line of each field, and its problems."""
 
     path: Path
     shown: str

@@ -1,4 +1,4 @@
-"""Results as people read them."""
+"""Verdicts, comparisons and generated pages, as text."""
 
 from flagbench.report.tables import comparison_table, verdict_table
 

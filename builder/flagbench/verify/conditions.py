@@ -11,16 +11,16 @@ from typing import Any, TypeGuard
 from flagbench.catalog.model import NOT_PUBLISHED, Case, Scalar
 
 _RELATIVE_TOLERANCE = 1e-9
-"""Wide enough for a number that went through decimal text, far too narrow for another setting."""
+"""Wide enough for rounding in decimal text, far too narrow for a different setting."""
 
 SOFTWARE_DIFFERS = "software differs"
 SOFTWARE_UNKNOWN = "software unknown"
 
 VARIES = "varies between the runs"
-"""What stands for a condition that is not the same in all runs; it equals nothing."""
+"""The value of a condition that is not the same in all runs; it equals nothing."""
 
 DEVICE = "device_model"
-"""The condition that says on what a number was measured."""
+"""The condition that names the device that a number was measured on."""
 
 
 class Agreement(str, Enum):
@@ -34,7 +34,7 @@ class Agreement(str, Enum):
 
 @dataclass(frozen=True)
 class ConditionResult:
-    """One condition here and on the other side; None is a fact that could not be found out."""
+    """One condition here and on the other side; None is unknown."""
 
     name: str
     here: Scalar | None
@@ -57,7 +57,7 @@ class ConditionResult:
 
 
 def agreement(here: Scalar | None, expected: Scalar | None) -> Agreement:
-    """Compare one condition: strings exactly, numbers to 1e-9 relative, and a bool is no number."""
+    """Compare one condition: strings exactly, numbers to 1e-9 relative, and a bool is not a number."""
     if here == VARIES:
         return Agreement.DIFFERS
     if expected == NOT_PUBLISHED:
@@ -72,7 +72,7 @@ def agreement(here: Scalar | None, expected: Scalar | None) -> Agreement:
 
 
 def alike(a: Scalar | None, b: Scalar | None) -> bool:
-    """Whether nothing says that two runs differ in a condition: unknown in both is alike."""
+    """Whether two runs agree in a condition; unknown in both counts as agreement."""
     return a == b or agreement(a, b) is Agreement.EQUAL
 
 
@@ -110,7 +110,7 @@ def forbidding(results: Iterable[ConditionResult], case: Case) -> tuple[Conditio
 
 
 def software_qualifiers(results: Iterable[ConditionResult], case: Case) -> tuple[str, ...]:
-    """What to say of the software beside a verdict; nothing where it is equal or absent on both sides."""
+    """The qualifiers of a verdict for software; empty if it is equal, or unknown on both sides."""
     software = [r for r in results if r.name in case.software_conditions]
     qualifiers = []
     if any(r.agreement is Agreement.DIFFERS for r in software):
@@ -121,7 +121,7 @@ def software_qualifiers(results: Iterable[ConditionResult], case: Case) -> tuple
 
 
 def work_qualifiers(results: Iterable[ConditionResult], case: Case) -> tuple[str, ...]:
-    """What the publisher did not say of the work that the gate depends on: the verdict rests on a guess of it."""
+    """The qualifiers for unpublished conditions of the work that the gate depends on, which are assumed equal."""
     gate = case.metric(case.gate)
     matters = set(case.work_conditions).intersection(gate.depends_on if gate is not None else ())
     return tuple(
@@ -130,7 +130,7 @@ def work_qualifiers(results: Iterable[ConditionResult], case: Case) -> tuple[str
 
 
 def same_work(results: Iterable[ConditionResult], case: Case) -> bool:
-    """Whether model and shapes are equal, so that a ratio of speeds is a ratio of something."""
+    """Whether model and shapes are equal, so that a ratio of speeds is meaningful."""
     return all(r.agreement is Agreement.EQUAL for r in results if r.name in case.shapes)
 
 

@@ -1,4 +1,4 @@
-"""What disturbed a run by its own record: said beside a verdict, and no reason against one."""
+"""What disturbed a run, according to its record: a qualifier of the verdict, never a reason against one."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 from flagbench.record.model import Record
 
 LEAST_SECONDS = 1.0
-"""A sampler looks once a second: less than this is the border of one look."""
+"""The sampling interval: a shorter time is within one sample."""
 
 MUCH_MEMORY = 2**30
-"""Bytes in use before the run that no driver keeps for itself on an idle device."""
+"""Bytes in use before the run; a driver alone uses less on an idle device."""
 
 _NO_THROTTLING = frozenset({"gpu_idle", "applications_clocks_setting", "display_clock_setting", "sync_boost"})
-"""Reasons of NVML for a clock below its highest that somebody set, or that nobody needed higher."""
+"""NVML's reasons for a lower clock that are not throttling: the clock was set, or the device was idle."""
 
 
 def disturbances(records: Sequence[Record]) -> tuple[str, ...]:
-    """What disturbed one or more runs, of each kind the worst; what was not measured disturbs nothing.
+    """What disturbed one or more runs, the worst of each kind; what was not measured counts as undisturbed.
 
-    A window is steady within 2 % of drift, which its record says; any second of throttling counts, and any process of
-    somebody else on a device.
+    A window with at most 2 % of drift is steady, as its record says. Any second of throttling counts, and so does any
+    process of another user on a device.
     """
     devices = [device for record in records for device in (record.raw["telemetry"] or {}).get("devices", ())]
     return (*_drift(records), *_throttling(devices), *_tenant(devices))

@@ -59,7 +59,7 @@ class Reproduction:
 
     @property
     def problem(self) -> str | None:
-        """Why this cannot stay: an anomaly is due and not listed, or listed and not due. None where all is well."""
+        """An anomaly that is missing from the claim, or listed without reason; None if neither."""
         due = ANOMALIES.get(self.fit)
         for name in self.listed:
             if name != due:
@@ -76,7 +76,7 @@ class Reproduction:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON; `problem` is null where all is well."""
+        """As JSON; `problem` is null if there is none."""
         return {
             "claim": self.claim,
             "formula": self.formula.id,
@@ -91,7 +91,7 @@ class Reproduction:
 
 
 def reproduce_utilisation(claim: Claim, case: Case) -> Reproduction | None:
-    """The published utilisation of a row computed again; None where the row or its case has not all that it takes."""
+    """The published utilisation of a row, recomputed; None if the row or its case lacks what it is computed from."""
     formula, printed = case.published_formula, claim.metric(UTILISATION)
     if formula is None or printed is None:
         return None

@@ -40,7 +40,7 @@ class AgainstKind(str, Enum):
 
 @dataclass(frozen=True)
 class Against:
-    """What the records are held against; `chosen` where nobody named it."""
+    """What the records are held against; `chosen` if it was not named by the user."""
 
     kind: AgainstKind
     id: str

@@ -1,4 +1,4 @@
-"""Whether a record may be judged at all: how its run ended, its checks, its numbers, its digest."""
+"""Whether a record is valid: how its run ended, its checks, its numbers, its digest."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def config_digest(config: Mapping[str, Any]) -> str:
     """`sha256:` and the digest of a configuration as canonical JSON: sorted keys, no spaces, UTF-8.
 
     Raises:
-        ValueError: a number in it is not finite, which JSON cannot say.
+        ValueError: a number in it is not finite, which JSON cannot express.
     """
     text = json.dumps(config, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return "sha256:" + hashlib.sha256(text.encode("utf-8")).hexdigest()
@@ -55,7 +55,7 @@ def gate_problem(record: Record, case: Case, names: Sequence[str]) -> str | None
 
 
 def partial_batches(records: Sequence[Record], name: str) -> str | None:
-    """Why the metric `name`, which credits every batch as full, says nothing: too many batches of a run were not."""
+    """Why the metric `name`, which counts every batch as full, is meaningless: too many batches of a run were not."""
     for record in records:
         work = record.raw["work"] or {}
         credited, trained = work.get("samples_published_count", 0), work.get("samples_executed", 0)
@@ -68,7 +68,7 @@ def partial_batches(records: Sequence[Record], name: str) -> str | None:
 
 
 def _order_problems(record: Record) -> list[str]:
-    """Why p_core >= p_train >= p_whole does not hold to within one step; empty where it does, or cannot be seen.
+    """Where p_core >= p_train >= p_whole is violated by more than one step; empty if it holds or cannot be checked.
 
     p_core is over the window. So is p_train, but in a whole run, where it is over all steps: these take at least as
     long as the window's, and did as much more as the record counts.

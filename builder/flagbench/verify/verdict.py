@@ -1,4 +1,4 @@
-"""The verdict: is a record sane, is it comparable, and is it fast enough; in that order."""
+"""The verdict: is a record valid, is it comparable, and is it fast enough; in that order."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def verify_claim(records: Sequence[Record], claim: Claim, case: Case, *, chosen:
     Args:
         records: runs of the claim's case, alike in their software and in all that the gate depends on; five or more
             give an interval between runs.
-        chosen: whether the claim was chosen here (`choose_claim`) and not named by a person.
+        chosen: whether the claim was chosen by `choose_claim` and not named by the user.
 
     Raises:
         FlagbenchError: the records are of another case, or not alike, or one is given twice.
@@ -98,7 +98,7 @@ def verify_baseline(records: Sequence[Record], baseline: Record, case: Case) -> 
     blocking = forbidding(conditions, case)
     metrics: list[MetricResult] = []
     for metric in baseline.metrics if invalid is None else ():
-        # A metric the case does not know has no direction, so nothing can be said of it.
+        # A metric that the case does not know has no better direction, so it cannot be judged.
         if (spec := case.metric(metric.name)) is not None:
             expected = Expected(estimate([metric]), metric.unit, metric.scope)
             metrics.append(
@@ -118,7 +118,7 @@ def verify_baseline(records: Sequence[Record], baseline: Record, case: Case) -> 
 def choose_claim(record: Record, case: Case, claims: Iterable[Claim]) -> Claim:
     """The claim of the record's case with the fewest conditions that differ; the first of equals.
 
-    A row of another device that does not publish the gate comes last: nothing could be said of the record's speed.
+    A row of another device that does not publish the gate comes last: it would give no verdict on speed.
 
     Raises:
         FlagbenchError: the case has no claim.
@@ -206,7 +206,7 @@ def _invalid(records: Sequence[Record], case: Case, gate_names: Sequence[str]) -
 
 
 def _check_alike(records: Sequence[Record], case: Case) -> None:
-    """Refuse records that are not runs of one thing: the spread of their gate would be of something else."""
+    """Reject records of different work or software: their spread would not be that of one repeated run."""
     if not records:
         raise FlagbenchError("there is no record to verify", remedy="name at least one record")
     first, ids = records[0], [r.record_id for r in records]
