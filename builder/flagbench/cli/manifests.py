@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -75,8 +76,21 @@ def write_docs(check: CheckOption = False, json: JsonOption = False) -> None:
 
 def _options(name: str) -> str:
     """A table of the options of a command and their help; hidden ones are left out."""
-    command = LazyCommands(COMMANDS)[name]
-    context = command.context_class(command)
-    options = (parameter for parameter in command.params if parameter.param_type_name == "option")
-    records = (record for option in options if (record := option.get_help_record(context)))
-    return table(("option", "meaning"), ((f"`{names}`", " ".join(text.split())) for names, text in records))
+    options = [p for p in LazyCommands(COMMANDS)[name].params if p.param_type_name == "option" and not p.hidden]
+    return table(("option", "meaning"), ((f"`{_usage(option)}`", _meaning(option)) for option in options))
+
+
+def _usage(option: Any) -> str:
+    """`-o, --out OUT`; the same for every release of Typer, unlike its own help."""
+    choices = "|".join(map(str, getattr(option.type, "choices", ())))
+    value = "" if option.is_flag else option.metavar or choices or option.type.name.split()[0].upper()
+    return f"{', '.join(option.opts)} {value}".rstrip()
+
+
+def _meaning(option: Any) -> str:
+    default = "" if option.is_flag or option.default in (None, ...) else f" Default: {_text(option.default)}."
+    return f"{' '.join(option.help.split())}{default}"
+
+
+def _text(value: object) -> str:
+    return str(value.value if isinstance(value, Enum) else value)

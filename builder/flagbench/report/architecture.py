@@ -31,8 +31,14 @@ def layers(root: Path, package: str) -> str:
 def _layers(root: Path, package: str) -> Sequence[Sequence[str]]:
     """The modules of each layer, without the package's name."""
     path = root / "pyproject.toml"
+    try:
+        toml = import_module(_TOML)
+    except ModuleNotFoundError as error:
+        raise FlagbenchError(
+            f"reading {path} needs {_TOML}, which is not installed", remedy="pip install 'flagbench[lock]'"
+        ) from error
     text = path.read_text(encoding="utf-8")
-    contracts: list[dict[str, Any]] = import_module(_TOML).loads(text)["tool"]["importlinter"]["contracts"]
+    contracts: list[dict[str, Any]] = toml.loads(text)["tool"]["importlinter"]["contracts"]
     for contract in contracts:
         if contract["type"] == "layers" and contract["layers"][0].startswith(f"{package}."):
             return [
