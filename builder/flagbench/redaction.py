@@ -96,10 +96,15 @@ def _credentials(text: str) -> Iterator[tuple[int, int]]:
     for pattern in _PATTERNS:
         for match in pattern.finditer(text):
             yield match.span("secret")
-    for match in _NAME.finditer(text):
-        of_several = text[match.start() - 1 : match.start()] in ("?", "&", ";", ",")
-        value = (_PARAMETER_VALUE if of_several else _VALUE).match(text, match.end())
-        if value and _is_secret_value_of(match["name"], value[0]):
+    position = 0
+    while named := _NAME.search(text, position):
+        position = named.end()
+        if not is_secret_name(named["name"]):
+            continue
+        of_several = text[named.start() - 1 : named.start()] in ("?", "&", ";", ",")
+        value = (_PARAMETER_VALUE if of_several else _VALUE).match(text, position)
+        if value and _is_secret_value_of(named["name"], value[0]):
+            position = value.end()
             yield value.span()
 
 

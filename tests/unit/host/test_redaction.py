@@ -124,3 +124,12 @@ def test_the_secrets_of_a_url_in_every_spelling() -> None:
     assert url_secrets("https://b.example/@scope") == set()
     assert has_userinfo("https://token@b.example/")
     assert not has_userinfo("https://b.example/@scope")
+
+
+HOSTILE = ("key=", "a=", "://", "://a@", "x-", "-----BEGIN ", "Bearer ", '"token":"', "sk-", "a")
+
+
+@pytest.mark.parametrize("unit", HOSTILE)
+def test_a_long_hostile_text_is_read_in_linear_time(unit: str) -> None:
+    # In quadratic time this takes minutes.
+    redact(unit * (2**18 // len(unit)))
