@@ -55,7 +55,7 @@ _SEVERAL_USERINFO = re.compile(r"://([^/@\s]+(?:@[^/@\s]+)*)@")
 
 def redact(text: str, known: Iterable[str] = ()) -> str:
     """The text with every credential in it, and every `known` secret, replaced by `***`."""
-    for secret in sorted(known, key=len, reverse=True):
+    for secret in sorted(filter(None, known), key=len, reverse=True):
         text = text.replace(secret, REDACTED)
     kept, position = [], 0
     for start, end in sorted(_credentials(text)):
@@ -72,8 +72,7 @@ def is_secret(name: str, value: str) -> bool:
 
 def is_secret_name(name: str) -> bool:
     """Whether a variable of this name holds a secret."""
-    words = name.replace("-", "_").replace(".", "_")
-    return bool(_PASSWORD_NAME.search(words) or _SECRET_NAME.search(words))
+    return bool(_PASSWORD_NAME.search(_words(name)) or _SECRET_NAME.search(_words(name)))
 
 
 def has_userinfo(text: str) -> bool:
@@ -88,7 +87,7 @@ def url_secrets(url: str) -> set[str]:
         return set()
     user, _, password = match[1].partition(":")
     parts = (match[1], password) if password else (user,)
-    return {spelling for part in parts for spelling in (part, unquote(part))}
+    return {spelling for part in parts for spelling in (part, unquote(part)) if spelling}
 
 
 def _credentials(text: str) -> Iterator[tuple[int, int]]:
@@ -109,5 +108,9 @@ def _credentials(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _is_secret_value_of(name: str, value: str) -> bool:
-    words = name.replace("-", "_").replace(".", "_")
-    return bool(_PASSWORD_NAME.search(words) or (_SECRET_NAME.search(words) and not _PLAIN.fullmatch(value)))
+    plain = _PLAIN.fullmatch(value) and not _PASSWORD_NAME.search(_words(name))
+    return is_secret_name(name) and not plain
+
+
+def _words(name: str) -> str:
+    return name.replace("-", "_").replace(".", "_")
