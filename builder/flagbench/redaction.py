@@ -87,7 +87,7 @@ def url_secrets(url: str) -> set[str]:
         return set()
     user, _, password = match[1].partition(":")
     parts = (match[1], password) if password else (user,)
-    return {spelling for part in parts for spelling in (part, unquote(part)) if spelling}
+    return {spelling for part in parts for spelling in (part, unquote(part)) if spelling.strip(":")}
 
 
 def _credentials(text: str) -> Iterator[tuple[int, int]]:

@@ -122,7 +122,7 @@ def test_the_secrets_of_a_url_in_every_spelling() -> None:
     assert url_secrets("https://user:p%40ss@a.example/") == {"user:p%40ss", "user:p@ss", "p%40ss", "p@ss"}
     assert url_secrets("https://token@b.example/") == {"token"}
     assert url_secrets("https://b.example/@scope") == set()
-    assert url_secrets("https://:@b.example/") <= {":"}
+    assert url_secrets("https://:@b.example/") == set()
     assert redact("abc", [""]) == "abc"
     assert has_userinfo("https://token@b.example/")
     assert not has_userinfo("https://b.example/@scope")
