@@ -18,7 +18,7 @@ from flagbench.cli.app import COMMANDS
 from flagbench.cli.lazy import LazyCommands
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.record.read import read_record
-from flagbench.report.generated import MEASURED, generated_files
+from flagbench.report.generated import BADGES, MEASURED, generated_files
 
 ROOT = Path(__file__).parents[3]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -129,3 +129,14 @@ def test_the_picture_shows_the_verdict_of_its_record_and_asks_no_host() -> None:
     assert read_record(ROOT / "docs" / "verdict" / "record.json").record_id in shown
     assert "NOT_COMPARABLE" in shown
     assert set(re.findall(r"\w+://[^\s\"<]+", text)) <= {"http://www.w3.org/2000/svg"}
+
+
+def test_badges_say_what_ci_runs_and_the_project_declares() -> None:
+    ci, project = ((ROOT / name).read_text(encoding="utf-8") for name in (".ci/run", "pyproject.toml"))
+    first, last = re.findall(r"3\.\d+", BADGES["python"][1])
+    assert f'requires-python = ">={first}"' in project
+    assert {first, last} <= set(re.findall(r"3\.1\d", ci))
+    python, torch = re.findall(r"(\d\.\d+)\+", BADGES["image"][1])
+    assert f"py{python.replace('.', '')}-torch{torch}.txt" in ci
+    assert "strict = true" in project
+    assert f'license = "{BADGES["licence"][1]}"' in project
