@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from flagbench.catalog.model import Case, Catalog, Stack
     from flagbench.launchers import Launcher, LaunchResult
     from flagbench.record.model import Record
-    from flagbench.stores.base import Store
+    from flagbench.stores import Store
 
 
 class Via(str, Enum):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -12,7 +11,7 @@ from flagbench.catalog.model import Claim, Stack
 from flagbench.errors import FlagbenchError
 from flagbench.launchers.describe import Described
 from flagbench.record.read import read_record
-from flagbench.stores.base import Store, StoredRecord
+from flagbench.stores import Store, StoredRecord
 
 LOOKED_AT = 50
 """The newest records of the case and stack that are read."""
@@ -53,10 +52,7 @@ def _seconds_of(store: Store, entry: StoredRecord, digest: str) -> float | None:
         return None
     if record.config_digest != digest or record.status.state != "ok":
         return None
-    timing = record.raw.get("timing") or {}
-    parts = [timing[key] for key in ("init", "train", "eval_initial", "checkpoint") if key in timing]
-    seconds = timing.get("e2e", math.fsum(parts))
-    return float(seconds) if seconds > 0 else None
+    return record.duration
 
 
 def _is_row_of(claim: Claim, config: Mapping[str, Any], stack: Stack) -> bool:

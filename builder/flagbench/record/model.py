@@ -1,25 +1,44 @@
-"""A record as typed data. Unknown fields are kept in `raw` and ignored otherwise."""
+"""A record as typed data, `record/v1`, with the limits of its JSON Schema. Fields that are not here are ignored.
+
+Frozen dataclasses, which msgspec converts to and checks: a test builds a variant with `dataclasses.replace`.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+# `\Z` and not `$`, which also matches before a final newline.
+RecordId = Annotated[str, Meta(pattern=r"^[0-9A-Za-z][0-9A-Za-z._-]{7,159}\Z")]
+RunId = Annotated[str, Meta(pattern=r"^[0-9A-Za-z][0-9A-Za-z._-]{0,127}\Z")]
+Name = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9.-]*\Z")]
+Digest = Annotated[str, Meta(pattern=r"^sha256:[0-9a-f]{64}\Z")]
+Time = Annotated[str, Meta(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z\Z")]
+Scalar = str | int | float | bool | None
+Number = int | float
+Count = Annotated[int, Meta(ge=0)]
+Positive = Annotated[int, Meta(ge=1)]
+Amount = Annotated[int, Meta(ge=0)] | Annotated[float, Meta(ge=0)]
+"""A number that is not negative."""
 
 
 @dataclass(frozen=True)
 class Metric:
     """One measured value. `ci95` is the 95 % interval (low, high), where the run gives one."""
 
-    name: str
-    value: float
+    name: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]*\Z")]
+    value: Number
     unit: str
-    scope: str
-    n: int | None
-    stdev: float | None
-    ci95: tuple[float, float] | None
-    ci_method: str | None
-    note: str | None
+    scope: Literal["job", "node", "device"]
+    n: Positive | None = None
+    stdev: Amount | None = None
+    ci95: tuple[Number, Number] | None = None
+    ci_method: str | None = None
+    note: str | None = None
 
 
 @dataclass(frozen=True)
@@ -33,32 +52,247 @@ class Check:
 
 @dataclass(frozen=True)
 class Status:
-    """How a run ended: `state` is ok, failed or interrupted; `phase` is where."""
+    """How a run ended, and where."""
 
-    state: str
-    phase: str
+    state: Literal["ok", "failed", "interrupted"]
+    phase: Literal["usage", "preflight", "launch", "init", "data", "warmup", "train", "eval", "report", "done"]
     reason: str | None
-    remedy: str | None
-    exit_code: int
+    exit_code: Count
+    remedy: str | None = None
+
+
+@dataclass(frozen=True)
+class Builder:
+    """The flagbench that made the record."""
+
+    version: str
+    commit: str | None = None
+    commit_reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device of the system."""
+
+    index: Count
+    name: str
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """The processor of node 0."""
+
+    model: str | None = None
+    logical: int | None = None
+
+
+@dataclass(frozen=True)
+class Image:
+    """The image that ran, or why that is unknown."""
+
+    context_digest: str | None = None
+    digest: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class System:
+    """Where it ran."""
+
+    nodes: Positive
+    devices_per_node: Positive
+    devices: tuple[Device, ...]
+    driver: str | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    kernel: str | None = None
+    os: str | None = None
+    cpu: Cpu = Cpu()
+    memory_bytes: int | None = None
+    nics: tuple[dict[str, Any], ...] = ()
+    image: Image = Image()
+
+
+@dataclass(frozen=True)
+class Software:
+    """What ran it."""
+
+    python: str
+    torch: str | None
+    cuda: str | None = None
+    cudnn: str | None = None
+    nccl: str | None = None
+    packages: dict[str, str] = field(default_factory=dict)
+    lock_digest: str | None = None
+    lock_digest_reason: str | None = None
+    precision: dict[str, Any] | None = None
+    deterministic: bool | None = None
+    stack_expects: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds, node 0 rank 0."""
+
+    init: Amount | None = None
+    warmup: Amount | None = None
+    train: Amount | None = None
+    data_wait: Amount | None = None
+    step: Amount | None = None
+    eval: Amount | None = None
+    e2e: Amount | None = None
+    eval_initial: Amount | None = None
+    checkpoint: Amount | None = None
+
+
+@dataclass(frozen=True)
+class Window:
+    """The steps that p_core is computed from."""
+
+    first_step: Count
+    steps: Count
+    samples: Count
+    seconds: Amount
+    rank: Count | None = None
+    host_seconds: Amount | None = None
+    step_seconds: tuple[Amount, ...] = ()
+    steady: bool | None = None
+    drift: Number | None = None
+    step_median: Amount | None = None
+    step_p5_p95: tuple[Amount, Amount] | None = None
+
+
+@dataclass(frozen=True)
+class Peak:
+    """A device's peak, FLOP/s, and its source."""
+
+    flops: Amount
+    precision: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """What the device was measured to do in this run, FLOP/s."""
+
+    flops: Amount
+    precision: str
+    method: str
+
+
+@dataclass(frozen=True)
+class Flops:
+    """Model FLOPs of the window, all ranks; peak is per device."""
+
+    formula: str
+    executed: Amount
+    useful: Amount
+    recomputed: Amount | None = None
+    peak: Peak | None = None
+    peak_reason: str | None = None
+    measured_ceiling: Ceiling | None = None
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the whole run trained on, all ranks."""
+
+    unit: str
+    steps: Count
+    samples_executed: Count
+    samples_published_count: Count = 0
+    tokens_executed: Count | None = None
+    tokens_useful: Count | None = None
+
+
+@dataclass(frozen=True)
+class Quality:
+    """What says that the run is valid."""
+
+    checks: tuple[Check, ...]
+    loss_curve: tuple[tuple[Count, Number], ...] = ()
+    evaluations: tuple[dict[str, Any], ...] = ()
+    converged: bool | None = None
+    resumed: dict[str, Any] | None = None
+    training: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class DeviceTelemetry:
+    """What the sampler saw of one device."""
+
+    throttle_seconds: dict[str, Amount] = field(default_factory=dict)
+    foreign_processes: Count = 0
+    mem_used_before_bytes: Count = 0
+
+
+@dataclass(frozen=True)
+class Telemetry:
+    """Summary of the sampler."""
+
+    devices: tuple[DeviceTelemetry, ...] = ()
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One rank of the run; seconds."""
+
+    rank: Count
+    node: Count
+    local_rank: Count | None = None
+    pid: int | None = None
+    host: str | None = None
+    steps: Count | None = None
+    step_median: Amount | None = None
+    first_collective_median: Amount | None = None
+    collective_wait_median: Amount | None = None
+    data_wait_total: Amount | None = None
+    exit: str | None = None
 
 
 @dataclass(frozen=True)
 class Record:
-    """What one run printed: `record/v1`."""
+    """What one run printed."""
 
-    record_id: str
-    run_id: str
-    created_at: str
-    case: str
-    stack: str
-    preset: str
-    division: str
-    config_digest: str | None
-    conditions: Mapping[str, str | int | float | bool | None]
+    record_id: RecordId
+    run_id: RunId
+    created_at: Time
+    flagbench: Builder
+    case: Name
+    stack: Name
+    preset: Literal["reference", "tiny"]
+    division: Literal["faithful", "tuned"]
+    config: dict[str, Any] | None
+    config_digest: Digest | None
+    conditions: Mapping[str, Scalar]
+    system: System
+    software: Software
+    timing: Timing
     metrics: tuple[Metric, ...]
-    checks: tuple[Check, ...]
+    flops: Flops | None
+    work: Work | None
+    quality: Quality | None
+    telemetry: Telemetry | None
+    ranks: tuple[Rank, ...]
     status: Status
-    raw: Mapping[str, Any]
+    argv: tuple[str, ...] = ()
+    window: Window | None = None
+    telemetry_reason: str | None = None
+    raw: dict[str, Any] = field(default_factory=dict)
+    """The whole document as it was read, with the fields that are not here."""
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        """The run's own checks; none where it ended before any was made."""
+        return self.quality.checks if self.quality is not None else ()
+
+    @property
+    def duration(self) -> float | None:
+        """Seconds the run took, imports left out; the sum of what was timed where it did not reach its end."""
+        timing = self.timing
+        parts = (timing.init, timing.train, timing.eval_initial, timing.checkpoint)
+        seconds = timing.e2e if timing.e2e is not None else math.fsum(part or 0 for part in parts)
+        return float(seconds) if seconds > 0 else None
 
     def metric(self, name: str) -> Metric | None:
         """A measured metric by name, or None if it was not measured."""

@@ -1,22 +1,25 @@
-"""A record read strictly: JSON without NaN, its version first, then its schema, then typed data."""
+"""A record read strictly: JSON without NaN or duplicate fields, its version first, then its types and limits.
+
+The standard library parses: msgspec's own decoder takes the last of duplicate fields, and numbers of any size.
+msgspec then checks and converts (`model`). tests/unit/host/test_record_model.py holds the model against
+manifests/schema/record-v1.json, so records are not validated twice.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, NoReturn
 
+import msgspec
+
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.files import read_input, read_stdin, reason
-from flagbench.record.model import Check, Metric, Record, Status
-from flagbench.schema import field_name, violations
+from flagbench.record.model import Record
 from flagbench.terminal import brief, visible
 
 VERSION = "record/v1"
-SHOWN = 5
-"""Violations an error message lists."""
 
 MAX_BYTES = 16 * 2**20
 """Bytes. A record is under 1 MB; a larger file than this is refused without reading it."""
@@ -45,7 +48,7 @@ def read_record(source: Path | bytes, name: str = "the record") -> Record:
     Raises RecordError (exit code 3), which says what is wrong with it.
     """
     if isinstance(source, bytes):
-        return _typed(_checked(source, name))
+        return _typed(parse(source, name), name)
     try:
         content = read_input(source, MAX_BYTES)
     except OSError as error:
@@ -53,7 +56,8 @@ def read_record(source: Path | bytes, name: str = "the record") -> Record:
             f"the record {brief(str(source))} cannot be read: {reason(error)}",
             remedy="name a file; `flagbench results ls` shows the stored records",
         ) from error
-    return _typed(_checked(content, brief(str(source))))
+    shown = brief(str(source))
+    return _typed(parse(content, shown), shown)
 
 
 def read_standard_input() -> Record:
@@ -66,10 +70,10 @@ def read_standard_input() -> Record:
 
 
 def parse(content: bytes, name: str) -> dict[str, Any]:
-    """The JSON object in `content`, read strictly and not held against the schema; `name` calls it in errors.
+    """The JSON object in `content`, whose fields are not checked yet; errors call it `name`.
 
-    Strictly: UTF-8, no field twice, no half characters, no NaN, no number beyond LARGEST, no more than MAX_BYTES,
-    MAX_VALUES and MAX_DEPTH. Raises RecordError for anything else, and for JSON that says it is no `record/v1`.
+    It must be UTF-8 without duplicate fields, lone surrogates, NaN or numbers beyond LARGEST, and keep to MAX_BYTES,
+    MAX_VALUES and MAX_DEPTH. Raises RecordError for anything else, and for JSON that is not a `record/v1`.
     """
     try:
         raw = _strict_json(content)
@@ -79,7 +83,7 @@ def parse(content: bytes, name: str) -> dict[str, Any]:
     version = raw.get("schema") if isinstance(raw, dict) else None
     if not (isinstance(raw, dict) and isinstance(version, str) and version.startswith("record/")):
         raise RecordError(
-            f"{name} is JSON, but no flagbench record: it has no schema field like '{VERSION}'",
+            f"{name} is JSON, but not a flagbench record: it has no schema field like '{VERSION}'",
             remedy="give a record: what a run printed on stdout",
         )
     if version != VERSION:
@@ -89,23 +93,28 @@ def parse(content: bytes, name: str) -> dict[str, Any]:
     return raw
 
 
-def _checked(content: bytes, name: str) -> dict[str, Any]:
-    raw = parse(content, name)
-    faults = [f"{field_name(v.path)}: {v.message}" for v in violations("record", raw)]
-    if not any(fault.startswith("created_at:") for fault in faults) and (fault := date_fault(raw["created_at"])):
-        faults.append(f"created_at: {fault}")
-    if faults:
-        more = f"; and {len(faults) - SHOWN} more" if len(faults) > SHOWN else ""
+def _typed(raw: dict[str, Any], name: str) -> Record:
+    try:
+        # `raw` last: a field of that name in the document is one to ignore.
+        record = msgspec.convert({**raw, "raw": raw}, Record)
+        fault = date_fault(record.created_at)
+        fault = fault and f"created_at: {fault}"
+    except msgspec.ValidationError as error:
+        # msgspec ends its sentence with the field's path, as in " - at `$.status.phase`".
+        what, _, where = str(error).partition(" - at `$")
+        path = where.removeprefix(".").removesuffix("`")
+        fault = f"{brief(path)}: {brief(what)}" if path else brief(what)
+    if fault:
         raise RecordError(
-            f"{name} is not a valid {VERSION}: {'; '.join(map(brief, faults[:SHOWN]))}{more}",
+            f"{name} is not a valid {VERSION}: {fault}",
             remedy="give the record as the run printed it; if it was not edited, report this",
         )
-    return raw
+    return record
 
 
 def date_fault(created_at: str) -> str | None:
     """Why a time like 2026-01-31T12:00:00Z cannot be when a record was made, or None."""
-    # The schema's pattern also matches the 31st of February, which no folder of a store can have.
+    # The pattern of the field also matches the 31st of February, which no folder of a store can have.
     try:
         created = datetime.strptime(created_at, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)
     except ValueError:
@@ -114,47 +123,6 @@ def date_fault(created_at: str) -> str | None:
     if created > now + CLOCK_SKEW:
         return f"{created_at} is in the future: by this machine's clock it is {now:%Y-%m-%dT%H:%M:%SZ}"
     return None
-
-
-def _typed(raw: Mapping[str, Any]) -> Record:
-    status = raw["status"]
-    quality = raw["quality"] or {}
-    return Record(
-        record_id=raw["record_id"],
-        run_id=raw["run_id"],
-        created_at=raw["created_at"],
-        case=raw["case"],
-        stack=raw["stack"],
-        preset=raw["preset"],
-        division=raw["division"],
-        config_digest=raw["config_digest"],
-        conditions=raw["conditions"],
-        metrics=tuple(_metric(metric) for metric in raw["metrics"]),
-        checks=tuple(Check(c["name"], c["ok"], c["detail"]) for c in quality.get("checks", ())),
-        status=Status(
-            state=status["state"],
-            phase=status["phase"],
-            reason=status["reason"],
-            remedy=status.get("remedy"),
-            exit_code=status["exit_code"],
-        ),
-        raw=raw,
-    )
-
-
-def _metric(raw: Mapping[str, Any]) -> Metric:
-    interval = raw.get("ci95")
-    return Metric(
-        name=raw["name"],
-        value=raw["value"],
-        unit=raw["unit"],
-        scope=raw["scope"],
-        n=raw.get("n"),
-        stdev=raw.get("stdev"),
-        ci95=(interval[0], interval[1]) if interval is not None else None,
-        ci_method=raw.get("ci_method"),
-        note=raw.get("note"),
-    )
 
 
 def _strict_json(content: bytes) -> Any:

@@ -48,13 +48,13 @@ def test_a_failed_record_without_quality_is_a_record(make_record: MakeRecord) ->
 
 def test_another_version_is_named_before_anything_else() -> None:
     error = refused(b'{"schema": "record/v2", "all": "new"}')
-    assert error.message == "this record is record/v2; this flagbench reads record/v1"
-    assert error.remedy == "upgrade flagbench"
+    assert "record/v2" in error.message
+    assert "upgrade" in error.remedy
 
 
 @pytest.mark.parametrize("content", [b"[]", b"{}", b'{"schema": 1}', b'{"schema": "case/v1"}', b"null"])
 def test_json_that_is_no_record(content: bytes) -> None:
-    assert "no flagbench record" in refused(content).message
+    assert "record/v1" in refused(content).message
 
 
 @pytest.mark.parametrize(
@@ -77,37 +77,50 @@ def test_what_is_not_strict_json(content: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "expected"),
+    ("changes", "field"),
     [
-        ({"division": "quick"}, "division: 'quick' is not allowed; allowed: faithful, tuned"),
-        ({"record_id": "../../etc/passwd"}, "record_id: '../../etc/passwd' does not match the pattern"),
-        ({"case": "distilbert\n"}, "case: 'distilbert\\n' does not match the pattern"),
-        ({"created_at": "2026-02-31T00:00:00Z"}, "created_at: '2026-02-31T00:00:00Z' is not a date"),
-        ({"created_at": "yesterday"}, "created_at: 'yesterday' does not match the pattern"),
-        ({"flops": {"formula": "f", "useful": 1}}, "flops.executed: missing"),
-        ({"conditions": {"devices": [1]}}, "conditions.devices: expected string or number"),
-        ({"metrics": [{"name": "p_core", "value": None, "unit": "s", "scope": "job"}]}, "got null"),
+        ({"division": "quick"}, "division"),
+        ({"record_id": "../../etc/passwd"}, "record_id"),
+        ({"case": "distilbert\n"}, "case"),
+        ({"created_at": "2026-02-31T00:00:00Z"}, "created_at"),
+        ({"created_at": "yesterday"}, "created_at"),
+        ({"flops": {"formula": "f", "useful": 1}}, "executed"),
+        ({"conditions": {"devices": [1]}}, "conditions"),
+        ({"metrics": [{"name": "p_core", "value": None, "unit": "s", "scope": "job"}]}, "metrics[0].value"),
+        ({"status": {"state": "ok", "phase": "done", "reason": None, "exit_code": -1}}, "status.exit_code"),
     ],
 )
-def test_schema_faults_in_plain_words(make_record: MakeRecord, changes: dict[str, Any], expected: str) -> None:
-    assert expected in refused(make_record(**changes)).message
+def test_a_wrong_field_is_named_with_its_file(
+    tmp_path: Path, make_record: MakeRecord, changes: Any, field: str
+) -> None:
+    path = tmp_path / "wrong.json"
+    path.write_bytes(make_record(**changes))
+    with pytest.raises(RecordError) as caught:
+        read_record(path)
+    assert caught.value.code is ExitCode.DATA
+    assert field in caught.value.message
+    assert str(path) in caught.value.message
+
+
+def test_a_field_named_raw_is_ignored(make_record: MakeRecord) -> None:
+    assert read_record(make_record(raw=5)).raw["raw"] == 5
 
 
 def test_a_refusal_is_one_line_whatever_the_record_holds(make_record: MakeRecord) -> None:
     twice = b'{"a\\nREPRODUCED: all good": 1, "a\\nREPRODUCED: all good": 2}'
-    assert r"'a\nREPRODUCED: all good' is given twice" in refused(twice).message
-    assert r"\x1b[2J" in refused(make_record(**{"stack": "\x1b[2J"})).message
+    for content in (twice, make_record(stack="\x1b[2J"), make_record(status={"\x1b[2J": 1})):
+        assert refused(content).message.isprintable()
 
 
 def test_a_missing_field_is_named(make_record: MakeRecord) -> None:
     raw = json.loads(make_record())
-    del raw["status"]
     del raw["created_at"]
     message = refused(json.dumps(raw).encode()).message
-    assert "status: missing" in message
-    assert "created_at: missing" in message
+    assert "created_at" in message
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match="cannot be read: No such file"):
+    with pytest.raises(RecordError) as caught:
         read_record(tmp_path / "none.json")
+    assert caught.value.code is ExitCode.DATA
+    assert "none.json" in caught.value.message

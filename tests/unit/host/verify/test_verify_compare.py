@@ -53,7 +53,7 @@ def test_another_unit_has_no_ratio(base: Record, edit: Callable[..., Record]) ->
 
 
 def test_a_failed_run_is_compared_and_said_to_have_failed(base: Record, edit: Callable[..., Record]) -> None:
-    failed = edit(base, status=Status("failed", "train", "a rank failed", None, 4))
+    failed = edit(base, status=Status("failed", "train", "a rank failed", 4))
     assert compare_records(base, failed).problems == ("B: the run ended as failed in train: a rank failed",)
 
 

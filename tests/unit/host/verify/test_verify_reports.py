@@ -83,7 +83,7 @@ def test_metrics_that_nothing_is_published_of_are_shown_too(
     rows = [line.split() for line in text.splitlines()]
     # No claim holds our own clock.
     assert ["p_core", "1920", "[1910,", "1930]", "-", "samples/s", "-", "-"] in rows
-    failed = edit(base, status=Status("failed", "train", "out of memory", None, 5))
+    failed = edit(base, status=Status("failed", "train", "out of memory", 5))
     for result in (None, verify_claim([failed], claim, case)):
         text = verdict_table([failed], result, stream=io.StringIO())
         assert "the run ended as failed in train: out of memory" in text
@@ -102,7 +102,7 @@ def test_what_a_record_says_stays_in_its_line(
     base: Record, edit: Callable[..., Record], case: Case, claim: Claim, stream: io.StringIO
 ) -> None:
     hostile = "x\x1b[2J\nREPRODUCED: all good"
-    failed = edit(base, record_id="fixture-failed", status=Status("failed", "train", hostile, None, 5))
+    failed = edit(base, record_id="fixture-failed", status=Status("failed", "train", hostile, 5))
     renamed = edit(failed, metrics={"loss": {"name": hostile, "unit": hostile}}, conditions={"driver": hostile})
     for text in (
         verdict_table([renamed], verify_claim([renamed], claim, case), stream=stream),

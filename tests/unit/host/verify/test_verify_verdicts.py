@@ -13,7 +13,7 @@ import pytest
 
 from flagbench.catalog.model import Case, Catalog, Claim
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.record.model import Check, Record, Status
+from flagbench.record.model import Check, Quality, Record, Status
 from flagbench.verify import Verdict, choose_claim, verify_baseline, verify_claim
 from flagbench.verify.sanity import config_digest
 
@@ -264,14 +264,17 @@ def test_anomalies_of_what_was_compared_are_kept(base: Record, case: Case, claim
     assert [a.id for a in verify_claim([base], claim, case).anomalies] == ["epochs", "image-dependent"]
 
 
-FAILED = Status("failed", "train", "a rank ran out of memory", None, 5)
+FAILED = Status("failed", "train", "a rank ran out of memory", 5)
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
         ({"status": FAILED}, "the run ended as failed in train: a rank ran out of memory"),
-        ({"checks": (Check("loss_finite", False, "step 7 of 200"),)}, "check loss_finite failed: step 7 of 200"),
+        (
+            {"quality": Quality((Check("loss_finite", False, "step 7 of 200"),))},
+            "check loss_finite failed: step 7 of 200",
+        ),
         ({"without": ("p_core", "p_core_host")}, "the gate metric p_core was not measured"),
         ({"metrics": {"p_core_host": {"value": float("nan")}}}, "metric p_core_host is not a finite"),
         ({"metrics": {"acc": {"value": float("inf")}}}, "metric acc is not a finite"),
