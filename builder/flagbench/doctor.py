@@ -22,7 +22,7 @@ from flagbench.catalog.load import load_catalog
 from flagbench.engines import open_engine
 from flagbench.errors import FlagbenchError
 from flagbench.redaction import redact
-from flagbench.stores import FileStore, open_store
+from flagbench.stores import FolderBlobs, open_store
 
 GIB = 2**30
 _NATIVE_REMEDY = "for runs without a container: pip install 'flagbench[cases]'"
@@ -157,11 +157,11 @@ def disks(store_url: str | None) -> Iterator[Finding]:
     """The disks that a run writes to: its own files into the temporary folder, its record into the store."""
     yield disk("temporary files", lambda: Path(tempfile.gettempdir()))
     try:
-        opened = open_store(store_url)
+        blobs = open_store(store_url).blobs
     except FlagbenchError:  # it is a finding of its own
         return
-    if isinstance(opened, FileStore):
-        folders = (opened.root, *opened.root.parents)
+    if isinstance(blobs, FolderBlobs):
+        folders = (blobs.root, *blobs.root.parents)
         yield disk("disk of the store", lambda: next(folder for folder in folders if folder.exists()))
 
 

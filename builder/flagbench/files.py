@@ -62,6 +62,20 @@ def read_stdin(limit: int) -> bytes:
     return read_stream(sys.stdin.buffer, limit)
 
 
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a whole file or leave what was there; a device or a pipe is just written to. Raises OSError."""
+    path = expanded(path).resolve()
+    if path.exists() and not path.is_file():
+        path.write_bytes(content)
+        return
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        part.write_bytes(content)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
 def expanded(path: Path | str) -> Path:
     """`path` with ~ and ~user resolved; unchanged, as in a shell, if there is no such user."""
     return Path(os.path.expanduser(path))  # noqa: PTH111  # pathlib raises RuntimeError instead

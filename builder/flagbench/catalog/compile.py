@@ -9,6 +9,7 @@ from typing import Any
 
 from flagbench.catalog.model import Case, Catalog, Stack
 from flagbench.errors import FlagbenchError
+from flagbench.schema import shipped_manifests
 
 
 def compile_case(case: Case) -> str:
@@ -29,6 +30,7 @@ def compiled_files(catalog: Catalog) -> dict[str, str]:
     """Every compiled file: its path inside the image side's package, and its text."""
     files = {f"cases/{case.name.replace('-', '_')}/case.json": compile_case(case) for case in catalog.cases.values()}
     files.update({f"shared/stacks/{stack.name}.json": compile_stack(stack) for stack in catalog.stacks.values()})
+    files["shared/store.json"] = (shipped_manifests() / "store-v1.json").read_text(encoding="utf-8")
     return files
 
 

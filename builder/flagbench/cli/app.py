@@ -38,7 +38,7 @@ COMMANDS = {
         "flagbench.cli.compare:command",
         "Show what differs between two records of a case, and the ratio B/A of every metric.",
     ),
-    "results": Entry("flagbench.cli.results:app", "List and show stored records."),
+    "results": Entry("flagbench.cli.results:app", "List, show, export and remove stored records."),
     "doctor": Entry(
         "flagbench.cli.doctor:command",
         "Check this machine: installation, manifests, store, packages, hardware, container engine.",

@@ -7,7 +7,12 @@ from typing import Annotated
 import typer
 
 from flagbench.cli import complete
-from flagbench.cli.records import RECORD_HELP, StoreOption, WideOption, load_record
+from flagbench.cli.options import JsonOption, StoreOption, WideOption
+from flagbench.cli.output import echo_json
+from flagbench.cli.records import RECORD_HELP, load_record
+from flagbench.errors import FlagbenchError
+from flagbench.report import comparison_table
+from flagbench.verify import compare_records
 
 
 def command(
@@ -18,13 +23,9 @@ def command(
     ],
     store: StoreOption = None,
     wide: WideOption = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Show what differs between two records of a case, and the ratio B/A of every metric."""
-    from flagbench.cli.output import echo_json
-    from flagbench.errors import FlagbenchError
-    from flagbench.verify import compare_records
-
     if a == b == "-":
         raise FlagbenchError(
             "standard input (-) is named more than once", remedy="write the records to files and name those"
@@ -33,6 +34,4 @@ def command(
     if as_json:
         echo_json(comparison.to_dict())
     else:
-        from flagbench.report import comparison_table
-
         typer.echo(comparison_table(comparison, wide=wide), nl=False)

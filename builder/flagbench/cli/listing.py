@@ -9,8 +9,8 @@ import typer
 
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.model import Case, Catalog, Claim, Stack
+from flagbench.cli.options import JsonOption, WideOption
 from flagbench.cli.output import echo, echo_json, echo_table
-from flagbench.cli.records import JsonOption, WideOption
 
 
 class What(str, Enum):

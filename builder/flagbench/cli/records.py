@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import re
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterable
+from pathlib import Path
 
 import typer
 
-if TYPE_CHECKING:
-    from flagbench.record.model import Record
-    from flagbench.stores import Store
+from flagbench.errors import ExitCode
+from flagbench.record.model import RECORD_ID, Record
+from flagbench.record.read import read_record, read_standard_input
+from flagbench.stores import Store, StoredRecord, StoreError, open_store
+from flagbench.stores.layout import check_record_id
+from flagbench.terminal import visible
 
 STORED_HELP = "The id of a stored record or its beginning, last for the newest one, last~1 for the one before it."
 RECORD_HELP = f"A file, - for standard input, or a stored record: {STORED_HELP[0].lower()}{STORED_HELP[1:]}"
-
-StoreOption = Annotated[
-    str | None,
-    typer.Option(
-        "--store", metavar="URL", help="Where records are kept, a folder or file:// URL; else FLAGBENCH_STORE."
-    ),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-WideOption = Annotated[
-    bool,
-    typer.Option("--wide", help="Show tables in full, however narrow the terminal; a pipe always gets them in full."),
-]
 
 _LAST = re.compile(r"last(~([0-9]{0,6}))?")
 _PREFIX = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,159}")
@@ -38,12 +31,6 @@ def load_record(name: str, store_url: str | None) -> Record:
     A name that exists as a path, has a slash or ends in .json is a path. Raises FlagbenchError where there is no such
     record, where it is not valid, and (usage) where the beginning of an id fits several.
     """
-    import os
-    from pathlib import Path
-
-    from flagbench.record.read import read_record, read_standard_input
-    from flagbench.stores import open_store
-
     if name == "-":
         return read_standard_input()
     if not _LAST.fullmatch(name) and ("/" in name or name.endswith(".json") or os.path.lexists(name)):
@@ -58,18 +45,47 @@ def stored_record(name: str, store: Store) -> bytes:
     is damaged.
     """
     if match := _LAST.fullmatch(name):
-        back = 0 if match[1] is None else int(match[2] or 1)
-        return _newest(store, back)
-    if not _PREFIX.fullmatch(name):
-        return store.get(name)  # which refuses it
-    found = store.find(name)
-    if name in found or not found:
-        return store.get(_whole_id(name, store))
-    if len(found) == 1:
-        return store.get(found[0])
-    from flagbench.errors import ExitCode
-    from flagbench.stores import StoreError
+        return store.read(_newest(store, 0 if match[1] is None else int(match[2] or 1)))
+    return store.get(_stored_id(name, store))
 
+
+def stored_entries(names: Iterable[str], store: Store) -> list[StoredRecord]:
+    """The listed records of those names, damaged ones too. Raises StoreError as `stored_record` does.
+
+    An id has more than one entry where copies were put into other folders.
+    """
+    entries: dict[str, StoredRecord] = {}
+    for name in names:
+        if match := _LAST.fullmatch(name):
+            newest = _newest(store, 0 if match[1] is None else int(match[2] or 1))
+            entries[newest.location] = newest
+            continue
+        record_id = _stored_id(name, store)
+        found = [entry for entry in store.list() if entry.record_id == record_id]
+        if not found:
+            store.get(record_id)  # which says that there is none
+        entries.update((entry.location, entry) for entry in found)
+    return list(entries.values())
+
+
+def _stored_id(name: str, store: Store) -> str:
+    """The id that `name` is or is the beginning of.
+
+    Raises StoreError: usage for what is not an id or fits several, data for a beginning that fits none.
+    """
+    if not _PREFIX.fullmatch(name):
+        return check_record_id(name)
+    found = store.find(name)
+    if name in found or (not found and re.fullmatch(RECORD_ID, name)):
+        return name
+    if not found:
+        raise StoreError(
+            f"no record in {store.url} has an id that begins with '{name}'",
+            remedy="`flagbench results ls` shows the stored records; --store names another store",
+            code=ExitCode.DATA,
+        )
+    if len(found) == 1:
+        return found[0]
     more = f"\n  and {len(found) - _CANDIDATES} more" if len(found) > _CANDIDATES else ""
     listed = "".join(f"\n  {record_id}" for record_id in found[:_CANDIDATES])
     raise StoreError(
@@ -79,32 +95,14 @@ def stored_record(name: str, store: Store) -> bytes:
     )
 
 
-def _whole_id(name: str, store: Store) -> str:
-    """The name itself where it can be an id. Raises StoreError (data) for a beginning that matches nothing."""
-    from flagbench.errors import ExitCode
-    from flagbench.stores import StoreError
-    from flagbench.stores.base import RECORD_ID
-
-    if RECORD_ID.fullmatch(name):
-        return name
-    raise StoreError(
-        f"no record in {store.url} has an id that begins with '{name}'",
-        remedy="`flagbench results ls` shows the stored records; --store names another store",
-        code=ExitCode.DATA,
-    )
-
-
-def _newest(store: Store, back: int) -> bytes:
+def _newest(store: Store, back: int) -> StoredRecord:
     """The record `back` places before the newest. What was never stored is skipped, with a note on stderr."""
-    from flagbench.errors import ExitCode
-    from flagbench.stores import StoreError
-
     count = 0
     for entry in store.list():
         if entry.problem is not None:
             note(entry.location, entry.problem)
         elif count == back:
-            return store.read(entry)
+            return entry
         else:
             count += 1
     if count:
@@ -122,6 +120,4 @@ def _newest(store: Store, back: int) -> bytes:
 
 def note(location: str, problem: str) -> None:
     """Say on stderr why a file in the store is not listed as a record."""
-    from flagbench.terminal import visible
-
     typer.echo(visible(f"note: {location}: {problem}"), err=True)

@@ -1,97 +1,192 @@
-"""`flagbench results`: the records in a store, listed and shown."""
+"""`flagbench results`: the records in a store, listed, shown, exported and removed."""
 
 from __future__ import annotations
 
+import json as json_module
 import sys
+from collections.abc import Sequence
+from enum import Enum
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
+from flagbench.cli import results_remove
 from flagbench.cli.complete import records as complete_records
-from flagbench.cli.records import STORED_HELP, JsonOption, StoreOption, WideOption, note, stored_record
-
-if TYPE_CHECKING:
-    from flagbench.record.model import Metric, Record
-    from flagbench.stores import Store, StoredRecord
+from flagbench.cli.options import JsonOption, StoreOption, WideOption
+from flagbench.cli.output import echo, echo_json, echo_json_text, echo_table
+from flagbench.cli.records import STORED_HELP, note, stored_record
+from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.files import reason, write_atomically
+from flagbench.record.model import Metric, Record
+from flagbench.record.read import read_record
+from flagbench.report.export import to_csv, to_markdown
+from flagbench.results import State, record_filter, state_of, with_verdicts
+from flagbench.stores import Store, StoredRecord, open_store
+from flagbench.terminal import visible
+from flagbench.verify.conditions import shown
 
 app = typer.Typer(
-    help="List and show stored records.", no_args_is_help=True, rich_markup_mode=None, add_completion=False
+    help="List, show, export and remove stored records.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
 )
+
+CaseOption = Annotated[str | None, typer.Option(help="Only this case.")]
+StackOption = Annotated[str | None, typer.Option(help="Only this stack, by name or alias.")]
+StateOption = Annotated[State | None, typer.Option(help="Only runs that ended like this.")]
+SinceOption = Annotated[
+    str | None, typer.Option(metavar="AGE|DATE", help="Only records made since: 12h, 30d, 2w or 2026-01-31.")
+]
+
+
+_SUMMARY = ("preset", "division", "state", "duration", "verdict", "claim")
+_COLUMNS = ("record_id", "created_at", "case", "stack", *_SUMMARY)
+
+
+class Format(str, Enum):
+    """What records are exported as."""
+
+    CSV = "csv"
+    MD = "md"
+    JSONL = "jsonl"
 
 
 @app.command("ls")
 def list_records(
-    case: Annotated[str | None, typer.Option(help="Only this case.")] = None,
-    stack: Annotated[str | None, typer.Option(help="Only this stack, by name or alias.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 20,
+    case: CaseOption = None,
+    stack: StackOption = None,
+    state: StateOption = None,
+    since: SinceOption = None,
+    limit: Annotated[int, typer.Option(min=1, help="Show at most this many, the newest.")] = 20,
     store: StoreOption = None,
     wide: WideOption = False,
     json: JsonOption = False,
 ) -> None:
-    """List stored records, newest first.
+    """List stored records, newest first, each with its verdict against the nearest claim of its case.
 
     Damaged records, and files in the store that are not records, are listed as such with the reason on stderr.
     They hide nothing: the exit code is 0.
 
     --json prints {"store": URL, "records": [...]}; a record has record_id, created_at, case, stack,
-    location, preset, division, state and metrics {name: value}. Of a damaged one, whose error says
-    why, preset, division and state are null and metrics is empty.
+    location, preset, division, state, duration (seconds), verdict, claim, size (bytes) and metrics
+    {name: value}. Of a damaged one, whose error says why, what is unknown is null and metrics is empty.
     """
-    from flagbench.catalog.load import load_catalog
-    from flagbench.catalog.lookup import catalog_get, get_stack
-    from flagbench.cli.output import echo, echo_json, echo_table
-    from flagbench.stores import open_store
-
-    # A misspelt name would otherwise look like an empty store.
-    catalog = load_catalog()
-    case_name = catalog_get(catalog.cases, case, kind="case").name if case else None
-    stack_name = get_stack(stack, catalog).name if stack else None
     place = open_store(store)
-    newest = islice(place.list(case_name, stack_name), min(limit, sys.maxsize))
-    entries = [_entry(place, found) for found in newest]
+    found = record_filter(case, stack, state, since).records(place)
+    entries = with_verdicts(place, islice(found, min(limit, sys.maxsize)))
     if json:
-        echo_json({"store": place.url, "records": entries})
+        echo_json({"store": place.url, "records": [_as_json(entry) for entry in entries]})
         return
     if not entries:
         echo(f"no records in {place.url}")
         return
-    gates = {known.name: known.gate for known in catalog.cases.values()}
-    columns = ["record", "created", "image", "preset", "state", "gate"]
-    rows = [_row(entry, gates.get(entry["case"])) for entry in entries]
-    echo_table(columns, rows, drop=("created", "preset", "image", "state", "gate"), wide=wide)
+    columns = ["record", "created", "image", "preset", "state", "duration", "gate", "verdict"]
+    drop = ("created", "preset", "duration", "image", "gate", "state", "verdict")
+    echo_table(columns, [_row(entry) for entry in entries], drop=drop, wide=wide)
     for entry in entries:
-        if "error" in entry:
-            note(entry["location"], entry["error"])
+        if entry.error is not None:
+            note(entry.location, entry.error)
 
 
-def _entry(place: Store, found: StoredRecord) -> dict[str, Any]:
-    from flagbench.errors import FlagbenchError
-    from flagbench.record.read import read_record
-
-    entry: dict[str, Any] = {**vars(found), "preset": None, "division": None, "state": None, "metrics": {}}
-    problem = entry.pop("problem")
-    try:
-        record = read_record(place.read(found))
-    except FlagbenchError as error:
-        return {**entry, "error": problem or error.message}
-    entry.update(preset=record.preset, division=record.division, state=record.status.state)
-    entry["metrics"] = {metric.name: metric.value for metric in record.metrics}
-    return entry
+def _as_json(entry: StoredRecord) -> dict[str, Any]:
+    summary = entry.summary
+    return {
+        **{name: getattr(entry, name) for name in ("record_id", "case", "stack", "created_at", "location")},
+        **{name: getattr(summary, name, None) for name in _SUMMARY},
+        "size": entry.blob.size,
+        "metrics": {} if summary is None else summary.metrics,
+        **({} if entry.error is None else {"error": entry.error}),
+    }
 
 
-def _row(entry: dict[str, Any], gate: str | None) -> list[str]:
-    image = f"{entry['case']}:{entry['stack']}"
-    value = entry["metrics"].get(gate)
-    shown = f"{gate} {value:.5g}" if value is not None else "-"
+def _row(entry: StoredRecord) -> list[str]:
+    cells = [entry.record_id, entry.created_at, f"{entry.case}:{entry.stack}"]
+    summary = entry.summary
+    if summary is None:
+        return [*cells, "-", state_of(entry).value, "-", "-", "-"]
+    gate = summary.metrics.get(summary.gate or "")
     return [
-        entry["record_id"],
-        entry["created_at"],
-        image,
-        entry["preset"] or "-",
-        entry["state"] or "damaged",
-        shown,
+        *cells,
+        summary.preset,
+        summary.state,
+        "-" if summary.duration is None else _duration(summary.duration),
+        "-" if gate is None else f"{summary.gate} {gate:.5g}",
+        summary.verdict or "-",
     ]
+
+
+def _duration(seconds: float) -> str:
+    """Seconds as 12.5s, 4m05s or 3h07m."""
+    if seconds < 60:
+        return f"{seconds:.1f}s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}m{rest:02}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02}m"
+
+
+@app.command("export")
+def export_records(
+    format: Annotated[Format, typer.Option("--format", "-f", help="csv and md: a row each; jsonl: the records.")],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="Write a file, whole or not at all."),
+    ] = None,
+    case: CaseOption = None,
+    stack: StackOption = None,
+    state: StateOption = None,
+    since: SinceOption = None,
+    store: StoreOption = None,
+) -> None:
+    """Print stored records for other programs, newest first.
+
+    csv and md have a row per record: what `results ls --json` says of it, and a column per metric. jsonl has the
+    records themselves, a line each. Damaged records are left out, with the reason on stderr.
+    """
+    place = open_store(store)
+    entries = list(record_filter(case, stack, state, since).records(place))
+    if format is Format.JSONL:
+        text = "".join(_lines(place, entries))
+    else:
+        text = _table(with_verdicts(place, entries), format)
+    if out is None:
+        if text:
+            (echo_json_text if format is Format.JSONL else echo)(text.removesuffix("\n"))
+        return
+    try:
+        write_atomically(out, text.encode("utf-8"))
+    except OSError as error:
+        raise FlagbenchError(
+            f"--out {out} cannot be written: {reason(error)}",
+            remedy="name a file in a folder that you can write to",
+            code=ExitCode.NOT_STORED,
+        ) from error
+
+
+def _lines(place: Store, entries: Sequence[StoredRecord]) -> list[str]:
+    """Each record as one line of JSON."""
+    lines = []
+    for entry in entries:
+        try:
+            raw = read_record(place.read(entry)).raw
+        except FlagbenchError as error:
+            note(entry.location, entry.problem or error.message)
+            continue
+        lines.append(json_module.dumps(raw, ensure_ascii=False, separators=(",", ":"), allow_nan=False) + "\n")
+    return lines
+
+
+def _table(entries: Sequence[StoredRecord], format: Format) -> str:
+    for entry in entries:
+        if entry.error is not None:
+            note(entry.location, entry.error)
+    good = [_as_json(entry) for entry in entries if entry.error is None]
+    metrics = sorted({name for entry in good for name in entry["metrics"]})
+    rows = [
+        [*(entry[name] for name in _COLUMNS), *(entry["metrics"].get(name) for name in metrics)] for entry in good
+    ]
+    return (to_csv if format is Format.CSV else to_markdown)([*_COLUMNS, *metrics], rows)
 
 
 @app.command("show")
@@ -107,10 +202,6 @@ def show_record(
 
     --json prints the record as it was stored, byte for byte.
     """
-    from flagbench.cli.output import echo_json_text
-    from flagbench.record.read import read_record
-    from flagbench.stores import open_store
-
     content = stored_record(record, open_store(store))
     parsed = read_record(content)
     if json:
@@ -119,11 +210,11 @@ def show_record(
     _show(parsed, wide)
 
 
-def _show(record: Record, wide: bool) -> None:
-    from flagbench.cli.output import echo, echo_table
-    from flagbench.terminal import visible
-    from flagbench.verify.conditions import shown
+app.command("rm")(results_remove.remove)
+app.command("prune")(results_remove.prune)
 
+
+def _show(record: Record, wide: bool) -> None:
     status = record.status
     ended = f"{status.state} (exit code {status.exit_code}, in phase {status.phase})"
     facts = {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flagbench.cli import complete, preview
-from flagbench.cli.records import WideOption
+from flagbench.cli.options import WideOption
 
 if TYPE_CHECKING:
     from flagbench.catalog.model import Case, Catalog, Stack

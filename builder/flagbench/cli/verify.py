@@ -9,8 +9,9 @@ import typer
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.lookup import catalog_get
 from flagbench.cli import complete
+from flagbench.cli.options import StoreOption, WideOption
 from flagbench.cli.output import echo_json
-from flagbench.cli.records import RECORD_HELP, StoreOption, WideOption, load_record
+from flagbench.cli.records import RECORD_HELP, load_record
 from flagbench.errors import FlagbenchError
 from flagbench.record.model import Record
 from flagbench.report import verdict_table

@@ -12,8 +12,11 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+RECORD_ID = "[0-9A-Za-z][0-9A-Za-z._-]{7,159}"
+"""It matches no separator, so an id is never a path."""
+
 # `\Z` and not `$`, which also matches before a final newline.
-RecordId = Annotated[str, Meta(pattern=r"^[0-9A-Za-z][0-9A-Za-z._-]{7,159}\Z")]
+RecordId = Annotated[str, Meta(pattern=rf"^{RECORD_ID}\Z")]
 RunId = Annotated[str, Meta(pattern=r"^[0-9A-Za-z][0-9A-Za-z._-]{0,127}\Z")]
 Name = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9.-]*\Z")]
 Digest = Annotated[str, Meta(pattern=r"^sha256:[0-9a-f]{64}\Z")]

@@ -7,8 +7,9 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from flagbench.errors import ExitCode
-from flagbench.stores.base import Store, StoreError
-from flagbench.stores.file import FileStore
+from flagbench.stores.errors import StoreError
+from flagbench.stores.folder import FolderBlobs
+from flagbench.stores.records import Store
 
 VARIABLE = "FLAGBENCH_STORE"
 
@@ -20,10 +21,10 @@ def open_store(url: str | None = None) -> Store:
     """
     address = url or os.environ.get(VARIABLE) or ""
     if not address:
-        # Imported here: it is needed only where nobody said where the store is.
+        # Only needed where neither option nor variable is given.
         import platformdirs
 
-        return FileStore(Path(platformdirs.user_data_dir("flagbench")) / "store")
+        return Store(FolderBlobs(Path(platformdirs.user_data_dir("flagbench")) / "store"))
     if "://" not in address:
         return _folder(address, address)
     try:
@@ -50,7 +51,7 @@ def open_store(url: str | None = None) -> Store:
     return _folder(unquote(parts.path, errors="surrogateescape"), address)
 
 
-def _folder(path: str, address: str) -> FileStore:
+def _folder(path: str, address: str) -> Store:
     if "\0" in path:
         raise StoreError(
             f"the store {address} cannot be used: a folder's name cannot contain a NUL",
@@ -58,10 +59,10 @@ def _folder(path: str, address: str) -> FileStore:
             code=ExitCode.USAGE,
         )
     try:
-        return FileStore(Path(path))
+        return Store(FolderBlobs(Path(path)))
     except FileNotFoundError as error:
         raise StoreError(
-            f"the store {address} cannot be found: the current folder is gone",
-            remedy="change to a folder that is there, or name the store by its whole path",
+            f"the store {address} cannot be found: the current folder no longer exists",
+            remedy="change to another folder, or give the absolute path of the store",
             code=ExitCode.USAGE,
         ) from error

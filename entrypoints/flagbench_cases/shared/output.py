@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import hashlib
+import json
 import os
 import select
 import tempfile
@@ -129,13 +130,21 @@ def store(root: str, record: Dict[str, Any], line: str) -> str:
 
     Raises CaseError (14) where it cannot be kept or is there already.
     """
-    folder, name = store_path(root, record), record["record_id"] + ".json"
-    content = hashlib.sha256((line + "\n").encode("utf-8")).hexdigest()
-    write_file(folder, name + ".sha256", "%s  %s" % (content, name))
+    layout = _store_layout()
+    folder, name = os.path.split(store_path(root, record))
+    sha256 = hashlib.sha256((line + "\n").encode("utf-8")).hexdigest()
+    checksum = layout["checksum_text"].format(sha256=sha256, name=name)
+    write_file(folder, layout["checksum"].format(name=name), checksum.rstrip("\n"))
     return write_file(folder, name, line)
 
 
 def store_path(root: str, record: Dict[str, Any]) -> str:
-    """The folder of a record in a store: results/v1/case=.../stack=.../YYYY-MM-DD."""
-    parts = ("case=%s" % record["case"], "stack=%s" % record["stack"], record["created_at"][:10])
-    return os.path.join(root, "results", "v1", *parts)
+    """The file of a record in a store."""
+    names = {name: record[name] for name in ("case", "stack", "record_id")}
+    return os.path.join(root, _store_layout()["record"].format(day=record["created_at"][:10], **names))
+
+
+def _store_layout() -> Dict[str, str]:
+    """The layout of a store, compiled from manifests/store-v1.json, which the host side reads."""
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "store.json"), encoding="utf-8") as file:
+        return dict(json.load(file))

@@ -190,5 +190,5 @@ def test_a_refused_store_does_not_show_its_credentials() -> None:
 
 
 def test_the_place_of_a_record_in_a_store() -> None:
-    record = {"case": "glm", "stack": "a100-cuda11.6", "created_at": "2024-05-06T07:08:09Z"}
-    assert output.store_path("/s", record) == "/s/results/v1/case=glm/stack=a100-cuda11.6/2024-05-06"
+    record = {"record_id": "id", "case": "glm", "stack": "a100-cuda11.6", "created_at": "2024-05-06T07:08:09Z"}
+    assert output.store_path("/s", record) == "/s/results/v1/case=glm/stack=a100-cuda11.6/2024-05-06/id.json"

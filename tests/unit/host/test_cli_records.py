@@ -10,7 +10,7 @@ import pytest
 
 from flagbench.cli import edge
 from flagbench.errors import ExitCode
-from flagbench.stores import FileStore
+from flagbench.stores import open_store
 
 MakeRecord = Callable[..., bytes]
 Flagbench = Callable[..., tuple[int, str, str]]
@@ -26,7 +26,7 @@ def flagbench(
     monkeypatch.setenv("FLAGBENCH_STORE", str(tmp_path / "store"))
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    store = FileStore(tmp_path / "store")
+    store = open_store(str(tmp_path / "store"))
     for number, record_id in enumerate(IDS):
         store.put(make_record(record_id=record_id, created_at=f"2026-01-{9 - number:02}T00:00:00Z"))
 

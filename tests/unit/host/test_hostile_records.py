@@ -26,7 +26,7 @@ from flagbench.cli import edge
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.record.read import CLOCK_SKEW, RecordError, read_record
 from flagbench.report import comparison_table, verdict_table
-from flagbench.stores import FileStore
+from flagbench.stores import FolderBlobs, Store
 from flagbench.verify import compare_records, verify_claim
 
 from . import hostile
@@ -134,9 +134,9 @@ def test_a_shell_s_pipe_is_read(make_record: MakeRecord, tmp_path: Path) -> None
 
 
 @pytest.fixture
-def store(tmp_path: Path, make_record: MakeRecord) -> FileStore:
+def store(tmp_path: Path, make_record: MakeRecord) -> Store:
     """Two records on two days."""
-    found = FileStore(tmp_path / "store")
+    found = Store(FolderBlobs(tmp_path / "store"))
     found.put(make_record(record_id="the-older-one"))
     found.put(make_record(record_id="the-newer-one", created_at="2026-01-02T00:00:00Z"))
     return found
@@ -149,10 +149,10 @@ def with_checksum(path: Path, content: bytes) -> None:
     path.with_name(f"{path.name}.sha256").write_text(line)
 
 
-def test_one_bad_file_never_hides_the_others(store: FileStore, tmp_path: Path) -> None:
-    stack = store.root / "results" / "v1" / "case=distilbert" / "stack=cpu"
+def test_one_bad_file_never_hides_the_others(store: Store, tmp_path: Path) -> None:
+    stack = store.blobs.root / "results" / "v1" / "case=distilbert" / "stack=cpu"
     day = stack / "2026-01-02"
-    bad = {path.name.removesuffix(".json") for path in hostile.make(day).values()}
+    bad = {path.name.removesuffix(".json") for path in hostile.make(day).values() if not path.is_dir()}
     for folder in ("9999-01-01", "not-a-day", "\u0662\u0660\u0662\u0666-01-01", "2026-02-31"):
         (stack / folder).mkdir()
         (stack / folder / f"{folder}-record.json").write_bytes(b"{}")
@@ -167,7 +167,7 @@ def test_one_bad_file_never_hides_the_others(store: FileStore, tmp_path: Path) -
         ["compare", "the-older-one", "the-newer-one", "--json"],
     ]
     listed, table, last, before, by_id, by_prefix, compared = run_all(
-        tmp_path, lines, FLAGBENCH_STORE=str(store.root)
+        tmp_path, lines, FLAGBENCH_STORE=str(store.blobs.root)
     )
     assert listed[0] == table[0] == 0
     assert [json.loads(ended[1])["record_id"] for ended in (last, before, by_id, by_prefix)] == [
@@ -182,10 +182,10 @@ def test_one_bad_file_never_hides_the_others(store: FileStore, tmp_path: Path) -
 
 
 def test_what_has_a_checksum_and_is_no_record_is_listed_as_damaged(
-    store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("FLAGBENCH_STORE", str(store.root))
-    day = store.root / "results" / "v1" / "case=distilbert" / "stack=cpu" / "2026-01-02"
+    monkeypatch.setenv("FLAGBENCH_STORE", str(store.blobs.root))
+    day = store.blobs.root / "results" / "v1" / "case=distilbert" / "stack=cpu" / "2026-01-02"
     for name, content in hostile.CONTENTS.items():
         with_checksum(day / f"checked-{name}.json", content)
     assert edge.run(["results", "ls", "--limit", "1000", "--json"]) == 0
@@ -208,7 +208,7 @@ def test_what_has_a_checksum_and_is_no_record_is_listed_as_damaged(
     ],
 )
 def test_a_record_in_the_place_of_another_is_refused(
-    store: FileStore, make_record: MakeRecord, changes: dict[str, str]
+    store: Store, make_record: MakeRecord, changes: dict[str, str]
 ) -> None:
     path = Path(next(store.list()).location)
     with_checksum(
@@ -220,8 +220,8 @@ def test_a_record_in_the_place_of_another_is_refused(
     assert store.get("the-older-one") == make_record(record_id="the-older-one")
 
 
-def test_a_copy_in_a_wrong_place_does_not_hide_the_record(store: FileStore, make_record: MakeRecord) -> None:
-    wrong = store.root / "results" / "v1" / "case=distilbert" / "stack=a100-cuda11.6" / "2026-01-01"
+def test_a_copy_in_a_wrong_place_does_not_hide_the_record(store: Store, make_record: MakeRecord) -> None:
+    wrong = store.blobs.root / "results" / "v1" / "case=distilbert" / "stack=a100-cuda11.6" / "2026-01-01"
     with_checksum(wrong / "the-older-one.json", make_record(record_id="the-older-one"))
     wrong = wrong.parent.parent / "stack=zzz" / "2026-01-01"
     with_checksum(wrong / "the-older-one.json", b"{}")
@@ -242,7 +242,7 @@ def bound_by_permissions() -> None:
         ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
 
 
-def test_a_folder_and_a_file_that_are_closed_to_us_hide_nothing(store: FileStore, make_record: MakeRecord) -> None:
+def test_a_folder_and_a_file_that_are_closed_to_us_hide_nothing(store: Store, make_record: MakeRecord) -> None:
     newest = Path(next(store.list()).location)
     closed = Path(
         store.put(make_record(record_id="in-a-closed-folder", stack="a100-cuda11.6")).location
@@ -253,7 +253,7 @@ def test_a_folder_and_a_file_that_are_closed_to_us_hide_nothing(store: FileStore
         done, shown = (
             subprocess.run(
                 [sys.executable, "-m", "flagbench", *arguments],
-                env=environment(FLAGBENCH_STORE=str(store.root)),
+                env=environment(FLAGBENCH_STORE=str(store.blobs.root)),
                 capture_output=True,
                 text=True,
                 check=False,
@@ -273,7 +273,7 @@ def test_a_folder_and_a_file_that_are_closed_to_us_hide_nothing(store: FileStore
 
 def test_a_store_whose_path_is_not_utf_8_is_listed(make_record: MakeRecord, tmp_path: Path) -> None:
     root = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
-    FileStore(root).put(make_record())
+    Store(FolderBlobs(root)).put(make_record())
     for encoding in ("utf-8", "ascii"):
         done = subprocess.run(
             [sys.executable, "-m", "flagbench", "results", "ls", "--json"],

@@ -20,7 +20,7 @@ from flagbench.page import Lines, Table, render
 from flagbench.record.model import Record
 from flagbench.record.read import read_record
 from flagbench.report import comparison_table, verdict_table
-from flagbench.stores import FileStore
+from flagbench.stores import open_store
 from flagbench.verify import compare_records, verify_claim
 
 REPLAYS = Path(__file__).parent / "verify" / "replays"
@@ -114,7 +114,7 @@ def test_listed_ids_are_whole_at_any_width(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("FLAGBENCH_STORE", str(tmp_path))
-    FileStore(tmp_path).put(make_record(record_id=ID))
+    open_store(str(tmp_path)).put(make_record(record_id=ID))
     assert edge.run(["results", "ls"]) == 0
     piped = capsys.readouterr().out
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)

@@ -1,0 +1,20 @@
+"""Options that several commands take."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+StoreOption = Annotated[
+    str | None,
+    typer.Option(
+        "--store", metavar="URL", help="Where records are kept, a folder or file:// URL; else FLAGBENCH_STORE."
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+WideOption = Annotated[
+    bool,
+    typer.Option("--wide", help="Show tables in full, however narrow the terminal; a pipe always gets them in full."),
+]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

@@ -1,0 +1,164 @@
+"""`flagbench results rm` and `prune`: free the space of records, images and prepared data."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flagbench import prune as pruning
+from flagbench.catalog.load import load_catalog
+from flagbench.cli.complete import records as complete_records
+from flagbench.cli.options import JsonOption, StoreOption, WideOption, YesOption
+from flagbench.cli.output import echo, echo_json, echo_table
+from flagbench.cli.records import stored_entries
+from flagbench.errors import FlagbenchError
+from flagbench.prune import Removable
+from flagbench.results import State, record_filter
+from flagbench.stores import open_store
+from flagbench.terminal import visible
+
+
+def remove(
+    records: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RECORD...", autocompletion=complete_records, help="Ids or beginnings of ids, last or last~1."
+        ),
+    ],
+    yes: YesOption = False,
+    store: StoreOption = None,
+    wide: WideOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Remove records from the store, damaged ones too. Asks first; without a terminal --yes is needed.
+
+    If one of the names is wrong, nothing is removed. --json prints {"removed": [...]}, each with kind, name, detail
+    and size (bytes), and needs --yes.
+    """
+    place = open_store(store)
+    found = [pruning.stored_record(place, entry) for entry in stored_entries(records, place)]
+    if not yes and (json or not _can_ask()):
+        raise FlagbenchError("results rm cannot ask here", remedy="give --yes to remove without asking")
+    if not json:
+        _table(found, wide)
+    if yes or _agreed(found):
+        _remove(found, json=json)
+
+
+def prune(
+    older_than: Annotated[
+        str | None,
+        typer.Option(metavar="AGE|DATE", help="Records made longer ago (12h, 30d, 2w) or before a date."),
+    ] = None,
+    keep: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Records except the newest N of those meant.")
+    ] = None,
+    state: Annotated[State | None, typer.Option(help="Records of runs that ended like this.")] = None,
+    case: Annotated[str | None, typer.Option(help="Records of this case.")] = None,
+    stack: Annotated[str | None, typer.Option(help="Records of this stack, by name or alias.")] = None,
+    images: Annotated[
+        bool, typer.Option("--images", help="Images that flagbench built and no current name or alias names.")
+    ] = False,
+    prepared: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="DIR", help="Prepared data and weights in DIR, as `prepare --out` wrote them."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
+    yes: YesOption = False,
+    store: StoreOption = None,
+    wide: WideOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Show what can be removed with its size, and remove it: after asking on a terminal, else only with --yes.
+
+    Records are those for which all of --older-than, --keep, --state, --case and --stack hold; with none of these, no
+    record is meant. Only what flagbench made is ever removed.
+
+    --json prints {"removable": [...], "bytes": N}, each with kind, name, detail and size (bytes); with --yes,
+    {"removed": [...]} instead.
+    """
+    found: list[Removable] = []
+    chosen = (older_than, keep, state, case, stack)
+    if any(option is not None for option in chosen):
+        meant = record_filter(case, stack, state, older_than=older_than)
+        found += pruning.records(open_store(store), meant, keep or 0)
+    elif not (images or prepared):
+        raise FlagbenchError(
+            "results prune: nothing says what to remove",
+            remedy="give --older-than, --keep, --state, --case, --stack, --images or --prepared",
+        )
+    for folder in prepared or ():
+        found += pruning.prepared(folder)
+    with ExitStack() as resources:
+        if images:
+            from flagbench.engines import open_client  # no other option needs docker-py
+
+            client = resources.enter_context(closing(open_client()))
+            found += pruning.images(client, load_catalog(claims=False))
+        _confirm_and_remove(found, dry_run=dry_run, yes=yes, wide=wide, json=json)
+
+
+def _confirm_and_remove(found: Sequence[Removable], *, dry_run: bool, yes: bool, wide: bool, json: bool) -> None:
+    if json and (dry_run or not yes):
+        echo_json({"removable": [_as_json(one) for one in found], "bytes": sum(one.size for one in found)})
+        return
+    if not json:
+        _table(found, wide)
+    if dry_run or (not found and not json):
+        return
+    if not yes and not _can_ask():
+        typer.echo("nothing was removed; give --yes to remove it", err=True)
+    elif yes or _agreed(found):
+        _remove(found, json=json)
+
+
+def _remove(found: Sequence[Removable], *, json: bool) -> None:
+    """Remove all that can be; each failure is told, and the first one decides the exit code."""
+    removed, failures = [], []
+    for one in found:
+        try:
+            one.remove()
+            removed.append(one)
+        except FlagbenchError as error:
+            typer.echo("\n".join(map(visible, (f"error: {error.message}", f"fix: {error.remedy}"))), err=True)
+            failures.append(error)
+    if json:
+        echo_json({"removed": [_as_json(one) for one in removed]})
+    else:
+        typer.echo(f"removed {len(removed)}, {_size(sum(one.size for one in removed))}", err=True)
+    if failures:
+        raise typer.Exit(int(failures[0].code))
+
+
+def _table(found: Sequence[Removable], wide: bool) -> None:
+    if not found:
+        echo("nothing to remove")
+        return
+    rows = [[one.kind, one.name, one.detail, _size(one.size)] for one in found]
+    echo_table(["kind", "name", "detail", "size"], rows, drop=("detail", "kind"), wide=wide)
+
+
+def _as_json(one: Removable) -> dict[str, str | int]:
+    return {"kind": one.kind, "name": one.name, "detail": one.detail, "size": one.size}
+
+
+def _agreed(found: Sequence[Removable]) -> bool:
+    return typer.confirm(f"Remove {len(found)} ({_size(sum(one.size for one in found))})?", err=True)
+
+
+def _can_ask() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def _size(count: float) -> str:
+    """Bytes as 512 B, 3.4 KiB, 12.0 GiB."""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"

@@ -1,0 +1,150 @@
+"""What can be removed to free space, each with its size: records, images and prepared folders that flagbench made."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from flagbench.catalog.image_names import REPOSITORY, is_ours
+from flagbench.catalog.lookup import image_names
+from flagbench.catalog.model import Catalog
+from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.files import TEXT_BYTES, read_file, reason
+from flagbench.results import Filter, state_of
+from flagbench.stores import Store, StoredRecord
+
+IMAGE_LABEL = "dev.flagbench.context"
+"""Every image that flagbench builds has it."""
+_INDEX = "prepared.json"
+_DEPTH = 3
+"""Levels below a given folder at which prepared folders are looked for."""
+
+
+@dataclass(frozen=True)
+class Removable:
+    """Something that can be removed."""
+
+    kind: str
+    """record, image or prepared."""
+    name: str
+    detail: str
+    size: int
+    """Bytes; of an image all its layers, also those that other images share."""
+    remove: Callable[[], None]
+    """Raises FlagbenchError where that is not possible."""
+
+
+class _File(msgspec.Struct):
+    bytes: int
+
+
+class _Prepared(msgspec.Struct):
+    """What is needed of prepared.json."""
+
+    schema: str
+    case: str
+    kind: str
+    files: dict[str, _File]
+    created_at: str = "unknown"
+
+
+def records(store: Store, meant: Filter, keep: int = 0) -> list[Removable]:
+    """The records that a filter means, less the newest `keep`; never what the store did not put there."""
+    found = (entry for entry in meant.records(store) if entry.problem is None)
+    return [stored_record(store, entry) for entry in islice(found, keep, None)]
+
+
+def stored_record(store: Store, entry: StoredRecord) -> Removable:
+    """A listed record."""
+    detail = f"{entry.case}:{entry.stack}, {state_of(entry).value}, {entry.created_at}"
+    return Removable("record", entry.record_id, detail, entry.blob.size, partial(store.remove, entry))
+
+
+def images(client: Any, catalog: Catalog) -> list[Removable]:
+    """flagbench's own images that no current name or alias names, the dangling ones among them.
+
+    An image that also has a name of somebody else's, such as one in a registry, is kept.
+
+    Args:
+        client: a `docker.DockerClient`.
+    """
+    current = {f"{REPOSITORY}/{name}" for name in image_names(catalog)}
+    current |= {f"{REPOSITORY}/stack:{name}" for name in catalog.stacks}
+    found = []
+    for image in client.images.list(filters={"label": IMAGE_LABEL}):
+        if all(is_ours(tag) for tag in image.tags) and current.isdisjoint(image.tags):
+            title = image.labels.get("org.opencontainers.image.title", "")
+            name = image.tags[0] if image.tags else image.id
+            remove = partial(_remove_image, client, image.tags or [image.id])
+            found.append(Removable("image", name, title, int(image.attrs["Size"]), remove))
+    return found
+
+
+def prepared(folder: Path) -> list[Removable]:
+    """The prepared folders in a folder and up to _DEPTH levels below. Raises FlagbenchError (usage) for a file."""
+    if not folder.is_dir():
+        raise FlagbenchError(f"--prepared: {folder} is not a folder", remedy="give what was given to `prepare --out`")
+    return list(_prepared(folder, _DEPTH))
+
+
+def _prepared(folder: Path, levels: int) -> Iterator[Removable]:
+    index = folder / _INDEX
+    if index.is_file():
+        try:
+            found = msgspec.json.decode(read_file(index, TEXT_BYTES), type=_Prepared)
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+            return  # not ours, or not readable as ours: left alone
+        if found.schema == "prepared/v1" and all(map(_is_plain, found.files)):
+            detail = f"{found.case} {found.kind}, {found.created_at}"
+            size = sum(file.bytes for file in found.files.values())
+            remove = partial(_remove_prepared, folder, list(found.files))
+            yield Removable("prepared", str(folder), detail, size, remove)
+        return
+    try:
+        below = sorted(entry.path for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False))
+    except OSError:
+        return
+    for path in below if levels else ():
+        yield from _prepared(Path(path), levels - 1)
+
+
+def _is_plain(name: str) -> bool:
+    """Whether a name is that of a file in its folder."""
+    return name not in ("", ".", "..") and "/" not in name and "\0" not in name
+
+
+def _remove_prepared(folder: Path, names: Iterable[str]) -> None:
+    """Remove the files that prepared.json names, then itself, then the folder unless it holds something else."""
+    try:
+        for name in names:
+            (folder / name).unlink(missing_ok=True)
+        (folder / _INDEX).unlink()
+        if not any(folder.iterdir()):
+            folder.rmdir()
+    except OSError as error:
+        raise FlagbenchError(
+            f"{folder} was not removed: {reason(error)}",
+            remedy="make it writable for you",
+            code=ExitCode.NOT_STORED,
+        ) from error
+
+
+def _remove_image(client: Any, names: Iterable[str]) -> None:
+    from docker.errors import DockerException  # type: ignore[import-untyped]
+
+    for name in names:
+        try:
+            client.images.remove(name)
+        except (DockerException, OSError) as error:
+            raise FlagbenchError(
+                f"the image {name} was not removed: {getattr(error, 'explanation', None) or error}",
+                remedy="remove the containers that use it (`docker ps --all --filter ancestor=IMAGE`)",
+                code=ExitCode.ENGINE,
+            ) from None

@@ -1,0 +1,143 @@
+"""Stored records with their verdicts, filtered by what a person asks for."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
+from enum import Enum
+from functools import cache
+
+import msgspec
+
+from flagbench._version import __version__
+from flagbench.catalog.load import load_catalog
+from flagbench.catalog.locate import manifests_root
+from flagbench.catalog.lookup import catalog_get, get_stack
+from flagbench.catalog.model import Catalog
+from flagbench.errors import FlagbenchError
+from flagbench.record.model import Record
+from flagbench.record.read import read_record
+from flagbench.stores import Store, StoredRecord, Summary
+from flagbench.verify import choose_claim, verify_claim
+
+_UNITS = {"h": "hours", "d": "days", "w": "weeks"}
+
+
+class State(str, Enum):
+    """How a run ended, or that its record cannot be read."""
+
+    OK = "ok"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+    DAMAGED = "damaged"
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which records are meant; None is any."""
+
+    case: str | None = None
+    stack: str | None = None
+    """Its own name, not an alias."""
+    state: State | None = None
+    since: str | None = None
+    before: str | None = None
+    """UTC, as in a record."""
+
+    def records(self, store: Store) -> Iterator[StoredRecord]:
+        """The records of a store that are meant, newest first."""
+        for entry in store.list(self.case, self.stack):
+            if self.since is not None and entry.created_at < self.since:
+                return  # all others are older
+            if self.before is not None and entry.created_at >= self.before:
+                continue
+            if self.state in (None, state_of(entry)):
+                yield entry
+
+
+def record_filter(
+    case: str | None = None,
+    stack: str | None = None,
+    state: State | None = None,
+    since: str | None = None,
+    older_than: str | None = None,
+) -> Filter:
+    """A filter by what was typed. Raises FlagbenchError (usage), for unknown names too: they would match nothing."""
+    if case or stack:
+        catalog = load_catalog(claims=False)
+        case = catalog_get(catalog.cases, case, kind="case").name if case else None
+        stack = get_stack(stack, catalog).name if stack else None
+    return Filter(case, stack, state, moment(since, "--since"), moment(older_than, "--older-than"))
+
+
+def state_of(entry: StoredRecord) -> State:
+    """How the run of a listed record ended."""
+    return State.DAMAGED if entry.summary is None else State(entry.summary.state)
+
+
+def moment(text: str | None, option: str) -> str | None:
+    """A date such as 2026-01-31, or an age such as 30d, 12h or 2w, as a record writes a time, UTC.
+
+    Raises FlagbenchError (usage), which names the option.
+    """
+    if text is None:
+        return None
+    try:
+        if match := re.fullmatch(r"([0-9]{1,5})([hdw])", text):
+            found = datetime.now(timezone.utc) - timedelta(**{_UNITS[match[2]]: int(match[1])})
+        else:
+            found = datetime.strptime(text[:10], "%Y-%m-%d")
+            if len(text) > 10:
+                found = datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError):
+        raise FlagbenchError(
+            f"{option}: '{text}' is neither an age nor a date",
+            remedy="give an age in hours, days or weeks (12h, 30d, 2w), or a date (2026-01-31)",
+        ) from None
+    return found.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def with_verdicts(store: Store, entries: Iterable[StoredRecord]) -> list[StoredRecord]:
+    """The records, each with its verdict against the nearest claim of its case.
+
+    A verdict comes from the index unless the case, its claims or flagbench have changed since it was computed.
+    """
+    catalog: Catalog | None = None
+    judged, changed = [], []
+    for entry in entries:
+        summary = entry.summary
+        if summary is not None and summary.basis != _basis(entry.case):
+            catalog = catalog or load_catalog()
+            try:
+                summary = _judged(summary, read_record(store.read(entry)), catalog)
+                entry = replace(entry, summary=summary)
+                changed.append(entry)
+            except FlagbenchError as error:
+                entry = replace(entry, summary=None, error=error.message)
+        judged.append(entry)
+    store.remember(changed)
+    return judged
+
+
+def _judged(summary: Summary, record: Record, catalog: Catalog) -> Summary:
+    case = catalog.cases.get(record.case)
+    claims = [claim for claim in catalog.claims.values() if claim.case == record.case]
+    verdict = claim_id = None
+    if case is not None and claims:
+        claim = choose_claim(record, case, claims)
+        verdict, claim_id = verify_claim([record], claim, case, chosen=True).verdict.value, claim.id
+    gate = None if case is None else case.gate
+    return msgspec.structs.replace(summary, verdict=verdict, claim=claim_id, gate=gate, basis=_basis(record.case))
+
+
+@cache
+def _basis(case: str) -> str:
+    """What a verdict on a record of this case follows from beside the record."""
+    digest = hashlib.sha256()
+    for folder in ("cases", "claims"):
+        file = manifests_root() / folder / f"{case}.yaml"
+        digest.update(file.read_bytes() if file.is_file() else b"none")
+    return f"{digest.hexdigest()} {__version__}"

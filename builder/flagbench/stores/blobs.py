@@ -1,0 +1,72 @@
+"""What a place that keeps bytes under keys has to offer; one adapter per kind of place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class Blob:
+    """Something that is listed: an object, or what else was found among them."""
+
+    key: str
+    """Its path below the store, with slashes."""
+    size: int = 0
+    """Bytes."""
+    stamp: str = ""
+    """Changes when the content does: size and modification time of a file, an object's ETag."""
+    problem: str | None = None
+    """Why it cannot have been put here, such as `not a regular file`; None for an object."""
+
+
+@dataclass(frozen=True)
+class Health:
+    """Whether a store can be used now; `remedy` says what to do where it cannot."""
+
+    ok: bool
+    detail: str
+    remedy: str | None = None
+    writable: bool = True
+    """Whether a record could be put: a store that is not ok for another reason still takes one."""
+
+
+class Blobs(Protocol):
+    """Immutable objects, each with the sha256 it was put with."""
+
+    @property
+    def url(self) -> str:
+        """The address, as `open_store` takes it."""
+
+    @property
+    def cache(self) -> Path | None:
+        """A local file in which a listing may be cached; None: there is no good place."""
+
+    def location(self, key: str) -> str:
+        """The file, or the object's URL, for a person."""
+
+    def put_if_absent(self, key: str, content: bytes) -> bool:
+        """Keep `content`, its sha256 beside it. Whether `key` holds it now: False where it holds other bytes.
+
+        Raises StoreError (NOT_STORED); then nothing is kept.
+        """
+
+    def get(self, key: str, limit: int) -> bytes:
+        """The bytes that were put, checked against their sha256. Raises StoreError (DATA)."""
+
+    def list(self, prefix: str) -> Iterator[Blob]:
+        """Everything whose key begins with `prefix`, a path that ends in a slash. Opens nothing.
+
+        Raises StoreError (USAGE) where the address cannot be a store; one that does not exist yet is empty.
+        """
+
+    def exists(self, key: str) -> bool:
+        """Whether there is anything of that key."""
+
+    def delete(self, key: str) -> None:
+        """Delete an object; nothing happens where there is none. Raises StoreError (NOT_STORED)."""
+
+    def health(self) -> Health:
+        """Whether objects could be put now, found out without leaving anything behind."""

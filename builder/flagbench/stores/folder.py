@@ -1,0 +1,261 @@
+"""Objects in a folder: a file each, a checksum beside it, never overwritten.
+
+How a put stays whole. Content and checksum are first written to temporary files of the same folder and flushed to
+the disk, so a full disk is noticed before anything is visible. Then both are hard-linked to their names, which either
+succeeds or finds the name taken: two writers never mix. The checksum is linked first. A crash between the two links
+leaves a checksum without a file, which no reader takes for an object and the next put of the same content completes.
+The other order would leave a file that cannot be checked.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from flagbench.errors import ExitCode
+from flagbench.files import expanded, read_file, reason
+from flagbench.stores.blobs import Blob, Health
+from flagbench.stores.errors import StoreError, damaged
+from flagbench.stores.layout import checksum_name, checksum_text
+from flagbench.terminal import brief
+
+_CHECKSUM_BYTES = 1024
+_REMEDIES = {
+    errno.ENOSPC: "free some space or name another store with --store",
+    errno.EDQUOT: "free some of your quota or name another store with --store",
+    errno.EFBIG: "raise the file size limit (ulimit -f) or name another store with --store",
+    errno.EROFS: "the file system is read-only; name another store with --store",
+    errno.EACCES: "make the folder writable for you or name another store with --store",
+    errno.EPERM: "the folder allows no new files or no hard links; name another store with --store",
+    errno.ENOTDIR: "part of the path is a file; name a folder with --store",
+    errno.EEXIST: "the path is taken by a file; name a folder with --store",
+}
+
+
+class FolderBlobs:
+    """Objects under one folder, which the first put makes."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = expanded(root).absolute()
+
+    @property
+    def url(self) -> str:
+        """The folder as a file:// URL."""
+        return self.root.as_uri()
+
+    @property
+    def cache(self) -> Path:
+        """A file beside the objects, so that it is deleted and copied with them."""
+        return self.root / "results" / "index-v1.json"
+
+    def location(self, key: str) -> str:
+        """The file."""
+        return str(self.root / key)
+
+    def put_if_absent(self, key: str, content: bytes) -> bool:
+        """Keep an object; see Blobs.put_if_absent."""
+        path = self.root / key
+        checksum = checksum_text(content, path.name)
+        try:
+            _make_folder(path.parent)
+            with _temporary(path.parent, checksum) as checksum_file, _temporary(path.parent, content) as file:
+                for temporary, target, wanted in (
+                    (checksum_file, _checksum(path), checksum),
+                    (file, path, content),
+                ):
+                    if not _link_if_absent(temporary, target) and not _holds(target, wanted):
+                        return False
+            _flush_folder(path.parent)
+        except OSError as error:
+            raise StoreError(
+                f"{path.name} was not stored in {self.root}: {reason(error)}", remedy=_remedy(error)
+            ) from error
+        return True
+
+    def get(self, key: str, limit: int) -> bytes:
+        """The bytes of an object, checked; see Blobs.get."""
+        path = self.root / key
+        try:
+            content = read_file(path, limit)
+            expected = read_file(_checksum(path), _CHECKSUM_BYTES)
+        except FileNotFoundError as error:
+            what = "has no checksum beside it" if os.path.lexists(path) else "does not exist"
+            raise damaged(str(path), what) from error
+        except OSError as error:
+            raise damaged(str(path), f"cannot be read: {reason(error)}") from error
+        if expected != checksum_text(content, path.name):
+            raise damaged(str(path), "does not match its checksum: it changed after it was stored")
+        return content
+
+    def list(self, prefix: str) -> Iterator[Blob]:
+        """The files below a folder; see Blobs.list."""
+        try:
+            if not stat.S_ISDIR(self.root.stat().st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        except FileNotFoundError:
+            return  # nothing was stored yet
+        except OSError as error:
+            raise StoreError(
+                f"{brief(str(self.root))} cannot be a store: {error.strerror}",
+                remedy=_remedy(error),
+                code=ExitCode.USAGE,
+            ) from error
+        yield from _walk(str(self.root / prefix), prefix, frozenset())
+
+    def exists(self, key: str) -> bool:
+        """Whether there is a file of that name."""
+        return os.path.lexists(self.root / key)
+
+    def delete(self, key: str) -> None:
+        """Delete an object and its checksum. The folders stay: another writer may be about to use them."""
+        path = self.root / key
+        try:
+            path.unlink(missing_ok=True)
+            _checksum(path).unlink(missing_ok=True)
+        except OSError as error:
+            raise StoreError(
+                f"{path} was not deleted: {reason(error)}", remedy="make its folder writable for you"
+            ) from error
+
+    def health(self) -> Health:
+        """Whether an object could be put here: tried with a file of the kind a put makes."""
+        try:
+            results = self.cache.parent
+            folder = next(there for there in (results, *results.parents) if os.path.lexists(there))
+            if not folder.is_dir():
+                raise NotADirectoryError(errno.ENOTDIR, f"{folder} is not a folder")
+            if folder in self.root.parents:
+                # Tried, too: what the mode allows, a mount may refuse.
+                probe = folder / _temporary_name()
+                probe.mkdir()
+                probe.rmdir()
+                return Health(True, f"{self.root}: does not exist yet, made when the first record is stored")
+            with _temporary(folder, b"probe") as probe:
+                link = probe.with_suffix(".link")
+                os.link(probe, link)
+                link.unlink()
+        except OSError as error:
+            return Health(False, f"{self.root}: {error.strerror}", _remedy(error), writable=False)
+        if unfinished := _unfinished(results):
+            remedy = "storing was interrupted; store the records again from the runs' --out folders"
+            return Health(False, f"{self.root}: {unfinished} record(s) not stored to the end", remedy)
+        return Health(True, str(self.root))
+
+
+def _walk(folder: str, prefix: str, above: frozenset[tuple[int, int]]) -> Iterator[Blob]:
+    """The objects in a folder and below; links to folders are followed, but not in a circle."""
+    try:
+        found = Path(folder).stat()
+        with os.scandir(folder) as scan:
+            entries = sorted(scan, key=lambda entry: entry.name)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        yield Blob(prefix.rstrip("/"), problem=f"the folder cannot be read: {reason(error)}")
+        return
+    here = (found.st_dev, found.st_ino)
+    if here in above:
+        return
+    names = {entry.name for entry in entries}
+    for entry in entries:
+        if entry.name.startswith(".") or entry.name.endswith(checksum_name("")):
+            continue
+        if _is_folder(entry):
+            yield from _walk(entry.path, f"{prefix}{entry.name}/", above | {here})
+        else:
+            yield _blob(entry, prefix + entry.name, checksum_name(entry.name) in names)
+
+
+def _blob(entry: os.DirEntry[str], key: str, summed: bool) -> Blob:
+    try:
+        found = entry.stat()
+    except FileNotFoundError:
+        return Blob(key, problem="it is a dangling link")
+    except OSError as error:
+        return Blob(key, problem=f"it cannot be read: {reason(error)}")
+    if not stat.S_ISREG(found.st_mode):
+        return Blob(key, problem="it is not a regular file")
+    problem = None if summed else "it has no checksum beside it"
+    return Blob(key, found.st_size, f"{found.st_size}-{found.st_mtime_ns}", problem)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to a folder without permission
+        return False
+
+
+def _unfinished(folder: Path) -> int:
+    """How many checksums have no file beside them, left by an interrupted put."""
+    suffix = checksum_name("")
+    found = ((names, name) for _, _, names in os.walk(folder) for name in names if name.endswith(suffix))
+    return sum(name.removesuffix(suffix) not in names for names, name in found)
+
+
+def _checksum(path: Path) -> Path:
+    return path.with_name(checksum_name(path.name))
+
+
+def _remedy(error: OSError) -> str:
+    return _REMEDIES.get(error.errno or 0, "check the folder or name another store with --store")
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder and its parents, each flushed to the disk with the entry that was made in it."""
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    with suppress(FileExistsError):
+        folder.mkdir()
+    if not folder.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
+    _flush_folder(folder.parent)
+
+
+def _flush_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _temporary_name() -> str:
+    return f".{os.getpid()}-{secrets.token_hex(8)}.tmp"
+
+
+@contextmanager
+def _temporary(folder: Path, content: bytes) -> Iterator[Path]:
+    """A flushed file with `content`, removed afterwards in any case."""
+    path = folder / _temporary_name()
+    try:
+        with path.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _link_if_absent(source: Path, target: Path) -> bool:
+    """Give a file its name; False where the name is taken, by whichever writer was first."""
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    """Whether a regular file holds exactly `content`."""
+    try:
+        return read_file(path, len(content)) == content
+    except OSError:
+        return False

@@ -1,0 +1,117 @@
+"""What a listing shows of each record, cached in one file, so that listing does not open every record.
+
+The file can be deleted or damaged at any time: what it lacks is read from the records. A row counts only for the
+object it was made from (`Blob.stamp`), so records that another program adds, replaces or deletes are noticed when
+their names are listed.
+
+One file that is replaced as a whole, and not SQLite or a log: replacing is atomic on every file system, network ones
+included, where SQLite's locks and appends of several machines are not reliable. Of two writers at once the last one
+wins; the rows of the other are read again from the records. 10,000 records take 3 MB and 20 ms.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from flagbench.files import read_file
+from flagbench.record.model import Record
+
+MAX_BYTES = 2**30
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """What a listing shows of a record."""
+
+    created_at: str
+    preset: str
+    division: str
+    state: str
+    duration: float | None
+    """Seconds."""
+    metrics: dict[str, float]
+    verdict: str | None = None
+    """None: there is no claim of its case, or none was computed yet."""
+    claim: str | None = None
+    gate: str | None = None
+    """The name of the metric that decided."""
+    basis: str | None = None
+    """What the verdict was computed with: the digest of the case and its claims, and the version of flagbench."""
+
+
+class Row(msgspec.Struct, frozen=True):
+    """A summary, and the object it was made from."""
+
+    stamp: str
+    summary: Summary
+
+
+def summary_of(record: Record) -> Summary:
+    """What is listed of a record; its verdict is added by whoever computes it."""
+    metrics = {metric.name: float(metric.value) for metric in record.metrics}
+    return Summary(record.created_at, record.preset, record.division, record.status.state, record.duration, metrics)
+
+
+class Index:
+    """The cache in a file; with None for the file, an empty one that is not kept."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._rows = self._read()
+        self._changed: dict[str, Row | None] = {}
+
+    def get(self, key: str, stamp: str) -> Summary | None:
+        """What is known of an object; None where that is nothing, or of other content."""
+        row = self._rows.get(key)
+        return row.summary if row is not None and row.stamp == stamp else None
+
+    def outdated(self, key: str) -> Summary | None:
+        """What was known of an object, whatever it holds now."""
+        row = self._rows.get(key)
+        return None if row is None else row.summary
+
+    def put(self, key: str, stamp: str, summary: Summary) -> None:
+        """Keep what is known of an object."""
+        self._rows[key] = self._changed[key] = Row(stamp, summary)
+
+    def drop_missing(self, prefix: str, found: Iterable[str]) -> None:
+        """Forget the objects below `prefix` that were not found there."""
+        for key in {key for key in self._rows if key.startswith(prefix)}.difference(found):
+            del self._rows[key]
+            self._changed[key] = None
+
+    def save(self) -> None:
+        """Write what changed, on top of what others wrote meanwhile; nothing happens where that is not possible."""
+        if self._path is None or not self._changed:
+            return
+        rows = {key: row for key, row in {**self._read(), **self._changed}.items() if row is not None}
+        self._changed = {}
+        temporary = self._path.with_name(f".{os.getpid()}-{secrets.token_hex(8)}.tmp")
+        with suppress(OSError):
+            try:
+                temporary.write_bytes(_packed(rows))
+                temporary.replace(self._path)
+            finally:
+                temporary.unlink(missing_ok=True)
+
+    def _read(self) -> dict[str, Row]:
+        if self._path is None:
+            return {}
+        try:
+            checksum, _, content = read_file(self._path, MAX_BYTES).partition(b"\n")
+            if checksum.decode() == hashlib.sha256(content).hexdigest():
+                return msgspec.json.decode(content, type=dict[str, Row])
+        except (OSError, ValueError):
+            pass
+        return {}
+
+
+def _packed(rows: Mapping[str, Row]) -> bytes:
+    content = msgspec.json.encode(rows)
+    return hashlib.sha256(content).hexdigest().encode() + b"\n" + content

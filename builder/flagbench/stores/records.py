@@ -1,0 +1,214 @@
+"""A store: records kept unchanged, each under its id, in a place for blobs."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.record.read import MAX_BYTES, parse, read_record
+from flagbench.stores.blobs import Blob, Blobs, Health
+from flagbench.stores.errors import StoreError, damaged
+from flagbench.stores.index import Index, Summary, summary_of
+from flagbench.stores.layout import Place, check_record_id, parse_key, place_of, prefix
+from flagbench.terminal import brief
+
+
+@dataclass(frozen=True)
+class StoredRecord:
+    """A listed record."""
+
+    record_id: str
+    case: str
+    stack: str
+    created_at: str
+    """UTC, as in the record; the start of its day where the record is damaged, empty without a day."""
+    location: str
+    """The file, or the object's URL, for a person."""
+    problem: str | None = None
+    """Why the store cannot have put this here: it is not a file, for example. None for a record, damaged or not."""
+    error: str | None = None
+    """Why the record cannot be read: what is damaged, or the problem. Only of listed records."""
+    summary: Summary | None = None
+    """What a listing shows. Only of listed records that can be read."""
+    blob: Blob = field(default=Blob(""), repr=False)
+    """The object that holds it."""
+
+
+class Store:
+    """Records, each stored once and never changed."""
+
+    def __init__(self, blobs: Blobs) -> None:
+        self.blobs = blobs
+
+    @property
+    def url(self) -> str:
+        """The store's address, as `open_store` takes it."""
+        return self.blobs.url
+
+    def put(self, record: bytes) -> StoredRecord:
+        """Keep a record byte for byte. Idempotent: the same bytes again change nothing.
+
+        Raises RecordError where the bytes are not a valid record, and StoreError (NOT_STORED) where they could not be
+        kept or other bytes are already kept under the same id.
+        """
+        parsed = read_record(record)
+        place = place_of(parsed)
+        key = place.key
+        taken = self._taken(place)
+        if taken or not self.blobs.put_if_absent(key, record):
+            raise StoreError(
+                f"another record is already stored as {place.record_id} ({self.blobs.location((*taken, key)[0])})",
+                remedy="compare the two: a record's id is made once, and stored records never change",
+            )
+        return StoredRecord(
+            place.record_id, place.case, place.stack, parsed.created_at, self.blobs.location(key), blob=Blob(key)
+        )
+
+    def get(self, record_id: str) -> bytes:
+        """The bytes that were put.
+
+        Raises StoreError (DATA) where they are absent, have changed, or are another record's: of another id, case,
+        stack or day than those they are stored under.
+        """
+        check_record_id(record_id)
+        blobs = [blob for place, blob in self._objects() if place.record_id == record_id]
+        if not blobs:
+            raise StoreError(
+                f"there is no record '{record_id}' in {self.url}",
+                remedy="`flagbench results ls` shows the stored records; --store names another store",
+                code=ExitCode.DATA,
+            )
+        for blob in blobs[:-1]:
+            with suppress(FlagbenchError):  # a copy in the wrong place must not hide the record itself
+                return self._load(blob)
+        return self._load(blobs[-1])
+
+    def find(self, beginning: str) -> builtins.list[str]:
+        """The ids of stored records that begin with `beginning`, each once, in order."""
+        ids = (place.record_id for place, blob in self._objects() if blob.problem is None)
+        return sorted({found for found in ids if found.startswith(beginning)})
+
+    def read(self, entry: StoredRecord) -> bytes:
+        """The bytes of a listed record, checked as `get` does."""
+        if entry.problem is not None:
+            raise damaged(entry.location, f"is not a record: {entry.problem}")
+        return self._load(entry.blob)
+
+    def list(self, case: str | None = None, stack: str | None = None) -> Iterator[StoredRecord]:
+        """The records of a case and a stack, or of all, newest first; then what else is found where records are.
+
+        Opens only records that the index does not know, and of them only those of the days that are asked for.
+        Raises StoreError (USAGE) where the address cannot be a store; one that does not exist yet has no records.
+        """
+        found = [
+            (place, blob)
+            for place, blob in self._objects(prefix(case=case, stack=stack))
+            if case in (None, place.case) and stack in (None, place.stack)
+        ]
+        index = Index(self.blobs.cache)
+        if stack is None or case is not None:
+            index.drop_missing(prefix(case=case, stack=stack), (blob.key for _, blob in found))
+        try:
+            for _, same_day in groupby(sorted(found, key=_day, reverse=True), key=_day):
+                entries = [self._entry(place, blob, index) for place, blob in same_day]
+                yield from sorted(entries, key=lambda entry: (entry.created_at, entry.record_id), reverse=True)
+        finally:
+            index.save()
+
+    def last(self) -> StoredRecord | None:
+        """The newest record, or None in an empty store; what the store never put here is skipped."""
+        return next((entry for entry in self.list() if entry.problem is None), None)
+
+    def remember(self, entries: Iterable[StoredRecord]) -> None:
+        """Keep the summaries of listed records, to which a verdict was added, in the index."""
+        index = Index(self.blobs.cache)
+        for entry in entries:
+            if entry.summary is not None:
+                index.put(entry.blob.key, entry.blob.stamp, entry.summary)
+        index.save()
+
+    def remove(self, entry: StoredRecord) -> None:
+        """Delete a listed record. Raises StoreError (NOT_STORED) where that is not possible."""
+        self.blobs.delete(entry.blob.key)
+
+    def health(self) -> Health:
+        """Whether records could be put now, found out without leaving anything behind."""
+        return self.blobs.health()
+
+    def _objects(self, below: str | None = None) -> Iterator[tuple[Place, Blob]]:
+        """What lies where records should be, without opening it; what cannot be a record has a `problem`."""
+        for blob in self.blobs.list(prefix() if below is None else below):
+            place = parse_key(blob.key)
+            if place is None:
+                if blob.problem is None:
+                    continue  # no record is ever put there
+                place = _partial_place(blob.key)
+            problem = place.problem if blob.problem is None else blob.problem
+            yield place, Blob(blob.key, blob.size, blob.stamp, problem)
+
+    def _taken(self, place: Place) -> builtins.list[str]:
+        """Keys under which a record of this id is stored for another case, stack or day, so with other content.
+
+        Two puts at the very same time may both find none: no single name stands for the id across folders.
+        """
+        try:
+            same_id = (found for found, _ in self._objects() if found.record_id == place.record_id)
+            return [found.key for found in same_id if found != place]
+        except StoreError as error:
+            raise StoreError(error.message, remedy=error.remedy) from error
+
+    def _entry(self, place: Place, blob: Blob, index: Index) -> StoredRecord:
+        summary, error = None, blob.problem
+        if error is None and (summary := index.get(blob.key, blob.stamp)) is None:
+            try:
+                summary = summary_of(read_record(self._load(blob)))
+                index.put(blob.key, blob.stamp, summary)
+            except FlagbenchError as failure:
+                error = failure.message
+        # A record that was damaged since it was listed keeps its rank among the others.
+        known = summary or index.outdated(blob.key)
+        return StoredRecord(
+            record_id=place.record_id,
+            case=place.case,
+            stack=place.stack,
+            created_at=known.created_at if known else f"{place.day}T00:00:00Z" if place.day else "",
+            location=self.blobs.location(blob.key),
+            problem=blob.problem,
+            error=error,
+            summary=summary,
+            blob=blob,
+        )
+
+    def _load(self, blob: Blob) -> bytes:
+        """The bytes of a record, which has to be the one that its key names."""
+        location = self.blobs.location(blob.key)
+        content = self.blobs.get(blob.key, MAX_BYTES)
+        raw = parse(content, f"the stored record {location}")
+        place = parse_key(blob.key)
+        if place is None or place.problem:
+            raise damaged(location, f"is not where a record can be: {place and place.problem}")
+        for name, expected in vars(place).items():
+            value = str(raw.get(name)) if name != "day" else str(raw.get("created_at"))[:10]
+            if value != expected:
+                raise damaged(location, f"is not the record named by its path: its {name} is {brief(value)}")
+        return content
+
+
+def _day(found: tuple[Place, Blob]) -> tuple[bool, str]:
+    """The key by which records are listed together: their day, and last what cannot be a record."""
+    place, blob = found
+    return (True, place.day) if blob.problem is None or place.problem is None else (False, "")
+
+
+def _partial_place(key: str) -> Place:
+    """What can be said of something above or below where records are, such as an unreadable folder."""
+    parts = key.split("/")
+    case, stack = (
+        next((part.removeprefix(name) for part in parts if part.startswith(name)), "-")
+        for name in ("case=", "stack=")
+    )
+    return Place(case, stack, "", parts[-1])
