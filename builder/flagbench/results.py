@@ -86,7 +86,7 @@ def moment(text: str | None, option: str) -> str | None:
     if text is None:
         return None
     try:
-        if match := re.fullmatch(r"([0-9]{1,5})([hdw])", text):
+        if match := re.fullmatch(r"([0-9]{1,4})([hdw])", text):
             found = datetime.now(timezone.utc) - timedelta(**{_UNITS[match[2]]: int(match[1])})
         else:
             found = datetime.strptime(text[:10], "%Y-%m-%d")

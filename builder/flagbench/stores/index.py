@@ -6,7 +6,7 @@ their names are listed.
 
 One file that is replaced as a whole, and not SQLite or a log: replacing is atomic on every file system, network ones
 included, where SQLite's locks and appends of several machines are not reliable. Of two writers at once the last one
-wins; the rows of the other are read again from the records. 10,000 records take 3 MB and 20 ms.
+wins; the rows of the other are read again from the records. 10,000 records take 5 MB, read in 40 ms.
 """
 
 from __future__ import annotations
