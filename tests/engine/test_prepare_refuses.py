@@ -11,9 +11,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from cloze_files import from_text, published_matrices, write_hdf5, write_jsonl
 from flagbench_cases.shared.config import load_case
 from llama_vocabulary import padded_vocabulary
-from record_files import from_text, published_matrices, write_hdf5, write_jsonl
 from running import ENTRYPOINTS
 
 pytestmark = pytest.mark.image

@@ -74,6 +74,15 @@ class Builder:
 
 
 @dataclass(frozen=True)
+class Layout:
+    """How the ranks share the model: data-parallel replicas, tensor-parallel parts, pipeline stages."""
+
+    dp: Positive
+    tp: Positive
+    pp: Positive
+
+
+@dataclass(frozen=True)
 class Device:
     """One device of the system."""
 
@@ -146,6 +155,8 @@ class Timing:
     e2e: Amount | None = None
     eval_initial: Amount | None = None
     checkpoint: Amount | None = None
+    val: Amount | None = None
+    infer: Amount | None = None
 
 
 @dataclass(frozen=True)
@@ -279,6 +290,7 @@ class Record:
     ranks: tuple[Rank, ...]
     status: Status
     argv: tuple[str, ...] = ()
+    layout: Layout | None = None
     window: Window | None = None
     telemetry_reason: str | None = None
     raw: dict[str, Any] = field(default_factory=dict)
@@ -293,7 +305,7 @@ class Record:
     def duration(self) -> float | None:
         """Seconds the run took, imports left out; the sum of what was timed where it did not reach its end."""
         timing = self.timing
-        parts = (timing.init, timing.train, timing.eval_initial, timing.checkpoint)
+        parts = (timing.init, timing.train, timing.eval_initial, timing.checkpoint, timing.val, timing.infer)
         seconds = timing.e2e if timing.e2e is not None else math.fsum(part or 0 for part in parts)
         return float(seconds) if seconds > 0 else None
 

@@ -62,9 +62,6 @@ class Blobs(Protocol):
         Raises StoreError (USAGE) where the address cannot be a store; one that does not exist yet is empty.
         """
 
-    def exists(self, key: str) -> bool:
-        """Whether there is anything of that key."""
-
     def delete(self, key: str) -> None:
         """Delete an object; nothing happens where there is none. Raises StoreError (NOT_STORED)."""
 

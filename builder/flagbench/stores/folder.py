@@ -107,10 +107,6 @@ class FolderBlobs:
             ) from error
         yield from _walk(str(self.root / prefix), prefix, frozenset())
 
-    def exists(self, key: str) -> bool:
-        """Whether there is a file of that name."""
-        return os.path.lexists(self.root / key)
-
     def delete(self, key: str) -> None:
         """Delete an object and its checksum. The folders stay: another writer may be about to use them."""
         path = self.root / key

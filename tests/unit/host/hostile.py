@@ -1,4 +1,4 @@
-"""Things that are no record, to be named as one or left in a store: what each is called, and how it is made."""
+"""Files that are not records, to be named as one or left in a store: the name of each, and how to make it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ CONTENTS: dict[str, bytes] = {
     "digits-of-another-script": _record(created_at="\u0662\u0660\u0662\u0666-01-01T12:00:00Z"),
     "the-future": _record(created_at="9999-12-31T00:00:00Z"),
 }
-"""Files that are no record, by what is wrong with them."""
+"""Contents that are not a record, by what is wrong with them."""
 
 KINDS: dict[str, Callable[[Path], None]] = {
     "a-pipe": _fifo,
@@ -79,11 +79,11 @@ KINDS: dict[str, Callable[[Path], None]] = {
     "a-link-to-itself": lambda path: path.symlink_to(path.name),
     "a-link-to-an-endless-device": lambda path: path.symlink_to("/dev/zero"),
 }
-"""Things that are no readable file, by how they are made."""
+"""Things that are not readable files, by how to make them."""
 
 
 def make(folder: Path, suffix: str = ".json") -> dict[str, Path]:
-    """All of them in a folder, by what they are called."""
+    """Make all of them in a folder; returns their paths by name."""
     made = {name: folder / f"{name}{suffix}" for name in (*CONTENTS, *KINDS)}
     for name, path in made.items():
         if name in CONTENTS:

@@ -1,4 +1,4 @@
-"""Wherever a command takes a record, it takes a file, standard input, an id, its beginning, last and last~N."""
+"""Every command that takes a record takes a file, standard input, an id, its beginning, last and last~N."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_record_is_found_by_each_of_its_names(flagbench: Flagbench, name: str,
         ("", ExitCode.USAGE),
     ],
 )
-def test_a_name_that_fits_no_record_or_several_is_an_error(flagbench: Flagbench, name: str, code: int) -> None:
+def test_a_name_that_matches_no_record_or_several_is_an_error(flagbench: Flagbench, name: str, code: int) -> None:
     for arguments in (["verify", name], ["compare", "last", name], ["results", "show", name]):
         found, out, err = flagbench(*arguments)
         assert (found, out) == (code, "")
@@ -92,12 +92,12 @@ def test_a_name_that_fits_no_record_or_several_is_an_error(flagbench: Flagbench,
         assert len(err) < 1000
 
 
-def test_a_beginning_that_fits_several_lists_them(flagbench: Flagbench) -> None:
+def test_a_beginning_of_several_ids_lists_them(flagbench: Flagbench) -> None:
     _, _, err = flagbench("verify", "20260102T")
     assert [line.strip() for line in err.splitlines()[1:-1]] == sorted(IDS[1:3])
 
 
-def test_what_is_there_as_a_path_is_a_path(flagbench: Flagbench, make_record: MakeRecord) -> None:
+def test_an_existing_path_is_a_path(flagbench: Flagbench, make_record: MakeRecord) -> None:
     Path("20260103").write_bytes(make_record(record_id="from-a-file"))
     Path("last").write_bytes(make_record(record_id="from-a-file"))
     assert json.loads(flagbench("compare", "last", "20260103", "--json")[1])["b"] == "from-a-file"

@@ -1,4 +1,4 @@
-"""Whatever is named as a record or lies in the store ends in an error of its own, in bounded time and memory."""
+"""Anything named as a record or found in the store that is not one is a clear error, in bounded time and memory."""
 
 from __future__ import annotations
 
@@ -102,13 +102,13 @@ def named(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Ended]]:
     return {name: [next(ended) for _ in lines[name]] for name in lines}
 
 
-def test_what_is_no_record_is_refused_by_name(named: dict[str, list[Ended]]) -> None:
+def test_files_that_are_not_records_are_refused(named: dict[str, list[Ended]]) -> None:
     wrong = {name: ended for name, ended in named.items() if not all(map(names_what_is_wrong, ended))}
     assert wrong == {}
 
 
 @pytest.mark.parametrize("source", ["/dev/zero", "/dev/null"])
-def test_standard_input_that_is_no_record(source: str) -> None:
+def test_standard_input_that_is_not_a_record(source: str) -> None:
     descriptor = os.open(source, os.O_RDONLY)
     try:
         done = subprocess.run(
@@ -181,7 +181,7 @@ def test_one_bad_file_never_hides_the_others(store: Store, tmp_path: Path) -> No
     assert table[2].count("note: ") == len(entries) - 2 or len(table[2]) == 4000
 
 
-def test_what_has_a_checksum_and_is_no_record_is_listed_as_damaged(
+def test_files_with_a_checksum_that_are_not_records_are_listed_as_damaged(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FLAGBENCH_STORE", str(store.blobs.root))
@@ -242,7 +242,7 @@ def bound_by_permissions() -> None:
         ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
 
 
-def test_a_folder_and_a_file_that_are_closed_to_us_hide_nothing(store: Store, make_record: MakeRecord) -> None:
+def test_an_unreadable_folder_or_file_hides_nothing(store: Store, make_record: MakeRecord) -> None:
     newest = Path(next(store.list()).location)
     closed = Path(
         store.put(make_record(record_id="in-a-closed-folder", stack="a100-cuda11.6")).location
@@ -289,7 +289,7 @@ def test_a_store_whose_path_is_not_utf_8_is_listed(make_record: MakeRecord, tmp_
 @pytest.mark.parametrize(
     "address", ["file:///a%00b", "file://[x/", "~nobody-of-this-name/store", "x" * 5000, "/dev/null"]
 )
-def test_a_store_that_cannot_be_is_an_error(
+def test_an_invalid_store_address_is_an_error(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -8,11 +8,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from flagbench.record.model import Record
 from flagbench.record.read import RecordError, read_record
-from flagbench.schema import violations
+from flagbench.schema import validator, violations
 
 from .conftest import RECORD
 
@@ -30,7 +32,8 @@ _values = st.one_of(
 def base() -> dict[str, Any]:
     """A record that has every part."""
     telemetry = {"devices": [{"throttle_seconds": {"power": 1.5}, "foreign_processes": 0}]}
-    return {**json.loads(REPLAY.read_bytes()), "telemetry": telemetry, "argv": ["--nodes", "1"]}
+    layout = {"dp": 8, "tp": 1, "pp": 1}
+    return {**json.loads(REPLAY.read_bytes()), "telemetry": telemetry, "argv": ["--nodes", "1"], "layout": layout}
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -64,6 +67,18 @@ def test_the_model_and_the_schema_agree(place: tuple[Any, ...], value: Any, remo
     else:
         holder[place[-1]] = value
     assert accepted(raw) == (violations("record", raw) == [])
+
+
+def names(schema: Any) -> set[str]:
+    """Every property that a schema names, at any depth."""
+    inner = schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
+    own = set(schema.get("properties", {})) if isinstance(schema, dict) else set()
+    return own.union(*map(names, inner))
+
+
+def test_the_model_has_every_field_of_the_schema() -> None:
+    generated = msgspec.json.schema(Record)
+    assert names(validator("record").schema) - names(generated) == {"schema"}
 
 
 def test_what_a_run_without_a_measurement_leaves_out_is_taken() -> None:

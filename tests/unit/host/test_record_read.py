@@ -1,4 +1,4 @@
-"""A record is read strictly, its version first, and unknown fields do not matter."""
+"""A record is read strictly, its version first, and unknown fields are ignored."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_another_version_is_named_before_anything_else() -> None:
 
 
 @pytest.mark.parametrize("content", [b"[]", b"{}", b'{"schema": 1}', b'{"schema": "case/v1"}', b"null"])
-def test_json_that_is_no_record(content: bytes) -> None:
+def test_json_that_is_not_a_record(content: bytes) -> None:
     assert "record/v1" in refused(content).message
 
 
@@ -72,7 +72,7 @@ def test_json_that_is_no_record(content: bytes) -> None:
         b'{"a": -' + b"9" * 5000 + b"}",
     ],
 )
-def test_what_is_not_strict_json(content: bytes) -> None:
+def test_content_that_is_not_strict_json(content: bytes) -> None:
     assert "is not valid JSON" in refused(content).message
 
 
@@ -119,7 +119,7 @@ def test_a_missing_field_is_named(make_record: MakeRecord) -> None:
     assert "created_at" in message
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(RecordError) as caught:
         read_record(tmp_path / "none.json")
     assert caught.value.code is ExitCode.DATA

@@ -10,13 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flagbench_cases.cases.glm import data as record
-from flagbench_cases.cases.glm import prepare
-from flagbench_cases.cases.glm.ragged import Special
-from flagbench_cases.prepare import prepared
-from flagbench_cases.shared.config import load_case
-from flagbench_cases.shared.errors import DataError, UsageError
-from record_files import (
+from cloze_files import (
     LINES,
     from_text,
     nothing,
@@ -25,6 +19,12 @@ from record_files import (
     write_jsonl,
     write_vocabulary,
 )
+from flagbench_cases.cases.glm import data as record
+from flagbench_cases.cases.glm import prepare
+from flagbench_cases.cases.glm.ragged import Special
+from flagbench_cases.prepare import prepared
+from flagbench_cases.shared.config import load_case
+from flagbench_cases.shared.errors import DataError, UsageError
 
 pytestmark = pytest.mark.image
 

@@ -9,10 +9,7 @@ from typing import Any, Callable
 import numpy as np
 import pytest
 
-from flagbench_cases.cases.glm import sparse_hdf5
-from flagbench_cases.cases.glm.ragged import DTYPES, Builder, RaggedExamples, Special
-from flagbench_cases.shared.errors import DataError, ExitCode
-from record_files import (
+from cloze_files import (
     LENGTH,
     from_text,
     ids,
@@ -23,6 +20,9 @@ from record_files import (
     write_hdf5,
     write_jsonl,
 )
+from flagbench_cases.cases.glm import sparse_hdf5
+from flagbench_cases.cases.glm.ragged import DTYPES, Builder, RaggedExamples, Special
+from flagbench_cases.shared.errors import DataError, ExitCode
 
 pytestmark = pytest.mark.image
 

@@ -9,11 +9,7 @@ from typing import Any
 
 import pytest
 
-from flagbench_cases.cases.glm.data import ClozeSet
-from flagbench_cases.cases.glm.prepare import published_vocabulary
-from flagbench_cases.cases.glm.ragged import RaggedExamples, Special
-from flagbench_cases.shared.errors import DataError, ExitCode
-from record_files import (
+from cloze_files import (
     LENGTH,
     LINES,
     WORDS,
@@ -24,6 +20,10 @@ from record_files import (
     write_jsonl,
     write_vocabulary,
 )
+from flagbench_cases.cases.glm.data import ClozeSet
+from flagbench_cases.cases.glm.prepare import published_vocabulary
+from flagbench_cases.cases.glm.ragged import RaggedExamples, Special
+from flagbench_cases.shared.errors import DataError, ExitCode
 
 pytestmark = pytest.mark.image
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 
+from cloze_files import nothing
 from flagbench_cases.cases.glm import prepare
 from flagbench_cases.cases.glm.model import GlmForCloze, config_from, parameter_count
 from flagbench_cases.prepare import prepared
 from flagbench_cases.prepare import weights as checkpoints
 from flagbench_cases.shared.config import load_case
 from flagbench_cases.shared.errors import DataError
-from record_files import nothing
 
 pytestmark = pytest.mark.image
 

@@ -1,0 +1,73 @@
+"""A store needs nothing of a place but `Blobs`: flat keys without folders, modification times or an index suffice."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from flagbench.errors import ExitCode
+from flagbench.stores import Store, StoreError
+from flagbench.stores.blobs import Blob, Blobs, Health
+
+MakeRecord = Callable[..., bytes]
+
+
+class ObjectBlobs:
+    """Objects under flat keys with an ETag, as a bucket has them."""
+
+    url = "memory://bucket"
+    cache = None
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+
+    def location(self, key: str) -> str:
+        return f"{self.url}/{key}"
+
+    def put_if_absent(self, key: str, content: bytes) -> bool:
+        return self.objects.setdefault(key, content) == content
+
+    def get(self, key: str, limit: int) -> bytes:
+        return self.objects[key]
+
+    def list(self, prefix: str) -> Iterator[Blob]:
+        for key, content in self.objects.items():
+            if key.startswith(prefix):
+                yield Blob(key, len(content), hashlib.sha256(content).hexdigest())
+
+    def delete(self, key: str) -> None:
+        self.objects.pop(key, None)
+
+    def health(self) -> Health:
+        return Health(True, self.url)
+
+
+def test_records_are_kept_found_listed_and_removed(make_record: MakeRecord) -> None:
+    blobs: Blobs = ObjectBlobs()
+    store = Store(blobs)
+    contents = {
+        name: make_record(record_id=name, stack=stack) for name, stack in (("record-a", "cpu"), ("record-b", "x"))
+    }
+    for content in contents.values():
+        stored = store.put(content)
+        assert store.put(content) == stored
+    assert {name: store.get(name) for name in store.find("record-")} == contents
+    assert [entry.record_id for entry in store.list(stack="x")] == ["record-b"]
+    (newest, older) = store.list()
+    assert (newest.location, older.error) == (stored.location, None)
+    assert store.read(older) == contents["record-a"]
+    store.remove(newest)
+    assert store.find("") == ["record-a"]
+    assert store.url == store.health().detail
+
+
+def test_other_content_under_a_taken_id_is_refused(make_record: MakeRecord) -> None:
+    store = Store(ObjectBlobs())
+    store.put(make_record(record_id="record-a"))
+    for changes in ({"preset": "reference"}, {"stack": "x"}):
+        with pytest.raises(StoreError) as caught:
+            store.put(make_record(record_id="record-a", **changes))
+        assert caught.value.code is ExitCode.NOT_STORED
+        assert "record-a" in caught.value.message
