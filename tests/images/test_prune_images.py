@@ -1,0 +1,76 @@
+"""`flagbench results prune --images` on a real engine."""
+
+from __future__ import annotations
+
+import io
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from docker.errors import ImageNotFound
+
+from flagbench import prune
+from flagbench.build.tiers import CONTEXT_LABEL
+from flagbench.catalog.load import load_catalog
+from flagbench.engines import open_client
+from flagbench.errors import ExitCode, FlagbenchError
+
+MANIFESTS = Path(__file__).parents[2] / "manifests"
+
+
+@pytest.fixture
+def client(docker_engine: Any) -> Iterator[Any]:
+    with closing(open_client()) as client:
+        yield client
+
+
+@pytest.fixture
+def tag(client: Any) -> Iterator[str]:
+    """An empty image of ours, of a version that nothing names any more."""
+    name = f"flagbench/glm:cpu-{uuid.uuid4().hex[:12]}"
+    file = io.BytesIO(f'FROM scratch\nLABEL {CONTEXT_LABEL}="sha256:0" of="{name}"\n'.encode())
+    client.images.build(fileobj=file, tag=name, rm=True)
+    yield name
+    try:
+        client.images.remove(name, force=True)
+    except ImageNotFound:
+        pass
+
+
+def removable(client: Any, tag: str) -> list[prune.Removable]:
+    catalog = load_catalog(MANIFESTS, claims=False)
+    return [found for found in prune.images(client, catalog) if found.name == tag]
+
+
+def test_an_image_of_an_old_version_is_removed(client: Any, tag: str) -> None:
+    (found,) = removable(client, tag)
+    found.remove()
+    assert removable(client, tag) == []
+    with pytest.raises(ImageNotFound):
+        client.images.get(tag)
+
+
+def test_an_image_with_a_name_of_somebody_else_is_kept(client: Any, tag: str) -> None:
+    image = client.images.get(tag)
+    image.tag("registry.example.com/bench/glm", tag.partition(":")[2])
+    assert removable(client, tag) == []
+    client.images.remove(f"registry.example.com/bench/glm:{tag.partition(':')[2]}")
+    assert len(removable(client, tag)) == 1
+
+
+def test_an_image_that_a_container_uses_is_kept(client: Any, tag: str) -> None:
+    (found,) = removable(client, tag)
+    container = client.containers.create(tag, command=["never-started"])
+    try:
+        with pytest.raises(FlagbenchError) as caught:
+            found.remove()
+        assert caught.value.code is ExitCode.ENGINE
+        assert tag in caught.value.message
+        assert client.images.get(tag)
+    finally:
+        container.remove()
+    found.remove()
+    assert removable(client, tag) == []
