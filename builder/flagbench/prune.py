@@ -55,9 +55,9 @@ class _Prepared(msgspec.Struct):
     created_at: str = "unknown"
 
 
-def records(store: Store, meant: Filter, keep: int = 0) -> list[Removable]:
-    """The records that a filter means, less the newest `keep`; never what the store did not put there."""
-    found = (entry for entry in meant.records(store) if entry.problem is None)
+def records(store: Store, selected: Filter, keep: int = 0) -> list[Removable]:
+    """The selected records except the newest `keep`; never files that the store did not put there."""
+    found = (entry for entry in selected.records(store) if entry.problem is None)
     return [stored_record(store, entry) for entry in islice(found, keep, None)]
 
 
@@ -68,9 +68,9 @@ def stored_record(store: Store, entry: StoredRecord) -> Removable:
 
 
 def images(client: Any, catalog: Catalog) -> list[Removable]:
-    """flagbench's own images that no current name or alias names, the dangling ones among them.
+    """flagbench's own images that no current name or alias refers to, dangling ones included.
 
-    An image that also has a name of somebody else's, such as one in a registry, is kept.
+    An image with any other name, such as one for a registry, is kept.
 
     Args:
         client: a `docker.DockerClient`.
@@ -100,7 +100,7 @@ def _prepared(folder: Path, levels: int) -> Iterator[Removable]:
         try:
             found = msgspec.json.decode(read_file(index, TEXT_BYTES), type=_Prepared)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-            return  # not ours, or not readable as ours: left alone
+            return  # not written by prepare, or damaged
         if found.schema == "prepared/v1" and all(map(_is_plain, found.files)):
             detail = f"{found.case} {found.kind}, {found.created_at}"
             size = sum(file.bytes for file in found.files.values())

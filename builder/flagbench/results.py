@@ -1,4 +1,4 @@
-"""Stored records with their verdicts, filtered by what a person asks for."""
+"""Stored records with their verdicts, filtered by case, stack, state and age."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class State(str, Enum):
 
 @dataclass(frozen=True)
 class Filter:
-    """Which records are meant; None is any."""
+    """Which records are selected; None selects all."""
 
     case: str | None = None
     stack: str | None = None
@@ -48,7 +48,7 @@ class Filter:
     """UTC, as in a record."""
 
     def records(self, store: Store) -> Iterator[StoredRecord]:
-        """The records of a store that are meant, newest first."""
+        """The selected records of a store, newest first."""
         for entry in store.list(self.case, self.stack):
             if self.since is not None and entry.created_at < self.since:
                 return  # all others are older
@@ -65,7 +65,7 @@ def record_filter(
     since: str | None = None,
     older_than: str | None = None,
 ) -> Filter:
-    """A filter by what was typed. Raises FlagbenchError (usage), for unknown names too: they would match nothing."""
+    """The filter of a command's options. Raises FlagbenchError (usage), also for names of no case or stack."""
     if case or stack:
         catalog = load_catalog(claims=False)
         case = catalog_get(catalog.cases, case, kind="case").name if case else None
@@ -135,7 +135,7 @@ def _judged(summary: Summary, record: Record, catalog: Catalog) -> Summary:
 
 @cache
 def _basis(case: str) -> str:
-    """What a verdict on a record of this case follows from beside the record."""
+    """What a verdict on a record of this case depends on besides the record, as a digest and a version."""
     digest = hashlib.sha256()
     for folder in ("cases", "claims"):
         file = manifests_root() / folder / f"{case}.yaml"

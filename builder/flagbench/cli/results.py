@@ -36,9 +36,9 @@ app = typer.Typer(
 
 CaseOption = Annotated[str | None, typer.Option(help="Only this case.")]
 StackOption = Annotated[str | None, typer.Option(help="Only this stack, by name or alias.")]
-StateOption = Annotated[State | None, typer.Option(help="Only runs that ended like this.")]
+StateOption = Annotated[State | None, typer.Option(help="Only runs that ended in this state.")]
 SinceOption = Annotated[
-    str | None, typer.Option(metavar="AGE|DATE", help="Only records made since: 12h, 30d, 2w or 2026-01-31.")
+    str | None, typer.Option(metavar="AGE|DATE", help="Only records since an age (12h, 30d, 2w) or a date.")
 ]
 
 
@@ -47,7 +47,7 @@ _COLUMNS = ("record_id", "created_at", "case", "stack", *_SUMMARY)
 
 
 class Format(str, Enum):
-    """What records are exported as."""
+    """A format of exported records."""
 
     CSV = "csv"
     MD = "md"

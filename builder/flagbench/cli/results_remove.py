@@ -43,7 +43,9 @@ def remove(
     place = open_store(store)
     found = [pruning.stored_record(place, entry) for entry in stored_entries(records, place)]
     if not yes and (json or not _can_ask()):
-        raise FlagbenchError("results rm cannot ask here", remedy="give --yes to remove without asking")
+        raise FlagbenchError(
+            "results rm needs a terminal to ask for confirmation", remedy="give --yes to remove without asking"
+        )
     if not json:
         _table(found, wide)
     if yes or _agreed(found):
@@ -53,20 +55,21 @@ def remove(
 def prune(
     older_than: Annotated[
         str | None,
-        typer.Option(metavar="AGE|DATE", help="Records made longer ago (12h, 30d, 2w) or before a date."),
+        typer.Option(metavar="AGE|DATE", help="Select records older than an age (12h, 30d, 2w) or a date."),
     ] = None,
     keep: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Records except the newest N of those meant.")
+        int | None, typer.Option(min=0, metavar="N", help="Keep the newest N of the selected records.")
     ] = None,
-    state: Annotated[State | None, typer.Option(help="Records of runs that ended like this.")] = None,
-    case: Annotated[str | None, typer.Option(help="Records of this case.")] = None,
-    stack: Annotated[str | None, typer.Option(help="Records of this stack, by name or alias.")] = None,
+    state: Annotated[State | None, typer.Option(help="Select records of runs that ended in this state.")] = None,
+    case: Annotated[str | None, typer.Option(help="Select records of this case.")] = None,
+    stack: Annotated[str | None, typer.Option(help="Select records of this stack, by name or alias.")] = None,
     images: Annotated[
-        bool, typer.Option("--images", help="Images that flagbench built and no current name or alias names.")
+        bool,
+        typer.Option("--images", help="Select images built by flagbench that no current name or alias refers to."),
     ] = False,
     prepared: Annotated[
         list[Path] | None,
-        typer.Option(metavar="DIR", help="Prepared data and weights in DIR, as `prepare --out` wrote them."),
+        typer.Option(metavar="DIR", help="Select data and weights in DIR that `flagbench prepare` wrote."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
     yes: YesOption = False,
@@ -74,10 +77,10 @@ def prune(
     wide: WideOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Show what can be removed with its size, and remove it: after asking on a terminal, else only with --yes.
+    """Show what is selected with its size and remove it: after a question on a terminal, otherwise only with --yes.
 
-    Records are those for which all of --older-than, --keep, --state, --case and --stack hold; with none of these, no
-    record is meant. Only what flagbench made is ever removed.
+    A record is selected if all of --older-than, --state, --case and --stack that are given apply to it; without any
+    of these or --keep, no record is. Only what flagbench made is ever removed.
 
     --json prints {"removable": [...], "bytes": N}, each with kind, name, detail and size (bytes); with --yes,
     {"removed": [...]} instead.
@@ -85,11 +88,11 @@ def prune(
     found: list[Removable] = []
     chosen = (older_than, keep, state, case, stack)
     if any(option is not None for option in chosen):
-        meant = record_filter(case, stack, state, older_than=older_than)
-        found += pruning.records(open_store(store), meant, keep or 0)
+        selected = record_filter(case, stack, state, older_than=older_than)
+        found += pruning.records(open_store(store), selected, keep or 0)
     elif not (images or prepared):
         raise FlagbenchError(
-            "results prune: nothing says what to remove",
+            "results prune: nothing is selected",
             remedy="give --older-than, --keep, --state, --case, --stack, --images or --prepared",
         )
     for folder in prepared or ():
@@ -112,13 +115,13 @@ def _confirm_and_remove(found: Sequence[Removable], *, dry_run: bool, yes: bool,
     if dry_run or (not found and not json):
         return
     if not yes and not _can_ask():
-        typer.echo("nothing was removed; give --yes to remove it", err=True)
+        typer.echo("nothing was removed; give --yes to remove what is listed", err=True)
     elif yes or _agreed(found):
         _remove(found, json=json)
 
 
 def _remove(found: Sequence[Removable], *, json: bool) -> None:
-    """Remove all that can be; each failure is told, and the first one decides the exit code."""
+    """Remove everything that can be removed. Every failure is reported; the first one decides the exit code."""
     removed, failures = [], []
     for one in found:
         try:
@@ -130,7 +133,7 @@ def _remove(found: Sequence[Removable], *, json: bool) -> None:
     if json:
         echo_json({"removed": [_as_json(one) for one in removed]})
     else:
-        typer.echo(f"removed {len(removed)}, {_size(sum(one.size for one in removed))}", err=True)
+        typer.echo(f"removed {len(removed)} ({_size(sum(one.size for one in removed))})", err=True)
     if failures:
         raise typer.Exit(int(failures[0].code))
 

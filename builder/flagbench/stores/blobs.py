@@ -1,4 +1,4 @@
-"""What a place that keeps bytes under keys has to offer; one adapter per kind of place."""
+"""The interface to a place that keeps objects under keys; one adapter per kind of place."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Blob:
-    """Something that is listed: an object, or what else was found among them."""
+    """An entry of a listing: an object, or something else found among the objects."""
 
     key: str
     """Its path below the store, with slashes."""

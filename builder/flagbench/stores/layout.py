@@ -21,7 +21,7 @@ _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 @dataclass(frozen=True)
 class Place:
-    """What the key of a record says of it."""
+    """The parts of a record's key."""
 
     case: str
     stack: str
@@ -54,7 +54,7 @@ def place_of(record: Record) -> Place:
 
 
 def parse_key(key: str) -> Place | None:
-    """What a key says; None for one that is not of the layout."""
+    """The parts of a key; None for one that is not of the layout."""
     match = _pattern().fullmatch(key)
     return None if match is None else Place(**match.groupdict())
 

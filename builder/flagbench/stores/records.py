@@ -140,7 +140,7 @@ class Store:
         return self.blobs.health()
 
     def _objects(self, below: str | None = None) -> Iterator[tuple[Place, Blob]]:
-        """What lies where records should be, without opening it; what cannot be a record has a `problem`."""
+        """Everything found where records are kept, unopened; what cannot be a record has a `problem`."""
         for blob in self.blobs.list(prefix() if below is None else below):
             place = parse_key(blob.key)
             if place is None:
@@ -184,13 +184,13 @@ class Store:
         )
 
     def _load(self, blob: Blob) -> bytes:
-        """The bytes of a record, which has to be the one that its key names."""
+        """The bytes of a record, checked to be the one its key names."""
         location = self.blobs.location(blob.key)
         content = self.blobs.get(blob.key, MAX_BYTES)
         raw = parse(content, f"the stored record {location}")
         place = parse_key(blob.key)
         if place is None or place.problem:
-            raise damaged(location, f"is not where a record can be: {place and place.problem}")
+            raise damaged(location, f"is not in a valid place: {place and place.problem}")
         for name, expected in vars(place).items():
             value = str(raw.get(name)) if name != "day" else str(raw.get("created_at"))[:10]
             if value != expected:
@@ -199,13 +199,13 @@ class Store:
 
 
 def _day(found: tuple[Place, Blob]) -> tuple[bool, str]:
-    """The key by which records are listed together: their day, and last what cannot be a record."""
+    """Sort key: records by day; what has no valid day comes last."""
     place, blob = found
     return (True, place.day) if blob.problem is None or place.problem is None else (False, "")
 
 
 def _partial_place(key: str) -> Place:
-    """What can be said of something above or below where records are, such as an unreadable folder."""
+    """What is known of the path of something other than a record, such as an unreadable folder."""
     parts = key.split("/")
     case, stack = (
         next((part.removeprefix(name) for part in parts if part.startswith(name)), "-")
