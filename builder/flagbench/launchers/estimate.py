@@ -10,11 +10,10 @@ from typing import Any
 from flagbench.catalog.model import Claim, Stack
 from flagbench.errors import FlagbenchError
 from flagbench.launchers.describe import Described
-from flagbench.record.read import read_record
-from flagbench.stores import Store, StoredRecord
+from flagbench.stores import Store
 
 LOOKED_AT = 50
-"""The newest records of the case and stack that are read."""
+"""How many of the newest records of the case and stack are looked at."""
 
 
 @dataclass(frozen=True)
@@ -36,23 +35,12 @@ def estimate(described: Described | None, stack: Stack, store: Store, claims: It
 def _as_before(described: Described, stack: str, store: Store) -> Estimate | None:
     try:
         for entry in islice(store.list(described.config["case"], stack), LOOKED_AT):
-            seconds = _seconds_of(store, entry, described.digest)
-            if seconds is not None:
-                return Estimate(seconds, f"the run {entry.record_id} of the same configuration")
+            run = entry.summary
+            if run and run.duration and run.state == "ok" and run.config_digest == described.digest:
+                return Estimate(run.duration, f"the run {entry.record_id} of the same configuration")
     except FlagbenchError:
         pass  # an unreadable store is reported when the record is stored
     return None
-
-
-def _seconds_of(store: Store, entry: StoredRecord, digest: str) -> float | None:
-    """How long a stored run took, imports left out; None for one of another configuration or end."""
-    try:
-        record = read_record(store.read(entry))
-    except FlagbenchError:
-        return None
-    if record.config_digest != digest or record.status.state != "ok":
-        return None
-    return record.duration
 
 
 def _is_row_of(claim: Claim, config: Mapping[str, Any], stack: Stack) -> bool:

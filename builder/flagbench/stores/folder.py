@@ -22,6 +22,7 @@ from flagbench.files import expanded, read_file, reason
 from flagbench.stores.blobs import Blob, Health
 from flagbench.stores.errors import StoreError, damaged
 from flagbench.stores.layout import checksum_name, checksum_text
+from flagbench.stores.layout import prefix as records_prefix
 from flagbench.terminal import brief
 
 _CHECKSUM_BYTES = 1024
@@ -121,8 +122,8 @@ class FolderBlobs:
     def health(self) -> Health:
         """Whether an object could be put here: tried with a file of the kind a put makes."""
         try:
-            results = self.cache.parent
-            folder = next(there for there in (results, *results.parents) if os.path.lexists(there))
+            records = self.root / records_prefix()
+            folder = next(there for there in (records, *records.parents) if os.path.lexists(there))
             if not folder.is_dir():
                 raise NotADirectoryError(errno.ENOTDIR, f"{folder} is not a folder")
             if folder in self.root.parents:
@@ -137,7 +138,7 @@ class FolderBlobs:
                 link.unlink()
         except OSError as error:
             return Health(False, f"{self.root}: {error.strerror}", _remedy(error), writable=False)
-        if unfinished := _unfinished(results):
+        if unfinished := _unfinished(records):
             remedy = "storing was interrupted; store the records again from the runs' --out folders"
             return Health(False, f"{self.root}: {unfinished} record(s) not stored to the end", remedy)
         return Health(True, str(self.root))

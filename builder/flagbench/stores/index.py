@@ -35,6 +35,7 @@ class Summary(msgspec.Struct, frozen=True):
     state: str
     duration: float | None
     """Seconds."""
+    config_digest: str | None
     metrics: dict[str, float]
     verdict: str | None = None
     """None: there is no claim of its case, or none was computed yet."""
@@ -54,8 +55,15 @@ class Row(msgspec.Struct, frozen=True):
 
 def summary_of(record: Record) -> Summary:
     """What is listed of a record; its verdict is added by whoever computes it."""
-    metrics = {metric.name: float(metric.value) for metric in record.metrics}
-    return Summary(record.created_at, record.preset, record.division, record.status.state, record.duration, metrics)
+    return Summary(
+        created_at=record.created_at,
+        preset=record.preset,
+        division=record.division,
+        state=record.status.state,
+        duration=record.duration,
+        config_digest=record.config_digest,
+        metrics={metric.name: float(metric.value) for metric in record.metrics},
+    )
 
 
 class Index:

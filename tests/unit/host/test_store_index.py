@@ -19,7 +19,7 @@ from flagbench.stores import FolderBlobs, Store, StoredRecord
 from flagbench.stores.index import Index, Row, Summary
 
 MakeRecord = Callable[..., bytes]
-SUMMARY = Summary("2026-01-01T12:00:00Z", "tiny", "faithful", "ok", 12.5, {"p_core": 321.5})
+SUMMARY = Summary("2026-01-01T12:00:00Z", "tiny", "faithful", "ok", 12.5, None, {"p_core": 321.5})
 
 
 class CountingBlobs(FolderBlobs):
@@ -54,7 +54,9 @@ def test_a_second_listing_opens_nothing(root: Path) -> None:
     first, opened = listed(root)
     assert opened == 3
     assert listed(root) == (first, 0)
-    assert first[0].summary == Summary("2026-01-03T00:00:00Z", "tiny", "faithful", "ok", 12.5, {"p_core": 321.5})
+    assert first[0].summary == Summary(
+        "2026-01-03T00:00:00Z", "tiny", "faithful", "ok", 12.5, None, {"p_core": 321.5}
+    )
 
 
 def test_the_last_record_is_found_by_opening_one(root: Path) -> None:
