@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flagbench.catalog.image_names import LOCAL
 from flagbench.errors import FlagbenchError
+from flagbench.images import LOCAL
 
 if TYPE_CHECKING:
     from flagbench.build.options import BuildOptions

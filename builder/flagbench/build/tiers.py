@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from flagbench._version import __version__
-from flagbench.catalog.image_names import LOCAL, REPOSITORY
+from flagbench.images import LOCAL, REPOSITORY
 from flagbench.render.steps import case_packages, needed_to_compile, stack_packages
 
 if TYPE_CHECKING:

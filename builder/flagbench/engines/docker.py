@@ -13,7 +13,6 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from flagbench.catalog.image_names import is_ours
 from flagbench.engines.base import (
     BuildEvent,
     BuildFailed,
@@ -26,6 +25,7 @@ from flagbench.engines.base import (
     StepStarted,
 )
 from flagbench.engines.connect import Connection, engine_errors
+from flagbench.images import is_ours
 from flagbench.redaction import redact
 
 # What builds and pulls take, docker-py first, is imported inside the methods: most often an image is only looked at.

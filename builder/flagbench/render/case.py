@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from flagbench.catalog.compile import compile_case, compile_stack
-from flagbench.catalog.image_names import LOCAL
 from flagbench.catalog.model import Case, Compiled, Stack
 from flagbench.errors import FlagbenchError
+from flagbench.images import LOCAL
 from flagbench.locks.model import Lock
 from flagbench.render.environment import render_template
 from flagbench.render.model import Rendered, rendered

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from flagbench.catalog.image_names import LOCAL
+from flagbench.images import LOCAL
 from flagbench.redaction import has_userinfo, is_secret_name
 from flagbench.render.dockerfile import Dockerfile, Instruction
 

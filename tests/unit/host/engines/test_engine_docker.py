@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from flagbench.catalog.image_names import is_ours
 from flagbench.engines import open_engine
 from flagbench.engines.base import (
     BuildFailed,
@@ -17,6 +16,7 @@ from flagbench.engines.base import (
     StepStarted,
 )
 from flagbench.engines.docker import build_params, image_info
+from flagbench.images import is_ours
 
 HOSTILE = "a\"b'c\\ $(touch x) `y` ${HOME} \n#&=?%00é"
 IMAGE = {

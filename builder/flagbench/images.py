@@ -1,0 +1,96 @@
+"""The one grammar of image references: `case:stack`, `[HOST[:PORT]/]NAME[:TAG][@sha256:DIGEST]`, and image ids."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+REPOSITORY = "flagbench"
+LOCAL = f"localhost/{REPOSITORY}"
+"""Prefix of names used in FROM. An engine that lacks an image looks for a name without a host on Docker Hub, where
+somebody else may own it; `localhost` never leaves the engine's machine."""
+DOCKER_HUB = "docker.io"
+_DOCKER_HUB_HOSTS = ("", DOCKER_HUB, "index.docker.io")
+
+# As github.com/distribution/reference defines them, without hosts in IPv6 notation and digests other than sha256.
+_HOST_PART = r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
+_HOST = rf"{_HOST_PART}(\.{_HOST_PART})*(:[0-9]{{1,5}})?"
+_PATH_PART = r"[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*"
+DIGEST = r"sha256:[0-9a-f]{64}"
+_REFERENCE = re.compile(
+    rf"(?P<name>({_HOST}/)?{_PATH_PART}(/{_PATH_PART})*)"
+    rf"(:(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}}))?(@(?P<digest>{DIGEST}))?"
+)
+_PREFIX = re.compile(rf"{_HOST}(/{_PATH_PART})*")
+_ID = re.compile(DIGEST)
+
+
+@dataclass(frozen=True)
+class ImageReference:
+    """A parsed reference. Its text is `str(reference)`."""
+
+    host: str
+    """Registry, `host[:port]`; empty where the reference names none, which means Docker Hub."""
+    path: str
+    """Repository on that registry."""
+    tag: str | None = None
+    digest: str | None = None
+    """`sha256:` and 64 hexadecimal digits."""
+
+    @property
+    def name(self) -> str:
+        """Host and repository, without tag and digest."""
+        return f"{self.host}/{self.path}" if self.host else self.path
+
+    @property
+    def tagged(self) -> str:
+        """The reference without its digest."""
+        return str(replace(self, digest=None))
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether only a build or a load can bring this image here: no registry is ever asked for it."""
+        return self.host in (*_DOCKER_HUB_HOSTS, "localhost") and self.path.startswith(f"{REPOSITORY}/")
+
+    def __str__(self) -> str:
+        tag = f":{self.tag}" if self.tag else ""
+        return f"{self.name}{tag}{f'@{self.digest}' if self.digest else ''}"
+
+
+def find_reference(text: str) -> ImageReference | None:
+    """The parsed reference; None if `text` is not one."""
+    match = _REFERENCE.fullmatch(text)
+    if match is None:
+        return None
+    first, slash, rest = match["name"].partition("/")
+    # As Docker decides whether the first part is a host or a folder of Docker Hub.
+    is_host = bool(slash) and ("." in first or ":" in first or first == "localhost")
+    host, path = (first, rest) if is_host else ("", match["name"])
+    return ImageReference(host, path, match["tag"], match["digest"])
+
+
+def is_image_id(text: str) -> bool:
+    """Whether `text` is an image's id, `sha256:...`."""
+    return _ID.fullmatch(text) is not None
+
+
+def is_prefix(text: str) -> bool:
+    """Whether `text` can stand before a repository: `HOST[:PORT][/PATH]`."""
+    return _PREFIX.fullmatch(text) is not None
+
+
+def is_ours(text: str) -> bool:
+    """Whether `text` names one of flagbench's own images, for which no registry is ever asked."""
+    reference = find_reference(text)
+    return reference is not None and reference.is_ours
+
+
+def case_and_stack(text: str) -> tuple[str, str]:
+    """The two halves of `[flagbench/]case:stack`; the second is empty where there is no colon."""
+    case, _, stack = text.removeprefix(f"{REPOSITORY}/").partition(":")
+    return case, stack
+
+
+def image_of(case: str, stack: str, version: str | None = None) -> str:
+    """The name of a case's image on a stack: the moving tag, or the one of a version of flagbench."""
+    return f"{REPOSITORY}/{case}:{stack}{f'-{version}' if version else ''}"

@@ -1,0 +1,78 @@
+"""The grammar of image references, and which images no registry is asked for."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flagbench.images import ImageReference, case_and_stack, find_reference, image_of, is_image_id, is_ours, is_prefix
+
+DIGEST = "sha256:" + "0a" * 32
+
+
+@pytest.mark.parametrize(
+    ("text", "reference"),
+    [
+        ("busybox", ImageReference("", "busybox")),
+        ("team/x:1", ImageReference("", "team/x", "1")),
+        ("localhost/x", ImageReference("localhost", "x")),
+        ("r.io/a/b:c", ImageReference("r.io", "a/b", "c")),
+        ("node:5000/x:1", ImageReference("node:5000", "x", "1")),
+        (f"a@{DIGEST}", ImageReference("", "a", None, DIGEST)),
+        (f"R.io:5000/a__b/c-d:V_1.2@{DIGEST}", ImageReference("R.io:5000", "a__b/c-d", "V_1.2", DIGEST)),
+    ],
+)
+def test_a_reference_in_parts(text: str, reference: ImageReference) -> None:
+    assert find_reference(text) == reference
+    assert str(reference) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "A", "a:", "a@sha256:00", "a:1\n", "-x:1", "a b", "https://a", "a//b", "--privileged", "a:1@", "a:é"]
+)
+def test_what_is_not_a_reference(text: str) -> None:
+    assert find_reference(text) is None
+
+
+@given(st.text(st.sampled_from("aA0._-:/@ \n"), max_size=12))
+def test_a_reference_is_its_own_text(text: str) -> None:
+    reference = find_reference(text)
+    assert reference is None or str(reference) == text
+
+
+def test_name_and_tag_without_the_digest() -> None:
+    reference = find_reference(f"r.io/a:1@{DIGEST}")
+    assert reference is not None
+    assert (reference.name, reference.tagged) == ("r.io/a", "r.io/a:1")
+
+
+@pytest.mark.parametrize(
+    ("text", "ours"),
+    [
+        ("flagbench/glm:a100", True),
+        ("localhost/flagbench/stack:cpu", True),
+        ("docker.io/flagbench/glm:a100", True),
+        ("index.docker.io/flagbench/glm:a100", True),
+        ("r.io/flagbench/glm:a100", False),
+        ("localhost:5000/flagbench/glm:a100", False),
+        ("flagbench", False),
+        ("busybox", False),
+    ],
+)
+def test_our_own_images(text: str, ours: bool) -> None:
+    assert is_ours(text) is ours
+
+
+def test_case_and_stack() -> None:
+    assert case_and_stack("glm:a100") == case_and_stack("flagbench/glm:a100") == ("glm", "a100")
+    assert case_and_stack("glm") == ("glm", "")
+    assert image_of("glm", "a100") == "flagbench/glm:a100"
+    assert image_of("glm", "a100", "1.0") == "flagbench/glm:a100-1.0"
+
+
+def test_ids_and_prefixes() -> None:
+    assert is_image_id(DIGEST)
+    assert not is_image_id("sha256:0")
+    assert is_prefix("host:5000/team")
+    assert not is_prefix("https://a")
