@@ -1,0 +1,127 @@
+"""Options declared once, as fields of a dataclass: from them follow the Typer parameters, the words and the ranges.
+
+A field is `name: Annotated[type, typer.Option(...)] = default`. A field without `typer.Option` is no option.
+"""
+
+from __future__ import annotations
+
+import inspect
+import unicodedata
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cache
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+from typer.models import OptionInfo
+
+from flagbench.errors import FlagbenchError
+
+
+@dataclass(frozen=True)
+class Declared:
+    """One option of a dataclass."""
+
+    field: str
+    name: str
+    """As it is typed: `--max-samples`."""
+    value: Any
+    """Type of the value; `tuple[X, ...]` for an option that may be repeated."""
+    info: OptionInfo
+    default: Any
+
+    @property
+    def parameter(self) -> inspect.Parameter:
+        """The parameter that Typer reads; Typer gives a list where the dataclass holds a tuple."""
+        repeated = get_origin(self.value) is tuple
+        default = inspect.Parameter.empty if self.default is MISSING else self.default
+        value = list[get_args(self.value)[0]] if repeated else self.value  # type: ignore[misc]
+        return inspect.Parameter(
+            self.field,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None if repeated else default,
+            annotation=Annotated[value | None if repeated else value, self.info],
+        )
+
+
+@cache
+def declared(kind: type) -> tuple[Declared, ...]:
+    """The options of a dataclass, in order."""
+    hints = get_type_hints(kind, include_extras=True)
+    found = []
+    for field in fields(kind):
+        value, *more = get_args(hints[field.name]) if get_origin(hints[field.name]) is Annotated else (None,)
+        if more:
+            # Typer keeps the first name that `typer.Option` is given in `default`.
+            given = more[0].default if isinstance(more[0].default, str) else None
+            name = given or "--" + field.name.replace("_", "-")
+            found.append(Declared(field.name, name, value, more[0], field.default))
+    return tuple(found)
+
+
+def _declared_by(options: object) -> tuple[Declared, ...]:
+    kind: Any = type(options)
+    return declared(kind)
+
+
+def takes_options(function: Callable[..., None]) -> Callable[..., None]:
+    """A Typer command from `function`, with each parameter that is an options dataclass replaced by its options."""
+    hints = get_type_hints(function, include_extras=True)
+    groups: dict[str, type] = {}
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(function).parameters.values():
+        hint = hints[parameter.name]
+        if is_dataclass(hint) and isinstance(hint, type):
+            groups[parameter.name] = hint
+            parameters += [option.parameter for option in declared(hint)]
+        else:
+            kind = inspect.Parameter.KEYWORD_ONLY
+            parameters.append(parameter.replace(annotation=hint, kind=kind))
+
+    def command(**given: Any) -> None:
+        for name, kind in groups.items():
+            values = {option.field: given.pop(option.field) for option in declared(kind)}
+            for option in declared(kind):
+                if get_origin(option.value) is tuple:
+                    values[option.field] = tuple(values[option.field] or ())
+            given[name] = kind(**values)
+        function(**given)
+
+    command.__doc__ = function.__doc__
+    command.__name__ = function.__name__
+    command.__module__ = function.__module__
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return command
+
+
+def words(options: Any) -> list[str]:
+    """The options of a dataclass as words of a command line, `--name=value`; what has its default is left out.
+
+    One word each: a value that begins with a dash stays a value.
+    """
+    found = []
+    for option in _declared_by(options):
+        value = getattr(options, option.field)
+        if value == option.default:
+            continue
+        values = value if isinstance(value, tuple) else (value,)
+        found += [option.name if item is True else f"{option.name}={item}" for item in values]
+    return found
+
+
+def check_ranges(options: Any) -> None:
+    """Raise FlagbenchError (usage) for a number outside the `min` and `max` of its declaration."""
+    for option in _declared_by(options):
+        value, least, most = getattr(options, option.field), option.info.min, option.info.max
+        if isinstance(value, (int, float)) and least is not None and most is not None and not least <= value <= most:
+            raise FlagbenchError(
+                f"{option.name} {value} is out of range", remedy=f"give a number from {least:.15g} to {most:.15g}"
+            )
+
+
+def text_fault(text: str) -> str | None:
+    """Why `text` cannot reach a process unchanged: control characters and lone surrogates cannot."""
+    for character in text:
+        if unicodedata.category(character) in ("Cc", "Cs"):
+            return f"contains the control character {character!r}"
+    return None

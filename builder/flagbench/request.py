@@ -1,0 +1,225 @@
+"""What an image is asked for: the options of a run, declared and checked once for every command that starts one."""
+
+from __future__ import annotations
+
+import math
+import re
+import uuid
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+import typer
+
+from flagbench.catalog.model import Case, Scalar, Stack
+from flagbench.catalog.settings import setting_fault
+from flagbench.errors import FlagbenchError
+from flagbench.images import image_of
+from flagbench.options import check_ranges, text_fault, words
+from flagbench.schema import nearest
+
+MAX_NODES = 100_000
+"""The most pods that Kubernetes runs at a time for an Indexed Job."""
+YEAR = 365 * 24 * 3600
+"""Seconds: the longest time that any option takes."""
+_MAX_COUNT = 10**12 - 1
+_SHORTEST = 0.001
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What every launcher takes. None leaves the choice to the image."""
+
+    nodes: Annotated[int, typer.Option(min=1, max=MAX_NODES, help="Number of nodes.")] = 1
+    gpus: Annotated[int, typer.Option(min=1, max=1024, help="Devices per node, one process each; on cpu, ranks.")] = 1
+    run_id: Annotated[str | None, typer.Option(help="Name of the run, the same on all nodes.")] = None
+    preset: Annotated[
+        Literal["reference", "tiny"], typer.Option(help="The published size, or seconds of the same code.")
+    ] = "reference"
+    division: Annotated[
+        Literal["faithful", "tuned"], typer.Option(help="As published, or the same mathematics optimized.")
+    ] = "faithful"
+    precision: Annotated[
+        Literal["fp32", "tf32", "fp16", "bf16"] | None, typer.Option(help="Default: the case's own.")
+    ] = None
+    data: Annotated[
+        str | None, typer.Option(metavar="synthetic", help="Default: what is mounted at /data, else synthetic.")
+    ] = None
+    steps: Annotated[
+        int | None, typer.Option(min=1, max=_MAX_COUNT, help="Measure that many steps after the warm-up.")
+    ] = None
+    max_samples: Annotated[
+        int | None, typer.Option(min=1, max=_MAX_COUNT, help="The same, in samples of all devices.")
+    ] = None
+    full: Annotated[bool, typer.Option("--full", help="Run to the published stop rule on any data.")] = False
+    seed: Annotated[int | None, typer.Option(min=0, max=2**31 - 1, help="Default: the case's.")] = None
+    set_: Annotated[
+        tuple[str, ...], typer.Option("--set", metavar="KEY=VALUE", help="Change a hyper-parameter; repeatable.")
+    ] = ()
+    max_minutes: Annotated[
+        float | None, typer.Option(min=_SHORTEST, max=YEAR / 60, help="End the run after that many minutes.")
+    ] = None
+    timeout: Annotated[
+        float | None, typer.Option(min=_SHORTEST, max=YEAR, help="Seconds without progress that count as a hang.")
+    ] = None
+
+    def words(self) -> list[str]:
+        """The arguments of the image. Nodes and devices always stand there; defaults are left out."""
+        shape = {"--nodes": self.nodes, "--gpus": self.gpus}
+        given = [word for word in words(self) if word.partition("=")[0] not in shape]
+        return [*(f"{name}={count}" for name, count in shape.items()), *given]
+
+
+@dataclass(frozen=True)
+class LocalOptions(RunOptions):
+    """What a launcher on the node itself takes too: its folders, and which node it is."""
+
+    data: Annotated[str | None, typer.Option(metavar="DIR|synthetic", help="Prepared data. Default: synthetic.")] = (
+        None
+    )
+    weights: Annotated[str | None, typer.Option(metavar="DIR", help="A checkpoint folder. Default: random.")] = None
+    out: Annotated[str | None, typer.Option(metavar="DIR", help="Write the record there as well.")] = None
+    resume: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Resume from a checkpoint, if the case writes any.")
+    ] = None
+    node_rank: Annotated[int | None, typer.Option(min=0, max=MAX_NODES, help="Which node this is, of several.")] = (
+        None
+    )
+    master: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where node 0 listens.")] = None
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """One run of a case on a stack.
+
+    Raises FlagbenchError (usage) when it is made, for the first option that the image would refuse.
+    """
+
+    case: Case
+    stack: Stack
+    options: LocalOptions = field(default_factory=LocalOptions)
+
+    def __post_init__(self) -> None:
+        check_options(self.options, self.case, self.stack)
+
+    @property
+    def name(self) -> str:
+        """`case:stack`."""
+        return f"{self.case.name}:{self.stack.name}"
+
+    @property
+    def image(self) -> str:
+        """The image of the case on the stack, as `flagbench build` names it."""
+        return image_of(self.case.name, self.stack.name)
+
+    def arguments(self) -> list[str]:
+        """The command line of the entrypoint; that of an image leaves out the case, its first word."""
+        return [self.case.name, *self.options.words()]
+
+
+@dataclass(frozen=True)
+class PrepareOptions:
+    """What the preparation of a case's data and weights takes."""
+
+    out: Annotated[str, typer.Option("--out", "-o", metavar="OUT", help="Where to write data/ and weights/.")]
+    data: Annotated[str | None, typer.Option(metavar="SRC", help="The downloaded data, a file or a folder.")] = None
+    weights: Annotated[
+        str | None, typer.Option(metavar="SRC", help="The downloaded weights, a file or a folder.")
+    ] = None
+    vocabulary: Annotated[
+        str | None, typer.Option(metavar="FILE", help="The tokenizer's file, if the data are text.")
+    ] = None
+    check: Annotated[
+        bool, typer.Option("--check", help="Verify all checksums of what is prepared in OUT; write nothing.")
+    ] = False
+    force: Annotated[bool, typer.Option("--force", help="Replace what was prepared in OUT before.")] = False
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a summary.")] = False
+
+
+@dataclass(frozen=True)
+class PrepareRequest:
+    """One preparation of a case's data, weights or both."""
+
+    case: Case
+    stack: Stack
+    options: PrepareOptions
+    shown_as: str | None = None
+    """The folder OUT as the user named it, where a container has it elsewhere."""
+
+    def arguments(self) -> list[str]:
+        """The words after `prepare` and the case."""
+        return [*words(self.options), *([f"--shown-as={self.shown_as}"] if self.shown_as else [])]
+
+
+def new_run_id() -> str:
+    """A run id for a run that has none."""
+    return f"run-{uuid.uuid4().hex[:12]}"
+
+
+def check_options(options: RunOptions, case: Case, stack: Stack) -> None:
+    """Refuse here what the image would refuse once it has a node.
+
+    Raises:
+        FlagbenchError: (usage) a choice that the case does not have, a number out of range, two lengths at once.
+    """
+    check_ranges(options)
+    _check_choices(options, case, stack)
+    if options.run_id is not None and _RUN_ID.fullmatch(options.run_id) is None:
+        raise FlagbenchError(
+            f"--run-id {options.run_id!r} is not valid",
+            remedy="use at most 128 letters, digits, '.', '_' and '-', a letter or digit first",
+        )
+    lengths = {"--steps": options.steps, "--max-samples": options.max_samples, "--full": options.full}
+    given = [name for name, value in lengths.items() if value]
+    if len(given) > 1:
+        raise FlagbenchError(f"{' and '.join(given)} contradict each other", remedy="give one of them")
+    for setting in options.set_:
+        _check_setting(setting, case)
+
+
+def _check_choices(options: RunOptions, case: Case, stack: Stack) -> None:
+    choices: dict[str, tuple[Any, tuple[str, ...]]] = {
+        "--preset": (options.preset, tuple(case.presets)),
+        "--division": (options.division, case.divisions),
+        "--precision": (options.precision, case.precisions),
+    }
+    for option, (value, allowed) in choices.items():
+        if value is not None and value not in allowed:
+            raise FlagbenchError(
+                f"{option}: {case.name} has no {value!r}", remedy=f"choose one of: {', '.join(allowed)}"
+            )
+    if options.precision == "tf32" and stack.device_kind == "cpu":
+        raise FlagbenchError(
+            "--precision: a processor has no TF32", remedy=f"use fp32 or bf16 on the {stack.name} stack"
+        )
+
+
+def _check_setting(setting: str, case: Case) -> None:
+    name, equals, raw = setting.partition("=")
+    if not equals:
+        raise FlagbenchError(f"--set {setting!r} has no value", remedy="write --set NAME=VALUE")
+    if name not in case.settable:
+        close = nearest(name, case.settable)
+        hint = f"did you mean {close}? " if close else ""
+        raise FlagbenchError(
+            f"--set: {name!r} is not a hyper-parameter of {case.name} that may be set",
+            remedy=f"{hint}settable are: {', '.join(sorted(case.settable))}",
+        )
+    spec = case.settable[name]
+    value = _typed(raw, spec["type"])
+    fault = setting_fault(spec, value) if value is not None else f"{raw!r} is not of type {spec['type']}"
+    if fault := text_fault(raw) or fault:
+        raise FlagbenchError(f"--set {name}: {fault}", remedy="give a value that the case allows")
+
+
+def _typed(raw: str, kind: str) -> Scalar | None:
+    """The value as the image will read it; None where it is not of that type, or not finite."""
+    if kind == "boolean":
+        return {"true": True, "false": False}.get(raw.lower())
+    if kind == "string":
+        return raw
+    try:
+        value: int | float = int(raw) if kind == "integer" else float(raw)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

@@ -1,0 +1,105 @@
+"""Options are declared once: Typer's parameters, an image's words and the ranges follow from the dataclass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import pytest
+import typer
+
+from flagbench.catalog.load import load_catalog
+from flagbench.catalog.lookup import resolve_image
+from flagbench.cli import main
+from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.options import declared, takes_options, words
+from flagbench.request import LocalOptions, RunOptions, RunRequest
+
+
+@dataclass(frozen=True)
+class Options:
+    """One option of each kind."""
+
+    required: Annotated[str, typer.Option("--required", "-r")]
+    choice: Annotated[Literal["a", "b"], typer.Option()] = "a"
+    max_count: Annotated[int | None, typer.Option(min=1, max=9)] = None
+    set_: Annotated[tuple[str, ...], typer.Option("--set")] = ()
+    flag: Annotated[bool, typer.Option("--flag")] = False
+    inside: str = "no option"
+
+
+@pytest.fixture
+def parse(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, Any]]:
+    """`parse(*words)`: the exit code of a command that takes the options, and the options that it was given."""
+
+    def run(*arguments: str) -> tuple[int, Any]:
+        given: list[Options] = []
+
+        @takes_options
+        def command(options: Options, other: Annotated[int, typer.Option()] = 7) -> None:
+            """Take them."""
+            assert other == 7
+            given.append(options)
+
+        app = typer.Typer(rich_markup_mode=None)
+        app.command()(command)
+        monkeypatch.setattr(main, "app", app)
+        return main.run(arguments), given[0] if given else None
+
+    return run
+
+
+def test_what_is_typed_becomes_the_dataclass(parse: Callable[..., Any]) -> None:
+    assert parse("-r", "x") == (0, Options("x"))
+    typed = ("--required", "x", "--choice", "b", "--max-count", "9", "--set", "c=1", "--set", "d=2", "--flag")
+    assert parse(*typed) == (0, Options("x", "b", 9, ("c=1", "d=2"), True))
+
+
+@pytest.mark.parametrize("wrong", [(), ("-r", "x", "--choice", "c"), ("-r", "x", "--max-count", "10")])
+def test_what_typer_refuses(parse: Callable[..., Any], wrong: tuple[str, ...]) -> None:
+    assert parse(*wrong) == (2, None)
+
+
+def test_words_are_typed_back(parse: Callable[..., Any]) -> None:
+    options = Options("-x", "b", 9, ("c=1", "--flag"), True)
+    assert words(options) == ["--required=-x", "--choice=b", "--max-count=9", "--set=c=1", "--set=--flag", "--flag"]
+    assert parse(*words(options)) == (0, options)
+    assert words(Options("y")) == ["--required=y"]
+
+
+def test_an_image_is_always_told_its_nodes_and_devices() -> None:
+    assert RunOptions().words() == ["--nodes=1", "--gpus=1"]
+    assert RunOptions(nodes=2, gpus=8, full=True).words() == ["--nodes=2", "--gpus=8", "--full"]
+
+
+def test_a_launcher_on_the_node_takes_all_that_others_take() -> None:
+    names = {option.name for option in declared(LocalOptions)}
+    assert {option.name for option in declared(RunOptions)} < names
+    assert {"--weights", "--out", "--resume", "--node-rank", "--master"} <= names
+
+
+WRONG: list[tuple[str, dict[str, Any]]] = [
+    ("--nodes", {"nodes": 0}),
+    ("--gpus", {"gpus": 1025}),
+    ("--steps", {"steps": 0}),
+    ("--seed", {"seed": 2**31}),
+    ("--timeout", {"timeout": float("nan")}),
+    ("--max-minutes", {"max_minutes": 0.0}),
+    ("--node-rank", {"node_rank": -1}),
+    ("--division", {"division": "tuned"}),
+    ("--precision", {"precision": "tf32"}),
+    ("--full", {"steps": 5, "full": True}),
+    ("--set", {"set_": ("batch_size",)}),
+    ("batch_size", {"set_": ("batchsize=1",)}),
+    ("--set dropout", {"set_": ("dropout=inf",)}),
+    *(("--run-id", {"run_id": name}) for name in ("", "a b", "a;rm -rf /", "-x", "a\nb", "x" * 129, "ä")),
+]
+
+
+@pytest.mark.parametrize(("named", "options"), WRONG)
+def test_what_the_image_would_refuse(named: str, options: dict[str, Any]) -> None:
+    with pytest.raises(FlagbenchError) as caught:
+        RunRequest(*resolve_image("distilbert:cpu", load_catalog()), LocalOptions(**options))
+    assert caught.value.code is ExitCode.USAGE
+    assert named in caught.value.message + caught.value.remedy
