@@ -24,10 +24,10 @@ def main() -> int:
             return 0
         except OSError:
             pass  # reported below, like all errors
-    from flagbench.cli import edge
+    from flagbench.cli import main as cli
 
-    sys.excepthook = edge.report_bug
-    return edge.run(sys.argv[1:])
+    sys.excepthook = cli.report_bug
+    return cli.run(sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -8,16 +8,10 @@ import pytest
 
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.lookup import resolve_image
-from flagbench.jobs import (
-    ImageArguments,
-    JobRequest,
-    job_documents,
-    pod_arguments,
-    pod_environment,
-    pod_image,
-    pod_names,
-)
-from flagbench.jobs.template import read_template, template_path
+from flagbench.launchers.kubernetes import JobOptions, JobRequest, job_documents
+from flagbench.launchers.kubernetes.template import read_template, template_path
+from flagbench.request import RunOptions
+from job_pods import pod_arguments, pod_environment, pod_image, pod_name
 from running import wait_until
 
 pytest_plugins = ["containers"]
@@ -35,14 +29,9 @@ def documents_of(case, image, arguments):
     request = JobRequest(
         case,
         stack,
-        run_id="two-pods",
-        name="fb",
-        nodes=2,
-        gpus=1,
-        arguments=ImageArguments(preset="tiny", data="synthetic", **arguments),
-        image=image,
+        RunOptions(nodes=2, gpus=1, run_id="two-pods", preset="tiny", data="synthetic", **arguments),
         # RANK and WORLD_SIZE are set by some platforms, and meant otherwise than a launcher would.
-        env=("OMP_NUM_THREADS=1", "RANK=7", "WORLD_SIZE=99"),
+        JobOptions(name="fb", image=image, env=("OMP_NUM_THREADS=1", "RANK=7", "WORLD_SIZE=99")),
     )
     return job_documents(request, read_template(template_path(catalog.root)))
 
@@ -62,11 +51,11 @@ def pod(network, start, image_of, tmp_path):
         message.touch()
         message.chmod(0o666)
         run = start(
-            *pod_arguments(documents),
+            *pod_arguments(documents, index),
             image=pod_image(documents),
             environment=environment,
             network=network,
-            aliases=[pod_names(documents)[index]],
+            aliases=[pod_name(documents, index)],
             volumes={str(message): {"bind": environment["FLAGBENCH_TERMINATION_LOG"], "mode": "rw"}},
         )
         run.message = message

@@ -21,8 +21,9 @@ pytest.importorskip("flagbench", reason="the host side")
 
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.lookup import resolve_image
-from flagbench.jobs import ImageArguments, JobRequest, job_documents, job_list
-from flagbench.jobs.template import read_template, template_path
+from flagbench.launchers.kubernetes import JobOptions, JobRequest, job_documents, job_list
+from flagbench.launchers.kubernetes.template import read_template, template_path
+from flagbench.request import RunOptions
 from running import wait_until
 
 KUBECONFIG = os.environ.get("FLAGBENCH_TEST_KUBECONFIG")
@@ -107,11 +108,12 @@ def cluster():
         made.run("delete", "namespace", made.namespace, "--wait=false", check=False)
 
 
-def documents_of(of="distilbert:cpu", arguments=None, **options):
+def documents_of(of="distilbert:cpu", nodes=1, gpus=1, run=None, **options):
     catalog = load_catalog()
     case, stack = resolve_image(of, catalog)
-    asked = ImageArguments(**{"preset": "tiny", **(arguments or {})})
-    request = JobRequest(case, stack, run_id="run-%s" % uuid.uuid4().hex[:8], arguments=asked, **options)
+    run_id = "run-%s" % uuid.uuid4().hex[:8]
+    asked = RunOptions(nodes=nodes, gpus=gpus, **{"run_id": run_id, "preset": "tiny", **(run or {})})
+    request = JobRequest(case, stack, asked, JobOptions(**options))
     return job_documents(request, read_template(template_path(catalog.root)))
 
 
@@ -128,7 +130,7 @@ def job(cluster):
             cpu="500m",
             memory="2Gi",
             shm="256Mi",
-            arguments={"data": "synthetic", "steps": steps, "timeout": 60},
+            run={"data": "synthetic", "steps": steps, "timeout": 60},
             **options,
         )
         cluster.run("apply", "--validate=strict", "-f", "-", document=job_list(documents))

@@ -1,8 +1,13 @@
-"""What the shell completes: images, claims and stored records. A broken setup completes to nothing."""
+"""What the shell completes: images, claims and stored records. A broken setup completes nothing."""
 
 from __future__ import annotations
 
+from itertools import islice
+
+from flagbench.catalog.load import load_catalog
+from flagbench.catalog.lookup import image_names
 from flagbench.errors import FlagbenchError
+from flagbench.stores import open_store
 
 RECENT = 50
 """Records offered for completion: reading a large store would make the shell wait."""
@@ -10,9 +15,6 @@ RECENT = 50
 
 def images(incomplete: str) -> list[str]:
     """Every `case:stack` that starts with what was typed."""
-    from flagbench.catalog.load import load_catalog
-    from flagbench.catalog.lookup import image_names
-
     try:
         return [name for name in image_names(load_catalog(claims=False)) if name.startswith(incomplete)]
     except FlagbenchError:
@@ -21,8 +23,6 @@ def images(incomplete: str) -> list[str]:
 
 def claims(incomplete: str) -> list[str]:
     """Every claim's id that starts with what was typed."""
-    from flagbench.catalog.load import load_catalog
-
     try:
         return [claim_id for claim_id in load_catalog().claims if claim_id.startswith(incomplete)]
     except FlagbenchError:
@@ -31,10 +31,6 @@ def claims(incomplete: str) -> list[str]:
 
 def records(incomplete: str) -> list[str]:
     """`last` and the newest records' ids that start with what was typed."""
-    from itertools import islice
-
-    from flagbench.stores import open_store
-
     try:
         stored = (entry.record_id for entry in open_store().list() if entry.problem is None)
         recent = list(islice(stored, RECENT))

@@ -6,20 +6,21 @@ import contextlib
 import os
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
-if TYPE_CHECKING:
-    from flagbench.launchers import RunRequest
-    from flagbench.launchers.describe import Described
-    from flagbench.launchers.estimate import Estimate
+from flagbench.cli.output import echo, echo_json
+from flagbench.errors import FlagbenchError
+from flagbench.launchers.describe import Described
+from flagbench.launchers.estimate import Estimate, duration
+from flagbench.request import RunRequest
 
 
 def announce(request: RunRequest, via: str) -> None:
     """One line on stderr, at once: the run itself prints its first line only after a second."""
     with contextlib.suppress(OSError):  # it is not essential
-        typer.echo(f"flagbench: {request.case.name}:{request.stack.name}, {_shape(request)}, {via}", err=True)
+        typer.echo(f"flagbench: {request.name}, {_shape(request)}, {via}", err=True)
 
 
 def facts(
@@ -27,15 +28,20 @@ def facts(
 ) -> dict[str, Any]:
     """What would run, as `--dry-run --json` prints it. `image`: the container's; None for a native run."""
     config: Mapping[str, Any] = {} if described is None else described.config
+    asked = request.options
     return {
         "via": "native" if image is None else "docker",
         "image": image,
         "command": command,
         "config": dict(config) or None,
         "config_digest": None if described is None else described.digest,
-        "devices": {"nodes": request.nodes, "per_node": request.gpus, "kind": request.stack.device_kind},
-        "data": {"source": config.get("data", {}).get("source"), "folder": request.data},
-        "weights": {"source": config.get("weights"), "folder": request.weights},
+        "devices": {
+            "nodes": request.options.nodes,
+            "per_node": request.options.gpus,
+            "kind": request.stack.device_kind,
+        },
+        "data": {"source": config.get("data", {}).get("source"), "folder": asked.data},
+        "weights": {"source": config.get("weights"), "folder": asked.weights},
         "expected_seconds": None if expected is None else expected.seconds,
         "expected_basis": None if expected is None else expected.basis,
     }
@@ -43,8 +49,6 @@ def facts(
 
 def show(request: RunRequest, shown: Mapping[str, Any], *, as_json: bool) -> None:
     """Print what `facts` gave."""
-    from flagbench.cli.output import echo, echo_json
-
     if as_json:
         echo_json(shown)
     else:
@@ -54,7 +58,7 @@ def show(request: RunRequest, shown: Mapping[str, Any], *, as_json: bool) -> Non
 def _text(request: RunRequest, shown: Mapping[str, Any]) -> str:
     config = shown["config"] or {}
     rows = [
-        ("runs", f"{request.case.name}:{request.stack.name}, {_shape(request)}"),
+        ("runs", f"{request.name}, {_shape(request)}"),
         ("image", shown["image"] or f"none: in this Python, {sys.executable}"),
         ("command", shown["command"]),
         ("configuration", shown["config_digest"] or "unknown: the image side is not installed here"),
@@ -70,8 +74,6 @@ def _text(request: RunRequest, shown: Mapping[str, Any]) -> str:
 
 
 def _takes(seconds: float | None, basis: str | None) -> str:
-    from flagbench.launchers.estimate import duration
-
     if seconds is None:
         return "unknown: no stored run of this configuration, and no published row of it on this hardware"
     return f"about {duration(seconds)}, by {basis}"
@@ -82,9 +84,7 @@ def asks(request: RunRequest, *, yes: bool) -> bool:
 
     Raises FlagbenchError (usage) if it must and stdin or stderr is not a terminal.
     """
-    from flagbench.errors import FlagbenchError
-
-    if yes or request.stack.device_kind != "cpu" or request.preset != "reference":
+    if yes or request.stack.device_kind != "cpu" or request.options.preset != "reference":
         return False
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise FlagbenchError(
@@ -123,8 +123,8 @@ def _shape(request: RunRequest) -> str:
         return f"{number} {word}{'' if number == 1 else 's'}"
 
     unit = "rank" if request.stack.device_kind == "cpu" else "device"
-    nodes = count(request.nodes, "node")
-    return f"{request.preset or 'reference'} preset, {nodes} x {count(request.gpus, unit)}"
+    nodes = count(request.options.nodes, "node")
+    return f"{request.options.preset} preset, {nodes} x {count(request.options.gpus, unit)}"
 
 
 def _with_folder(part: Mapping[str, Any]) -> str:

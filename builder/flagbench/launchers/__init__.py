@@ -1,5 +1,5 @@
-"""Ways to run an image or its entrypoint, one adapter a file."""
+"""Ways to run a case's image or its entrypoint, one adapter a file or a package."""
 
-from flagbench.launchers.base import Launcher, LaunchResult, RunRequest
+from flagbench.launchers.base import Launcher, LaunchResult
 
-__all__ = ["LaunchResult", "Launcher", "RunRequest"]
+__all__ = ["LaunchResult", "Launcher"]

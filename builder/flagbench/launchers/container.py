@@ -1,25 +1,22 @@
-"""The container a run needs, as plain data: decided here, worded for the engine and for a shell elsewhere."""
+"""Specification of the container of a run, as plain data; `docker_args.py` makes the engine's arguments of it."""
 
 from __future__ import annotations
 
-import re
 import secrets
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from flagbench.errors import FlagbenchError
-from flagbench.launchers.base import RunRequest
+from flagbench.images import find_reference, is_image_id
 from flagbench.launchers.environment import passed_on
 from flagbench.launchers.folders import Folder, mount_folders
 from flagbench.launchers.host import Host
 from flagbench.launchers.needs import Grants, grants, memory_limit
+from flagbench.request import RunRequest, new_run_id
 
 RUN_LABEL = "dev.flagbench.run"
 """On every container of a run, with the run's id: `docker ps --filter label=dev.flagbench.run` finds them."""
 DIGEST_VARIABLE = "FLAGBENCH_IMAGE_DIGEST"
-_REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
-_RUN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,127}")
 
 
 @dataclass(frozen=True)
@@ -36,7 +33,7 @@ class DockerOptions:
 
 @dataclass(frozen=True)
 class Container:
-    """One container, before it exists."""
+    """Specification of a container."""
 
     image: str
     """As a person names it."""
@@ -56,17 +53,12 @@ class Container:
     """Bytes."""
 
     def with_digest(self, digest: str) -> Container:
-        """The same, told which image it is, which an image cannot know of itself."""
+        """The same with the digest of its image, which an image cannot know by itself."""
         return replace(self, environment={**self.environment, DIGEST_VARIABLE: digest})
 
     def of_rootless_engine(self) -> Container:
         """The same for an engine that runs as the caller, whose root in a container is the caller outside."""
         return replace(self, user="0:0", groups=self.grants.groups) if self.folders else self
-
-
-def image_name(request: RunRequest) -> str:
-    """The image of a case on a stack, as `flagbench build` names it."""
-    return f"flagbench/{request.case.name}:{request.stack.name}"
 
 
 def plan(request: RunRequest, options: DockerOptions, environment: Mapping[str, str], host: Host) -> Container:
@@ -77,43 +69,32 @@ def plan(request: RunRequest, options: DockerOptions, environment: Mapping[str, 
     folders, so that it may do what the caller may and its files are the caller's; else the image's own; root where a
     device demands it.
     """
-    inside, folders = mount_folders(request)
-    granted = grants(request.stack.docker, request.nodes, host)
-    run = _run_id(request)
-    if request.nodes == 1:
+    inside, folders = mount_folders(request.options)
+    granted = grants(request.stack.docker, request.options.nodes, host)
+    run = request.options.run_id or new_run_id()
+    if request.options.nodes == 1:
         # Of several nodes nobody here knows the others' name for the run; node 0 tells them its own.
         inside = replace(inside, run_id=run)
     as_caller = bool(folders) and not granted.root
     return Container(
-        image=image_name(request) if options.image is None else _reference(options.image),
+        image=request.image if options.image is None else _reference(options.image),
         name=f"flagbench-{run}-{secrets.token_hex(3)}",
         run=run,
-        arguments=tuple(inside.arguments()[1:]),  # the entry point names the case itself
-        environment=passed_on(environment, request.stack, request.nodes),
+        arguments=tuple(inside.words()),
+        environment=passed_on(environment, request.stack, request.options.nodes),
         labels={RUN_LABEL: run},
         folders=folders,
         grants=granted,
         user="0:0" if granted.root else f"{host.uid}:{host.gid}" if as_caller else None,
         groups=granted.groups + (tuple(str(group) for group in host.groups) if as_caller and host.uid else ()),
-        network="host" if request.nodes > 1 else "bridge",
+        network="host" if request.options.nodes > 1 else "bridge",
         memory=None if options.memory is None else memory_limit(options.memory),
     )
 
 
 def _reference(image: str) -> str:
-    if _REFERENCE.fullmatch(image) is None:
+    if not is_image_id(image) and find_reference(image) is None:
         raise FlagbenchError(
-            f"--image cannot be {image!r}", remedy="write a name like flagbench/distilbert:cpu, or sha256:..."
+            f"--image {image!r} is not an image", remedy="write a name like flagbench/distilbert:cpu, or sha256:..."
         )
     return image
-
-
-def _run_id(request: RunRequest) -> str:
-    if request.run_id is None:
-        return f"run-{uuid.uuid4().hex[:12]}"
-    if _RUN_ID.fullmatch(request.run_id) is None:
-        raise FlagbenchError(
-            f"--run-id cannot be {request.run_id!r}",
-            remedy="use at most 128 letters, digits, '.', '_' and '-', a letter or digit first",
-        )
-    return request.run_id

@@ -12,8 +12,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.launchers.base import RunRequest
 from flagbench.launchers.folders import SYNTHETIC, host_path, mount_folders
+from flagbench.request import LocalOptions, RunRequest
 
 HELP = "`flagbench run --help` shows every option and what it takes"
 _OWN_HELP = "python -m flagbench_cases --help"
@@ -36,13 +36,13 @@ def describe(request: RunRequest, *, container: bool) -> Described | None:
     `container`: it is for one, which does not see this machine's /data. Imports no framework and touches no device.
     Raises FlagbenchError: usage (2) for unknown or contradictory options, data (3) for missing folders.
     """
-    check_folders(request)
+    check_folders(request.options)
     if find_spec("flagbench_cases") is None:
         return None
     asked = request
-    if container and request.data is None and request.preset != "tiny":
+    if container and request.options.data is None and request.options.preset != "tiny":
         # What the reference presets fall back to.
-        asked = replace(request, data=SYNTHETIC)
+        asked = replace(request, options=replace(request.options, data=SYNTHETIC))
     command = [sys.executable, "-m", "flagbench_cases", *asked.arguments(), "--describe"]
     environment = dict(os.environ, FLAGBENCH_STACK=request.stack.name)
     ended = subprocess.run(command, env=environment, capture_output=True, stdin=subprocess.DEVNULL, check=False)
@@ -77,12 +77,12 @@ def _refusal(ended: subprocess.CompletedProcess[bytes], answer: Any) -> Flagbenc
     return FlagbenchError(reason, remedy=HELP if _OWN_HELP in remedy else remedy, code=ExitCode(ended.returncode))
 
 
-def check_folders(request: RunRequest) -> None:
+def check_folders(options: LocalOptions) -> None:
     """Raise FlagbenchError where a folder to read is missing (data) or `--out` cannot be one (usage)."""
-    mount_folders(request)
-    if request.out is None:
+    mount_folders(options)
+    if options.out is None:
         return
-    path = host_path(request.out, "--out")
+    path = host_path(options.out, "--out")
     there = next(folder for folder in (path, *path.parents) if folder.exists())
     if not there.is_dir():
         why = f"{there} is not a folder"
@@ -90,4 +90,4 @@ def check_folders(request: RunRequest) -> None:
         why = f"{there} cannot be written to"
     else:
         return
-    raise FlagbenchError(f"--out {request.out!r} cannot be used: {why}", remedy="give a folder where you may write")
+    raise FlagbenchError(f"--out {options.out!r} cannot be used: {why}", remedy="give a folder where you may write")

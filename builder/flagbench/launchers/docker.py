@@ -9,20 +9,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from flagbench.catalog.model import Case, Stack
 from flagbench.engines import open_client
 from flagbench.engines.connect import engine_errors
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.launchers.base import LaunchResult, RunRequest
-from flagbench.launchers.container import RUN_LABEL, Container, DockerOptions, image_name, plan
-from flagbench.launchers.ending import Ending, exit_code, explain, record_in
+from flagbench.images import image_of
+from flagbench.launchers.base import LaunchResult
+from flagbench.launchers.container import RUN_LABEL, Container, DockerOptions, plan
+from flagbench.launchers.container_exit import ContainerExit, exit_code, explain, record_in
+from flagbench.launchers.docker_args import docker_line, engine_config
+from flagbench.launchers.engine_errors import engine_refusal, missing_image
 from flagbench.launchers.environment import is_another_node
 from flagbench.launchers.fallback import record_of_killed
-from flagbench.launchers.folders import made_out
+from flagbench.launchers.folders import output_folder
 from flagbench.launchers.host import Host, this_host
-from flagbench.launchers.refusals import missing_image, refused
 from flagbench.launchers.signals import GRACE_SECONDS, Forwarding
 from flagbench.launchers.watch import Watch, Watched
-from flagbench.launchers.wording import docker_line, engine_config
+from flagbench.request import RunRequest
 
 ANSWER_SECONDS = 60.0
 """For the engine's answer to anything but waiting: starting a container with eight devices takes seconds."""
@@ -70,57 +73,59 @@ class DockerLauncher:
         container = plan(request, self._options, self._environment, self._host)
         where = self._environment.get("DOCKER_HOST") or "its usual address"
         # First of all: a signal that comes while the container is made must not leave it behind.
-        with Forwarding() as hands, connected(self._connect, where) as api:
-            image = find_image(api, container.image, request)
+        with Forwarding() as forwarder, connected(self._connect, where) as api:
+            image = find_image(api, container.image, request.case, request.stack)
             container = container.with_digest(image.digest)
             container = replace(container, environment={**container.environment, **self._shows})
             if container.folders and is_rootless(api):
                 container = container.of_rootless_engine()
             keep = self._options.keep
-            with made_out(request.out), made_container(api, container, image, keep=keep) as made:
-                if hands.early is not None:
-                    ending = Ending(ExitCode.INTERRUPTED, "interrupted before the container started", "run again")
-                    return _without_record(request, container, image, ending)
-                return _result(follow(api, made, hands, self._grace), request, container, image)
+            with output_folder(request.options.out), made_container(api, container, image, keep=keep) as made:
+                if forwarder.early is not None:
+                    ended = ContainerExit(
+                        ExitCode.INTERRUPTED, "interrupted before the container started", "run again"
+                    )
+                    return _without_record(request, container, image, ended)
+                return _result(follow(api, made, forwarder, self._grace), request, container, image)
 
 
 def _result(seen: Watched | None, request: RunRequest, container: Container, image: Image) -> LaunchResult:
     if seen is None:
         reason = f"the container engine went away while the container {container.name} ran"
-        ending = Ending(ExitCode.ENGINE, reason, "see whether it runs again, and look into its log")
-        return _without_record(request, container, image, ending)
+        ended = ContainerExit(ExitCode.ENGINE, reason, "see whether it runs again, and look into its log")
+        return _without_record(request, container, image, ended)
     record, code = record_in(seen.stdout), seen.exit_code
     if record:
         return LaunchResult(record, exit_code(record, code))
-    if request.nodes > 1 and code is not None and code in set(ExitCode) and seen.overdue is None:
+    if request.options.nodes > 1 and code is not None and code in set(ExitCode) and seen.overdue is None:
         # Node 0 speaks for the job; which node this is, the image may know from its platform alone.
         return LaunchResult(b"", code)
     return _without_record(request, container, image, explain(seen.state, seen.signalled, seen.overdue))
 
 
-def _without_record(request: RunRequest, container: Container, image: Image, ending: Ending) -> LaunchResult:
+def _without_record(request: RunRequest, container: Container, image: Image, ended: ContainerExit) -> LaunchResult:
     """The record that the host writes, because the container did not; on another node than 0, only its reason."""
-    if request.nodes > 1 and is_another_node(request.node_rank, container.environment):
-        sys.stderr.write(f"error: {ending.reason}\nfix: {ending.remedy}\n")
-        return LaunchResult(b"", int(ending.code))
-    named = replace(request, run_id=container.run)
-    record = record_of_killed(named, ending.reason, ending.remedy, ending.code, image_digest=image.digest)
-    return LaunchResult(record, int(ending.code))
+    if request.options.nodes > 1 and is_another_node(request.options.node_rank, container.environment):
+        sys.stderr.write(f"error: {ended.reason}\nfix: {ended.remedy}\n")
+        return LaunchResult(b"", int(ended.code))
+    named = replace(request, options=replace(request.options, run_id=container.run))
+    record = record_of_killed(named, ended.reason, ended.remedy, ended.code, image_digest=image.digest)
+    return LaunchResult(record, int(ended.code))
 
 
-def find_image(api: Any, name: str, request: RunRequest) -> Image:
+def find_image(api: Any, name: str, case: Case, stack: Stack) -> Image:
     """The image of that name. Raises FlagbenchError (usage) for none, and for one of another case or stack."""
     from docker.errors import APIError, ImageNotFound  # type: ignore[import-untyped]
 
     try:
         raw = api.inspect_image(name)
     except ImageNotFound:
-        built_by = f"{request.case.name}:{request.stack.name}" if name == image_name(request) else None
+        built_by = f"{case.name}:{stack.name}" if name == image_of(case.name, stack.name) else None
         raise missing_image(name, built_by) from None
     except APIError as error:
-        raise refused(str(error.explanation or error)) from None
+        raise engine_refusal(str(error.explanation or error)) from None
     labels = (raw.get("Config") or {}).get("Labels") or {}
-    for kind, asked in (("case", request.case.name), ("stack", request.stack.name)):
+    for kind, asked in (("case", case.name), ("stack", stack.name)):
         found = labels.get(f"dev.flagbench.{kind}", asked)
         if found != asked:
             raise FlagbenchError(
@@ -158,7 +163,7 @@ def made_container(api: Any, container: Container, image: Image, *, keep: bool) 
     except ImageNotFound:
         raise missing_image(container.image, None) from None
     except APIError as error:
-        raise refused(str(error.explanation or error)) from None
+        raise engine_refusal(str(error.explanation or error)) from None
     try:
         yield made
     finally:
@@ -168,7 +173,7 @@ def made_container(api: Any, container: Container, image: Image, *, keep: bool) 
             _remove(api, made, container)
 
 
-def follow(api: Any, made: str, hands: Forwarding, grace: float = GRACE_SECONDS) -> Watched | None:
+def follow(api: Any, made: str, forwarder: Forwarding, grace: float = GRACE_SECONDS) -> Watched | None:
     """Start the container and stay until it has ended; None where the engine went away meanwhile.
 
     Raises FlagbenchError where the engine does not start it.
@@ -180,8 +185,8 @@ def follow(api: Any, made: str, hands: Forwarding, grace: float = GRACE_SECONDS)
     try:
         watch.start()
     except APIError as error:
-        raise refused(str(error.explanation or error)) from None
-    hands.to(watch.hand_on)
+        raise engine_refusal(str(error.explanation or error)) from None
+    forwarder.to(watch.forward)
     try:
         return watch.follow()
     except (DockerException, RequestException, OSError, ValueError):

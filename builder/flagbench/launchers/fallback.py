@@ -10,7 +10,7 @@ from typing import Any
 
 from flagbench._version import __version__
 from flagbench.errors import ExitCode
-from flagbench.launchers.base import RunRequest
+from flagbench.request import RunRequest
 
 
 def record_of_killed(
@@ -22,9 +22,9 @@ def record_of_killed(
     process's own, else the one that the stack's manifest says, because nobody can ask the container any more.
     """
     now = datetime.now(timezone.utc)
-    shape = f"{request.nodes}x{request.gpus}"
+    shape = f"{request.options.nodes}x{request.options.gpus}"
     name = f"{request.case.name}-{request.stack.name}-{shape}-{uuid.uuid4().hex[:8]}"
-    system: dict[str, Any] = {"nodes": request.nodes, "devices_per_node": request.gpus, "devices": []}
+    system: dict[str, Any] = {"nodes": request.options.nodes, "devices_per_node": request.options.gpus, "devices": []}
     python = platform.python_version()
     if image_digest is not None:
         system["image"] = {"context_digest": None, "digest": image_digest, "reason": "the run was killed"}
@@ -32,13 +32,13 @@ def record_of_killed(
     record: dict[str, Any] = {
         "schema": "record/v1",
         "record_id": f"{now:%Y%m%dT%H%M%SZ}-{name}",
-        "run_id": request.run_id or f"run-{uuid.uuid4().hex[:12]}",
+        "run_id": request.options.run_id or f"run-{uuid.uuid4().hex[:12]}",
         "created_at": f"{now:%Y-%m-%dT%H:%M:%SZ}",
         "flagbench": {"version": __version__, "commit": None},
         "case": request.case.name,
         "stack": request.stack.name,
-        "preset": request.preset or "reference",
-        "division": request.division or "faithful",
+        "preset": request.options.preset,
+        "division": request.options.division,
         "config": None,
         "config_digest": None,
         "conditions": {},

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.launchers.base import RunRequest
+from flagbench.request import LocalOptions
 
 SYNTHETIC = "synthetic"
 
@@ -24,29 +24,29 @@ class Folder:
     writable: bool
 
 
-def mount_folders(request: RunRequest) -> tuple[RunRequest, tuple[Folder, ...]]:
-    """The request with the paths that hold inside the container, and what to mount there.
+def mount_folders(options: LocalOptions) -> tuple[LocalOptions, tuple[Folder, ...]]:
+    """The options with the paths inside the container, and what to mount there.
 
     Looks at the folders to read and makes nothing: `--out` need not be there yet. Raises FlagbenchError: data (3) for
-    folders to read that are not there, usage (2) for what is no path.
+    folders to read that are not there, usage (2) for what is not a path.
     """
     folders = []
     changed: dict[str, str] = {}
     for name in ("data", "weights", "resume"):
-        given = getattr(request, name)
+        given = getattr(options, name)
         if given is None or (name == "data" and given == SYNTHETIC):
             continue
         folders.append(Folder(str(_readable(given, f"--{name}")), f"/{name}", writable=False))
         changed[name] = f"/{name}"
-    if request.out is not None:
-        folders.append(Folder(str(host_path(request.out, "--out")), "/out", writable=True))
+    if options.out is not None:
+        folders.append(Folder(str(host_path(options.out, "--out")), "/out", writable=True))
         changed["out"] = "/out"
-    return replace(request, **changed), tuple(folders)  # type: ignore[arg-type]  # the fields named are texts
+    return replace(options, **changed), tuple(folders)  # type: ignore[arg-type]  # the fields named are texts
 
 
 @contextmanager
-def made_out(given: str | None) -> Iterator[None]:
-    """Make `--out` where it is missing, so that it is the caller's and not the engine's; left empty, it goes again.
+def output_folder(given: str | None) -> Iterator[None]:
+    """Make `--out` where it is missing, so that the caller owns it and not the engine; left empty, it is removed.
 
     Raises FlagbenchError (usage) where it cannot be made.
     """
@@ -72,7 +72,7 @@ def made_out(given: str | None) -> Iterator[None]:
 def host_path(given: str, option: str) -> Path:
     """The path of a file or a folder of this machine, absolute and without links; it need not be there.
 
-    Raises FlagbenchError (usage) for what is no path, or none that the engine can be asked for.
+    Raises FlagbenchError (usage) for what is not a path, or is one that the engine cannot be asked for.
     """
     if "://" in given:
         raise FlagbenchError(f"{option} takes a path, not an address", remedy="fetch it first and give its path")

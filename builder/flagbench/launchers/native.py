@@ -14,11 +14,12 @@ from importlib.util import find_spec
 
 from flagbench.checkout import commit
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.launchers.base import LaunchResult, RunRequest
-from flagbench.launchers.ending import exit_code, record_in
+from flagbench.launchers.base import LaunchResult
+from flagbench.launchers.container_exit import exit_code, record_in
 from flagbench.launchers.fallback import record_of_killed
-from flagbench.launchers.folders import made_out
+from flagbench.launchers.folders import output_folder
 from flagbench.launchers.signals import GRACE_SECONDS, Forwarding, Grace
+from flagbench.request import RunRequest
 
 NEEDED = ("flagbench_cases", "torch", "numpy", "psutil", "tokenizers", "safetensors")
 """What every case imports; a case's manifest names what it imports beside these."""
@@ -36,7 +37,7 @@ def check_imports(request: RunRequest) -> None:
     missing = [name for name in (*NEEDED, *request.case.raw.get("imports", ())) if find_spec(name) is None]
     if missing:
         raise FlagbenchError(
-            f"a native run of {request.case.name} imports {', '.join(missing)}, which this Python lacks",
+            f"a native run of {request.case.name} imports {', '.join(missing)}, not installed in this Python",
             remedy="install what cases import with `pip install 'flagbench[cases]'`, in a checkout of flagbench "
             "with `pip install -e '.[cases]'`",
         )
@@ -59,12 +60,12 @@ class NativeLauncher:
         environment = dict(os.environ, FLAGBENCH_STACK=request.stack.name)
         if (known := commit()) is not None:
             environment.setdefault("FLAGBENCH_COMMIT", known)
-        with made_out(request.out):
+        with output_folder(request.options.out):
             ended = follow(command_of(request), environment, self._grace)
         if record := record_in(ended.printed):
             return LaunchResult(record, exit_code(record, ended.code))
         # Node 0 speaks for the job; which node this is, the entrypoint may know from its platform alone.
-        if request.nodes > 1 and ended.code >= 0:
+        if request.options.nodes > 1 and ended.code >= 0:
             return LaunchResult(b"", ended.code)
         reason, remedy, code = ended.without_record()
         return LaunchResult(record_of_killed(request, reason, remedy, code), int(code))
@@ -103,7 +104,7 @@ def follow(command: Sequence[str], environment: Mapping[str, str], grace: float 
     overdue: float | None = None
     # In this order: a signal that arrives while the child is started must not be lost.
     with (
-        Forwarding() as hands,
+        Forwarding() as forwarder,
         subprocess.Popen(
             command,
             env=environment,
@@ -114,11 +115,11 @@ def follow(command: Sequence[str], environment: Mapping[str, str], grace: float 
         ) as child,
     ):
 
-        def hand_on(number: int) -> None:
+        def forward(number: int) -> None:
             limit.note(number)
             child.send_signal(number)
 
-        hands.to(hand_on)
+        forwarder.to(forward)
         while True:
             try:
                 printed, _ = child.communicate(timeout=_POLL_SECONDS)

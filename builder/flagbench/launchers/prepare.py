@@ -11,56 +11,31 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from flagbench.catalog.model import Case, Stack
-from flagbench.catalog.options import option_words
 from flagbench.engines import open_client
 from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.images import image_of
 from flagbench.launchers import native
-from flagbench.launchers.base import RunRequest
-from flagbench.launchers.container import RUN_LABEL, Container, image_name
+from flagbench.launchers.container import RUN_LABEL, Container
+from flagbench.launchers.container_exit import explain
 from flagbench.launchers.docker import connected, find_image, follow, is_rootless, made_container
-from flagbench.launchers.ending import explain
-from flagbench.launchers.folders import Folder, host_path, made_out
+from flagbench.launchers.folders import Folder, host_path, output_folder
 from flagbench.launchers.host import Host, this_host
 from flagbench.launchers.native import NEEDED
 from flagbench.launchers.needs import Grants
 from flagbench.launchers.signals import Forwarding
 from flagbench.launchers.watch import Watched
+from flagbench.request import PrepareRequest
 
 SOURCES = ("data", "weights", "vocabulary")
 MOST_ENTRIES = 100_000
-"""Of a source folder that are looked at for links. Nothing that a case publishes has as many."""
+"""Entries of a source folder that are searched for links. Nothing that a case publishes has as many."""
 # A conversion needs no device, whatever the stack's runs need.
 _NOTHING = Grants(None, (), (), (), "64m", {}, root=False)
 
 
 @dataclass(frozen=True)
-class PrepareRequest:
-    """One preparation of a case's data, weights or both."""
-
-    case: Case
-    stack: Stack
-    out: str
-    data: str | None = None
-    weights: str | None = None
-    vocabulary: str | None = None
-    check: bool = False
-    force: bool = False
-    as_json: bool = False
-    shown_as: str | None = None
-    """What `out` is called outside of the container."""
-
-    def arguments(self) -> list[str]:
-        """The words behind `prepare` and the case."""
-        options = {"--data": self.data, "--weights": self.weights, "--vocabulary": self.vocabulary}
-        options |= {"--out": self.out, "--shown-as": self.shown_as}
-        flags = {"--check": self.check, "--force": self.force, "--json": self.as_json}
-        return option_words(options, (), full=False) + [name for name, given in flags.items() if given]
-
-
-@dataclass(frozen=True)
 class Prepared:
-    """What came of it: what was printed on stdout, and the code it ended with."""
+    """Outcome of a preparation: what was printed on stdout, and the exit code."""
 
     printed: bytes
     exit_code: int
@@ -71,7 +46,7 @@ def prepare_native(request: PrepareRequest) -> Prepared:
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise FlagbenchError(
-            f"preparing {request.case.name} imports {', '.join(missing)}, which this Python lacks",
+            f"preparing {request.case.name} imports {', '.join(missing)}, not installed in this Python",
             remedy="install the image side's needs with `pip install 'flagbench[cases]'`, or use --via docker",
         )
     environment = dict(os.environ, FLAGBENCH_STACK=request.stack.name)
@@ -97,14 +72,14 @@ def prepare_in_container(
     """
     container = plan(request, image, host or this_host())
     where = os.environ.get("DOCKER_HOST") or "its usual address"
-    with Forwarding() as hands, connected(connect, where) as api:
-        found = find_image(api, container.image, RunRequest(request.case, request.stack))
+    with Forwarding() as forwarder, connected(connect, where) as api:
+        found = find_image(api, container.image, request.case, request.stack)
         if is_rootless(api):
             container = container.of_rootless_engine()
-        with made_out(request.out), made_container(api, container, found, keep=False) as made:
-            if hands.early is not None:
+        with output_folder(request.options.out), made_container(api, container, found, keep=False) as made:
+            if forwarder.early is not None:
                 raise FlagbenchError("interrupted before it began", remedy="run it again", code=ExitCode.INTERRUPTED)
-            return _result(follow(api, made, hands))
+            return _result(follow(api, made, forwarder))
 
 
 def plan(request: PrepareRequest, image: str | None, host: Host) -> Container:
@@ -113,20 +88,20 @@ def plan(request: PrepareRequest, image: str | None, host: Host) -> Container:
     Raises FlagbenchError for a source that is not there or that a container would not see whole. Makes nothing: OUT
     need not be there yet.
     """
-    folders = [Folder(str(host_path(request.out, "--out")), "/out", writable=True)]
+    folders = [Folder(str(host_path(request.options.out, "--out")), "/out", writable=True)]
     changed: dict[str, str] = {}
     for name in SOURCES:
-        if (given := getattr(request, name)) is not None:
+        if (given := getattr(request.options, name)) is not None:
             source = _source(given, name)
             # A file keeps the name it was given by, which says what it is; a link may lead to a blob's.
             target = f"/sources/{name}" if source.is_dir() else f"/sources/{name}/{Path(given).name}"
             folders.append(Folder(str(source), target, writable=False))
             changed[name] = target
-    inside = replace(request, out="/out", shown_as=request.shown_as or request.out, **changed)  # type: ignore[arg-type]
-    asked = RunRequest(request.case, request.stack)
+    options = replace(request.options, out="/out", **changed)  # type: ignore[arg-type]
+    inside = replace(request, options=options, shown_as=request.shown_as or request.options.out)
     run = f"prepare-{secrets.token_hex(6)}"
     return Container(
-        image=image_name(asked) if image is None else image,
+        image=image_of(request.case.name, request.stack.name) if image is None else image,
         name=f"flagbench-{run}",
         run=run,
         arguments=("prepare", *inside.arguments()),  # the entry point names the case itself
@@ -196,6 +171,6 @@ def _result(seen: Watched | None) -> Prepared:
     code = seen.exit_code
     if code is not None and code in set(ExitCode) and seen.overdue is None:
         return Prepared(seen.stdout, code)
-    ending = explain(seen.state, seen.signalled, seen.overdue)
-    remedy = "give the engine more memory" if ending.code is ExitCode.OUT_OF_MEMORY else ending.remedy
-    raise FlagbenchError(ending.reason, remedy=remedy, code=ending.code)
+    ended = explain(seen.state, seen.signalled, seen.overdue)
+    remedy = "give the engine more memory" if ended.code is ExitCode.OUT_OF_MEMORY else ended.remedy
+    raise FlagbenchError(ended.reason, remedy=remedy, code=ended.code)

@@ -60,7 +60,7 @@ class Forwarding:
     def __enter__(self) -> Forwarding:
         for number in FORWARDED:
             if signal.getsignal(number) is not signal.SIG_IGN:
-                self._before[number] = signal.signal(number, self._hand_on)
+                self._before[number] = signal.signal(number, self._forward)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -78,7 +78,7 @@ class Forwarding:
         for number in self._early:
             deliver(number)
 
-    def _hand_on(self, number: int, frame: FrameType | None) -> None:
+    def _forward(self, number: int, frame: FrameType | None) -> None:
         if self._deliver is None:
             self._early.append(number)
             if len(self._early) > 1:

@@ -52,7 +52,7 @@ class Watch:
         self._events: SimpleQueue[int | BaseException | None] = SimpleQueue()
         self._reader: Thread | None = None
 
-    def hand_on(self, number: int) -> None:
+    def forward(self, number: int) -> None:
         """Hand a signal to the container; may be called from a signal handler."""
         self._events.put(number)
 

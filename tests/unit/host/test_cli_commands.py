@@ -23,8 +23,8 @@ def test_summary_is_the_first_line_of_the_commands_own_help(name: str) -> None:
 def test_help_lists_every_command_and_imports_none() -> None:
     script = (
         "import json, sys\n"
-        "from flagbench.cli import edge\n"
-        "edge.run(['--help'])\n"
+        "from flagbench.cli import main\n"
+        "main.run(['--help'])\n"
         "print(json.dumps([m for m in sys.modules if m.startswith('flagbench.cli.')]), file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -32,7 +32,7 @@ def test_help_lists_every_command_and_imports_none() -> None:
     for name, entry in COMMANDS.items():
         assert (name in listed) != entry.hidden
     imported = set(json.loads(done.stderr))
-    assert imported == {f"flagbench.cli.{name}" for name in ("app", "edge", "lazy", "output", "shells")}
+    assert imported == {f"flagbench.cli.{name}" for name in ("app", "lazy", "main", "output", "shells")}
 
 
 def test_one_command_is_imported_for_its_own_run_alone() -> None:

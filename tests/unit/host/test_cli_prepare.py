@@ -12,19 +12,20 @@ import pytest
 
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.lookup import resolve_image
-from flagbench.cli import edge
+from flagbench.cli import main
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.launchers import prepare
+from flagbench.launchers.docker_args import engine_config
 from flagbench.launchers.host import Host
-from flagbench.launchers.prepare import PrepareRequest, plan, prepare_in_container
-from flagbench.launchers.wording import engine_config
+from flagbench.launchers.prepare import plan, prepare_in_container
+from flagbench.request import PrepareOptions, PrepareRequest
 
 HOST = Host(1234, 100, (7,), lambda path: False, lambda name: None)
 
 
 def asked(out: Path | str, **options: Any) -> PrepareRequest:
     case, stack = resolve_image("distilbert:cpu", load_catalog())
-    return PrepareRequest(case, stack, str(out), **options)
+    return PrepareRequest(case, stack, PrepareOptions(str(out), **options))
 
 
 # Natively
@@ -47,13 +48,13 @@ def image_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_what_was_asked_for_is_handed_on(image_side: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = ["distilbert:a100", "--data", "a b", "--weights", "-w", "--vocabulary", "v", "-o", "out", "--force"]
-    assert edge.run(["prepare", *words, "--json"]) == 0
-    expected = "prepare distilbert --data=a b --weights=-w --vocabulary=v --out=out --force --json\n"
+    assert main.run(["prepare", *words, "--json"]) == 0
+    expected = "prepare distilbert --out=out --data=a b --weights=-w --vocabulary=v --force --json\n"
     assert capfd.readouterr().out == "a100-cuda11.6 " + expected
 
 
 def test_a_case_alone_is_prepared_for_the_processor(image_side: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert edge.run(["prepare", "distilbert", "-o", "out", "--check"]) == 0
+    assert main.run(["prepare", "distilbert", "-o", "out", "--check"]) == 0
     assert capfd.readouterr().out == "cpu prepare distilbert --out=out --check\n"
 
 
@@ -63,32 +64,39 @@ def test_a_case_alone_is_prepared_for_the_processor(image_side: Path, capfd: pyt
 )
 def test_the_image_sides_code_is_the_commands(image_side: Path, end: str, code: int) -> None:
     image_side.write_text(end)
-    assert edge.run(["prepare", "distilbert", "-o", "out"]) == code
+    assert main.run(["prepare", "distilbert", "-o", "out"]) == code
 
 
 def test_a_python_without_the_needs_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(prepare, "find_spec", lambda name: None if name == "torch" else object())
-    assert edge.run(["prepare", "distilbert", "-o", str(tmp_path)]) == 2
-    assert "imports torch, which this Python lacks" in capsys.readouterr().err
+    assert main.run(["prepare", "distilbert", "-o", str(tmp_path)]) == 2
+    assert "torch" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["distilbrt", "-o", "x"], "there is no case 'distilbrt'"),
-        (["distilbert:nope", "-o", "x"], "there is no stack 'nope'"),
+        (["distilbrt", "-o", "x"], "'distilbrt'"),
+        (["distilbert:nope", "-o", "x"], "'nope'"),
         (["distilbert"], "--out"),
-        (["distilbert", "-o", "x", "--via", "native", "--image", "y"], "--image needs a container"),
+        (["distilbert", "-o", "x", "--via", "native", "--image", "y"], "--image"),
     ],
 )
 def test_what_makes_no_sense_is_refused(capsys: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
-    assert edge.run(["prepare", *words]) == 2
+    assert main.run(["prepare", *words]) == 2
     assert said in capsys.readouterr().err
 
 
 # In a container
+
+
+def refused_plan(tmp_path: Path, **options: Any) -> FlagbenchError:
+    """The error of a container that cannot be planned."""
+    with pytest.raises(FlagbenchError) as caught:
+        plan(asked(**{"out": tmp_path / "out", **options}), None, HOST)
+    return caught.value
 
 
 def test_sources_are_read_only_and_there_is_no_network(tmp_path: Path) -> None:
@@ -101,8 +109,8 @@ def test_sources_are_read_only_and_there_is_no_network(tmp_path: Path) -> None:
     assert made.image == "flagbench/distilbert:cpu"
     assert made.arguments == (
         "prepare",
-        *("--data=/sources/data/text.jsonl", "--weights=/sources/weights"),
-        *("--out=/out", f"--shown-as={tmp_path / 'out'}", "--json"),
+        *("--out=/out", "--data=/sources/data/text.jsonl", "--weights=/sources/weights"),
+        *("--json", f"--shown-as={tmp_path / 'out'}"),
     )
     config = engine_config(made, "sha256:1")
     assert (config["User"], config["HostConfig"]["NetworkMode"]) == ("1234:100", "none")
@@ -128,9 +136,9 @@ def test_a_link_to_a_source_is_followed_and_links_out_of_one_are_refused(tmp_pat
     made = plan(asked(tmp_path / "out", weights=str(tmp_path / "link")), None, HOST)
     assert made.folders[1].source == str(tmp_path / "snapshot")
     (tmp_path / "snapshot" / "config.json").symlink_to("../blobs/0123")
-    with pytest.raises(FlagbenchError, match=r"holds the link 'config\.json' to somewhere else") as caught:
-        plan(asked(tmp_path / "out", weights=str(tmp_path / "link")), None, HOST)
-    assert caught.value.code is ExitCode.DATA
+    error = refused_plan(tmp_path, weights=str(tmp_path / "link"))
+    assert error.code is ExitCode.DATA
+    assert "'config.json'" in error.message
 
 
 def test_a_link_that_only_the_host_can_follow_is_refused(tmp_path: Path) -> None:
@@ -143,12 +151,10 @@ def test_a_link_that_only_the_host_can_follow_is_refused(tmp_path: Path) -> None
     plan(asked(tmp_path / "out", data=str(folder)), None, HOST)
     for target in (str(folder / "file"), "../source/file", "deep/../../source/file", str(folder)):
         (folder / "link").symlink_to(target)
-        with pytest.raises(FlagbenchError, match="holds the link 'link' to somewhere else"):
-            plan(asked(tmp_path / "out", data=str(folder)), None, HOST)
+        assert "'link'" in refused_plan(tmp_path, data=str(folder)).message
         (folder / "link").unlink()
     (folder / "deep" / "link").symlink_to("../../../source/file")
-    with pytest.raises(FlagbenchError, match="holds the link 'link' to somewhere else"):
-        plan(asked(tmp_path / "out", data=str(folder)), None, HOST)
+    assert "'link'" in refused_plan(tmp_path, data=str(folder)).message
 
 
 def test_a_source_file_that_is_a_link_keeps_its_name(tmp_path: Path) -> None:
@@ -159,27 +165,25 @@ def test_a_source_file_that_is_a_link_keeps_its_name(tmp_path: Path) -> None:
     assert made.folders[1].source == str(tmp_path / "blobs" / "0123")
     assert made.folders[1].target == "/sources/vocabulary/tokenizer.model"
     (tmp_path / "again").symlink_to("again")
-    with pytest.raises(FlagbenchError, match="does not exist"):
-        plan(asked(tmp_path / "out", data=str(tmp_path / "again")), None, HOST)
+    assert refused_plan(tmp_path, data=str(tmp_path / "again")).code is ExitCode.DATA
     os.symlink("blobs/0123", os.fsencode(tmp_path / "x") + b"\xff")
-    with pytest.raises(FlagbenchError, match="is not UTF-8"):
-        plan(asked(tmp_path / "out", data=os.fsdecode(os.fsencode(tmp_path / "x") + b"\xff")), None, HOST)
+    assert refused_plan(tmp_path, data=os.fsdecode(os.fsencode(tmp_path / "x") + b"\xff")).code is ExitCode.USAGE
 
 
 @pytest.mark.parametrize(
-    ("options", "code", "said"),
+    ("options", "code"),
     [
-        ({"data": "nowhere"}, 3, "--data 'nowhere' does not exist"),
-        ({"data": "s3://x"}, 2, "not an address"),
-        ({"data": ""}, 2, "--data names nothing"),
-        ({"data": "a\0b"}, 2, "--data names nothing"),
-        ({"out": os.fsdecode(b"/tmp/\xff")}, 2, "is not UTF-8"),
+        ({"data": "nowhere"}, 3),
+        ({"data": "s3://x"}, 2),
+        ({"data": ""}, 2),
+        ({"data": "a\0b"}, 2),
+        ({"out": os.fsdecode(b"/tmp/\xff")}, 2),
     ],
 )
-def test_what_cannot_be_mounted_is_said(tmp_path: Path, options: dict[str, str], code: int, said: str) -> None:
-    with pytest.raises(FlagbenchError, match=said) as caught:
-        plan(asked(**{"out": tmp_path / "out", **options}), None, HOST)
-    assert caught.value.code == code
+def test_what_cannot_be_mounted_is_refused(tmp_path: Path, options: dict[str, str], code: int) -> None:
+    error = refused_plan(tmp_path, **options)
+    assert error.code == code
+    assert all(f"--{name}" in error.message for name in options)
     assert not (tmp_path / "out").exists()
 
 
@@ -269,29 +273,31 @@ def test_without_an_image_no_out_is_made(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_an_out_that_cannot_be_made_is_said() -> None:
     engine = Engine({"ExitCode": 0})
-    with pytest.raises(FlagbenchError, match="cannot be made") as caught:
+    with pytest.raises(FlagbenchError) as caught:
         prepare_in_container(
             asked("/proc/none"), None, host=HOST, connect=lambda: SimpleNamespace(api=engine, close=engine.close)
         )
     assert caught.value.code == 2
+    assert "/proc/none" in caught.value.message
 
 
 @pytest.mark.parametrize(
-    ("state", "code", "said"),
+    ("state", "code", "named"),
     [
-        ({"ExitCode": 137, "OOMKilled": True}, 5, "killed for memory"),
-        ({"ExitCode": 137}, 4, "the container was killed"),
-        ({"ExitCode": 143}, 7, "ended by SIGTERM"),
-        ({"ExitCode": 125}, 4, "exit code 125"),
+        ({"ExitCode": 137, "OOMKilled": True}, 5, "OOMKilled true"),
+        ({"ExitCode": 137}, 4, "137"),
+        ({"ExitCode": 143}, 7, "SIGTERM"),
+        ({"ExitCode": 125}, 4, "125"),
     ],
 )
 def test_a_container_that_could_not_say_why_it_ended(
-    tmp_path: Path, state: dict[str, Any], code: int, said: str
+    tmp_path: Path, state: dict[str, Any], code: int, named: str
 ) -> None:
     engine = Engine(state)
-    with pytest.raises(FlagbenchError, match=said) as caught:
+    with pytest.raises(FlagbenchError) as caught:
         in_container(engine, tmp_path)
     assert caught.value.code == code
+    assert named in caught.value.message
     assert "batch_size" not in caught.value.remedy
     assert engine.removed
     assert not (tmp_path / "out").exists()

@@ -15,10 +15,10 @@ import pytest
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.lookup import resolve_image
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.launchers import RunRequest
 from flagbench.launchers.fallback import record_of_killed
 from flagbench.launchers.native import NEEDED, NativeLauncher
 from flagbench.record.read import read_record
+from flagbench.request import LocalOptions, RunRequest
 
 ENTRYPOINTS = Path(__file__).parents[3] / "entrypoints"
 
@@ -26,23 +26,22 @@ ENTRYPOINTS = Path(__file__).parents[3] / "entrypoints"
 @pytest.fixture(scope="module")
 def request_for_cpu() -> RunRequest:
     """One run of distilbert on the cpu stack."""
-    return RunRequest(*resolve_image("distilbert:cpu", load_catalog()), nodes=1, gpus=2)
+    return RunRequest(*resolve_image("distilbert:cpu", load_catalog()), LocalOptions(gpus=2))
 
 
 def with_options(request: RunRequest, **options: object) -> RunRequest:
-    return RunRequest(request.case, request.stack, **options)  # type: ignore[arg-type]
+    return RunRequest(request.case, request.stack, LocalOptions(**options))  # type: ignore[arg-type]
 
 
 def test_only_what_was_asked_for_is_handed_on(request_for_cpu: RunRequest) -> None:
-    assert request_for_cpu.arguments() == ["distilbert", "--nodes", "1", "--gpus", "2"]
+    assert request_for_cpu.arguments() == ["distilbert", "--nodes=1", "--gpus=2"]
 
 
-def test_a_value_that_looks_like_an_option_stays_a_value(request_for_cpu: RunRequest) -> None:
-    hostile = with_options(request_for_cpu, data="--full", settings=("batch_size=-1", "--describe"), out="-x")
-    words = hostile.arguments()
+def test_a_value_that_looks_like_an_option_stays_a_value() -> None:
+    words = LocalOptions(data="--full", set_=("batch_size=-1", "--describe"), out="-x").words()
     assert "--data=--full" in words
     assert "--out=-x" in words
-    assert words[-2:] == ["--set=batch_size=-1", "--set=--describe"]
+    assert {"--set=batch_size=-1", "--set=--describe"} <= set(words)
     assert "--full" not in words
 
 
@@ -78,7 +77,7 @@ def test_what_was_printed_is_the_record(stand_in, request_for_cpu: RunRequest) -
         "sys.exit(5)"
     )
     result = NativeLauncher().launch(request_for_cpu)
-    assert json.loads(result.record)["argv"] == ["cpu", "distilbert", "--nodes", "1", "--gpus", "2"]
+    assert json.loads(result.record)["argv"] == ["cpu", "distilbert", "--nodes=1", "--gpus=2"]
     assert result.exit_code == 5
 
 
@@ -204,8 +203,9 @@ def test_whatever_asks_this_tool_to_end_is_handed_on(
 
 def test_what_a_native_run_needs_is_named(monkeypatch: pytest.MonkeyPatch, request_for_cpu: RunRequest) -> None:
     monkeypatch.setattr("flagbench.launchers.native.find_spec", lambda name: None if name == "torch" else object())
-    with pytest.raises(FlagbenchError, match="torch") as caught:
+    with pytest.raises(FlagbenchError) as caught:
         NativeLauncher().launch(request_for_cpu)
+    assert "torch" in caught.value.message
     assert "flagbench[cases]" in caught.value.remedy
 
 
@@ -220,8 +220,9 @@ def test_what_one_case_imports_another_does_not_need(
     absent = lora.case.raw["imports"]
     monkeypatch.setattr("flagbench.launchers.native.find_spec", lambda name: None if name in absent else real(name))
     assert NativeLauncher().launch(request_for_cpu).record == b'{"schema": "record/v1"}\n'
-    with pytest.raises(FlagbenchError, match=f"run of llama2-7b-lora imports {', '.join(absent)}, which"):
+    with pytest.raises(FlagbenchError) as caught:
         NativeLauncher().launch(lora)
+    assert all(name in caught.value.message for name in absent)
 
 
 def test_both_packages_number_their_exit_codes_alike() -> None:

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.lookup import resolve_image
-from flagbench.launchers import RunRequest
 from flagbench.launchers.host import Host
+from flagbench.request import LocalOptions, RunRequest
 
 
 @pytest.fixture(scope="session")
 def make_request() -> Callable[..., RunRequest]:
-    """`make_request(stack, **fields)`: a run of distilbert."""
+    """`make_request(stack, **options)`: a run of distilbert."""
     catalog = load_catalog()
 
     def make(stack: str = "cpu", **fields: Any) -> RunRequest:
-        return replace(RunRequest(*resolve_image(f"distilbert:{stack}", catalog)), **fields)
+        return RunRequest(*resolve_image(f"distilbert:{stack}", catalog), LocalOptions(**fields))
 
     return make
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.launchers import RunRequest
+from flagbench.errors import FlagbenchError
 from flagbench.launchers.container import Container, DockerOptions, plan
 from flagbench.launchers.environment import is_another_node, passed_on
 from flagbench.launchers.host import Host, this_host
 from flagbench.launchers.needs import grants, memory_limit
+from flagbench.request import RunRequest
 
 MakeRequest = Callable[..., RunRequest]
 MakeHost = Callable[..., Host]
@@ -107,27 +107,22 @@ def test_of_several_nodes_node_0_names_the_run(make_request: MakeRequest, make_h
     assert "--run-id=mine" in planned(make_request(nodes=2, run_id="mine"), make_host()).arguments
 
 
-@pytest.mark.parametrize("name", ["", "a b", "a;rm -rf /", "-x", "a\nb", "x" * 129, "ä"])
-def test_a_run_id_that_is_none(make_request: MakeRequest, make_host: MakeHost, name: str) -> None:
-    with pytest.raises(FlagbenchError, match="--run-id") as caught:
-        planned(make_request(run_id=name), make_host())
-    assert caught.value.code is ExitCode.USAGE
-
-
 def test_the_image(make_request: MakeRequest, make_host: MakeHost) -> None:
     assert planned(make_request("a100"), make_host()).image == "flagbench/distilbert:a100-cuda11.6"
     assert planned(make_request(), make_host(), image="sha256:12ab").image == "sha256:12ab"
     for hostile in ("--privileged", "", "a b", "a\nb", "$(id)", "a;b"):
-        with pytest.raises(FlagbenchError, match="--image"):
+        with pytest.raises(FlagbenchError) as caught:
             planned(make_request(), make_host(), image=hostile)
+        assert "--image" in caught.value.message
 
 
 def test_the_memory_of_a_container(make_request: MakeRequest, make_host: MakeHost) -> None:
     assert planned(make_request(), make_host(), memory="2g").memory == 2 * 2**30
     assert memory_limit("512M") == 512 * 2**20
     for wrong in ("", "2", "1m", "-1", "2x", "0g", "1.5g", "2g --privileged", "9" * 30 + "g"):
-        with pytest.raises(FlagbenchError, match="--memory"):
+        with pytest.raises(FlagbenchError) as caught:
             memory_limit(wrong)
+        assert "--memory" in caught.value.message
 
 
 def test_the_caller_s_environment_stays_outside(make_request: MakeRequest, make_host: MakeHost) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flagbench.cli import edge
+from flagbench.cli import main
 from flagbench.launchers import LaunchResult
 from flagbench.launchers.docker import DockerLauncher
 from flagbench.launchers.native import NativeLauncher
@@ -73,7 +73,7 @@ WRONG = [
 def test_it_is_told_once_and_not_kept(
     capfd: pytest.CaptureFixture[str], store: Path, via: str, code: int, named: str, words: list[str]
 ) -> None:
-    assert edge.run(["run", "distilbert:cpu", "--preset", "tiny", "--via", via, *words]) == code
+    assert main.run(["run", "distilbert:cpu", "--preset", "tiny", "--via", via, *words]) == code
     out, err = capfd.readouterr()
     assert out == ""
     assert err.lower().count("error:") == 1
@@ -89,7 +89,7 @@ def test_a_data_folder_that_the_container_would_not_see_is_not_looked_at(
     monkeypatch.setattr("flagbench.launchers.native.find_spec", lambda name: object())
     digests = []
     for via in ("native", "docker"):
-        assert edge.run(["run", "distilbert:cpu", "--via", via, "--dry-run", "--json"]) == 0
+        assert main.run(["run", "distilbert:cpu", "--via", via, "--dry-run", "--json"]) == 0
         shown = json.loads(capsys.readouterr().out)
         assert shown["via"] == via
         assert (shown["image"] is None) == (via == "native")
@@ -113,7 +113,7 @@ def test_a_data_folder_that_the_container_would_not_see_is_not_looked_at(
 def test_how_long_by_the_published_row(
     capsys: pytest.CaptureFixture[str], words: list[str], metric: str | None, seconds: float | None
 ) -> None:
-    assert edge.run(["run", "distilbert:a100", "--gpus", "8", *words, "--dry-run", "--json"]) == 0
+    assert main.run(["run", "distilbert:a100", "--gpus", "8", *words, "--dry-run", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["command"].startswith("docker run ")
     assert shown["expected_seconds"] == (None if seconds is None else pytest.approx(seconds))
@@ -122,7 +122,7 @@ def test_how_long_by_the_published_row(
 
 
 def test_a_dry_run_for_a_person_starts_nothing(capsys: pytest.CaptureFixture[str], store: Path) -> None:
-    assert edge.run(["run", "distilbert:a100", "--gpus", "8", "--dry-run"]) == 0
+    assert main.run(["run", "distilbert:a100", "--gpus", "8", "--dry-run"]) == 0
     out, err = capsys.readouterr()
     rows = dict(line.split(None, 1) for line in out.splitlines())
     assert rows["image"] == "flagbench/distilbert:a100-cuda11.6"
@@ -136,9 +136,9 @@ def test_the_published_size_on_a_processor_is_confirmed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, store: Path
 ) -> None:
     monkeypatch.setattr("flagbench.launchers.native.find_spec", lambda name: object())
-    assert edge.run(["run", "distilbert:cpu"]) == 2
+    assert main.run(["run", "distilbert:cpu"]) == 2
     assert "--yes" in capsys.readouterr().err
-    assert edge.run(["run", "distilbert:cpu", "--dry-run"]) == 0
+    assert main.run(["run", "distilbert:cpu", "--dry-run"]) == 0
     launched: list[object] = []
 
     def launch(self: object, request: object) -> LaunchResult:
@@ -146,8 +146,8 @@ def test_the_published_size_on_a_processor_is_confirmed(
         return LaunchResult(b"", 6)
 
     monkeypatch.setattr(NativeLauncher, "launch", launch)
-    assert edge.run(["run", "distilbert:cpu", "--yes"]) == 6
-    assert edge.run(["run", "distilbert:cpu", "--preset", "tiny"]) == 6
+    assert main.run(["run", "distilbert:cpu", "--yes"]) == 6
+    assert main.run(["run", "distilbert:cpu", "--preset", "tiny"]) == 6
     assert len(launched) == 2
     assert not store.exists()
 
@@ -156,7 +156,7 @@ def test_a_request_that_an_image_refuses_is_not_kept(monkeypatch: pytest.MonkeyP
     """An image of another version may know other options."""
     record = json.dumps({"schema": "record/v1", "status": {"phase": "usage", "exit_code": 2}}).encode()
     monkeypatch.setattr(DockerLauncher, "launch", lambda self, request: LaunchResult(record, 2))
-    assert edge.run(["run", "distilbert:cpu", "--via", "docker", "--preset", "tiny"]) == 2
+    assert main.run(["run", "distilbert:cpu", "--via", "docker", "--preset", "tiny"]) == 2
     assert not store.exists()
 
 
@@ -166,7 +166,7 @@ def test_completion_is_of_a_shell_that_there_is(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, option: str, words: list[str], code: int
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert edge.run([option, *words]) == code
+    assert main.run([option, *words]) == code
     assert bool(list(tmp_path.glob("home/**/*flagbench*"))) == (code == 0 and option == "--install-completion")
 
 
@@ -176,7 +176,7 @@ def test_a_start_up_file_that_is_not_utf_8_is_left_as_it_is(
 ) -> None:
     (tmp_path / file).write_bytes(b"# caf\xe9\n")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert edge.run(["--install-completion", shell]) == 2
+    assert main.run(["--install-completion", shell]) == 2
     assert (tmp_path / file).read_bytes() == b"# caf\xe9\n"
 
 
@@ -196,5 +196,5 @@ def test_a_store_that_would_take_no_record_is_found_before_the_run(tmp_path: Pat
         (tmp_path / taken).parent.mkdir(parents=True)
         (tmp_path / taken).touch()
     before = sorted(tmp_path.rglob("*"))
-    assert edge.run(["run", "distilbert:cpu", "--preset", "tiny", "--store", str(tmp_path / address)]) == 2
+    assert main.run(["run", "distilbert:cpu", "--preset", "tiny", "--store", str(tmp_path / address)]) == 2
     assert sorted(tmp_path.rglob("*")) == before

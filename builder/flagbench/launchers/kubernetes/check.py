@@ -1,0 +1,190 @@
+"""What a benchmark needs of a job beyond a valid document, and what no server can know.
+
+Nodes, deadline, devices, rendezvous, exit codes, and arguments that agree with the Job. Whether the documents are
+valid is left to Kubernetes' schemas (`schemas.py`) and to a server (`server.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from flagbench.images import find_reference
+from flagbench.launchers.kubernetes.options import (
+    DIGEST_VARIABLE,
+    HOST_LABEL,
+    MASTER_VARIABLE,
+    MAX_PORT,
+    NO_RESOURCE,
+    RESOURCE_ANNOTATION,
+    TERMINATION_VARIABLE,
+)
+from flagbench.launchers.kubernetes.problems import Document, Problem, is_count, shown
+from flagbench.launchers.kubernetes.syntax import image_fault
+from flagbench.launchers.kubernetes.template import CONTAINER
+from flagbench.redaction import is_secret
+from flagbench.schema import FieldPath
+
+POD = ("spec", "template", "spec")
+
+
+def check_documents(documents: Sequence[Mapping[str, Any]]) -> list[Problem]:
+    """Everything that is wrong with the documents of one file, in their order. Never raises."""
+    return list(_problems([Document(data) for data in documents]))
+
+
+def _problems(documents: Sequence[Document]) -> Iterator[Problem]:
+    jobs = [document for document in documents if document.kind == "Job"]
+    if not jobs:
+        yield Problem("the file", (), "there is no Job in it", "make one with `flagbench job CASE:STACK`")
+    for job in jobs:
+        yield from _check_nodes(job)
+        yield from _check_end(job)
+        yield from _check_rendezvous(job, documents)
+        path = next((path for path, found in job.items(*POD, "containers") if found.get("name") == CONTAINER), None)
+        if path is None:
+            remedy = "make the job with `flagbench job`"
+            yield job.problem((*POD, "containers"), f"there is no container called {CONTAINER}", remedy)
+            continue
+        yield from _check_arguments(job, path)
+        yield from _check_devices(job, path)
+        yield from _check_variables(job, path)
+
+
+def _check_nodes(job: Document) -> Iterator[Problem]:
+    """As many pods as nodes, all at once, each on a node of its own and told which one it is."""
+    completions, parallelism = job.at("spec", "completions"), job.at("spec", "parallelism")
+    if job.at("spec", "completionMode") != "Indexed":
+        yield job.problem(("spec", "completionMode"), "pods are not told which node they are", "write Indexed")
+    if not is_count(completions, 1):
+        yield job.problem(("spec", "completions"), f"is {shown(completions)}", "write the number of nodes")
+    elif completions != parallelism:
+        yield job.problem(
+            ("spec", "parallelism"),
+            f"is {shown(parallelism)} and completions {completions}: the nodes of a run wait for each other",
+            "write the number of nodes in both",
+        )
+    rules = (*POD, "affinity", "podAntiAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
+    apart = any(rule.get("topologyKey") == HOST_LABEL for _, rule in job.items(*rules))
+    if not apart and is_count(completions, 2):
+        yield job.problem(rules[:-1], "two pods may share a node", f"add a rule with topologyKey: {HOST_LABEL}")
+
+
+def _check_end(job: Document) -> Iterator[Problem]:
+    """One attempt, which ends in any case; its exit code is final."""
+    if not is_count(job.at("spec", "activeDeadlineSeconds"), 1):
+        yield job.problem(
+            ("spec", "activeDeadlineSeconds"), "nothing ends a job that hangs", "write a number of seconds"
+        )
+    restart, attempts = job.at(*POD, "restartPolicy"), job.at("spec", "backoffLimit")
+    if restart != "Never":
+        what = f"is {shown(restart)}: a failed run would be repeated, and its record lost"
+        yield job.problem((*POD, "restartPolicy"), what, "write Never")
+    if not is_count(attempts) or attempts:
+        what = f"is {shown(attempts)}: a node that is started again cannot join the run"
+        yield job.problem(("spec", "backoffLimit"), what, "write 0")
+    for path, rule in job.items("spec", "podFailurePolicy", "rules"):
+        if "onExitCodes" not in rule:
+            continue
+        if rule.get("action") != "FailJob":
+            what = f"is {shown(rule.get('action'))}: a failed run would be repeated"
+            yield job.problem((*path, "action"), what, "write FailJob")
+        container = job.at(*path, "onExitCodes", "containerName")
+        if container not in (None, CONTAINER):
+            where = (*path, "onExitCodes", "containerName")
+            yield job.problem(where, f"is {shown(container)}, which does not run the image", f"write {CONTAINER}")
+
+
+def _check_rendezvous(job: Document, documents: Sequence[Document]) -> Iterator[Problem]:
+    """Pods find node 0 by its name under the headless Service, before it is ready."""
+    subdomain = job.at(*POD, "subdomain")
+    services = [found for found in documents if found.kind == "Service" and found.name and found.name == subdomain]
+    if not services:
+        what = f"is {shown(subdomain)}, which is not a Service of this file: no pod would find another"
+        yield job.problem((*POD, "subdomain"), what, "write the name of the headless Service")
+    set_by_controller = {"batch.kubernetes.io/job-name": job.name, "job-name": job.name}
+    labels = {**job.mapping("spec", "template", "metadata", "labels"), **set_by_controller}
+    for service in services:
+        for field, wanted, text in (("clusterIP", "None", "None"), ("publishNotReadyAddresses", True, "true")):
+            if service.at("spec", field) != wanted:
+                what = f"is {shown(service.at('spec', field))}: node 0 would not be found while it starts"
+                yield service.problem(("spec", field), what, f"write {text}")
+        selector = service.mapping("spec", "selector")
+        if not selector or not selector.items() <= labels.items():
+            what = f"{shown(dict(selector))} does not select the pods of {job.name}"
+            yield service.problem(("spec", "selector"), what, "write labels that the pods have")
+        if service.at("metadata", "namespace") != job.at("metadata", "namespace"):
+            what = f"is not that of the Job, {shown(job.at('metadata', 'namespace'))}"
+            yield service.problem(("metadata", "namespace"), what, "put both into one namespace")
+
+
+def _check_arguments(job: Document, container: FieldPath) -> Iterator[Problem]:
+    """What the image is told: which run, how many nodes, and to end before the cluster ends it."""
+    path = (*container, "args")
+    if job.at(*container, "command"):
+        yield job.problem((*container, "command"), "replaces the image's entrypoint", "leave it out")
+    given = _arguments(job.at(*path))
+    for option in ("--nodes", "--gpus", "--run-id"):
+        if option not in given:
+            yield job.problem(path, f"{option} is missing", "make a new job with `flagbench job`")
+    nodes, completions = given.get("--nodes"), job.at("spec", "completions")
+    if nodes is not None and nodes != str(completions):
+        what = f"--nodes is {nodes} and completions {shown(completions)}"
+        yield job.problem(path, what, "write the same in both")
+    minutes, deadline = given.get("--max-minutes", ""), job.at("spec", "activeDeadlineSeconds")
+    early = re.fullmatch(r"\d+(\.\d*)?", minutes) and is_count(deadline) and 0 < float(minutes) * 60 < deadline
+    if not early:
+        what = f"--max-minutes is {minutes or 'missing'}: the cluster would end the run first and delete its log"
+        yield job.problem(path, what, "write --max-minutes=M, well before activeDeadlineSeconds")
+
+
+def _check_devices(job: Document, container: FieldPath) -> Iterator[Problem]:
+    """As many devices as processes, of the resource that the Job says its devices are."""
+    gpus = _arguments(job.at(*container, "args")).get("--gpus")
+    resource = job.at("metadata", "annotations", RESOURCE_ANNOTATION)
+    if not isinstance(resource, str):
+        where = ("metadata", "annotations")
+        yield job.problem(where, f"{RESOURCE_ANNOTATION} is missing", "name the resource of the devices, or none")
+    elif resource != NO_RESOURCE and gpus is not None:
+        path = (*container, "resources", "limits", resource)
+        if str(job.at(*path)) != gpus:
+            yield job.problem(path, f"is {shown(job.at(*path))} and --gpus {gpus}", "write the same in both")
+
+
+def _check_variables(job: Document, container: FieldPath) -> Iterator[Problem]:
+    """Where node 0 listens, what the record says of the image, and no secrets."""
+    path = (*container, "env")
+    image = job.at(*container, "image")
+    if fault := image_fault(image) if isinstance(image, str) else "is missing":
+        yield job.problem((*container, "image"), f"{shown(image)} {fault}", "name it by a fixed tag or by a digest")
+    values = {str(entry.get("name")): str(entry.get("value", "")) for _, entry in job.items(*path)}
+    host = re.escape(f"{job.name}-0.{job.at(*POD, 'subdomain')}") + r"(\.[a-z0-9.-]+)?"
+    master = values.get(MASTER_VARIABLE)
+    found = re.fullmatch(rf"{host}:([1-9][0-9]{{0,4}})", master or "")
+    needed = master is not None or is_count(job.at("spec", "completions"), 2)
+    if needed and (found is None or int(found[2]) > MAX_PORT):
+        what = f"{MASTER_VARIABLE} is {shown(master)}, which is not where node 0 listens"
+        yield job.problem(path, what, f"write {job.name}-0.{job.at(*POD, 'subdomain')}:29400")
+    reference = find_reference(image) if isinstance(image, str) else None
+    digest = reference.digest if reference else None
+    log = job.at(*container, "terminationMessagePath") or "/dev/termination-log"
+    for name, wanted in ((DIGEST_VARIABLE, digest), (TERMINATION_VARIABLE, log)):
+        if name in values and values[name] != wanted:
+            yield job.problem(path, f"{name} is {shown(values[name])}, not {shown(wanted)}", "write the same in both")
+    for name, value in values.items():
+        # The host of node 0 is the job's name, which may well look like a key: sk-learn-nightly.
+        if value and name != MASTER_VARIABLE and is_secret(name, value):
+            what = f"{name} looks like a secret, which everyone who may read the job could read"
+            yield job.problem(path, what, "keep it in a Secret, and name that under envFrom")
+
+
+def _arguments(words: Any) -> dict[str, str]:
+    """The options among the words of a command line, `--name=value` or `--name value`; the last one counts."""
+    texts = [word for word in words if isinstance(word, str)] if isinstance(words, list) else []
+    found = {}
+    for index, word in enumerate(texts):
+        if word.startswith("--"):
+            name, equals, value = word.partition("=")
+            found[name] = value if equals or index + 1 == len(texts) else texts[index + 1]
+    return found

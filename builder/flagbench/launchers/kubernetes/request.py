@@ -1,0 +1,245 @@
+"""What is asked of a cluster: one run of a case on a stack, every value of it checked before it is written down."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from flagbench._version import __version__
+from flagbench.catalog.model import Case, Stack
+from flagbench.errors import FlagbenchError
+from flagbench.images import find_reference, image_of
+from flagbench.launchers.kubernetes import options as parse
+from flagbench.launchers.kubernetes import syntax
+from flagbench.launchers.kubernetes.options import JobOptions, Volume
+from flagbench.options import check_ranges, words
+from flagbench.request import RunOptions, check_options, new_run_id
+
+DEFAULT_DEADLINE = 4 * 3600
+DEADLINE_SLACK = 1800
+"""Seconds beyond --max-minutes for scheduling, pulling a large image and starting."""
+_MAX_GROUP = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """One job.
+
+    Raises FlagbenchError (usage) when it is made, for the first value that Kubernetes or the image would refuse.
+    """
+
+    case: Case
+    stack: Stack
+    run: RunOptions = field(default_factory=RunOptions)
+    job: JobOptions = field(default_factory=JobOptions)
+
+    def __post_init__(self) -> None:
+        check_options(self.run, self.case, self.stack)
+        check_ranges(self.job)
+        self._check_numbers()
+        self._check_names()
+        self._check_image()
+        self._check_resources()
+        parse.check_environment(self.environment, self.stack)
+        parse.check_labels(self.labels)
+        parse.check_annotations(self.annotations)
+        if self.run.data not in (None, "synthetic"):
+            raise FlagbenchError(
+                f"--data {self.run.data!r} is not on the cluster", remedy="give --data synthetic, or --data-pvc CLAIM"
+            )
+        if self.data is not None and self.run.data is not None:
+            raise FlagbenchError("--data and --data-pvc contradict each other", remedy="give one of them")
+        if self.resume is not None:
+            self._check_resume()
+
+    @cached_property
+    def run_id(self) -> str:
+        """Made once, here: every node is given the same."""
+        return self.run.run_id or new_run_id()
+
+    @cached_property
+    def job_name(self) -> str:
+        """The name of the Job; made of case, stack and run id where none was given."""
+        if self.job.name is not None:
+            return self.job.name
+        slug = re.sub(r"[^a-z0-9]+", "-", f"flagbench-{self.case.name}-{self.stack.name}".lower())
+        room = syntax.LABEL_LENGTH - len(f"-{self.run.nodes - 1}") - 9
+        return f"{slug[:room].rstrip('-')}-{hashlib.sha256(self.run_id.encode()).hexdigest()[:8]}"
+
+    @cached_property
+    def image(self) -> str:
+        """The image to run, by digest where one was given, else by a tag that does not move."""
+        if self.job.image is not None:
+            return self.job.image
+        prefix = f"{self.job.registry}/" if self.job.registry else ""
+        return prefix + image_of(self.case.name, self.stack.name, __version__)
+
+    @cached_property
+    def image_digest(self) -> str | None:
+        """`sha256:...` of the image, where it is known."""
+        reference = find_reference(self.image)
+        return reference.digest if reference else None
+
+    @cached_property
+    def deadline(self) -> int:
+        """Seconds after which the cluster ends the job, waiting for nodes included."""
+        if self.job.deadline is not None:
+            return self.job.deadline
+        minutes = self.run.max_minutes
+        return DEFAULT_DEADLINE if minutes is None else math.ceil(minutes * 60) + DEADLINE_SLACK
+
+    @cached_property
+    def max_minutes(self) -> float:
+        """After how many minutes the run ends itself: before the cluster does, which deletes the logs."""
+        if self.run.max_minutes is not None:
+            return self.run.max_minutes
+        # Half of a short deadline: whole minutes, where it has any.
+        minutes = max(self.deadline - DEADLINE_SLACK, self.deadline / 2) / 60
+        return math.floor(minutes) if minutes >= 1 else minutes
+
+    @cached_property
+    def data(self) -> Volume | None:
+        """The volume for /data."""
+        return parse.volume("--data-pvc", self.job.data_pvc)
+
+    @cached_property
+    def weights(self) -> Volume | None:
+        """The volume for /weights."""
+        return parse.volume("--weights-pvc", self.job.weights_pvc)
+
+    @cached_property
+    def out(self) -> Volume | None:
+        """The volume for /out."""
+        return parse.volume("--out-pvc", self.job.out_pvc)
+
+    @cached_property
+    def resume(self) -> Volume | None:
+        """The volume for /resume: the checkpoints of a run, or one of them."""
+        return parse.volume("--resume-pvc", self.job.resume_pvc)
+
+    @cached_property
+    def rdma(self) -> Mapping[str, int]:
+        """Network devices of one pod, by resource."""
+        return parse.rdma(self.job.rdma_resource, self.stack)
+
+    @cached_property
+    def environment(self) -> Mapping[str, str]:
+        """Variables asked for, by name."""
+        return parse.pairs("--env", self.job.env)
+
+    @cached_property
+    def labels(self) -> Mapping[str, str]:
+        """Labels asked for, by key."""
+        return parse.pairs("--label", self.job.label)
+
+    @cached_property
+    def annotations(self) -> Mapping[str, str]:
+        """Annotations of the pods, by key."""
+        return parse.pairs("--annotation", self.job.annotation)
+
+    @cached_property
+    def node_labels(self) -> Mapping[str, tuple[str, ...]]:
+        """Labels that a node must have, each with the values allowed."""
+        return parse.node_labels(self.job.node_label) if self.job.node_label else self.stack.kubernetes.node_labels
+
+    @property
+    def shm(self) -> str:
+        """The size of /dev/shm in one pod."""
+        return self.job.shm or f"{self.stack.kubernetes.shm_per_device_gib * self.run.gpus}Gi"
+
+    @property
+    def memory(self) -> str:
+        """The memory of one pod: what is written to /dev/shm counts against it, so it has room for that too."""
+        needs = self.stack.kubernetes
+        return self.job.memory or f"{(needs.memory_per_device_gib + needs.shm_per_device_gib) * self.run.gpus}Gi"
+
+    @property
+    def cpu(self) -> str:
+        """The processors of one pod."""
+        return self.job.cpu or str(self.stack.kubernetes.cpus_per_device * self.run.gpus)
+
+    @property
+    def root(self) -> bool:
+        """Whether the process is uid 0: pinning memory for RDMA needs a capability that other uids cannot hold."""
+        return bool(self.rdma) or self.stack.docker.root
+
+    def warnings(self) -> list[str]:
+        """What may go wrong with a valid job, each with a way out."""
+        found = []
+        reference = find_reference(self.image)
+        if reference is not None and not reference.host:
+            found.append(f"clusters look for {self.image} at docker.io; name the registry by --registry or --image")
+        if self.run.nodes > 1 and self.out is None:
+            found.append(
+                "where one node fails, the others are deleted with their logs, node 0's record among them; "
+                "--out-pvc CLAIM keeps it"
+            )
+        return found
+
+    def command(self) -> list[str]:
+        """The words of the command that makes this job again, byte for byte."""
+        name = f"{self.case.name}:{self.stack.name}"
+        run = replace(self.run, run_id=self.run_id)
+        return ["flagbench", "job", name, "--for", "kubernetes", *run.words(), *words(self.job)]
+
+    def _check_numbers(self) -> None:
+        if self.job.port < 1024 and not self.root:
+            raise FlagbenchError(f"--port {self.job.port} is reserved for uid 0", remedy="give a port from 1024 on")
+        minutes = self.run.max_minutes
+        if minutes is not None and self.deadline <= minutes * 60:
+            raise FlagbenchError(
+                f"the cluster would end the job after {self.deadline} s, before --max-minutes {minutes:g}",
+                remedy="give a longer --deadline, or leave it out",
+            )
+        for number in self.job.group:
+            if not 0 <= number <= _MAX_GROUP:
+                raise FlagbenchError(
+                    f"--group {number} is out of range", remedy=f"give a number from 0 to {_MAX_GROUP}"
+                )
+
+    def _check_resume(self) -> None:
+        if not self.case.raw["resume"]:
+            raise FlagbenchError(
+                f"--resume-pvc: {self.case.name} writes no checkpoints", remedy="leave out --resume-pvc"
+            )
+
+    def _check_names(self) -> None:
+        parse.refuse("--name", self.job_name, syntax.label_fault, "give a short name, like distilbert-2x8")
+        if len(longest := f"{self.job_name}-{self.run.nodes - 1}") > syntax.LABEL_LENGTH:
+            raise FlagbenchError(
+                f"--name {self.job_name!r} is too long: the last pod would be called {longest}",
+                remedy=f"host names have at most {syntax.LABEL_LENGTH} characters; give a shorter name",
+            )
+        if self.job.namespace is not None:
+            parse.refuse("--namespace", self.job.namespace, syntax.label_fault)
+        if self.job.queue is not None:
+            parse.refuse("--queue", self.job.queue, syntax.label_fault, "give the name of a LocalQueue")
+        for secret in self.job.env_from_secret:
+            parse.refuse("--env-from-secret", secret, syntax.subdomain_fault, "give the name of a Secret")
+        for secret in self.job.pull_secret:
+            parse.refuse("--pull-secret", secret, syntax.subdomain_fault, "give the name of a Secret")
+
+    def _check_image(self) -> None:
+        if self.job.image is not None and self.job.registry is not None:
+            raise FlagbenchError("--image and --registry contradict each other", remedy="give one of them")
+        if self.job.registry is not None:
+            parse.refuse("--registry", self.job.registry, syntax.registry_fault)
+        remedy = "give a tag that does not move, or NAME@sha256:DIGEST"
+        parse.refuse("--image", self.image, syntax.image_fault, remedy)
+
+    def _check_resources(self) -> None:
+        for option, value in {"--cpu": self.job.cpu, "--memory": self.job.memory, "--shm": self.job.shm}.items():
+            if value is not None and not syntax.quantity(value):
+                raise FlagbenchError(f"{option} {value!r} is not a quantity above 0", remedy="write 8, 500m or 96Gi")
+        shm, memory = syntax.quantity(self.shm), syntax.quantity(self.memory)
+        if shm is not None and memory is not None and shm >= memory:
+            raise FlagbenchError(
+                f"--shm: /dev/shm of {self.shm} leaves nothing of --memory {self.memory}",
+                remedy="what is written there counts against --memory: give a smaller --shm or more memory",
+            )
+        # Parsed for their errors.
+        _ = self.rdma, self.node_labels, self.data, self.weights, self.out, self.resume

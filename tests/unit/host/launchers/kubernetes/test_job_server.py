@@ -1,0 +1,99 @@
+"""The dry run of a server through kubectl: an executable of that name stands in for one that has a server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flagbench.cli import main
+from flagbench.launchers.kubernetes import server
+from flagbench.launchers.kubernetes.server import ServerCheck, check_on_server
+
+DOCUMENTS = [{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}}]
+Kubectl = Callable[..., Path]
+
+
+@pytest.fixture
+def kubectl(no_kubectl: Path) -> Kubectl:
+    """`kubectl(version=..., apply=...)`: shell lines for the two requests; returns the log of its arguments."""
+
+    def write(version: str = "exit 0", apply: str = "exit 0") -> Path:
+        log = no_kubectl / "log"
+        script = no_kubectl / "kubectl"
+        script.write_text(
+            f'#!/bin/sh\nPATH=/usr/bin:/bin\necho "$@" >> {log}\n'
+            f'case "$1" in\nget) {version};;\napply) cat > {no_kubectl}/applied; {apply};;\nesac\n'
+        )
+        script.chmod(0o755)
+        return log
+
+    return write
+
+
+def test_without_kubectl_nothing_is_validated(no_kubectl: Path) -> None:
+    found = check_on_server(DOCUMENTS)
+    assert (found.validated, found.refused) == (False, False)
+    assert "kubectl" in found.said
+
+
+def test_a_server_is_given_the_documents_and_creates_nothing(kubectl: Kubectl, no_kubectl: Path) -> None:
+    log = kubectl()
+    assert check_on_server(DOCUMENTS) == ServerCheck(True, False, "")
+    *_, applied = log.read_text().splitlines()
+    assert {"--dry-run=server", "--validate=strict"} <= set(applied.split())
+    assert json.loads((no_kubectl / "applied").read_text())["items"] == DOCUMENTS
+
+
+def test_what_a_server_refuses_is_repeated(kubectl: Kubectl) -> None:
+    kubectl(apply="echo 'spec.completionMode: Unsupported value' >&2; exit 1")
+    assert check_on_server(DOCUMENTS) == ServerCheck(True, True, "spec.completionMode: Unsupported value")
+
+
+def test_a_warning_of_a_server_is_repeated(kubectl: Kubectl) -> None:
+    kubectl(apply="echo 'Warning: would violate PodSecurity' >&2")
+    assert check_on_server(DOCUMENTS) == ServerCheck(True, False, "Warning: would violate PodSecurity")
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        {"version": "echo refused >&2; exit 1"},
+        {"apply": "echo 'error: You must be logged in to the server (Unauthorized)' >&2; exit 1"},
+        {"apply": 'echo \'User "me" cannot create resource "jobs"\' >&2; exit 1'},
+    ],
+)
+def test_a_server_that_does_not_look_at_the_documents_refuses_none(kubectl: Kubectl, answers: dict[str, str]) -> None:
+    kubectl(**answers)
+    found = check_on_server(DOCUMENTS)
+    assert (found.validated, found.refused) == (False, False)
+    assert found.said
+
+
+def test_a_server_that_never_answers(kubectl: Kubectl, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "ANSWER_SECONDS", -0.9)
+    kubectl(version="exec sleep 600")
+    assert not check_on_server(DOCUMENTS).validated
+
+
+def test_a_kubectl_that_cannot_be_run(no_kubectl: Path) -> None:
+    (no_kubectl / "kubectl").write_text("#!/nonexistent\n")
+    (no_kubectl / "kubectl").chmod(0o755)
+    assert not check_on_server(DOCUMENTS).validated
+
+
+@pytest.mark.parametrize(("apply", "code"), [("exit 0", 0), ("echo 'Invalid value' >&2; exit 1", 2)])
+def test_the_command_ends_by_what_the_server_says(
+    kubectl: Kubectl, tmp_path: Path, capsys: pytest.CaptureFixture[str], apply: str, code: int
+) -> None:
+    kubectl(apply=apply)
+    path = tmp_path / "job.yaml"
+    assert main.run(["job", "distilbert:cpu", "--for", "kubernetes", "--out", str(path)]) == 0
+    assert main.run(["job", "--check", str(path), "--json"]) == code
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["problems"] == []
+    assert printed["server"] == {"validated": True, "refused": code == 2, "said": "Invalid value" * (code == 2)}
+    assert main.run(["job", "--check", str(path)]) == code
+    assert "not validated" not in capsys.readouterr().err

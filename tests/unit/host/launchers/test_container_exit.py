@@ -1,0 +1,142 @@
+"""Of a container that left no record, the engine's State says how it ended, and the host writes that down."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from docker.errors import NotFound
+
+from flagbench.errors import ExitCode
+from flagbench.launchers.container_exit import exit_code, explain, record_in
+from flagbench.launchers.docker import DockerLauncher
+from flagbench.launchers.fallback import record_of_killed
+from flagbench.launchers.host import Host
+from flagbench.record.read import read_record
+from flagbench.request import RunRequest
+
+TERM = int(signal.SIGTERM)
+LINE = b'{"schema":"record/v1","status":{"exit_code":3}}'
+
+
+def state(code: int, *, oom: bool = False, error: str = "") -> dict[str, Any]:
+    return {"ExitCode": code, "OOMKilled": oom, "Error": error}
+
+
+@pytest.mark.parametrize(
+    ("seen", "signalled", "overdue", "code", "named"),
+    [
+        (
+            state(137, oom=True),
+            None,
+            None,
+            ExitCode.OUT_OF_MEMORY,
+            "OOMKilled true",
+        ),
+        (state(1, oom=True), None, None, ExitCode.OUT_OF_MEMORY, "exit code 1,"),
+        (state(137), None, None, ExitCode.RANK_FAILED, "OOMKilled false"),
+        (state(137), TERM, 10.0, ExitCode.INTERRUPTED, "10 s"),
+        (state(137, oom=True), TERM, None, ExitCode.OUT_OF_MEMORY, "exit code 137"),
+        (state(143), TERM, None, ExitCode.INTERRUPTED, "SIGTERM"),
+        (state(143), None, None, ExitCode.INTERRUPTED, "SIGTERM"),
+        (state(130), None, None, ExitCode.INTERRUPTED, "SIGINT"),
+        (state(3), None, None, ExitCode.DATA, "exit code 3,"),
+        (state(0), None, None, ExitCode.RANK_FAILED, "exit code 0,"),
+        (state(1, error="a\nb"), None, None, ExitCode.RANK_FAILED, "a b"),
+        (None, None, None, ExitCode.RANK_FAILED, "removed"),
+        (None, TERM, None, ExitCode.INTERRUPTED, "SIGTERM"),
+    ],
+)
+def test_why_there_is_no_record(
+    seen: dict[str, Any] | None, signalled: int | None, overdue: float | None, code: ExitCode, named: str
+) -> None:
+    ended = explain(seen, signalled, overdue)
+    assert ended.code is code
+    assert named in ended.reason
+    assert ended.remedy
+
+
+def test_the_record_is_found_among_what_else_was_printed() -> None:
+    assert record_in(LINE + b"\n") == LINE + b"\n"
+    assert record_in(b"a banner\n[1, 2]\n" + LINE + b"\n\xff\n") == LINE + b"\n"
+    for none in (b"", b"\n", b"banner\n", b'{"schema": 1}\n', b'"record/v1"\n', b"[" * 100_000):
+        assert record_in(none) == b""
+
+
+@pytest.mark.parametrize(("container", "code"), [(0, 3), (7, 7), (14, 14), (137, 3), (255, 3), (None, 3)])
+def test_the_code_of_a_run_that_left_a_record(container: int | None, code: int) -> None:
+    assert exit_code(LINE, container) == code
+
+
+@pytest.mark.parametrize(("container", "code"), [(0, 12), (12, 12), (14, 14), (137, 12), (None, 12)])
+def test_a_record_whose_checks_failed_is_no_success(container: int | None, code: int) -> None:
+    assert exit_code(b'{"schema":"record/v1","status":{"state":"failed","exit_code":12}}', container) == code
+
+
+def test_a_record_without_a_code_of_ours() -> None:
+    for status in ({}, {"exit_code": 0}, {"exit_code": "x"}, {"exit_code": 77}, None):
+        record = json.dumps({"schema": "record/v1", "status": status}).encode()
+        assert exit_code(record, 137) == ExitCode.RANK_FAILED
+
+
+def test_a_record_that_went_well_is_believed_of_a_container_that_is_gone() -> None:
+    well = LINE.replace(b"3", b"0")
+    assert exit_code(well, None) == ExitCode.OK
+    assert exit_code(well, 137) == ExitCode.RANK_FAILED
+
+
+class GoneEngine:
+    """As much of docker-py's low-level client as a container needs that somebody removes when it has printed."""
+
+    def __init__(self, printed: bytes) -> None:
+        self.printed = printed
+        self.timeout = 0.0
+        self.api = self
+
+    def inspect_image(self, name: str) -> dict[str, Any]:
+        return {"Id": "sha256:1"}
+
+    def create_container_from_config(self, config: dict[str, Any], name: str) -> dict[str, Any]:
+        return {"Id": name}
+
+    def attach(self, container: str, **options: Any) -> Iterator[tuple[bytes, bytes]]:
+        return iter([(self.printed, b"")])
+
+    def start(self, container: str) -> None:
+        pass
+
+    def wait(self, container: str, timeout: float | None) -> None:
+        raise NotFound("gone", response=SimpleNamespace(status_code=404))
+
+    def inspect_container(self, container: str) -> dict[str, Any]:
+        raise NotFound("gone")
+
+    def remove_container(self, container: str, **options: Any) -> None:
+        raise NotFound("gone")
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("printed", "nodes", "code"), [(LINE, 1, 3), (b"", 1, 4), (b"", 2, 4)])
+def test_a_removed_container_has_not_ended_well(
+    make_request: Callable[..., RunRequest], make_host: Callable[..., Host], printed: bytes, nodes: int, code: int
+) -> None:
+    engine = GoneEngine(printed)
+    launcher = DockerLauncher(host=make_host(), connect=lambda: engine, environment={})
+    result = launcher.launch(make_request(nodes=nodes))
+    assert result.exit_code == code
+    assert json.loads(result.record)["status"]["exit_code"] == code
+
+
+def test_the_record_of_a_killed_container_says_which_image_it_was(make_request: Callable[..., RunRequest]) -> None:
+    line = record_of_killed(make_request(), "it was killed", "look", ExitCode.OUT_OF_MEMORY, image_digest="sha256:1")
+    record = read_record(line)
+    assert record.status.exit_code == 5
+    raw = json.loads(line)
+    assert raw["system"]["image"]["digest"] == "sha256:1"
+    assert raw["software"]["python"] == make_request().stack.python
