@@ -21,6 +21,7 @@ from flagbench._version import __version__
 from flagbench.catalog.load import load_catalog
 from flagbench.engines import open_engine
 from flagbench.errors import FlagbenchError
+from flagbench.launchers.kubernetes.server import health
 from flagbench.redaction import redact
 from flagbench.stores import FolderBlobs, open_store
 
@@ -71,6 +72,7 @@ def examine(store_url: str | None = None) -> list[Finding]:
         *disks(store_url),
         leftovers(),
         accelerator(),
+        kubernetes(),
         engine(docker(os.environ)),
     ]
 
@@ -267,6 +269,12 @@ def engine(socket: Finding, root: Path | None = None) -> Finding:
         return Finding("docker", Level.WARN, error.message, f"{error.remedy}; --via native needs no engine")
     have = f"images: {', '.join(there)}" if there else "no image of a case, `flagbench build` makes them"
     return Finding("docker", Level.OK, f"{health}; {have}")
+
+
+def kubernetes() -> Finding:
+    """Whether jobs can be submitted to a cluster."""
+    found = health()
+    return Finding("kubernetes", Level.OK if found.ok else Level.WARN, found.detail, found.remedy)
 
 
 def _image_names(root: Path | None) -> list[str]:

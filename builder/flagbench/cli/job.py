@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -17,7 +17,7 @@ from flagbench.launchers.kubernetes import JobOptions, JobRequest, check_documen
 from flagbench.launchers.kubernetes.dump import dump_documents, job_header
 from flagbench.launchers.kubernetes.read import read_documents
 from flagbench.launchers.kubernetes.schemas import VERSIONS, check_schemas, schemas_installed
-from flagbench.launchers.kubernetes.server import check_on_server
+from flagbench.launchers.kubernetes.server import check_on_server, submit
 from flagbench.launchers.kubernetes.template import read_template, template_path
 from flagbench.options import takes_options
 from flagbench.request import RunOptions
@@ -36,6 +36,9 @@ def command(
     ] = None,
     for_: Annotated[Literal["kubernetes"] | None, typer.Option("--for", help="What to print it for.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write there, not to stdout.")] = None,
+    send: Annotated[
+        bool, typer.Option("--submit", help="Apply it to the cluster that kubectl is pointed at; print no job.")
+    ] = False,
     check: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Print no job: check this one (- is stdin). Exit 2 if wrong.")
     ] = None,
@@ -43,8 +46,8 @@ def command(
 ) -> None:
     """Print a Kubernetes job that runs a case, for `kubectl apply -f -`.
 
-    The image's own arguments mean what they mean for `flagbench run`. Nothing is created in a cluster; --check has
-    the documents validated by the server that kubectl is pointed at, if one answers.
+    The image's own arguments mean what they mean for `flagbench run`. Only --submit creates anything in a cluster;
+    --check has the documents validated by the server that kubectl is pointed at, if one answers.
     """
     if check is not None:
         for option in sorted(_given(context) - {"--check", "--json"}):
@@ -60,22 +63,36 @@ def command(
     request = JobRequest(*resolve_image(image_name, catalog), run, job)
     template = template_path(catalog.root) if job.template is None else Path(job.template)
     documents = job_documents(request, read_template(template))
+    for warning in request.warnings():
+        typer.echo(f"warning: {warning}", err=True)
+    if send:
+        if out is not None:
+            raise FlagbenchError("--out and --submit contradict each other", remedy="give one of them")
+        _submit(request, documents, as_json)
+        return
     if as_json:
         text = json.dumps(job_list(documents), indent=2, allow_nan=False) + "\n"
     else:
         text = dump_documents(documents, job_header(request.command(), request.image, request.job_name))
-    for warning in request.warnings():
-        typer.echo(f"warning: {warning}", err=True)
     _print(text, out)
+
+
+def _submit(request: JobRequest, documents: list[dict[str, Any]], as_json: bool) -> None:
+    said = submit(documents)
+    if as_json:
+        echo_json({"job": request.job_name, "run_id": request.run_id})
+    else:
+        echo(visible(said))
 
 
 def _given(context: typer.Context) -> set[str]:
     """The options that the command line names, whatever their values; CASE:STACK by its own name."""
-    named = {
-        (entry.opts[0] if entry.opts[0].startswith("-") else "CASE:STACK"): entry for entry in context.command.params
-    }
-    sources = {option: context.get_parameter_source(entry.name or "") for option, entry in named.items()}
-    return {option for option, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+    found = set()
+    for entry in context.command.params:
+        source = context.get_parameter_source(entry.name or "")
+        if source is not None and source.name == "COMMANDLINE":
+            found.add(entry.opts[0] if entry.opts[0].startswith("-") else "CASE:STACK")
+    return found
 
 
 def _print(text: str, out: Path | None) -> None:

@@ -17,6 +17,15 @@ class LaunchResult:
     exit_code: int
 
 
+@dataclass(frozen=True)
+class Health:
+    """Whether a launcher can be used on this machine."""
+
+    ok: bool
+    detail: str
+    remedy: str | None = None
+
+
 class Launcher(Protocol):
     """A way to run an image, or its entrypoint."""
 

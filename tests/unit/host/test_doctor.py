@@ -31,7 +31,7 @@ def test_doctor_passes_with_warnings_and_fails_with_a_failure(
     assert {finding["level"] for finding in answer["findings"]} <= {"ok", "warn"}
     names = [finding["name"] for finding in answer["findings"]]
     assert names[:4] == ["python", "flagbench", "manifests", "store"]
-    assert names[-2:] == ["accelerator", "docker"]
+    assert names[-3:] == ["accelerator", "kubernetes", "docker"]
     assert not (tmp_path / "store").exists()
 
     (tmp_path / "file").write_text("")

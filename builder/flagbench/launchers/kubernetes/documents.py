@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
@@ -43,9 +44,9 @@ def job_documents(request: JobRequest, template: Template) -> Documents:
     return documents
 
 
-def job_list(documents: Documents) -> dict[str, Any]:
+def job_list(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The documents as one, for JSON."""
-    return {"apiVersion": "v1", "kind": "List", "items": documents}
+    return {"apiVersion": "v1", "kind": "List", "items": list(documents)}
 
 
 def _service(request: JobRequest, service: dict[str, Any]) -> dict[str, Any]:

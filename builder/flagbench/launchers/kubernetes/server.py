@@ -1,4 +1,4 @@
-"""A server's own validation: `kubectl apply --dry-run=server`, where kubectl is installed and a server answers."""
+"""What kubectl does: a server's own validation of a job by a dry run, and the job's submission."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.launchers.base import Health
+from flagbench.launchers.kubernetes.documents import job_list
+
 ANSWER_SECONDS = 5
 """For the first answer of a server; a dry run of two documents takes well under a second more."""
-_DRY_RUN_SECONDS = 30
+_APPLY_SECONDS = 30
 _NOT_ALLOWED = re.compile(r"\(Unauthorized\)|cannot \w+ resource")
 """The server refuses the user, whatever the documents say."""
 
@@ -38,9 +42,8 @@ def check_on_server(documents: Sequence[dict[str, Any]]) -> ServerCheck:
         answer = _run([kubectl, "get", "--raw", "/version", timeout], "", ANSWER_SECONDS + 1)
         if answer.returncode != 0:
             return ServerCheck(False, False, _last_line(answer.stderr) or "no server answers")
-        items = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(documents)})
         apply = [kubectl, "apply", "--dry-run=server", "--validate=strict", timeout, "--filename=-"]
-        done = _run(apply, items, _DRY_RUN_SECONDS)
+        done = _run(apply, json.dumps(job_list(documents)), _APPLY_SECONDS)
     except subprocess.TimeoutExpired:
         return ServerCheck(False, False, "the server did not answer in time")
     except OSError as error:
@@ -48,6 +51,39 @@ def check_on_server(documents: Sequence[dict[str, Any]]) -> ServerCheck:
     if done.returncode != 0 and _NOT_ALLOWED.search(done.stderr):
         return ServerCheck(False, False, _last_line(done.stderr))
     return ServerCheck(True, done.returncode != 0, done.stderr.strip())
+
+
+def submit(documents: Sequence[dict[str, Any]]) -> str:
+    """Apply the documents; returns what kubectl said of each. Raises FlagbenchError (engine) where it cannot."""
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        raise FlagbenchError(
+            "--submit needs kubectl, which is not installed", remedy="install it, or apply the printed job elsewhere"
+        )
+    apply = [kubectl, "apply", "--validate=strict", "--filename=-"]
+    try:
+        done = _run(apply, json.dumps(job_list(documents)), _APPLY_SECONDS)
+    except subprocess.TimeoutExpired:
+        reason = "no answer in time"
+    except OSError as error:
+        reason = str(error.strerror)
+    else:
+        if done.returncode == 0:
+            return done.stdout.strip()
+        reason = " ".join(done.stderr.split())
+    raise FlagbenchError(
+        f"kubectl could not apply the job: {reason}",
+        remedy="`kubectl config current-context` names the cluster; `flagbench job --check` names what is wrong",
+        code=ExitCode.ENGINE,
+    )
+
+
+def health() -> Health:
+    """Whether jobs can be checked by a server and submitted. No process is started and no server is asked."""
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        return Health(False, "kubectl is not installed", "needed to check and to submit jobs, not to print them")
+    return Health(True, f"{kubectl} (no server contacted)")
 
 
 def _run(command: list[str], text: str, seconds: float) -> subprocess.CompletedProcess[str]:

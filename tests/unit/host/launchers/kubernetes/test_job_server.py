@@ -97,3 +97,37 @@ def test_the_command_ends_by_what_the_server_says(
     assert printed["server"] == {"validated": True, "refused": code == 2, "said": "Invalid value" * (code == 2)}
     assert main.run(["job", "--check", str(path)]) == code
     assert "not validated" not in capsys.readouterr().err
+
+
+def test_a_job_is_submitted(kubectl: Kubectl, no_kubectl: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = kubectl(apply="echo job.batch/fb created")
+    assert main.run(["job", "distilbert:cpu", "--for", "kubernetes", "--name", "fb", "--submit"]) == 0
+    assert capsys.readouterr().out == "job.batch/fb created\n"
+    (applied,) = log.read_text().splitlines()
+    assert "--dry-run" not in applied
+    items = json.loads((no_kubectl / "applied").read_text())["items"]
+    assert [item["kind"] for item in items] == ["Service", "Job"]
+    words = ["job", "distilbert:cpu", "--for", "kubernetes", "--name", "fb", "--run-id", "r", "--submit", "--json"]
+    assert main.run(words) == 0
+    assert json.loads(capsys.readouterr().out) == {"job": "fb", "run_id": "r"}
+
+
+def test_a_job_that_cannot_be_submitted(kubectl: Kubectl, capsys: pytest.CaptureFixture[str]) -> None:
+    kubectl(apply="echo 'Error from server (Forbidden)' >&2; exit 1")
+    assert main.run(["job", "distilbert:cpu", "--for", "kubernetes", "--submit"]) == 15
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "Forbidden" in printed.err
+
+
+@pytest.mark.usefixtures("no_kubectl")
+def test_submission_needs_kubectl(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["job", "distilbert:cpu", "--for", "kubernetes", "--submit"]) == 2
+    assert "kubectl" in capsys.readouterr().err
+    assert not server.health().ok
+
+
+def test_doctor_names_the_kubectl_that_is_used(kubectl: Kubectl, no_kubectl: Path) -> None:
+    kubectl(version="exit 1")
+    assert server.health().ok
+    assert str(no_kubectl / "kubectl") in server.health().detail
