@@ -13,9 +13,12 @@ from flagbench.catalog.lookup import resolve_image
 from flagbench.cli import complete
 from flagbench.cli.output import echo, echo_json
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.launchers.kubernetes import JobOptions, JobRequest, check_documents, job_documents, job_list
+from flagbench.launchers.kubernetes.check import check_documents
+from flagbench.launchers.kubernetes.documents import job_documents, job_list
 from flagbench.launchers.kubernetes.dump import dump_documents, job_header
+from flagbench.launchers.kubernetes.options import JobOptions
 from flagbench.launchers.kubernetes.read import read_documents
+from flagbench.launchers.kubernetes.request import JobRequest
 from flagbench.launchers.kubernetes.schemas import VERSIONS, check_schemas, schemas_installed
 from flagbench.launchers.kubernetes.server import check_on_server, submit
 from flagbench.launchers.kubernetes.template import read_template, template_path

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from flagbench.request import RunRequest
+if TYPE_CHECKING:
+    from flagbench.request import RunRequest
 
 
 @dataclass(frozen=True)

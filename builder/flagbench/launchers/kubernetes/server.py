@@ -12,7 +12,6 @@ from typing import Any
 
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.launchers.base import Health
-from flagbench.launchers.kubernetes.documents import job_list
 
 ANSWER_SECONDS = 5
 """For the first answer of a server; a dry run of two documents takes well under a second more."""
@@ -43,7 +42,7 @@ def check_on_server(documents: Sequence[dict[str, Any]]) -> ServerCheck:
         if answer.returncode != 0:
             return ServerCheck(False, False, _last_line(answer.stderr) or "no server answers")
         apply = [kubectl, "apply", "--dry-run=server", "--validate=strict", timeout, "--filename=-"]
-        done = _run(apply, json.dumps(job_list(documents)), _APPLY_SECONDS)
+        done = _run(apply, _as_list(documents), _APPLY_SECONDS)
     except subprocess.TimeoutExpired:
         return ServerCheck(False, False, "the server did not answer in time")
     except OSError as error:
@@ -62,7 +61,7 @@ def submit(documents: Sequence[dict[str, Any]]) -> str:
         )
     apply = [kubectl, "apply", "--validate=strict", "--filename=-"]
     try:
-        done = _run(apply, json.dumps(job_list(documents)), _APPLY_SECONDS)
+        done = _run(apply, _as_list(documents), _APPLY_SECONDS)
     except subprocess.TimeoutExpired:
         reason = "no answer in time"
     except OSError as error:
@@ -84,6 +83,10 @@ def health() -> Health:
     if kubectl is None:
         return Health(False, "kubectl is not installed", "needed to check and to submit jobs, not to print them")
     return Health(True, f"{kubectl} (no server contacted)")
+
+
+def _as_list(documents: Sequence[dict[str, Any]]) -> str:
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(documents)})
 
 
 def _run(command: list[str], text: str, seconds: float) -> subprocess.CompletedProcess[str]:

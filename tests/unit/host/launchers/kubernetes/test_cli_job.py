@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from flagbench.cli import main
-from flagbench.launchers.kubernetes import check_documents
+from flagbench.launchers.kubernetes.check import check_documents
 from flagbench.launchers.kubernetes.read import parse_documents
 from flagbench.launchers.kubernetes.schemas import schemas_installed
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flagbench.launchers.kubernetes import check_documents
+from flagbench.launchers.kubernetes.check import check_documents
 from flagbench.launchers.kubernetes.schemas import VERSIONS, check_schemas
 from flagbench.schema import field_name
 

@@ -11,7 +11,9 @@ import yaml
 
 from flagbench._version import __version__
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.launchers.kubernetes import JobRequest, check_documents, job_documents
+from flagbench.launchers.kubernetes.check import check_documents
+from flagbench.launchers.kubernetes.documents import job_documents
+from flagbench.launchers.kubernetes.request import JobRequest
 from flagbench.launchers.kubernetes.template import Template, read_template, template_path
 
 MANIFESTS = Path(__file__).parents[5] / "manifests"

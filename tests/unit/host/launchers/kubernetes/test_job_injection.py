@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from flagbench.errors import FlagbenchError
-from flagbench.launchers.kubernetes import JobRequest, job_documents
+from flagbench.launchers.kubernetes.documents import job_documents
 from flagbench.launchers.kubernetes.dump import dump_documents, job_header
+from flagbench.launchers.kubernetes.request import JobRequest
 from flagbench.launchers.kubernetes.template import Template
 from job_pods import expand
 

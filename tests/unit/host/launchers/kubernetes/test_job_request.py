@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.launchers.kubernetes import JobRequest
+from flagbench.launchers.kubernetes.request import JobRequest
 
 REFUSED: list[dict[str, Any]] = [
     {"nodes": 0},
