@@ -1,6 +1,6 @@
 """Options declared once, as fields of a dataclass: from them follow the Typer parameters, the words and the ranges.
 
-A field is `name: Annotated[type, typer.Option(...)] = default`. A field without `typer.Option` is no option.
+A field is `name: Annotated[type, typer.Option(...)] = default`. A field without `typer.Option` is not an option.
 """
 
 from __future__ import annotations

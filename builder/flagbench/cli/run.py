@@ -135,7 +135,7 @@ def _how(via: Via | None, stack: Stack, only_docker: list[str]) -> Via:
 
 
 def _refused(result: LaunchResult) -> bool:
-    """Whether the image refused its arguments, as another version of it may: that is no run, and is not stored."""
+    """Whether the image refused its arguments, as another version of it may. Such a record is not stored."""
     try:
         return bool(json.loads(result.record)["status"]["phase"] == "usage")
     except (ValueError, KeyError, TypeError, RecursionError):

@@ -21,12 +21,12 @@ DIGEST_VARIABLE = "FLAGBENCH_IMAGE_DIGEST"
 
 @dataclass(frozen=True)
 class DockerOptions:
-    """What a person may choose about the container of a run."""
+    """What a user may choose about the container of a run."""
 
     image: str | None = None
-    """Another image than the one named after case and stack."""
+    """Another image than `flagbench/CASE:STACK`."""
     memory: str | None = None
-    """The most memory of the container, as docker writes it; swap is not granted on top."""
+    """Memory limit, as docker writes it; no swap is granted on top."""
     keep: bool = False
     """Leave the container when it has ended."""
 
@@ -36,11 +36,11 @@ class Container:
     """Specification of a container."""
 
     image: str
-    """As a person names it."""
+    """As the user names it."""
     name: str
     run: str
     arguments: tuple[str, ...]
-    """What follows the image's entry point."""
+    """Arguments of the image's entry point."""
     environment: Mapping[str, str]
     labels: Mapping[str, str]
     folders: tuple[Folder, ...]
@@ -64,8 +64,8 @@ class Container:
 def plan(request: RunRequest, options: DockerOptions, environment: Mapping[str, str], host: Host) -> Container:
     """The container of a run. Raises FlagbenchError for a folder or an option that cannot be used.
 
-    Network: the host's for several nodes, whose ranks listen on ports that nobody knows beforehand; else one of
-    the container's own, on which no port is published. User: the caller where the run reads or writes the caller's
+    Network: the host's for several nodes, whose ranks listen on ports chosen at run time; else one of the
+    container's own, on which no port is published. User: the caller where the run reads or writes the caller's
     folders, so that it may do what the caller may and its files are the caller's; else the image's own; root where a
     device demands it.
     """
@@ -73,7 +73,7 @@ def plan(request: RunRequest, options: DockerOptions, environment: Mapping[str, 
     granted = grants(request.stack.docker, request.options.nodes, host)
     run = request.options.run_id or new_run_id()
     if request.options.nodes == 1:
-        # Of several nodes nobody here knows the others' name for the run; node 0 tells them its own.
+        # With several nodes, node 0 makes the run id and sends it to the others.
         inside = replace(inside, run_id=run)
     as_caller = bool(folders) and not granted.root
     return Container(

@@ -1,4 +1,4 @@
-"""How a container ended, from the engine's State: an exit code of ours, the reason, what to do."""
+"""How a container ended, from the engine's State: exit code, reason and remedy."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from flagbench.errors import ExitCode
 
 @dataclass(frozen=True)
 class ContainerExit:
-    """Why there is no record, for the one that the host writes."""
+    """Why a container left no record; goes into the record that the host writes instead."""
 
     code: ExitCode
     reason: str
     remedy: str
 
 
-# Signals by which people and schedulers ask a process to end.
-ASKING = (
+# Signals by which users and schedulers stop a process.
+_STOP_SIGNALS = (
     signal.SIGHUP,
     signal.SIGINT,
     signal.SIGQUIT,
@@ -31,8 +31,8 @@ ASKING = (
     signal.SIGXCPU,
 )
 _OURS = frozenset(ExitCode) - {ExitCode.OK, ExitCode.BUG}
-# What a process ends with that these signals killed before it could say anything.
-_ASKED_TO_STOP = {128 + int(number): number for number in ASKING}
+# Exit codes of a process that one of these signals killed.
+_STOPPED = {128 + int(number): number for number in _STOP_SIGNALS}
 _KILLED = 128 + int(signal.SIGKILL)
 
 
@@ -51,8 +51,8 @@ def record_in(stdout: bytes) -> bytes:
 def exit_code(record: bytes, ended_with: int | None) -> int:
     """The code of a run that left a record: its container's or process's where it is one of ours, else the record's.
 
-    Only for a container that is gone (None) is a record of success trusted, and exit 0 does not make a success of
-    a record that says otherwise.
+    A record of success is trusted only if the container no longer exists (None); and a container's exit code 0 does
+    not turn a record of failure into success.
     """
     try:
         status = json.loads(record)["status"]
@@ -69,8 +69,8 @@ def explain(state: Mapping[str, Any] | None, signalled: int | None, overdue: flo
     """Why a container left no record.
 
     Args:
-        state: the engine's State (ExitCode, OOMKilled, Error); None where the container is gone.
-        signalled: the first signal that this process handed on, if any.
+        state: the engine's State (ExitCode, OOMKilled, Error); None if the container no longer exists.
+        signalled: the first signal that this process forwarded, if any.
         overdue: seconds after which the container was killed because it did not follow the signal, if it was.
     """
     by = signal.Signals(signalled).name if signalled is not None else ""
@@ -79,7 +79,9 @@ def explain(state: Mapping[str, Any] | None, signalled: int | None, overdue: flo
         return ContainerExit(ExitCode.INTERRUPTED, reason, "run again")
     if state is None:
         if signalled is not None:
-            return ContainerExit(ExitCode.INTERRUPTED, f"interrupted by {by}, and the container is gone", "run again")
+            return ContainerExit(
+                ExitCode.INTERRUPTED, f"interrupted by {by}, and the container no longer exists", "run again"
+            )
         return ContainerExit(ExitCode.RANK_FAILED, "the container was removed while it ran", "run again")
     code = int(state.get("ExitCode") or 0)
     words = f"(exit code {code}, OOMKilled {str(bool(state.get('OOMKilled'))).lower()})"
@@ -95,14 +97,14 @@ def explain(state: Mapping[str, Any] | None, signalled: int | None, overdue: flo
         return ContainerExit(
             ExitCode.INTERRUPTED, f"interrupted by {by}; the container left no record {words}", "run again"
         )
-    if code in _ASKED_TO_STOP:
-        name = _ASKED_TO_STOP[code].name
+    if code in _STOPPED:
+        name = _STOPPED[code].name
         return ContainerExit(ExitCode.INTERRUPTED, f"the container was ended by {name} {words}{said}", "run again")
     if code == _KILLED:
         return ContainerExit(
             ExitCode.RANK_FAILED,
             f"the container was killed {words}{said}",
-            "somebody did (`docker kill`), or the machine was out of memory: the kernel log says it",
+            "by `docker kill`, or because the machine was out of memory: see the kernel log",
         )
     ours = ExitCode(code) if code in _OURS else ExitCode.RANK_FAILED
     return ContainerExit(ours, f"the container ended without a record {words}{said}", "see its messages above")

@@ -1,4 +1,4 @@
-"""What a run will do, before anything starts: the entrypoint of this installation resolves the request."""
+"""The resolved configuration of a run, from the entrypoint of this installation, before anything starts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ class Described:
 def describe(request: RunRequest, *, container: bool) -> Described | None:
     """The configuration that `request` resolves to; None where the image side is not installed.
 
-    `container`: it is for one, which does not see this machine's /data. Imports no framework and touches no device.
+    `container`: the run is in a container, which does not see this machine's /data. Imports no framework and
+    touches no device.
     Raises FlagbenchError: usage (2) for unknown or contradictory options, data (3) for missing folders.
     """
     check_folders(request.options)
@@ -56,19 +57,19 @@ def describe(request: RunRequest, *, container: bool) -> Described | None:
 
 
 def _refusal(ended: subprocess.CompletedProcess[bytes], answer: Any) -> FlagbenchError:
-    """The entrypoint's usage error, worded for the command that was typed."""
+    """The entrypoint's usage error, as one of the command that was typed."""
     status = answer.get("status") if isinstance(answer, dict) else None
     if not isinstance(status, dict):
-        # On another node than the first it prints no record.
+        # On other nodes than node 0 it prints no record.
         lines = ended.stderr.decode("utf-8", "replace").splitlines()
         found = {
             key: line[len(key) + 2 :] for line in lines for key in ("error", "fix") if line.startswith(f"{key}: ")
         }
         status = {"reason": found.get("error"), "remedy": found.get("fix")}
     if ended.returncode not in set(ExitCode) or not status.get("reason"):
-        said = ended.stderr.decode("utf-8", "replace").strip().splitlines() or ["nothing"]
+        output = ended.stderr.decode("utf-8", "replace").strip().splitlines() or ["nothing"]
         return FlagbenchError(
-            f"the entrypoint could not resolve this run: it ended with {ended.returncode} and said {said[-1]!r}",
+            f"the entrypoint could not resolve this run: it ended with {ended.returncode} and printed {output[-1]!r}",
             remedy="run `flagbench doctor`, and report this with what it prints",
             code=ExitCode.BUG,
         )

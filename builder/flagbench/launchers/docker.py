@@ -33,14 +33,14 @@ ANSWER_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Image:
-    """The image that is run: its id, and the digest that tells others which one it was."""
+    """The image that is run: its id, and the digest that the record names."""
 
     id: str
     digest: str
 
 
 class DockerLauncher:
-    """The launcher of `--via docker`. The image must be there: nothing is built or pulled."""
+    """The launcher of `--via docker`. The image must exist: nothing is built or pulled."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class DockerLauncher:
         """
         container = plan(request, self._options, self._environment, self._host)
         where = self._environment.get("DOCKER_HOST") or "its usual address"
-        # First of all: a signal that comes while the container is made must not leave it behind.
+        # First: a signal that arrives while the container is made must not leave it behind.
         with Forwarding() as forwarder, connected(self._connect, where) as api:
             image = find_image(api, container.image, request.case, request.stack)
             container = container.with_digest(image.digest)
@@ -91,14 +91,14 @@ class DockerLauncher:
 
 def _result(seen: Watched | None, request: RunRequest, container: Container, image: Image) -> LaunchResult:
     if seen is None:
-        reason = f"the container engine went away while the container {container.name} ran"
-        ended = ContainerExit(ExitCode.ENGINE, reason, "see whether it runs again, and look into its log")
+        reason = f"the connection to the container engine was lost while the container {container.name} ran"
+        ended = ContainerExit(ExitCode.ENGINE, reason, "check that the engine runs, and see its log")
         return _without_record(request, container, image, ended)
     record, code = record_in(seen.stdout), seen.exit_code
     if record:
         return LaunchResult(record, exit_code(record, code))
     if request.options.nodes > 1 and code is not None and code in set(ExitCode) and seen.overdue is None:
-        # Node 0 speaks for the job; which node this is, the image may know from its platform alone.
+        # Only node 0 prints a record; the image may know its node rank from the platform's variables alone.
         return LaunchResult(b"", code)
     return _without_record(request, container, image, explain(seen.state, seen.signalled, seen.overdue))
 
@@ -138,7 +138,7 @@ def find_image(api: Any, name: str, case: Case, stack: Stack) -> Image:
 
 @contextmanager
 def connected(connect: Callable[[], Any], where: str) -> Iterator[Any]:
-    """The engine's low-level client; what it raises that nobody foresaw is the engine's failure (15)."""
+    """The engine's low-level client; an unexpected exception of it becomes an engine error (15)."""
     client = connect()
     client.api.timeout = ANSWER_SECONDS
     try:
@@ -154,11 +154,11 @@ def is_rootless(api: Any) -> bool:
 
 @contextmanager
 def made_container(api: Any, container: Container, image: Image, *, keep: bool) -> Iterator[str]:
-    """Make the container; remove it at the end, however that comes, or say that it is left."""
+    """Make the container; remove it at the end in any case, or report that it is left."""
     from docker.errors import APIError, ImageNotFound
 
     try:
-        # By id: the name may move to another image between the question and the start.
+        # By id: the name may move to another image before the start.
         made: str = api.create_container_from_config(engine_config(container, image.id), container.name)["Id"]
     except ImageNotFound:
         raise missing_image(container.image, None) from None
@@ -174,7 +174,7 @@ def made_container(api: Any, container: Container, image: Image, *, keep: bool) 
 
 
 def follow(api: Any, made: str, forwarder: Forwarding, grace: float = GRACE_SECONDS) -> Watched | None:
-    """Start the container and stay until it has ended; None where the engine went away meanwhile.
+    """Start the container and wait until it has ended; None if the connection to the engine is lost.
 
     Raises FlagbenchError where the engine does not start it.
     """
@@ -200,7 +200,7 @@ def _remove(api: Any, made: str, container: Container) -> None:
     try:
         api.remove_container(made, force=True, v=True)
     except NotFound:
-        return  # somebody else did
+        return  # already removed
     except (DockerException, RequestException, OSError) as error:
         sys.stderr.write(
             f"warning: the container {container.name} could not be removed: {' '.join(str(error).split())}\n"

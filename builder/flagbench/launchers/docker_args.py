@@ -1,4 +1,4 @@
-"""A container in the words of the engine's API, and as the `docker run` line that makes the same one."""
+"""A container as arguments of the engine's API, and as the equivalent `docker run` command."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flagbench.launchers.needs import size_in_bytes
 def engine_config(container: Container, image: str) -> dict[str, Any]:
     """The body of the engine's `POST /containers/create`; `image` is the id or name that it runs.
 
-    Every value is a JSON text of its own, so that no name of a folder can be read as something else.
+    Every value is a JSON string of its own, so that no folder name can be misread.
     """
     return {
         "Image": image,

@@ -1,4 +1,4 @@
-"""What the engine says when it refuses a container, and what to do about it."""
+"""Errors of the engine when it refuses a container, with their remedies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flagbench.errors import ExitCode, FlagbenchError
 
 @dataclass(frozen=True)
 class _Rule:
-    """A refusal by a part of its text. `{0}` in the texts is the pattern's first group."""
+    """An error recognized by its text. `{0}` in the texts is the pattern's first group."""
 
     pattern: re.Pattern[str]
     cause: str
@@ -57,7 +57,7 @@ _RULES = (
     ),
     _rule(
         r"bind source path does not exist: (.*)",
-        "the engine does not find {0}: its file system is another than this machine's",
+        "the engine does not find {0}: it runs on another file system",
         "put the folder where the engine runs, or use an engine of this machine (DOCKER_HOST)",
         ExitCode.USAGE,
     ),

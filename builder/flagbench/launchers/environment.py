@@ -1,4 +1,4 @@
-"""The environment a container is given: what is named here, never the caller's own, which holds secrets."""
+"""The environment of a container: an allow-list, because the caller's own environment contains secrets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from flagbench.catalog.model import Stack
 
-# Tuning of the collectives and of the thread pools, which a person sets on purpose.
+# Settings of collectives and of thread pools.
 PREFIXES = ("NCCL_", "MCCL_", "GLOO_")
 NAMES = ("OMP_NUM_THREADS",)
 # Where a platform says which node this is, in the order in which the image reads them, and where node 0 is.
@@ -35,8 +35,8 @@ def passed_on(environment: Mapping[str, str], stack: Stack, nodes: int) -> dict[
 
 
 def is_another_node(node_rank: int | None, environment: Mapping[str, str]) -> bool:
-    """Whether this is known to be another node than 0, which alone speaks for the job."""
+    """Whether this is known to be another node than node 0, which alone prints the record."""
     if node_rank is not None:
         return node_rank > 0
-    said = next((environment[name] for name in RANKS if name in environment), "0")
-    return said.strip().isdecimal() and int(said) > 0
+    rank = next((environment[name] for name in RANKS if name in environment), "0")
+    return rank.strip().isdecimal() and int(rank) > 0

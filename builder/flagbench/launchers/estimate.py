@@ -18,7 +18,7 @@ LOOKED_AT = 50
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds, and where they come from."""
+    """Expected duration, and its source."""
 
     seconds: float
     basis: str

@@ -16,10 +16,10 @@ from flagbench.request import RunRequest
 def record_of_killed(
     request: RunRequest, reason: str, remedy: str, code: ExitCode, *, image_digest: str | None = None
 ) -> bytes:
-    """A valid `record/v1` that says how the run ended and claims to have measured nothing.
+    """A valid `record/v1` that says how the run ended and contains no measurement.
 
     `image_digest` is that of the image whose container it was; None for a run without one. Then the Python is this
-    process's own, else the one that the stack's manifest says, because nobody can ask the container any more.
+    process's own, else the one that the stack's manifest says, because the container can no longer be asked.
     """
     now = datetime.now(timezone.utc)
     shape = f"{request.options.nodes}x{request.options.gpus}"

@@ -79,7 +79,7 @@ def host_path(given: str, option: str) -> Path:
     if not given or "\0" in given:
         raise FlagbenchError(f"{option} names nothing", remedy="give a path")
     try:
-        # Resolved: the engine takes `..` off a path as if no part of it were a symbolic link. Not by pathlib, which
+        # Resolved: the engine removes `..` from a path without following symbolic links. Not by pathlib, which
         # raises RuntimeError for a link to itself.
         path = Path(os.path.realpath(given))
         # The engine is asked in JSON, whose texts cannot hold any other name.

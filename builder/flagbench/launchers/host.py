@@ -1,4 +1,4 @@
-"""What a container is matched to on the machine it starts from: the caller, the groups, the device nodes."""
+"""What a container depends on of this machine: the user, the groups, the device nodes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Host:
-    """The caller and the machine. Where the engine is another machine's, what is said here is this one's."""
+    """This machine and its user, even if the engine runs on another machine."""
 
     uid: int
     gid: int
@@ -20,7 +20,7 @@ class Host:
     exists: Callable[[str], bool]
     """Whether a device node, or a folder of them, is there."""
     group_id: Callable[[str], int | None]
-    """The number of a group; None where this machine has none of that name."""
+    """The number of a group; None if this machine has no such group."""
 
 
 def this_host() -> Host:

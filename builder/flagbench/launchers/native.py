@@ -64,7 +64,7 @@ class NativeLauncher:
             ended = follow(command_of(request), environment, self._grace)
         if record := record_in(ended.printed):
             return LaunchResult(record, exit_code(record, ended.code))
-        # Node 0 speaks for the job; which node this is, the entrypoint may know from its platform alone.
+        # Only node 0 prints a record; the entrypoint may know its node rank from the platform's variables alone.
         if request.options.nodes > 1 and ended.code >= 0:
             return LaunchResult(b"", ended.code)
         reason, remedy, code = ended.without_record()

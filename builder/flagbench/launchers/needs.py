@@ -17,7 +17,7 @@ _UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 
 @dataclass(frozen=True)
 class Grants:
-    """The manifest's needs on one machine."""
+    """What a stack's manifest asks for, resolved on one machine."""
 
     gpus: str | None
     devices: tuple[str, ...]
@@ -53,12 +53,14 @@ def size_in_bytes(text: str, option: str) -> int:
     """A size as docker writes it (512m, 2g; a bare number is bytes). Raises FlagbenchError (usage)."""
     found = re.fullmatch(r"([1-9][0-9]{0,14})([bkmg]?)", text.lower())
     if found is None:
-        raise FlagbenchError(f"{option} cannot be {text!r}", remedy=f"write a number and m or g, like {option} 2g")
+        raise FlagbenchError(
+            f"{option} {text!r} is not a size", remedy=f"write a number and m or g, like {option} 2g"
+        )
     return int(found[1]) * _UNITS[found[2]]
 
 
 def memory_limit(text: str) -> int:
-    """The value of `--memory`, bytes. Raises FlagbenchError (usage) for none, or less than the engine takes."""
+    """The value of `--memory`, bytes. Raises FlagbenchError (usage) for an invalid or too small size."""
     size = size_in_bytes(text, "--memory")
     if size < LEAST_MEMORY:
         raise FlagbenchError(f"--memory {text} is less than a container can have", remedy="give 6m or more")

@@ -124,7 +124,7 @@ def _source(given: str, name: str) -> Path:
         )
     if path.is_dir() and (link := next(_links_out(path), None)) is not None:
         raise FlagbenchError(
-            f"--{name} {given!r} holds the link {link.name!r} to somewhere else, which a container would not see",
+            f"--{name} {given!r} contains the link {link.name!r} to a file outside, which a container would not see",
             remedy="use --via native, or give a copy made with `cp -rL`",
             code=ExitCode.DATA,
         )
@@ -134,7 +134,7 @@ def _source(given: str, name: str) -> Path:
 def _links_out(folder: Path) -> Iterator[Path]:
     """Links in a folder that lead out of it, as those of a Hugging Face cache do.
 
-    A container sees the folder at another place, so a link that returns into it, or is absolute, leads out as well.
+    A container has the folder at another path, so a link that returns into it, or is absolute, leads out as well.
     """
     seen = 0
     for root, folders, files in os.walk(folder):
@@ -152,10 +152,10 @@ def _leads_out(link: Path, folder: Path) -> bool:
     target = link.readlink()
     if target.is_absolute():
         return True
-    place = link.parent
+    current = link.parent
     for part in target.parts:
-        place = Path(os.path.realpath(place / part))
-        if not place.is_relative_to(folder):
+        current = Path(os.path.realpath(current / part))
+        if not current.is_relative_to(folder):
             return True
     return False
 
@@ -164,8 +164,8 @@ def _result(seen: Watched | None) -> Prepared:
     """What the container printed. Raises FlagbenchError where it was ended before it could say why."""
     if seen is None:
         raise FlagbenchError(
-            "the container engine went away during the conversion",
-            remedy="see whether it runs again, then prepare again",
+            "the connection to the container engine was lost during the conversion",
+            remedy="check that the engine runs, then prepare again",
             code=ExitCode.ENGINE,
         )
     code = seen.exit_code

@@ -1,4 +1,4 @@
-"""Signals that ask this process to stop, handed on to the run it watches."""
+"""Signals that stop this process, forwarded to the run it waits for."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ class Grace:
 
 
 class Forwarding:
-    """Hands signals to the run, which ends its ranks and still prints its record; this process waits for it.
+    """Forwards signals to the run, which ends its ranks and still prints its record; this process waits for it.
 
-    A signal that the caller ignores (SIGHUP under nohup) stays ignored. One that comes before the run has started is
-    kept for it, and a second one then raises KeyboardInterrupt.
+    A signal that the caller ignores (SIGHUP under nohup) stays ignored. One that arrives before the run has started
+    is kept for it; a second one then raises KeyboardInterrupt.
     """
 
     def __init__(self) -> None:
@@ -69,11 +69,11 @@ class Forwarding:
 
     @property
     def early(self) -> int | None:
-        """The first signal that came before there was a run to hand it to."""
+        """The first signal that arrived before the run had started."""
         return self._early[0] if self._early else None
 
     def to(self, deliver: Callable[[int], None]) -> None:
-        """Hand everything to `deliver` from now on. It is called between any two steps of the main thread."""
+        """Deliver every signal to `deliver` from now on. It is called between any two steps of the main thread."""
         self._deliver = deliver
         for number in self._early:
             deliver(number)

@@ -1,4 +1,4 @@
-"""A container from its start to its end: its output read as it comes, signals handed to it, its end waited for."""
+"""A container from its start to its end: output is read as it comes, signals are forwarded."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from typing import Any
 from flagbench.launchers.signals import GRACE_SECONDS, Grace
 
 MOST_BYTES = 64 * 2**20
-"""Of stdout, kept: a record has some tens of KB; what runs away is cut from its front."""
+"""Bytes of stdout that are kept, from its end: a record has some tens of KB."""
 _DRAIN_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class Watched:
-    """What was seen of a container."""
+    """Output and end of a container."""
 
     stdout: bytes
     state: Mapping[str, Any] | None
-    """The engine's State at the end; None where the container is gone."""
+    """The engine's State at the end; None if the container no longer exists."""
     signalled: int | None
-    """The first signal that was handed on."""
+    """The first signal that was forwarded."""
     overdue: float | None
     """The seconds from the first signal after which it was killed, where it was."""
 
     @property
     def exit_code(self) -> int | None:
-        """The container's own; None where it is gone."""
+        """The container's exit code; None if it no longer exists."""
         return None if self.state is None else int(self.state.get("ExitCode") or 0)
 
 
@@ -53,23 +53,23 @@ class Watch:
         self._reader: Thread | None = None
 
     def forward(self, number: int) -> None:
-        """Hand a signal to the container; may be called from a signal handler."""
+        """Forward a signal to the container; may be called from a signal handler."""
         self._events.put(number)
 
     def start(self) -> None:
         """Start it. Raises what docker-py raises where the engine refuses."""
-        # Attached before the start, so that nothing it says is lost.
+        # Attached before the start, so that no output is lost.
         output = self._api.attach(self._container, stdout=True, stderr=True, stream=True, demux=True)
         self._api.start(self._container)
         self._reader = Thread(target=self._read, args=(output,), daemon=True)
         self._reader.start()
 
     def follow(self) -> Watched:
-        """Stay until the started container has ended. Raises what docker-py raises where the engine goes away."""
+        """Wait until the started container has ended. Raises what docker-py raises if the connection is lost."""
         Thread(target=self._wait, daemon=True).start()
         overdue = self._until_ended()
         if self._reader is not None:
-            # Whatever it wrote has been sent by now, unless somebody else holds its output open.
+            # Everything it wrote has been sent by now, unless another process keeps its output open.
             self._reader.join(_DRAIN_SECONDS)
         return Watched(bytes(self._stdout), self._state(), self._grace.signalled, overdue)
 
@@ -124,11 +124,11 @@ class Watch:
     def _read(self, output: Iterator[tuple[bytes | None, bytes | None]]) -> None:
         """In a thread: stderr to the user as it comes, stdout kept. An end of the connection ends it."""
         with contextlib.suppress(OSError):
-            for printed, said in output:
-                if said:
-                    _tell(said)
-                if printed:
-                    self._stdout += printed
+            for stdout, stderr in output:
+                if stderr:
+                    _show(stderr)
+                if stdout:
+                    self._stdout += stdout
                     del self._stdout[:-MOST_BYTES]
 
     def _state(self) -> Mapping[str, Any] | None:
@@ -141,8 +141,8 @@ class Watch:
         return state
 
 
-def _tell(said: bytes) -> None:
-    # The run continues when nobody reads its progress any more (`2>&1 | head`).
+def _show(progress: bytes) -> None:
+    # The run continues if the reader of its progress is gone (`2>&1 | head`).
     with contextlib.suppress(OSError, ValueError):
-        sys.stderr.buffer.write(said)
+        sys.stderr.buffer.write(progress)
         sys.stderr.buffer.flush()

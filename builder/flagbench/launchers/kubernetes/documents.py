@@ -113,7 +113,7 @@ def _labels(request: JobRequest) -> dict[str, str]:
 def _pod(request: JobRequest, pod: dict[str, Any], service: str) -> None:
     pod["subdomain"] = service
     needs = request.stack.kubernetes
-    # Without an effect: whatever the taint does.
+    # Without an effect: for every effect of the taint.
     list_in(pod, "tolerations").extend({"key": key, "operator": "Exists"} for key in needs.tolerations)
     _affinity(request, pod)
     if request.job.pull_secret:
