@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 REPOSITORY = "flagbench"
 LOCAL = f"localhost/{REPOSITORY}"
@@ -41,11 +41,6 @@ class ImageReference:
     def name(self) -> str:
         """Host and repository, without tag and digest."""
         return f"{self.host}/{self.path}" if self.host else self.path
-
-    @property
-    def tagged(self) -> str:
-        """The reference without its digest."""
-        return str(replace(self, digest=None))
 
     @property
     def is_ours(self) -> bool:

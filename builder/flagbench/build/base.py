@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flagbench.errors import FlagbenchError
-from flagbench.images import LOCAL
+from flagbench.images import LOCAL, find_reference
 
 if TYPE_CHECKING:
     from flagbench.build.options import BuildOptions
@@ -155,6 +155,6 @@ def _kind(platform: str) -> list[str]:
 
 
 def _repository(reference: str) -> str:
-    """A reference without its tag: a colon after the last slash begins one."""
-    head, slash, last = reference.rpartition("/")
-    return head + slash + last.partition(":")[0]
+    """A reference without its tag and digest."""
+    found = find_reference(reference)
+    return found.name if found else reference

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from flagbench.checkout import commit_time
 from flagbench.errors import FlagbenchError
+from flagbench.images import find_reference
 from flagbench.locks.urls import check_url
 
 DEFAULT_EPOCH = 315_532_800
@@ -17,8 +18,6 @@ DEFAULT_EPOCH = 315_532_800
 
 # The end is that of the octal field of a tar header.
 _EPOCH_RANGE = (DEFAULT_EPOCH, 8**11 - 1)
-# What a registry, a repository, a tag, a digest or an image id are made of; the engine checks the rest.
-_REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
 _PLATFORM = re.compile(r"[a-z0-9]+/[a-z0-9_]+(/[a-z0-9]+)?")
 
 
@@ -64,7 +63,7 @@ def make_options(
     read, by `make_inputs`.
     """
     return BuildOptions(
-        base=_matching(base, _REFERENCE, "--base", "an image, like registry.example/base:1 or sha256:..."),
+        base=_image(base),
         pip_source=tuple(check_url(url, "--pip-source") for url in pip_source if url),
         apt_source=_apt_source(apt_source) if apt_source else None,
         ca_bundle=_existing(ca_bundle, "--ca-bundle", folder=False),
@@ -81,6 +80,15 @@ def _apt_source(source: str) -> str | Path:
     if "://" in source:
         return check_url(source, "--apt-source")
     return _existing(source, "--apt-source", folder=False) or Path(source)
+
+
+def _image(base: str | None) -> str | None:
+    """A reference, or an image's id or the beginning of it, which reads as a reference too."""
+    if base and find_reference(base) is None:
+        raise FlagbenchError(
+            f"--base cannot be {base!r}", remedy="write one like registry.example/base:1 or sha256:..."
+        )
+    return base or None
 
 
 def _matching(value: str | None, pattern: re.Pattern[str], option: str, form: str) -> str | None:

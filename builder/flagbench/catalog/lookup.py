@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from flagbench.catalog.model import Case, Catalog, Stack
 from flagbench.errors import FlagbenchError
+from flagbench.images import case_and_stack
 
 T = TypeVar("T")
 
@@ -40,8 +41,8 @@ def resolve_image(image: str, catalog: Catalog) -> tuple[Case, Stack]:
     A leading `flagbench/`, as in the image's name in a registry, is accepted.
     Raises UnknownNameError (usage) for a missing colon, an unknown name, or a stack without that case.
     """
-    case_name, colon, stack_name = image.removeprefix("flagbench/").partition(":")
-    if not (case_name and colon and stack_name):
+    case_name, stack_name = case_and_stack(image)
+    if not (case_name and stack_name):
         example = next(iter(image_names(catalog)), "distilbert:cpu")
         raise UnknownNameError(f"'{image}' does not name an image", remedy=f"write case:stack, for example {example}")
     case = catalog_get(catalog.cases, case_name, kind="case")

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from flagbench.errors import FlagbenchError
+from flagbench.images import find_reference
 
-_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*([:/][A-Za-z0-9._-]+)*(@sha256:[0-9a-f]{64})?")
 _APT = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 _PATH = re.compile(r"(/[A-Za-z0-9._+-]+)+")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -53,7 +53,9 @@ def exec_form(words: Sequence[str]) -> str:
 
 def image_reference(value: object) -> str:
     """A base image: `[host[:port]/]path[:tag][@sha256:...]`, nothing that ARG or FROM could expand."""
-    return _matching(_IMAGE, value, "an image reference")
+    if find_reference(str(value)) is None:
+        raise _refused(str(value), "an image reference")
+    return str(value)
 
 
 def apt_name(value: object) -> str:

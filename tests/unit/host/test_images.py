@@ -41,12 +41,6 @@ def test_a_reference_is_its_own_text(text: str) -> None:
     assert reference is None or str(reference) == text
 
 
-def test_name_and_tag_without_the_digest() -> None:
-    reference = find_reference(f"r.io/a:1@{DIGEST}")
-    assert reference is not None
-    assert (reference.name, reference.tagged) == ("r.io/a", "r.io/a:1")
-
-
 @pytest.mark.parametrize(
     ("text", "ours"),
     [
