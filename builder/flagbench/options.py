@@ -6,6 +6,7 @@ A field is `name: Annotated[type, typer.Option(...)] = default`. A field without
 from __future__ import annotations
 
 import inspect
+import math
 import unicodedata
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields, is_dataclass
@@ -113,10 +114,11 @@ def check_ranges(options: Any) -> None:
     """Raise FlagbenchError (usage) for a number outside the `min` and `max` of its declaration."""
     for option in _declared_by(options):
         value, least, most = getattr(options, option.field), option.info.min, option.info.max
-        if isinstance(value, (int, float)) and least is not None and most is not None and not least <= value <= most:
-            raise FlagbenchError(
-                f"{option.name} {value} is out of range", remedy=f"give a number from {least:.15g} to {most:.15g}"
-            )
+        if value is None or least is None:
+            continue
+        if not least <= value <= (math.inf if most is None else most):
+            limit = f"from {least} on" if most is None else f"from {least} to {most}"
+            raise FlagbenchError(f"{option.name} {value} is out of range", remedy=f"give a number {limit}")
 
 
 def text_fault(text: str) -> str | None:

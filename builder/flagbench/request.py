@@ -21,8 +21,6 @@ MAX_NODES = 100_000
 """The most pods that Kubernetes runs at a time for an Indexed Job."""
 YEAR = 365 * 24 * 3600
 """Seconds: the longest time that any option takes."""
-_MAX_COUNT = 10**12 - 1
-_SHORTEST = 0.001
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -37,30 +35,25 @@ class RunOptions:
         Literal["reference", "tiny"], typer.Option(help="The published size, or seconds of the same code.")
     ] = "reference"
     division: Annotated[
-        Literal["faithful", "tuned"], typer.Option(help="As published, or the same mathematics optimized.")
+        Literal["faithful", "tuned"], typer.Option(help="As published, or optimized, where a case has that.")
     ] = "faithful"
     precision: Annotated[
         Literal["fp32", "tf32", "fp16", "bf16"] | None, typer.Option(help="Default: the case's own.")
     ] = None
     data: Annotated[
-        str | None, typer.Option(metavar="synthetic", help="Default: what is mounted at /data, else synthetic.")
+        str | None,
+        typer.Option(metavar="synthetic", help="Default: what --data-pvc mounts, else synthetic; tiny has its own."),
     ] = None
-    steps: Annotated[
-        int | None, typer.Option(min=1, max=_MAX_COUNT, help="Measure that many steps after the warm-up.")
-    ] = None
-    max_samples: Annotated[
-        int | None, typer.Option(min=1, max=_MAX_COUNT, help="The same, in samples of all devices.")
-    ] = None
+    steps: Annotated[int | None, typer.Option(min=1, help="Measure that many steps after the warm-up.")] = None
+    max_samples: Annotated[int | None, typer.Option(min=1, help="The same, in samples of all devices.")] = None
     full: Annotated[bool, typer.Option("--full", help="Run to the published stop rule on any data.")] = False
     seed: Annotated[int | None, typer.Option(min=0, max=2**31 - 1, help="Default: the case's.")] = None
     set_: Annotated[
         tuple[str, ...], typer.Option("--set", metavar="KEY=VALUE", help="Change a hyper-parameter; repeatable.")
     ] = ()
-    max_minutes: Annotated[
-        float | None, typer.Option(min=_SHORTEST, max=YEAR / 60, help="End the run after that many minutes.")
-    ] = None
+    max_minutes: Annotated[float | None, typer.Option(metavar="MINUTES", help="End the run after that time.")] = None
     timeout: Annotated[
-        float | None, typer.Option(min=_SHORTEST, max=YEAR, help="Seconds without progress that count as a hang.")
+        float | None, typer.Option(metavar="SECONDS", help="Time without progress that counts as a hang.")
     ] = None
 
     def words(self) -> list[str]:
@@ -74,17 +67,18 @@ class RunOptions:
 class LocalOptions(RunOptions):
     """What a launcher on the node itself takes too: its folders, and which node it is."""
 
-    data: Annotated[str | None, typer.Option(metavar="DIR|synthetic", help="Prepared data. Default: synthetic.")] = (
-        None
-    )
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR|synthetic", help="Prepared data. Default: /data if there, else synthetic; tiny has its own."
+        ),
+    ] = None
     weights: Annotated[str | None, typer.Option(metavar="DIR", help="A checkpoint folder. Default: random.")] = None
     out: Annotated[str | None, typer.Option(metavar="DIR", help="Write the record there as well.")] = None
     resume: Annotated[
         str | None, typer.Option(metavar="DIR", help="Resume from a checkpoint, if the case writes any.")
     ] = None
-    node_rank: Annotated[int | None, typer.Option(min=0, max=MAX_NODES, help="Which node this is, of several.")] = (
-        None
-    )
+    node_rank: Annotated[int | None, typer.Option(min=0, help="Which node this is, of several.")] = None
     master: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where node 0 listens.")] = None
 
 
@@ -163,6 +157,12 @@ def check_options(options: RunOptions, case: Case, stack: Stack) -> None:
         FlagbenchError: (usage) a choice that the case does not have, a number out of range, two lengths at once.
     """
     check_ranges(options)
+    for name, time, limit in (
+        ("--max-minutes", options.max_minutes, YEAR / 60),
+        ("--timeout", options.timeout, YEAR),
+    ):
+        if time is not None and not 0 < time <= limit:
+            raise FlagbenchError(f"{name} {time} is out of range", remedy=f"give a number above 0, up to {limit:.0f}")
     _check_choices(options, case, stack)
     if options.run_id is not None and _RUN_ID.fullmatch(options.run_id) is None:
         raise FlagbenchError(

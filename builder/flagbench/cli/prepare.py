@@ -26,7 +26,7 @@ def command(
     ],
     options: PrepareOptions,
     via: Annotated[
-        Literal["native", "docker"] | None,
+        Literal["docker", "native"] | None,
         typer.Option(help="In this Python, or in a container without a network. Default: native."),
     ] = None,
     image: Annotated[
