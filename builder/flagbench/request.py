@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -175,6 +176,27 @@ def check_options(options: RunOptions, case: Case, stack: Stack) -> None:
         raise FlagbenchError(f"{' and '.join(given)} contradict each other", remedy="give one of them")
     for setting in options.set_:
         _check_setting(setting, case)
+    most = engine_of(options, case).get("max_nodes", MAX_NODES)
+    if options.nodes > most:
+        raise FlagbenchError(
+            f"--nodes {options.nodes}: this engine of {case.name} runs on at most {most}",
+            remedy="ask for fewer nodes, or another engine with --set",
+        )
+
+
+def engine_of(options: RunOptions, case: Case) -> Mapping[str, Any]:
+    """What the chosen engine of a case supports, as its manifest has it."""
+    engines: Mapping[str, Mapping[str, Any]] = case.raw["engines"]
+    chosen = case.presets["reference"].get("engine", {}).get("name", next(iter(engines)))
+    for name, _, value in (setting.partition("=") for setting in options.set_):
+        if case.settable[name]["path"] == "engine.name":
+            chosen = value
+    return engines[chosen]
+
+
+def can_resume(options: RunOptions, case: Case) -> bool:
+    """Whether the case, with the engine chosen, writes checkpoints to resume from."""
+    return bool(engine_of(options, case).get("resume", case.raw["resume"]))
 
 
 def _check_choices(options: RunOptions, case: Case, stack: Stack) -> None:

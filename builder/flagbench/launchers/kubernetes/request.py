@@ -17,7 +17,7 @@ from flagbench.launchers.kubernetes import options as parse
 from flagbench.launchers.kubernetes import syntax
 from flagbench.launchers.kubernetes.options import JobOptions, Volume
 from flagbench.options import check_ranges, words
-from flagbench.request import RunOptions, check_options, new_run_id
+from flagbench.request import RunOptions, can_resume, check_options, new_run_id
 
 DEFAULT_DEADLINE = 4 * 3600
 DEADLINE_SLACK = 1800
@@ -53,8 +53,11 @@ class JobRequest:
             )
         if self.data is not None and self.run.data is not None:
             raise FlagbenchError("--data and --data-pvc contradict each other", remedy="give one of them")
-        if self.resume is not None:
-            self._check_resume()
+        if self.resume is not None and not can_resume(self.run, self.case):
+            raise FlagbenchError(
+                f"--resume-pvc: {self.case.name} writes no checkpoints with this engine",
+                remedy="leave out --resume-pvc",
+            )
 
     @cached_property
     def run_id(self) -> str:
@@ -200,12 +203,6 @@ class JobRequest:
                 raise FlagbenchError(
                     f"--group {number} is out of range", remedy=f"give a number from 0 to {_MAX_GROUP}"
                 )
-
-    def _check_resume(self) -> None:
-        if not self.case.raw["resume"]:
-            raise FlagbenchError(
-                f"--resume-pvc: {self.case.name} writes no checkpoints", remedy="leave out --resume-pvc"
-            )
 
     def _check_names(self) -> None:
         parse.refuse("--name", self.job_name, syntax.label_fault, "give a short name, like distilbert-2x8")

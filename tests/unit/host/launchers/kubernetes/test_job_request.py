@@ -42,6 +42,8 @@ REFUSED: list[dict[str, Any]] = [
     {"data_pvc": "d", "data": "synthetic"},
     {"resume_pvc": "results"},
     {"image_name": "llama2-7b-lora:cpu", "resume_pvc": "results:/a"},
+    {"image_name": "llama2-7b-lora:a100", "resume_pvc": "results", "set_": ("engine=deepspeed",)},
+    {"image_name": "llama2-7b-lora:a100", "nodes": 2, "set_": ("engine=deepspeed",)},
     {"rdma_resource": ("rdma",)},
     {"rdma_resource": ("rdma=1",)},
     {"rdma_resource": ("rdma/a=0",)},
