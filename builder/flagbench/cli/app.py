@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
+from flagbench._version import __version__
 from flagbench.cli.lazy import Entry, lazy_group
+from flagbench.cli.output import echo
 
 COMMANDS = {
     "list": Entry("flagbench.cli.listing:command", "Show the cases, stacks and claims there are."),
@@ -58,9 +60,6 @@ app = typer.Typer(
 
 def _version(asked: bool) -> None:
     if asked:
-        from flagbench._version import __version__
-        from flagbench.cli.output import echo
-
         echo(f"flagbench {__version__}")
         raise typer.Exit()
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Sequence
 
+from typer._completion_shared import Shells, _get_shell_name, get_completion_script, install
+
 from flagbench.cli.output import echo
 from flagbench.errors import FlagbenchError
 
@@ -22,8 +24,6 @@ def set_up(arguments: Sequence[str]) -> None:
 
     Raises FlagbenchError (usage) for an unsupported shell.
     """
-    from typer._completion_shared import get_completion_script, install
-
     option, _, given = arguments[0].partition("=")
     words = [*([given] if given else []), *arguments[1:]]
     if len(words) > 1:
@@ -45,8 +45,6 @@ def set_up(arguments: Sequence[str]) -> None:
 
 
 def _known(named: str | None, option: str) -> str:
-    from typer._completion_shared import Shells, _get_shell_name
-
     shells = [shell.value for shell in Shells]
     shell = named if named is not None else _get_shell_name()
     if shell not in shells:
