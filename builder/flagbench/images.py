@@ -9,8 +9,7 @@ REPOSITORY = "flagbench"
 LOCAL = f"localhost/{REPOSITORY}"
 """Prefix of names used in FROM. An engine that lacks an image looks for a name without a host on Docker Hub, where
 somebody else may own it; `localhost` never leaves the engine's machine."""
-DOCKER_HUB = "docker.io"
-_DOCKER_HUB_HOSTS = ("", DOCKER_HUB, "index.docker.io")
+_LOCAL_HOSTS = ("", "docker.io", "index.docker.io", "localhost")
 
 # As github.com/distribution/reference defines them, without hosts in IPv6 notation and digests other than sha256.
 _HOST_PART = r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
@@ -27,7 +26,7 @@ _ID = re.compile(DIGEST)
 
 @dataclass(frozen=True)
 class ImageReference:
-    """A parsed reference. Its text is `str(reference)`."""
+    """A parsed reference."""
 
     host: str
     """Registry, `host[:port]`; empty where the reference names none, which means Docker Hub."""
@@ -45,11 +44,7 @@ class ImageReference:
     @property
     def is_ours(self) -> bool:
         """Whether only a build or a load can bring this image here: no registry is ever asked for it."""
-        return self.host in (*_DOCKER_HUB_HOSTS, "localhost") and self.path.startswith(f"{REPOSITORY}/")
-
-    def __str__(self) -> str:
-        tag = f":{self.tag}" if self.tag else ""
-        return f"{self.name}{tag}{f'@{self.digest}' if self.digest else ''}"
+        return self.host in _LOCAL_HOSTS and self.path.startswith(f"{REPOSITORY}/")
 
 
 def find_reference(text: str) -> ImageReference | None:
