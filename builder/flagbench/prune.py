@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from flagbench.catalog.image_names import REPOSITORY, is_ours
 from flagbench.catalog.lookup import image_names
 from flagbench.catalog.model import Catalog
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.files import TEXT_BYTES, read_file, reason
+from flagbench.images import REPOSITORY, is_ours
 from flagbench.results import Filter, state_of
 from flagbench.stores import Store, StoredRecord
 
