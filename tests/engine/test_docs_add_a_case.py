@@ -138,6 +138,13 @@ def test_ranks_that_hold_no_whole_replica_are_refused(followed: Followed) -> Non
     assert json.loads(printed)["status"]["exit_code"] == 2
 
 
+def test_its_run_is_shown_before_it_begins(followed: Followed) -> None:
+    words = "flagbench run successor:cpu --preset tiny --gpus 2 --via native --dry-run"
+    shown = json.loads(followed.checkout.run(f"{words} --json"))
+    assert shown["config"]["infer"]["window_steps"] is None
+    assert followed.checkout.run(words)
+
+
 def test_a_window_is_of_the_measured_pass_alone(followed: Followed) -> None:
     record = json.loads(
         followed.checkout.run("python -m flagbench_cases successor --preset tiny --gpus 2 --steps 40")

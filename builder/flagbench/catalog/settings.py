@@ -1,4 +1,4 @@
-"""Whether a value is one that a settable hyper-parameter may have."""
+"""What a configuration says: how long a run is, and which values a settable hyper-parameter may have."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from flagbench.schema import type_name
+
+
+def schedule(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The section that says how long a run is: `train` or `infer`, as the kind of the case has it."""
+    section: Mapping[str, Any] = config["train"] if "train" in config else config["infer"]
+    return section
 
 
 def setting_fault(spec: Mapping[str, Any], value: Any) -> str | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import typer
 
+from flagbench.catalog.settings import schedule
 from flagbench.cli.output import echo, echo_json
 from flagbench.errors import FlagbenchError
 from flagbench.launchers.describe import Described
@@ -67,7 +68,7 @@ def _text(request: RunRequest, shown: Mapping[str, Any]) -> str:
         rows.append(("precision", config["precision"]))
         rows.append(("data", _with_folder(shown["data"])))
         rows.append(("weights", _with_folder(shown["weights"])))
-        rows.append(("length", _length(config["train"])))
+        rows.append(("length", _length(schedule(config))))
     rows.append(("takes", _takes(shown["expected_seconds"], shown["expected_basis"])))
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
@@ -135,5 +136,7 @@ def _length(train: Mapping[str, Any]) -> str:
     if train["window_steps"] is not None:
         return f"{train['window_steps']} steps after {train['warmup_steps']} of warm-up"
     target = "" if train.get("target_acc") is None else f"until acc >= {train['target_acc']:g}, "
+    if "max_epochs" not in train:
+        return "the whole set once"
     limit = train.get("max_samples")
     return target + (f"at most {train['max_epochs']} epochs" if limit is None else f"at most {limit} samples")

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any
 
 from flagbench.catalog.model import Claim, Stack
+from flagbench.catalog.settings import schedule
 from flagbench.errors import FlagbenchError
 from flagbench.launchers.describe import Described
 from flagbench.stores import Store
@@ -49,12 +50,12 @@ def _is_row_of(claim: Claim, config: Mapping[str, Any], stack: Stack) -> bool:
     same = all(getattr(run, key) == config[key] for key in ("nodes", "gpus", "preset", "division", "precision"))
     models = {name for accelerator in stack.accelerators for name in accelerator.match}
     ours = claim.case == config["case"] and conditions.get("device_model") in models
-    return ours and same and conditions.get("batch_size") == config["train"]["batch_size"]
+    return ours and same and conditions.get("batch_size") == schedule(config)["batch_size"]
 
 
 def _as_published(config: Mapping[str, Any], claims: Iterable[Claim]) -> Estimate | None:
     """By the row's e2e_time for the whole published run, by its p_core for a window of steps."""
-    train, devices = config["train"], config["nodes"] * config["gpus"]
+    train, devices = schedule(config), config["nodes"] * config["gpus"]
     for claim in claims:
         whole, speed = claim.metric("e2e_time"), claim.metric("p_core")
         if train["window_steps"] is None and whole is not None:
