@@ -51,7 +51,7 @@ compile: $(VENV)/.cases
 	$(BIN)/flagbench manifests compile
 	$(BIN)/flagbench manifests docs
 
-$(VENV)/.cases: images/locks/cpu.txt pyproject.toml tools/install.py
+$(VENV)/.cases: images/rendered/cpu/requirements.txt pyproject.toml tools/install.py
 	@$(INSTALL) cases
 	@touch $@
 

@@ -18,7 +18,7 @@ from importlib.metadata import Distribution, distributions
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-LOCK = ROOT / "images" / "locks" / "cpu.txt"
+LOCK = ROOT / "images" / "rendered" / "cpu" / "requirements.txt"
 LOCK_PYTHON = (3, 11)
 """The Python that the lock of the cpu stack is made for."""
 LEFT_OUT = ("typer",)

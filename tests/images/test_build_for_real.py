@@ -121,7 +121,8 @@ class Site:
 
     def _add_stack(self) -> None:
         from flagbench.catalog.load import load_catalog
-        from flagbench.locks.model import Lock, LockEntry, inputs_digest
+        from flagbench.locks import Lock, LockEntry, write_lock
+        from flagbench.locks.model import inputs_digest
 
         path = self.folder / "manifests" / "stacks" / f"{self.stack}.yaml"
         plain = yaml.safe_load((ROOT / "manifests" / "stacks" / "cpu.yaml").read_text(encoding="utf-8"))
@@ -140,11 +141,12 @@ class Site:
         stack = load_catalog(self.folder / "manifests").stacks[self.stack]
         hashed = "sha256:" + hashlib.sha256(self.wheel.read_bytes()).hexdigest()
         source = "sha256:" + hashlib.sha256(self.sdist.read_bytes()).hexdigest()
-        entries = (LockEntry("kernels", KERNELS, (source,)), LockEntry("tiny-package", "1.0", (hashed,)))
+        entries = (
+            LockEntry("kernels", KERNELS, (source,), (self.sdist.name,)),
+            LockEntry("tiny-package", "1.0", (hashed,), (self.wheel.name,)),
+        )
         lock = Lock(self.stack, stack.python, stack.base_image, None, inputs_digest(stack), entries)
-        locks = self.folder / "images" / "locks"
-        locks.mkdir(parents=True)
-        (locks / f"{self.stack}.txt").write_text(lock.text, encoding="utf-8")
+        write_lock(lock, self.folder / "images")
 
     def _add_case(self) -> None:
         """`twin`, the case distilbert under another name, which needs `kernels`."""

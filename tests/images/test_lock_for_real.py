@@ -21,11 +21,14 @@ import yaml
 
 from flagbench.catalog.load import load_catalog
 from flagbench.cli import edge
+from flagbench.locks import LockEntry, Unresolved, load_lock, lock_path
 from flagbench.locks.resolve import LockOptions, make_lock
 from flagbench.locks.sources import Sources
 from running import need
 
 ROOT = Path(__file__).parents[2]
+DIGEST = "sha256:" + "d" * 64
+BASE = f"127.0.0.1:1/base:1@{DIGEST}"
 SETUP = "open({!r}, 'w').close()\nimport torch\n"
 METADATA = """\
 [[dependency-metadata]]
@@ -142,11 +145,11 @@ def flagbench(tmp_path, index, uv_cache, monkeypatch, capsys):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
 
-    def stack(packages, *, compiled=(), indexes=(), from_base=("torch",)):
+    def stack(packages, *, compiled=(), indexes=(), from_base=("torch",), base=BASE):
         file = tmp_path / "manifests" / "stacks" / "cpu.yaml"
         raw = yaml.safe_load(file.read_text())
-        # A registry on a port where nobody listens: the base stays unresolved at once.
-        raw["base"]["image"] = "127.0.0.1:1/base:1"
+        # Nobody is asked for a base that has its digest.
+        raw["base"]["image"] = base
         raw["build"].update(packages=list(packages), indexes=list(indexes), from_base=list(from_base))
         reason = "a test of what is compiled from its source"
         raw["build"]["compiled"] = [{"name": n, "version": v, "env": {}, "reason": reason} for n, v in compiled]
@@ -159,7 +162,9 @@ def flagbench(tmp_path, index, uv_cache, monkeypatch, capsys):
         return subprocess.CompletedProcess(arguments, code, said.out, said.err)
 
     run.stack = stack
-    run.lock = tmp_path / "images" / "locks" / "cpu.txt"
+    run.lock = lock_path("cpu", tmp_path / "images")
+    run.read = lambda: load_lock("cpu", tmp_path / "images")
+    run.pins = lambda: [entry.pin for entry in run.read().entries]
     return run
 
 
@@ -180,10 +185,12 @@ def test_a_stack_is_locked_and_its_wheelhouse_filled(flagbench, index, tmp_path)
 
     result = json.loads(done(flagbench("lock", "cpu", "--json")).stdout)["locks"][0]
     assert (result["packages"], result["changed"], result["unresolved"]) == (3, True, [])
-    assert result["base"] == {"image": "127.0.0.1:1/base:1", "digest": None}
+    assert result["base"] == {"image": "127.0.0.1:1/base:1", "digest": DIGEST}
     text = flagbench.lock.read_text()
-    assert text.partition("# inputs")[2].partition("\n")[2] == (
-        f"helper==1.5 \\\n    --hash={fits}\nkernel==3.0 \\\n    --hash={kernel}\ntoy==1.0 \\\n    --hash={toy}\n"
+    assert flagbench.read().entries == (
+        LockEntry("helper", "1.5", (fits,), ("helper-1.5-cp311-cp311-manylinux_2_28_x86_64.whl",)),
+        LockEntry("kernel", "3.0", (kernel,), ("kernel-3.0.tar.gz",)),
+        LockEntry("toy", "1.0", (toy,), ("toy-1.0-py3-none-any.whl",)),
     )
     assert index.url not in text
     assert str(tmp_path) not in text
@@ -210,9 +217,9 @@ def test_a_lock_is_kept_until_an_upgrade_is_asked_for(flagbench, index):
     done(flagbench("lock", "cpu"))
     index.wheel("helper", "1.6")
     assert ": unchanged" in done(flagbench("lock", "cpu")).stdout
-    assert "helper==1.5 " in flagbench.lock.read_text()
+    assert "helper==1.5" in flagbench.pins()
     done(flagbench("lock", "cpu", "--upgrade"))
-    assert "helper==1.6 " in flagbench.lock.read_text()
+    assert "helper==1.6" in flagbench.pins()
 
 
 def test_a_version_that_no_longer_fits_is_replaced(flagbench, index):
@@ -225,7 +232,7 @@ def test_a_version_that_no_longer_fits_is_replaced(flagbench, index):
     flagbench.stack(["toy==2.0"])
     assert "stale" in flagbench("lock", "cpu", "--check").stderr
     done(flagbench("lock", "cpu"))
-    assert "helper==2.0 " in flagbench.lock.read_text()
+    assert "helper==2.0" in flagbench.pins()
     done(flagbench("lock", "cpu", "--check"))
 
 
@@ -235,11 +242,14 @@ def test_an_index_out_of_reach(flagbench, index, tmp_path):
     index.wheel("helper", "1.5")
     index.wheel("helper", "2.0")
     flagbench.stack(["toy==1.0", "torch==9.9+cpu"], indexes=["https://127.0.0.1:1/whl/cpu"], from_base=[])
-    ended = done(flagbench("lock", "cpu"))
+    ended = flagbench("lock", "cpu")
+    assert ended.returncode == 15
     assert "unresolved: torch==9.9+cpu (https://127.0.0.1:1/whl/cpu could not be reached)" in ended.stdout
-    text = flagbench.lock.read_text()
-    assert text.endswith("# unresolved: torch==9.9+cpu (https://127.0.0.1:1/whl/cpu could not be reached)\n")
-    assert "helper==1.5 " in text
+    before = flagbench.read()
+    assert before.unresolved == (
+        Unresolved("torch", "9.9+cpu", reason="https://127.0.0.1:1/whl/cpu could not be reached"),
+    )
+    assert "helper==1.5" in flagbench.pins()
 
     refused = flagbench("wheels", "cpu", "-o", str(tmp_path / "house"))
     assert refused.returncode == 2
@@ -248,8 +258,9 @@ def test_an_index_out_of_reach(flagbench, index, tmp_path):
     # Where the index, or a mirror of it, can be reached, the hash is found, and nothing else changes.
     torch = index.wheel("torch", "9.9+cpu", ["helper<2"])
     done(flagbench("lock", "cpu"))
-    lines = [*text.splitlines()[:-1], "torch==9.9+cpu \\", f"    --hash={torch}"]
-    assert sorted(flagbench.lock.read_text().splitlines()) == sorted(lines)
+    after = flagbench.read()
+    assert {entry.hashes for entry in after.entries} - {entry.hashes for entry in before.entries} == {(torch,)}
+    assert after.unresolved == ()
 
 
 def test_a_file_that_changed_since_it_was_locked_is_refused(flagbench, index, tmp_path):
@@ -329,7 +340,7 @@ def test_a_malformed_lock_is_replaced_on_request_alone(flagbench, index, content
     assert "--upgrade" in ended.stderr
     assert flagbench.lock.read_bytes() == content
     assert "nothing is taken from the earlier lock" in done(flagbench("lock", "cpu", "--upgrade")).stderr
-    assert "toy==1.0 " in flagbench.lock.read_text()
+    assert flagbench.pins() == ["toy==1.0"]
 
 
 def test_packages_that_do_not_go_together(flagbench, index):
@@ -346,10 +357,27 @@ def test_packages_that_do_not_go_together(flagbench, index):
 def test_the_base_digest_can_be_given(flagbench, index):
     index.wheel("toy", "1.0")
     flagbench.stack(["toy==1.0"])
-    digest = "sha256:" + "5" * 64
-    done(flagbench("lock", "cpu", "--base-digest", digest))
-    assert f"# base: 127.0.0.1:1/base:1@{digest}\n" in flagbench.lock.read_text()
+    assert flagbench("lock", "cpu", "--base-digest", "sha256:" + "5" * 64).returncode == 2
+    flagbench.stack(["toy==1.0"], base="127.0.0.1:1/base:1")
+    assert flagbench("lock", "cpu").returncode == 15
+    done(flagbench("lock", "cpu", "--base-digest", DIGEST))
+    assert (flagbench.read().base_image, flagbench.read().base_digest) == ("127.0.0.1:1/base:1", DIGEST)
     assert flagbench("lock", "cpu", "--base-digest", "latest").returncode == 2
+
+
+def test_a_lock_of_the_old_format_is_converted(flagbench, index):
+    """Its versions are kept, a notice says that it is old, and the new file stands beside it."""
+    toy = index.wheel("toy", "1.0", ["helper>=1"])
+    helper = index.wheel("helper", "1.5")
+    flagbench.stack(["toy==1.0"])
+    done(flagbench("lock", "cpu"))
+    old = flagbench.lock.with_name("cpu.txt")
+    old.write_text(flagbench.read().requirements)
+    flagbench.lock.unlink()
+    index.wheel("helper", "1.6")
+    assert "cpu.txt" in done(flagbench("lock", "cpu", "--check")).stderr
+    done(flagbench("lock", "cpu"))
+    assert [entry.hashes for entry in flagbench.read().entries] == [(helper,), (toy,)]
 
 
 @pytest.mark.parametrize("arguments", [[], ["--all", "cpu"], ["nothing-like-it"], ["--all", "--base-digest", "x"]])

@@ -18,9 +18,8 @@ import jsonschema
 import pytest
 
 from flagbench.catalog.load import load_catalog
-from flagbench.locks import LockEntry, read_lock
+from flagbench.locks import LockEntry, read_lock, write_lock
 from flagbench.locks.model import inputs_digest
-from flagbench.locks.write import write_lock
 from running import need
 from standins.bases import DEBIAN, bases, ensure
 from standins.overlays import (
@@ -220,7 +219,7 @@ def test_a_lock_that_replaces_what_the_base_brought_fails_the_build(package, ver
     wheel = write_wheel(tmp_path, package, version)
     stack = builds.stack(changed["name"])
     lock = read_lock(builds.stack("standin-c500-maca3"), builds.images)
-    entry = LockEntry(package, version, ("sha256:" + sha256(wheel),))
+    entry = LockEntry(package, version, ("sha256:" + sha256(wheel),), (wheel.name,))
     write_lock(
         dataclasses.replace(lock, stack=stack.name, inputs=inputs_digest(stack), entries=(entry,)), builds.images
     )

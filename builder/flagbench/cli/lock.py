@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from flagbench.cli.stacks import complete_stacks
-
-if TYPE_CHECKING:
-    from flagbench.catalog.model import Stack
-    from flagbench.locks import Lock
-    from flagbench.locks.resolve import LockOptions
+from flagbench.catalog.load import load_catalog
+from flagbench.catalog.model import Stack
+from flagbench.cli.output import echo, echo_json
+from flagbench.cli.stacks import chosen_stacks, complete_stacks
+from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.locks import Lock, load_lock, lock_path, read_lock, write_lock
+from flagbench.locks.metadata import read_tables
+from flagbench.locks.pylock import SHA256
+from flagbench.locks.resolve import LockOptions, make_lock
+from flagbench.locks.sources import Sources
+from flagbench.render.roots import images_root
 
 
 def command(
@@ -55,40 +60,40 @@ def command(
 ) -> None:
     """Lock the packages and the base of stacks, by hash.
 
-    What cannot be asked from here is written as unresolved, with the reason; `flagbench build` refuses it without
-    --allow-unlocked. --check exits 2 where a lock is missing, malformed or stale.
+    What cannot be asked from here is written as unresolved, with the reason, and the command exits 15;
+    `flagbench build` refuses such a lock without --allow-unlocked. --check exits 2 where a lock is missing,
+    malformed or stale.
 
     --json prints {"locks": [{stack, path, digest, changed, packages, base {image, digest}, unresolved [{name,
     version, reason}]}]}.
     """
-    from flagbench.catalog.load import load_catalog
-    from flagbench.cli.output import echo_json
-    from flagbench.cli.stacks import chosen_stacks
-    from flagbench.errors import FlagbenchError
-    from flagbench.locks.sources import Sources
-    from flagbench.render.roots import images_root
-
     catalog = load_catalog(claims=False)
     chosen = chosen_stacks(catalog, stacks or [], every=every)
-    if base_digest is not None and len(chosen) > 1:
-        raise FlagbenchError(
-            f"--base-digest is the digest of one base, and {len(chosen)} stacks are named",
-            remedy="lock these stacks one by one",
-        )
+    _require_digest(base_digest, chosen)
     images = images_root(catalog)
     sources = Sources.chosen(pip_source, ca_bundle)
     results = []
     for stack in chosen:
-        lock, changed = (
-            (_checked(stack, images), False)
-            if check
-            else _locked(stack, images, _options(stack, images, sources, upgrade, base_digest))
-        )
+        if check:
+            lock, changed = read_lock(stack, images), False
+        else:
+            previous = _previous(stack, images, upgrade)
+            options = LockOptions(sources, read_tables(images), previous, upgrade, base_digest)
+            lock = make_lock(stack, options, _progress)
+            changed = write_lock(lock, images)
         results.append(_as_json(lock, images, changed))
         if not as_json:
             _tell(results[-1], checked=check)
     if as_json:
         echo_json({"locks": results})
+    open_ends = [result["stack"] for result in results if result["unresolved"] or not result["base"]["digest"]]
+    if open_ends and not check:
+        raise FlagbenchError(
+            f"something stays unresolved in the locks of {', '.join(open_ends)}",
+            remedy="lock them again where the indexes and registries named above can be reached, or give a base's "
+            "digest with --base-digest",
+            code=ExitCode.ENGINE,
+        )
 
 
 def _progress(line: str) -> None:
@@ -96,27 +101,32 @@ def _progress(line: str) -> None:
     typer.echo(line, err=True)
 
 
-def _options(stack: Stack, images: Path, sources: Any, upgrade: bool, base_digest: str | None) -> LockOptions:
-    from flagbench.errors import FlagbenchError
-    from flagbench.locks.metadata import read_tables
-    from flagbench.locks.read import SHA256
-    from flagbench.locks.resolve import LockOptions
-
-    if base_digest is not None and not SHA256.fullmatch(base_digest):
+def _require_digest(base_digest: str | None, chosen: list[Stack]) -> None:
+    """Raises FlagbenchError (usage) for a --base-digest that is malformed, or for several stacks or bases."""
+    if base_digest is None:
+        return
+    if len(chosen) > 1:
+        raise FlagbenchError(
+            f"--base-digest is the digest of one base, and {len(chosen)} stacks are named",
+            remedy="lock these stacks one by one",
+        )
+    if not SHA256.fullmatch(base_digest):
         raise FlagbenchError(
             f"{base_digest!r} is not a digest",
             remedy="give --base-digest sha256: and 64 hexadecimal digits, as `docker images --digests` shows them",
         )
-    return LockOptions(sources, read_tables(images), _previous(stack, images, upgrade), upgrade, base_digest)
+    _, _, stated = (chosen[0].base_image or "").partition("@")
+    if stated not in ("", base_digest):
+        raise FlagbenchError(
+            f"--base-digest contradicts base.image of {chosen[0].name}, which has the digest {stated}",
+            remedy=f"leave --base-digest out, or correct {chosen[0].path}",
+        )
 
 
 def _previous(stack: Stack, images: Path, upgrade: bool) -> Lock | None:
-    """The lock that is there: a stale one is a good source of versions too, a malformed one is not lost unasked."""
-    from flagbench.errors import FlagbenchError
-    from flagbench.locks import load_lock, lock_path
-
+    """The lock that is there: versions of a stale one are kept too; a malformed one is replaced by --upgrade only."""
     try:
-        return load_lock(lock_path(stack.name, images))
+        return load_lock(stack.name, images)
     except FlagbenchError as error:
         if not upgrade:
             raise
@@ -124,23 +134,7 @@ def _previous(stack: Stack, images: Path, upgrade: bool) -> Lock | None:
         return None
 
 
-def _locked(stack: Stack, images: Path, options: LockOptions) -> tuple[Lock, bool]:
-    from flagbench.locks.resolve import make_lock
-    from flagbench.locks.write import write_lock
-
-    lock = make_lock(stack, options, _progress)
-    return lock, write_lock(lock, images)
-
-
-def _checked(stack: Stack, images: Path) -> Lock:
-    from flagbench.locks import read_lock
-
-    return read_lock(stack, images)
-
-
 def _as_json(lock: Lock, images: Path, changed: bool) -> dict[str, Any]:
-    from flagbench.locks import lock_path
-
     return {
         "stack": lock.stack,
         "path": str(lock_path(lock.stack, images)),
@@ -153,8 +147,6 @@ def _as_json(lock: Lock, images: Path, changed: bool) -> dict[str, Any]:
 
 
 def _tell(result: dict[str, Any], *, checked: bool) -> None:
-    from flagbench.cli.output import echo
-
     state = "fits its manifest" if checked else "written" if result["changed"] else "unchanged"
     echo(f"{result['path']}: {state}, {result['packages']} packages")
     if result["base"]["digest"] is None:

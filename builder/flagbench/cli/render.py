@@ -117,7 +117,7 @@ def _compare(catalog: Catalog, renderer: ImageRenderer, as_json: bool) -> None:
     from flagbench.errors import FlagbenchError
     from flagbench.render.check import differences
 
-    found = differences(renderer.matrix(), _committed(catalog))
+    found = differences(renderer, _committed(catalog))
     if as_json:
         echo_json({"differs": [vars(difference) for difference in found]})
     else:
@@ -125,7 +125,7 @@ def _compare(catalog: Catalog, renderer: ImageRenderer, as_json: bool) -> None:
             echo(difference.diff.rstrip("\n"))
     if found:
         raise FlagbenchError(
-            f"committed Dockerfiles are stale: {', '.join(difference.path for difference in found)}",
+            f"committed files are stale: {', '.join(difference.path for difference in found)}",
             remedy="run `flagbench render --all`",
         )
 
@@ -140,7 +140,7 @@ def _refresh(catalog: Catalog, renderer: ImageRenderer, as_json: bool) -> None:
             "a template of your own is not what is committed", remedy="write its images elsewhere with -o DIR"
         )
     images = _committed(catalog)
-    changed = refresh(renderer.matrix(), images)
+    changed = refresh(renderer, images)
     if as_json:
         echo_json({"changed": changed})
         return

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from flagbench.locks.files import is_stale, load_lock, lock_path, read_lock, write_lock
 from flagbench.locks.model import Lock, LockEntry, Unresolved, canonical
-from flagbench.locks.read import is_stale, load_lock, lock_path, parse_lock, read_lock
 
 __all__ = [
     "Lock",
@@ -13,6 +13,6 @@ __all__ = [
     "is_stale",
     "load_lock",
     "lock_path",
-    "parse_lock",
     "read_lock",
+    "write_lock",
 ]

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from flagbench.errors import FlagbenchError
 from flagbench.locks.model import canonical
+from flagbench.locks.toml import load_toml
 
 FILE = "metadata.toml"
 
@@ -27,20 +25,6 @@ class Table:
 
 Tables = Mapping[tuple[str, str], Table]
 """Tables by canonical name and version."""
-
-
-def load_toml(text: str) -> dict[str, Any]:
-    """A TOML document's data. Raises ValueError where it is invalid, FlagbenchError where no parser is installed."""
-    # The standard library has it from Python 3.11 on; for 3.10 the extra `lock` brings the same code.
-    name = "tomllib" if sys.version_info >= (3, 11) else "tomli"
-    try:
-        parser = import_module(name)
-    except ModuleNotFoundError:
-        raise FlagbenchError(
-            f"{name}, which reads TOML, is not installed", remedy="install it with `pip install 'flagbench[lock]'`"
-        ) from None
-    data: dict[str, Any] = parser.loads(text)
-    return data
 
 
 def read_tables(images: Path) -> Tables:

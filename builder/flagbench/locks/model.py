@@ -1,37 +1,38 @@
-"""A stack's lock as data, and the requirement files that an image's build takes from it."""
+"""A stack's lock as data, and the requirements files that an image's build takes from it."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import TYPE_CHECKING
+
+from packaging.utils import canonicalize_name
 
 if TYPE_CHECKING:
     from flagbench.catalog.model import Stack
 
-TITLE = "# Made by `flagbench lock {}`. Do not edit."
 NO_BASE = "none"
-UNRESOLVED = "unresolved"
+"""What stands for the base of a stack that has no public one."""
 
 
-@lru_cache(maxsize=4096)
 def canonical(name: str) -> str:
-    """A package's name as indexes compare it (PEP 503): lower case, runs of `-_.` as one `-`."""
-    return re.sub(r"[-_.]+", "-", name).lower()
+    """A package's name as indexes compare it (PEP 503)."""
+    return canonicalize_name(name)
 
 
 @dataclass(frozen=True)
 class LockEntry:
-    """One package at one version; `hashes` are `sha256:<64 hex>` of the files that may be installed, sorted."""
+    """One package at one version, and the files of it that may be installed."""
 
     name: str
-    """As indexes compare it, see `canonical`."""
+    """Canonical."""
     version: str
     hashes: tuple[str, ...] = ()
+    """`sha256:<64 hex>` of each file, sorted."""
+    files: tuple[str, ...] = ()
+    """Their names, in the same order; empty where a lock of the old format gave the hashes alone."""
 
     @property
     def pin(self) -> str:
@@ -48,12 +49,13 @@ class Unresolved(LockEntry):
 
 @dataclass(frozen=True)
 class Lock:
-    """What `flagbench lock` found for a stack: every package of its image that the base does not bring."""
+    """Every package of a stack's image that the base does not bring, and the base itself."""
 
     stack: str
     python: str
+    """Minor version, such as 3.11."""
     base_image: str | None
-    """None: no public base exists; it is named with --base."""
+    """Without a digest. None: no public base exists; it is named with --base."""
     base_digest: str | None
     """`sha256:<64 hex>` of the base's manifest; of the image itself where `base_image` is None. None: unresolved."""
     inputs: str
@@ -63,14 +65,13 @@ class Lock:
     unresolved: tuple[Unresolved, ...] = ()
 
     @property
-    def text(self) -> str:
-        """The file, byte for byte: a lock has one spelling."""
-        base = f"{self.base_image or NO_BASE}@{self.base_digest or UNRESOLVED}"
+    def requirements(self) -> str:
+        """The lock as a requirements file: for a pip that reads no pylock.toml, and what `digest` is taken of."""
         header = [
-            TITLE.format(self.stack),
+            f"# Made by `flagbench lock {self.stack}`. Do not edit.",
             f"# stack: {self.stack}",
             f"# python: {self.python}",
-            f"# base: {base}",
+            f"# base: {self.base_image or NO_BASE}@{self.base_digest or 'unresolved'}",
             f"# inputs: {self.inputs}",
         ]
         missing = [f"# unresolved: {entry.pin} ({entry.reason})" for entry in self.unresolved]
@@ -78,8 +79,8 @@ class Lock:
 
     @property
     def digest(self) -> str:
-        """`sha256:<64 hex>` of the file."""
-        return "sha256:" + hashlib.sha256(self.text.encode()).hexdigest()
+        """`sha256:<64 hex>` of `requirements`: of what is locked, whatever the file around it looks like."""
+        return "sha256:" + hashlib.sha256(self.requirements.encode()).hexdigest()
 
     def hashed_requirements(self, exclude: Collection[str] = ()) -> str:
         """For `pip install --no-deps --require-hashes -r`: every locked package but those named in `exclude`."""

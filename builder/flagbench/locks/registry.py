@@ -1,24 +1,37 @@
-"""Asking a container registry which manifest a tag names now: anonymous, one HEAD request."""
+"""Asking a container registry which manifest a tag names now, with the credentials that docker is configured with.
+
+requests and urllib3 are docker-py's own dependencies: they bring retries that honour Retry-After, proxies and the
+parsing of challenges. What is left is the registries' token exchange.
+"""
 
 from __future__ import annotations
 
-import json
-import re
-import ssl
-import urllib.error
-import urllib.parse
-import urllib.request
-from collections.abc import Mapping
 from dataclasses import dataclass
-from email.message import Message
 from http import HTTPStatus
-from http.client import HTTPException
 from pathlib import Path
 
-from flagbench.locks.read import SHA256
+from docker.auth import INDEX_NAME, load_config, resolve_repository_name  # type: ignore[import-untyped]
+from docker.errors import DockerException  # type: ignore[import-untyped]
+from docker.utils import parse_repository_tag  # type: ignore[import-untyped]
+from requests import PreparedRequest, RequestException, Response, Session
+from requests.adapters import HTTPAdapter
+from requests.utils import parse_dict_header
+from urllib3 import Retry
+
+from flagbench.locks.pylock import SHA256
 
 TIMEOUT = 20.0
-"""Seconds for each of the three requests."""
+"""Seconds for each request."""
+RETRIES = Retry(
+    total=4,
+    connect=1,
+    backoff_factor=0.5,
+    backoff_max=30.0,
+    retry_after_max=60,
+    status_forcelist=(HTTPStatus.TOO_MANY_REQUESTS, 500, 502, 503, 504),
+    allowed_methods=("HEAD", "GET", "POST"),
+    raise_on_status=False,
+)
 
 # A tag may name an index of platforms or one image, in docker's words or in OCI's.
 _ACCEPT = ", ".join(
@@ -29,11 +42,8 @@ _ACCEPT = ", ".join(
         "application/vnd.docker.distribution.manifest.v2+json",
     ]
 )
-# A site chooses neither of these two, so they are no manifest's: a name without a host means, by the format of image
-# references, this index, and the index's images are served by this host.
-_DEFAULT_INDEX = "docker.io"
-_DEFAULT_REGISTRY = f"registry-1.{_DEFAULT_INDEX}"
-_PARAMETER = re.compile(r'(\w+)="([^"]*)"')
+_DEFAULT_REGISTRY = f"registry-1.{INDEX_NAME}"
+"""The host that serves the images of the index that a name without a host means."""
 
 
 class RegistryError(Exception):
@@ -42,25 +52,26 @@ class RegistryError(Exception):
 
 @dataclass(frozen=True)
 class Reference:
-    """An image's name taken apart, as docker does it."""
+    """An image's name, taken apart as docker does it."""
 
-    host: str
+    index: str
+    """What docker's credentials are stored under."""
     repository: str
     tag: str
 
     @classmethod
     def parse(cls, image: str) -> Reference:
-        """`debian:12` is the default registry, library/debian, 12; a host has a dot, a colon or is localhost."""
-        first, slash, rest = image.partition("/")
-        if slash and ("." in first or ":" in first or first == "localhost"):
-            host, path = first, rest
-        else:
-            host, path = _DEFAULT_INDEX, image
-        repository, _, tag = path.partition(":")
-        if host in (_DEFAULT_INDEX, f"index.{_DEFAULT_INDEX}"):
-            host = _DEFAULT_REGISTRY
-            repository = repository if "/" in repository else f"library/{repository}"
-        return cls(host, repository, tag or "latest")
+        """`debian:12` is docker.io, library/debian, 12."""
+        index, rest = resolve_repository_name(image)
+        repository, tag = parse_repository_tag(rest)
+        if index == INDEX_NAME and "/" not in repository:
+            repository = f"library/{repository}"
+        return cls(index, repository, tag or "latest")
+
+    @property
+    def host(self) -> str:
+        """The registry that serves the image."""
+        return _DEFAULT_REGISTRY if self.index == INDEX_NAME else self.index
 
     @property
     def url(self) -> str:
@@ -72,63 +83,106 @@ class Reference:
 def base_digest(image: str, ca_bundle: Path | None = None) -> str:
     """`sha256:<64 hex>` of the manifest that the tag of `image` names.
 
-    Proxies are taken from the environment. A registry that wants a login is not asked twice.
+    Proxies are taken from the environment, credentials from docker's configuration and its credential helpers.
 
     Raises:
-        RegistryError: it could not be reached, refused, or gave no digest.
+        RegistryError: the registry could not be reached, refused, or gave no digest.
     """
-    context = ssl.create_default_context(cafile=str(ca_bundle) if ca_bundle else None)
-    opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))
     reference = Reference.parse(image)
-    headers = {"Accept": _ACCEPT}
-    try:
+    with Session() as session:
+        for scheme in ("http://", "https://"):
+            session.mount(scheme, HTTPAdapter(max_retries=RETRIES))
+        session.auth = _unchanged
+        session.verify = str(ca_bundle) if ca_bundle else True
         try:
-            answer = _head(opener, reference.url, headers)
-        except urllib.error.HTTPError as error:
-            if error.code != HTTPStatus.UNAUTHORIZED:
-                raise
-            token = _token(opener, error.headers, reference)
-            answer = _head(opener, reference.url, {**headers, "Authorization": f"Bearer {token}"})
-    except urllib.error.HTTPError as error:
-        raise RegistryError(_refusal(error.code)) from None
-    except (OSError, ValueError, HTTPException) as error:
-        cause = error.reason if isinstance(error, urllib.error.URLError) else error
-        cause = str(cause).strip() or type(cause).__name__
-        raise RegistryError(f"the registry {reference.host} could not be reached: {cause}") from None
-    digest = answer.get("Docker-Content-Digest", "")
+            answer = _head(session, reference)
+        except (RequestException, ValueError) as error:
+            raise RegistryError(f"the registry {reference.host} could not be reached: {_cause(error)}") from None
+    if not answer.ok:
+        raise RegistryError(_refusal(answer.status_code))
+    digest = answer.headers.get("Docker-Content-Digest", "")
     if not SHA256.fullmatch(digest):
         raise RegistryError(f"the registry {reference.host} gave no digest")
     return digest
 
 
-def _head(opener: urllib.request.OpenerDirector, url: str, headers: Mapping[str, str]) -> Message:
-    request = urllib.request.Request(url, headers=dict(headers), method="HEAD")
-    with opener.open(request, timeout=TIMEOUT) as answer:
-        found: Message = answer.headers
-        return found
+def _head(session: Session, reference: Reference) -> Response:
+    """The manifest's headers; a registry that wants to know who asks says so in its first answer."""
+    url = reference.url
+    session.headers["Accept"] = _ACCEPT
+    answer = session.head(url, timeout=TIMEOUT, allow_redirects=True)
+    if answer.status_code != HTTPStatus.UNAUTHORIZED:
+        return answer
+    account = _account(reference.index)
+    scheme, _, rest = answer.headers.get("WWW-Authenticate", "").partition(" ")
+    challenge = parse_dict_header(rest)
+    realm = challenge.get("realm") or ""
+    if scheme.lower() == "bearer" and realm.startswith(("https://", "http://")):
+        # A password never leaves TLS, unless the registry itself is on this machine.
+        known = account if realm.startswith(("https://", url.partition("/v2/")[0] + "/")) else {}
+        authorization = f"Bearer {_token(session, challenge, reference.repository, known)}"
+        return session.head(url, headers={"Authorization": authorization}, timeout=TIMEOUT, allow_redirects=True)
+    if scheme.lower() == "basic" and "Username" in account:
+        return session.head(url, auth=_basic(account), timeout=TIMEOUT, allow_redirects=True)
+    return answer
 
 
-def _token(opener: urllib.request.OpenerDirector, headers: Message, reference: Reference) -> str:
-    """A pull token for anybody, from where the registry says that tokens are."""
-    kind, _, rest = headers.get("WWW-Authenticate", "").partition(" ")
-    challenge = dict(_PARAMETER.findall(rest))
-    realm = challenge.get("realm", "")
-    if kind.lower() != "bearer" or not realm.startswith(("https://", "http://")):
-        raise RegistryError("it wants a login")
-    query = {"scope": challenge.get("scope") or f"repository:{reference.repository}:pull"}
-    if "service" in challenge:
-        query["service"] = challenge["service"]
-    with opener.open(f"{realm}?{urllib.parse.urlencode(query)}", timeout=TIMEOUT) as answer:
-        body = json.load(answer)
+def _account(index: str) -> dict[str, str]:
+    """What docker is configured with for a registry: Username and Password, or IdentityToken; empty without any."""
+    try:
+        found = load_config().resolve_authconfig(index) or {}
+    except (DockerException, OSError, ValueError) as error:
+        raise RegistryError(f"docker's credentials could not be read: {type(error).__name__}") from None
+    # A credential helper's answer is capitalised, an entry of config.json is not.
+    return {key[:1].upper() + key[1:]: str(value) for key, value in found.items() if value}
+
+
+def _token(session: Session, challenge: dict[str, str | None], repository: str, account: dict[str, str]) -> str:
+    """A pull token from where the registry says that tokens are, for the account or, without one, for anybody."""
+    realm = challenge["realm"] or ""
+    query = {"scope": challenge.get("scope") or f"repository:{repository}:pull"}
+    if service := challenge.get("service"):
+        query["service"] = service
+    if refresh := account.get("IdentityToken"):
+        form = {**query, "grant_type": "refresh_token", "client_id": "flagbench", "refresh_token": refresh}
+        answer = session.post(realm, data=form, timeout=TIMEOUT)
+    else:
+        auth = _basic(account) if "Username" in account else None
+        answer = session.get(realm, params=query, auth=auth, timeout=TIMEOUT)
+    if not answer.ok:
+        raise RegistryError(_refusal(answer.status_code))
+    body = answer.json()
     token = body.get("token") or body.get("access_token") if isinstance(body, dict) else None
     if not isinstance(token, str):
-        raise RegistryError("it gave no token to an anonymous reader")
+        raise RegistryError("the registry gave no token")
     return token
+
+
+def _basic(account: dict[str, str]) -> tuple[str, str]:
+    return account["Username"], account.get("Password", "")
+
+
+def _unchanged(request: PreparedRequest) -> PreparedRequest:
+    """Keeps requests from looking for an account in netrc, which docker does not read."""
+    return request
+
+
+def _cause(error: Exception) -> str:
+    """The innermost reason of an error of requests, which wraps urllib3's."""
+    reason: object = error
+    while isinstance(reason, Exception) and reason.args:
+        inner = getattr(reason.args[0], "reason", None) or next(
+            (arg for arg in reason.args if isinstance(arg, Exception)), None
+        )
+        if inner is None:
+            break
+        reason = inner
+    return str(reason).rpartition("): ")[2].strip() or type(reason).__name__
 
 
 def _refusal(code: int) -> str:
     if code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-        return "the registry wants a login"
+        return "the registry wants a login that may read this image: `docker login`"
     if code == HTTPStatus.NOT_FOUND:
         return "the registry does not know this tag (any more)"
     return f"the registry answered {code}"

@@ -7,14 +7,16 @@ same version knew is kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.locks.files import split_digest
 from flagbench.locks.metadata import Table, Tables
 from flagbench.locks.model import Lock, LockEntry, Unresolved, canonical, inputs_digest
 from flagbench.locks.platforms import uv_platform
-from flagbench.locks.read import PIN
+from flagbench.locks.pylock import PIN
 from flagbench.locks.refusals import CAUSE, REMEDY, refusals
 from flagbench.locks.registry import RegistryError, base_digest
 from flagbench.locks.sources import Sources, pip_configuration, uv_environment
@@ -53,7 +55,7 @@ def make_lock(stack: Stack, options: LockOptions, report: Report, solve: Solve =
     return Lock(
         stack=stack.name,
         python=stack.python,
-        base_image=stack.base_image,
+        base_image=split_digest(stack.base_image)[0],
         base_digest=_base(stack, options, report),
         inputs=inputs_digest(stack),
         entries=entries,
@@ -62,16 +64,16 @@ def make_lock(stack: Stack, options: LockOptions, report: Report, solve: Solve =
 
 
 def _base(stack: Stack, options: LockOptions, report: Report) -> str | None:
-    if options.base_digest is not None:
-        return options.base_digest
-    known = options.previous.base_digest if options.previous else None
-    if options.previous is not None and options.previous.base_image != stack.base_image:
-        known = None
-    if stack.base_image is None or (known and not options.upgrade):
+    image, stated = split_digest(stack.base_image)
+    if chosen := options.base_digest or stated:
+        return chosen
+    previous = options.previous
+    known = previous.base_digest if previous and previous.base_image == image else None
+    if image is None or (known and not options.upgrade):
         return known
-    report(f"{stack.name}: the base {stack.base_image}")
+    report(f"{stack.name}: the base {image}")
     try:
-        return base_digest(stack.base_image, options.sources.ca_bundle)
+        return base_digest(image, options.sources.ca_bundle)
     except RegistryError as error:
         report(f"{stack.name}: the base stays {'as it was' if known else 'unresolved'}: {error}")
         return known
@@ -183,18 +185,23 @@ class _Packages:
             ) from None
 
     def _sorted(self, found: list[Found]) -> tuple[tuple[LockEntry, ...], tuple[Unresolved, ...]]:
-        entries = [LockEntry(package.name, package.version, package.hashes) for package in found]
+        entries = [LockEntry(package.name, package.version, package.hashes, package.files) for package in found]
         entries += [LockEntry(name, version) for name, version in self.lost.items()]
         known = [self._as_known(entry) for entry in entries]
         locked = [entry for entry in known if entry.hashes]
         missing = [Unresolved(e.name, e.version, reason=self._reason(e)) for e in known if not e.hashes]
-        return tuple(sorted(locked, key=_name)), tuple(sorted(missing, key=_name))
+        name = attrgetter("name")
+        return tuple(sorted(locked, key=name)), tuple(sorted(missing, key=name))
 
     def _as_known(self, entry: LockEntry) -> LockEntry:
         """The entry, with the hashes of an earlier lock where there are none now."""
         earlier = self.options.previous.entries if self.options.previous else ()
         same = next((old for old in earlier if old.pin == entry.pin), None)
-        return same if same is not None and not entry.hashes else entry
+        if same is None or entry.hashes:
+            return entry
+        # A lock of the old format knows the hash, and the index the file's name.
+        files = same.files or entry.files
+        return replace(same, files=files) if len(files) == len(same.hashes) else entry
 
     def _reason(self, entry: LockEntry) -> str:
         if entry.name not in self.lost:
@@ -203,10 +210,6 @@ class _Packages:
         reason = ", ".join(f"{index} {why}" for index, why in self.silent.items())
         declared = (entry.name, entry.version) in self.options.tables
         return reason if declared else f"{reason}; what it needs in turn is not known"
-
-
-def _name(entry: LockEntry) -> str:
-    return entry.name
 
 
 def _pin(line: str) -> tuple[str, str]:

@@ -16,10 +16,12 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.locks.metadata import Table, load_toml, uv_settings
+from flagbench.locks.metadata import Table, uv_settings
 from flagbench.locks.model import canonical
+from flagbench.locks.toml import load_toml
 
 OLDEST = (0, 13)
 """The release of uv that this was written against."""
@@ -56,7 +58,9 @@ class Found:
     version: str
     hashes: tuple[str, ...]
     """`sha256:<64 hex>` of the files that fit, sorted; empty where the index states none."""
-    source: str | None
+    files: tuple[str, ...]
+    """Names of these files, in the same order; of all that fit where the index states no hash."""
+    source: str | None = None
     """URL of the source archive, for a package that is compiled."""
 
 
@@ -97,7 +101,7 @@ def resolve(request: Request, environment: Mapping[str, str]) -> list[Found]:
         )
         if ended.returncode != 0:
             raise _failure(ended.stderr)
-        return parse_pylock(Path(folder, _OUTPUT).read_text(encoding="utf-8"), request.compiled)
+        return parse_answer(Path(folder, _OUTPUT).read_text(encoding="utf-8"), request.compiled)
 
 
 def find_uv() -> str:
@@ -173,17 +177,26 @@ def _arguments(request: Request) -> list[str]:
     return [*arguments, "--index-strategy", "unsafe-best-match"]
 
 
-def parse_pylock(text: str, compiled: frozenset[str]) -> list[Found]:
-    """The packages of a pylock.toml (PEP 751), sorted by name."""
+def parse_answer(text: str, compiled: frozenset[str]) -> list[Found]:
+    """The packages of the pylock.toml that uv wrote, sorted by name.
+
+    Not by packaging.pylock, which rejects the file of an index without hashes as a whole.
+    """
     found = []
     for package in load_toml(text).get("packages", []):
         name = canonical(package["name"])
         source = package.get("sdist") if name in compiled else None
-        files = [source] if source else package.get("wheels", [])
-        hashes = {_sha256(file) for file in files} - {None}
+        files = {_file_name(file): _sha256(file) for file in ([source] if source else package.get("wheels", []))}
+        hashed = sorted((digest, file) for file, digest in files.items() if digest)
+        names = tuple(file for _, file in hashed) or tuple(sorted(files))
         url = source.get("url") if source else None
-        found.append(Found(name, package["version"], tuple(sorted(h for h in hashes if h)), url))
+        found.append(Found(name, package["version"], tuple(digest for digest, _ in hashed), names, url))
     return sorted(found, key=lambda package: package.name)
+
+
+def _file_name(file: Mapping[str, Any]) -> str:
+    path: str = file.get("name") or file.get("path") or urlsplit(file["url"]).path
+    return unquote(path.rsplit("/", 1)[-1])
 
 
 def _sha256(file: Mapping[str, Any]) -> str | None:

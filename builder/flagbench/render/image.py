@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from flagbench.catalog.model import Case, Catalog, Stack
+from flagbench.locks.files import read_lock
 from flagbench.locks.model import Lock
-from flagbench.locks.read import read_lock
 from flagbench.render.case import Code, render_case
 from flagbench.render.environment import template_tier
 from flagbench.render.model import Rendered

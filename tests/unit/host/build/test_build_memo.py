@@ -111,7 +111,7 @@ def test_inputs_do_not_count(kept: ImageResult, images: dict[str, ImageInfo], wh
 
 
 @pytest.mark.parametrize(
-    "name", ["manifests/stacks/mini.yaml", "manifests/cases/distilbert.yaml", "images/locks/mini.txt"]
+    "name", ["manifests/stacks/mini.yaml", "manifests/cases/distilbert.yaml", "images/locks/pylock.mini.toml"]
 )
 def test_a_byte_of_what_is_rendered_counts(
     name: str, kept: ImageResult, images: dict[str, ImageInfo], tmp_path: Path

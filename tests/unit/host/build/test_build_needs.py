@@ -20,8 +20,8 @@ from flagbench.catalog.load import load_catalog
 from flagbench.catalog.model import Catalog
 from flagbench.engines.base import Resources
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.locks.model import LockEntry, inputs_digest
-from flagbench.locks.read import load_lock, lock_path
+from flagbench.locks import LockEntry, load_lock, write_lock
+from flagbench.locks.model import inputs_digest
 
 Engine = Any
 """The engine in memory of this folder's conftest."""
@@ -54,11 +54,16 @@ def needy(mini_lock: Callable[..., Any], manifests: Path) -> Catalog:
     case.write_text(case.read_text(encoding="utf-8") + "\nneeds: [kernels]\n", encoding="utf-8")
     catalog = load_catalog(manifests)
     images = manifests.parent / "images"
-    lock = load_lock(lock_path("mini", images))
+    lock = load_lock("mini", images)
     assert lock is not None
-    entries = tuple(sorted((*lock.entries, LockEntry("kernels", "1.0", (HASH,))), key=lambda entry: entry.name))
+    entries = tuple(
+        sorted(
+            (*lock.entries, LockEntry("kernels", "1.0", (HASH,), ("kernels-1.0.tar.gz",))),
+            key=lambda entry: entry.name,
+        )
+    )
     lock = dataclasses.replace(lock, entries=entries, inputs=inputs_digest(catalog.stacks["mini"]))
-    lock_path("mini", images).write_text(lock.text, encoding="utf-8")
+    write_lock(lock, images)
     return catalog
 
 

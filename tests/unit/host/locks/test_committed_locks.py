@@ -5,7 +5,7 @@ import re
 import pytest
 
 from flagbench.catalog.load import load_catalog
-from flagbench.locks import canonical, read_lock
+from flagbench.locks import canonical, lock_path, read_lock
 from flagbench.locks.metadata import read_tables
 from flagbench.render.roots import images_root
 
@@ -36,7 +36,7 @@ def test_nothing_of_the_base_is_installed_over(stack):
 
 
 def test_it_names_no_host_but_the_manifests(stack):
-    text = read_lock(stack, IMAGES).text
+    text = lock_path(stack.name, IMAGES).read_text()
     allowed = {*stack.build.indexes}
     assert {url.rstrip(",;)") for url in re.findall(r"[a-z]+://\S+", text)} <= allowed
 

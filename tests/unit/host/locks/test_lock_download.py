@@ -73,7 +73,7 @@ def fetched(monkeypatch, tmp_path):
     compiled = load_catalog().stacks["a100-cuda11.8"]
 
     def fetched(url, *indexes, **environ):
-        found = [Found(ENTRY.name, ENTRY.version, ENTRY.hashes, url)]
+        found = [Found(ENTRY.name, ENTRY.version, ENTRY.hashes, (), url)]
         monkeypatch.setattr(fetch, "resolve", lambda *_: found)
         monkeypatch.setattr(fetch, "pip_configuration", lambda _: {})
         stack = dataclasses.replace(compiled, build=dataclasses.replace(compiled.build, indexes=()))

@@ -1,30 +1,38 @@
-"""The format of a lock: one spelling, read strictly."""
+"""The format of a lock: pylock.toml, read strictly, and the requirements file that stands for it."""
 
 import dataclasses
 import hashlib
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from packaging.pylock import Pylock, is_valid_pylock_path
 
 from flagbench.catalog.load import load_catalog
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.locks import Lock, LockEntry, Unresolved, canonical, is_stale, lock_path, parse_lock, read_lock
+from flagbench.locks import Lock, LockEntry, Unresolved, is_stale, load_lock, lock_path, read_lock, write_lock
 from flagbench.locks.model import inputs_digest
-from flagbench.locks.write import write_lock
+from flagbench.locks.pylock import dump_pylock, parse_pylock
+from flagbench.locks.toml import load_toml
 
 A, B, C = ("sha256:" + digit * 64 for digit in "abc")
+NUMPY = ("numpy-2.2.6-cp310-cp310-manylinux_2_17_x86_64.whl", "numpy-2.2.6-cp310-cp310-manylinux_2_28_x86_64.whl")
 LOCK = Lock(
     stack="a100-cuda11.8",
     python="3.10",
     base_image="host:5000/cuda:11.8.0-devel",
     base_digest=None,
     inputs=A,
-    entries=(LockEntry("flash-attn", "2.7.3", (C,)), LockEntry("numpy", "2.2.6", (A, B))),
+    entries=(
+        LockEntry("flash-attn", "2.7.3", (C,), ("flash_attn-2.7.3.tar.gz",)),
+        LockEntry("numpy", "2.2.6", (A, B), NUMPY),
+    ),
     unresolved=(Unresolved("torch", "2.6.0+cu118", reason="https://example.org/cu118 could not be reached"),),
 )
-TEXT = f"""\
+TEXT = dump_pylock(LOCK)
+REQUIREMENTS = f"""\
 # Made by `flagbench lock a100-cuda11.8`. Do not edit.
 # stack: a100-cuda11.8
 # python: 3.10
@@ -44,101 +52,97 @@ def stack():
     return load_catalog().stacks["cpu"]
 
 
-def test_text_is_the_documented_file():
-    assert LOCK.text == TEXT
-    assert LOCK.digest == "sha256:" + hashlib.sha256(TEXT.encode()).hexdigest()
+def test_it_is_a_file_of_the_standard():
+    assert is_valid_pylock_path(lock_path(LOCK.stack, Path("images")))
+    pylock = Pylock.from_dict(load_toml(TEXT))
+    assert [str(package.version) for package in pylock.packages] == ["2.7.3", "2.2.6"]
+    assert pylock.packages[0].sdist.filename == "flash_attn-2.7.3.tar.gz"
+    assert "3.10.4" in pylock.requires_python
+
+
+def test_the_digest_is_that_of_the_requirements_file():
+    """So that a lock keeps its digest, and images their records, when the format of the file changes."""
+    assert LOCK.requirements == REQUIREMENTS
+    assert LOCK.digest == "sha256:" + hashlib.sha256(REQUIREMENTS.encode()).hexdigest()
 
 
 def test_reading_gives_back_what_was_written():
-    assert parse_lock(TEXT, "here") == LOCK
+    assert parse_pylock(TEXT, "here") == LOCK
 
 
 def test_a_stack_without_public_base():
     lock = dataclasses.replace(LOCK, base_image=None, base_digest=B)
-    assert f"\n# base: none@{B}\n" in lock.text
-    assert parse_lock(lock.text, "here") == lock
+    assert parse_pylock(dump_pylock(lock), "here") == lock
 
 
-def test_requirement_files():
-    assert LOCK.hashed_requirements() == f"flash-attn==2.7.3 \\\n    --hash={C}\n" + LOCK.hashed_requirements(
-        exclude=["Flash_Attn"]
-    )
-    assert LOCK.hashed_requirements(exclude=["flash-attn"]) == f"numpy==2.2.6 \\\n    --hash={A} \\\n    --hash={B}\n"
+def test_requirements_of_a_build():
+    assert LOCK.hashed_requirements(exclude=["Flash_Attn"]) == f"numpy==2.2.6 \\\n    --hash={A} \\\n    --hash={B}\n"
     assert LOCK.unhashed_requirements() == "torch==2.6.0+cu118\n"
     assert LOCK.unhashed_requirements(exclude=["torch"]) == ""
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "line"),
+    ("old", "new", "named"),
     [
-        ("Do not edit.", "Do edit.", 1),
-        ("lock a100-cuda11.8", "lock cpu", 1),
-        ("# stack: a100-cuda11.8", "# stack: A100", 2),
-        ("# python: 3.10", "# python: 3.10; x", 3),
-        ("# python: 3.10\n", "", 3),
-        ("@unresolved", "@latest", 4),
-        ("host:5000", "host 5000", 4),
-        ("host:5000", "$(id)", 4),
-        (f"# inputs: {A}", "# inputs: sha256:abc", 5),
-        ("flash-attn==", "Flash_Attn==", 6),
-        ("flash-attn==2.7.3 \\", "flash-attn==2.7.3", 6),
-        ("flash-attn==2.7.3", "flash-attn>=2.7.3", 6),
-        ("flash-attn==2.7.3", "flash-attn==2.7.3;os", 6),
-        ("flash-attn==2.7.3", "--index-url=https://evil.example", 6),
-        (f"    --hash={C}\n", "", 7),
-        (f"    --hash={C}", f"--hash={C}", 7),
-        (f"--hash={C}", "--hash=md5:" + "c" * 32, 7),
-        (f"--hash={C}", f"--hash={C.upper()}", 7),
-        (f"{A} \\\n", f"{A}\n", 10),
-        ("numpy==2.2.6", "abc==2.2.6", 8),
-        ("numpy==2.2.6", "flash-attn==2.7.4", 8),
-        ("# unresolved: torch", "# unresolved: numpy", 11),
-        ("reached)", "reached", 11),
-        ("(https", "https", 11),
-        ("reached)\n", "reached)\n\n", 12),
-        ("reached)\n", "reached)\ntorch==1\n", 12),
-        ("could not", "could\rnot", 11),
+        ("lock-version", "lock_version", "lock-version"),
+        ("lock-version", "= lock", "line 2"),
+        ('"==3.10.*"', '">=3.10"', "requires-python"),
+        ("[tool.flagbench]", "[tool.other]", "tool.flagbench"),
+        ('stack = "a', 'stack = "$a', "tool.flagbench.stack"),
+        ("host:5000", "host 5000", "tool.flagbench.base.image"),
+        ("host:5000", "$(id)", "tool.flagbench.base.image"),
+        ("[tool.flagbench.base]", "[tool.flagbench.base]\ndigest = 'latest'", "tool.flagbench.base.digest"),
+        (f'inputs = "{A}"', 'inputs = "sha256:abc"', "tool.flagbench.inputs"),
+        (f'inputs = "{A}"', "", "tool.flagbench.inputs"),
+        ('"flash-attn"', '"Flash_Attn"', "packages[0].name"),
+        ('"2.7.3"', '"2.7.3;os"', "packages[0].version"),
+        ('"2.7.3"', '"2.7.4"', "packages[0].sdist"),
+        ('version = "2.7.3"\n', "", "flash-attn"),
+        ('version = "2.7.3"\n', 'version = "2.7.3"\nmarker = "os_name == \'nt\'"\n', "flash-attn"),
+        (f'sha256 = "{C[7:]}"', f'sha512 = "{C[7:]}"', "flash_attn-2.7.3.tar.gz"),
+        (f'sha256 = "{C[7:]}"', 'sha256 = "abc"', "flash-attn"),
+        (f'sha256 = "{C[7:]}"', "", "packages[0].sdist"),
+        ('name = "torch"', 'name = "numpy"', "numpy"),
+        ('name = "torch"', 'name = "--index-url"', "--index-url"),
+        ("could not", "could\\nnot", "tool.flagbench.unresolved.reason"),
     ],
 )
-def test_a_malformed_line_is_named(old, new, line):
+def test_a_malformed_value_is_named(old, new, named):
     assert old in TEXT
     with pytest.raises(FlagbenchError) as caught:
-        parse_lock(TEXT.replace(old, new, 1), "images/locks/x.txt")
-    assert caught.value.message.startswith(f"images/locks/x.txt:{line}: ")
-    # `flagbench lock` alone would keep what it can of this file, hence ends here too.
-    assert "flagbench lock STACK --upgrade" in caught.value.remedy
+        parse_pylock(TEXT.replace(old, new, 1), "pylock.x.toml")
+    assert caught.value.message.startswith("pylock.x.toml: ")
+    assert named in caught.value.message
     assert caught.value.code is ExitCode.USAGE
 
 
-@pytest.mark.parametrize("cut", range(0, len(TEXT) - 1, 7))
-def test_a_truncated_lock_is_refused(cut):
-    # A cut between two packages leaves a valid, shorter list; a lock is written whole, so that none is ever seen.
-    if TEXT[:cut].endswith(f"{C}\n") or TEXT[:cut].endswith(f"{B}\n"):
-        cut -= 1
-    with pytest.raises(FlagbenchError):
-        parse_lock(TEXT[:cut], "x")
+def test_names_are_sorted_and_unique():
+    for entries in (LOCK.entries[::-1], LOCK.entries[:1] * 2):
+        with pytest.raises(FlagbenchError) as caught:
+            dump_pylock(dataclasses.replace(LOCK, entries=entries))
+        assert "flash-attn" in caught.value.message
 
 
-WORDS = st.text("abz09", min_size=1, max_size=3)
-NAMES = st.lists(WORDS, min_size=1, max_size=3).map("-".join)
+NAMES = st.lists(st.text("abz09", min_size=1, max_size=3), min_size=1, max_size=3).map("-".join)
 VERSIONS = st.sampled_from(["0", "1.2.3", "2.13.0+cpu", "2.5.9.post1", "1!2.0rc1", "1.12.0a0+bd13bc6", "2026.10.18"])
-HASHES = st.sets(st.sampled_from([A, B, C]), min_size=1)
+HASHES = st.sets(st.sampled_from([A, B, C]))
 
 
 @settings(deadline=None, max_examples=50)
-@given(st.dictionaries(NAMES, st.tuples(VERSIONS, HASHES, st.booleans()), max_size=8))
+@given(st.dictionaries(NAMES, st.tuples(VERSIONS, HASHES), max_size=8))
 def test_every_lock_is_read_as_it_was_written(packages):
-    entries = sorted(packages.items())
+    pins = [(name, version, sorted(hashes)) for name, (version, hashes) in sorted(packages.items())]
     lock = dataclasses.replace(
         LOCK,
-        entries=tuple(LockEntry(n, v, tuple(sorted(h))) for n, (v, h, known) in entries if known),
-        unresolved=tuple(Unresolved(n, v, reason="why (not)") for n, (v, _, known) in entries if not known),
+        entries=tuple(LockEntry(n, v, tuple(h), wheels(n, v, len(h))) for n, v, h in pins if h),
+        unresolved=tuple(Unresolved(n, v, reason="why (not)") for n, v, h in pins if not h),
     )
-    assert parse_lock(lock.text, "x") == lock
+    assert parse_pylock(dump_pylock(lock), "x") == lock
 
 
-def test_canonical_names():
-    assert canonical("Flash_Attn.X--y") == "flash-attn-x-y"
+def wheels(name, version, count):
+    """Names of wheels of one package."""
+    return tuple(f"{name.replace('-', '_')}-{version}-cp3{number}-none-any.whl" for number in range(count))
 
 
 def locked(stack, **changes):
@@ -148,7 +152,7 @@ def locked(stack, **changes):
         "base_image": stack.base_image,
         "base_digest": None,
         "inputs": inputs_digest(stack),
-        "entries": (LockEntry("numpy", "2.4.6", (A,)),),
+        "entries": (LockEntry("numpy", "2.2.6", (A,), NUMPY[:1]),),
     }
     return Lock(**{**fields, **changes})
 
@@ -159,17 +163,49 @@ def test_a_lock_that_fits_is_read(stack, tmp_path):
 
 
 def test_a_missing_lock_says_how_to_make_it(stack, tmp_path):
-    with pytest.raises(FlagbenchError, match="has no lock") as caught:
+    with pytest.raises(FlagbenchError) as caught:
         read_lock(stack, tmp_path)
+    assert str(lock_path("cpu", tmp_path)) in caught.value.message
     assert "flagbench lock cpu" in caught.value.remedy
 
 
 def test_a_lock_that_is_no_text(stack, tmp_path):
     write_lock(locked(stack), tmp_path)
     lock_path("cpu", tmp_path).write_bytes(b"\xff\xfe")
-    with pytest.raises(FlagbenchError, match="cannot be read") as caught:
+    with pytest.raises(FlagbenchError) as caught:
         read_lock(stack, tmp_path)
-    assert "flagbench lock STACK --upgrade" in caught.value.remedy
+    assert "--upgrade" in caught.value.remedy
+
+
+def test_a_lock_of_the_old_format_is_read_with_a_notice(tmp_path, capsys):
+    old = tmp_path / "locks" / f"{LOCK.stack}.txt"
+    old.parent.mkdir()
+    old.write_text(REQUIREMENTS)
+    lock = load_lock(LOCK.stack, tmp_path)
+    assert (lock.requirements, lock.digest) == (REQUIREMENTS, LOCK.digest)
+    assert str(old) in capsys.readouterr().err
+    write_lock(LOCK, tmp_path)
+    assert load_lock(LOCK.stack, tmp_path) == LOCK
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("# inputs", "# input"),
+        ("flash-attn==2.7.3", "--index-url=https://evil.example"),
+        ("flash-attn==2.7.3", "flash-attn>=2.7.3"),
+        (f"    --hash={C}\n", ""),
+        ("# unresolved", "torch==1\n# unresolved"),
+        ("host:5000", "$(id)"),
+    ],
+)
+def test_a_malformed_lock_of_the_old_format(old, new, tmp_path):
+    path = tmp_path / "locks" / f"{LOCK.stack}.txt"
+    path.parent.mkdir()
+    path.write_text(REQUIREMENTS.replace(old, new, 1))
+    with pytest.raises(FlagbenchError) as caught:
+        load_lock(LOCK.stack, tmp_path)
+    assert str(path) in caught.value.message
 
 
 def changed(stack, **build):
@@ -177,30 +213,33 @@ def changed(stack, **build):
 
 
 @pytest.mark.parametrize(
-    ("change", "why"),
+    ("change", "named"),
     [
-        (lambda s: dataclasses.replace(s, python="3.12"), "for Python 3.11, the manifest says 3.12"),
-        (lambda s: dataclasses.replace(s, base_image="debian:13"), "the manifest says debian:13"),
-        (lambda s: dataclasses.replace(s, base_image=None), "the manifest says none"),
-        (lambda s: dataclasses.replace(s, platform="linux/arm64"), "packages, platform or indexes"),
-        (lambda s: changed(s, packages=(*s.build.packages, "x==1")), "packages, platform or indexes"),
-        (lambda s: changed(s, from_base=("torch",)), "packages, platform or indexes"),
-        (lambda s: changed(s, indexes=()), "packages, platform or indexes"),
-        (lambda s: dataclasses.replace(s, name="other"), "it is the lock of cpu, not of other"),
+        (lambda s: dataclasses.replace(s, python="3.12"), "3.12"),
+        (lambda s: dataclasses.replace(s, base_image="debian:13"), "debian:13"),
+        (lambda s: dataclasses.replace(s, base_image=f"{s.base_image}@{B}"), B),
+        (lambda s: dataclasses.replace(s, base_image=None), "none"),
+        (lambda s: dataclasses.replace(s, platform="linux/arm64"), "platform"),
+        (lambda s: changed(s, packages=(*s.build.packages, "x==1")), "packages"),
+        (lambda s: changed(s, from_base=("torch",)), "packages"),
+        (lambda s: changed(s, indexes=()), "indexes"),
+        (lambda s: dataclasses.replace(s, name="other"), "other"),
     ],
 )
-def test_a_stale_lock_names_what_changed(stack, change, why):
-    assert why in is_stale(locked(stack), change(stack))
+def test_a_stale_lock_names_what_changed(stack, change, named):
+    assert named in is_stale(locked(stack), change(stack))
 
 
 def test_what_decides_nothing_makes_no_lock_stale(stack):
     same = changed(stack, packages=tuple(reversed(stack.build.packages)), left_out={}, env={"A": "b"}, apt=("git",))
     assert is_stale(locked(stack), dataclasses.replace(same, title="New", aliases=())) is None
+    pinned = dataclasses.replace(stack, base_image=f"{stack.base_image}@{B}")
+    assert is_stale(locked(stack, base_digest=B), pinned) is None
 
 
 def test_a_stale_lock_is_an_error_that_says_how_to_renew_it(stack, tmp_path):
     write_lock(locked(stack, python="3.12"), tmp_path)
-    with pytest.raises(FlagbenchError, match="stale") as caught:
+    with pytest.raises(FlagbenchError) as caught:
         read_lock(stack, tmp_path)
     assert caught.value.code is ExitCode.USAGE
     assert "flagbench lock cpu" in caught.value.remedy
@@ -211,20 +250,29 @@ def test_writing_the_same_again_changes_nothing(stack, tmp_path):
     before = lock_path("cpu", tmp_path).stat()
     assert not write_lock(locked(stack), tmp_path)
     assert lock_path("cpu", tmp_path).stat().st_mtime_ns == before.st_mtime_ns
-    assert [path.name for path in (tmp_path / "locks").iterdir()] == ["cpu.txt"]
+    assert [path.name for path in (tmp_path / "locks").iterdir()] == ["pylock.cpu.toml"]
 
 
-def test_what_a_lock_may_not_hold_is_never_written(stack, tmp_path):
-    evil = locked(stack, entries=(LockEntry("numpy", "1\n--index-url=https://evil.example", (A,)),))
-    with pytest.raises(FlagbenchError, match="the new lock of cpu:"):
-        write_lock(evil, tmp_path)
+@pytest.mark.parametrize(
+    "entry",
+    [
+        LockEntry("numpy", "1\n--index-url=https://evil.example", (A,), NUMPY[:1]),
+        LockEntry("numpy", "2.2.6", (A,)),
+        LockEntry("numpy", "2.2.6", (A,), ("scipy-2.2.6-py3-none-any.whl",)),
+    ],
+)
+def test_what_a_lock_may_not_hold_is_never_written(entry, stack, tmp_path):
+    with pytest.raises(FlagbenchError) as caught:
+        write_lock(locked(stack, entries=(entry,)), tmp_path)
+    assert "numpy" in caught.value.message
     assert not lock_path("cpu", tmp_path).exists()
 
 
 def test_a_failed_write_keeps_the_old_lock(stack, tmp_path, monkeypatch):
     write_lock(locked(stack), tmp_path)
     monkeypatch.setattr(os, "fchmod", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-    with pytest.raises(FlagbenchError, match="No space left"):
+    with pytest.raises(FlagbenchError) as caught:
         write_lock(locked(stack, base_digest=B), tmp_path)
+    assert str(lock_path("cpu", tmp_path)) in caught.value.message
     assert read_lock(stack, tmp_path) == locked(stack)
-    assert [path.name for path in (tmp_path / "locks").iterdir()] == ["cpu.txt"]
+    assert [path.name for path in (tmp_path / "locks").iterdir()] == ["pylock.cpu.toml"]

@@ -1,59 +1,88 @@
-"""The digest behind a tag, from a registry that runs here."""
+"""The digest behind a tag, from a registry that runs here, with the credentials of docker's configuration."""
 
+import base64
+import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from flagbench.locks import registry as module
 from flagbench.locks.registry import Reference, RegistryError, base_digest
 
 DIGEST = "sha256:" + "d" * 64
+BASIC = "Basic " + base64.b64encode(b"ann:s3cret").decode()
+
+
+class Handler(BaseHTTPRequestHandler):
+    """`team/cuda:1` wants a token, `private/cuda:1` an account's token, `basic/cuda:1` the account itself."""
+
+    def do_HEAD(self):
+        self.server.seen.append((self.path, self.headers.get("Authorization"), self.headers.get("Accept")))
+        name = self.path.removeprefix("/v2/").partition("/")[0]
+        host, sent = self.headers["Host"], self.headers.get("Authorization")
+        if name in ("team", "private") and sent != f"Bearer {name}":
+            realm = f'Bearer realm="http://{host}/token",service="here",scope="repository:{name}:pull"'
+            return self.answer(401, "WWW-Authenticate", realm)
+        if name == "elsewhere":
+            return self.answer(401, "WWW-Authenticate", f'Bearer realm="http://localhost:{host.split(":")[1]}/token"')
+        if name == "basic" and sent != BASIC:
+            return self.answer(401, "WWW-Authenticate", 'Basic realm="here"')
+        if name == "garbage":
+            return self.wfile.write(b"this is not a registry\r\n\r\n")
+        if name == "odd":
+            return self.answer(200, "Docker-Content-Digest", "sha256:short")
+        if name == "busy" and len(self.server.seen) < 3:
+            return self.answer(429, "Retry-After", "0")
+        if name in ("gone", "broken"):
+            return self.answer({"gone": 404, "broken": 503}[name])
+        return self.answer(200, "Docker-Content-Digest", DIGEST)
+
+    def do_GET(self):
+        scope = parse_qs(urlsplit(self.path).query).get("scope", [""])[0]
+        self.give_token(scope, self.headers.get("Authorization"))
+
+    def do_POST(self):
+        form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+        self.give_token(form["scope"][0], form["refresh_token"][0])
+
+    def give_token(self, scope, account):
+        self.server.seen.append((urlsplit(self.path).path, account, scope))
+        if "private" in scope and account not in (BASIC, "r3fresh"):
+            return self.answer(401)
+        body = json.dumps({"access_token": scope.split(":")[1] if scope else "any"}).encode()
+        self.answer(200, "Content-Length", str(len(body)))
+        self.wfile.write(body)
+
+    def answer(self, code, *header):
+        self.send_response(code)
+        if header:
+            self.send_header(*header)
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
 
 
 @pytest.fixture
-def registry():
-    """A registry with `team/cuda:1` behind a token, `open/cuda:1` free, `closed/cuda:1` behind a password."""
-    seen = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_HEAD(self):
-            seen.append((self.path, self.headers.get("Authorization"), self.headers["Accept"]))
-            name = self.path.removeprefix("/v2/").partition("/")[0]
-            if name == "team" and self.headers.get("Authorization") != "Bearer t0k":
-                realm = f'Bearer realm="http://{self.headers["Host"]}/token",service="here",scope="repository:x:pull"'
-                return self.answer(401, "WWW-Authenticate", realm)
-            if name == "closed":
-                return self.answer(401, "WWW-Authenticate", 'Basic realm="here"')
-            if name == "garbage":
-                return self.wfile.write(b"this is not a registry\r\n\r\n")
-            if name == "odd":
-                return self.answer(200, "Docker-Content-Digest", "sha256:short")
-            if name in ("team", "open"):
-                return self.answer(200, "Docker-Content-Digest", DIGEST)
-            return self.answer({"gone": 404, "broken": 503}[name])
-
-        def do_GET(self):
-            seen.append((self.path, None, None))
-            body = b'{"token": "t0k"}'
-            self.answer(200, "Content-Length", str(len(body)))
-            self.wfile.write(body)
-
-        def answer(self, code, *header):
-            self.send_response(code)
-            if header:
-                self.send_header(*header)
-            self.end_headers()
-
-        def log_message(self, *_):
-            pass
-
+def registry(tmp_path, monkeypatch):
+    """A registry, and docker without an account for it."""
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.setattr(module, "RETRIES", module.RETRIES.new(backoff_factor=0))
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.seen = []
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    yield f"127.0.0.1:{server.server_port}", seen
+    yield f"127.0.0.1:{server.server_port}", server.seen
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+def log_in(folder, host, **entry):
+    """What `docker login` leaves."""
+    (folder / "config.json").write_text(json.dumps({"auths": {host: entry}}))
 
 
 @pytest.mark.parametrize(
@@ -69,19 +98,16 @@ def registry():
     ],
 )
 def test_names_are_read_as_docker_reads_them(image, host, repository, tag):
-    assert Reference.parse(image) == Reference(host, repository, tag)
-
-
-def test_a_public_registry_is_asked_over_tls():
-    assert Reference.parse("debian:12").url == "https://registry-1.docker.io/v2/library/debian/manifests/12"
+    found = Reference.parse(image)
+    assert (found.host, found.repository, found.tag) == (host, repository, tag)
+    assert found.url.startswith("http://" if host == "localhost" else "https://")
 
 
 def test_a_free_image(registry):
     host, seen = registry
     assert base_digest(f"{host}/open/cuda:1") == DIGEST
     ((path, authorization, accept),) = seen
-    assert path == "/v2/open/cuda/manifests/1"
-    assert authorization is None
+    assert (path, authorization) == ("/v2/open/cuda/manifests/1", None)
     assert "manifest.list" in accept
     assert "oci.image.index" in accept
 
@@ -89,21 +115,56 @@ def test_a_free_image(registry):
 def test_a_token_is_fetched_where_the_registry_says(registry):
     host, seen = registry
     assert base_digest(f"{host}/team/cuda:1") == DIGEST
-    assert [path for path, _, _ in seen] == [
-        "/v2/team/cuda/manifests/1",
-        "/token?scope=repository%3Ax%3Apull&service=here",
-        "/v2/team/cuda/manifests/1",
-    ]
+    assert [path for path, _, _ in seen] == ["/v2/team/cuda/manifests/1", "/token", "/v2/team/cuda/manifests/1"]
+    assert seen[1][1:] == (None, "repository:team:pull")
+
+
+@pytest.mark.parametrize(
+    ("name", "entry"),
+    [
+        ("private", {"auth": base64.b64encode(b"ann:s3cret").decode()}),
+        ("private", {"auth": base64.b64encode(b"ann:").decode(), "identitytoken": "r3fresh"}),
+        ("basic", {"auth": base64.b64encode(b"ann:s3cret").decode()}),
+    ],
+)
+def test_docker_s_account_opens_what_it_may_read(name, entry, registry, tmp_path):
+    host, _ = registry
+    with pytest.raises(RegistryError, match="login"):
+        base_digest(f"{host}/{name}/cuda:1")
+    log_in(tmp_path, host, **entry)
+    assert base_digest(f"{host}/{name}/cuda:1") == DIGEST
+
+
+def test_an_account_is_not_sent_to_another_host_without_tls(registry, tmp_path):
+    host, seen = registry
+    log_in(tmp_path, host, auth=base64.b64encode(b"ann:s3cret").decode())
+    with pytest.raises(RegistryError):
+        base_digest(f"{host}/elsewhere/cuda:1")
+    assert BASIC not in {sent for _, sent, _ in seen}
+
+
+def test_an_account_of_netrc_is_not_docker_s(registry, tmp_path, monkeypatch):
+    host, seen = registry
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login ann password s3cret\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    assert base_digest(f"{host}/team/cuda:1") == DIGEST
+    assert BASIC not in {sent for _, sent, _ in seen}
+
+
+def test_a_busy_registry_is_asked_again_when_it_says(registry):
+    host, seen = registry
+    assert base_digest(f"{host}/busy/cuda:1") == DIGEST
+    assert len(seen) == 3
 
 
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("closed", "wants a login"),
-        ("gone", "does not know this tag"),
-        ("broken", "answered 503"),
-        ("odd", "gave no digest"),
-        ("garbage", "could not be reached: this is not a registry"),
+        ("basic", "login"),
+        ("gone", "tag"),
+        ("broken", "503"),
+        ("odd", "no digest"),
+        ("garbage", "could not be reached"),
     ],
 )
 def test_refusals(registry, name, why):
@@ -112,6 +173,8 @@ def test_refusals(registry, name, why):
         base_digest(f"{host}/{name}/cuda:1")
 
 
-def test_nobody_there():
+def test_nobody_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.setattr(module, "RETRIES", module.RETRIES.new(backoff_factor=0))
     with pytest.raises(RegistryError, match="could not be reached"):
         base_digest("127.0.0.1:1/open/cuda:1")

@@ -6,7 +6,7 @@ import pytest
 
 from flagbench.catalog.load import load_catalog
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.locks import LockEntry, Unresolved
+from flagbench.locks import LockEntry, Unresolved, is_stale
 from flagbench.locks import resolve as module
 from flagbench.locks.metadata import Table
 from flagbench.locks.platforms import pip_platforms, uv_platform
@@ -64,7 +64,12 @@ class Index:
         more = {n: v for n, v in request.kept.items() if self.offers.get(n, v) != v}
         if more:
             raise NoSolution("constraints", frozenset())
-        return [Found(name, version, (A,), None) for name, version in sorted(pins.items())]
+        return [Found(name, version, (A,), wheel(name, version)) for name, version in sorted(pins.items())]
+
+
+def wheel(name, version):
+    """The names of the files of a package: one."""
+    return (f"{name.replace('-', '_')}-{version}-py3-none-any.whl",)
 
 
 def made(stack, index, **options):
@@ -109,7 +114,7 @@ def test_what_an_unresolved_package_needs_may_not_be_known_either(stack):
 def test_a_hash_that_was_known_is_kept_when_the_index_is_out_of_reach(stack):
     earlier = made(stack, Index({}))
     lock = made(stack, Index({"torch": "2.6.0"}, silent=True), previous=earlier)
-    assert LockEntry("torch", "2.6.0+cu118", (A,)) in lock.entries
+    assert LockEntry("torch", "2.6.0+cu118", (A,), wheel("torch", "2.6.0+cu118")) in lock.entries
     assert lock.unresolved == ()
 
 
@@ -169,7 +174,10 @@ def test_an_index_whose_name_only_begins_alike_is_another_one(stack):
 
 def test_an_index_without_hashes_leaves_its_packages_unresolved(stack):
     def hashless(request, environment):
-        return [Found("numpy", "2.2.6", (), None), Found("einops", "1", (A,), None)]
+        return [
+            Found("numpy", "2.2.6", (), wheel("numpy", "2.2.6")),
+            Found("einops", "1", (A,), wheel("einops", "1")),
+        ]
 
     lock = made(stack, hashless)
     assert lock.unresolved == (Unresolved("numpy", "2.2.6", reason="its index states no sha256"),)
@@ -177,7 +185,9 @@ def test_an_index_without_hashes_leaves_its_packages_unresolved(stack):
 
 
 def test_versions_of_an_earlier_lock_are_kept(stack):
-    earlier = dataclasses.replace(made(stack, Index({})), entries=(LockEntry("einops", "0.8.1", (A,)),))
+    earlier = dataclasses.replace(
+        made(stack, Index({})), entries=(LockEntry("einops", "0.8.1", (A,), wheel("einops", "0.8.1")),)
+    )
     index = Index({})
     made(stack, index, previous=earlier)
     assert index.asked[0].kept == {"einops": "0.8.1"}
@@ -187,7 +197,9 @@ def test_versions_of_an_earlier_lock_are_kept(stack):
 
 
 def test_versions_that_do_not_fit_any_more_are_let_go(stack):
-    earlier = dataclasses.replace(made(stack, Index({})), entries=(LockEntry("einops", "0.8.1", (A,)),))
+    earlier = dataclasses.replace(
+        made(stack, Index({})), entries=(LockEntry("einops", "0.8.1", (A,), wheel("einops", "0.8.1")),)
+    )
     index = Index({"einops": "0.9"})
     made(stack, index, previous=earlier)
     assert [request.kept for request in index.asked] == [{"einops": "0.8.1"}, {}]
@@ -221,6 +233,23 @@ def test_the_base_is_asked_once_and_kept(stack, monkeypatch):
     monkeypatch.setattr(module, "base_digest", lambda image, ca: B)
     assert made(stack, Index({}), previous=lock).base_digest == A
     assert made(stack, Index({}), previous=lock, upgrade=True).base_digest == B
+
+
+def test_a_base_with_a_digest_in_the_manifest_is_not_asked_for(stack, monkeypatch):
+    monkeypatch.setattr(module, "base_digest", lambda image, ca: B)
+    pinned = dataclasses.replace(stack, base_image=f"{stack.base_image}@{A}")
+    lock = made(pinned, Index({}))
+    assert (lock.base_image, lock.base_digest) == (stack.base_image, A)
+    assert is_stale(lock, pinned) is None
+
+
+def test_a_hash_of_the_old_format_gets_the_name_of_the_only_file(stack):
+    """As long as the index lists one file; else nobody knows which it was."""
+    earlier = dataclasses.replace(made(stack, Index({})), entries=(LockEntry("numpy", "2.2.6", (A,)),))
+    for files, known in ((("numpy-2.2.6-py3-none-any.whl",), True), (("a.whl", "b.whl"), False), ((), False)):
+        lock = made(stack, lambda *_, files=files: [Found("numpy", "2.2.6", (), files)], previous=earlier)
+        assert lock.entries == ((LockEntry("numpy", "2.2.6", (A,), files),) if known else ())
+        assert [entry.name for entry in lock.unresolved] == ([] if known else ["numpy"])
 
 
 def test_a_base_out_of_reach_stays_as_it_was(stack):

@@ -7,7 +7,8 @@ import pytest
 
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.locks import uv
-from flagbench.locks.metadata import Table, load_toml, read_tables, uv_settings
+from flagbench.locks.metadata import Table, read_tables, uv_settings
+from flagbench.locks.toml import load_toml
 from flagbench.locks.uv import Found, IndexUnreachable, NoSolution, Request
 
 A, B, C = (digit * 64 for digit in "abc")
@@ -28,7 +29,7 @@ name = "numpy"
 version = "2.2.6"
 wheels = [
     {{ url = "https://h/n1.whl", hashes = {{ sha256 = "{B}" }} }},
-    {{ url = "https://h/n2.whl", hashes = {{ sha256 = "{A}" }} }},
+    {{ path = "wheels/n2.whl", hashes = {{ sha256 = "{A}" }} }},
 ]
 [[packages]]
 name = "Flash_Attn"
@@ -37,7 +38,7 @@ sdist = {{ url = "https://h/flash_attn-2.7.3.tar.gz", hashes = {{ sha256 = "{C}"
 [[packages]]
 name = "bare"
 version = "1"
-wheels = [{{ url = "https://h/bare.whl", hashes = {{}} }}]
+wheels = [{{ url = "https://h/bare%2Bcpu.whl", hashes = {{}} }}]
 """
 
 
@@ -64,9 +65,15 @@ def fake_uv(monkeypatch):
 def test_the_answer(fake_uv):
     fake_uv()
     assert uv.resolve(REQUEST, {}) == [
-        Found("bare", "1", (), None),
-        Found("flash-attn", "2.7.3", (f"sha256:{C}",), "https://h/flash_attn-2.7.3.tar.gz"),
-        Found("numpy", "2.2.6", (f"sha256:{A}", f"sha256:{B}"), None),
+        Found("bare", "1", (), ("bare+cpu.whl",)),
+        Found(
+            "flash-attn",
+            "2.7.3",
+            (f"sha256:{C}",),
+            ("flash_attn-2.7.3.tar.gz",),
+            "https://h/flash_attn-2.7.3.tar.gz",
+        ),
+        Found("numpy", "2.2.6", (f"sha256:{A}", f"sha256:{B}"), ("n2.whl", "n1.whl")),
     ]
 
 

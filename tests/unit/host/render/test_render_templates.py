@@ -132,7 +132,7 @@ def test_images_and_code_beside_the_manifests_come_first(manifests: Path) -> Non
 
 def test_a_stack_without_a_lock_says_how_to_make_one(manifests: Path) -> None:
     shutil.copytree(shipped_images(), manifests.parent / "images")
-    (manifests.parent / "images" / "locks" / "cpu.txt").unlink()
+    (manifests.parent / "images" / "locks" / "pylock.cpu.toml").unlink()
     catalog = load_catalog(manifests)
     with pytest.raises(FlagbenchError) as caught:
         ImageRenderer(catalog).stack(catalog.stacks["cpu"])
