@@ -93,12 +93,31 @@ def render_case(
             f"no case can be called '{STACK_TIER}': it names the images of stacks",
             remedy=f"give it another name in {case.path}",
         )
-    name, on = plain_name(case.name), plain_name(stack.name)
+    values = case_values(case, stack, lock)
+    dockerfile = render_template(images, [f"cases/{case.name}.j2", "case.j2"], values, template)
+    files = code_files(case, stack, code)
     steps = case_steps(case, stack.build, lock)
-    values: dict[str, Any] = {
+    if any(steps.values()):
+        files["inputs/README"] = image_file(images, "inputs.txt")
+        install = image_file(images, "install.sh")
+        files.update(step_files(steps, install))
+        if values["compiled"]:
+            files["steps/wheels/install.sh"] = install
+    files["stack.digest"] = f"{stack_rendered.name} {stack_rendered.digest}\n".encode()
+    return rendered(f"{case.name}/{stack.name}", dockerfile, files)
+
+
+def case_values(case: Case, stack: Stack, lock: Lock) -> dict[str, Any]:
+    """What a case's template may use.
+
+    Raises FlagbenchError (usage) for a value that cannot stand in a Dockerfile.
+    """
+    plain_name(case.name)
+    steps = case_steps(case, stack.build, lock)
+    return {
         "case": case,
         "stack": stack,
-        "stack_image": f"{LOCAL}/{STACK_TIER}:{on}",
+        "stack_image": f"{LOCAL}/{STACK_TIER}:{plain_name(stack.name)}",
         "home": HOME,
         "tini": TINI,
         "python": interpreter(stack),
@@ -108,16 +127,6 @@ def render_case(
         "optional": steps["optional"],
         "compiled": [_compilation(package, steps, stack, lock) for package in needed_to_compile(case, stack.build)],
     }
-    dockerfile = render_template(images, [f"cases/{name}.j2", "case.j2"], values, template)
-    files = code_files(case, stack, code)
-    if any(steps.values()):
-        files["inputs/README"] = image_file(images, "inputs.txt")
-        install = image_file(images, "install.sh")
-        files.update(step_files(steps, install))
-        if values["compiled"]:
-            files["steps/wheels/install.sh"] = install
-    files["stack.digest"] = f"{stack_rendered.name} {stack_rendered.digest}\n".encode()
-    return rendered(f"{name}/{on}", dockerfile, files)
 
 
 def _compilation(package: Compiled, steps: Mapping[str, Step], stack: Stack, lock: Lock) -> dict[str, Any]:

@@ -1,75 +1,187 @@
-"""A Dockerfile read into its instructions, for the rules that look at them."""
+"""A Dockerfile read into its instructions and stages, for the rules that look at them.
+
+Parsed by BuildKit's own parser (the package `dockerfile`): dockerfile-parse knows no heredocs and no flags.
+"""
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from dockerfile_parse import DockerfileParser  # type: ignore[import-untyped]
+import dockerfile
 
-_QUOTED = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"")
-_ASSIGNED = re.compile(r"(?:^|\s)([A-Za-z_][A-Za-z0-9_]*)=")
+from flagbench.errors import FlagbenchError
+from flagbench.render.shell import SHELLS, Call, calls, expand
+
+_HEREDOC = re.compile(r"<<-?\s*[\"']?\w+[\"']?")
+_SHEBANG = re.compile(r"#!\s*\S*?(?:env\s+)?(\w+)\s")
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction, its continuation lines joined."""
+    """One instruction, its continuation lines joined; of `ONBUILD RUN`, the RUN."""
 
     name: str
-    """In capitals; COMMENT for a comment."""
-    value: str
+    """In capitals."""
+    words: tuple[str, ...]
+    """What follows its flags, as BuildKit takes it apart: one text for RUN in its shell form."""
+    flags: tuple[tuple[str, str], ...]
+    """`("from", "base")` of `--from=base`."""
     line: int
     """Where it begins, from 1."""
+    end: int
+    """Its last line, of its heredocs too."""
+    text: str
+    """With its flags and heredocs, lines joined."""
+    exec_form: bool = False
+    heredocs: tuple[str, ...] = ()
 
-    @cached_property
-    def unquoted(self) -> str:
-        """The value with every quoted piece emptied: what a shell would expand or interpret."""
-        return _QUOTED.sub("''", self.value)
+    def flag(self, name: str) -> str | None:
+        """The value of a flag; None where it is not there."""
+        return next((value for key, value in self.flags if key == name), None)
+
+    def mounts(self) -> list[dict[str, str]]:
+        """The options of each --mount."""
+        parts = [value.split(",") for key, value in self.flags if key == "mount"]
+        return [{key.lower(): value for key, _, value in (part.partition("=") for part in mount)} for mount in parts]
 
     @property
-    def variables(self) -> list[str]:
-        """The names that an ENV or an ARG sets."""
+    def assigned(self) -> list[tuple[str, str | None]]:
+        """The names that an ENV or an ARG sets, with their values; None for an ARG without a default."""
+        if self.name == "ENV":
+            return [(key, _unquoted(value)) for key, value in zip(self.words[::2], self.words[1::2], strict=False)]
         if self.name == "ARG":
-            return [self.value.partition("=")[0].strip()]
-        # `ENV NAME value`, the form without an equals sign, sets one name.
-        return _ASSIGNED.findall(self.unquoted) or self.value.split(maxsplit=1)[:1]
+            return [
+                (name, _unquoted(value) if equals else None)
+                for name, equals, value in (word.partition("=") for word in self.words)
+            ]
+        return []
+
+
+@dataclass
+class Stage:
+    """What one FROM begins."""
+
+    number: int
+    name: str
+    """Lower case; empty where it has none."""
+    image: str
+    """As written."""
+    start: Instruction
+    instructions: list[Instruction] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Dockerfile:
-    """A Dockerfile to be checked, and what it may do that others may not."""
+    """A Dockerfile to be checked, and what is known of its image."""
 
     text: str
-    hosts: frozenset[str] = field(default=frozenset())
-    """The hosts that it may name: those of the package indexes in the manifests."""
     root: bool = False
     """Whether its stack's device demands uid 0."""
+    required: Mapping[str, str] = field(default_factory=dict)
+    """Pieces of Dockerfile that it has to hold, by the name of the template's block that makes them."""
 
     @cached_property
     def instructions(self) -> tuple[Instruction, ...]:
-        """Every instruction and comment, in order."""
-        structure: list[Mapping[str, str | int]] = DockerfileParser(
-            fileobj=io.BytesIO(self.text.encode()), env_replace=False
-        ).structure
-        return tuple(
-            sorted(
-                (
-                    Instruction(str(entry["instruction"]), str(entry["value"]), int(entry["startline"]) + 1)
-                    for entry in structure
-                ),
-                key=lambda instruction: instruction.line,
-            )
-        )
+        """Every instruction, in order. Raises FlagbenchError (usage) where BuildKit could not read it."""
+        return tuple(_parse(self.text))
 
     def named(self, *names: str) -> Iterator[Instruction]:
         """The instructions of these names, in order."""
         return (instruction for instruction in self.instructions if instruction.name in names)
 
-    @property
-    def stages(self) -> frozenset[str]:
-        """The names that its stages were given."""
-        words = (instruction.value.split() for instruction in self.named("FROM"))
-        return frozenset(stage[2] for stage in words if len(stage) == 3 and stage[1].upper() == "AS")
+    @cached_property
+    def comments(self) -> Mapping[int, str]:
+        """Comments between instructions, by line."""
+        inside = {line for instruction in self.instructions for line in range(instruction.line, instruction.end + 1)}
+        return {
+            number: line.strip().lstrip("#").strip()
+            for number, line in enumerate(self.text.splitlines(), 1)
+            if line.lstrip().startswith("#") and number not in inside
+        }
+
+    @cached_property
+    def global_arguments(self) -> Mapping[str, Instruction]:
+        """The ARG instructions before the first FROM, which every FROM sees, by name."""
+        found: dict[str, Instruction] = {}
+        for instruction in self.instructions:
+            if instruction.name == "FROM":
+                break
+            found |= {name: instruction for name, _ in instruction.assigned}
+        return found
+
+    @cached_property
+    def defaults(self) -> Mapping[str, str]:
+        """The defaults of these arguments, as far as there are some."""
+        found: dict[str, str] = {}
+        for instruction in dict.fromkeys(self.global_arguments.values()):
+            found |= {name: expand(value, found) for name, value in instruction.assigned if value is not None}
+        return found
+
+    @cached_property
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages in order."""
+        found: list[Stage] = []
+        for instruction in self.instructions:
+            if instruction.name == "FROM":
+                image, *rest = instruction.words or ("",)
+                name = rest[1].lower() if len(rest) == 2 and rest[0].upper() == "AS" else ""
+                found.append(Stage(len(found), name, image, instruction))
+            elif found:
+                found[-1].instructions.append(instruction)
+        return tuple(found)
+
+    def runs(self) -> Iterator[tuple[Instruction, list[Call]]]:
+        """Every RUN with the commands of its script."""
+        for stage in self.stages:
+            variables = dict(self.defaults)
+            for instruction in stage.instructions:
+                variables |= {name: value for name, value in instruction.assigned if value is not None}
+                if instruction.name == "RUN":
+                    yield instruction, _calls(instruction, variables)
+
+
+def _calls(instruction: Instruction, variables: Mapping[str, str]) -> list[Call]:
+    if instruction.exec_form:
+        # `["sh", "-c", SCRIPT]` is a command whose words need no quotes any more.
+        quoted = " ".join("'" + word.replace("'", "'\\''") + "'" for word in instruction.words)
+        return calls(quoted, variables)
+    script = " ".join(instruction.words)
+    if _HEREDOC.fullmatch(script.strip()):
+        return [call for text in instruction.heredocs if _is_shell(text) for call in calls(text, variables)]
+    found = calls(_HEREDOC.sub("", script) if instruction.heredocs else script, variables)
+    if {call.name for call in found} & SHELLS:
+        found += [call for text in instruction.heredocs for call in calls(text, variables)]
+    return found
+
+
+def _is_shell(script: str) -> bool:
+    first = _SHEBANG.match(script)
+    return first is None or first[1] in SHELLS
+
+
+def _parse(text: str, offset: int = 0) -> Iterator[Instruction]:
+    try:
+        commands = dockerfile.parse_string(text)
+    except dockerfile.GoParseError as error:
+        raise FlagbenchError(f"not a Dockerfile: {error}", remedy="correct it: BuildKit cannot read it") from None
+    for command in commands:
+        if command.cmd.upper() == "ONBUILD" and command.sub_cmd:
+            yield from _parse(command.original.split(maxsplit=1)[1], offset + command.start_line - 1)
+            continue
+        yield Instruction(
+            name=command.cmd.upper(),
+            words=tuple(command.value),
+            flags=tuple((key, value) for key, _, value in (flag[2:].partition("=") for flag in command.flags)),
+            line=offset + command.start_line,
+            end=offset + command.end_line,
+            text=command.original,
+            exec_form=command.json,
+            heredocs=tuple(heredoc.content for heredoc in command.heredocs),
+        )
+
+
+def _unquoted(value: str) -> str:
+    return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'" else value

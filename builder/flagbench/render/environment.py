@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import traceback
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from jinja2 import (
-    BaseLoader,
     ChoiceLoader,
     Environment,
-    FileSystemBytecodeCache,
     FileSystemLoader,
     StrictUndefined,
     Template,
@@ -22,10 +19,7 @@ from jinja2 import (
     TemplateSyntaxError,
     nodes,
 )
-from jinja2.bccache import Bucket
-from platformdirs import user_cache_path
 
-from flagbench._version import __version__
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.files import read_text
 from flagbench.render import quoting
@@ -40,33 +34,17 @@ FILTERS = {
 TIERS = ("stack", "case")
 
 
-class _CompiledTemplates(FileSystemBytecodeCache):
-    """Jinja's cache of compiled templates: compiling them costs more than rendering the whole matrix."""
-
-    def dump_bytecode(self, bucket: Bucket) -> None:
-        """Keep a compiled template, where the user's cache can be written."""
-        with contextlib.suppress(OSError):
-            Path(self.directory).mkdir(parents=True, exist_ok=True)
-            super().dump_bytecode(bucket)
-
-
+@lru_cache(maxsize=8)
 def environment(images: Path) -> Environment:
     """The environment whose templates are looked up in `images`/templates first, then in flagbench's own."""
-    return _environment(images, user_cache_path("flagbench") / f"templates-{__version__}")
-
-
-@lru_cache(maxsize=8)
-def _environment(images: Path, cache: Path) -> Environment:
     folders = dict.fromkeys([images / "templates", shipped_images() / "templates"])
-    loaders: list[BaseLoader] = [FileSystemLoader(folder) for folder in folders]
     made = Environment(
-        loader=ChoiceLoader(loaders),
-        bytecode_cache=_CompiledTemplates(str(cache)),
+        loader=ChoiceLoader([FileSystemLoader(folder) for folder in folders]),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        # A Dockerfile is no HTML; each value is quoted by the filter of the grammar it lands in.
+        # A Dockerfile is not HTML; each value is quoted by the filter of the grammar it lands in.
         autoescape=False,
     )
     made.filters.update(FILTERS)
@@ -89,6 +67,12 @@ def render_template(images: Path, names: list[str], values: Mapping[str, Any], t
         if _is_template(traceback.extract_tb(error.__traceback__)[-1]):
             raise _explained(error) from error
         raise
+
+
+def render_blocks(name: str, blocks: Collection[str], values: Mapping[str, Any]) -> dict[str, str]:
+    """What blocks of one of flagbench's own templates make on their own, whatever a template overrides."""
+    template = environment(shipped_images()).get_template(name)
+    return {block: "".join(template.blocks[block](template.new_context(dict(values)))) for block in blocks}
 
 
 def template_tier(template: Path, images: Path) -> str:

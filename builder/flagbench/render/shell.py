@@ -1,0 +1,197 @@
+"""What a shell script calls: its simple commands with their words, wherever they stand in it.
+
+Parsed by tree-sitter's grammar of bash: shlex knows words alone, bashlex is under the GPL. A variable that the script
+or the Dockerfile sets is replaced by its value; one that nobody sets stays as `$NAME`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from posixpath import basename
+
+import tree_sitter_bash
+from tree_sitter import Language, Node, Parser
+
+_PARSER = Parser(Language(tree_sitter_bash.language()))
+SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh"})
+_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\+?=(.*)", re.DOTALL)
+_DECLARES = frozenset({"export", "declare", "typeset", "readonly", "local", "env"})
+# What runs the command in its arguments; options and assignments may stand between.
+_WRAPPERS = frozenset(
+    {
+        "env",
+        "exec",
+        "command",
+        "sudo",
+        "nohup",
+        "time",
+        "nice",
+        "ionice",
+        "setsid",
+        "stdbuf",
+        "timeout",
+        "xargs",
+        "builtin",
+    }
+)
+_COMMAND_OPTION = re.compile(r"-[A-Za-z]*c")
+_DEPTH = 5
+"""How many scripts may stand in scripts, as in `sh -c "sh -c ..."`."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One command."""
+
+    words: tuple[str, ...]
+    """The command and its arguments without quotes; of `sudo env A=1 pip install`, those from `pip` on."""
+    assigned: tuple[tuple[str, str], ...] = ()
+    """Names and values that it sets: `A=1`, `A=1 command`, `export A=1`."""
+    reads: tuple[str, ...] = ()
+    """The commands whose output is piped into it, by name."""
+
+    @property
+    def name(self) -> str:
+        """The command without its folder; empty where it only assigns."""
+        return basename(self.words[0]) if self.words else ""
+
+
+def calls(script: str, variables: Mapping[str, str] | None = None) -> list[Call]:
+    """The commands of a script in order, with those of `sh -c`, of `eval` and of heredocs that a shell reads.
+
+    Args:
+        variables: values that are known before it runs.
+    """
+    return list(_Script(dict(variables or {})).run(script))
+
+
+def expand(text: str, variables: Mapping[str, str]) -> str:
+    """A text with the variables that are known, as `$A`, `${A}`, `${A:-word}`, `${A-word}` or `${A:+word}`."""
+
+    def value(match: re.Match[str]) -> str:
+        name, operator, word = match["plain"] or match["name"], match["operator"], match["word"] or ""
+        if operator and operator.endswith("+"):
+            return word if variables.get(name) else ""
+        return variables.get(name, word if operator else match[0])
+
+    return _VARIABLE.sub(value, text)
+
+
+_VARIABLE = re.compile(
+    r"\$(?:(?P<plain>[A-Za-z_][A-Za-z0-9_]*)|\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?:(?P<operator>:?[-+])(?P<word>[^{}]*))?\})"
+)
+
+
+class _Script:
+    """One pass over a script; assignments count from where they stand."""
+
+    def __init__(self, variables: dict[str, str], depth: int = 0) -> None:
+        self.variables = variables
+        self.depth = depth
+
+    def run(self, script: str) -> Iterator[Call]:
+        if self.depth <= _DEPTH:
+            yield from self._walk(_PARSER.parse(script.encode()).root_node, ())
+
+    def _walk(self, node: Node, reads: tuple[str, ...]) -> Iterator[Call]:
+        if node.type == "command":
+            yield from self._command(node, reads)
+        elif node.type in ("declaration_command", "variable_assignment", "variable_assignments"):
+            yield from self._declaration(node)
+        elif node.type == "pipeline":
+            before = reads
+            for child in node.named_children:
+                found = list(self._walk(child, before))
+                yield from found
+                before = (*before, *(call.name for call in found))
+        else:
+            for child in node.named_children:
+                yield from self._walk(child, reads)
+            if node.type == "redirected_statement":
+                yield from self._heredocs(node)
+
+    def _command(self, node: Node, reads: tuple[str, ...]) -> Iterator[Call]:
+        yield from self._substitutions(node)
+        words = [self._text(child) for child in node.named_children if child.type not in _NO_WORDS]
+        # An unquoted variable may hold several words.
+        if words and node.named_children and "$" in _source(node).split(maxsplit=1)[0]:
+            words = [*words[0].split(), *words[1:]]
+        assigned = [self._assign(child) for child in node.named_children if child.type == "variable_assignment"]
+        declares = bool(words) and words[0] in _DECLARES
+        while words and basename(words[0]) in _WRAPPERS:
+            words = words[1:]
+            while words and (words[0].startswith("-") or _ASSIGNMENT.fullmatch(words[0]) or words[0][0].isdigit()):
+                if match := _ASSIGNMENT.fullmatch(words[0]):
+                    assigned.append((match[1], match[2]))
+                words = words[1:]
+        if declares:
+            found = [match for word in words if (match := _ASSIGNMENT.fullmatch(word))]
+            assigned += [(match[1], match[2]) for match in found]
+            self.variables.update((match[1], match[2]) for match in found)
+        if not words:
+            self.variables.update(assigned)
+        call = Call(tuple(words), tuple(assigned), reads)
+        yield call
+        yield from self._inner(call)
+
+    def _inner(self, call: Call) -> Iterator[Call]:
+        """The script among the words of `sh -c SCRIPT` and `eval WORD...`."""
+        inner = _Script(dict(self.variables), self.depth + 1)
+        if call.name == "eval":
+            yield from inner.run(" ".join(call.words[1:]))
+        elif call.name in SHELLS:
+            for option, script in zip(call.words[1:], call.words[2:], strict=False):
+                if _COMMAND_OPTION.fullmatch(option):
+                    yield from inner.run(script)
+                    return
+
+    def _declaration(self, node: Node) -> Iterator[Call]:
+        yield from self._substitutions(node)
+        nodes = [node] if node.type == "variable_assignment" else node.named_children
+        assigned = [self._assign(child) for child in nodes if child.type == "variable_assignment"]
+        self.variables.update(assigned)
+        yield Call((), tuple(assigned))
+
+    def _assign(self, node: Node) -> tuple[str, str]:
+        name, _, _ = _source(node).partition("=")
+        value = node.child_by_field_name("value")
+        return name.rstrip("+"), "" if value is None else self._text(value)
+
+    def _substitutions(self, node: Node) -> Iterator[Call]:
+        for child in node.named_children:
+            if child.type in ("command_substitution", "process_substitution"):
+                yield from self._walk(child, ())
+            else:
+                yield from self._substitutions(child)
+
+    def _heredocs(self, node: Node) -> Iterator[Call]:
+        """The scripts that a shell reads as its input."""
+        body = node.child_by_field_name("body")
+        inner = _Script(dict(self.variables), self.depth + 1)
+        if body is None or not {call.name for call in inner._walk(body, ())} & SHELLS:
+            return
+        for redirect in node.named_children:
+            for part in redirect.named_children:
+                if part.type == "heredoc_body":
+                    yield from inner.run(_source(part))
+
+    def _text(self, node: Node) -> str:
+        """A word as the command gets it."""
+        if node.type == "raw_string":
+            return _source(node)[1:-1]
+        if node.type == "word":
+            return re.sub(r"\\(.)", r"\1", _source(node), flags=re.DOTALL)
+        if node.type in ("simple_expansion", "expansion"):
+            return expand(_source(node), self.variables)
+        if node.type in ("string", "concatenation", "command_name", "translated_string"):
+            return "".join(self._text(child) for child in node.children if child.type != '"')
+        return _source(node)
+
+
+_NO_WORDS = frozenset({"variable_assignment", "file_redirect", "herestring_redirect", "heredoc_redirect", "comment"})
+
+
+def _source(node: Node) -> str:
+    return (node.text or b"").decode()
