@@ -7,6 +7,10 @@ from typing import Annotated
 
 import typer
 
+from flagbench.catalog.load import load_catalog
+from flagbench.cli.output import echo, echo_json
+from flagbench.errors import ExitCode, FlagbenchError
+
 
 def command(
     paths: Annotated[
@@ -23,16 +27,13 @@ def command(
     Prints one finding a line, FILE:LINE: RULE: TEXT, and exits 2 if there is one. --json prints
     {"findings": [{"path", "line", "rule", "text"}]}.
     """
-    from flagbench.catalog.load import load_catalog
-    from flagbench.cli.output import echo, echo_json
-    from flagbench.errors import ExitCode, FlagbenchError
-
     if paths and template is not None:
         raise FlagbenchError(
-            "a template is no Dockerfile: give paths or --template, not both",
+            "a template is not a Dockerfile: give paths or --template, not both",
             remedy="write `flagbench lint --template FILE` for what the template makes of every image",
         )
     try:
+        # Of the extra `lint`; the command's --help needs none of it.
         from flagbench.render.lint import lint_catalog, lint_paths
     except ModuleNotFoundError as error:
         raise FlagbenchError(

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from flagbench.catalog.load import load_catalog
+from flagbench.catalog.lookup import get_stack, resolve_image
+from flagbench.catalog.model import Catalog
 from flagbench.cli import complete
-
-if TYPE_CHECKING:
-    from flagbench.catalog.model import Catalog
-    from flagbench.render.image import ImageRenderer
-    from flagbench.render.model import Rendered
+from flagbench.cli.output import echo, echo_json
+from flagbench.errors import FlagbenchError
+from flagbench.render.check import differences, refresh
+from flagbench.render.folder import write_tree
+from flagbench.render.image import ImageRenderer
+from flagbench.render.model import Rendered
 
 
 def command(
@@ -45,10 +49,6 @@ def command(
     --json prints {"images": [{"name", "digest", "files": [PATH, ...], "dockerfile", "folder"}]}, the folder with -o
     only; with --all alone {"changed": [PATH, ...]}, and with --check {"differs": [{"path", "diff"}]}.
     """
-    from flagbench.catalog.load import load_catalog
-    from flagbench.errors import FlagbenchError
-    from flagbench.render.image import ImageRenderer
-
     if (image is None) != every:
         raise FlagbenchError(
             "name one image, or all of them", remedy="write CASE:STACK, the name of a stack, or --all"
@@ -72,8 +72,6 @@ def command(
 
 def _one(image: str, catalog: Catalog, renderer: ImageRenderer) -> dict[str, Rendered]:
     """The tiers of one image by the folder that each is written to."""
-    from flagbench.catalog.lookup import get_stack, resolve_image
-
     if ":" not in image:
         return {"stack": renderer.stack(get_stack(image, catalog))}
     case, stack = resolve_image(image, catalog)
@@ -87,9 +85,6 @@ def _folder(rendered: Rendered) -> str:
 
 
 def _show(images: dict[str, Rendered], out: Path | None, as_json: bool) -> None:
-    from flagbench.cli.output import echo, echo_json
-    from flagbench.render.folder import write_tree
-
     if out is not None:
         write_tree(images, out)
     if as_json:
@@ -113,10 +108,6 @@ def _show(images: dict[str, Rendered], out: Path | None, as_json: bool) -> None:
 
 
 def _compare(catalog: Catalog, renderer: ImageRenderer, as_json: bool) -> None:
-    from flagbench.cli.output import echo, echo_json
-    from flagbench.errors import FlagbenchError
-    from flagbench.render.check import differences
-
     found = differences(renderer, _committed(catalog))
     if as_json:
         echo_json({"differs": [vars(difference) for difference in found]})
@@ -131,10 +122,6 @@ def _compare(catalog: Catalog, renderer: ImageRenderer, as_json: bool) -> None:
 
 
 def _refresh(catalog: Catalog, renderer: ImageRenderer, as_json: bool) -> None:
-    from flagbench.cli.output import echo, echo_json
-    from flagbench.errors import FlagbenchError
-    from flagbench.render.check import refresh
-
     if renderer.template is not None:
         raise FlagbenchError(
             "a template of your own is not what is committed", remedy="write its images elsewhere with -o DIR"
@@ -152,8 +139,6 @@ def _refresh(catalog: Catalog, renderer: ImageRenderer, as_json: bool) -> None:
 
 def _committed(catalog: Catalog) -> Path:
     """The images/ folder beside the manifests. Raises FlagbenchError (usage) outside a checkout."""
-    from flagbench.errors import FlagbenchError
-
     images = catalog.root.parent / "images"
     if not images.is_dir():
         raise FlagbenchError(

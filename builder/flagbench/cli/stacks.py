@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from flagbench.catalog.load import load_catalog
+from flagbench.catalog.lookup import get_stack
+from flagbench.catalog.model import Catalog, Stack
 from flagbench.errors import FlagbenchError
-
-if TYPE_CHECKING:
-    from flagbench.catalog.model import Catalog, Stack
 
 
 def complete_stacks(incomplete: str) -> list[str]:
     """Every stack and alias that starts with what was typed; none where the manifests are broken."""
-    from flagbench.catalog.load import load_catalog
-
     try:
         stacks = load_catalog(claims=False).stacks.values()
     except FlagbenchError:
@@ -24,8 +20,6 @@ def complete_stacks(incomplete: str) -> list[str]:
 
 def chosen_stacks(catalog: Catalog, names: list[str], *, every: bool) -> list[Stack]:
     """The stacks a person named, or all; each once. Raises FlagbenchError (usage) for none or an unknown one."""
-    from flagbench.catalog.lookup import get_stack
-
     if every and names:
         raise FlagbenchError("stacks are named, and --all is given too", remedy="name stacks or give --all, not both")
     if not every and not names:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from flagbench.catalog.load import load_catalog
+from flagbench.catalog.lookup import get_stack
+from flagbench.cli.output import echo, echo_json
 from flagbench.cli.stacks import complete_stacks
+from flagbench.files import expanded
+from flagbench.locks import read_lock
+from flagbench.locks.metadata import read_tables
+from flagbench.locks.sources import Sources
+from flagbench.locks.wheelhouse import fill_wheelhouse
+from flagbench.render.roots import images_root
 
 
 def command(
@@ -43,18 +53,6 @@ def command(
     --json prints {"stack", "folder", "files": [{name, version, file, sha256, size, fetched, locked}]}; size is in
     bytes.
     """
-    from dataclasses import asdict
-
-    from flagbench.catalog.load import load_catalog
-    from flagbench.catalog.lookup import get_stack
-    from flagbench.cli.output import echo, echo_json
-    from flagbench.files import expanded
-    from flagbench.locks import read_lock
-    from flagbench.locks.metadata import read_tables
-    from flagbench.locks.sources import Sources
-    from flagbench.locks.wheelhouse import fill_wheelhouse
-    from flagbench.render.roots import images_root
-
     catalog = load_catalog(claims=False)
     stack = get_stack(stack_name, catalog)
     images = images_root(catalog)
@@ -63,8 +61,7 @@ def command(
         read_lock(stack, images),
         expanded(output),
         sources=Sources.chosen(pip_source, ca_bundle),
-        # Only what is compiled needs them, as it needs the extra that can read them on Python 3.10.
-        tables=read_tables(images) if stack.build.compiled else {},
+        tables=read_tables(images),
         allow_unlocked=allow_unlocked,
         report=lambda line: typer.echo(line, err=True),
     )

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+from urllib.request import url2pathname
+
+from requests import Session
 
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.locks.download import download
+from flagbench.locks.index_access import CAUSE, REMEDY, refusals
 from flagbench.locks.metadata import Tables
 from flagbench.locks.model import LockEntry
 from flagbench.locks.platforms import pip_platforms, uv_platform
-from flagbench.locks.refusals import CAUSE, REMEDY, refusals
+from flagbench.locks.session import TIMEOUT, index_session
 from flagbench.locks.sources import Sources, pip_configuration, pip_environment, uv_environment
-from flagbench.locks.urls import Accounts
 from flagbench.locks.uv import IndexUnreachable, NoSolution, Request, resolve
 from flagbench.redaction import redact
 
 if TYPE_CHECKING:
     from flagbench.catalog.model import Stack
+
+_BLOCK = 1 << 20
 
 
 def fetch_wheel(stack: Stack, entry: LockEntry, folder: Path, sources: Sources) -> None:
@@ -69,11 +74,24 @@ def fetch_source(stack: Stack, entry: LockEntry, folder: Path, sources: Sources,
     pip = pip_configuration(sources)
     url = _source_url(stack, entry, sources, pip, tables)
     # uv asks its indexes with their accounts, and names the file without.
-    accounts = Accounts(uv_environment(sources, pip, stack.build.indexes))
+    environment = uv_environment(sources, pip, stack.build.indexes)
     try:
-        download(url, folder, accounts, sources.ca_bundle)
-    except (OSError, ValueError, HTTPException) as error:
+        _download(url, folder, index_session(environment, sources.ca_bundle))
+    except (OSError, ValueError) as error:
         raise diagnosed(entry, str(error) or type(error).__name__) from None
+
+
+def _download(url: str, folder: Path, session: Session) -> None:
+    """Put the file of an address into a folder, under its own name. Raises OSError, requests' errors among them."""
+    parts = urlsplit(url)
+    path = folder / Path(unquote(parts.path)).name
+    if parts.scheme == "file":
+        shutil.copyfile(url2pathname(parts.path), path)
+        return
+    with session, session.get(url, timeout=TIMEOUT, stream=True) as answer:
+        answer.raise_for_status()
+        with path.open("wb") as file:
+            file.writelines(answer.iter_content(_BLOCK))
 
 
 def _source_url(stack: Stack, entry: LockEntry, sources: Sources, pip: Mapping[str, str], tables: Tables) -> str:
@@ -129,7 +147,7 @@ _CAUSES = (
         ExitCode.ENGINE,
     ),
     (
-        re.compile(r"cut off after|IncompleteRead|Connection broken:|Remote end closed connection", re.IGNORECASE),
+        re.compile(r"IncompleteRead|Connection broken:|Remote end closed connection", re.IGNORECASE),
         "the connection ended before the file did",
         "run the command again; what is there already is kept",
         ExitCode.ENGINE,

@@ -1,8 +1,4 @@
-"""Asking a container registry which manifest a tag names now, with the credentials that docker is configured with.
-
-requests and urllib3 are docker-py's own dependencies: they bring retries that honour Retry-After, proxies and the
-parsing of challenges. What is left is the registries' token exchange.
-"""
+"""Asking a container registry which manifest a tag names now, with the credentials that docker is configured with."""
 
 from __future__ import annotations
 
@@ -13,25 +9,11 @@ from pathlib import Path
 from docker.auth import INDEX_NAME, load_config, resolve_repository_name  # type: ignore[import-untyped]
 from docker.errors import DockerException  # type: ignore[import-untyped]
 from docker.utils import parse_repository_tag  # type: ignore[import-untyped]
-from requests import PreparedRequest, RequestException, Response, Session
-from requests.adapters import HTTPAdapter
+from requests import RequestException, Response, Session
 from requests.utils import parse_dict_header
-from urllib3 import Retry
 
 from flagbench.locks.pylock import SHA256
-
-TIMEOUT = 20.0
-"""Seconds for each request."""
-RETRIES = Retry(
-    total=4,
-    connect=1,
-    backoff_factor=0.5,
-    backoff_max=30.0,
-    retry_after_max=60,
-    status_forcelist=(HTTPStatus.TOO_MANY_REQUESTS, 500, 502, 503, 504),
-    allowed_methods=("HEAD", "GET", "POST"),
-    raise_on_status=False,
-)
+from flagbench.locks.session import TIMEOUT, new_session
 
 # A tag may name an index of platforms or one image, in docker's words or in OCI's.
 _ACCEPT = ", ".join(
@@ -89,11 +71,7 @@ def base_digest(image: str, ca_bundle: Path | None = None) -> str:
         RegistryError: the registry could not be reached, refused, or gave no digest.
     """
     reference = Reference.parse(image)
-    with Session() as session:
-        for scheme in ("http://", "https://"):
-            session.mount(scheme, HTTPAdapter(max_retries=RETRIES))
-        session.auth = _unchanged
-        session.verify = str(ca_bundle) if ca_bundle else True
+    with new_session(ca_bundle) as session:
         try:
             answer = _head(session, reference)
         except (RequestException, ValueError) as error:
@@ -160,11 +138,6 @@ def _token(session: Session, challenge: dict[str, str | None], repository: str, 
 
 def _basic(account: dict[str, str]) -> tuple[str, str]:
     return account["Username"], account.get("Password", "")
-
-
-def _unchanged(request: PreparedRequest) -> PreparedRequest:
-    """Keeps requests from looking for an account in netrc, which docker does not read."""
-    return request
 
 
 def _cause(error: Exception) -> str:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.locks.files import split_digest
+from flagbench.locks.index_access import CAUSE, REMEDY, refusals
 from flagbench.locks.metadata import Table, Tables
 from flagbench.locks.model import Lock, LockEntry, Unresolved, canonical, inputs_digest
 from flagbench.locks.platforms import uv_platform
 from flagbench.locks.pylock import PIN
-from flagbench.locks.refusals import CAUSE, REMEDY, refusals
 from flagbench.locks.registry import RegistryError, base_digest
 from flagbench.locks.sources import Sources, pip_configuration, uv_environment
 from flagbench.locks.uv import Found, IndexUnreachable, NoSolution, Request, checked_sequence, resolve

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-import netrc
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from flagbench.errors import FlagbenchError
 
@@ -52,51 +49,7 @@ def origin(url: str) -> Origin | None:
     return (parts.scheme, parts.hostname, port) if parts.hostname and port else None
 
 
-def without_account(url: str) -> str:
-    """The address without the user and the password in it."""
-    parts = urlsplit(url)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
-
-
 def index_urls(environment: Mapping[str, str]) -> list[str]:
     """The indexes that an environment names to uv, the default one first; their URLs may hold accounts."""
     urls = [*environment.get("UV_DEFAULT_INDEX", "").split(), *environment.get("UV_INDEX", "").split()]
     return [_INDEX_NAME.sub("", url, count=1) for url in urls]
-
-
-class Accounts:
-    """The accounts of the indexes that uv is configured with, each sent to its own origin alone."""
-
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        """`environment` is uv's, see `sources.uv_environment`; what its indexes do not say, netrc may, as for uv."""
-        self._headers: dict[Origin, str] = {}
-        self._environment = environment
-        for url in [*index_urls(environment), *environment.get("UV_FIND_LINKS", "").split(",")]:
-            self.learn(url.strip())
-
-    def learn(self, url: str) -> None:
-        """Keep the account that stands in an address; the first of an origin counts."""
-        where = origin(url)
-        parts = urlsplit(url) if where else None
-        if where and parts and parts.username is not None:
-            self._headers.setdefault(where, _basic(unquote(parts.username), unquote(parts.password or "")))
-
-    def header(self, url: str) -> str | None:
-        """The Authorization header of a request to an address."""
-        where = origin(url)
-        if where is None:
-            return None
-        return self._headers.get(where) or self._from_netrc(where[1])
-
-    def _from_netrc(self, host: str) -> str | None:
-        path = Path(self._environment.get("NETRC") or "~/.netrc").expanduser()
-        try:
-            found = netrc.netrc(str(path)).authenticators(host)
-        except (OSError, netrc.NetrcParseError, RuntimeError):
-            # None there, none that can be read: then the index is asked without, and says so itself.
-            return None
-        return _basic(found[0], found[2] or "") if found else None
-
-
-def _basic(user: str, password: str) -> str:
-    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode("ascii")

@@ -25,6 +25,7 @@ from flagbench.locks.metadata import Tables
 from flagbench.locks.model import Lock, LockEntry, Unresolved, canonical
 from flagbench.locks.packages import pin_of, sha256_of
 from flagbench.locks.sources import Sources
+from flagbench.locks.uv import find_uv
 
 if TYPE_CHECKING:
     from flagbench.catalog.model import Stack
@@ -81,6 +82,8 @@ def fill_wheelhouse(
         kept = {file.name for file in there}
         missing = [entry for entry in (*lock.entries, *lock.unresolved) if entry.name not in kept]
         report(f"{stack.name}: {len(there)} files are there, {len(missing)} are to be fetched")
+        if {entry.name for entry in missing} & {canonical(package.name) for package in stack.build.compiled}:
+            find_uv()  # finds sources: better missed now than after the wheels
         fetch = _Fetch(stack, folder, sources, tables)
         return sorted([*there, *fetch.all(missing, report)], key=lambda file: file.name)
 

@@ -8,7 +8,6 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from flagbench.locks import registry as module
 from flagbench.locks.registry import Reference, RegistryError, base_digest
 
 DIGEST = "sha256:" + "d" * 64
@@ -69,7 +68,6 @@ class Handler(BaseHTTPRequestHandler):
 def registry(tmp_path, monkeypatch):
     """A registry, and docker without an account for it."""
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    monkeypatch.setattr(module, "RETRIES", module.RETRIES.new(backoff_factor=0))
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.seen = []
     thread = threading.Thread(target=server.serve_forever)
@@ -129,8 +127,9 @@ def test_a_token_is_fetched_where_the_registry_says(registry):
 )
 def test_docker_s_account_opens_what_it_may_read(name, entry, registry, tmp_path):
     host, _ = registry
-    with pytest.raises(RegistryError, match="login"):
+    with pytest.raises(RegistryError) as caught:
         base_digest(f"{host}/{name}/cuda:1")
+    assert "login" in str(caught.value)
     log_in(tmp_path, host, **entry)
     assert base_digest(f"{host}/{name}/cuda:1") == DIGEST
 
@@ -169,12 +168,13 @@ def test_a_busy_registry_is_asked_again_when_it_says(registry):
 )
 def test_refusals(registry, name, why):
     host, _ = registry
-    with pytest.raises(RegistryError, match=why):
+    with pytest.raises(RegistryError) as caught:
         base_digest(f"{host}/{name}/cuda:1")
+    assert why in str(caught.value)
 
 
 def test_nobody_there(tmp_path, monkeypatch):
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    monkeypatch.setattr(module, "RETRIES", module.RETRIES.new(backoff_factor=0))
-    with pytest.raises(RegistryError, match="could not be reached"):
+    with pytest.raises(RegistryError) as caught:
         base_digest("127.0.0.1:1/open/cuda:1")
+    assert "127.0.0.1:1" in str(caught.value)

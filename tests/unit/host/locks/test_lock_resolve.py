@@ -119,8 +119,9 @@ def test_a_hash_that_was_known_is_kept_when_the_index_is_out_of_reach(stack):
 
 
 def test_a_package_that_does_not_exist_is_an_error(stack):
-    with pytest.raises(FlagbenchError, match="do not go together") as caught:
+    with pytest.raises(FlagbenchError) as caught:
         made(stack, Index({"numpy": "1.0"}))
+    assert stack.name in str(caught.value)
     assert str(stack.path) in caught.value.remedy
 
 
@@ -128,8 +129,9 @@ def test_the_default_index_out_of_reach_is_an_error(stack):
     def dead(request, environment):
         raise IndexUnreachable("https://user:secret@index.example/simple/numpy/", "dns error")
 
-    with pytest.raises(FlagbenchError, match="could not be reached") as caught:
+    with pytest.raises(FlagbenchError) as caught:
         made(stack, dead)
+    assert "dns error" in str(caught.value)
     assert caught.value.code is ExitCode.ENGINE
     assert "secret" not in caught.value.message + caught.value.remedy
 
@@ -145,8 +147,9 @@ def test_an_index_of_the_manifest_that_refuses_does_not_answer(stack, monkeypatc
 
 def test_an_index_of_a_person_that_refuses_is_an_error(stack, monkeypatch):
     monkeypatch.setattr(module, "refusals", lambda *_: {"https://user:secret@index.example/simple": 401})
-    with pytest.raises(FlagbenchError, match=r"wants an account.*\(HTTP 401\)") as caught:
+    with pytest.raises(FlagbenchError) as caught:
         made(stack, Index({"numpy": "1.0"}))
+    assert "HTTP 401" in str(caught.value)
     assert caught.value.code is ExitCode.ENGINE
     assert "netrc" in caught.value.remedy
     assert "index.example" not in caught.value.message + caught.value.remedy
@@ -159,8 +162,9 @@ def test_a_mirror_that_stands_for_the_stacks_index_is_named_nowhere(stack):
         assert environment["UV_INDEX"] == mirror
         raise IndexUnreachable(f"{mirror}/numpy/", "dns error")
 
-    with pytest.raises(FlagbenchError, match="could not be reached") as caught:
+    with pytest.raises(FlagbenchError) as caught:
         made(stack, dead, sources=Sources(("https://pypi.example/simple", mirror), None, {}))
+    assert "dns error" in str(caught.value)
     assert "mirror.example" not in caught.value.message
 
 
@@ -168,8 +172,9 @@ def test_an_index_whose_name_only_begins_alike_is_another_one(stack):
     def dead(request, environment):
         raise IndexUnreachable(f"{INDEX}9/numpy/", "dns error")
 
-    with pytest.raises(FlagbenchError, match="could not be reached"):
+    with pytest.raises(FlagbenchError) as caught:
         made(stack, dead)
+    assert "dns error" in str(caught.value)
 
 
 def test_an_index_without_hashes_leaves_its_packages_unresolved(stack):
@@ -207,16 +212,18 @@ def test_versions_that_do_not_fit_any_more_are_let_go(stack):
 
 
 def test_a_compiled_package_without_a_table(stack):
-    with pytest.raises(FlagbenchError, match=r"flash-attn==2\.7\.3 is compiled") as caught:
+    with pytest.raises(FlagbenchError) as caught:
         made(stack, Index({}), tables={})
+    assert "flash-attn==2.7.3" in str(caught.value)
     assert "metadata.toml" in caught.value.remedy
 
 
 @pytest.mark.parametrize("package", ["numpy>=2", "numpy", "n==2;x", "a==1\nb==2", "--pre==1", "n==2 --hash=x"])
 def test_a_package_that_is_not_pinned(stack, package):
     build = dataclasses.replace(stack.build, packages=(package,))
-    with pytest.raises(FlagbenchError, match="does not pin"):
+    with pytest.raises(FlagbenchError) as caught:
         made(dataclasses.replace(stack, build=build), Index({}))
+    assert repr(package) in str(caught.value)
 
 
 def test_the_bases_packages_are_never_asked_for(stack):
@@ -271,5 +278,6 @@ def test_platforms(stack):
     assert tags[0] == "manylinux_2_31_x86_64"
     assert tags[-1] == "linux_x86_64"
     assert {"manylinux2014_x86_64", "manylinux_2_17_x86_64", "manylinux1_x86_64"} <= set(tags)
-    with pytest.raises(FlagbenchError, match="linux/s390x"):
+    with pytest.raises(FlagbenchError) as caught:
         uv_platform(dataclasses.replace(stack, platform="linux/s390x"))
+    assert "linux/s390x" in str(caught.value)

@@ -109,8 +109,9 @@ def test_settings_that_would_hide_the_tables(fake_uv, tmp_path, own):
 
 def test_a_settings_file_that_is_not_there(fake_uv, tmp_path):
     fake_uv()
-    with pytest.raises(FlagbenchError, match="UV_CONFIG_FILE"):
+    with pytest.raises(FlagbenchError) as caught:
         uv.resolve(REQUEST, {"UV_CONFIG_FILE": str(tmp_path / "none.toml")})
+    assert "UV_CONFIG_FILE" in str(caught.value)
 
 
 UNREACHABLE = """\
@@ -157,8 +158,9 @@ def test_what_nobody_has(fake_uv, stderr, pin):
 
 def test_any_other_failure_is_told_as_it_is(fake_uv):
     fake_uv(code=2, stderr="error: unexpected argument '--python-platform'\n")
-    with pytest.raises(FlagbenchError, match="unexpected argument") as caught:
+    with pytest.raises(FlagbenchError) as caught:
         uv.resolve(REQUEST, {})
+    assert "unexpected argument" in str(caught.value)
     assert caught.value.code is ExitCode.ENGINE
 
 
@@ -168,8 +170,9 @@ def test_uv_that_is_not_installed(monkeypatch):
 
     monkeypatch.setattr(uv, "import_module", absent)
     monkeypatch.setattr(uv.shutil, "which", lambda _: None)
-    with pytest.raises(FlagbenchError, match="not installed") as caught:
+    with pytest.raises(FlagbenchError) as caught:
         uv.find_uv()
+    assert "uv" in str(caught.value)
     assert "flagbench[lock]" in caught.value.remedy
 
 
@@ -183,16 +186,18 @@ def test_a_uv_that_is_too_old(monkeypatch, tmp_path, says, works):
     if works:
         assert uv.find_uv() == str(program)
     else:
-        with pytest.raises(FlagbenchError, match=r"uv 0\.13 or newer is needed"):
+        with pytest.raises(FlagbenchError) as caught:
             uv.find_uv()
+        assert "0.13" in str(caught.value)
 
 
 @pytest.mark.parametrize(
     "line", ["-r other.txt", " --index-url=https://evil.example", "a==1\nb==2", "a @ https://evil.example/a.whl"]
 )
 def test_a_requirement_that_would_be_something_else(line):
-    with pytest.raises(FlagbenchError, match="not a requirement"):
+    with pytest.raises(FlagbenchError) as caught:
         uv.checked_sequence([line])
+    assert repr(line) in str(caught.value)
 
 
 def test_tables_are_quoted():
@@ -212,5 +217,6 @@ def test_no_file_is_no_tables(tmp_path):
 def test_a_file_that_holds_no_tables(tmp_path, text):
     (tmp_path / "locks").mkdir()
     (tmp_path / "locks" / "metadata.toml").write_text(text)
-    with pytest.raises(FlagbenchError, match=r"metadata\.toml is not"):
+    with pytest.raises(FlagbenchError) as caught:
         read_tables(tmp_path)
+    assert "metadata.toml" in str(caught.value)

@@ -101,16 +101,18 @@ def test_a_case_without_code_is_refused(
     catalog: Catalog, images: Path, heavy: Rendered, lock: Lock, package: Path
 ) -> None:
     case = replace(catalog.cases["distilbert"], name="bert")
-    with pytest.raises(FlagbenchError, match="the case bert has no code"):
+    with pytest.raises(FlagbenchError) as caught:
         render_case(case, catalog.stacks["cpu"], heavy, lock, Code(package), images)
+    assert "bert" in str(caught.value)
 
 
 def test_a_case_cannot_take_the_name_of_the_stacks_images(
     catalog: Catalog, images: Path, heavy: Rendered, lock: Lock, package: Path
 ) -> None:
     case = replace(catalog.cases["distilbert"], name="stack")
-    with pytest.raises(FlagbenchError, match="no case can be called 'stack'"):
+    with pytest.raises(FlagbenchError) as caught:
         render_case(case, catalog.stacks["cpu"], heavy, lock, Code(package), images)
+    assert "stack" in str(caught.value)
 
 
 @pytest.mark.parametrize("value", EVIL)

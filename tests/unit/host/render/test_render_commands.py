@@ -110,8 +110,9 @@ def test_a_stale_dockerfile_is_shown_and_refreshed(run: Run, checkout: Path) -> 
     left_over = rendered / "gone" / "stack" / "Dockerfile"
     left_over.parent.mkdir(parents=True)
     left_over.write_text("FROM scratch\n", encoding="utf-8")
-    with pytest.raises(FlagbenchError, match="stale") as caught:
+    with pytest.raises(FlagbenchError) as caught:
         run("render", "--all", "--check")
+    assert "Dockerfile" in str(caught.value)
     assert caught.value.code == 2
     for part in ("cpu/stack", "hopper-cuda13/distilbert", "gone/stack"):
         assert f"rendered/{part}/Dockerfile" in caught.value.message
@@ -189,5 +190,6 @@ def test_a_hadolint_that_fails_is_told(run: Run, monkeypatch: pytest.MonkeyPatch
     fake.chmod(0o755)
     monkeypatch.setattr(hadolint.sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    with pytest.raises(FlagbenchError, match="wrong flag"):
+    with pytest.raises(FlagbenchError) as caught:
         run("lint")
+    assert "wrong flag" in str(caught.value)

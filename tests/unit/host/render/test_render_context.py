@@ -70,13 +70,15 @@ def test_any_content_comes_back(files: dict[str, bytes]) -> None:
 
 @pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../b", "a//b", "", "./a", "README", "a\nb"])
 def test_an_input_stays_in_its_folder(name: str) -> None:
-    with pytest.raises(FlagbenchError, match="cannot be called"):
+    with pytest.raises(FlagbenchError) as caught:
         as_tar(IMAGE, {name: b""})
+    assert repr(name) in str(caught.value)
 
 
 def test_an_input_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FlagbenchError, match=r"gone\.crt"):
+    with pytest.raises(FlagbenchError) as caught:
         as_tar(IMAGE, {"ca.crt": tmp_path / "gone.crt"})
+    assert "gone.crt" in str(caught.value)
 
 
 def test_the_digest_knows_names_and_contents() -> None:

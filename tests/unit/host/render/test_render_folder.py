@@ -86,7 +86,7 @@ def test_a_file_that_is_not_as_we_wrote_it_is_refused(foreign: str, tmp_path: Pa
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(DOCKERFILE + "RUN mine\n", encoding="utf-8")
     before = contents(tmp_path)
-    with pytest.raises(FlagbenchError, match="did not write") as caught:
+    with pytest.raises(FlagbenchError) as caught:
         write_tree({"distilbert": NEWER, "stack": NEWER}, tmp_path)
     assert str(path) in caught.value.message
     assert contents(tmp_path) == before, "the other one is not written either"
@@ -97,8 +97,9 @@ def test_a_folder_that_only_looks_like_ours_is_refused(foreign: str, tmp_path: P
     path = tmp_path / "stack" / foreign
     path.parent.mkdir(parents=True)
     path.write_text(DOCKERFILE + "RUN mine\n", encoding="utf-8")
-    with pytest.raises(FlagbenchError, match="did not write"):
+    with pytest.raises(FlagbenchError) as caught:
         write_tree({"stack": IMAGE}, tmp_path)
+    assert str(path) in str(caught.value)
     assert contents(tmp_path / "stack") == {foreign: (DOCKERFILE + "RUN mine\n").encode()}
 
 
@@ -109,8 +110,9 @@ def test_links_are_neither_followed_nor_replaced(name: str, tmp_path: Path) -> N
     link = tmp_path / "out" / name
     link.parent.mkdir(parents=True)
     link.symlink_to(theirs)
-    with pytest.raises(FlagbenchError, match="did not write"):
+    with pytest.raises(FlagbenchError) as caught:
         write_tree({"stack": IMAGE}, tmp_path / "out")
+    assert str(tmp_path / "out" / name) in str(caught.value)
     assert link.is_symlink()
     assert list(theirs.iterdir()) == []
 

@@ -61,8 +61,9 @@ def test_a_comment_stays_on_its_line(value: str) -> None:
 @pytest.mark.parametrize("value", ["a\nb", "a\rb", "a\x00b", "a\x1b[0m", "a\u2028b", "a\x85b"])
 @pytest.mark.parametrize("quote", [quoting.sh_quote, quoting.env_value, lambda value: quoting.exec_form([value])])
 def test_a_control_character_is_refused(quote: Check, value: str) -> None:
-    with pytest.raises(FlagbenchError, match="control characters"):
+    with pytest.raises(FlagbenchError) as caught:
         quote(value)
+    assert repr(value) in str(caught.value)
 
 
 def test_the_entry_point_is_json() -> None:

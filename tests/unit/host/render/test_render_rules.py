@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -120,6 +121,8 @@ BROKEN: dict[str, list[tuple[str, str, int]]] = {
         run("export HF_TOKEN=hf_x && true"),
         run("HF_TOKEN='hf_x' true"),
         run("env HF_TOKEN=hf_x true"),
+        run("curl -H 'Authorization: Bearer abc' x"),
+        run("tool --password=x"),
         run("<<EOF\nset -e\nexport A=1 API_KEY=x\nEOF"),
     ],
     "nothing-kept": [
@@ -235,6 +238,7 @@ def test_what_is_rendered_breaks_no_rule_of_ours_or_of_hadolint(catalog: Catalog
 def test_a_block_that_an_image_needs_cannot_be_emptied(
     tier: str, block: str, content: str, catalog: Catalog, tmp_path: Path
 ) -> None:
+    catalog = dataclasses.replace(catalog, stacks={"c500-maca3": catalog.stacks["c500-maca3"]})
     template = tmp_path / "mine.j2"
     template.write_text(f'{{% extends "{tier}.j2" %}}\n{{% block {block} %}}\n{content}\n{{% endblock %}}\n')
     findings = [finding for finding in lint_catalog(catalog, template) if finding.rule == "required-block"]

@@ -192,8 +192,9 @@ def test_what_is_unresolved_is_installed_without_hashes_and_nothing_else_is(
 
 def test_a_package_to_compile_that_is_not_locked_is_refused(full: Stack, images: Path, make_lock: MakeLock) -> None:
     lock = make_lock(replace(full, build=replace(full.build, compiled=())))
-    with pytest.raises(FlagbenchError, match="no deepspeed, flash-attn") as caught:
+    with pytest.raises(FlagbenchError) as caught:
         render_stack(full, lock, images)
+    assert "deepspeed, flash-attn" in str(caught.value)
     assert "flagbench lock a100-cuda11.8" in caught.value.remedy
 
 
@@ -202,8 +203,9 @@ def test_a_manifest_cannot_set_what_every_image_sets(
     name: str, full: Stack, images: Path, make_lock: MakeLock
 ) -> None:
     stack = replace(full, build=replace(full.build, env={name: "x"}))
-    with pytest.raises(FlagbenchError, match=name):
+    with pytest.raises(FlagbenchError) as caught:
         render_stack(stack, make_lock(full), images)
+    assert name in str(caught.value)
 
 
 def test_expectations_lie_beside_the_check(catalog: Catalog, images: Path, make_lock: MakeLock) -> None:

@@ -84,8 +84,9 @@ def test_an_error_in_a_template_names_file_line_and_name(
     text: str, line: int, said: str, write: Callable[[str], Path], full: Stack, images: Path, make_lock: MakeLock
 ) -> None:
     mine = write(text)
-    with pytest.raises(FlagbenchError, match=said) as caught:
+    with pytest.raises(FlagbenchError) as caught:
         render_stack(full, make_lock(full), images, mine)
+    assert said in str(caught.value)
     assert caught.value.message.startswith(f"{mine}:{line}: ")
     assert caught.value.code == ExitCode.BUILD_FAILED
 
@@ -102,8 +103,9 @@ def test_an_error_in_a_template_names_file_line_and_name(
 def test_a_template_that_would_change_nothing_is_refused(
     text: str, said: str, write: Callable[[str], Path], images: Path
 ) -> None:
-    with pytest.raises(FlagbenchError, match=said) as caught:
+    with pytest.raises(FlagbenchError) as caught:
         template_tier(write(text), images)
+    assert said in str(caught.value)
     assert caught.value.code == ExitCode.BUILD_FAILED
 
 

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from flagbench.catalog.load import load_catalog
-from flagbench.locks.refusals import refusals
+from flagbench.locks.index_access import refusals
 
 ACCOUNT = "Basic " + base64.b64encode(b"reader:p@ss").decode()
 

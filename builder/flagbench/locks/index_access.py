@@ -1,18 +1,17 @@
-"""Which package indexes refuse to be asked: uv takes a refusal for an index that does not have the package."""
+"""Which package indexes refuse access: to uv, a refusal looks like an index that does not have the package."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
-from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.error import HTTPError
-from urllib.request import OpenerDirector
 
-from flagbench.locks.download import opener_with
+from requests import RequestException, Session
+
 from flagbench.locks.model import canonical
-from flagbench.locks.urls import Accounts, index_urls, without_account
+from flagbench.locks.session import TIMEOUT, index_session
+from flagbench.locks.urls import index_urls
 
 if TYPE_CHECKING:
     from flagbench.catalog.model import Stack
@@ -23,8 +22,6 @@ REMEDY = (
     "a proxy's account in the URL of the proxy"
 )
 _REFUSALS = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.PROXY_AUTHENTICATION_REQUIRED)
-_TIMEOUT = 20.0
-"""Seconds for each request."""
 
 
 def refusals(stack: Stack, environment: Mapping[str, str], ca_bundle: Path | None) -> dict[str, int]:
@@ -38,30 +35,22 @@ def refusals(stack: Stack, environment: Mapping[str, str], ca_bundle: Path | Non
     """
     if environment.get("UV_NO_INDEX"):
         return {}
-    opener = opener_with(Accounts(environment), ca_bundle)
     names = [canonical(line.partition("==")[0].strip()) for line in (*stack.build.packages, *stack.build.optional)]
     names += [canonical(package.name) for package in stack.build.compiled]
-    asked = {index: _refusal(opener, index, names) for index in index_urls(environment)}
+    with index_session(environment, ca_bundle, retries=0) as session:
+        asked = {index: _refusal(session, index, names) for index in index_urls(environment)}
     return {index: status for index, status in asked.items() if status is not None}
 
 
-def _refusal(opener: OpenerDirector, index: str, names: Iterable[str]) -> int | None:
+def _refusal(session: Session, index: str, names: Iterable[str]) -> int | None:
     """The HTTP status with which an index refuses all of the packages; None if it does not."""
     status = None
     for name in names:
-        status = _status(opener, index, name)
+        try:
+            with session.get(f"{index.rstrip('/')}/{name}/", timeout=TIMEOUT, stream=True) as answer:
+                status = answer.status_code
+        except (RequestException, ValueError):
+            return None
         if status not in _REFUSALS:
             return None
     return status
-
-
-def _status(opener: OpenerDirector, index: str, name: str) -> int | None:
-    """The HTTP status of an index's page of a package; None where there is none."""
-    try:
-        with opener.open(f"{without_account(index).rstrip('/')}/{name}/", timeout=_TIMEOUT):
-            return HTTPStatus.OK
-    except HTTPError as error:
-        with error:
-            return error.code
-    except (OSError, ValueError, HTTPException):
-        return None
