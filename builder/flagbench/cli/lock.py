@@ -28,7 +28,7 @@ def command(
     every: Annotated[bool, typer.Option("--all", help="Every stack of the catalog.")] = False,
     check: Annotated[
         bool,
-        typer.Option("--check", help="Only say whether the locks fit the manifests; asks nobody, writes nothing."),
+        typer.Option("--check", help="Only check that the locks fit the manifests; no network, writes nothing."),
     ] = False,
     upgrade: Annotated[
         bool,

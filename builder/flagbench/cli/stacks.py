@@ -19,7 +19,7 @@ def complete_stacks(incomplete: str) -> list[str]:
 
 
 def chosen_stacks(catalog: Catalog, names: list[str], *, every: bool) -> list[Stack]:
-    """The stacks a person named, or all; each once. Raises FlagbenchError (usage) for none or an unknown one."""
+    """The named stacks, or all of them, each once. Raises FlagbenchError (usage) for none or an unknown one."""
     if every and names:
         raise FlagbenchError("stacks are named, and --all is given too", remedy="name stacks or give --all, not both")
     if not every and not names:

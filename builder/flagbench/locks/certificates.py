@@ -1,4 +1,4 @@
-"""The certificates of a person's network, as --ca-bundle names them."""
+"""The certificates that --ca-bundle names."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from urllib.request import url2pathname
 from requests import Session
 
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.locks.index_access import CAUSE, REMEDY, refusals
+from flagbench.locks.index_access import CAUSE, REMEDY, refusing_indexes
 from flagbench.locks.metadata import Tables
 from flagbench.locks.model import LockEntry
 from flagbench.locks.platforms import pip_platforms, uv_platform
@@ -34,7 +34,7 @@ def fetch_wheel(stack: Stack, entry: LockEntry, folder: Path, sources: Sources) 
     """Put the wheel of an entry that fits the stack into `folder`; pip checks the hashes, where there are any.
 
     Raises:
-        FlagbenchError: it could not be had (engine), or is not the file that was locked (data).
+        FlagbenchError: it could not be fetched (engine), or is not the file that was locked (data).
     """
     requirements, log = folder.with_name(f"{folder.name}.txt"), folder.with_name(f"{folder.name}.log")
     hashes = "".join(f" --hash={digest}" for digest in entry.hashes)
@@ -54,7 +54,7 @@ def fetch_wheel(stack: Stack, entry: LockEntry, folder: Path, sources: Sources) 
         )
         if ended.returncode == 0:
             return
-    # That an index could not be asked is not an error to pip: why stands on stdout, a refusal in the log alone.
+    # pip does not fail when an index cannot be reached: it prints why on stdout, and a refusal only in its log.
     raise diagnosed(entry, _refusals(log) + ended.stdout + ended.stderr)
 
 
@@ -69,7 +69,7 @@ def fetch_source(stack: Stack, entry: LockEntry, folder: Path, sources: Sources,
     Not by pip, which runs a source's setup.py to download it: that needs the torch of the image.
 
     Raises:
-        FlagbenchError: uv is not installed (usage), or the archive could not be had (engine).
+        FlagbenchError: uv is not installed (usage), or the archive could not be fetched (engine).
     """
     pip = pip_configuration(sources)
     url = _source_url(stack, entry, sources, pip, tables)
@@ -114,7 +114,7 @@ def _source_url(stack: Stack, entry: LockEntry, sources: Sources, pip: Mapping[s
         except IndexUnreachable as error:
             cause = str(error)
         except NoSolution as error:
-            refused = refusals(stack, environment, sources.ca_bundle).values()
+            refused = refusing_indexes(stack, environment, sources.ca_bundle).values()
             cause = ", ".join(f"HTTP Error {status}" for status in refused) or str(error)
         else:
             url = found[0].source if found else None

@@ -1,4 +1,4 @@
-"""The lock files of an images folder: read and held against manifests, written whole or not at all."""
+"""The lock files of an images folder: read, compared with manifests, written atomically."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read_lock(stack: Stack, images: Path) -> Lock:
     """The lock of a stack, which fits the stack's manifest.
 
     Raises:
-        FlagbenchError: (usage) there is none, it is malformed, or it was made for another manifest.
+        FlagbenchError: (usage) it is missing, malformed, or made for another manifest.
     """
     lock = load_lock(stack.name, images)
     if lock is None:
@@ -44,7 +44,7 @@ def read_lock(stack: Stack, images: Path) -> Lock:
 
 
 def load_lock(stack: str, images: Path) -> Lock | None:
-    """The lock of a stack, whatever manifest it was made for; None where there is none.
+    """The lock of a stack, even if it is stale; None if there is no file.
 
     Raises:
         FlagbenchError: (usage) the file cannot be read, or is malformed.

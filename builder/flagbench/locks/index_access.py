@@ -24,7 +24,7 @@ REMEDY = (
 _REFUSALS = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.PROXY_AUTHENTICATION_REQUIRED)
 
 
-def refusals(stack: Stack, environment: Mapping[str, str], ca_bundle: Path | None) -> dict[str, int]:
+def refusing_indexes(stack: Stack, environment: Mapping[str, str], ca_bundle: Path | None) -> dict[str, int]:
     """The indexes that refuse every direct requirement of a stack: URL as configured, to HTTP status.
 
     One refused package says nothing: there are indexes that answer so for a package that they do not have.

@@ -1,4 +1,4 @@
-"""What packages need in turn, where nobody can be asked: images/locks/metadata.toml."""
+"""Dependencies of packages whose metadata no index has: images/locks/metadata.toml."""
 
 from __future__ import annotations
 

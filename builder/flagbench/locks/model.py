@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from flagbench.catalog.model import Stack
 
 NO_BASE = "none"
-"""What stands for the base of a stack that has no public one."""
+"""The name of the base in a stack without a public one."""
 
 
 def canonical(name: str) -> str:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 _MACHINES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
 _OLD_GLIBC = 31
-"""Ubuntu 20.04 has glibc 2.31, and vendors' bases with Python 3.8 stand on it."""
+"""Ubuntu 20.04 has glibc 2.31, and vendors' bases with Python 3.8 are built on it."""
 _GLIBC = 35
 """Ubuntu 22.04, the oldest of the other bases; Debian 12 has 2.36, Ubuntu 24.04 has 2.39."""
 _FIRST = 5

@@ -2,7 +2,7 @@
 
 The standard wants a URL or a path for each file. A lock names files by path: a lock made behind a mirror would
 otherwise hold the mirror's addresses, and with its files in one folder (`flagbench wheels`) any installer of the
-standard can use it. What the standard has no place for stands under [tool.flagbench].
+standard can use it. [tool.flagbench] holds what the standard has no place for.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def _checked(lock: Lock) -> Lock:
                 _matching(digest, SHA256, f"a hash of {entry.pin}")
         for before, after in itertools.pairwise(entry.name for entry in entries):
             if before >= after:
-                raise _Invalid(f"{after} stands after {before}: names are sorted and unique")
+                raise _Invalid(f"{after} follows {before}: names are sorted and unique")
     if both := {entry.name for entry in lock.entries} & {entry.name for entry in lock.unresolved}:
         raise _Invalid(f"{min(both)} is both locked and unresolved")
     return lock

@@ -1,7 +1,7 @@
 """Making the lock of a stack: packages from their indexes, the base's digest from its registry.
 
-What cannot be asked is written as unresolved, with the reason; nothing is made up, and what an earlier lock of the
-same version knew is kept.
+What cannot be asked for is written as unresolved, with the reason; no hash is made up. Hashes that an earlier lock
+had for the same version are kept.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.locks.files import split_digest
-from flagbench.locks.index_access import CAUSE, REMEDY, refusals
+from flagbench.locks.index_access import CAUSE, REMEDY, refusing_indexes
 from flagbench.locks.metadata import Table, Tables
 from flagbench.locks.model import Lock, LockEntry, Unresolved, canonical, inputs_digest
 from flagbench.locks.platforms import uv_platform
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from flagbench.catalog.model import Stack
 
 Report = Callable[[str], None]
-"""Is told what is being done, a line at a time."""
+"""Receives progress, a line at a time."""
 Solve = Callable[[Request, Mapping[str, str]], list[Found]]
 
 
@@ -80,7 +80,7 @@ def _base(stack: Stack, options: LockOptions, report: Report) -> str | None:
 
 
 class _Packages:
-    """The search for a stack's packages, which goes on without an index that does not answer."""
+    """The search for a stack's packages; continues without an index of the manifest that does not answer."""
 
     def __init__(self, stack: Stack, options: LockOptions, report: Report, solve: Solve) -> None:
         self.stack = stack
@@ -89,7 +89,7 @@ class _Packages:
         self.solve = solve
         self.compiled = {canonical(package.name): package.version for package in stack.build.compiled}
         self.pins = dict(_pin(line) for line in (*stack.build.packages, *stack.build.optional))
-        # A mirror that stands for them is a person's own: it answers, or the command fails.
+        # A mirror given instead of them has to answer, or the command fails.
         self.indexes = [] if options.sources.further else list(stack.build.indexes)
         self.silent: dict[str, str] = {}
         """Indexes of the manifest that did not answer, each with what happened instead."""
@@ -108,7 +108,7 @@ class _Packages:
                 self._unreachable(error)
             except NoSolution as error:
                 if not self._refused(environment):
-                    self._less(error)
+                    self._drop_missing(error)
             else:
                 return self._sorted(found)
 
@@ -139,7 +139,7 @@ class _Packages:
             ) from None
 
     def _unreachable(self, error: IndexUnreachable) -> None:
-        """Go on without the index, if it is the manifest's."""
+        """Continue without the index, if it is one of the manifest."""
         for index in self.indexes:
             if error.url.startswith(index.rstrip("/") + "/"):
                 self._without_index(index, "could not be reached", f" ({error.cause})")
@@ -153,7 +153,7 @@ class _Packages:
 
     def _refused(self, environment: Mapping[str, str]) -> bool:
         """Whether there was no solution because indexes refuse; those of the manifest are asked no more."""
-        found = refusals(self.stack, environment, self.options.sources.ca_bundle)
+        found = refusing_indexes(self.stack, environment, self.options.sources.ca_bundle)
         for index, status in found.items():
             if index not in self.indexes:
                 raise FlagbenchError(
@@ -167,8 +167,8 @@ class _Packages:
         self.indexes.remove(index)
         self.silent[index] = why
 
-    def _less(self, error: NoSolution) -> None:
-        """Leave out what nobody has, if an index that may have it did not answer; else let go of the earlier lock."""
+    def _drop_missing(self, error: NoSolution) -> None:
+        """Drop packages that only a silent index may have; if there are none, the versions of the earlier lock."""
         named = {canonical(pin.partition("==")[0]) for pin in error.missing}
         gone = {name: version for name, version in self.pins.items() if name in named and name not in self.lost}
         if self.silent and gone:
@@ -206,7 +206,7 @@ class _Packages:
     def _reason(self, entry: LockEntry) -> str:
         if entry.name not in self.lost:
             return "its index states no sha256"
-        # Only public addresses of the manifest stand here, never one a person configured.
+        # Only public addresses from the manifest, never a configured one.
         reason = ", ".join(f"{index} {why}" for index, why in self.silent.items())
         declared = (entry.name, entry.version) in self.options.tables
         return reason if declared else f"{reason}; what it needs in turn is not known"

@@ -47,7 +47,7 @@ class Sources:
 
     @property
     def further(self) -> tuple[str, ...]:
-        """Indexes that stand for the stack's further ones; none: the stack's own are asked."""
+        """Indexes to ask instead of the stack's further ones; empty: the stack's own are asked."""
         return self.indexes[1:]
 
 

@@ -2,7 +2,7 @@
 
 uv resolves for another Python and another platform than its own, from the metadata of files it does not download
 whole, and states every file's sha256: pip resolves only by downloading, and only for a Python that is installed; a
-resolver of our own would be a second one to mistrust.
+resolver of our own would be one more to maintain.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Found:
 
 
 class IndexUnreachable(Exception):
-    """A package index did not answer; `url` is the page that was asked for, `cause` the last reason given."""
+    """A package index did not answer; `url` is the requested page, `cause` the last reason given."""
 
     def __init__(self, url: str, cause: str) -> None:
         super().__init__(f"{url}: {cause}")
@@ -74,7 +74,7 @@ class IndexUnreachable(Exception):
 
 
 class NoSolution(Exception):
-    """No set of packages satisfies the request; `missing` are the pins of which uv says that there are none."""
+    """No set of packages satisfies the request; `missing` are the pins that uv could not find."""
 
     def __init__(self, text: str, missing: frozenset[str]) -> None:
         super().__init__(text)

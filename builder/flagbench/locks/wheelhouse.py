@@ -1,7 +1,7 @@
 """Filling a wheelhouse: a folder with the files of a lock, for building images where there is no network.
 
-A file comes into the folder under its name only when it is whole and its sha256 is right. So a run that was
-killed is resumed, and a file that was damaged is fetched again; files of other stacks stay.
+A file comes into the folder under its name only when it is complete and its sha256 is right. So an interrupted run
+can be resumed, and a damaged file is fetched again; files of other stacks stay.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class HouseFile:
+class WheelhouseFile:
     """One file of a wheelhouse."""
 
     name: str
@@ -63,12 +63,12 @@ def fill_wheelhouse(
     tables: Tables,
     allow_unlocked: bool = False,
     report: Report,
-) -> list[HouseFile]:
+) -> list[WheelhouseFile]:
     """The files of a lock, all in `folder` when this returns, sorted by package.
 
     Raises:
         FlagbenchError: packages are unresolved and `allow_unlocked` is not given (usage), the folder cannot be
-            written, another run is filling it, or a file could not be had.
+            written, another run is filling it, or a file could not be fetched.
     """
     if lock.unresolved and not allow_unlocked:
         names = ", ".join(entry.pin for entry in lock.unresolved)
@@ -77,7 +77,7 @@ def fill_wheelhouse(
             remedy=f"run `flagbench lock {stack.name}` where their index can be reached, or give --allow-unlocked to "
             "take what the index offers today",
         )
-    with _alone(folder):
+    with _exclusive(folder):
         there = [file for entry in lock.entries if (file := _present(entry, folder))]
         kept = {file.name for file in there}
         missing = [entry for entry in (*lock.entries, *lock.unresolved) if entry.name not in kept]
@@ -89,8 +89,8 @@ def fill_wheelhouse(
 
 
 @contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """The folder, made and held; what an earlier run left unfinished is removed."""
+def _exclusive(folder: Path) -> Iterator[None]:
+    """Creates and locks the folder; removes what an earlier run left unfinished."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # The folder itself is the lock: nothing is left in it, and a killed process lets go.
@@ -114,19 +114,19 @@ def _alone(folder: Path) -> Iterator[None]:
         os.close(held)
 
 
-def _present(entry: LockEntry, folder: Path) -> HouseFile | None:
+def _present(entry: LockEntry, folder: Path) -> WheelhouseFile | None:
     """The file of an entry that is there and right."""
     pin = (entry.name, Version(entry.version))
     for path in sorted(folder.iterdir()):
         if pin_of(path.name) == pin:
             digest = sha256_of(path)
             if digest in entry.hashes:
-                return _house_file(entry, path, digest, fetched=False)
+                return _wheelhouse_file(entry, path, digest, fetched=False)
     return None
 
 
-def _house_file(entry: LockEntry, path: Path, digest: str, *, fetched: bool) -> HouseFile:
-    return HouseFile(
+def _wheelhouse_file(entry: LockEntry, path: Path, digest: str, *, fetched: bool) -> WheelhouseFile:
+    return WheelhouseFile(
         name=entry.name,
         version=entry.version,
         file=path.name,
@@ -146,8 +146,8 @@ class _Fetch:
     sources: Sources
     tables: Tables
 
-    def all(self, missing: list[LockEntry], report: Report) -> list[HouseFile]:
-        """Every missing file; the first that cannot be had ends the run, what came before it stays."""
+    def all(self, missing: list[LockEntry], report: Report) -> list[WheelhouseFile]:
+        """Every missing file; the first failure ends the run; what was fetched before stays."""
         files = []
         with ThreadPoolExecutor(AT_ONCE) as pool:
             futures = [pool.submit(self.one, entry) for entry in missing]
@@ -161,7 +161,7 @@ class _Fetch:
                 raise
         return files
 
-    def one(self, entry: LockEntry) -> HouseFile:
+    def one(self, entry: LockEntry) -> WheelhouseFile:
         """One file, fetched beside its place and moved there when it is right."""
         compiled = {canonical(package.name) for package in self.stack.build.compiled}
         try:
@@ -179,7 +179,7 @@ class _Fetch:
                 remedy="make room there, or name another folder; what is there already is kept",
             ) from None
 
-    def _moved(self, entry: LockEntry, place: Path) -> HouseFile:
+    def _moved(self, entry: LockEntry, place: Path) -> WheelhouseFile:
         (path,) = place.iterdir()
         digest = sha256_of(path)
         if entry.hashes and digest not in entry.hashes:
@@ -188,4 +188,4 @@ class _Fetch:
                 remedy="find out which of the two is right before `flagbench lock`: a released file does not change",
                 code=ExitCode.DATA,
             )
-        return _house_file(entry, path.replace(self.folder / path.name), digest, fetched=True)
+        return _wheelhouse_file(entry, path.replace(self.folder / path.name), digest, fetched=True)

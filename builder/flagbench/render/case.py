@@ -26,7 +26,7 @@ CASE_MANIFEST = re.compile(r"cases/[^/]+/case\.json")
 STACKS = "shared/stacks"
 """Every stack's compiled manifest; an image carries only its own."""
 STACK_TIER = "stack"
-"""The word that stands where a case's name would: `flagbench/stack:cpu` is no case."""
+"""Used in place of a case's name in `flagbench/stack:cpu`; no case can have it."""
 WHEELS = f"{HOME}/wheels"
 """Where a stage that compiles leaves its wheel; it does not reach the image."""
 
@@ -34,13 +34,11 @@ WHEELS = f"{HOME}/wheels"
 class Code:
     """What images carry: the image side's package, flagbench_cases, as it is in a folder, and manifests.
 
-    Each file is read once and each manifest compiled once, however many images carry them.
+    Each file is read once, however many images carry it.
     """
 
     def __init__(self, package: Path) -> None:
         self.package = package
-        self._cases: dict[str, bytes] = {}
-        self._stacks: dict[str, bytes] = {}
 
     @cached_property
     def files(self) -> Mapping[str, bytes]:
@@ -51,18 +49,6 @@ class Code:
     def case_folders(self) -> frozenset[str]:
         """The folders that hold a case."""
         return frozenset(posixpath.dirname(path) for path in self.files if CASE_MANIFEST.fullmatch(path))
-
-    def case_manifest(self, case: Case) -> bytes:
-        """The content of case.json, from the catalog, whatever lies in the package."""
-        if case.name not in self._cases:
-            self._cases[case.name] = compile_case(case).encode()
-        return self._cases[case.name]
-
-    def stack_manifest(self, stack: Stack) -> bytes:
-        """The content of shared/stacks/NAME.json, from the catalog likewise."""
-        if stack.name not in self._stacks:
-            self._stacks[stack.name] = compile_stack(stack).encode()
-        return self._stacks[stack.name]
 
 
 def render_case(
@@ -77,15 +63,15 @@ def render_case(
     """The build directory of a case's image.
 
     Args:
-        stack_rendered: the stack's build directory; its digest stands in a file beside the Dockerfile, so that this
+        stack_rendered: the stack's build directory; its digest is in a file beside the Dockerfile, so that this
             directory's digest changes with it.
         lock: the stack's.
         code: what is carried of flagbench_cases.
         images: the folder with templates/ and files/; what is not there is flagbench's own.
-        template: a person's template that extends the case's.
+        template: a user's template that extends the case's.
 
     Raises:
-        FlagbenchError: (usage) the case has no code in the package, or a value cannot stand in a Dockerfile;
+        FlagbenchError: (usage) the case has no code in the package, or a value cannot be written to a Dockerfile;
             (build failed) an error in a template.
     """
     if case.name == STACK_TIER:
@@ -110,7 +96,7 @@ def render_case(
 def case_values(case: Case, stack: Stack, lock: Lock) -> dict[str, Any]:
     """What a case's template may use.
 
-    Raises FlagbenchError (usage) for a value that cannot stand in a Dockerfile.
+    Raises FlagbenchError (usage) for a value that cannot be written to a Dockerfile.
     """
     plain_name(case.name)
     steps = case_steps(case, stack.build, lock)
@@ -157,8 +143,8 @@ def code_files(case: Case, stack: Stack, code: Code) -> dict[str, bytes]:
         )
     skipped = tuple(f"{other}/" for other in (code.case_folders - {folder}) | {STACKS})
     carried = {path: content for path, content in code.files.items() if not path.startswith(skipped)}
-    carried[f"{folder}/case.json"] = code.case_manifest(case)
-    carried[f"{STACKS}/{stack.name}.json"] = code.stack_manifest(stack)
+    carried[f"{folder}/case.json"] = compile_case(case).encode()
+    carried[f"{STACKS}/{stack.name}.json"] = compile_stack(stack).encode()
     return {f"{PACKAGE}/{path}": content for path, content in carried.items()}
 
 

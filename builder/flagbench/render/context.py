@@ -11,7 +11,7 @@ from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.render.model import FILE_MODE, Rendered
 
 INPUTS = "inputs"
-"""The folder of a context for what a person gives to a build."""
+"""The folder of a context for the inputs of a build."""
 _FOLDER_MODE = 0o755
 _CHUNK = 1 << 20
 

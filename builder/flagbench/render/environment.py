@@ -1,4 +1,4 @@
-"""The Jinja environment of image templates, and its errors in flagbench's words: file, line and name."""
+"""The Jinja environment of image templates, and its errors with file, line and name."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def render_blocks(name: str, blocks: Collection[str], values: Mapping[str, Any])
 
 
 def template_tier(template: Path, images: Path) -> str:
-    """`stack` or `case`: which tier a person's template changes, by the template that it extends.
+    """`stack` or `case`: which tier a user's template changes, by the template that it extends.
 
     Raises FlagbenchError: (usage) the file cannot be read; (build failed) it extends neither tier's template,
     or has a block that it lacks, which would change nothing and say nothing.
@@ -106,7 +106,7 @@ def _tier(extended: str) -> str:
 
 
 def _require_known_blocks(tree: nodes.Template, known: set[str], template: Path, extended: str) -> None:
-    # Blocks inside an overridden block are the person's own; only the outermost have to exist already.
+    # Blocks inside an overridden block are the user's own; only the outermost have to exist already.
     for block in tree.body:
         if isinstance(block, nodes.Block) and block.name not in known:
             raise FlagbenchError(
@@ -134,7 +134,7 @@ def _source(template: Path) -> str:
 
 
 def _explained(error: Exception) -> FlagbenchError:
-    """A template's error as where it stands and what it is."""
+    """A template's error with its file and line."""
     if isinstance(error, TemplateSyntaxError):
         where = f"{error.filename or error.name or 'a template'}:{error.lineno}"
     else:

@@ -1,4 +1,4 @@
-"""Rendered images as build directories on disk, written again without touching what somebody else put there."""
+"""Rendered images as build directories on disk, rewritten without touching files of others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Renames = list[tuple[Path, Path]]
 def write_tree(directories: Mapping[str, Rendered], folder: Path) -> None:
     """Write build directories at relative paths under `folder`, all of them or none.
 
-    What we wrote into one of them before is replaced, inputs/ keeps what a person put there, and the rest of
+    What we wrote into one of them before is replaced, inputs/ keeps what the user put there, and the rest of
     `folder` is left alone.
 
     Raises FlagbenchError (usage) where one of them holds a file that we did not write or that was edited since, or
@@ -67,7 +67,7 @@ def _foreign(target: Path, image: Rendered) -> Iterator[Path]:
         name = path.relative_to(target).as_posix()
         top, *below = name.split("/")
         if top == INPUTS and below and below[0] not in inputs:
-            continue  # a person's, and not in the way
+            continue  # the user's, and not in the way
         if path.is_symlink() or not path.is_file():
             yield path
         elif name == LISTING:
@@ -125,7 +125,7 @@ def _write_files(image: Rendered, folder: Path) -> None:
 
 
 def _renames(target: Path, made: Path, old: Path) -> Renames:
-    """What puts a new build directory in the place of an old one of ours; a person's inputs never move."""
+    """What puts a new build directory in the place of an old one of ours; the user's inputs never move."""
     (target / INPUTS).mkdir(parents=True, exist_ok=True)
     (old / INPUTS).mkdir(parents=True)
     (made / INPUTS).mkdir(exist_ok=True)
@@ -144,7 +144,7 @@ def _rename_all(renames: Renames) -> None:
         for source, target in renames:
             source.rename(target)
             done.append((source, target))
-    except BaseException:  # Ctrl-C too: half a build directory is none
+    except BaseException:  # Ctrl-C too: half a build directory is of no use
         for source, target in reversed(done):
             target.rename(source)
         raise

@@ -16,7 +16,7 @@ from flagbench.render.stack import render_stack
 
 
 class ImageRenderer:
-    """Renders the images of a catalog; a person's template goes to the tier that it extends."""
+    """Renders the images of a catalog; a user's template goes to the tier that it extends."""
 
     def __init__(self, catalog: Catalog, template: Path | None = None) -> None:
         """Raises FlagbenchError (usage, or build failed) for a template that cannot be used."""

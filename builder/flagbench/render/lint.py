@@ -1,4 +1,4 @@
-"""Every Dockerfile of a catalog, or given ones, held against our rules and hadolint."""
+"""Checks every Dockerfile of a catalog, or given ones, with our rules and hadolint."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""A rendered image: every file of its build directory, and the digest that stands for them."""
+"""A rendered image: every file of its build directory, and their digest."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 FILE_MODE = 0o644
 """The permission bits of every file: the steps of a Dockerfile name the interpreter of what they run."""
@@ -13,7 +13,7 @@ FILE_MODE = 0o644
 
 @dataclass(frozen=True)
 class Rendered:
-    """A complete build directory in memory, but for the inputs that a person gives to a build."""
+    """A complete build directory in memory, except for the inputs of a build."""
 
     name: str
     """`stack/STACK` or `CASE/STACK`."""
@@ -27,7 +27,6 @@ class Rendered:
         return "sha256:" + hashlib.sha256(b"".join(map(_part, self.files, self.files.values()))).hexdigest()
 
 
-@lru_cache(maxsize=1024)
 def _part(path: str, content: bytes) -> bytes:
     """What a digest is over for one file; most files are the same in every image of the matrix."""
     # Lengths are part of it: no two sets of files spell the same bytes.

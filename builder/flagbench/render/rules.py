@@ -116,7 +116,7 @@ def tini_first(dockerfile: Dockerfile) -> Found:
 
 
 def no_pipe_to_shell(dockerfile: Dockerfile) -> Found:
-    """A script that is downloaded and run is checked by nobody, and differs tomorrow."""
+    """A script that is downloaded and run is not checked, and differs tomorrow."""
     for instruction, calls in dockerfile.runs():
         for call in calls:
             runs = call.name in SHELLS | {"eval", "source", "."} or _INTERPRETER.fullmatch(call.name)
@@ -141,7 +141,7 @@ def code_last(dockerfile: Dockerfile) -> Found:
 
 
 def through_installer(dockerfile: Dockerfile) -> Found:
-    """Only install.sh knows the certificates, mirrors and wheels that a person gave, and leaves nothing of them."""
+    """Only install.sh uses the certificates, mirrors and wheels that a build is given, and leaves no trace of them."""
     given = {"type": "bind", "source": "inputs", "target": "/mnt"}
     for instruction, calls in dockerfile.runs():
         for call in calls:
@@ -224,7 +224,7 @@ def keeps_bytecode(dockerfile: Dockerfile) -> Found:
 
 
 def required_block(dockerfile: Dockerfile) -> Found:
-    """What an image promises (its checks, user, environment and entry point) stands in blocks that a template may
+    """What an image promises (its checks, user, environment and entry point) is made by blocks that a template may
     add to with {{ super() }}, but not leave out."""
     there: set[tuple[str | None, ...]] = {_content(instruction) for instruction in dockerfile.instructions}
     there |= {pair for instruction in dockerfile.named("ENV") for pair in instruction.assigned}

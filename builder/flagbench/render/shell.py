@@ -1,7 +1,7 @@
-"""What a shell script calls: its simple commands with their words, wherever they stand in it.
+"""What a shell script calls: its simple commands with their words.
 
 Parsed by tree-sitter's grammar of bash: shlex knows words alone, bashlex is under the GPL. A variable that the script
-or the Dockerfile sets is replaced by its value; one that nobody sets stays as `$NAME`.
+or the Dockerfile sets is replaced by its value; one that is not set stays as `$NAME`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PARSER = Parser(Language(tree_sitter_bash.language()))
 SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh"})
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\+?=(.*)", re.DOTALL)
 _DECLARES = frozenset({"export", "declare", "typeset", "readonly", "local", "env"})
-# What runs the command in its arguments; options and assignments may stand between.
+# What runs the command in its arguments; options and assignments may come between.
 _WRAPPERS = frozenset(
     {
         "env",
@@ -38,7 +38,7 @@ _WRAPPERS = frozenset(
 )
 _COMMAND_OPTION = re.compile(r"-[A-Za-z]*c")
 _DEPTH = 5
-"""How many scripts may stand in scripts, as in `sh -c "sh -c ..."`."""
+"""How deep scripts may be nested, as in `sh -c "sh -c ..."`."""
 
 
 @dataclass(frozen=True)

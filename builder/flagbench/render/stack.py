@@ -47,10 +47,10 @@ def render_stack(stack: Stack, lock: Lock, images: Path, template: Path | None =
 
     Args:
         images: the folder with templates/ and files/; what is not there is flagbench's own.
-        template: a person's template that extends the stack's.
+        template: a user's template that extends the stack's.
 
     Raises:
-        FlagbenchError: (usage) a value that cannot stand in a Dockerfile; (build failed) an error in a template.
+        FlagbenchError: (usage) a value that cannot be written to a Dockerfile; (build failed) an error in a template.
     """
     values = stack_values(stack, lock)
     dockerfile = render_template(images, [f"stacks/{stack.name}.j2", "stack.j2"], values, template)
@@ -60,7 +60,7 @@ def render_stack(stack: Stack, lock: Lock, images: Path, template: Path | None =
 def stack_values(stack: Stack, lock: Lock) -> dict[str, Any]:
     """What a stack's template may use.
 
-    Raises FlagbenchError (usage) for a value that cannot stand in a Dockerfile.
+    Raises FlagbenchError (usage) for a value that cannot be written to a Dockerfile.
     """
     _require_plain(stack)
     steps = stack_steps(stack.build, lock)

@@ -74,7 +74,7 @@ def case_packages(case: Case, stack: Stack, lock: Lock) -> frozenset[str]:
 
 
 def wheel_key(package: Compiled, stack: Stack, lock: Lock) -> str:
-    """`name-<12 hex>`: stands for everything but the base that decides what a compiled wheel is.
+    """`name-<12 hex>`: identifies everything but the base that determines a compiled wheel.
 
     The hash is over the package's file, the torch and tools that it is compiled with, Python, platform, environment.
     """

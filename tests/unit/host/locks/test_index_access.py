@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from flagbench.catalog.load import load_catalog
-from flagbench.locks.index_access import refusals
+from flagbench.locks.index_access import refusing_indexes
 
 ACCOUNT = "Basic " + base64.b64encode(b"reader:p@ss").decode()
 
@@ -56,33 +56,35 @@ def server():
 @pytest.mark.parametrize("status", [401, 403, 407])
 def test_an_index_that_refuses_every_package(stack, server, status):
     index = f"http://{server.host}/{status}"
-    assert refusals(stack, {"UV_DEFAULT_INDEX": index}, None) == {index: status}
+    assert refusing_indexes(stack, {"UV_DEFAULT_INDEX": index}, None) == {index: status}
     assert [name for _, name in server.asked] == ["torch", "py-cpuinfo", "flash-attn"]
 
 
 @pytest.mark.parametrize("folder", ["200", "404", "503", "store"])
 def test_an_index_that_answers(stack, server, folder):
     """Also one that refuses what it does not have, as an object store does."""
-    assert refusals(stack, {"UV_DEFAULT_INDEX": f"http://{server.host}/{folder}"}, None) == {}
+    assert refusing_indexes(stack, {"UV_DEFAULT_INDEX": f"http://{server.host}/{folder}"}, None) == {}
 
 
 def test_each_index_is_asked_with_its_account(stack, server):
     good, bad = (f"http://reader:{word}@{server.host}/private" for word in ("p%40ss", "wrong"))
-    assert refusals(stack, {"UV_DEFAULT_INDEX": good}, None) == {}
-    assert refusals(stack, {"UV_DEFAULT_INDEX": bad}, None) == {bad: 401}
+    assert refusing_indexes(stack, {"UV_DEFAULT_INDEX": good}, None) == {}
+    assert refusing_indexes(stack, {"UV_DEFAULT_INDEX": bad}, None) == {bad: 401}
 
 
 def test_only_those_that_refuse_are_named(stack, server):
     default, vendor = f"http://{server.host}/404/", f"http://{server.host}/403/"
-    assert refusals(stack, {"UV_DEFAULT_INDEX": default, "UV_INDEX": f"vendor={vendor}"}, None) == {vendor: 403}
+    assert refusing_indexes(stack, {"UV_DEFAULT_INDEX": default, "UV_INDEX": f"vendor={vendor}"}, None) == {
+        vendor: 403
+    }
 
 
 @pytest.mark.parametrize("index", ["http://127.0.0.1:1/simple", "https://[bad", "file:///nowhere"])
 def test_an_index_that_cannot_be_asked_refuses_nothing(stack, index):
-    assert refusals(stack, {"UV_DEFAULT_INDEX": index}, None) == {}
+    assert refusing_indexes(stack, {"UV_DEFAULT_INDEX": index}, None) == {}
 
 
 def test_none_is_asked_where_uv_asks_none(stack, server):
     environment = {"UV_DEFAULT_INDEX": f"http://{server.host}/403", "UV_NO_INDEX": "1"}
-    assert refusals(stack, environment, None) == {}
+    assert refusing_indexes(stack, environment, None) == {}
     assert server.asked == []

@@ -42,7 +42,7 @@ def _no_network(monkeypatch):
         raise RegistryError("no network")
 
     monkeypatch.setattr(module, "base_digest", unreachable)
-    monkeypatch.setattr(module, "refusals", lambda *_: {})
+    monkeypatch.setattr(module, "refusing_indexes", lambda *_: {})
 
 
 class Index:
@@ -140,13 +140,13 @@ def test_an_index_of_the_manifest_that_refuses_does_not_answer(stack, monkeypatc
     def refuses(stack, environment, ca_bundle):
         return dict.fromkeys(environment.get("UV_INDEX", "").split(), 403)
 
-    monkeypatch.setattr(module, "refusals", refuses)
+    monkeypatch.setattr(module, "refusing_indexes", refuses)
     lock = made(stack, Index({"torch": "2.6.0"}))
     assert lock.unresolved == (Unresolved("torch", "2.6.0+cu118", reason=f"{INDEX} refused (HTTP 403)"),)
 
 
 def test_an_index_of_a_person_that_refuses_is_an_error(stack, monkeypatch):
-    monkeypatch.setattr(module, "refusals", lambda *_: {"https://user:secret@index.example/simple": 401})
+    monkeypatch.setattr(module, "refusing_indexes", lambda *_: {"https://user:secret@index.example/simple": 401})
     with pytest.raises(FlagbenchError) as caught:
         made(stack, Index({"numpy": "1.0"}))
     assert "HTTP 401" in str(caught.value)
