@@ -141,7 +141,7 @@ def code_last(dockerfile: Dockerfile) -> Found:
 
 
 def through_installer(dockerfile: Dockerfile) -> Found:
-    """Only install.sh uses the certificates, mirrors and wheels that a build is given, and leaves no trace of them."""
+    """Only install.sh uses the certificates, mirrors and wheels that a build is given, and leaves none behind."""
     given = {"type": "bind", "source": "inputs", "target": "/mnt"}
     for instruction, calls in dockerfile.runs():
         for call in calls:

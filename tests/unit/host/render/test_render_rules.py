@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -212,6 +213,12 @@ def test_what_is_not_a_dockerfile() -> None:
     with pytest.raises(FlagbenchError) as caught:
         found("")
     assert caught.value.code is ExitCode.USAGE
+
+
+def test_what_is_rendered_names_no_host_but_the_manifests(catalog: Catalog) -> None:
+    indexes = {index for stack in catalog.stacks.values() for index in stack.build.indexes}
+    for rendered in ImageRenderer(catalog).matrix():
+        assert set(re.findall(r"[a-z]+://[^\s'\"]+", rendered.dockerfile)) <= indexes
 
 
 def test_what_is_rendered_breaks_no_rule_of_ours_or_of_hadolint(catalog: Catalog) -> None:
