@@ -15,7 +15,6 @@ from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.locks import Lock, load_lock, lock_path, read_lock, write_lock
 from flagbench.locks.metadata import read_tables
 from flagbench.locks.pylock import SHA256
-from flagbench.locks.resolve import LockOptions, make_lock
 from flagbench.locks.sources import Sources
 from flagbench.render.roots import images_root
 
@@ -77,6 +76,9 @@ def command(
         if check:
             lock, changed = read_lock(stack, images), False
         else:
+            # requests and docker-py, which --check does not need, take longer to import than it takes to run.
+            from flagbench.locks.resolve import LockOptions, make_lock
+
             previous = _previous(stack, images, upgrade)
             options = LockOptions(sources, read_tables(images), previous, upgrade, base_digest)
             lock = make_lock(stack, options, _progress)
