@@ -365,6 +365,16 @@ def test_the_base_digest_can_be_given(flagbench, index):
     assert flagbench("lock", "cpu", "--base-digest", "latest").returncode == 2
 
 
+def test_two_stacks_cannot_share_a_lock(flagbench, tmp_path):
+    """In the name of a lock, a dot is a dash."""
+    raw = yaml.safe_load((tmp_path / "manifests" / "stacks" / "a100-cuda11.6.yaml").read_text())
+    raw.update(name="a100-cuda11-6", aliases=[])
+    (tmp_path / "manifests" / "stacks" / "a100-cuda11-6.yaml").write_text(yaml.safe_dump(raw))
+    ended = flagbench("lock", "a100-cuda11-6")
+    assert ended.returncode == 2
+    assert "a100-cuda11.6" in ended.stderr
+
+
 def test_a_lock_of_the_old_format_is_converted(flagbench, index):
     """Its versions are kept, a notice says that it is old, and the new file stands beside it."""
     toy = index.wheel("toy", "1.0", ["helper>=1"])

@@ -306,6 +306,8 @@ def _modes(call: Call) -> Iterator[str]:
     if call.name not in _TALKS and "chmod" in names:
         operands = (word for word in call.words[names.index("chmod") + 1 :] if not _CHMOD_OPTION.match(word))
         yield next(operands, "")
+    if call.name == "umask" and re.fullmatch(r"[0-7]+", mask := "".join(call.words[1:2])) and not int(mask, 8) & 2:
+        yield "a+rwx"
     if call.name in ("install", "mkdir"):
         for word, following in zip(call.words, (*call.words[1:], ""), strict=True):
             if word in ("-m", "--mode"):
