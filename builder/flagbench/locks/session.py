@@ -5,6 +5,8 @@ requests and urllib3 are docker-py's own dependencies; they also bring proxies, 
 
 from __future__ import annotations
 
+import os
+import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -31,35 +33,46 @@ RETRIES = Retry(
 )
 
 
-def new_session(ca_bundle: Path | None, retries: Retry | int = RETRIES) -> Session:
+class _Session(Session):
+    """Sends no account, and trusts what --ca-bundle names, else what this machine trusts."""
+
+    def __init__(self, ca_bundle: Path | None, retries: Retry | int) -> None:
+        super().__init__()
+        self.auth = lambda request: request  # not that of netrc
+        system = ssl.get_default_verify_paths()
+        configured = os.environ.get("REQUESTS_CA_BUNDLE")
+        self.verify = str(ca_bundle) if ca_bundle else configured or system.cafile or system.capath or True
+        self.headers["Accept-Encoding"] = "identity"
+        for scheme in ("http://", "https://"):
+            self.mount(scheme, HTTPAdapter(max_retries=retries))
+
+    def merge_environment_settings(self, url, proxies, stream, verify, cert):  # type: ignore[no-untyped-def]
+        """As requests, except that a variable of the environment does not beat --ca-bundle."""
+        return super().merge_environment_settings(
+            url, proxies, stream, self.verify if verify is None else verify, cert
+        )
+
+
+def new_session(ca_bundle: Path | None) -> Session:
     """A session that sends no account; `ca_bundle` holds certificates (PEM) to trust instead of the system's."""
-    return _prepared(Session(), ca_bundle, retries)
+    return _Session(ca_bundle, RETRIES)
 
 
 def index_session(environment: Mapping[str, str], ca_bundle: Path | None, retries: Retry | int = RETRIES) -> Session:
     """A session that sends each index of uv's environment its account; netrc has those of the other hosts."""
-    return _prepared(_IndexSession(environment), ca_bundle, retries)
+    return _IndexSession(environment, ca_bundle, retries)
 
 
-def _prepared(session: Session, ca_bundle: Path | None, retries: Retry | int) -> Session:
-    session.auth = session.auth or (lambda request: request)  # not that of netrc
-    session.verify = str(ca_bundle) if ca_bundle else True
-    session.headers["Accept-Encoding"] = "identity"
-    for scheme in ("http://", "https://"):
-        session.mount(scheme, HTTPAdapter(max_retries=retries))
-    return session
-
-
-class _IndexSession(Session):
+class _IndexSession(_Session):
     """Sends accounts to their own origin alone; each redirection is looked up again."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        super().__init__()
+    def __init__(self, environment: Mapping[str, str], ca_bundle: Path | None, retries: Retry | int) -> None:
+        super().__init__(ca_bundle, retries)
         self.auth = self._authorized
         self._accounts: dict[Origin, HTTPBasicAuth] = {}
         for url in [*index_urls(environment), *environment.get("UV_FIND_LINKS", "").split(",")]:
             if (where := origin(url.strip())) and "@" in urlsplit(url).netloc:
-                self._accounts.setdefault(where, _basic(*_userinfo(url.strip())))
+                self._accounts.setdefault(where, _account_of(url.strip()))
 
     def rebuild_auth(self, prepared_request: PreparedRequest, response: Response) -> None:
         prepared_request.headers.pop("Authorization", None)
@@ -68,19 +81,15 @@ class _IndexSession(Session):
     def _authorized(self, request: PreparedRequest) -> PreparedRequest:
         url = request.url or ""
         where = origin(url)
-        account = self._accounts.get(where) if where else None
-        if account is None and (found := get_netrc_auth(url)):
-            account = _basic(*found)
         if "@" in urlsplit(url).netloc:
-            account = _basic(*_userinfo(url))
-        return account(request) if account else request
+            return _account_of(url)(request)
+        if where and where in self._accounts:
+            return self._accounts[where](request)
+        found = get_netrc_auth(url)
+        return HTTPBasicAuth(*(part.encode() for part in found))(request) if found else request
 
 
-def _basic(user: str, password: str) -> HTTPBasicAuth:
-    # As text, requests would encode it as Latin-1.
-    return HTTPBasicAuth(user.encode(), password.encode())
-
-
-def _userinfo(url: str) -> tuple[str, str]:
+def _account_of(url: str) -> HTTPBasicAuth:
     parts = urlsplit(url)
-    return unquote(parts.username or ""), unquote(parts.password or "")
+    # As text, requests would encode it as Latin-1.
+    return HTTPBasicAuth(unquote(parts.username or "").encode(), unquote(parts.password or "").encode())

@@ -12,7 +12,7 @@ from flagbench.catalog.load import load_catalog
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.locks import LockEntry, fetch
 from flagbench.locks.fetch import fetch_source
-from flagbench.locks.session import index_session
+from flagbench.locks.session import index_session, new_session
 from flagbench.locks.sources import Sources
 from flagbench.locks.urls import check_url
 from flagbench.locks.uv import Found
@@ -189,6 +189,21 @@ def test_an_account_is_for_nothing_else(url, monkeypatch):
 def test_a_token_alone_is_an_account_without_a_password():
     token = "Basic " + base64.b64encode(b"t0k:").decode()
     assert sent("https://host.example/f", UV_DEFAULT_INDEX="https://t0k@host.example/") == token
+
+
+@pytest.mark.parametrize("open_session", [lambda ca: index_session({}, ca), new_session])
+def test_the_given_certificates_are_trusted_instead_of_the_environment_s(open_session, tmp_path, monkeypatch):
+    def trusted(ca_bundle):
+        with open_session(ca_bundle) as session:
+            return session.merge_environment_settings("https://host.example/f", {}, None, None, None)["verify"]
+
+    monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "system.pem"))
+    (tmp_path / "system.pem").touch()
+    assert trusted(None) == str(tmp_path / "system.pem")
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/environment.pem")
+    assert trusted(None) == "/environment.pem"
+    assert trusted(tmp_path / "mine.pem") == str(tmp_path / "mine.pem")
 
 
 def test_a_netrc_that_cannot_be_read_has_no_account(tmp_path, monkeypatch):
