@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from flagbench.catalog.load import load_catalog
-from flagbench.cli import edge
+from flagbench.cli import main
 from flagbench.locks import LockEntry, Unresolved, load_lock, lock_path
 from flagbench.locks.resolve import LockOptions, make_lock
 from flagbench.locks.sources import Sources
@@ -157,7 +157,7 @@ def flagbench(tmp_path, index, uv_cache, monkeypatch, capsys):
 
     def run(*arguments):
         # In this process: importing everything anew for each command took most of these tests' time.
-        code = edge.run(arguments)
+        code = main.run(arguments)
         said = capsys.readouterr()
         return subprocess.CompletedProcess(arguments, code, said.out, said.err)
 

@@ -11,7 +11,7 @@ import pytest
 
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.model import Anomaly, Claim
-from flagbench.cli import edge
+from flagbench.cli import main
 from flagbench.verify.published import ANOMALIES, Fit, Reproduction, reproduce_utilisation, reproductions
 
 CATALOG = load_catalog()
@@ -107,7 +107,7 @@ def test_a_row_without_throughput_or_formula_is_not_computed() -> None:
 
 
 def test_lint_says_how_each_fits(capsys: pytest.CaptureFixture[str]) -> None:
-    assert edge.run(["claims", "lint"]) == 0
+    assert main.run(["claims", "lint"]) == 0
     *lines, count = capsys.readouterr().out.splitlines()
     assert len(lines) == 5
     assert count == f"{len(CATALOG.claims)} claims, 5 utilisations computed again"
@@ -115,7 +115,7 @@ def test_lint_says_how_each_fits(capsys: pytest.CaptureFixture[str]) -> None:
         "glm/a100-2x8-fp32-bs8: mfu 0.036 published, 84.9 / 16 x 1.01376e+12 / 1.56e+14 = 0.03448: does not fit, "
         "as its anomaly says"
     ) in lines
-    assert edge.run(["claims", "lint", "--json"]) == 0
+    assert main.run(["claims", "lint", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert [entry["fit"] for entry in said["utilisations"]] == [
         "rounded up",
@@ -136,7 +136,7 @@ def test_lint_exits_2_and_names_what_neither_fits_nor_is_an_anomaly(
 ) -> None:
     edit(manifests / "claims" / "glm.yaml", "name: mfu, value: 0.036,", "name: mfu, value: 0.046,")
     monkeypatch.setenv("FLAGBENCH_MANIFESTS", str(manifests))
-    assert edge.run(["claims", "lint", *asked]) == 2
+    assert main.run(["claims", "lint", *asked]) == 2
     output = capsys.readouterr()
     if asked:
         third = json.loads(output.out)["utilisations"][2]

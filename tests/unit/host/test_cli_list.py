@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from flagbench.cli import complete, edge
+from flagbench.cli import complete, main
 from flagbench.errors import ExitCode
 
 BUILDER = Path(__file__).parents[3] / "builder"
@@ -25,7 +25,7 @@ def builder_environment(**more: str) -> dict[str, str]:
 
 
 def test_all_three_tables(capsys: pytest.CaptureFixture[str]) -> None:
-    assert edge.run(["list"]) == 0
+    assert main.run(["list"]) == 0
     text = capsys.readouterr().out
     assert [line for line in text.splitlines() if line in ("cases", "stacks", "claims")] == [
         "cases",
@@ -36,7 +36,7 @@ def test_all_three_tables(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_columns_are_aligned_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    assert edge.run(["list", "claims"]) == 0
+    assert main.run(["list", "claims"]) == 0
     header, *rows = capsys.readouterr().out.splitlines()
     column = header.index("PUBLISHED")
     assert rows[0].startswith("distilbert/a100-1x8-fp32 ")
@@ -47,7 +47,7 @@ def test_columns_are_aligned_where_there_is_no_terminal(capsys: pytest.CaptureFi
 
 
 def test_json_has_the_kinds_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    assert edge.run(["list", "--json"]) == 0
+    assert main.run(["list", "--json"]) == 0
     everything = json.loads(capsys.readouterr().out)
     assert list(everything) == ["cases", "stacks", "claims"]
     assert everything["claims"][0]["metrics"][3] == {
@@ -64,7 +64,7 @@ def test_json_has_the_kinds_asked_for(capsys: pytest.CaptureFixture[str]) -> Non
     r300 = by_id["glm/r300-1x8-fp32-bs5"]
     assert (r300["stack"], r300["metrics"][0]["printed"]) == (None, "80.52%")
     assert "no stack for Kunlunxin's R300" in r300["no_stack"]
-    assert edge.run(["list", "stacks", "--json"]) == 0
+    assert main.run(["list", "stacks", "--json"]) == 0
     only = json.loads(capsys.readouterr().out)
     assert only == {"stacks": everything["stacks"]}
 
@@ -74,7 +74,7 @@ def test_a_broken_manifest_is_told_and_exits_2(
 ) -> None:
     (manifests / "stacks" / "cpu.yaml").write_text("schema: stack/v1\n")
     monkeypatch.setenv("FLAGBENCH_MANIFESTS", str(manifests))
-    assert edge.run(["list"]) == ExitCode.USAGE
+    assert main.run(["list"]) == ExitCode.USAGE
     output = capsys.readouterr()
     assert output.out == ""
     assert "manifests/stacks/cpu.yaml:1: name: missing" in output.err
@@ -101,7 +101,7 @@ def test_a_manifest_that_is_a_pipe_is_a_problem_and_no_wait(
 ) -> None:
     os.mkfifo(manifests / "cases" / "pipe.yaml")
     monkeypatch.setenv("FLAGBENCH_MANIFESTS", str(manifests))
-    assert edge.run(["list"]) == ExitCode.USAGE
+    assert main.run(["list"]) == ExitCode.USAGE
     assert "cases/pipe.yaml" in capsys.readouterr().err
 
 
@@ -145,12 +145,12 @@ def test_compiled_manifests_are_checked(
     manifests: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FLAGBENCH_MANIFESTS", str(manifests))
-    assert edge.run(["manifests", "compile"]) == ExitCode.USAGE
+    assert main.run(["manifests", "compile"]) == ExitCode.USAGE
     assert "is not in a checkout" in capsys.readouterr().err
     package = manifests.parent / "entrypoints" / "flagbench_cases"
     package.mkdir(parents=True)
-    assert edge.run(["manifests", "compile", "--check"]) == ExitCode.USAGE
+    assert main.run(["manifests", "compile", "--check"]) == ExitCode.USAGE
     assert "stale: cases/distilbert/case.json, " in capsys.readouterr().err
-    assert edge.run(["manifests", "compile", "--json"]) == 0
+    assert main.run(["manifests", "compile", "--json"]) == 0
     assert "cases/distilbert/case.json" in json.loads(capsys.readouterr().out)["changed"]
-    assert edge.run(["manifests", "compile", "--check"]) == 0
+    assert main.run(["manifests", "compile", "--check"]) == 0

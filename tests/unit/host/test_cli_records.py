@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flagbench.cli import edge
+from flagbench.cli import main
 from flagbench.errors import ExitCode
 from flagbench.stores import open_store
 
@@ -31,7 +31,7 @@ def flagbench(
         store.put(make_record(record_id=record_id, created_at=f"2026-01-{9 - number:02}T00:00:00Z"))
 
     def run(*arguments: str) -> tuple[int, str, str]:
-        code = edge.run(arguments)
+        code = main.run(arguments)
         out, err = capsys.readouterr()
         return code, out, err
 

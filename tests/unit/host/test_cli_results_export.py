@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from flagbench import results
-from flagbench.cli import edge
+from flagbench.cli import main
 from flagbench.errors import ExitCode
 from flagbench.report.export import to_csv, to_markdown
 from flagbench.stores import FolderBlobs, Store
@@ -36,7 +36,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_record: MakeReco
 
 
 def exported(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert edge.run(["results", "export", *arguments]) == 0
+    assert main.run(["results", "export", *arguments]) == 0
     output = capsys.readouterr()
     assert "record-bad" in output.err
     return output.out
@@ -67,12 +67,12 @@ def test_markdown_is_a_table(store: Store, capsys: pytest.CaptureFixture[str]) -
 def test_filters_and_a_file(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out.jsonl"
     out.write_text("before")
-    assert edge.run(["results", "export", "--format", "jsonl", "--since", "2020-01-02", "-o", str(out)]) == 0
+    assert main.run(["results", "export", "--format", "jsonl", "--since", "2020-01-02", "-o", str(out)]) == 0
     assert len(out.read_text().splitlines()) == 2
-    assert edge.run(["results", "export", "--format", "jsonl", "--case", "glm", "-o", str(out)]) == 0
+    assert main.run(["results", "export", "--format", "jsonl", "--case", "glm", "-o", str(out)]) == 0
     assert out.read_text() == ""
     assert sorted(os.listdir(tmp_path)) == ["out.jsonl", "store"]
-    assert edge.run(["results", "export", "--format", "jsonl", "--case", "glm"]) == 0
+    assert main.run(["results", "export", "--format", "jsonl", "--case", "glm"]) == 0
     assert capsys.readouterr().out == ""
 
 
@@ -80,14 +80,14 @@ def test_a_full_disk_leaves_the_file_as_it_was(store: Store, small_disk: Path) -
     out = small_disk / "out.csv"
     out.write_text("before")
     (small_disk / "filler").write_bytes(b"x" * 60_000)
-    assert edge.run(["results", "export", "--format", "jsonl", "-o", str(out)]) == ExitCode.NOT_STORED
+    assert main.run(["results", "export", "--format", "jsonl", "-o", str(out)]) == ExitCode.NOT_STORED
     assert out.read_text() == "before"
     assert sorted(os.listdir(small_disk)) == ["filler", "out.csv"]
 
 
 @pytest.mark.parametrize("out", ["/dev/full", "/nowhere/out.csv", "."])
 def test_a_place_that_takes_no_file_is_named(store: Store, capsys: pytest.CaptureFixture[str], out: str) -> None:
-    assert edge.run(["results", "export", "--format", "csv", "-o", out]) == ExitCode.NOT_STORED
+    assert main.run(["results", "export", "--format", "csv", "-o", out]) == ExitCode.NOT_STORED
     assert out in capsys.readouterr().err
 
 
@@ -125,7 +125,7 @@ def test_a_verdict_is_computed_again_when_a_claim_or_flagbench_changes(
 
     def verdict() -> str:
         results._basis.cache_clear()
-        assert edge.run(["results", "ls", "--json"]) == 0
+        assert main.run(["results", "ls", "--json"]) == 0
         return str(json.loads(capsys.readouterr().out)["records"][0]["verdict"])
 
     monkeypatch.setattr(results, "_judged", counted)

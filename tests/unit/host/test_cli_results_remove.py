@@ -17,7 +17,7 @@ import pytest
 
 from flagbench import prune
 from flagbench.catalog.load import load_catalog
-from flagbench.cli import edge
+from flagbench.cli import main
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.stores import FolderBlobs, Store
 
@@ -44,20 +44,20 @@ def ids(store: Store) -> list[str]:
 
 
 def test_rm_removes_the_named_records_and_their_checksums(store: Store) -> None:
-    assert edge.run(["results", "rm", "record-1", "record-3", "--yes"]) == 0
+    assert main.run(["results", "rm", "record-1", "record-3", "--yes"]) == 0
     assert ids(store) == ["record-4", "record-2"]
     left = {path.name for path in Path(store.blobs.location("results/v1")).rglob("*") if path.is_file()}
     assert left == {f"record-{n}.json{suffix}" for n in (2, 4) for suffix in ("", ".sha256")}
 
 
 def test_rm_takes_last_and_the_beginning_of_an_id(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    assert edge.run(["results", "rm", "last", "--yes", "--json"]) == 0
+    assert main.run(["results", "rm", "last", "--yes", "--json"]) == 0
     (removed,) = json.loads(capsys.readouterr().out)["removed"]
     assert (removed["kind"], removed["name"]) == ("record", "record-4")
     assert removed["size"] > 100
     for name in ("record-1", "record-2"):
-        assert edge.run(["results", "rm", name, "--yes"]) == 0
-    assert edge.run(["results", "rm", "rec", "--yes"]) == 0
+        assert main.run(["results", "rm", name, "--yes"]) == 0
+    assert main.run(["results", "rm", "rec", "--yes"]) == 0
     assert ids(store) == []
 
 
@@ -68,19 +68,19 @@ def test_rm_takes_last_and_the_beginning_of_an_id(store: Store, capsys: pytest.C
 def test_one_wrong_name_removes_nothing(
     store: Store, capsys: pytest.CaptureFixture[str], name: str, code: ExitCode
 ) -> None:
-    assert edge.run(["results", "rm", "record-1", name, "--yes"]) == code
+    assert main.run(["results", "rm", "record-1", name, "--yes"]) == code
     assert name in capsys.readouterr().err
     assert len(ids(store)) == 4
 
 
 def test_rm_removes_a_damaged_record(store: Store) -> None:
     Path(store.blobs.location(next(store.list()).blob.key)).write_bytes(b"{}")
-    assert edge.run(["results", "rm", "record-4", "--yes"]) == 0
+    assert main.run(["results", "rm", "record-4", "--yes"]) == 0
     assert len(ids(store)) == 3
 
 
 def test_rm_without_a_terminal_needs_yes(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    assert edge.run(["results", "rm", "record-1"]) == ExitCode.USAGE
+    assert main.run(["results", "rm", "record-1"]) == ExitCode.USAGE
     assert "--yes" in capsys.readouterr().err
     assert len(ids(store)) == 4
 
@@ -106,7 +106,7 @@ def test_a_terminal_is_asked(store: Store, command: list[str], answer: str, left
 
 
 def removable(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
-    assert edge.run(["results", "prune", *arguments, "--json"]) == 0
+    assert main.run(["results", "prune", *arguments, "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["bytes"] == sum(one["size"] for one in shown["removable"])
     return [one["name"] for one in shown["removable"]]
@@ -130,10 +130,10 @@ def test_prune_means_the_records_for_which_all_options_hold(
 ) -> None:
     assert removable(capsys, *options) == expected
     assert len(ids(store)) == 4
-    assert edge.run(["results", "prune", *options]) == 0  # no terminal, no --yes
-    assert edge.run(["results", "prune", *options, "--yes", "--dry-run"]) == 0
+    assert main.run(["results", "prune", *options]) == 0  # no terminal, no --yes
+    assert main.run(["results", "prune", *options, "--yes", "--dry-run"]) == 0
     assert len(ids(store)) == 4
-    assert edge.run(["results", "prune", *options, "--yes"]) == 0
+    assert main.run(["results", "prune", *options, "--yes"]) == 0
     assert len(ids(store)) == 4 - len(expected)
 
 
@@ -151,7 +151,7 @@ def test_prune_means_the_records_for_which_all_options_hold(
 def test_what_cannot_be_pruned_is_a_usage_error(
     store: Store, capsys: pytest.CaptureFixture[str], options: list[str], named: str
 ) -> None:
-    assert edge.run(["results", "prune", *options]) == ExitCode.USAGE
+    assert main.run(["results", "prune", *options]) == ExitCode.USAGE
     assert named in capsys.readouterr().err
     assert len(ids(store)) == 4
 
@@ -160,7 +160,7 @@ def test_prune_keeps_files_that_are_not_records(store: Store, capsys: pytest.Cap
     foreign = Path(next(store.list()).location).with_name("somebody-else-s.json")
     foreign.write_bytes(b"{}")
     assert "somebody-else-s" not in removable(capsys, "--older-than", "2100-01-01")
-    assert edge.run(["results", "prune", "--older-than", "2100-01-01", "--yes"]) == 0
+    assert main.run(["results", "prune", "--older-than", "2100-01-01", "--yes"]) == 0
     assert foreign.exists()
     assert [entry.record_id for entry in store.list() if entry.problem is None] == []
 
@@ -179,7 +179,7 @@ def test_prepared_folders_are_removed_with_what_they_name(tmp_path: Path, capsys
     (other / "notes.txt").write_text("mine")
     arguments = ("--prepared", str(tmp_path))
     assert removable(capsys, *arguments) == [str(data), str(other)]
-    assert edge.run(["results", "prune", *arguments, "--yes", "--json"]) == 0
+    assert main.run(["results", "prune", *arguments, "--yes", "--json"]) == 0
     assert [one["size"] for one in json.loads(capsys.readouterr().out)["removed"]] == [1000, 1000]
     assert not data.exists()
     assert [path.name for path in other.iterdir()] == ["notes.txt"]
@@ -253,6 +253,6 @@ def test_a_record_that_cannot_be_removed_does_not_keep_the_others(
     checksum = Path(next(store.list()).location + ".sha256")
     checksum.unlink()
     (checksum / "x").mkdir(parents=True)
-    assert edge.run(["results", "prune", "--keep", "0", "--yes"]) == ExitCode.NOT_STORED
+    assert main.run(["results", "prune", "--keep", "0", "--yes"]) == ExitCode.NOT_STORED
     assert "record-4" in capsys.readouterr().err
     assert ids(store) == []

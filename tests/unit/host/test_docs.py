@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from flagbench.catalog.load import load_catalog
-from flagbench.cli import edge
+from flagbench.cli import main
 from flagbench.cli.app import COMMANDS
 from flagbench.cli.lazy import LazyCommands
 from flagbench.errors import ExitCode, FlagbenchError
@@ -97,9 +97,9 @@ def test_a_generated_part_that_was_edited_is_found_and_written_again(
     before = page.read_text()
     page.write_text(before.replace("| `glm` |", "| `glm` | typed by hand |"))
     picture.write_text("<svg/>")
-    assert edge.run(["manifests", "docs", "--check"]) == ExitCode.USAGE
+    assert main.run(["manifests", "docs", "--check"]) == ExitCode.USAGE
     assert {"README.md", "verdict.svg"} <= set(re.findall(r"[\w-]+\.\w+", capsys.readouterr().err))
-    assert edge.run(["manifests", "docs"]) == ExitCode.OK
+    assert main.run(["manifests", "docs"]) == ExitCode.OK
     assert page.read_text() == before
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from flagbench import doctor
-from flagbench.cli import edge
+from flagbench.cli import main
 from flagbench.doctor import GIB, Level
 from flagbench.errors import ExitCode
 
@@ -25,7 +25,7 @@ OPEN_DRIVER = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.1
 def test_doctor_passes_with_warnings_and_fails_with_a_failure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert edge.run(["doctor", "--store", str(tmp_path / "store"), "--json"]) == 0
+    assert main.run(["doctor", "--store", str(tmp_path / "store"), "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["ok"] is True
     assert {finding["level"] for finding in answer["findings"]} <= {"ok", "warn"}
@@ -35,7 +35,7 @@ def test_doctor_passes_with_warnings_and_fails_with_a_failure(
     assert not (tmp_path / "store").exists()
 
     (tmp_path / "file").write_text("")
-    assert edge.run(["doctor", "--store", str(tmp_path / "file")]) == ExitCode.USAGE
+    assert main.run(["doctor", "--store", str(tmp_path / "file")]) == ExitCode.USAGE
     assert "fix: store: part of the path is a file" in capsys.readouterr().out
 
 
@@ -128,9 +128,9 @@ def test_doctor_works_in_a_folder_that_is_gone(
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
-    assert edge.run(["doctor", "--store", str(tmp_path / "store")]) == 0
+    assert main.run(["doctor", "--store", str(tmp_path / "store")]) == 0
     capsys.readouterr()
-    assert edge.run(["doctor", "--store", "relative"]) == ExitCode.USAGE
+    assert main.run(["doctor", "--store", "relative"]) == ExitCode.USAGE
     assert "the store relative" in capsys.readouterr().out
 
 
@@ -138,7 +138,7 @@ def test_doctor_works_where_no_temporary_file_can_be_written(tmp_path: Path) -> 
     # No file may have a byte: set from Python, where the signal that goes with it stays ignored.
     program = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); "
-        "from flagbench.cli import edge; sys.exit(edge.run(sys.argv[1:]))"
+        "from flagbench.cli import main; sys.exit(main.run(sys.argv[1:]))"
     )
     command = [sys.executable, "-c", program, "doctor", "--json", "--store", str(tmp_path / "store")]
     done = subprocess.run(command, capture_output=True, check=False)
@@ -158,7 +158,7 @@ def test_doctor_works_with_docker_settings_that_make_no_sense(
     (tmp_path / "config.json").write_text(settings)
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     monkeypatch.setenv("DOCKER_HOST", host)
-    assert edge.run(["doctor", "--store", str(tmp_path / "store"), "--json"]) == 0
+    assert main.run(["doctor", "--store", str(tmp_path / "store"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["findings"][-1]["name"] == "docker"
 
 

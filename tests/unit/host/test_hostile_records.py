@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.model import Catalog
-from flagbench.cli import edge
+from flagbench.cli import main
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.record.read import CLOCK_SKEW, RecordError, read_record
 from flagbench.report import comparison_table, verdict_table
@@ -43,12 +43,12 @@ SECONDS = 300
 # Many command lines in one process: an interpreter's start would cost more than what is tested.
 DRIVER = """
 import contextlib, io, json, sys
-from flagbench.cli import edge
+from flagbench.cli import main
 for arguments in json.load(open(sys.argv[1])):
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            code = edge.run(arguments)
+            code = main.run(arguments)
         except Exception as error:
             code = repr(error)
     print(json.dumps([code, out.getvalue()[:4000], err.getvalue()[:4000]]))
@@ -188,7 +188,7 @@ def test_files_with_a_checksum_that_are_not_records_are_listed_as_damaged(
     day = store.blobs.root / "results" / "v1" / "case=distilbert" / "stack=cpu" / "2026-01-02"
     for name, content in hostile.CONTENTS.items():
         with_checksum(day / f"checked-{name}.json", content)
-    assert edge.run(["results", "ls", "--limit", "1000", "--json"]) == 0
+    assert main.run(["results", "ls", "--limit", "1000", "--json"]) == 0
     entries = {entry["record_id"]: entry for entry in json.loads(capsys.readouterr().out)["records"]}
     assert {name for name, entry in entries.items() if "error" not in entry} == {"the-older-one", "the-newer-one"}
     assert entries.keys() > {f"checked-{name}" for name in hostile.CONTENTS}
@@ -294,7 +294,7 @@ def test_an_invalid_store_address_is_an_error(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for arguments in (["results", "ls"], ["results", "show", "last"], ["verify"], ["compare", "last", "last~1"]):
-        code = edge.run([*arguments, "--store", address])
+        code = main.run([*arguments, "--store", address])
         output = capsys.readouterr()
         if address.startswith("~"):  # a folder of this name, as for a shell; it is not there
             assert code == (0 if "ls" in arguments else ExitCode.DATA)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from flagbench.catalog.load import load_catalog
-from flagbench.cli import edge
+from flagbench.cli import main
 from flagbench.page import Lines, Table, render
 from flagbench.record.model import Record
 from flagbench.record.read import read_record
@@ -115,16 +115,16 @@ def test_listed_ids_are_whole_at_any_width(
 ) -> None:
     monkeypatch.setenv("FLAGBENCH_STORE", str(tmp_path))
     open_store(str(tmp_path)).put(make_record(record_id=ID))
-    assert edge.run(["results", "ls"]) == 0
+    assert main.run(["results", "ls"]) == 0
     piped = capsys.readouterr().out
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     for width in (10, 60, 80, 100):
         columns(width)
-        assert edge.run(["results", "ls"]) == 0
+        assert main.run(["results", "ls"]) == 0
         row = capsys.readouterr().out.splitlines()[1]
         assert row.split()[0] == ID
         assert len(row) <= max(width, len(ID))
-        assert edge.run(["results", "ls", "--wide"]) == 0
+        assert main.run(["results", "ls", "--wide"]) == 0
         assert capsys.readouterr().out == piped
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flagbench.catalog.model import Catalog
-from flagbench.cli import edge
+from flagbench.cli import main
 
 LOCKS = Path(__file__).parents[4] / "images" / "locks"
 ON_DEBIAN = ["--base", "debian:bookworm-slim"]
@@ -27,14 +27,14 @@ def in_memory(engine: Any, mini: Catalog, monkeypatch: pytest.MonkeyPatch) -> No
 def test_it_builds_and_then_has_nothing_to_do(
     capsys: pytest.CaptureFixture[str], engine: Any, tmp_path: Path
 ) -> None:
-    assert edge.run(["build", "distilbert:small", *ON_DEBIAN]) == 0
+    assert main.run(["build", "distilbert:small", *ON_DEBIAN]) == 0
     out, err = capsys.readouterr()
     assert out.startswith("flagbench/distilbert:mini  built  sha256:")
     sbom = tmp_path / "data" / "flagbench" / "images" / "distilbert" / "mini-0.1.0.cdx.json"
     assert f"bill of materials: {sbom}" in out
     assert json.loads(sbom.read_text(encoding="utf-8"))["components"][0]["name"] == "psutil"
     assert "building stack/mini" in err
-    assert edge.run(["build", "distilbert:small", *ON_DEBIAN]) == 0
+    assert main.run(["build", "distilbert:small", *ON_DEBIAN]) == 0
     out, err = capsys.readouterr()
     assert out.startswith("flagbench/distilbert:mini  up to date  sha256:")
     assert err == ""
@@ -42,7 +42,7 @@ def test_it_builds_and_then_has_nothing_to_do(
 
 
 def test_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
-    assert edge.run(["build", "distilbert:mini", "mini", *ON_DEBIAN, "--json"]) == 0
+    assert main.run(["build", "distilbert:mini", "mini", *ON_DEBIAN, "--json"]) == 0
     out, err = capsys.readouterr()
     case, stack = json.loads(out)["images"]
     assert (case["image"], stack["image"]) == ("distilbert:mini", "mini")
@@ -55,16 +55,16 @@ def test_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_quiet_prints_ids(capsys: pytest.CaptureFixture[str], engine: Any) -> None:
-    assert edge.run(["build", "mini", *ON_DEBIAN, "--quiet"]) == 0
+    assert main.run(["build", "mini", *ON_DEBIAN, "--quiet"]) == 0
     assert capsys.readouterr() == (engine.images["flagbench/stack:mini"].id + "\n", "")
 
 
 def test_a_file_for_the_bill_of_materials(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "sbom.json"
-    assert edge.run(["build", "mini", *ON_DEBIAN, "--sbom", str(file)]) == 0
+    assert main.run(["build", "mini", *ON_DEBIAN, "--sbom", str(file)]) == 0
     assert file.is_file()
     assert not (tmp_path / "data").exists()
-    assert edge.run(["build", "mini", "distilbert:mini", *ON_DEBIAN, "--sbom", str(file)]) == 2
+    assert main.run(["build", "mini", "distilbert:mini", *ON_DEBIAN, "--sbom", str(file)]) == 2
     assert "several images" in capsys.readouterr().err
 
 
@@ -74,7 +74,7 @@ def test_options_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, engi
     monkeypatch.setenv("FLAGBENCH_APT_SOURCE", "http://mirror.example/debian")
     monkeypatch.setenv("FLAGBENCH_WHEELHOUSE", str(wheelhouse))
     monkeypatch.setenv("FLAGBENCH_EPOCH", "1700000000")
-    assert edge.run(["build", "mini", "-q"]) == 0
+    assert main.run(["build", "mini", "-q"]) == 0
     assert engine.requests[0].build_args == {"BASE": "debian:bookworm-slim", "SOURCE_DATE_EPOCH": "1700000000"}
     assert {name for name in engine.contexts[0] if name.startswith("inputs/")} == {
         "inputs/README",
@@ -102,7 +102,7 @@ def test_errors_say_what_is_wrong_and_what_to_do(
     template.write_text(
         '{% extends "stack.j2" %}{% block last %}{{ nothing_of_that_name }}{% endblock %}', encoding="utf-8"
     )
-    assert edge.run(["build", *(argument.format(template=template) for argument in arguments)]) == code
+    assert main.run(["build", *(argument.format(template=template) for argument in arguments)]) == code
     out, err = capsys.readouterr()
     assert said in err
     assert out == ""
@@ -112,10 +112,10 @@ def test_a_stack_without_a_public_base_says_how_to_get_one(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     shutil.copy(LOCKS / "pylock.c500-maca2-18.toml", tmp_path / "images" / "locks")
-    assert edge.run(["build", "distilbert:c500-maca2.18"]) == 2
+    assert main.run(["build", "distilbert:c500-maca2.18"]) == 2
     assert "has no public base image\nfix: ask MetaX" in capsys.readouterr().err
 
 
 def test_what_is_allowed_unlocked_is_built(engine: Any) -> None:
-    assert edge.run(["build", "mini", "--allow-unlocked", "-q"]) == 0
+    assert main.run(["build", "mini", "--allow-unlocked", "-q"]) == 0
     assert engine.requests[0].build_args["BASE"] == "debian:bookworm-slim"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flagbench.catalog.model import Case, Claim
-from flagbench.cli import edge
+from flagbench.cli import main
 from flagbench.errors import FlagbenchError
 from flagbench.record.model import Record, Status
 from flagbench.report import comparison_table, verdict_table
@@ -126,7 +126,7 @@ def flagbench(
     monkeypatch.setenv("FLAGBENCH_STORE", str(tmp_path / "store"))
 
     def run(*arguments: str) -> tuple[int, str, str]:
-        code = edge.run(arguments)
+        code = main.run(arguments)
         out, err = capsys.readouterr()
         return code, out, err
 
