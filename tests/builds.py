@@ -47,8 +47,7 @@ def probe(base=None):
     try:
         engine = open_engine()
         try:
-            for _ in engine.build(BuildRequest([context.getvalue()], no_cache=True)):
-                pass
+            engine.build(BuildRequest([context.getvalue()], no_cache=True))
         finally:
             engine.close()
     except FlagbenchError as error:

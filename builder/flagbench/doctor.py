@@ -60,7 +60,7 @@ class Finding:
 
 
 def examine(store_url: str | None = None) -> list[Finding]:
-    """Run every check. Imports no framework, starts no process and leaves nothing behind."""
+    """Run every check. Imports no framework and leaves nothing behind."""
     return [
         Finding("python", Level.OK, f"{platform.python_version()} ({platform.machine()})"),
         Finding("flagbench", Level.OK, __version__),

@@ -90,8 +90,7 @@ def ensure(name: str, every: dict[str, Base], engine: Engine) -> str:
     there = engine.inspect(image(name))
     if there is None or there.labels.get(LABEL) != key:
         context = context_tar(rendered(f"standin/{name}", dockerfile, {}), inputs)
-        for _ in engine.build(BuildRequest(context, tags=(image(name),), labels={LABEL: key})):
-            pass
+        engine.build(BuildRequest(context, tags=(image(name),), labels={LABEL: key}))
     return image(name)
 
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from flagbench.build.options import BuildOptions
+from flagbench.catalog.model import Stack
+from flagbench.engines.base import Engine, ImageInfo
 from flagbench.errors import FlagbenchError
 from flagbench.images import LOCAL, find_reference
+from flagbench.locks.model import Lock
 
-if TYPE_CHECKING:
-    from flagbench.build.options import BuildOptions
-    from flagbench.catalog.model import Stack
-    from flagbench.engines.base import Engine, ImageInfo
-    from flagbench.locks.model import Lock
-
-Pull = Callable[[str, str], "ImageInfo"]
+Pull = Callable[[str, str], ImageInfo]
 """Pulls a reference for a platform."""
 
 
@@ -26,11 +23,11 @@ class Base:
     reference: str
     """As the engine finds it; the build argument BASE."""
     identity: str
-    """`sha256:<64 hex>`: of its manifest where that is known, else the image's id."""
+    """`sha256:<64 hex>`: of its manifest where a registry gave one, else of its layers and configuration."""
     image_id: str | None = None
-    """Where it was looked at; None where the lock's digest says what it is."""
+    """The engine's id of it; None where the lock's digest identifies it."""
     is_here: bool = False
-    """Whether the engine had it when it was looked at."""
+    """Whether the engine had it when the base was resolved."""
 
     @property
     def name(self) -> str:
@@ -76,8 +73,8 @@ def require_locked(stack: Stack, lock: Lock, options: BuildOptions) -> None:
 def resolve_base(stack: Stack, lock: Lock, options: BuildOptions, engine: Engine, pull: Pull) -> Base:
     """The base to build on, pulled where it has to be to say what it is.
 
-    A locked digest says what the base is without its being here. Anything else is identified by its manifest's
-    digest where the engine knows it, and by the image's id where it does not, as after `docker load`.
+    A locked digest identifies the base before it is here. Anything else is identified by the digest that its
+    registry gave, or, as after `docker load`, by its layers and configuration.
 
     Raises:
         FlagbenchError: (usage) `--base` names another image than the one a lock without a public base fixed;
@@ -106,22 +103,20 @@ def resolve_base(stack: Stack, lock: Lock, options: BuildOptions, engine: Engine
 
 
 def identity(image: ImageInfo, reference: str, expected: str | None) -> str:
-    """What identifies a base: a manifest's digest, the expected one before that of the reference, else its id."""
+    """A manifest's digest, the expected one before that of the reference; else the digest of the image's content."""
     digests = {name: digest for name, _, digest in (known.partition("@") for known in image.repo_digests)}
     if expected is not None and expected in digests.values():
         return expected
     _, at, given = reference.partition("@")
     if at:
         return given
-    repository = _repository(reference)
-    return digests.get(repository) or image.id
+    digest = digests.get(_repository(reference))
+    # With the containerd image store an image that was loaded has a digest too, its id, and no registry knows it.
+    return image.content_digest if digest in (None, image.id) else digest
 
 
 def pull_base(base: Base, platform: str, pull: Pull) -> None:
-    """Pull the base where the engine has it not.
-
-    Here and not by the build itself: only a pull is given the credentials that docker is configured with.
-    """
+    """Pull the base where the engine does not have it: how large it is must be known before the build."""
     if not base.is_here:
         pull(base.reference, platform)
 
@@ -130,9 +125,11 @@ def _require_fixed(stack: Stack, lock: Lock, options: BuildOptions, image: Image
     """A lock of a stack without a public base may fix the image itself."""
     if lock.base_image is not None or lock.base_digest is None or options.allow_unlocked:
         return
-    if image.id != lock.base_digest and not any(d.endswith(f"@{lock.base_digest}") for d in image.repo_digests):
+    known = {image.id, image.content_digest, *(digest.partition("@")[2] for digest in image.repo_digests)}
+    if lock.base_digest not in known:
         raise FlagbenchError(
-            f"--base {options.base} is the image {image.id}, the lock of {stack.name} fixes {lock.base_digest}",
+            f"--base {options.base} is the image {image.content_digest}, "
+            f"the lock of {stack.name} fixes {lock.base_digest}",
             remedy=f"name that image, lock this one with `flagbench lock {stack.name}`, or allow it with "
             "--allow-unlocked",
         )

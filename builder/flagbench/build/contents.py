@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from flagbench.build.user_folders import cache_folder
+from flagbench.engines.base import ImageInfo
 from flagbench.errors import ExitCode, FlagbenchError
 
 # For any Python from 3.8, with the standard library alone. It imports no package: it reads what installers noted.
@@ -28,11 +32,12 @@ def read(path):
 release = dict(line.split("=", 1) for line in read("/etc/os-release").splitlines() if "=" in line)
 blocks = [fields(block) for block in read("/var/lib/dpkg/status").split("\n\n") if block.strip()]
 installed = [block for block in blocks if block.get("Status", "").endswith(" installed")]
+names = ("Package", "Version", "Architecture", "Source")
 found = [dist.metadata for dist in metadata.distributions()]
 print(json.dumps({
     "distribution": release.get("ID", "").strip("\"'"),
     "release": release.get("VERSION_ID", "").strip("\"'"),
-    "debian": [[block["Package"], block["Version"], block.get("Architecture", "")] for block in installed],
+    "debian": [[block.get(name, "") for name in names] for block in installed],
     "python": [[each["Name"], each["Version"], each["License-Expression"]] for each in found if each["Name"]],
 }))
 """
@@ -45,9 +50,11 @@ class Package:
     name: str
     version: str
     architecture: str = ""
-    """Debian's word for it; empty for a Python package."""
+    """As Debian names it; empty for a Python package."""
     license: str = ""
     """An SPDX expression, where the package itself gives one."""
+    source: str = ""
+    """Of a Debian package built from a source package of another name or version: `NAME` or `NAME (VERSION)`."""
 
 
 @dataclass(frozen=True)
@@ -65,21 +72,35 @@ Run = Callable[[str, Sequence[str]], bytes]
 """Runs a command in a container of an image and returns what it printed on stdout."""
 
 
-def read_contents(image_id: str, interpreter: str, run: Run) -> Contents:
-    """The packages of an image. Raises FlagbenchError (build failed) where its Python does not answer."""
-    answer = run(image_id, [interpreter, "-I", "-B", "-c", _SCRIPT])
+def read_contents(image: ImageInfo, interpreter: str, run: Run) -> Contents:
+    """The packages of an image; of one with the same layers only the first time is a container started.
+
+    Raises FlagbenchError (build failed) where its Python does not answer.
+    """
+    key = hashlib.sha256("\n".join([_SCRIPT, interpreter, *image.layers]).encode()).hexdigest()
+    kept = cache_folder() / "contents" / f"{key}.json"
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        return parse_contents(json.loads(kept.read_bytes()))
+    answer = run(image.id, [interpreter, "-I", "-B", "-c", _SCRIPT])
     try:
-        return parse_contents(json.loads(answer))
+        contents = parse_contents(json.loads(answer))
     except (ValueError, KeyError, TypeError) as error:
         raise FlagbenchError(
-            f"the image {image_id} does not say what is installed in it: {answer[-200:]!r}",
-            remedy=f"look whether {interpreter} runs in it",
+            f"the image {image.id} does not say what is installed in it: {answer[-200:]!r}",
+            remedy=f"check that {interpreter} runs in it",
             code=ExitCode.BUILD_FAILED,
         ) from error
+    with suppress(OSError):  # then it is asked again
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_bytes(answer)
+    return contents
 
 
 def parse_contents(answer: dict[str, Any]) -> Contents:
     """The answer of the script in the image."""
-    debian = {Package(name, version, architecture) for name, version, architecture in answer["debian"]}
+    debian = {
+        Package(name, version, architecture, source=source)
+        for name, version, architecture, source in answer["debian"]
+    }
     python = {Package(name, version, license=given or "") for name, version, given in answer["python"]}
     return Contents(answer["distribution"], answer["release"], tuple(sorted(debian)), tuple(sorted(python)))

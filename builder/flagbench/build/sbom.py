@@ -2,38 +2,40 @@
 
 from __future__ import annotations
 
-import json
-import os
-import secrets
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
-from pathlib import Path
-from typing import TYPE_CHECKING
-from uuid import NAMESPACE_URL, UUID, uuid5
+
+from cyclonedx.model import HashAlgorithm, HashType, Property
+from cyclonedx.model.bom import Bom, BomMetaData
+from cyclonedx.model.component import Component, ComponentType
+from cyclonedx.model.license import DisjunctiveLicense, License, LicenseExpression
+from cyclonedx.model.tool import ToolRepository
+from cyclonedx.output.json import JsonV1Dot6
+from cyclonedx.spdx import is_expression
+from packageurl import PackageURL
 
 from flagbench._version import __version__
-from flagbench.errors import FlagbenchError
-from flagbench.files import TEXT_BYTES, read_file
+from flagbench.build.contents import Contents, Package
+from flagbench.build.results import ImageResult
+from flagbench.build.sbom_file import serial_number
+from flagbench.locks.model import Lock, canonical
 
-if TYPE_CHECKING:
-    from cyclonedx.model.component import Component
-    from cyclonedx.model.license import License
-
-    from flagbench.build.contents import Contents, Package
-    from flagbench.build.result import ImageResult
+LICENSE = "Apache-2.0"
+"""Of flagbench itself."""
+_VERSIONED = re.compile(r"(\S+) \((\S+)\)$")
 
 
-def sbom_json(image: ImageResult, contents: Contents, epoch: int) -> str:
+def sbom_json(image: ImageResult, contents: Contents, lock: Lock, indexes: Sequence[str], epoch: int) -> str:
     """The document, of CycloneDX 1.6.
 
-    Its serial number comes from the image's id and its time is the image's, so that it says nothing of when it
+    Its serial number comes from the image's id and its time is the image's, so that it does not depend on when it
     was written. The base, the lock and the context are properties of the image's component.
-    """
-    from cyclonedx.model import Property
-    from cyclonedx.model.bom import Bom, BomMetaData
-    from cyclonedx.model.component import Component, ComponentType
-    from cyclonedx.model.tool import ToolRepository
-    from cyclonedx.output.json import JsonV1Dot6
 
+    Args:
+        lock: of the stack; has the hashes of the installed files.
+        indexes: the stack's package indexes beside the default one.
+    """
     name, _, version = image.top.tags[1].partition(":")
     subject = Component(
         type=ComponentType.CONTAINER,
@@ -48,7 +50,10 @@ def sbom_json(image: ImageResult, contents: Contents, epoch: int) -> str:
             Property(name="dev.flagbench.lock", value=image.lock),
         ],
     )
-    tool = Component(type=ComponentType.APPLICATION, name="flagbench", version=__version__, bom_ref="flagbench")
+    tool = Component(type=ComponentType.APPLICATION, name="flagbench", version=__version__, bom_ref="tool:flagbench")
+    components = [*_debian(contents), *_python(contents, lock, indexes)]
+    if image.below is not None:
+        components.append(_own_code())
     bom = Bom(
         serial_number=serial_number(image.top.image_id),
         metadata=BomMetaData(
@@ -56,83 +61,66 @@ def sbom_json(image: ImageResult, contents: Contents, epoch: int) -> str:
             tools=ToolRepository(components=[tool]),
             timestamp=datetime.fromtimestamp(epoch, timezone.utc),
         ),
-        components=_components(contents),
+        components=components,
     )
     bom.register_dependency(subject, bom.components)
     return str(JsonV1Dot6(bom).output_as_string(indent=1)) + "\n"
 
 
-def serial_number(image_id: str) -> UUID:
-    """The serial number of an image's document."""
-    return uuid5(NAMESPACE_URL, f"urn:flagbench:image:{image_id}")
+def _debian(contents: Contents) -> Iterator[Component]:
+    distro = f"{contents.distribution}-{contents.release}" if contents.release else contents.distribution
+    for package in contents.debian:
+        qualifiers = {"arch": package.architecture, "distro": distro}
+        if package.source:
+            # What vulnerabilities are reported for.
+            versioned = _VERSIONED.match(package.source)
+            qualifiers["upstream"] = f"{versioned[1]}@{versioned[2]}" if versioned else package.source
+        yield _component(package, "deb", contents.distribution, qualifiers)
 
 
-def is_sbom_of(path: Path, image_id: str) -> bool:
-    """Whether a file is the bill of materials of that image."""
-    try:
-        document = json.loads(read_file(path, TEXT_BYTES))
-    except (OSError, ValueError):
-        return False
-    return isinstance(document, dict) and document.get("serialNumber") == serial_number(image_id).urn
+def _python(contents: Contents, lock: Lock, indexes: Sequence[str]) -> Iterator[Component]:
+    locked = {(entry.name, entry.version): entry.hashes for entry in (*lock.entries, *lock.unresolved)}
+    for package in contents.python:
+        pin = canonical(package.name), package.version
+        hashes = locked.get(pin, ())
+        # Which of several files was installed is not known.
+        sha256 = hashes[0] if len(hashes) == 1 else None
+        repository = _repository(package.version, indexes) if pin in locked else None
+        yield _component(package, "pypi", None, {"repository_url": repository} if repository else {}, sha256)
 
 
-def write_sbom(path: Path, document: str) -> None:
-    """Write the document, whole or not at all. Raises FlagbenchError (usage)."""
-    scratch = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with scratch.open("x", encoding="utf-8") as file:
-                file.write(document)
-                file.flush()
-                os.fsync(file.fileno())
-            scratch.replace(path)
-        finally:
-            scratch.unlink(missing_ok=True)
-    except OSError as error:
-        raise FlagbenchError(
-            f"the image is built, but its bill of materials was not written to {path}: {error.strerror}",
-            remedy="name a file that can be written with --sbom and build again: the image is kept",
-        ) from error
+def _repository(version: str, indexes: Sequence[str]) -> str | None:
+    """The index that a version comes from, where it is not the default one: that has no local versions (`+cu118`)."""
+    _, plus, local = version.partition("+")
+    if not plus or not indexes:
+        return None
+    return next((url for url in indexes if url.rstrip("/").endswith(f"/{local}")), indexes[0])
 
 
-def _components(contents: Contents) -> list[Component]:
-    from cyclonedx.model.component import Component, ComponentType
-    from packageurl import PackageURL
-
-    release = f"{contents.distribution}-{contents.release}" if contents.release else contents.distribution
-    debian = [
-        (
-            package,
-            PackageURL("deb", contents.distribution or None, package.name, package.version, _arch(package, release)),
-        )
-        for package in contents.debian
-    ]
-    python = [(package, PackageURL("pypi", None, package.name, package.version)) for package in contents.python]
-    return [
-        Component(
-            type=ComponentType.LIBRARY,
-            name=package.name,
-            version=package.version,
-            bom_ref=url.to_string(),
-            purl=url,
-            licenses=_licenses(package),
-        )
-        for package, url in debian + python
-    ]
+def _own_code() -> Component:
+    return _component(Package("flagbench", __version__, license=LICENSE), "generic", None, {})
 
 
-def _arch(package: Package, release: str) -> dict[str, str]:
-    return {"arch": package.architecture, "distro": release}
+def _component(
+    package: Package, kind: str, namespace: str | None, qualifiers: Mapping[str, str], sha256: str | None = None
+) -> Component:
+    url = PackageURL(kind, namespace or None, package.name, package.version, dict(qualifiers))
+    digest = None if sha256 is None else sha256.removeprefix("sha256:")
+    return Component(
+        type=ComponentType.APPLICATION if kind == "generic" else ComponentType.LIBRARY,
+        name=package.name,
+        version=package.version,
+        bom_ref=url.to_string(),
+        purl=url,
+        licenses=_licenses(package),
+        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=digest)] if digest else [],
+    )
 
 
 def _licenses(package: Package) -> list[License]:
     """The licence that the package gives, as an expression where it is one."""
     if not package.license:
         return []
-    from cyclonedx.model.license import DisjunctiveLicense, LicenseExpression
-    from cyclonedx.spdx import is_expression
-
     if is_expression(package.license):
         return [LicenseExpression(package.license)]
     return [DisjunctiveLicense(name=package.license)]

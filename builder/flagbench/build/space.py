@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from flagbench.build.inputs import Inputs
-    from flagbench.locks.model import Lock
+from flagbench.build.inputs import Inputs
+from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.locks.model import Lock
 
 THIN = 100_000_000
 """Bytes that a case's image needs at the most: it is code alone."""
@@ -31,6 +30,20 @@ _TORCH = 3_000_000_000
 _TORCH_CPU = 930_000_000
 _CUDA_LIBRARY = 500_000_000
 _OTHER = 7_000_000
+
+
+def require_space(free: int | None, needed: int) -> None:
+    """Refuse to begin what cannot fit. Bytes; `free` is None where the engine's disk cannot be seen.
+
+    Raises FlagbenchError (build failed).
+    """
+    if free is None or free >= needed:
+        return
+    raise FlagbenchError(
+        f"the engine's disk has {free / 1e9:.1f} GB free, and the image needs about {needed / 1e9:.1f} GB more",
+        remedy="free some space where the engine keeps its images (`docker system df` shows what takes it)",
+        code=ExitCode.BUILD_FAILED,
+    )
 
 
 def stack_bytes(lock: Lock, inputs: Inputs) -> int:

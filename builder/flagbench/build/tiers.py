@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from importlib.metadata import PackageNotFoundError, metadata
 
 from flagbench._version import __version__
+from flagbench.build.base import Base
+from flagbench.build.options import BuildOptions
+from flagbench.catalog.model import Case, Stack
+from flagbench.engines.base import ImageInfo
 from flagbench.images import LOCAL, REPOSITORY
+from flagbench.locks.model import Lock
+from flagbench.render.model import Rendered
 from flagbench.render.steps import case_packages, needed_to_compile, stack_packages
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from flagbench.build.base import Base
-    from flagbench.build.options import BuildOptions
-    from flagbench.catalog.model import Case, Stack
-    from flagbench.engines.base import ImageInfo
-    from flagbench.locks.model import Lock
-    from flagbench.render.model import Rendered
 
 CONTEXT_LABEL = "dev.flagbench.context"
 REVISION_LABEL = "org.opencontainers.image.revision"
+BASE_LAYERS_LABEL = "dev.flagbench.base.layers"
+"""How many of the image's lowest layers are the base's."""
+_PROJECT_URLS = {"source": "Source", "url": "Homepage", "documentation": "Documentation"}
+"""Label below org.opencontainers.image, and the name of the address in flagbench's own package metadata."""
 _SHORT = 12
 """Hex digits of a digest in a tag."""
 # A tag has no room for the `+` of a local version.
@@ -55,6 +56,11 @@ class Tier:
     def name(self) -> str:
         """`stack/STACK` or `CASE/STACK`."""
         return self.rendered.name
+
+    @property
+    def installs(self) -> bool:
+        """Whether packages are installed in it."""
+        return self.heavy or bool(self.packages)
 
     @property
     def fixed_tag(self) -> str:
@@ -133,6 +139,16 @@ def case_tier(
     )
 
 
+def project_urls() -> dict[str, str]:
+    """Labels with the project's addresses; empty ones where it has none, so that a base's do not stay."""
+    try:
+        entries = metadata("flagbench").get_all("Project-URL") or []
+    except PackageNotFoundError:  # a checkout that is not installed
+        entries = []
+    urls = dict(entry.split(", ", 1) for entry in entries)
+    return {f"org.opencontainers.image.{label}": urls.get(name, "") for label, name in _PROJECT_URLS.items()}
+
+
 def _digest(rendered: Rendered, base: Base, platform: str, epoch: int, below: str | None) -> str:
     decisive = {
         "context": rendered.digest,
@@ -152,6 +168,7 @@ def _labels(title: str, stack: Stack, lock: Lock, base: Base, epoch: int, digest
     """
     created = datetime.fromtimestamp(epoch, timezone.utc)
     return {
+        **project_urls(),
         "org.opencontainers.image.title": title,
         "org.opencontainers.image.version": __version__,
         "org.opencontainers.image.created": created.strftime("%Y-%m-%dT%H:%M:%SZ"),

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from contextlib import closing
+from typing import Annotated
 
 import typer
 
+from flagbench.build.build_cache import BuildCache
+from flagbench.build.builder import build_images
+from flagbench.build.options import BuildOptions, make_options
+from flagbench.build.progress import Progress
+from flagbench.build.results import ImageResult
+from flagbench.catalog.load import load_catalog
 from flagbench.cli import complete
-
-if TYPE_CHECKING:
-    from flagbench.build.options import BuildOptions
-    from flagbench.build.result import ImageResult
-    from flagbench.engines.base import Engine
+from flagbench.cli.output import echo, echo_json
+from flagbench.engines import Engine, open_engine
+from flagbench.errors import FlagbenchError
+from flagbench.files import expanded
 
 
 def command(
@@ -20,7 +26,7 @@ def command(
         typer.Argument(
             metavar="CASE:STACK|STACK...",
             autocompletion=complete.images,
-            help="For example distilbert:cpu; a stack alone is what its cases stand on.",
+            help="For example distilbert:cpu; a stack alone is what its cases are built on.",
         ),
     ],
     base: Annotated[
@@ -83,20 +89,16 @@ def command(
 ) -> None:
     """Build images, each on its stack's image.
 
-    One that is there already, with everything it was made from unchanged, is left as it is.
+    An image that exists already, with everything it was made from unchanged, is left as it is.
 
-    What the options name is used while a step installs and leaves nothing in an image: no address, no
-    certificate, no package file. Progress goes to stderr.
+    Builds run through the docker command, with BuildKit: the first on PATH that can, or the one that FLAGBENCH_DOCKER
+    names. Its progress goes to stderr. What the options name is used while a step installs and leaves nothing in an
+    image: no address, no certificate, no package file.
 
     --json prints {"images": [{image, image_id, context, tags, skipped, base {name, digest}, lock, sbom, tiers:
     [{tier, image_id, context, tags, skipped, seconds, steps: [{name, seconds, cached}]}]}]}. Exit codes: 2 usage,
     7 interrupted, 8 a build failed, 15 engine.
     """
-    from flagbench.build.memo import Memo
-    from flagbench.build.options import make_options
-    from flagbench.engines.docker import open_engine
-    from flagbench.errors import FlagbenchError
-
     if sbom and len(images) > 1:
         raise FlagbenchError("--sbom names one file for several images", remedy="build them one at a time")
     options = make_options(
@@ -111,34 +113,25 @@ def command(
         allow_unlocked=allow_unlocked,
         template=template,
     )
-    memo = Memo(images, options)
-    engine = open_engine()
-    results = None if no_cache or sbom else memo.recall(engine.inspect)
-    if results is None:
-        results = _build(images, options, engine, sbom, quiet=quiet, as_json=as_json)
-        if not sbom:
-            memo.keep(results)
+    cache = BuildCache(images, options)
+    with closing(open_engine()) as engine:
+        results = None if no_cache or sbom else cache.find(engine.inspect)
+        if results is None:
+            results = _build(images, options, engine, sbom, Progress(quiet=quiet or as_json))
+            if not sbom:
+                cache.store(results)
     _print(results, quiet=quiet, as_json=as_json)
 
 
 def _build(
-    names: list[str], options: BuildOptions, engine: Engine, sbom: str | None, *, quiet: bool, as_json: bool
+    names: list[str], options: BuildOptions, engine: Engine, sbom: str | None, progress: Progress
 ) -> list[ImageResult]:
     """Build, and write each image's bill of materials."""
-
-    from flagbench.build.build import build_images
-    from flagbench.build.progress import choose_view
-    from flagbench.catalog.load import load_catalog
-    from flagbench.files import expanded
-
-    view = choose_view(quiet=quiet, json=as_json)
     file = expanded(sbom).absolute() if sbom else None
-    return list(build_images(names, load_catalog(claims=False), options, engine, view, file))
+    return list(build_images(names, load_catalog(claims=False), options, engine, progress, file))
 
 
 def _print(results: list[ImageResult], *, quiet: bool, as_json: bool) -> None:
-    from flagbench.cli.output import echo, echo_json
-
     if as_json:
         echo_json({"images": [result.as_json() for result in results]})
         return

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from contextlib import closing
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from flagbench.engines.base import Engine, ImageInfo
+from flagbench.build.options import DEFAULT_EPOCH
+from flagbench.cli.output import echo, echo_json
+from flagbench.engines import Engine, open_engine
+from flagbench.engines.base import ImageInfo
+from flagbench.engines.reproducible import differences, layers_of
+from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.terminal import visible
 
 
 def command(
@@ -33,21 +39,12 @@ def command(
 
     --json prints {"epoch", "images": [{"image", "image_id", "layers": [DIGEST, ...]}], "differs": [TEXT, ...]}.
     """
-    from flagbench.cli.output import echo, echo_json
-    from flagbench.engines.docker import open_engine
-    from flagbench.engines.reproducible import differences, layers_of
-    from flagbench.errors import ExitCode
-    from flagbench.terminal import visible
-
-    engine = open_engine()
-    try:
+    with closing(open_engine()) as engine:
         names = [image] if other is None else [image, other]
         found = [_inspect(engine, name) for name in names]
         epoch = _epoch(found) if epoch is None else epoch
         # By id: of a repository without a tag, an engine saves every image.
         layers = [layers_of(engine.save(each.id), epoch) for each in found]
-    finally:
-        engine.close()
     differs = differences(*layers) if other is not None else []
     if as_json:
         images = [
@@ -69,8 +66,6 @@ def command(
 
 def _inspect(engine: Engine, name: str) -> ImageInfo:
     """The image of that name. Raises FlagbenchError (usage) where there is none: nothing is pulled."""
-    from flagbench.errors import FlagbenchError
-
     found = engine.inspect(name)
     if found is None:
         raise FlagbenchError(
@@ -82,8 +77,6 @@ def _inspect(engine: Engine, name: str) -> ImageInfo:
 
 def _epoch(images: list[ImageInfo]) -> int:
     """The earliest time that the images say their files were made at; that of every default build if none does."""
-    from flagbench.build.options import DEFAULT_EPOCH
-
     labels = [image.labels.get("dev.flagbench.epoch", "") for image in images]
     # An image may come from anywhere, and say anything.
     return min((int(text) for text in labels if text.isascii() and text.isdigit()), default=DEFAULT_EPOCH)

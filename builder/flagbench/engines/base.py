@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from functools import cached_property
+from typing import Protocol, TextIO
 
 from flagbench.errors import ExitCode, FlagbenchError
 
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """One image to build. Values reach the engine as data (JSON, query parameters), never as a command line."""
+    """One image to build."""
 
     context: Iterable[bytes]
     """Chunks of an uncompressed tar with a `Dockerfile` at its root and no PAX headers; read once, while sent."""
@@ -21,59 +24,26 @@ class BuildRequest:
     platform: str | None = None
     """`os/arch[/variant]`; None: the engine's own."""
     no_cache: bool = False
-    network: str | None = None
-    """Of the RUN steps: `host`, `none`, or None for the engine's default."""
-    target: str | None = None
-    """The stage to stop at; None: the last."""
+    secrets: Sequence[str] = ()
+    """Texts that are replaced in everything that is shown or reported."""
 
 
 @dataclass(frozen=True)
-class StepStarted:
-    """A step began. One that the engine begins again, which it may, is told again under its id."""
+class Step:
+    """One step of a build, as the engine names it, such as `[stage-0 2/4] RUN ...`."""
 
-    id: str
-    name: str
-    """As the engine words it, such as `[stage-0 2/4] RUN ...`."""
-
-
-@dataclass(frozen=True)
-class StepDone:
-    """A step ended; `error` is the engine's reason where it failed."""
-
-    id: str
     name: str
     seconds: float
     cached: bool
-    error: str | None = None
 
 
 @dataclass(frozen=True)
-class StepLog:
-    """A piece of what a step printed, as it came: lines may be cut anywhere, characters are whole."""
-
-    id: str
-    text: str
-
-
-@dataclass(frozen=True)
-class StepProgress:
-    """How far a part of a step is, such as the download of one layer; bytes, `total` 0 where it is unknown."""
-
-    id: str
-    what: str
-    current: int
-    total: int
-
-
-@dataclass(frozen=True)
-class Built:
-    """The last event of a build that succeeded."""
+class BuiltImage:
+    """The result of a build that succeeded."""
 
     image_id: str
-    """`sha256:<64 hex>` of the image's configuration."""
-
-
-BuildEvent = StepStarted | StepDone | StepLog | StepProgress | Built
+    steps: tuple[Step, ...] = ()
+    """The steps that completed; empty where the progress was drawn on a terminal."""
 
 
 @dataclass(frozen=True)
@@ -81,21 +51,38 @@ class ImageInfo:
     """An image that the engine has."""
 
     id: str
-    """`sha256:<64 hex>` of its configuration."""
+    """`sha256:<64 hex>`: the digest of its configuration, or of its manifest with the containerd image store."""
     labels: Mapping[str, str]
     size: int
     """Bytes, unpacked, all layers."""
     layers: tuple[str, ...]
     """Diff ids, `sha256:<64 hex>` of each layer's uncompressed tar, lowest first."""
-    created: str
-    """RFC 3339, as the engine gives it."""
     env: Mapping[str, str]
     repo_digests: tuple[str, ...]
-    """`repository@sha256:...`; empty for an image that was built or loaded here and not pushed."""
+    """`repository@sha256:...`; with the classic image store empty for an image that was built or loaded here."""
     platform: str = ""
     """`os/arch`."""
     repo_tags: tuple[str, ...] = ()
     """Its names, `repository:tag`."""
+    config: Mapping[str, object] = field(default_factory=dict)
+    """What a container of it starts with: command, entry point, user, working directory."""
+
+    @cached_property
+    def content_digest(self) -> str:
+        """`sha256:<64 hex>` over the diff ids and the configuration: the same with every image store.
+
+        An engine's id is not: the containerd image store gives an image the digest of its manifest, which depends
+        on how its layers were compressed.
+        """
+        content = {
+            "layers": self.layers,
+            "platform": self.platform,
+            "env": sorted(self.env.items()),
+            "labels": sorted(self.labels.items()),
+            "config": {key: value for key, value in self.config.items() if value},
+        }
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+        return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -113,13 +100,13 @@ class BuildFailed(FlagbenchError):
     def __init__(self, message: str, *, remedy: str, step: str | None = None, lines: Sequence[str] = ()) -> None:
         super().__init__(message, remedy=remedy, code=ExitCode.BUILD_FAILED)
         self.step = step
-        """The failing step as the engine words it; None where the build failed outside of one."""
+        """The failing step as the engine names it; None where the build failed outside of one."""
         self.lines = tuple(lines)
         """The last lines the step printed, at most 20."""
 
 
 class EngineError(FlagbenchError):
-    """The engine is missing, too old, may not be used, went away, or refused a request."""
+    """The engine or its client is missing or too old, may not be used, went away, or refused a request."""
 
     def __init__(self, message: str, *, remedy: str) -> None:
         super().__init__(message, remedy=remedy, code=ExitCode.ENGINE)
@@ -128,30 +115,23 @@ class EngineError(FlagbenchError):
 class Engine(Protocol):
     """A container engine. Every method raises EngineError where the engine does not answer as it should."""
 
-    @property
-    def name(self) -> str:
-        """A word for it, such as `docker`."""
-
     def health(self) -> str:
-        """One line on what it is and where, such as `Docker Engine 20.10.24 at /var/run/docker.sock, BuildKit`."""
+        """One line on which engine it is, where, and what builds images with it."""
 
     def inspect(self, ref: str) -> ImageInfo | None:
         """The image of that name or id; None where the engine has none. Never pulls."""
 
-    def pull(
-        self, ref: str, *, platform: str | None = None, report: Callable[[BuildEvent], None] | None = None
-    ) -> ImageInfo:
-        """Pull an image with the credentials docker is configured with; `report` is told of the progress.
+    def pull(self, ref: str, *, platform: str | None = None, show: TextIO | None = None) -> ImageInfo:
+        """Pull an image with the credentials of `docker login`; the client's progress goes to `show`.
 
         Raises:
             BuildFailed: it does not exist, may not be read or its registry cannot be reached.
         """
 
-    def build(self, request: BuildRequest) -> Iterator[BuildEvent]:
-        """Build, yielding what happens as it happens; `Built` comes last.
+    def build(self, request: BuildRequest, *, show: TextIO | None = None) -> BuiltImage:
+        """Build; the client's own progress goes to `show`, drawn where that is a terminal.
 
-        Closing the iterator, or an exception such as KeyboardInterrupt inside it, cancels the build:
-        the running step is stopped and nothing is tagged.
+        An exception such as KeyboardInterrupt cancels the build: the running step is stopped and nothing is tagged.
 
         Raises:
             BuildFailed: a step failed, or the Dockerfile or the context is at fault.
@@ -170,4 +150,4 @@ class Engine(Protocol):
         """The processors and the memory that its builds share."""
 
     def close(self) -> None:
-        """Let go of its connections."""
+        """Close its connections."""

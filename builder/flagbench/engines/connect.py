@@ -7,23 +7,20 @@ docker's config.json, else the socket /var/run/docker.sock.
 from __future__ import annotations
 
 import errno
-import json
 import os
+import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property
-from pathlib import Path
 from typing import Any
 
-from flagbench.engines import peek
 from flagbench.engines.base import EngineError
-from flagbench.files import TEXT_BYTES, expanded, read_file
 from flagbench.redaction import redact
 
+# docker-py takes 0.15 s of CPU to import: commands that may need it import these modules, and not it.
+
 DEFAULT_SOCKET = "/var/run/docker.sock"
-OLDEST_API = (1, 41)
-"""Of Docker Engine 20.10. BuildKit is in engines since 18.09, but what those read of a Dockerfile without a
-`# syntax` line does not include `RUN --mount`."""
+OLDEST_API = "1.41"
+"""Of Docker Engine 20.10, the first that reads `RUN --mount` without a `# syntax` line."""
 ANSWER_SECONDS = 10.0
 """How long an engine may take to say which version it is."""
 # Saving or committing an image of tens of GB keeps the engine silent for minutes.
@@ -35,105 +32,61 @@ _JOIN = "join its group (`sudo usermod -aG docker $USER`, then log in again), or
 _RESTART = "look into its log (`journalctl -u docker`), restart it, or name another engine with DOCKER_HOST"
 
 
-class Connection:
-    """An engine, asked directly where it has a socket here, and through docker-py, imported when it is needed."""
+def address(environment: Mapping[str, str] = os.environ) -> str:
+    """Where the engine is, for a person."""
+    from docker.utils.config import load_general_config  # type: ignore[import-untyped]
 
-    def __init__(
-        self, environment: Mapping[str, str] = os.environ, *, answer_seconds: float = ANSWER_SECONDS
-    ) -> None:
-        self._environment = environment
-        self._answer_seconds = answer_seconds
-        self.socket = local_socket(environment)
-        """The path of its Unix socket; None where it is another machine's, or only docker-py can say."""
-
-    @property
-    def where(self) -> str:
-        """The engine's address, for a person."""
-        if self.socket:
-            return self.socket
-        context = self._environment.get("DOCKER_CONTEXT")
-        return redact(self._environment.get("DOCKER_HOST") or (f"the docker context {context or 'in use'}"))
-
-    @cached_property
-    def client(self) -> Any:
-        """The `docker.DockerClient`; its `api` is the low-level client. Raises EngineError."""
-        import docker  # type: ignore[import-untyped]
-
-        with engine_errors("answer", self.where):
-            try:
-                client = docker.from_env(timeout=self._answer_seconds, environment=dict(self._environment))
-            except (ValueError, TypeError, AttributeError, RecursionError) as error:
-                # An address that is no URL, a config.json of other types than docker writes.
-                raise docker.errors.DockerException(str(error)) from None
-        client.api.timeout = _REQUEST_SECONDS
-        return client
-
-    def version(self) -> dict[str, Any]:
-        """What the engine says of itself. Raises EngineError, also for an engine without BuildKit."""
-        got = self._peek("/version")
-        version = got[1] if got and got[0] == 200 else self._client_version()
-        spoken = str(version.get("ApiVersion", "")) if isinstance(version, dict) else ""
-        numbers = tuple(int(part) for part in spoken.split(".") if part.isdigit())
-        if len(numbers) != 2:
-            raise EngineError(f"what answers at {self.where} is no Docker Engine", remedy=_START)
-        if numbers < OLDEST_API:
-            raise EngineError(
-                f"the Docker Engine at {self.where} is too old: {version.get('Version', 'its version unknown')} "
-                f"speaks API {spoken}, images need {OLDEST_API[0]}.{OLDEST_API[1]}",
-                remedy="use Docker Engine 20.10 or later",
-            )
-        return dict(version)
-
-    def image(self, ref: str) -> dict[str, Any] | None:
-        """The engine's description of an image; None where it has none. Raises EngineError."""
-        got = self._peek(f"/images/{ref}/json")
-        if got and got[0] == 404:
-            return None
-        if got and got[0] == 200 and isinstance(got[1], dict):
-            return got[1]
-        from docker.errors import ImageNotFound  # type: ignore[import-untyped]
-
-        with engine_errors(f"describe the image {ref}", self.where):
-            try:
-                return dict(self.client.api.inspect_image(ref))
-            except ImageNotFound:
-                return None
-
-    def close(self) -> None:
-        """Close what is open."""
-        if "client" in self.__dict__:
-            self.client.close()
-
-    def _peek(self, path: str) -> tuple[int, Any] | None:
-        if self.socket is None:
-            return None
-        try:
-            return peek.get(path, self.socket, self._answer_seconds)
-        except OSError as error:
-            raise unreachable(error, self.where) from None
-        except ValueError:
-            return None  # an answer that docker-py may understand, or will complain about
-
-    def _client_version(self) -> Any:
-        with engine_errors("answer", self.where):
-            return self.client.api.version(api_version=False)
-
-
-def local_socket(environment: Mapping[str, str]) -> str | None:
-    """The Unix socket that docker's settings name; None where they name a context, or anything but a socket."""
     if host := environment.get("DOCKER_HOST"):
-        path = host.strip().removeprefix("unix://")
-        return path if path.startswith("/") else None
-    if context := environment.get("DOCKER_CONTEXT"):
-        return DEFAULT_SOCKET if context == "default" else None
-    folder = environment.get("DOCKER_CONFIG")
-    file = (Path(folder) if folder else expanded("~/.docker")) / "config.json"
+        return redact(host.removeprefix("unix://"))
     try:
-        settings = json.loads(read_file(file, TEXT_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return DEFAULT_SOCKET  # as docker-py does: no file, or one of the time before JSON
+        settings = load_general_config()
+    except RecursionError:  # what from_env then reports
+        settings = {}
     current = settings.get("currentContext") if isinstance(settings, dict) else None
-    return DEFAULT_SOCKET if current in (None, "", "default") else None
+    context = environment.get("DOCKER_CONTEXT") or current or "default"
+    return DEFAULT_SOCKET if context == "default" else f"the docker context {context}"
+
+
+def open_client(environment: Mapping[str, str] = os.environ, *, answer_seconds: float = ANSWER_SECONDS) -> Any:
+    """A `docker.DockerClient` for the engine, once that has said that it is there and can be used.
+
+    Raises EngineError, with the cause (none there, not allowed, too old, Podman, not answering) and the remedy.
+    """
+    import docker  # type: ignore[import-untyped]
+
+    where = address(environment)
+    with engine_errors("answer", where):
+        try:
+            client = docker.from_env(timeout=answer_seconds, environment=dict(environment))
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            # An address that is not a URL, a config.json of other types than docker writes.
+            raise docker.errors.DockerException(str(error)) from None
+    try:
+        with engine_errors("answer", where):
+            version = client.version(api_version=False)
+        _require_usable(version, where)
+    except BaseException:
+        client.close()
+        raise
+    client.api.timeout = _REQUEST_SECONDS
+    return client
+
+
+def _require_usable(version: Mapping[str, Any], where: str) -> None:
+    from docker.utils import version_lt  # type: ignore[import-untyped]
+
+    if any("podman" in str(part.get("Name", "")).lower() for part in version.get("Components") or ()):
+        raise EngineError(
+            f"the engine at {where} is Podman, which flagbench does not support",
+            remedy="use Docker Engine 20.10 or later; `flagbench run --via native` needs no engine",
+        )
+    api = version["ApiVersion"]
+    if version_lt(api, OLDEST_API):
+        raise EngineError(
+            f"the Docker Engine at {where} is too old: {version.get('Version', 'its version unknown')} "
+            f"has API {api}, images need {OLDEST_API}",
+            remedy="use Docker Engine 20.10 or later",
+        )
 
 
 def unreachable(error: OSError, where: str) -> EngineError:
@@ -152,7 +105,7 @@ def engine_errors(doing: str, where: str) -> Iterator[None]:
     """Turns what docker-py raises while the engine is to be `doing` something into EngineError."""
     import requests.exceptions
     import urllib3.exceptions
-    from docker.errors import APIError, DockerException
+    from docker.errors import APIError, DockerException  # type: ignore[import-untyped]
 
     try:
         yield
@@ -175,8 +128,6 @@ def engine_errors(doing: str, where: str) -> Iterator[None]:
 
 def _system_error(error: BaseException) -> OSError | None:
     """The system's error beneath the ones that the HTTP libraries wrap around it."""
-    import ssl
-
     seen: set[int] = set()
     queue: list[BaseException] = [error]
     while queue:

@@ -52,7 +52,7 @@ RULES = (
         Where.ANYWHERE,
         r"--mount option requires BuildKit",
         "the engine built without BuildKit, which the Dockerfile's --mount needs",
-        "use a Docker Engine from 20.10 on; what only emulates its API may lack BuildKit",
+        "use Docker Engine 20.10 or later",
     ),
     Rule(
         Where.ANYWHERE,
@@ -69,8 +69,8 @@ RULES = (
     ),
     Rule(
         Where.BASE,
-        r"no active sessions|(?i:unauthorized|authentication required|access denied|access forbidden|no basic auth"
-        r"|insufficient_scope|status(?: code)?:? 40[13])",
+        r"(?i)unauthorized|authentication required|access denied|access forbidden|no basic auth|insufficient_scope"
+        r"|authorization failed|status(?: code)?:? 40[13]",
         "the registry does not let you pull the base {base}: it is private, or it does not exist",
         "log in with `docker login` and build again, or " + _NAME_OR_TAG,
     ),
@@ -219,14 +219,17 @@ RULES = (
     ),
     Rule(
         Where.ANYWHERE,
-        r"no active sessions",
-        "the Dockerfile mounts a secret or an ssh agent, which builds over the engine's API cannot have",
+        r"secret \S+ not found|secret \S+: not found|no SSH key|ssh forward key",
+        "the Dockerfile mounts a secret or an ssh agent, and flagbench gives a build neither",
         "mount what is needed from the build's inputs instead",
     ),
 )
 
 # What the engine writes before the reason it gives.
-_PREFIX = re.compile(r"^(?:failed to solve(?: with frontend \S+)?: |failed to create LLB definition: )+")
+_PREFIX = re.compile(
+    r"^(?:ERROR: |Error response from daemon: |failed to solve(?: with frontend \S+)?: "
+    r"|failed to create LLB definition: )+"
+)
 _BASE_STEP = re.compile(r"(?:\[[^\]]*\] )?(?:load metadata for|FROM|pull) (?P<base>\S+)")
 _EXIT = re.compile(r"exit code: (\d+)")
 

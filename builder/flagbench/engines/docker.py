@@ -1,68 +1,71 @@
-"""Docker Engine over its API: BuildKit builds without the docker command or a plugin.
-
-`POST /build?version=2` builds with the engine's own BuildKit from a tar in the request's body. From 20.10 on that
-reads `RUN --mount` without fetching a frontend for it. Two things that need a session with the client are not to
-be had this way: mounting secrets, and credentials for a base image, which is therefore pulled first.
-"""
+"""Docker Engine: built and pulled with through its own client, asked for the rest through docker-py."""
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+import tempfile
+from collections.abc import Iterator, Mapping
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, TextIO
 
-from flagbench.engines.base import (
-    BuildEvent,
-    BuildFailed,
-    BuildRequest,
-    EngineError,
-    ImageInfo,
-    Resources,
-    StepDone,
-    StepProgress,
-    StepStarted,
-)
-from flagbench.engines.connect import Connection, engine_errors
+from flagbench.engines.base import BuildFailed, BuildRequest, BuiltImage, EngineError, ImageInfo, Resources
+from flagbench.engines.build_output import BuildOutput
+from flagbench.engines.client import DockerCommand, find_client, run_client
+from flagbench.engines.connect import address, engine_errors, open_client
+from flagbench.engines.proxies import proxy_variables
 from flagbench.images import is_ours
 from flagbench.redaction import redact
 
-# What builds and pulls take, docker-py first, is imported inside the methods: most often an image is only looked at.
-
 _CHUNK = 2**20
+_LOCAL = "http+docker://localhost"
+"""The base URL that docker-py has for an engine at a Unix socket."""
+_UNREACHABLE = re.compile(
+    r"Cannot connect to the Docker daemon|error during connect|trying to connect to the (?:Docker|docker API)"
+    r"|code = Unavailable|Maximum supported API version|client version \S+ is too"
+)
+_CONFIG = ("Cmd", "Entrypoint", "User", "WorkingDir")
 
 
 class DockerEngine:
-    """The Docker Engine at the other end of a connection."""
+    """The Docker Engine that docker's own settings name."""
 
-    name = "docker"
+    def __init__(self, client: Any, environment: Mapping[str, str] = os.environ) -> None:
+        """`client`: a connected `docker.DockerClient`."""
+        self._client = client
+        self._environment = environment
+        self._where = address(environment)
 
-    def __init__(self, connection: Connection | None = None) -> None:
-        self._connection = connection or Connection()
-
-    @property
-    def _api(self) -> Any:
-        return self._connection.client.api
+    @cached_property
+    def _command(self) -> DockerCommand:
+        return find_client(self._environment)
 
     def health(self) -> str:
-        """One line on which engine it is. Raises EngineError where it cannot be used."""
-        version = self._connection.version()
-        what = " ".join(("Docker Engine", str(version.get("Version", "")))).strip()
+        """One line on which engine it is, and what builds images with it."""
+        with engine_errors("answer", self._where):
+            version = self._client.version()
+        engine = " ".join(("Docker Engine", str(version.get("Version", "")))).strip()
         platform = f"{version.get('Os', '')}/{version.get('Arch', '')}"
-        return f"{what} ({platform}, API {version['ApiVersion']}) at {self._connection.where}"
+        line = f"{engine} ({platform}, API {version['ApiVersion']}) at {self._where}"
+        try:
+            return f"{line}; images are built with {self._command.path} {self._command.version}"
+        except EngineError as error:
+            return f"{line}; cannot build: {error.message}"
 
     def inspect(self, ref: str) -> ImageInfo | None:
         """The image of that name or id, or None."""
-        raw = self._connection.image(ref)
-        return None if raw is None else image_info(raw)
+        from docker.errors import ImageNotFound  # type: ignore[import-untyped]
 
-    def pull(
-        self, ref: str, *, platform: str | None = None, report: Callable[[BuildEvent], None] | None = None
-    ) -> ImageInfo:
-        """Pull an image with the credentials of docker's config.json and its helpers."""
-        from flagbench.engines.stream import failure
+        with engine_errors(f"describe the image {ref}", self._where):
+            try:
+                return image_info(self._client.api.inspect_image(ref))
+            except ImageNotFound:
+                return None
 
+    def pull(self, ref: str, *, platform: str | None = None, show: TextIO | None = None) -> ImageInfo:
+        """Pull an image; see `Engine.pull`."""
         if ref.startswith("sha256:"):
             raise BuildFailed(
                 f"the engine has no image {ref}, and an id cannot be pulled",
@@ -73,68 +76,66 @@ class DockerEngine:
                 f"the engine has no image {ref}, and no registry is asked for an image of flagbench's own",
                 remedy="build it with `flagbench build`, or load it with `docker load`",
             )
-        tell = report or (lambda event: None)
-        step = f"pull {ref}"
-        tell(StepStarted(step, step))
-        with engine_errors(step, self._connection.where):
-            for message in self._pulling(ref, platform):
-                if error := failure(message):
-                    raise _not_pulled(ref, error)
-                detail = message.get("progressDetail") or {}
-                if "current" in detail:
-                    what = f"{message.get('id', '')}: {message.get('status', '')}"
-                    tell(StepProgress(step, what, int(detail["current"]), int(detail.get("total") or 0)))
-        image = self.inspect(ref)
+        options = [f"--platform={platform}"] if platform else []
+        output = BuildOutput()
+        code = run_client(
+            [self._command.path, "pull", *options, ref],
+            self._environment,
+            read=output.read,
+            redact=redact,
+            show=show,
+        )
+        image = self.inspect(ref) if code == 0 else None
         if image is None:
-            raise _not_pulled(ref, "the engine does not have it after pulling it")
-        tell(StepDone(step, step, seconds=0.0, cached=False))
+            raise self._failure(output, f"cannot pull {ref}", f"pull {ref}")
         return image
 
-    def build(self, request: BuildRequest) -> Iterator[BuildEvent]:
+    def build(self, request: BuildRequest, *, show: TextIO | None = None) -> BuiltImage:
         """Build; see `Engine.build`."""
-        from docker.errors import APIError  # type: ignore[import-untyped]
-
-        from flagbench.engines.proxies import proxy_args
-        from flagbench.engines.stream import read_build
-
-        api = self._api
-        with engine_errors("build", self._connection.where):
-            response = api._post(
-                api._url("/build"),
-                data=_readable(request.context),
-                params=build_params(request, proxy_args(os.environ, api._proxy_configs.get_environment())),
-                headers={"Content-Type": "application/tar"},
-                stream=True,
-                timeout=None,  # a compiler may be silent for an hour
+        output = BuildOutput()
+        proxies = {
+            name: value
+            for name, value in proxy_variables(self._environment).items()
+            if name not in request.build_args
+        }
+        # A line that is drawn is cut to the terminal's width, and a secret in it too: it would not be recognised.
+        drawn = show is not None and show.isatty() and not request.secrets
+        with tempfile.TemporaryDirectory(prefix="flagbench-") as folder:
+            id_file = Path(folder, "id")
+            options = [f"--progress={'tty' if drawn else 'plain'}", f"--iidfile={id_file}"]
+            code = run_client(
+                [self._command.path, "build", *options, *build_options(request, proxies), "-"],
+                build_environment(self._environment, proxies),
+                read=output.read,
+                redact=partial(redact, known=request.secrets),
+                content=request.context,
+                show=show,
             )
-            try:
-                api._raise_for_status(response)
-                yield from read_build(response.iter_lines(chunk_size=None))
-            except APIError as error:
-                raise _failed("cannot build", None, str(error.explanation or error)) from None
-            finally:
-                # Whatever ended this: an engine stops a build whose client is gone.
-                response.close()
+            if code != 0 or not id_file.exists():
+                raise self._failure(output, "cannot build", None)
+            image_id = id_file.read_text(encoding="ascii").strip()
+        if request.tags:
+            # With the containerd image store the client names another digest than the engine's id.
+            tagged = self.inspect(request.tags[0])
+            image_id = tagged.id if tagged else image_id
+        return BuiltImage(image_id, tuple(output.steps))
 
     def tag(self, ref: str, name: str) -> None:
         """Give an image one more name."""
-        from docker.utils import parse_repository_tag  # type: ignore[import-untyped]
-
-        repository, tag = parse_repository_tag(name)
-        with engine_errors(f"name {ref} {name}", self._connection.where):
-            self._api.tag(ref, repository, tag)
+        repository, _, tag = name.rpartition(":")
+        with engine_errors(f"name {ref} {name}", self._where):
+            self._client.api.tag(ref, repository, tag)
 
     def save(self, ref: str) -> Iterator[bytes]:
         """Chunks of the image as an archive."""
-        with engine_errors(f"save the image {ref}", self._connection.where):
-            yield from self._api.get_image(ref, chunk_size=_CHUNK)
+        with engine_errors(f"save the image {ref}", self._where):
+            yield from self._client.api.get_image(ref, chunk_size=_CHUNK)
 
     def free_bytes(self) -> int | None:
         """Bytes free at the engine's data root, where the engine has its socket and its files on this machine."""
-        if self._connection.socket is None:
+        if self._client.api.base_url != _LOCAL:
             return None
-        with engine_errors("describe itself", self._connection.where):
-            root = self._api.info().get("DockerRootDir")
+        root = self._info().get("DockerRootDir")
         try:
             return shutil.disk_usage(root).free if root else None
         except OSError:
@@ -142,64 +143,57 @@ class DockerEngine:
 
     def resources(self) -> Resources:
         """Processors and memory of the engine's machine, as it describes itself."""
-        with engine_errors("describe itself", self._connection.where):
-            info = self._api.info()
+        info = self._info()
         return Resources(int(info.get("NCPU") or 1), int(info.get("MemTotal") or 0))
 
     def close(self) -> None:
         """Close the connections."""
-        self._connection.close()
+        self._client.close()
 
-    def _pulling(self, ref: str, platform: str | None) -> Iterator[dict[str, Any]]:
-        from docker.errors import APIError
+    def _info(self) -> dict[str, Any]:
+        with engine_errors("describe itself", self._where):
+            return dict(self._client.info())
 
-        try:
-            yield from self._api.pull(ref, stream=True, decode=True, platform=platform)
-        except APIError as error:
-            # 400 and more: the engine asked the registry before it answered.
-            raise _not_pulled(ref, str(error.explanation or error)) from None
+    def _failure(self, output: BuildOutput, what: str, step: str | None) -> BuildFailed | EngineError:
+        if _UNREACHABLE.search(output.errors):
+            return EngineError(
+                f"{self._command.path} cannot use the engine at {self._where}: {output.errors.splitlines()[-1]}",
+                remedy="look at its log (`journalctl -u docker`), and at both versions with `docker version`",
+            )
+        return output.failure(what, step)
 
 
 def open_engine() -> DockerEngine:
-    """The engine that docker's settings name, once it has said that it is there and can build.
+    """The engine that docker's settings name, connected.
 
     Raises EngineError, with the cause (none there, not allowed, too old, not answering) and the remedy.
     """
-    return DockerEngine(_answering())
+    return DockerEngine(open_client())
 
 
-def open_client() -> Any:
-    """A `docker.DockerClient` for that engine, under the same conditions; for what `Engine` does not offer."""
-    return _answering().client
+def build_options(request: BuildRequest, proxies: Mapping[str, str]) -> list[str]:
+    """The options of `docker build`: each value is one argument, and no shell reads it."""
+    options = [f"--tag={tag}" for tag in request.tags]
+    options += [f"--label={name}={value}" for name, value in request.labels.items()]
+    options += [f"--build-arg={name}={value}" for name, value in request.build_args.items()]
+    # Without a value it is taken from the client's environment: a proxy's may have a password in it.
+    options += [f"--build-arg={name}" for name in proxies]
+    if request.platform:
+        options.append(f"--platform={request.platform}")
+    if request.no_cache:
+        options.append("--no-cache")
+    return options
 
 
-def _answering() -> Connection:
-    connection = Connection()
-    try:
-        connection.version()
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def build_params(request: BuildRequest, proxies: dict[str, str]) -> dict[str, Any]:
-    """The query of `POST /build`: every value travels as a parameter of its own or inside JSON."""
-    params: dict[str, Any] = {
-        "version": "2",
-        "t": list(request.tags),
-        "buildargs": json.dumps({**proxies, **request.build_args}),
-        "labels": json.dumps(dict(request.labels)),
-        "nocache": "1" if request.no_cache else None,
-        "platform": request.platform,
-        "networkmode": request.network,
-        "target": request.target,
-    }
-    return {name: value for name, value in params.items() if value is not None}
+def build_environment(environment: Mapping[str, str], proxies: Mapping[str, str]) -> dict[str, str]:
+    """The environment of `docker build`: BuildKit, in the engine itself, which has the images of lower tiers."""
+    kept = {name: value for name, value in environment.items() if name != "BUILDX_BUILDER"}
+    # An attestation would make another image of the same layers.
+    return {**kept, **proxies, "DOCKER_BUILDKIT": "1", "BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}
 
 
 def image_info(raw: dict[str, Any]) -> ImageInfo:
-    """The engine's description of an image, `GET /images/NAME/json`. Raises EngineError where it is none."""
+    """The engine's description of an image. Raises EngineError where it is not one."""
     try:
         config = raw.get("Config") or {}
         return ImageInfo(
@@ -207,39 +201,14 @@ def image_info(raw: dict[str, Any]) -> ImageInfo:
             labels=dict(config.get("Labels") or {}),
             size=int(raw["Size"]),
             layers=tuple((raw.get("RootFS") or {}).get("Layers") or ()),
-            created=raw.get("Created") or "",
             env=dict(entry.partition("=")[::2] for entry in config.get("Env") or ()),
             repo_digests=tuple(raw.get("RepoDigests") or ()),
             platform="/".join(filter(None, (raw.get("Os"), raw.get("Architecture"), raw.get("Variant")))),
             repo_tags=tuple(raw.get("RepoTags") or ()),
+            config={key: config.get(key) for key in _CONFIG},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise EngineError(
             f"the engine's description of an image cannot be read: {error!r}",
             remedy="see whether `docker image inspect` shows it; the engine may be of an unknown kind",
         ) from None
-
-
-def _readable(context: Iterable[bytes]) -> Iterator[bytes]:
-    """The context's chunks; what cannot be read is the context's fault and not the connection's."""
-    try:
-        for chunk in context:
-            # An empty chunk would end a chunked body.
-            if chunk:
-                yield chunk
-    except OSError as error:
-        raise BuildFailed(
-            f"cannot build: the build context cannot be read: {error}",
-            remedy="make its files readable, and leave them alone while an image is built from them",
-        ) from None
-
-
-def _not_pulled(ref: str, error: str) -> BuildFailed:
-    return _failed(f"cannot pull {ref}", f"pull {ref}", error)
-
-
-def _failed(what: str, step: str | None, error: str) -> BuildFailed:
-    from flagbench.engines.diagnose import diagnose
-
-    found = diagnose(step, redact(error))
-    return BuildFailed(f"{what}: {found.cause}", remedy=found.remedy, step=step)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from flagbench.build.build import Builder, find_target
+from flagbench.build.builder import Builder, find_target
 from flagbench.build.options import BuildOptions
-from flagbench.build.progress import PlainView
-from flagbench.build.result import ImageResult
+from flagbench.build.progress import Progress
+from flagbench.build.results import ImageResult
 from flagbench.catalog.model import Catalog
 
 ON_DEBIAN = BuildOptions(base="debian:bookworm-slim")
@@ -22,7 +22,7 @@ def build(
     catalog: Catalog, engine: Engine, name: str = "distilbert:mini", options: BuildOptions = ON_DEBIAN
 ) -> ImageResult:
     """One image."""
-    return Builder(catalog, options, engine, PlainView(io.StringIO())).build(find_target(name, catalog))
+    return Builder(catalog, options, engine, Progress(stream=io.StringIO())).build(find_target(name, catalog))
 
 
 def test_a_case_follows_a_stack_that_was_built_again(mini: Catalog, engine: Engine) -> None:
@@ -40,7 +40,7 @@ def test_a_case_is_of_the_commit_it_is_built_from(
     mini: Catalog, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = {"commit": "a" * 40 + "-dirty"}
-    monkeypatch.setattr("flagbench.build.build.commit", lambda: said["commit"])
+    monkeypatch.setattr("flagbench.build.builder.commit", lambda: said["commit"])
     build(mini, engine)
     assert build(mini, engine).top.skipped
     said["commit"] = "a" * 40
@@ -55,9 +55,9 @@ def test_a_case_is_of_the_commit_it_is_built_from(
 def test_where_no_commit_is_known_any_will_do_and_none_is_claimed(
     mini: Catalog, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flagbench.build.build.commit", lambda: "a" * 40)
+    monkeypatch.setattr("flagbench.build.builder.commit", lambda: "a" * 40)
     build(mini, engine)
-    monkeypatch.setattr("flagbench.build.build.commit", lambda: None)
+    monkeypatch.setattr("flagbench.build.builder.commit", lambda: None)
     assert build(mini, engine).top.skipped
     build(mini, engine, options=BuildOptions(base="debian:bookworm-slim", epoch=1_700_000_000))
     # The stack's label would be the case's too, were there none.

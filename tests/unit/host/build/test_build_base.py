@@ -21,8 +21,11 @@ OTHER = "sha256:" + "e" * 64
 
 def image(**changes: object) -> ImageInfo:
     """An image of the engine."""
-    plain = ImageInfo(ID, {}, 1000, (), "", {}, (), "linux/amd64")
+    plain = ImageInfo(ID, {}, 1000, (), {}, (), "linux/amd64")
     return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+CONTENT = image().content_digest
 
 
 class Images:
@@ -60,9 +63,8 @@ def test_what_is_unresolved_is_refused_by_name(mini_lock: Callable[..., Lock], s
     with pytest.raises(FlagbenchError) as refused:
         require_locked(stack, mini_lock(unresolved="torch"), BuildOptions())
     assert refused.value.code is ExitCode.USAGE
-    assert refused.value.message == (
-        "the lock of mini leaves unresolved: the digest of debian:bookworm-slim, torch==1.0"
-    )
+    for name in ("debian:bookworm-slim", "torch==1.0"):
+        assert name in refused.value.message
     for word in ("flagbench lock mini", "--base", "--allow-unlocked"):
         assert word in refused.value.remedy
 
@@ -82,15 +84,17 @@ def test_what_is_locked_or_allowed_is_built(
 
 
 def test_a_named_base_does_not_excuse_an_unresolved_package(mini_lock: Callable[..., Lock], stack: Stack) -> None:
-    with pytest.raises(FlagbenchError, match=r"unresolved: torch==1\.0$"):
+    with pytest.raises(FlagbenchError) as refused:
         require_locked(stack, mini_lock(unresolved="torch"), BuildOptions(base="debian"))
+    assert "torch==1.0" in refused.value.message
+    assert "debian" not in refused.value.message
 
 
 def test_without_a_public_base_the_error_says_how_to_get_one(mini: Catalog, mini_lock: Callable[..., Lock]) -> None:
     stack = mini.stacks["c500-maca2.18"]
     lock = replace(mini_lock(), base_image=None)
     for allow in (False, True):
-        with pytest.raises(FlagbenchError, match="has no public base image") as refused:
+        with pytest.raises(FlagbenchError) as refused:
             require_locked(stack, lock, BuildOptions(allow_unlocked=allow))
         assert refused.value.remedy == stack.base_obtain
         assert refused.value.code is ExitCode.USAGE
@@ -108,9 +112,9 @@ def test_a_locked_digest_says_what_the_base_is_without_its_being_here(
     assert base.name == "debian:bookworm-slim"
 
 
-def test_a_loaded_image_is_identified_by_its_id(mini_lock: Callable[..., Lock], stack: Stack) -> None:
+def test_a_loaded_image_is_identified_by_its_content(mini_lock: Callable[..., Lock], stack: Stack) -> None:
     base = resolve(stack, mini_lock(), "vendor/base:1", Images(**{"vendor/base:1": image()}))
-    assert base == Base("vendor/base:1", ID, ID, is_here=True)
+    assert base == Base("vendor/base:1", CONTENT, ID, is_here=True)
 
 
 def test_a_pulled_image_is_identified_by_the_digest_of_its_repository(
@@ -132,7 +136,7 @@ def test_an_image_named_by_its_id_gets_a_name_that_a_dockerfile_can_use(
 ) -> None:
     images = Images(loaded=image())
     base = resolve(stack, mini_lock(), ID, images)
-    assert base == Base("localhost/flagbench/base:bbbbbbbbbbbb", ID, ID, is_here=True)
+    assert base == Base("localhost/flagbench/base:bbbbbbbbbbbb", CONTENT, ID, is_here=True)
     assert images.tagged == [(ID, "localhost/flagbench/base:bbbbbbbbbbbb")]
 
 
@@ -169,14 +173,27 @@ def test_what_is_not_here_is_pulled_for_the_platform(mini_lock: Callable[..., Lo
 
 def test_a_base_of_another_platform_is_refused(mini_lock: Callable[..., Lock], stack: Stack) -> None:
     arm = Images(a=image(platform="linux/arm64/v8"))
-    with pytest.raises(FlagbenchError, match="is for linux/arm64/v8, the image to build is for linux/amd64"):
+    with pytest.raises(FlagbenchError) as refused:
         resolve(stack, mini_lock(), "a", arm)
-    assert resolve(replace(stack, platform="linux/arm64"), mini_lock(), "a", arm).identity == ID
+    assert "linux/arm64/v8" in refused.value.message
+    arm_stack = replace(stack, platform="linux/arm64")
+    assert resolve(arm_stack, mini_lock(), "a", arm).identity == arm.known["a"].content_digest
 
 
 def test_a_lock_may_fix_the_image_of_a_private_base(mini_lock: Callable[..., Lock], stack: Stack) -> None:
     lock = replace(mini_lock(base_digest=OTHER), base_image=None)
-    with pytest.raises(FlagbenchError, match=f"is the image {ID}, the lock of mini fixes {OTHER}"):
+    with pytest.raises(FlagbenchError) as refused:
         resolve(stack, lock, "a", Images(a=image()))
-    assert resolve(stack, lock, "a", Images(a=image()), allow_unlocked=True).identity == ID
-    assert resolve(stack, replace(lock, base_digest=ID), "a", Images(a=image())).identity == ID
+    assert CONTENT in refused.value.message
+    assert OTHER in refused.value.message
+    assert resolve(stack, lock, "a", Images(a=image()), allow_unlocked=True).identity == CONTENT
+    for fixed in (CONTENT, ID):
+        assert resolve(stack, replace(lock, base_digest=fixed), "a", Images(a=image())).identity == CONTENT
+
+
+def test_a_digest_that_is_the_engines_id_is_no_registrys(mini_lock: Callable[..., Lock], stack: Stack) -> None:
+    """The containerd image store gives one to an image that was loaded."""
+    known = image(repo_digests=(f"vendor/base@{ID}",))
+    assert resolve(stack, mini_lock(), "vendor/base:1", Images(a=known, **{"vendor/base:1": known})).identity == (
+        known.content_digest
+    )

@@ -20,8 +20,8 @@ CONTENTS = {"distribution": "debian", "release": "12", "debian": [], "python": [
 @pytest.fixture(autouse=True)
 def in_memory(engine: Any, mini: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command finds this engine, and containers answer what an image would."""
-    monkeypatch.setattr("flagbench.engines.docker.open_engine", lambda: engine)
-    monkeypatch.setattr("flagbench.build.build.run_in_container", lambda *_: json.dumps(CONTENTS).encode())
+    monkeypatch.setattr("flagbench.cli.build.open_engine", lambda: engine)
+    monkeypatch.setattr("flagbench.build.builder.run_in_container", lambda *_: json.dumps(CONTENTS).encode())
 
 
 def test_it_builds_and_then_has_nothing_to_do(
@@ -32,7 +32,8 @@ def test_it_builds_and_then_has_nothing_to_do(
     assert out.startswith("flagbench/distilbert:mini  built  sha256:")
     sbom = tmp_path / "data" / "flagbench" / "images" / "distilbert" / "mini-0.1.0.cdx.json"
     assert f"bill of materials: {sbom}" in out
-    assert json.loads(sbom.read_text(encoding="utf-8"))["components"][0]["name"] == "psutil"
+    components = json.loads(sbom.read_text(encoding="utf-8"))["components"]
+    assert {component["name"] for component in components} == {"flagbench", "psutil"}
     assert "building stack/mini" in err
     assert main.run(["build", "distilbert:small", *ON_DEBIAN]) == 0
     out, err = capsys.readouterr()
@@ -41,14 +42,17 @@ def test_it_builds_and_then_has_nothing_to_do(
     assert len(engine.requests) == 2
 
 
-def test_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_one_document(capsys: pytest.CaptureFixture[str], engine: Any) -> None:
     assert main.run(["build", "distilbert:mini", "mini", *ON_DEBIAN, "--json"]) == 0
     out, err = capsys.readouterr()
     case, stack = json.loads(out)["images"]
     assert (case["image"], stack["image"]) == ("distilbert:mini", "mini")
     assert [tier["tier"] for tier in case["tiers"]] == ["stack/mini", "distilbert/mini"]
     assert case["tiers"][0]["steps"] == [{"name": "[1/1] RUN install", "seconds": 1.5, "cached": False}]
-    assert case["base"] == {"name": "debian:bookworm-slim", "digest": "sha256:" + "b" * 64}
+    assert case["base"] == {
+        "name": "debian:bookworm-slim",
+        "digest": engine.images["debian:bookworm-slim"].content_digest,
+    }
     assert set(case) == {"image", "image_id", "context", "tags", "skipped", "base", "lock", "sbom", "tiers"}
     assert stack["image_id"] == case["tiers"][0]["image_id"]
     assert err == ""
@@ -119,3 +123,20 @@ def test_a_stack_without_a_public_base_says_how_to_get_one(
 def test_what_is_allowed_unlocked_is_built(engine: Any) -> None:
     assert main.run(["build", "mini", "--allow-unlocked", "-q"]) == 0
     assert engine.requests[0].build_args["BASE"] == "debian:bookworm-slim"
+
+
+def test_packages_are_listed_once_for_a_stack_and_its_cases(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: Any
+) -> None:
+    """A case that installs nothing has its stack's packages."""
+    asked: list[str] = []
+
+    def run(image_id: str, _: object) -> bytes:
+        asked.append(image_id)
+        return json.dumps(CONTENTS).encode()
+
+    monkeypatch.setattr("flagbench.build.builder.run_in_container", run)
+    for name in ("distilbert:mini", "glm:mini", "mini"):
+        assert main.run(["build", name, *ON_DEBIAN, "-q"]) == 0
+    assert asked == [engine.images["flagbench/stack:mini"].id]
+    assert len(list((tmp_path / "data").rglob("*.cdx.json"))) == 3

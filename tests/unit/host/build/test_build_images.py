@@ -7,16 +7,18 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
+from email import message_from_string
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flagbench.build.build import Builder, build_images, find_target
-from flagbench.build.guard import one_at_a_time
+from flagbench.build.build_lock import build_lock
+from flagbench.build.builder import Builder, build_images, find_target
 from flagbench.build.options import BuildOptions
-from flagbench.build.progress import PlainView
-from flagbench.build.result import ImageResult
+from flagbench.build.progress import Progress
+from flagbench.build.results import ImageResult
 from flagbench.catalog.lookup import UnknownNameError
 from flagbench.catalog.model import Catalog
 from flagbench.engines.base import BuildFailed
@@ -34,7 +36,7 @@ def build(
 ) -> tuple[ImageResult, str]:
     """One image, and what was said."""
     said = io.StringIO()
-    result = Builder(catalog, options, engine, PlainView(said)).build(find_target(name, catalog))
+    result = Builder(catalog, options, engine, Progress(stream=said)).build(find_target(name, catalog))
     return result, said.getvalue()
 
 
@@ -51,7 +53,7 @@ def test_an_image_has_two_tiers_with_their_tags(mini: Catalog, engine: Engine) -
     assert engine.requests[1].build_args["STACK_IMAGE"] == heavy.tags[2]
     assert engine.requests[0].build_args == {"BASE": "debian:bookworm-slim", "SOURCE_DATE_EPOCH": "315532800"}
     assert "building stack/mini" in said
-    assert "1.5s [1/1] RUN install" in said
+    assert engine.says in said
 
 
 def test_labels_say_what_an_image_was_made_from(mini: Catalog, engine: Engine) -> None:
@@ -119,7 +121,7 @@ def test_what_an_image_is_made_from_decides_whether_it_is_built(
 ) -> None:
     build(mini, engine)
     engine.images["other"] = type(engine.images["debian:bookworm-slim"])(
-        "sha256:" + "c" * 64, {}, 1, (), "", {}, (), "linux/amd64"
+        "sha256:" + "c" * 64, {}, 1, ("other",), {}, (), "linux/amd64"
     )
     result, _ = build(mini, engine, options=options)
     assert [tier.skipped for tier in result.tiers] == [False, False]
@@ -153,30 +155,42 @@ def test_credentials_are_neither_shown_nor_kept(mini: Catalog, engine: Engine) -
     assert "planted" not in repr((request.build_args, request.labels, request.tags))
 
 
-def test_a_failing_step_is_told_with_its_last_lines(mini: Catalog, engine: Engine) -> None:
+def test_a_failed_build_tags_nothing(mini: Catalog, engine: Engine) -> None:
     engine.failure = BuildFailed("pip failed", remedy="look", step="[1/1] RUN install", lines=["one", "two"])
-    said = io.StringIO()
-    with pytest.raises(BuildFailed, match="pip failed") as failed:
-        Builder(mini, ON_DEBIAN, engine, PlainView(said)).build(find_target("mini", mini))
-    assert failed.value.code is ExitCode.BUILD_FAILED
-    assert said.getvalue().endswith("failed: [1/1] RUN install\n  | one\n  | two\n")
+    with pytest.raises(BuildFailed) as failed:
+        build(mini, engine)
+    assert failed.value.step == "[1/1] RUN install"
     assert not [ref for ref in engine.images if ref.startswith("flagbench/")]
 
 
-def test_an_interrupt_cancels_the_step(mini: Catalog, engine: Engine) -> None:
-    class Interrupted(PlainView):
-        def event(self, event: object) -> None:
-            raise KeyboardInterrupt
-
-    with pytest.raises(FlagbenchError, match="nothing was tagged") as ended:
-        Builder(mini, ON_DEBIAN, engine, Interrupted(io.StringIO())).build(find_target("mini", mini))
+def test_an_interrupted_build_has_its_exit_code(mini: Catalog, engine: Engine) -> None:
+    engine.failure = KeyboardInterrupt()
+    with pytest.raises(FlagbenchError) as ended:
+        build(mini, engine)
     assert ended.value.code is ExitCode.INTERRUPTED
-    assert engine.cancelled == 1
+
+
+def test_labels_name_the_project_and_the_layers_of_the_base(
+    mini: Catalog, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    urls = message_from_string(
+        "Project-URL: Source, https://code.example/f\nProject-URL: Homepage, https://f.example"
+    )
+    monkeypatch.setattr("flagbench.build.tiers.metadata", lambda name: urls)
+    engine.images["debian:bookworm-slim"] = replace(engine.images["debian:bookworm-slim"], layers=("a", "b"))
+    build(mini, engine)
+    heavy, thin = (request.labels for request in engine.requests)
+    assert heavy["dev.flagbench.base.layers"] == "2"
+    assert "dev.flagbench.base.layers" not in thin  # which has its stack's
+    for labels in (heavy, thin):
+        assert labels["org.opencontainers.image.source"] == "https://code.example/f"
+        assert labels["org.opencontainers.image.url"] == "https://f.example"
+        assert labels["org.opencontainers.image.documentation"] == "", "the base's own does not stay"
 
 
 def test_labels_that_did_not_arrive_are_an_error(mini: Catalog, engine: Engine) -> None:
     engine.forgets_labels = True
-    with pytest.raises(FlagbenchError, match="without the labels") as failed:
+    with pytest.raises(FlagbenchError) as failed:
         build(mini, engine)
     assert failed.value.code is ExitCode.BUILD_FAILED
 
@@ -198,13 +212,13 @@ def test_an_unknown_name_is_answered_with_the_nearest(name: str, said: str, mini
 
 def test_every_name_is_looked_up_before_the_first_is_built(mini: Catalog, engine: Engine) -> None:
     with pytest.raises(UnknownNameError):
-        list(build_images(["distilbert:mini", "nothing"], mini, ON_DEBIAN, engine, PlainView(io.StringIO())))
+        list(build_images(["distilbert:mini", "nothing"], mini, ON_DEBIAN, engine, Progress(stream=io.StringIO())))
     assert engine.requests == []
 
 
 def test_a_stack_is_built_once_even_without_the_cache(mini: Catalog, engine: Engine) -> None:
     options = BuildOptions(base="debian:bookworm-slim", no_cache=True)
-    builder = Builder(mini, options, engine, PlainView(io.StringIO()))
+    builder = Builder(mini, options, engine, Progress(stream=io.StringIO()))
     builder.build(find_target("mini", mini))
     builder.build(find_target("distilbert:mini", mini))
     assert [request.tags[0] for request in engine.requests] == ["flagbench/stack:mini", "flagbench/distilbert:mini"]
@@ -213,8 +227,8 @@ def test_a_stack_is_built_once_even_without_the_cache(mini: Catalog, engine: Eng
 
 HOLDER = """
 import sys
-from flagbench.build.guard import one_at_a_time
-with one_at_a_time("stack/mini", lambda: None):
+from flagbench.build.build_lock import build_lock
+with build_lock("stack/mini", lambda: None):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -238,9 +252,9 @@ def test_a_second_process_waits_and_says_so() -> None:
             waited.append("waiting")
             holder.stdin.close()  # type: ignore[union-attr]
 
-        with one_at_a_time("stack/other", lambda: waited.append("wrong")):
+        with build_lock("stack/other", lambda: waited.append("wrong")):
             pass
-        with one_at_a_time("stack/mini", waiting):
+        with build_lock("stack/mini", waiting):
             pass
     assert waited == ["waiting"]
 
@@ -248,5 +262,6 @@ def test_a_second_process_waits_and_says_so() -> None:
 def test_a_cache_folder_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(FlagbenchError, match="cannot be written"), one_at_a_time("stack/mini", lambda: None):
+    with pytest.raises(FlagbenchError) as refused, build_lock("stack/mini", lambda: None):
         pass
+    assert str(tmp_path / "file") in refused.value.message

@@ -59,8 +59,9 @@ def test_what_is_no_sources_list_is_refused(
 ) -> None:
     path = tmp_path / "sources.list"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(FlagbenchError, match=said):
+    with pytest.raises(FlagbenchError) as refused:
         make_inputs(BuildOptions(apt_source=path), mini_lock())
+    assert said in refused.value.message
 
 
 def test_credentials_are_known_wherever_they_stand(tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from flagbench.build.build import Builder, find_target
-from flagbench.build.jobs import compiler_jobs
+from flagbench.build.builder import Builder, find_target
+from flagbench.build.compiler_jobs import compiler_jobs
 from flagbench.build.options import BuildOptions
-from flagbench.build.progress import PlainView
-from flagbench.build.result import ImageResult
+from flagbench.build.progress import Progress
+from flagbench.build.results import ImageResult
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.model import Catalog
 from flagbench.engines.base import Resources
@@ -70,7 +70,7 @@ def needy(mini_lock: Callable[..., Any], manifests: Path) -> Catalog:
 def build(catalog: Catalog, engine: Engine, name: str = "distilbert:mini", **options: Any) -> ImageResult:
     """One image."""
     chosen = BuildOptions(base="debian:bookworm-slim", **options)
-    return Builder(catalog, chosen, engine, PlainView(io.StringIO())).build(find_target(name, catalog))
+    return Builder(catalog, chosen, engine, Progress(stream=io.StringIO())).build(find_target(name, catalog))
 
 
 def test_the_engine_s_machine_decides_the_jobs_and_not_the_image(needy: Catalog, engine: Engine) -> None:
@@ -100,8 +100,9 @@ def test_each_tier_is_given_the_files_that_it_installs(
     needy: Catalog, engine: Engine, wheelhouse: Path, ca_bundle: Path
 ) -> None:
     (wheelhouse / SDIST).write_bytes(b"")
-    with pytest.raises(FlagbenchError, match="not the locked files: kernels") as refused:
+    with pytest.raises(FlagbenchError) as refused:
         build(needy, engine, wheelhouse=wheelhouse, ca_bundle=ca_bundle)
+    assert "kernels" in refused.value.message
     assert refused.value.code is ExitCode.USAGE
     (heavy,) = engine.contexts
     assert {name for name in heavy if name.startswith("inputs/wheels")} == {

@@ -46,8 +46,9 @@ def test_a_base_is_a_reference_or_an_id(base: str) -> None:
     "base", ["-x", "a b", "a\nRUN evil", "$(touch x)", "`id`", "a;b", "{{ x }}", "é", "a'b", 'a"b']
 )
 def test_what_is_no_reference_is_refused(base: str) -> None:
-    with pytest.raises(FlagbenchError, match="--base cannot be") as refused:
+    with pytest.raises(FlagbenchError) as refused:
         make_options(base=base, environment={})
+    assert "--base" in refused.value.message
     assert refused.value.code is ExitCode.USAGE
 
 
@@ -70,8 +71,9 @@ def test_platforms(platform: str) -> None:
 
 @pytest.mark.parametrize("platform", ["linux", "linux/amd64\n", "linux/amd 64", "/", "linux/amd64/v8/x"])
 def test_what_is_no_platform_is_refused(platform: str) -> None:
-    with pytest.raises(FlagbenchError, match="--platform"):
+    with pytest.raises(FlagbenchError) as refused:
         make_options(platform=platform, environment={})
+    assert "--platform" in refused.value.message
 
 
 def test_urls_may_hold_credentials_that_no_message_repeats() -> None:
@@ -88,8 +90,9 @@ def test_urls_may_hold_credentials_that_no_message_repeats() -> None:
      "https://[::1", "https://a:99999/", "https://a/'x'", "https://a/{{x}}", "https://ä/"],
 )  # fmt: skip
 def test_what_is_no_web_address_is_refused(url: str) -> None:
-    with pytest.raises(FlagbenchError, match="--pip-source is not a URL"):
+    with pytest.raises(FlagbenchError) as refused:
         make_options(pip_source=[url], environment={})
+    assert "--pip-source" in refused.value.message
 
 
 def test_files_and_folders_have_to_exist(tmp_path: Path) -> None:
@@ -97,15 +100,19 @@ def test_files_and_folders_have_to_exist(tmp_path: Path) -> None:
     file.touch()
     options = make_options(ca_bundle=str(file), wheelhouse=str(tmp_path), apt_source=str(file), environment={})
     assert (options.ca_bundle, options.wheelhouse, options.apt_source) == (file, tmp_path, file)
-    with pytest.raises(FlagbenchError, match="--ca-bundle names no file"):
+    with pytest.raises(FlagbenchError) as refused:
         make_options(ca_bundle=str(tmp_path), environment={})
-    with pytest.raises(FlagbenchError, match="--wheelhouse names no folder"):
+    assert "--ca-bundle" in refused.value.message
+    with pytest.raises(FlagbenchError) as refused:
         make_options(wheelhouse=str(file), environment={})
+    assert "--wheelhouse" in refused.value.message
     for name in ("n" * 5000, "~nobody-of-this-name/wheels"):
-        with pytest.raises(FlagbenchError, match="--wheelhouse names no folder"):
+        with pytest.raises(FlagbenchError) as refused:
             make_options(wheelhouse=name, environment={})
-    with pytest.raises(FlagbenchError, match="--apt-source names no file"):
+        assert "--wheelhouse" in refused.value.message
+    with pytest.raises(FlagbenchError) as refused:
         make_options(apt_source=str(tmp_path / "none"), environment={})
+    assert "--apt-source" in refused.value.message
 
 
 def test_an_apt_source_may_be_an_address() -> None:
@@ -121,13 +128,15 @@ def test_the_time_is_the_option_then_the_environment() -> None:
 
 @pytest.mark.parametrize("epoch", ["-1", "0", "315532799", "1e9", "yesterday", "99999999999999", " 1", "١٢٣٤٥٦٧٨٩"])
 def test_a_time_that_no_archive_holds_is_refused(epoch: str) -> None:
-    with pytest.raises(FlagbenchError, match="--epoch cannot be"):
+    with pytest.raises(FlagbenchError) as refused:
         make_options(epoch=epoch, environment={})
+    assert "--epoch" in refused.value.message
 
 
 def test_the_time_of_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkout, "_git", lambda *arguments: "1766000000")
     assert make_options(epoch="commit", environment={}).epoch == 1_766_000_000
     monkeypatch.setattr(checkout, "_git", lambda *arguments: None)
-    with pytest.raises(FlagbenchError, match="needs flagbench in a git checkout"):
+    with pytest.raises(FlagbenchError) as refused:
         make_options(epoch="commit", environment={})
+    assert "--epoch commit" in refused.value.message

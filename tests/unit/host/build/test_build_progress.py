@@ -1,88 +1,38 @@
-"""How a build looks: lines in a pipe, a live display on a terminal, failures alone where quiet was asked."""
+"""What a build tells a person: lines around the client's progress, or failures alone where quiet was asked."""
 
 from __future__ import annotations
 
 import io
 
-import pytest
-
-from flagbench.build.progress import PlainView, QuietView, TerminalView, View, choose_view
-from flagbench.build.result import TierResult
-from flagbench.engines.base import BuildFailed, StepDone, StepLog, StepProgress, StepStarted
+from flagbench.build.progress import Progress
+from flagbench.build.results import TierResult
+from flagbench.engines.base import BuildFailed
 
 TAGS = ("flagbench/stack:mini", "flagbench/stack:mini-0.1.0")
 BUILT = TierResult("stack/mini", "sha256:a", "sha256:b", TAGS, skipped=False, seconds=12.34)
+FAILED = BuildFailed("x", remedy="y", step="[2/2] RUN", lines=["last"])
 
 
-class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-def play(view: View) -> None:
-    """One small build."""
-    view.begin("stack/mini")
-    view.event(StepStarted("0", "[internal] load build definition"))
-    view.event(StepDone("0", "[internal] load build definition", 0.01, cached=False))
-    view.event(StepStarted("1", "[1/2] FROM base"))
-    view.event(StepProgress("1", "sha256:abc", 1_500_000, 3_000_000))
-    view.event(StepDone("1", "[1/2] FROM base", 0.0, cached=True))
-    view.event(StepStarted("2", "[2/2] RUN --mount=type=bind,source=inputs,target=/mnt \\\n    pip install"))
-    view.event(StepStarted("2", "[2/2] RUN --mount=type=bind,source=inputs,target=/mnt \\\n    pip install"))
-    view.event(StepLog("2", "Downloading 10%\rDownloading "))
-    view.event(StepLog("2", "100%\nInstalled [red]psutil"))
-    view.event(
-        StepDone("2", "[2/2] RUN --mount=type=bind,source=inputs,target=/mnt \\\n    pip install", 3.21, cached=False)
-    )
-    view.end(BUILT)
-
-
-def test_plain_lines() -> None:
+def test_the_clients_progress_is_shown_with_the_time_and_the_tags() -> None:
     said = io.StringIO()
-    play(PlainView(said))
-    assert said.getvalue().splitlines() == [
-        "building stack/mini",
-        "  begin  [1/2] FROM base",
-        "  cached [1/2] FROM base",
-        "  begin  [2/2] RUN pip install",
-        "    Downloading 100%",
-        "    Installed [red]psutil",
-        "    3.2s [2/2] RUN pip install",
-        "flagbench/stack:mini built in 12.3s; also flagbench/stack:mini-0.1.0",
-    ]
+    progress = Progress(stream=said)
+    assert progress.show is said
+    progress.built(BUILT)
+    assert all(word in said.getvalue() for word in ("12.3s", *TAGS))
 
 
-def test_a_terminal_keeps_a_line_for_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    said = Terminal()
-    play(TerminalView(said))
-    text = said.getvalue()
-    for line in ("building stack/mini", "cached [1/2] FROM base", "3.2s [2/2] RUN pip install", "built in 12.3s"):
-        assert line in text
-    # What is live is erased at the end; brackets of a log are no markup.
-    assert "\x1b[2K" in text
-    assert "[internal]" not in text.rsplit("building stack/mini", 1)[1].split("flagbench/stack:mini built")[1]
-
-
-def test_a_quiet_view_tells_failures_alone() -> None:
+def test_the_client_has_shown_a_failed_step_itself() -> None:
     said = io.StringIO()
-    view = QuietView(said)
-    play(view)
+    Progress(stream=said).failed(FAILED)
     assert said.getvalue() == ""
-    view.failed(BuildFailed("x", remedy="y", step="[2/2] RUN", lines=["last"]))
+
+
+def test_quiet_tells_failures_alone() -> None:
+    said = io.StringIO()
+    progress = Progress(quiet=True, stream=said)
+    assert progress.show is None
+    progress.note("building")
+    progress.built(BUILT)
+    assert said.getvalue() == ""
+    progress.failed(FAILED)
     assert said.getvalue() == "failed: [2/2] RUN\n  | last\n"
-
-
-@pytest.mark.parametrize(
-    ("stream", "quiet", "json", "kind"),
-    [
-        (Terminal(), False, False, TerminalView),
-        (io.StringIO(), False, False, PlainView),
-        (Terminal(), True, False, QuietView),
-        (Terminal(), False, True, QuietView),
-    ],
-)
-def test_the_view_fits_the_stream(stream: io.StringIO, quiet: bool, json: bool, kind: type) -> None:
-    assert type(choose_view(quiet=quiet, json=json, stream=stream)) is kind

@@ -3,38 +3,77 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from flagbench.build.base import Base
 from flagbench.build.contents import _SCRIPT, Contents, Package, parse_contents, read_contents
-from flagbench.build.result import ImageResult, TierResult
-from flagbench.build.sbom import is_sbom_of, sbom_json, write_sbom
+from flagbench.build.results import ImageResult, TierResult
+from flagbench.build.sbom import sbom_json
+from flagbench.build.sbom_file import is_sbom_of, write_sbom
+from flagbench.engines.base import ImageInfo
 from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.locks.model import Lock, LockEntry
 
 ID = "sha256:" + "a" * 64
 TIER = TierResult(
     "distilbert/mini", ID, "sha256:c", ("flagbench/distilbert:mini", "flagbench/distilbert:mini-1"), False
 )
-IMAGE = ImageResult("distilbert:mini", (TIER,), Base("debian:1@sha256:b", "sha256:b"), "sha256:l")
+IMAGE = ImageResult(
+    "distilbert:mini", (TIER,), Base("debian:1@sha256:b", "sha256:b"), "sha256:l", below="flagbench/stack:mini-1"
+)
+HASH = "1" * 64
+LOCK = Lock(
+    "mini",
+    "3.11",
+    "debian:1",
+    None,
+    "sha256:i",
+    (
+        LockEntry("odd", "1", (f"sha256:{HASH}", "sha256:" + "2" * 64)),
+        LockEntry("psutil", "7.2.2", (f"sha256:{HASH}",)),
+        LockEntry("torch", "2.9.0+cpu", (f"sha256:{HASH}",)),
+    ),
+)
+INDEXES = ("https://one.example/whl/cu118", "https://one.example/whl/cpu")
+INFO = ImageInfo(ID, {}, 1, ("sha256:1",), {}, ())
 CONTENTS = Contents(
     "debian",
     "12",
-    (Package("libc6", "2.36-9+deb12u1", "amd64"),),
-    (Package("odd", "1", license="Do what you like, please"), Package("psutil", "7.2.2", license="BSD-3-Clause")),
+    (
+        Package("libc6", "2.36-9+deb12u1", "amd64", source="glibc"),
+        Package("libgcc-s1", "12.2.0-14", "amd64", source="gcc-12 (12.2.0-13)"),
+        Package("tini", "0.19.0-1", "amd64"),
+    ),
+    (
+        Package("apex", "0.1+base"),
+        Package("odd", "1", license="Do what you like, please"),
+        Package("psutil", "7.2.2", license="BSD-3-Clause"),
+        Package("torch", "2.9.0+cpu"),
+    ),
 )
 
 
 def test_the_document_names_every_package_and_what_the_image_was_made_from() -> None:
-    document = json.loads(sbom_json(IMAGE, CONTENTS, 315_532_800))
+    document = json.loads(sbom_json(IMAGE, CONTENTS, LOCK, INDEXES, 315_532_800))
     assert (document["bomFormat"], document["specVersion"]) == ("CycloneDX", "1.6")
     assert {part["purl"] for part in document["components"]} == {
-        "pkg:deb/debian/libc6@2.36-9%2Bdeb12u1?arch=amd64&distro=debian-12",
+        "pkg:deb/debian/libc6@2.36-9%2Bdeb12u1?arch=amd64&distro=debian-12&upstream=glibc",
+        "pkg:deb/debian/libgcc-s1@12.2.0-14?arch=amd64&distro=debian-12&upstream=gcc-12%4012.2.0-13",
+        "pkg:deb/debian/tini@0.19.0-1?arch=amd64&distro=debian-12",
+        "pkg:generic/flagbench@0.1.0",
+        "pkg:pypi/apex@0.1%2Bbase",
         "pkg:pypi/odd@1",
         "pkg:pypi/psutil@7.2.2",
+        "pkg:pypi/torch@2.9.0%2Bcpu?repository_url=https://one.example/whl/cpu",
     }
+    hashes = {part["name"]: part.get("hashes") for part in document["components"]}
+    assert hashes["psutil"] == hashes["torch"] == [{"alg": "SHA-256", "content": HASH}]
+    assert hashes["odd"] is None, "which of its files was installed is not known"
     licenses = {part["name"]: part.get("licenses") for part in document["components"]}
     assert licenses["psutil"] == [{"expression": "BSD-3-Clause"}]
     assert licenses["odd"][0]["license"] == {"name": "Do what you like, please"}
@@ -52,13 +91,15 @@ def test_the_document_names_every_package_and_what_the_image_was_made_from() -> 
 
 
 def test_the_same_image_has_the_same_document() -> None:
-    assert sbom_json(IMAGE, CONTENTS, 315_532_800) == sbom_json(IMAGE, CONTENTS, 315_532_800)
+    assert sbom_json(IMAGE, CONTENTS, LOCK, INDEXES, 315_532_800) == sbom_json(
+        IMAGE, CONTENTS, LOCK, INDEXES, 315_532_800
+    )
 
 
 def test_a_document_is_known_for_its_image(tmp_path: Path) -> None:
     path = tmp_path / "new" / "image.cdx.json"
     assert not is_sbom_of(path, ID)
-    write_sbom(path, sbom_json(IMAGE, CONTENTS, 315_532_800))
+    write_sbom(path, sbom_json(IMAGE, CONTENTS, LOCK, INDEXES, 315_532_800))
     assert is_sbom_of(path, ID)
     assert not is_sbom_of(path, "sha256:" + "b" * 64)
     assert [entry.name for entry in path.parent.iterdir()] == ["image.cdx.json"]
@@ -68,20 +109,19 @@ def test_a_document_is_known_for_its_image(tmp_path: Path) -> None:
 
 def test_a_document_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(FlagbenchError, match="was not written") as failed:
+    with pytest.raises(FlagbenchError) as failed:
         write_sbom(tmp_path / "file" / "x.json", "{}")
     assert failed.value.code is ExitCode.USAGE
 
 
 def test_the_script_finds_what_is_installed_here() -> None:
     """Run by this Python as it is run in an image."""
-    import subprocess
 
     def run(image_id: str, command: object) -> bytes:
         assert image_id == ID
         return subprocess.run([sys.executable, "-I", "-B", "-c", _SCRIPT], capture_output=True, check=True).stdout
 
-    contents = read_contents(ID, "/usr/bin/python3", run)
+    contents = read_contents(INFO, "/usr/bin/python3", run)
     assert "pytest" in {package.name for package in contents.python}
     assert all(package.version for package in contents.python)
 
@@ -90,7 +130,7 @@ def test_packages_are_sorted_and_stand_once() -> None:
     answer = {
         "distribution": "debian",
         "release": "12",
-        "debian": [["b", "1", "all"], ["a", "1", "amd64"], ["b", "1", "all"]],
+        "debian": [["b", "1", "all", ""], ["a", "1", "amd64", "s"], ["b", "1", "all", ""]],
         "python": [["z", "1", None], ["z", "1", None]],
     }
     contents = parse_contents(answer)
@@ -100,6 +140,17 @@ def test_packages_are_sorted_and_stand_once() -> None:
 
 @pytest.mark.parametrize("answer", [b"", b"not json", b"[]", b"{}"])
 def test_an_image_that_answers_nonsense_is_an_error(answer: bytes) -> None:
-    with pytest.raises(FlagbenchError, match="does not say what is installed") as failed:
-        read_contents(ID, "/usr/bin/python3", lambda image_id, command: answer)
+    with pytest.raises(FlagbenchError) as failed:
+        read_contents(INFO, "/usr/bin/python3", lambda image_id, command: answer)
     assert failed.value.code is ExitCode.BUILD_FAILED
+
+
+def test_an_image_with_the_same_layers_is_asked_once() -> None:
+    answers = iter([b'{"distribution": "debian", "release": "12", "debian": [], "python": []}'])
+    first = read_contents(INFO, "/usr/bin/python3", lambda image_id, command: next(answers))
+    again = read_contents(
+        replace(INFO, id="sha256:other"), "/usr/bin/python3", lambda image_id, command: next(answers)
+    )
+    assert again == first
+    with pytest.raises(StopIteration):
+        read_contents(replace(INFO, layers=()), "/usr/bin/python3", lambda image_id, command: next(answers))

@@ -1,6 +1,8 @@
-"""An engine that is not there: an HTTP server on a Unix socket that answers what a test tells it to."""
+"""An engine that is not there, an HTTP server on a Unix socket, and a docker command that prints what a test says."""
 
 import json
+import os
+import shlex
 import socket
 import socketserver
 import sys
@@ -13,42 +15,92 @@ import pytest
 
 RECORDED = Path(__file__).parent / "recorded"
 VERSION = {"Version": "20.10.24", "ApiVersion": "1.41", "Os": "linux", "Arch": "amd64"}
+SCRIPT = """#!/bin/sh
+PATH=/usr/bin:/bin
+case "$1 $2" in
+"--version ") cat {version}; exit ;;
+"buildx version") exit {buildx} ;;
+esac
+for word; do case $word in --iidfile=*) id=${{word#--iidfile=}} ;; esac; done
+env >{folder}/environment
+cat >{folder}/stdin
+printf '%s\\0' "$@" >{folder}/arguments
+cat {folder}/says
+[ ! -e {folder}/image ] || [ -z "${{id:-}}" ] || cat {folder}/image >"$id"
+exit $(cat {folder}/status)
+"""
 
 
 @pytest.fixture(scope="session")
 def recorded():
-    """The lines that a Docker Engine 20.10.24 answered a build with, by the name of what was built."""
-    return lambda name: (RECORDED / f"{name}.jsonl").read_bytes().splitlines(keepends=True)
+    """What the docker command 20.10.24 printed for a build, by the name of what was built."""
+    return lambda name: (RECORDED / f"{name}.txt").read_text(encoding="utf-8")
 
 
-@pytest.fixture(scope="session")
-def encode():
-    """A protobuf message of (number, value) pairs, values being int, str, bytes or another list of pairs."""
+class FakeCommand:
+    """A docker command, a script that prints what it is told to and notes what it was given."""
 
-    def varint(value):
-        out = bytearray()
-        while value > 0x7F:
-            out.append(value & 0x7F | 0x80)
-            value >>= 7
-        return bytes(out) + bytes([value])
+    def __init__(self, folder, version="Docker version 20.10.24+dfsg1, build 297e128", buildx=False):
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.path = folder / "docker"
+        (folder / "version").write_text(version + "\n")
+        quoted = shlex.quote(str(folder))
+        text = SCRIPT.format(folder=quoted, version=f"{quoted}/version", buildx=0 if buildx else 1)
+        self.path.write_text(text)
+        self.path.chmod(0o755)
+        self.prints("", image="sha256:abc")
 
-    def message(pairs):
-        out = b""
-        for number, value in pairs:
-            if isinstance(value, int):
-                out += varint(number << 3) + varint(value)
-            else:
-                raw = (
-                    message(value) if isinstance(value, list) else value.encode() if isinstance(value, str) else value
-                )
-                out += varint(number << 3 | 2) + varint(len(raw)) + raw
-        return out
+    def prints(self, text, *, status=0, image=None):
+        """From now on it prints this; `image` is the id that it writes."""
+        (self.folder / "says").write_text(text, encoding="utf-8")
+        (self.folder / "status").write_text(str(status))
+        (self.folder / "image").unlink(missing_ok=True)
+        if image:
+            (self.folder / "image").write_text(image)
 
-    return message
+    @property
+    def arguments(self):
+        """Of the last call; None where there was none."""
+        path = self.folder / "arguments"
+        return path.read_bytes().decode().split("\0")[:-1] if path.exists() else None
+
+    @property
+    def stdin(self):
+        """Of the last call, bytes."""
+        return (self.folder / "stdin").read_bytes()
+
+    @property
+    def environment(self):
+        """Of the last call."""
+        lines = (self.folder / "environment").read_text().splitlines()
+        return dict(line.split("=", 1) for line in lines if "=" in line)
+
+
+@pytest.fixture
+def fake_command(tmp_path, monkeypatch):
+    """A docker command that FLAGBENCH_DOCKER names."""
+    command = FakeCommand(tmp_path / "client")
+    monkeypatch.setenv("FLAGBENCH_DOCKER", str(command.path))
+    return command
+
+
+@pytest.fixture
+def on_path(tmp_path, monkeypatch):
+    """Puts docker commands on PATH, one folder each, in the order given; there is no other."""
+    monkeypatch.delenv("FLAGBENCH_DOCKER", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "none"))
+
+    def put(**commands):
+        made = {name: FakeCommand(tmp_path / name, *how) for name, how in commands.items()}
+        monkeypatch.setenv("PATH", os.pathsep.join(str(one.folder) for one in made.values()))
+        return made
+
+    return put
 
 
 class FakeEngine(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
-    """Answers by `answers`, path (without version) to status and JSON, and streams `lines` to a build or a pull."""
+    """Answers by `answers`, path (without version) to status and JSON."""
 
     daemon_threads = True
 
@@ -56,12 +108,9 @@ class FakeEngine(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         super().__init__(str(path), _Handler)
         self.path = str(path)
         self.answers = {"/version": (200, VERSION)}
-        self.lines = []
-        self.ending = "complete"
         self.requests = []
-        self.body = b""
         self.silent = False
-        self.client_gone = threading.Event()
+        self.keeps_alive = True
         self.over = threading.Event()
 
     def handle_error(self, request, client_address):
@@ -82,53 +131,27 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.over.wait()
             self.close_connection = True
             return
-        status, answer = self.server.answers.get(self.path_only, (404, {"message": f"no such image: {self.path}"}))
-        self._json(status, answer)
+        self._answer()
 
     def do_POST(self):
         self._note()
-        self.server.body = b"".join(self._chunks())
-        if self.path_only in self.server.answers:
-            self._json(*self.server.answers[self.path_only])
-            return
-        self.send_response(200)
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
-        try:
-            for line in self.server.lines:
-                self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
-            if self.server.ending == "complete":
-                self.wfile.write(b"0\r\n\r\n")
-            # What a build with a long step looks like: the client reads on, until it goes away.
-            gone = self.server.ending == "hang" and self.connection.recv(1) == b""
-        except ConnectionError:
-            gone = True
-        if gone:
-            self.server.client_gone.set()
-        self.close_connection = True
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self._answer()
 
     def _note(self):
         split = urlsplit(self.path)
         version, slash, rest = split.path[1:].partition("/")
         self.path_only = unquote(slash + rest if version.startswith("v1.") else split.path)
-        self.server.requests.append((self.command, self.path_only, parse_qs(split.query), dict(self.headers)))
+        self.server.requests.append((self.command, self.path_only, parse_qs(split.query)))
 
-    def _chunks(self):
-        if self.headers.get("Transfer-Encoding") != "chunked":
-            yield self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            return
-        # No length at all: the client gave up.
-        while size := int(self.rfile.readline() or b"0", 16):
-            yield self.rfile.read(size)
-            self.rfile.readline()
-        self.rfile.readline()
-
-    def _json(self, status, answer):
-        body = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+    def _answer(self):
+        missing = (404, {"message": f"no such image: {self.path}"})
+        status, answer = self.server.answers.get(self.path_only, missing)
+        body = json.dumps(answer).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
-        if status >= 500:
+        if status >= 500 or not self.server.keeps_alive:
             self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(body)

@@ -1,0 +1,255 @@
+"""Building images: the stack's tier where it is needed, then the case's, each only where it is not there already."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from flagbench.build.base import Base, pull_base, require_locked, require_platform, resolve_base
+from flagbench.build.build_lock import build_lock
+from flagbench.build.compiler_jobs import compiler_jobs
+from flagbench.build.container import run_in_container
+from flagbench.build.contents import read_contents
+from flagbench.build.inputs import Inputs, make_inputs, secrets
+from flagbench.build.options import BuildOptions
+from flagbench.build.progress import Progress
+from flagbench.build.results import ImageResult, TierResult
+from flagbench.build.sbom_file import is_sbom_of, write_sbom
+from flagbench.build.space import THIN, locked_bytes, require_space, stack_bytes
+from flagbench.build.tiers import BASE_LAYERS_LABEL, REVISION_LABEL, Tier, case_tier, stack_tier, stands_on
+from flagbench.build.user_folders import sbom_path
+from flagbench.catalog.lookup import get_stack, resolve_image
+from flagbench.catalog.model import Case, Catalog, Stack
+from flagbench.checkout import commit
+from flagbench.engines.base import BuildFailed, BuildRequest, Engine, ImageInfo
+from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.locks.model import Lock, part_of
+from flagbench.render.context import context_tar
+from flagbench.render.image import ImageRenderer
+from flagbench.render.stack import interpreter
+from flagbench.render.steps import stack_packages
+
+
+@dataclass(frozen=True)
+class Target:
+    """An image to build: a case on a stack, or the stack alone."""
+
+    case: Case | None
+    stack: Stack
+
+    @property
+    def name(self) -> str:
+        """`case:stack`, or the stack's name."""
+        return self.stack.name if self.case is None else f"{self.case.name}:{self.stack.name}"
+
+
+def find_target(name: str, catalog: Catalog) -> Target:
+    """What `case:stack`, or a stack's name or alias, stands for. Raises UnknownNameError (usage)."""
+    if ":" in name:
+        return Target(*resolve_image(name, catalog))
+    if name in catalog.cases:
+        resolve_image(name, catalog)  # says how an image is written
+    return Target(None, get_stack(name, catalog))
+
+
+class Builder:
+    """Builds images of one catalog with one engine; a stack's image is built once, however many cases need it."""
+
+    def __init__(self, catalog: Catalog, options: BuildOptions, engine: Engine, progress: Progress) -> None:
+        """Raises FlagbenchError for a template that cannot be used."""
+        self._catalog = catalog
+        self._options = options
+        self._engine = engine
+        self._progress = progress
+        self._renderer = ImageRenderer(catalog, options.template)
+        self._secrets = secrets(options, os.environ)
+        self._revision = commit()
+        self._made: dict[str, TierResult] = {}
+
+    def lock(self, stack: Stack) -> Lock:
+        """The lock that a stack's image is built from."""
+        return self._renderer.lock(stack)
+
+    def build(self, target: Target) -> ImageResult:
+        """Build an image, or find it up to date.
+
+        Raises:
+            FlagbenchError: (usage) something is not locked, or an option does not fit; (build failed) a step
+                failed, or the disk is too small; (engine) the engine does not answer; (interrupted) Ctrl-C.
+        """
+        stack = target.stack
+        lock = self._renderer.lock(stack)
+        require_platform(stack, self._options)
+        require_locked(stack, lock, self._options)
+
+        def pull(reference: str, platform: str) -> ImageInfo:
+            require_space(self._engine.free_bytes(), locked_bytes(part_of(lock, stack_packages(stack, lock))))
+            return self._pull(reference, platform)
+
+        base = resolve_base(stack, lock, self._options, self._engine, pull)
+        rendered = self._renderer.stack(stack)
+        heavy = stack_tier(stack, rendered, lock, base, self._options)
+        if target.case is None:
+            return ImageResult(target.name, (self._ensure(heavy, lock, base),), base, lock.digest)
+        thin_rendered = self._renderer.case(target.case, stack, rendered)
+        thin = case_tier(target.case, stack, thin_rendered, lock, base, self._options, heavy)
+        there = self._up_to_date(thin)
+        # A case's image is complete by itself: where it is right, the stack's need not be here.
+        results = [there] if there else [self._ensure(tier, lock, base) for tier in (heavy, thin)]
+        return ImageResult(target.name, tuple(results), base, lock.digest, below=thin.below, installs=thin.installs)
+
+    def _ensure(self, tier: Tier, lock: Lock, base: Base) -> TierResult:
+        """The tier, built where it is not there; other processes that want the same wait."""
+        if tier.digest in self._made:
+            return self._made[tier.digest]
+
+        def waiting() -> None:
+            self._progress.note(f"another flagbench is building {tier.name}; waiting for it")
+
+        try:
+            with build_lock(tier.name, waiting):
+                there = self._up_to_date(tier)
+                if there is None:
+                    there = self._build(tier, lock, base)
+        except KeyboardInterrupt:
+            raise _interrupted(tier) from None
+        self._made[tier.digest] = there
+        return there
+
+    def _up_to_date(self, tier: Tier) -> TierResult | None:
+        """The tier as the engine has it, under every tag, if it is the one to build, on the stack that is here."""
+        if self._options.no_cache:
+            return None
+        below = self._engine.inspect(tier.below) if tier.below else None
+        # A stack's image of before may still be there under its fixed tag, when only the moving tags went on.
+        for tag in dict.fromkeys([tier.tags[0], tier.fixed_tag]):
+            image = self._engine.inspect(tag)
+            if image is not None and tier.is_made_by(image, self._revision) and stands_on(image, below):
+                self._tag(image, tier)
+                return TierResult(tier.name, image.id, tier.digest, tier.tags, skipped=True)
+        return None
+
+    def _tag(self, image: ImageInfo, tier: Tier) -> None:
+        for tag in tier.tags:
+            tagged = self._engine.inspect(tag)
+            if tagged is None or tagged.id != image.id:
+                self._engine.tag(image.id, tag)
+
+    def _build(self, tier: Tier, lock: Lock, base: Base) -> TierResult:
+        part = part_of(lock, tier.packages)
+        inputs = make_inputs(self._options, part) if tier.installs else {}
+        needed = stack_bytes(part, inputs) if tier.installs else THIN
+        if tier.heavy:
+            # Before the pull, which may take long for nothing, and after it: how large a base is shows only then.
+            require_space(self._engine.free_bytes(), needed)
+            pull_base(base, tier.platform, self._pull)
+        require_space(self._engine.free_bytes(), needed)
+        if tier.below is not None and self._engine.inspect(tier.below) is None:
+            raise FlagbenchError(
+                f"the engine has no image {tier.below} any more, which {tier.name} is built on",
+                remedy="build again, and remove no image meanwhile",
+                code=ExitCode.BUILD_FAILED,
+            )
+        request = self._request(tier, inputs, base)
+        self._progress.note(f"building {tier.name}")
+        started = time.monotonic()
+        try:
+            built = self._engine.build(request, show=self._progress.show)
+        except BuildFailed as error:
+            self._progress.failed(error)
+            raise
+        self._check_labels(built.image_id, request)
+        seconds = time.monotonic() - started
+        result = TierResult(tier.name, built.image_id, tier.digest, tier.tags, False, seconds, built.steps)
+        self._progress.built(result)
+        return result
+
+    def _request(self, tier: Tier, inputs: Inputs, base: Base) -> BuildRequest:
+        # Empty where it is unknown: a case's image would have its stack's label otherwise.
+        labels = {**tier.labels, REVISION_LABEL: self._revision or ""}
+        build_args = dict(tier.build_args)
+        if tier.heavy and (image := self._engine.inspect(base.reference)) is not None:
+            labels[BASE_LAYERS_LABEL] = str(len(image.layers))
+        if self._revision is not None and not tier.heavy:
+            build_args["FLAGBENCH_COMMIT"] = self._revision
+        if tier.compiles:
+            build_args["MAX_JOBS"] = str(compiler_jobs(self._engine.resources(), tier.compiles))
+            if not self._options.no_cache:
+                build_args["BASE_DIGEST"] = base.identity
+        return BuildRequest(
+            context=context_tar(tier.rendered, inputs),
+            tags=tier.tags,
+            build_args=build_args,
+            labels=labels,
+            platform=tier.platform,
+            no_cache=self._options.no_cache,
+            secrets=self._secrets,
+        )
+
+    def _check_labels(self, image_id: str, request: BuildRequest) -> None:
+        image = self._engine.inspect(image_id) if image_id else None
+        wrong = [key for key, value in request.labels.items() if image is None or image.labels.get(key) != value]
+        if wrong:
+            raise FlagbenchError(
+                f"the engine built {request.tags[0]} without the labels it was given: {', '.join(sorted(wrong))}",
+                remedy="build again; if it stays so, look at the engine with `flagbench doctor`",
+                code=ExitCode.BUILD_FAILED,
+            )
+
+    def _pull(self, reference: str, platform: str) -> ImageInfo:
+        self._progress.note(f"pulling {reference}")
+        return self._engine.pull(reference, platform=platform, show=self._progress.show)
+
+
+def build_images(
+    names: Sequence[str],
+    catalog: Catalog,
+    options: BuildOptions,
+    engine: Engine,
+    progress: Progress,
+    sbom: Path | None = None,
+) -> Iterator[ImageResult]:
+    """Build each image in turn, each once, with its bill of materials; every name is looked up first.
+
+    Args:
+        sbom: the file of the bill of materials; None: one for each image in the user's data folder.
+    """
+    targets = {target.name: target for target in (find_target(name, catalog) for name in names)}
+    builder = Builder(catalog, options, engine, progress)
+    for target in targets.values():
+        result = builder.build(target)
+        file = sbom or sbom_path(result.top.tags[1])
+        if not is_sbom_of(file, result.top.image_id):
+            from flagbench.build.sbom import (
+                sbom_json,  # CycloneDX's library, which few builds need, takes long to import
+            )
+
+            progress.note(f"listing what is in {result.top.tags[0]}")
+            contents = read_contents(_listed_image(engine, result), interpreter(target.stack), run_in_container)
+            lock = builder.lock(target.stack)
+            write_sbom(file, sbom_json(result, contents, lock, target.stack.build.indexes, options.epoch))
+        yield result.with_sbom(file)
+
+
+def _listed_image(engine: Engine, result: ImageResult) -> ImageInfo:
+    """The image whose packages are listed: the stack's where the case's installs none, for they are the same."""
+    refs = [result.top.image_id] if result.installs or result.below is None else [result.below, result.top.image_id]
+    found = next((image for image in map(engine.inspect, refs) if image is not None), None)
+    if found is None:
+        raise FlagbenchError(
+            f"the engine has no image {result.top.image_id} any more",
+            remedy="build again, and remove no image meanwhile",
+            code=ExitCode.BUILD_FAILED,
+        )
+    return found
+
+
+def _interrupted(tier: Tier) -> FlagbenchError:
+    return FlagbenchError(
+        f"interrupted while building {tier.name}; the step was stopped and nothing was tagged",
+        remedy="build again when ready: the steps that ended are kept in the engine's cache",
+        code=ExitCode.INTERRUPTED,
+    )

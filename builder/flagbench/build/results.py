@@ -1,0 +1,76 @@
+"""What came of a build, as data and as the JSON that scripts read."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from flagbench.build.base import Base
+from flagbench.engines.base import Step
+
+
+@dataclass(frozen=True)
+class TierResult:
+    """One tier that was built, or found as it should be."""
+
+    name: str
+    """`stack/STACK` or `CASE/STACK`."""
+    image_id: str
+    digest: str
+    """The label dev.flagbench.context."""
+    tags: tuple[str, ...]
+    skipped: bool
+    seconds: float = 0.0
+    steps: tuple[Step, ...] = ()
+
+
+@dataclass(frozen=True)
+class ImageResult:
+    """One image that was asked for, with the tier below it where that had to be looked at."""
+
+    name: str
+    """`case:stack`, or the stack's name alone."""
+    tiers: tuple[TierResult, ...]
+    """Lowest first; the last is the image itself."""
+    base: Base
+    lock: str
+    """Digest of the stack's lock."""
+    sbom: Path | None = field(default=None)
+    below: str | None = None
+    """The tag of the stack's image that a case's stands on; None for a stack's own."""
+    installs: bool = True
+    """Whether the image has other packages than the one below it."""
+
+    @property
+    def top(self) -> TierResult:
+        """The image itself."""
+        return self.tiers[-1]
+
+    def with_sbom(self, path: Path) -> ImageResult:
+        """The same with its bill of materials."""
+        return replace(self, sbom=path)
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`: the image itself at the top level, every tier with its steps under `tiers`."""
+        return {
+            "image": self.name,
+            "image_id": self.top.image_id,
+            "context": self.top.digest,
+            "tags": list(self.top.tags),
+            "skipped": self.top.skipped,
+            "base": {"name": self.base.reference, "digest": self.base.identity},
+            "lock": self.lock,
+            "sbom": None if self.sbom is None else str(self.sbom),
+            "tiers": [_tier_json(tier) for tier in self.tiers],
+        }
+
+
+def _tier_json(tier: TierResult) -> dict[str, Any]:
+    plain = asdict(tier)
+    plain["tier"] = plain.pop("name")
+    plain["context"] = plain.pop("digest")
+    plain["seconds"] = round(tier.seconds, 3)
+    plain["tags"] = list(tier.tags)
+    plain["steps"] = [{**asdict(step), "seconds": round(step.seconds, 3)} for step in tier.steps]
+    return plain

@@ -1,0 +1,220 @@
+"""The docker command: finding one that builds with BuildKit, and running it."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import shutil
+import signal
+import subprocess
+import termios
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from fcntl import ioctl
+from threading import Thread, current_thread, main_thread
+from typing import IO, TextIO
+
+from flagbench.engines.base import EngineError
+
+VARIABLE = "FLAGBENCH_DOCKER"
+"""Names the docker command to use, instead of the first on PATH that can build."""
+OLDEST = (20, 10)
+NEEDS_BUILDX = (23, 0)
+"""From this version on, the docker command builds with BuildKit through its buildx plugin alone."""
+_PROBE_SECONDS = 30
+# The client of 20.10 does not end when it is interrupted once while its context comes from standard input. Killed, it
+# takes the build with it.
+_STOP_SECONDS = 2
+_INSTALL = (
+    "install Docker's client with its buildx plugin (docs.docker.com/go/buildx; on Debian 12 the package docker.io "
+    f"is enough), or name a client that has it with {VARIABLE}"
+)
+
+
+@dataclass(frozen=True)
+class DockerCommand:
+    """A docker command that builds with BuildKit."""
+
+    path: str
+    version: str
+
+
+def find_client(environment: Mapping[str, str] = os.environ) -> DockerCommand:
+    """The command that FLAGBENCH_DOCKER names, else the first `docker` on PATH that can build.
+
+    Raises EngineError: there is none, or none that builds with BuildKit, with the reason for each.
+    """
+    named = environment.get(VARIABLE)
+    problems = []
+    for path in [named] if named else _on_path(environment.get("PATH", os.defpath)):
+        found = _probe(path)
+        if isinstance(found, DockerCommand):
+            return found
+        problems.append(f"{path} {found}")
+    if not problems:
+        raise EngineError("images are built with the docker command, and none is on PATH", remedy=_INSTALL)
+    raise EngineError(f"no docker command here builds with BuildKit: {', '.join(problems)}", remedy=_INSTALL)
+
+
+def run_client(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    read: Callable[[str], None],
+    redact: Callable[[str], str],
+    content: Iterable[bytes] | None = None,
+    show: TextIO | None = None,
+) -> int:
+    """Run the command to its end; returns its exit status.
+
+    `content` is its standard input. Every line that it prints, redacted, goes to `read` and to `show`; where `show`
+    is a terminal, the command prints to one of that size. An exception here stops the command, as Ctrl-C does.
+    """
+    terminal = show is not None and show.isatty()
+    output, its_output = pty.openpty() if terminal else os.pipe()
+    try:
+        process = subprocess.Popen(
+            command,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL if content is None else subprocess.PIPE,
+            stdout=its_output,
+            stderr=its_output,
+        )
+    except OSError as error:
+        os.close(output)
+        raise EngineError(f"{command[0]} cannot be run: {error.strerror}", remedy=_INSTALL) from None
+    finally:
+        os.close(its_output)
+    reader = Thread(target=_read_output, args=(output, read, redact, show, terminal), daemon=True)
+    try:
+        with _termination_as_interrupt():
+            _start(reader)
+            if process.stdin is not None:
+                _send(content or (), process.stdin)
+            return process.wait()
+    except BaseException:
+        _stop(process)
+        raise
+    finally:
+        if reader.ident is not None:
+            reader.join()
+
+
+def _start(thread: Thread) -> None:
+    """Start it with signals held back: an exception in the middle of it would break its locks."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        thread.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _on_path(path: str) -> list[str]:
+    """Every `docker` in the folders of PATH, each file once."""
+    found: dict[str, str] = {}
+    for folder in path.split(os.pathsep):
+        if folder and (docker := shutil.which("docker", path=folder)):
+            found.setdefault(os.path.realpath(docker), docker)
+    return list(found.values())
+
+
+def _probe(path: str) -> DockerCommand | str:
+    """The command, or why it cannot be used."""
+    said = _answer([path, "--version"])
+    if said is None:
+        return "cannot be run"
+    if "podman" in said.lower():
+        return "is Podman, which flagbench does not support"
+    found = re.match(r"Docker version ((\d+)\.(\d+)[^\s,]*)", said)
+    if found is None:
+        return "is not a Docker client"
+    version = int(found[2]), int(found[3])
+    if version < OLDEST:
+        return f"({found[1]}) is older than 20.10"
+    if version >= NEEDS_BUILDX and _answer([path, "buildx", "version"]) is None:
+        return f"({found[1]}) has no buildx plugin"
+    return DockerCommand(path, found[1])
+
+
+def _answer(command: Sequence[str]) -> str | None:
+    """What a command printed; None where it failed."""
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_PROBE_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def _send(content: Iterable[bytes], stdin: IO[bytes]) -> None:
+    # A command that ends early says why itself.
+    with suppress(BrokenPipeError):
+        for chunk in content:
+            stdin.write(chunk)
+        stdin.close()
+
+
+@contextmanager
+def _termination_as_interrupt() -> Iterator[None]:
+    """SIGTERM raises KeyboardInterrupt: the command does not outlive this process."""
+    if current_thread() is not main_thread():
+        yield
+        return
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _read_output(
+    output: int, read: Callable[[str], None], redact: Callable[[str], str], show: TextIO | None, terminal: bool
+) -> None:
+    # A terminal's other end ends with an error (EIO), a pipe without.
+    with suppress(OSError), open(output, "rb") as lines:
+        if terminal and show is not None:
+            _copy_size(show, output)
+        for line in lines:
+            text = redact(line.decode("utf-8", "replace"))
+            read(text)
+            if show is None:
+                continue
+            try:
+                show.write(text)
+                show.flush()
+                if terminal:
+                    _copy_size(show, output)
+            except (OSError, ValueError):
+                show = None  # nobody looks any more: the build goes on
+
+
+def _copy_size(show: TextIO, output: int) -> None:
+    """Give the command's terminal the size of the one it is shown on."""
+    with suppress(OSError):
+        ioctl(output, termios.TIOCSWINSZ, ioctl(show.fileno(), termios.TIOCGWINSZ, bytes(8)))
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Interrupt the command, which then cancels what the engine does for it; kill it where it takes too long."""
+    process.send_signal(signal.SIGINT)
+    try:
+        process.wait(_STOP_SECONDS)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        process.kill()
+        process.wait()
+    if process.stdin is not None:
+        with suppress(OSError):
+            process.stdin.close()
