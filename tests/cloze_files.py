@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flagbench_cases.cases.glm import record_text
+from flagbench_cases.cases.glm import dataset_text
 from flagbench_cases.cases.glm.data import ClozeSet
 from flagbench_cases.cases.glm.prepare import VOCABULARY_LINES
 from flagbench_cases.cases.glm.ragged import Builder, RaggedExamples, Special
@@ -88,7 +88,7 @@ def nothing(phase: str, done: int, total: int) -> None:
 
 def from_text(path: Path, training: bool, length: int = LENGTH) -> RaggedExamples:
     builder = Builder()
-    record_text.build(str(path), training, vocabulary(), length, builder, nothing)
+    dataset_text.build(str(path), training, vocabulary(), length, builder, nothing)
     return RaggedExamples(builder.arrays())
 
 

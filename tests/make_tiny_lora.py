@@ -133,7 +133,7 @@ def write_weights(folder: Path, model: Any) -> None:
 
 
 class Plain:
-    """A prepared.Writer without prepared.json: the shipped files have their sums in provenance.json."""
+    """A prepared_folder.Writer without prepared.json: the shipped files have their sums in provenance.json."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -16,7 +16,7 @@ import torch
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, DistributedSampler
 
-from flagbench_cases.cases.glm import data as record
+from flagbench_cases.cases.glm import data as dataset
 
 from .glm_model import Model, random_parameters
 
@@ -144,14 +144,14 @@ class Plain:
 
 def loaded(config: Dict[str, Any], device: torch.device) -> Iterator[Any]:
     """Batches on the host, epoch after epoch."""
-    examples = record.load(config["data"], config["model"], None, config["seed"]).train
+    examples = dataset.load(config["data"], config["model"], None, config["seed"]).train
     sampler: Any = DistributedSampler(examples, 1, 0)  # shuffles by its own seed and the epoch
     loader = DataLoader(
         examples,
         config["train"]["batch_size"],
         sampler=sampler,
         num_workers=config["data"]["workers"],
-        collate_fn=record.collate,
+        collate_fn=dataset.collate,
         pin_memory=device.type == "cuda",
     )
     epoch = 0

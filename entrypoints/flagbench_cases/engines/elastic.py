@@ -12,7 +12,7 @@ from typing import Any, Dict
 
 from flagbench_cases.node import guard, preflight
 from flagbench_cases.shared import processes
-from flagbench_cases.shared.errors import CaseError, of_system
+from flagbench_cases.shared.errors import CaseError, system_error
 
 
 def write_report(folder: str, report: Dict[str, Any]) -> None:
@@ -78,7 +78,7 @@ def main(folder: str) -> int:
         traceback.print_exc()
         report = {"ok": False, "failures": [], "code": None, "phase": "launch"}
         report.update(message="the ranks could not be started: %s" % str(error).strip().split("\n")[0])
-        known = of_system(error, os.path.dirname(folder))
+        known = system_error(error, os.path.dirname(folder))
         if known is not None:
             report.update(message=known.message, remedy=known.remedy, code=int(known.code))
     write_report(folder, report)

@@ -5,51 +5,51 @@ import os
 from typing import List, Optional, Tuple
 
 from flagbench_cases import __version__
-from flagbench_cases.node.placement import Placement, place
+from flagbench_cases.node.placement import Placement, locate_node
 from flagbench_cases.shared import config
 from flagbench_cases.shared.arguments import Parser
 from flagbench_cases.shared.errors import UsageError
 
-MOST = 10**12
-SEEDS = 2**31
-LONGEST = 365 * 24 * 3600
+MAX_COUNT = 10**12
+SEED_LIMIT = 2**31
+MAX_SECONDS = 365 * 24 * 3600
 """A year, in seconds: what waits counts in integers, and would end in an OverflowError."""
 
 
-def _whole(text: str, least: int, limit: int) -> int:
+def _integer(text: str, low: int, limit: int) -> int:
     try:
         value = int(text)
     except ValueError:
         raise argparse.ArgumentTypeError("%r is not a whole number" % text) from None
-    if not least <= value < limit:
-        raise argparse.ArgumentTypeError("%s is not a number from %d to %d" % (text, least, limit - 1))
+    if not low <= value < limit:
+        raise argparse.ArgumentTypeError("%s is not a number from %d to %d" % (text, low, limit - 1))
     return value
 
 
 def _count(text: str) -> int:
-    return _whole(text, 1, MOST)
+    return _integer(text, 1, MAX_COUNT)
 
 
 def _rank(text: str) -> int:
-    return _whole(text, 0, MOST)
+    return _integer(text, 0, MAX_COUNT)
 
 
 def _seed(text: str) -> int:
     """Within what every generator takes: NumPy's has 32 bits, and ranks add their number."""
-    return _whole(text, 0, SEEDS)
+    return _integer(text, 0, SEED_LIMIT)
 
 
-def _span(text: str) -> float:
+def _duration(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
         raise argparse.ArgumentTypeError("%r is not a number" % text) from None
-    if not 0 < value <= LONGEST:
-        raise argparse.ArgumentTypeError("%s is not a number above 0, up to %d" % (text, LONGEST))
+    if not 0 < value <= MAX_SECONDS:
+        raise argparse.ArgumentTypeError("%s is not a number above 0, up to %d" % (text, MAX_SECONDS))
     return value
 
 
-def _name(text: str) -> str:
+def _run_id(text: str) -> str:
     """A run id becomes part of file names."""
     if not text or len(text) > 128 or not all((c.isalnum() and c.isascii()) or c in "._-" for c in text):
         raise argparse.ArgumentTypeError("%r may hold letters, digits, '.', '_' and '-' only" % text)
@@ -78,7 +78,7 @@ def build_parser() -> Parser:
     )
     job.add_argument("--node-rank", type=_rank, metavar="K", help="which node this is; else the platform says it")
     job.add_argument("--master", metavar="HOST:PORT", help="where node 0 listens; else FLAGBENCH_MASTER")
-    job.add_argument("--run-id", type=_name, metavar="ID", help="name of the run, the same on all nodes")
+    job.add_argument("--run-id", type=_run_id, metavar="ID", help="name of the run, the same on all nodes")
     work = parser.add_argument_group("work")
     work.add_argument("--preset", choices=("reference", "tiny"), default="reference", help="size (default reference)")
     divisions = "default faithful; no case has tuned yet"
@@ -93,10 +93,10 @@ def build_parser() -> Parser:
     work.add_argument("--seed", type=_seed, help="default: the case's")
     work.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a hyper-parameter")
     limits = parser.add_argument_group("limits and output")
-    limits.add_argument("--max-minutes", type=_span, metavar="M", help="end the run after M minutes (exit 6)")
+    limits.add_argument("--max-minutes", type=_duration, metavar="M", help="end the run after M minutes (exit 6)")
     limits.add_argument(
         "--timeout",
-        type=_span,
+        type=_duration,
         default=600.0,
         metavar="S",
         help="seconds without progress once the ranks have begun (default 600)",
@@ -124,7 +124,7 @@ def locate_data(data: Optional[str], default: str = "/data") -> Tuple[Optional[s
     return None, None
 
 
-def placed(argv: List[str]) -> Optional[Placement]:
+def likely_placement(argv: List[str]) -> Optional[Placement]:
     """Which node this is of several, as far as arguments that are otherwise invalid tell."""
     parser = Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("--nodes", type=_count, default=1)
@@ -133,7 +133,7 @@ def placed(argv: List[str]) -> Optional[Placement]:
     try:
         known, _ = parser.parse_known_args(argv)
         count = max(known.nodes, (known.node_rank or 0) + 1)
-        return place(count, known.node_rank, known.master) if count > 1 else None
+        return locate_node(count, known.node_rank, known.master) if count > 1 else None
     except UsageError:
         return None
 

@@ -9,15 +9,16 @@ import traceback
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from flagbench_cases import __version__
-from flagbench_cases.node import cli, network, placement, rendezvous, supervisor
+from flagbench_cases.node import cli, network, rendezvous, supervisor
+from flagbench_cases.node.placement import Placement, likely_rank
 from flagbench_cases.node.request import Request, resolve, unresolved
-from flagbench_cases.prepare import prepared
+from flagbench_cases.prepare import prepared_folder
 from flagbench_cases.record import assemble as record
 from flagbench_cases.record import termination
 from flagbench_cases.record.evidence import NOTHING, Evidence, Outcome
 from flagbench_cases.shared import output, processes, user_home
 from flagbench_cases.shared.checkpoint_facts import flat
-from flagbench_cases.shared.errors import CaseError, ExitCode, of_system
+from flagbench_cases.shared.errors import CaseError, ExitCode, system_error
 from flagbench_cases.shared.interruption import Interruption
 from flagbench_cases.shared.redaction import redact
 
@@ -27,94 +28,94 @@ PRINT_SECONDS = 10.0
 WEIGHTS_REMEDY = "give --weights the folder that `prepare` made, or a checkpoint's that the case reads"
 SPOOL_REMEDY = "set TMPDIR to a folder that can be written"
 # How long the end may take after a second signal.
-LEAVE_SECONDS = 3.0
+EXIT_SECONDS = 3.0
 
 
 def main(argv: List[str], interruption: Interruption) -> int:
     """One run from its arguments to its exit code; `interruption` notes the signals that came since the start."""
     if any(argument in ("-h", "--help", "--version") for argument in argv):
         return show_help(argv)
-    attempt = Attempt(argv, output.keep_stdout(), user_home.leave_lost_folder())
+    attempt = Attempt(argv, output.keep_stdout(), user_home.leave_removed_folder())
     try:
-        return conclude(attempt, attempt.run(interruption))
+        return finish(attempt, attempt.run(interruption))
     except KeyboardInterrupt:  # a second signal
-        interruption.leave_within(LEAVE_SECONDS, int(ExitCode.INTERRUPTED))
+        interruption.exit_within(EXIT_SECONDS, int(ExitCode.INTERRUPTED))
         processes.kill_all(os.getpid())
-        if attempt.concluded:
+        if attempt.finished:
             return int(ExitCode.INTERRUPTED)
-        return conclude(attempt, attempt.give_up(interruption))
+        return finish(attempt, attempt.abort(interruption))
 
 
 class Attempt:
     """A request and its state so far."""
 
-    def __init__(self, argv: List[str], stdout: int, lost: bool) -> None:
+    def __init__(self, argv: List[str], stdout: int, folder_removed: bool) -> None:
         self.argv = argv
         self.stdout = stdout
-        self._lost = lost
+        self._folder_removed = folder_removed
         self.arguments: Optional[argparse.Namespace] = None
         self.request = unresolved(argv, None)
-        self.speaks = placement.likely_rank(argv) == 0
+        self.writes_record = likely_rank(argv) == 0
         self.evidence = NOTHING
         self.running: Optional[supervisor.Run] = None
-        self.concluded = False
+        self.finished = False
 
     def run(self, interruption: Interruption) -> Optional[Outcome]:
         """Carry out the request; None if nothing was to be run."""
         try:
             self.arguments = cli.parse(self.argv)
             self.request = unresolved(self.argv, self.arguments)
-            if self._lost:
+            if self._folder_removed:
                 given = {
                     name: getattr(self.arguments, name) for name in ("data", "weights", "out", "resume", "store")
                 }
                 user_home.refuse_relative({k: v for k, v in given.items() if (k, v) != ("data", "synthetic")})
-            self.request, place, data = resolve(self.arguments, self.request)
+            self.request, placement, data = resolve(self.arguments, self.request)
         except CaseError as error:
             outcome = Outcome("failed", "usage", error.message, error.remedy, int(error.code))
-            others = None if "--describe" in self.argv else cli.placed(self.argv)
-            if others is not None:
-                rendezvous.tell(others, socket.gethostname(), redacted(outcome), interruption)
+            elsewhere = None if "--describe" in self.argv else cli.likely_placement(self.argv)
+            if elsewhere is not None:
+                rendezvous.report_failure(elsewhere, socket.gethostname(), redacted(outcome), interruption)
             return outcome
         if self.arguments.describe:
             return None
-        self.speaks = place.node_rank == 0  # its record is that of the job
-        return execute(self, self.arguments, place, data, interruption)
+        self.writes_record = placement.node_rank == 0  # its record is that of the job
+        return execute(self, self.arguments, placement, data, interruption)
 
-    def give_up(self, interruption: Interruption) -> Outcome:
+    def abort(self, interruption: Interruption) -> Outcome:
         """The outcome of a run that must end at once: what the ranks have left is kept."""
         phase = "launch"
         if self.running is not None:
             phase = self.running.phase()
-            self.running.peers.tell(Outcome("interrupted", phase, interruption.words, None, 7))
+            self.running.peers.report(Outcome("interrupted", phase, interruption.reason, None, 7))
             if self.evidence is NOTHING:  # else it is gathered, and what it came from may be gone
                 self.evidence = self.running.evidence()
-            self.running.clean()
-        return Outcome("interrupted", phase, interruption.words, "run again", int(ExitCode.INTERRUPTED))
+            self.running.remove_spool()
+        return Outcome("interrupted", phase, interruption.reason, "run again", int(ExitCode.INTERRUPTED))
 
-    def take_leave(self) -> None:
+    def disconnect(self) -> None:
         """Close the connections to the other nodes, once this one has reported and written everything."""
         if self.running is not None:
             self.running.peers.close()
 
 
-def conclude(attempt: Attempt, outcome: Optional[Outcome]) -> int:
+def finish(attempt: Attempt, outcome: Optional[Outcome]) -> int:
     """Report how it ended, write the record where it belongs; returns the exit code."""
     if outcome is None:
         return describe(attempt.request, attempt.stdout)
     outcome = redacted(outcome)
-    if not attempt.speaks:
-        attempt.concluded = True
-        complain(outcome)
-        termination.leave(termination.of_outcome(outcome))
-        attempt.take_leave()
+    if not attempt.writes_record:
+        attempt.finished = True
+        print_failure(outcome)
+        termination.write(termination.of_outcome(outcome))
+        attempt.disconnect()
         return int(outcome.exit_code)
     made = assemble(attempt.request, attempt.evidence, outcome)
-    attempt.concluded = True  # from here on one record may have been printed
-    complain(Outcome(**made["status"]))
+    attempt.finished = True  # from here on one record may have been printed
+    print_failure(Outcome(**made["status"]))
     code, lost = deliver(made, attempt.arguments, attempt.stdout)
-    termination.leave(termination.of_record(made, attempt.request.gate, code, lost))
-    attempt.take_leave()
+    termination.write(termination.of_record(made, attempt.request.gate, code, lost))
+    attempt.disconnect()
     return code
 
 
@@ -123,7 +124,7 @@ def show_help(argv: List[str]) -> int:
     try:
         cli.parse(argv)
     except CaseError as error:
-        tell(error.message, error.remedy)
+        print_error(error.message, error.remedy)
         return int(error.code)
     return int(ExitCode.USAGE)
 
@@ -138,7 +139,7 @@ def describe(request: Request, stdout: int) -> int:
     try:
         output.write_line(stdout, json.dumps(described, sort_keys=True, ensure_ascii=False), "the configuration")
     except CaseError as error:
-        tell(error.message, error.remedy)
+        print_error(error.message, error.remedy)
         return int(error.code)
     return 0
 
@@ -146,24 +147,24 @@ def describe(request: Request, stdout: int) -> int:
 def execute(
     attempt: Attempt,
     arguments: argparse.Namespace,
-    place: placement.Placement,
+    placement: Placement,
     data: Optional[str],
     interruption: Interruption,
 ) -> Outcome:
     """Run, and gather what was left. Whatever goes wrong here, our own mistakes too, ends in a record."""
     request = attempt.request
     limits = supervisor.Limits(arguments.timeout, arguments.max_minutes and arguments.max_minutes * 60)
-    met = place.nodes == 1
+    connected = placement.nodes == 1
     try:
         for what, folder, remedy in (("data", data, DATA_REMEDY), ("weights", arguments.weights, WEIGHTS_REMEDY)):
             if folder is not None:
-                prepared.check_folder(what, folder, remedy)
-        run = attempt.running = supervisor.Run(request.config or {}, request.stack, place, limits, interruption)
-        if place.nodes == 1:
-            network.check_loopback(place.port)
+                prepared_folder.check_folder(what, folder, remedy)
+        run = attempt.running = supervisor.Run(request.config or {}, request.stack, placement, limits, interruption)
+        if placement.nodes == 1:
+            network.check_loopback(placement.port)
         else:
-            met = True
-            run.peers = rendezvous.meet(place, introduction(attempt), limits.joining, interruption)
+            connected = True
+            run.peers = rendezvous.connect(placement, node_info(attempt), limits.joining, interruption)
             request = attempt.request = request._replace(run_id=run.peers.run_id)
         folders = {
             "data": data,
@@ -179,37 +180,37 @@ def execute(
         phase = "data" if error.code == ExitCode.DATA else "launch"
         outcome = Outcome(state, phase, error.message, error.remedy, int(error.code))
     except Exception as error:  # the edge of the process
-        outcome = refused(error, attempt.running)
+        outcome = system_failure(error, attempt.running)
     finally:
         if attempt.running is not None and sys.exc_info()[0] is not KeyboardInterrupt:
-            attempt.running.clean()
+            attempt.running.remove_spool()
     if attempt.running is not None:
-        attempt.running.peers.tell(redacted(outcome))
-    if not met:
-        rendezvous.tell(place, socket.gethostname(), redacted(outcome), interruption)
+        attempt.running.peers.report(redacted(outcome))
+    if not connected:
+        rendezvous.report_failure(placement, socket.gethostname(), redacted(outcome), interruption)
     return outcome
 
 
-def refused(error: Exception, running: Optional[supervisor.Run]) -> Outcome:
+def system_failure(error: Exception, running: Optional[supervisor.Run]) -> Outcome:
     """The resource that the system refused this process, whose only files are its own; else a bug."""
     folder = os.path.dirname(running.folder) if running else os.environ.get("TMPDIR", "/tmp")
-    known = of_system(error, folder)
+    known = system_error(error, folder)
     if known is None and isinstance(error, OSError):
         reason = "the run's own files in %s cannot be used: %s" % (folder, error.strerror or error)
         known = CaseError(reason, SPOOL_REMEDY)
     if known is None:
-        return bug(error)
+        return bug_outcome(error)
     return Outcome("failed", "launch", known.message, known.remedy, int(known.code))
 
 
-def introduction(attempt: Attempt) -> rendezvous.Introduction:
+def node_info(attempt: Attempt) -> rendezvous.NodeInfo:
     """What this node tells the others it was started with: all must have the same."""
     request, arguments = attempt.request, attempt.arguments
     same = {"version": __version__, "stack": request.stack["name"], "nodes": request.nodes, "gpus": request.gpus}
     same.update((key, value) for key, value in flat(request.config or {}) if key not in same)
     same["--resume"] = bool(arguments and arguments.resume)
     given = arguments.run_id if arguments else None
-    return rendezvous.Introduction(socket.gethostname(), request.run_id, given, same)
+    return rendezvous.NodeInfo(socket.gethostname(), request.run_id, given, same)
 
 
 def assemble(request: Request, evidence: Evidence, outcome: Outcome) -> Dict[str, Any]:
@@ -217,10 +218,10 @@ def assemble(request: Request, evidence: Evidence, outcome: Outcome) -> Dict[str
     try:
         return record.assemble(request, evidence, outcome)
     except Exception as error:  # the edge of the process: a run that was paid for must leave a record
-        return record.assemble(request, NOTHING, bug(error))
+        return record.assemble(request, NOTHING, bug_outcome(error))
 
 
-def bug(error: Exception) -> Outcome:
+def bug_outcome(error: Exception) -> Outcome:
     """An error nobody foresaw, as an outcome; its traceback goes to stderr."""
     traceback.print_exception(type(error), error, error.__traceback__)
     reason = "a bug in flagbench: %s: %s" % (type(error).__name__, str(error).split("\n")[0])
@@ -246,19 +247,19 @@ def deliver(made: Dict[str, Any], arguments: Optional[argparse.Namespace], stdou
     printing = output.Printing(stdout, line)
     failures: List[str] = []
 
-    def attempt(task: Callable[[], Any]) -> Any:
+    def try_write(task: Callable[[], Any]) -> Any:
         """The result of the task; None, with the reason on stderr, if it fails."""
         try:
             return task()
         except CaseError as error:
-            tell(error.message, error.remedy)
+            print_error(error.message, error.remedy)
             failures.append(error.message)
             return None
 
-    printed = attempt(lambda: printing.go_on(PRINT_SECONDS))
-    written = [attempt(task) is not None for task in files]
+    printed = try_write(lambda: printing.go_on(PRINT_SECONDS))
+    written = [try_write(task) is not None for task in files]
     if printed is False:  # a slow reader; the files are written by now
-        printed = attempt(printing.go_on)
+        printed = try_write(printing.go_on)
     lost = "; ".join(failures) or None
     if refused:
         return own, lost
@@ -274,13 +275,13 @@ def redacted(outcome: Outcome) -> Outcome:
     return outcome._replace(reason=redact(outcome.reason or ""), exit_code=int(outcome.exit_code))
 
 
-def complain(outcome: Outcome) -> None:
+def print_failure(outcome: Outcome) -> None:
     """Why a run did not end well, on stderr."""
     if outcome.state != "ok":
-        tell(outcome.reason, outcome.remedy)
+        print_error(outcome.reason, outcome.remedy)
 
 
-def tell(message: Optional[str], remedy: Optional[str]) -> None:
+def print_error(message: Optional[str], remedy: Optional[str]) -> None:
     """One sentence of what is wrong and one of what to do, on stderr."""
     sys.stderr.write("error: %s\n" % message)
     if remedy:

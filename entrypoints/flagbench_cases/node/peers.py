@@ -8,7 +8,7 @@ import socket
 import time
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Set
 
-from flagbench_cases.node.wire import Line, printable, wait
+from flagbench_cases.node.wire import Connection, printable, wait
 from flagbench_cases.record.evidence import Outcome
 from flagbench_cases.shared.errors import ExitCode
 from flagbench_cases.shared.interruption import Interruption
@@ -26,11 +26,11 @@ READ_SECONDS = 2.0
 # How long a node that has failed waits for node 0, which writes the record, to end before it: a cluster deletes the
 # other pods of a job, with their logs, as soon as one has failed.
 FIRST_SECONDS = 15.0
-MOST_WORDS = 4000
+MAX_TEXT = 4000
 GONE_REMEDY = "see that node's log and its kernel's: it was killed, or the machine or its network is gone"
 
 
-class Words(NamedTuple):
+class NodeReport(NamedTuple):
     """How a node ended, as it reports itself. `node` is None for what concerns all of them."""
 
     node: Optional[int]
@@ -41,19 +41,19 @@ class Words(NamedTuple):
         """What is sent."""
         return {"end": {"node": self.node, "host": self.host, **self.outcome.as_dict()}}
 
-    def told(self) -> Outcome:
+    def outcome_with_node(self) -> Outcome:
         """The outcome, with the node that it concerns."""
         if self.node is None:
             return self.outcome
-        return self.outcome._replace(reason="%s: %s" % (name(self.node, self.host), self.outcome.reason))
+        return self.outcome._replace(reason="%s: %s" % (node_name(self.node, self.host), self.outcome.reason))
 
 
-def name(node: int, host: str) -> str:
+def node_name(node: int, host: str) -> str:
     """A node as a reader can find it."""
     return "node %d (%s)" % (node, host) if host else "node %d" % node
 
 
-def read_words(message: Mapping[str, Any]) -> Optional[Words]:
+def parse_report(message: Mapping[str, Any]) -> Optional[NodeReport]:
     """The outcome in a message; None if it holds no valid one."""
     found = message.get("end")
     if not isinstance(found, dict) or found.get("state") not in ("ok", "failed", "interrupted"):
@@ -61,27 +61,27 @@ def read_words(message: Mapping[str, Any]) -> Optional[Words]:
     node, code = found.get("node"), found.get("exit_code")
     if not (node is None or isinstance(node, int)) or code not in list(ExitCode):
         return None
-    text = {key: printable(str(found.get(key) or ""))[:MOST_WORDS] for key in ("host", "phase", "reason", "remedy")}
+    text = {key: printable(str(found.get(key) or ""))[:MAX_TEXT] for key in ("host", "phase", "reason", "remedy")}
     outcome = Outcome(found["state"], text["phase"] or "launch", text["reason"], text["remedy"], int(code))
-    return Words(node, text["host"], outcome)
+    return NodeReport(node, text["host"], outcome)
 
 
 class Peers:
     """The nodes that this one is connected to: all others on node 0, elsewhere node 0 alone."""
 
-    def __init__(self, node: int, lines: Dict[int, Line], hosts: Dict[int, str], port: int, run_id: str) -> None:
+    def __init__(self, node: int, lines: Dict[int, Connection], hosts: Dict[int, str], port: int, run_id: str) -> None:
         self.node = node
         self.port = port
         """Where torch's own rendezvous takes place; 0: any."""
         self.run_id = run_id
         self.hosts = hosts
         self.listener: Optional[socket.socket] = None
-        self._lines = lines
-        self._words: Dict[int, Words] = {}
-        self._gone: Dict[int, float] = {}
+        self._connections = lines
+        self._reports: Dict[int, NodeReport] = {}
+        self._disconnected: Dict[int, float] = {}
         self._states: Dict[int, Dict[str, Any]] = {}
         self._beaten = 0.0
-        self._told = False
+        self._reported = False
         self._stay_until = 0.0
         self._close_seconds = READ_SECONDS
         self._reasons: Set[Optional[str]] = set()
@@ -91,15 +91,15 @@ class Peers:
     def poll(self, state: Optional[Callable[[], Dict[str, Any]]] = None) -> None:
         """Take what has come; once a second, say that this node is alive, and its `state`."""
         clock = time.monotonic()
-        beat = clock - self._beaten >= BEAT_SECONDS and not self._told
-        for node, line in self._lines.items():
+        beat = clock - self._beaten >= BEAT_SECONDS and not self._reported
+        for node, line in self._connections.items():
             if line.closed:
                 continue
             for message in line.receive():
-                self.take(node, message)
+                self.handle(node, message)
             if line.closed:  # by the other side: this one stays open, see `close`
-                if node not in self._words:
-                    self._gone.setdefault(node, clock)
+                if node not in self._reports:
+                    self._disconnected.setdefault(node, clock)
             elif beat:
                 line.send({"beat": state() if state else {}})
             else:
@@ -108,11 +108,11 @@ class Peers:
             self._beaten = clock
         self._refuse_latecomers()
 
-    def take(self, node: int, message: Dict[str, Any]) -> None:
+    def handle(self, node: int, message: Dict[str, Any]) -> None:
         """Take what a node has sent."""
-        words = read_words(message)
+        words = parse_report(message)
         if words is not None:
-            self._words.setdefault(node, words)
+            self._reports.setdefault(node, words)
         elif isinstance(message.get("beat"), dict):
             self._states[node] = message["beat"]
 
@@ -120,72 +120,72 @@ class Peers:
         if self.listener is None:
             return
         try:
-            late = Line(self.listener.accept()[0])
+            late = Connection(self.listener.accept()[0])
         except OSError:
             return
         reason = "the run of node 0 (%s) has begun with all its nodes" % self.hosts.get(0, "")
         remedy = "give every run a --master port of its own, and every node a --node-rank of its own"
-        late.send(Words(None, "", Outcome("failed", "launch", reason, remedy, int(ExitCode.USAGE))).as_message())
-        late.finish()
+        late.send(NodeReport(None, "", Outcome("failed", "launch", reason, remedy, int(ExitCode.USAGE))).as_message())
+        late.end_sending()
         late.close()
 
     def states(self) -> Dict[int, Dict[str, Any]]:
         """What each node said last of its ranks, by node."""
         return dict(self._states)
 
-    def silent(self) -> List[str]:
+    def silent_nodes(self) -> List[str]:
         """The nodes that have been silent for a while, in words."""
         clock = time.monotonic()
-        quiet = {node: clock - line.heard for node, line in self._lines.items() if node not in self._words}
+        quiet = {node: clock - line.last_received for node, line in self._connections.items() if node not in self._reports}
         return [
-            "%s has sent nothing for %.0f s" % (self.name(node), seconds)
+            "%s has sent nothing for %.0f s" % (self.node_name(node), seconds)
             for node, seconds in sorted(quiet.items())
             if seconds > SILENT_SECONDS
         ]
 
-    def name(self, node: int) -> str:
+    def node_name(self, node: int) -> str:
         """A node as a reader can find it."""
-        return name(node, self.hosts.get(node, ""))
+        return node_name(node, self.hosts.get(node, ""))
 
     # -- what it means for this one --------------------------------------------------------------------------
 
-    def ended(self, phase: str) -> Optional[Outcome]:
+    def failure(self, phase: str) -> Optional[Outcome]:
         """How this run ends because another node did; None as long as none has failed or gone."""
-        found = self._ended(phase)
+        found = self._find_failure(phase)
         if found is not None:
             self._reasons.add(found.reason)
         return found
 
-    def _ended(self, phase: str) -> Optional[Outcome]:
-        for words in self._words.values():
+    def _find_failure(self, phase: str) -> Optional[Outcome]:
+        for words in self._reports.values():
             if words.outcome.state == "ok":
                 continue
-            found = words.told()
+            found = words.outcome_with_node()
             if found.state == "interrupted" and self.node == 0:
                 # Stopping a job stops every node; to the others, a node that is stopped alone is lost.
                 return found._replace(state="failed", exit_code=int(ExitCode.RANK_FAILED), remedy=GONE_REMEDY)
             return found
-        for node in self._gone:
-            reason = "%s is gone: its connection was closed without a word" % self.name(node)
+        for node in self._disconnected:
+            reason = "%s is gone: its connection was closed without a word" % self.node_name(node)
             return Outcome("failed", phase, reason, GONE_REMEDY, int(ExitCode.RANK_FAILED))
         return None
 
     def interrupted(self) -> bool:
         """Whether another node has reported that it was told to stop."""
-        return any(words.outcome.state == "interrupted" for words in self._words.values())
+        return any(words.outcome.state == "interrupted" for words in self._reports.values())
 
-    def cause(self, phase: str, seconds: Optional[float] = None) -> Optional[Outcome]:
+    def wait_for_failure(self, phase: str, seconds: Optional[float] = None) -> Optional[Outcome]:
         """Like `ended`, but waits for it: what this node noticed may be the end of another."""
         seconds = CAUSE_SECONDS[min(self.node, 1)] if seconds is None else seconds
         deadline = time.monotonic() + seconds
         while True:
             self.poll()
-            found = self.ended(phase)
+            found = self.failure(phase)
             if found is not None or not self._open() or time.monotonic() >= deadline:
                 return found
             wait(self._open(), 0.05)
 
-    def stopped_too(self, interruption: Interruption) -> bool:
+    def also_interrupted(self, interruption: Interruption) -> bool:
         """Whether this node was told to stop at about the same time as another one."""
         deadline = time.monotonic() + SKEW_SECONDS
         while not interruption and time.monotonic() < deadline:
@@ -195,23 +195,23 @@ class Peers:
 
     # -- the end ---------------------------------------------------------------------------------------------
 
-    def tell(self, outcome: Outcome) -> None:
+    def report(self, outcome: Outcome) -> None:
         """Report how this node has ended, or on node 0 how the run has. Only the first call counts."""
-        if self._told:
+        if self._reported:
             return
-        self._told = True
+        self._reported = True
         if outcome.state == "interrupted" and self.node > 0:
             self._stay_until = time.monotonic() + 1.5 * SKEW_SECONDS
         if outcome.state == "failed" and self.node > 0:
             self._close_seconds = FIRST_SECONDS
         # An outcome from another node names that node already.
         node = None if outcome.reason in self._reasons else self.node
-        words = Words(node, self.hosts.get(self.node, ""), outcome)
-        for line in self._lines.values():
+        words = NodeReport(node, self.hosts.get(self.node, ""), outcome)
+        for line in self._connections.values():
             if not line.closed:
                 line.send(words.as_message())
                 if self.node > 0:
-                    line.finish()
+                    line.end_sending()
 
     def close(self, seconds: Optional[float] = None) -> None:
         """The last step of a node: wait a while until its outcome has been read, and close the connections.
@@ -223,18 +223,18 @@ class Peers:
         while (self._open() and time.monotonic() < deadline) or time.monotonic() < self._stay_until:
             wait(self._open(), 0.05)
             self.poll()
-        for line in self._lines.values():
+        for line in self._connections.values():
             if self.node == 0 and seconds is None:
-                line.keep()
+                line.detach()
             else:
                 line.close()
         if self.listener is not None:
             self.listener.close()
 
-    def _open(self) -> List[Line]:
-        return [line for line in self._lines.values() if not line.closed]
+    def _open(self) -> List[Connection]:
+        return [line for line in self._connections.values() if not line.closed]
 
 
-def alone() -> Peers:
+def no_peers() -> Peers:
     """The peers of a run on one node: none."""
     return Peers(0, {}, {}, 0, "")

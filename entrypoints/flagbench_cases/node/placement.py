@@ -143,7 +143,7 @@ def _last_value(argv: Sequence[str], option: str) -> Optional[str]:
     return found
 
 
-def place(
+def locate_node(
     nodes: int,
     node_rank: Optional[int],
     master: Optional[str],

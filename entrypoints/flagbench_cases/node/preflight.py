@@ -10,7 +10,7 @@ import re
 import sys
 from typing import Any, Dict, List, Optional, Tuple
 
-from flagbench_cases.node.docker_line import docker_line, left_open
+from flagbench_cases.node.docker_command import docker_command, docker_hints
 from flagbench_cases.shared.errors import CaseError, ExitCode
 from flagbench_cases.shared.system import in_image
 from flagbench_cases.telemetry.summary import read_start
@@ -131,8 +131,8 @@ def missing_devices(plan: Dict[str, Any], found: int, old_driver: bool) -> str:
             config["gpus"],
             fewer or " and check the node's device plugin",
         )
-    hints = "".join("; " + hint for hint in left_open(plan))
-    return "give the container its devices%s%s: %s" % (fewer, hints, docker_line(plan))
+    hints = "".join("; " + hint for hint in docker_hints(plan))
+    return "give the container its devices%s%s: %s" % (fewer, hints, docker_command(plan))
 
 
 def rebuild(plan: Dict[str, Any]) -> str:

@@ -6,8 +6,8 @@ import uuid
 from typing import Any, Dict, List, Optional, Tuple
 
 from flagbench_cases.node import cli
-from flagbench_cases.node.placement import Placement, place
-from flagbench_cases.prepare import prepared
+from flagbench_cases.node.placement import Placement, locate_node
+from flagbench_cases.prepare import prepared_folder
 from flagbench_cases.record.request import Request
 from flagbench_cases.shared import checkpoint_facts, config, engine_support, output
 from flagbench_cases.shared.errors import UsageError
@@ -81,7 +81,7 @@ def resolve(arguments: argparse.Namespace, request: Request) -> Tuple[Request, P
     engine_support.check_checkpoints(case, resolved, writes, arguments.resume)
     if writes and not arguments.out:
         raise UsageError("checkpoints are written below --out, and none was given", "give --out DIR")
-    placed = place(arguments.nodes, arguments.node_rank, arguments.master)
+    placement = locate_node(arguments.nodes, arguments.node_rank, arguments.master)
     arguments.weights = weights
     arguments.resume = find_checkpoint(arguments.resume, resolved)
     request = request._replace(
@@ -95,7 +95,7 @@ def resolve(arguments: argparse.Namespace, request: Request) -> Tuple[Request, P
         checks=tuple(case["checks"]),
         published_flops=case["flops"].get("published"),
     )
-    return request, placed, folder
+    return request, placement, folder
 
 
 def find_weights(given: Optional[str], data: Optional[str]) -> Optional[str]:
@@ -104,10 +104,10 @@ def find_weights(given: Optional[str], data: Optional[str]) -> Optional[str]:
     That is what `prepare` wrote beside it, or the model/ folder that FlagPerf's archive has.
     """
     if given is not None:
-        return prepared.locate(os.path.abspath(given), "weights")
+        return prepared_folder.locate(os.path.abspath(given), "weights")
     if not data:
         return None
-    if prepared.is_prepared(os.path.join(data, "weights")):
+    if prepared_folder.is_prepared(os.path.join(data, "weights")):
         return os.path.join(data, "weights")
     beside = os.path.join(data, "model")
     return beside if os.path.isfile(os.path.join(beside, "config.json")) else None
@@ -120,4 +120,4 @@ def find_checkpoint(given: Optional[str], resolved: Dict[str, Any]) -> Optional[
 
 def find_data(folder: Optional[str]) -> Optional[str]:
     """The data folder: of one that `prepare -o` was given, the data in it."""
-    return prepared.locate(folder, "data") if folder else None
+    return prepared_folder.locate(folder, "data") if folder else None

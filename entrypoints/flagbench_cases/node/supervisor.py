@@ -13,15 +13,15 @@ import time
 import uuid
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
-from flagbench_cases.node import ending, peers
-from flagbench_cases.node.ending import End
+from flagbench_cases.node import peers
 from flagbench_cases.node.network import free_port, interface_towards
+from flagbench_cases.node.outcome import RankEnd, may_be_secondary, outcome_of
 from flagbench_cases.node.placement import Placement
 from flagbench_cases.node.progress import Bar
 from flagbench_cases.record.evidence import OK, Evidence, Outcome, read_spool
 from flagbench_cases.shared import processes, scratch, tf32, user_home
 from flagbench_cases.shared.config import schedule
-from flagbench_cases.shared.errors import CaseError, ExitCode, of_system
+from flagbench_cases.shared.errors import CaseError, ExitCode, system_error
 from flagbench_cases.shared.interpreter import child_environment
 from flagbench_cases.shared.interruption import Interruption
 from flagbench_cases.shared.spool import Progress, SpoolReader
@@ -41,7 +41,7 @@ SKEW_SECONDS = 0.5
 # How long the sampler may take for its last line. It holds nothing back, so little is lost with it.
 SAMPLER_SECONDS = 0.7
 # With less free than this, a disk is full.
-LEAST_ROOM = 2**16
+MIN_FREE_BYTES = 2**16
 # What a run reads and writes beside its record.
 FOLDERS = ("data", "weights", "resume", "checkpoints")
 INTERRUPT_REMEDY = "run again; the record holds what was measured until then"
@@ -68,26 +68,26 @@ class Run:
         self,
         config: Dict[str, Any],
         stack: Dict[str, Any],
-        place: Placement,
+        placement: Placement,
         limits: Limits,
         interruption: Interruption,
     ) -> None:
         self.config = config
         self.stack = stack
-        self.place = place
+        self.placement = placement
         self.limits = limits
         scratch.remove_leftovers()
         self._scratch = scratch.Scratch()
         self.folder = self._scratch.folder
-        first = place.node_rank * config["gpus"]
+        first = placement.node_rank * config["gpus"]
         self.local_ranks = range(first, first + config["gpus"])
         self.readers = [SpoolReader(self.folder, rank) for rank in self.local_ranks]
         self.interruption = interruption
-        self.peers = peers.alone()
+        self.peers = peers.no_peers()
         self._pids: Dict[int, int] = {}
         self._seen: Set[int] = set()
         self._lost: Optional[int] = None
-        self._refused = 0
+        self._refused_forks = 0
         self._sampler: Optional[subprocess.Popen] = None
         self._telemetry = os.path.join(self.folder, "telemetry.jsonl")
         length = schedule(config)
@@ -103,7 +103,7 @@ class Run:
         process was given, for the remedies."""
         processes.adopt_orphans()
         kills = processes.oom_kills()
-        self._refused = processes.refused_forks()
+        self._refused_forks = processes.refused_forks()
         self.bar.show(None)
         try:
             self._write_plan(config_digest, folders, run_id, argv)
@@ -111,11 +111,11 @@ class Run:
             agent = self._start_agent()
             outcome = self._watch(agent)
             if outcome is not None:
-                self.peers.tell(outcome)
+                self.peers.report(outcome)
             # The ranks first: the sampler's last line should still see the device.
             processes.end_all(os.getpid(), spare={self._sampler.pid} if self._sampler else set())
-            outcome = outcome or self._ending(_wait(agent, 5.0), kills)
-            self.peers.tell(outcome)
+            outcome = outcome or self._outcome(_wait(agent, 5.0), kills)
+            self.peers.report(outcome)
             return outcome
         except KeyboardInterrupt:  # a second signal: end at once
             processes.kill_all(os.getpid())
@@ -137,7 +137,7 @@ class Run:
             monitor=read_start(self._telemetry) or {},
         )
 
-    def clean(self) -> None:
+    def remove_spool(self) -> None:
         """Remove the spool."""
         self._scratch.remove()
 
@@ -150,10 +150,10 @@ class Run:
             "config": self.config,
             "config_digest": config_digest,
             "stack": self.stack,
-            "node_rank": self.place.node_rank,
-            "host": self.place.host,
-            "port": self.peers.port or self.place.port or free_port(),
-            "rendezvous_id": "flagbench-%s" % uuid.uuid4().hex[:8] if self.place.nodes == 1 else "flagbench",
+            "node_rank": self.placement.node_rank,
+            "host": self.placement.host,
+            "port": self.peers.port or self.placement.port or free_port(),
+            "rendezvous_id": "flagbench-%s" % uuid.uuid4().hex[:8] if self.placement.nodes == 1 else "flagbench",
             "join_timeout": max(self.limits.no_progress, START_SECONDS),
             "timeout": self.limits.no_progress,
             "run_id": run_id,
@@ -177,7 +177,7 @@ class Run:
         else:
             # CUDA numbers devices fastest first, NVML by bus: on a mixed node the sampler would watch another one.
             env.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-        interface = interface_towards(self.place.host)
+        interface = interface_towards(self.placement.host)
         if interface is not None:
             env.setdefault("GLOO_SOCKET_IFNAME", interface)
         env.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -227,11 +227,11 @@ class Run:
         while agent.poll() is None:
             if self.interruption:
                 return self._interrupted()
-            elsewhere = self._elsewhere()
+            elsewhere = self._failed_elsewhere()
             if elsewhere is not None:
                 return elsewhere
             states = [reader.progress() for reader in self.readers]
-            damaged = self._damaged(states)
+            damaged = self._removed_spool(states)
             if damaged is not None:
                 return damaged
             self.bar.show(states[0])
@@ -241,7 +241,7 @@ class Run:
                 beats, moved = current, clock
             started = all(states)
             if clock - moved > (self.limits.no_progress if started else max(self.limits.no_progress, START_SECONDS)):
-                return self._hang(clock - moved)
+                return self._hang_outcome(clock - moved)
             self._lost = self._lost_rank(states)
             lost_since = None if self._lost is None else lost_since or clock
             if lost_since is not None and clock - lost_since > LOST_SECONDS:
@@ -249,14 +249,14 @@ class Run:
             done = all(state is not None and state.phase == "done" for state in states)
             done_since = (done_since or clock) if done else None
             if done_since is not None and clock - done_since > DONE_SECONDS:
-                return OK if self._all_reported() else self._hang(clock - done_since)
+                return OK if self._all_reported() else self._hang_outcome(clock - done_since)
             if self.limits.total is not None and clock - began > self.limits.total:
                 reason = "the limit of --max-minutes was reached after %.0f s" % (clock - began)
                 return Outcome("failed", self.phase(), reason, "allow more time, or fewer --steps", ExitCode.TIMEOUT)
             time.sleep(POLL)
-        return self._interrupted() if self._told_to_stop() else None
+        return self._interrupted() if self._was_interrupted() else None
 
-    def _told_to_stop(self) -> bool:
+    def _was_interrupted(self) -> bool:
         """Whether the agent ended because this run was asked to.
 
         Who signals every process of a container or of a job reaches the agent and the ranks as well, in any order:
@@ -268,11 +268,11 @@ class Run:
             time.sleep(0.02)
         return bool(self.interruption) and not report.get("ok")
 
-    def _elsewhere(self) -> Optional[Outcome]:
+    def _failed_elsewhere(self) -> Optional[Outcome]:
         """How this run ends because of another node; None while no node has failed."""
         self.peers.poll(self._state)
-        found = self.peers.ended(self.phase())
-        if found is not None and self.peers.interrupted() and self.peers.stopped_too(self.interruption):
+        found = self.peers.failure(self.phase())
+        if found is not None and self.peers.interrupted() and self.peers.also_interrupted(self.interruption):
             return self._interrupted()
         return found
 
@@ -282,13 +282,13 @@ class Run:
 
     def _interrupted(self) -> Outcome:
         # A cluster's controller may end this node because another one died, before this node notices that.
-        cause = self.peers.cause(self.phase(), peers.SKEW_SECONDS) if not self.peers.interrupted() else None
+        cause = self.peers.wait_for_failure(self.phase(), peers.SKEW_SECONDS) if not self.peers.interrupted() else None
         if cause is not None and not self.peers.interrupted():
             return cause
-        remedy = "run again" if self.place.nodes > 1 else INTERRUPT_REMEDY
-        return Outcome("interrupted", self.phase(), self.interruption.words, remedy, ExitCode.INTERRUPTED)
+        remedy = "run again" if self.placement.nodes > 1 else INTERRUPT_REMEDY
+        return Outcome("interrupted", self.phase(), self.interruption.reason, remedy, ExitCode.INTERRUPTED)
 
-    def _damaged(self, states: Sequence[Optional[Progress]]) -> Optional[Outcome]:
+    def _removed_spool(self, states: Sequence[Optional[Progress]]) -> Optional[Outcome]:
         """The outcome of a run whose spool was removed or emptied: its further measurements would be lost."""
         gone = [r.rank for r, state in zip(self.readers, states) if state is None and r.rank in self._seen]
         self._seen.update(r.rank for r, state in zip(self.readers, states) if state is not None)
@@ -296,7 +296,7 @@ class Run:
             return None
         reason = "the spool of rank %d on node %d was removed or emptied while it ran" % (
             gone[0],
-            self.place.node_rank,
+            self.placement.node_rank,
         )
         remedy = "see what cleans %s, or set TMPDIR" % os.path.dirname(self.folder)
         return Outcome("failed", "launch", reason, remedy, ExitCode.RANK_FAILED)
@@ -315,9 +315,9 @@ class Run:
                 return reader.rank
         return None
 
-    def _ends(self) -> List[End]:
+    def _ends(self) -> List[RankEnd]:
         """How ranks of this node ended before their work was done: as seen by their guards, else by the launcher."""
-        found: List[End] = []
+        found: List[RankEnd] = []
         reported = {f["rank"]: (f["exit_code"], f["time"]) for f in self._report().get("failures", [])}
         for reader in self.readers:
             state = reader.progress()
@@ -327,7 +327,7 @@ class Run:
             seen = reader.exit() or reported.get(reader.rank) or gone
             if seen is not None:
                 phase, steps = (state.phase, state.steps) if state is not None else ("init", 0)
-                found.append(End(reader.rank, self.place.node_rank, seen[0], seen[1], phase, steps))
+                found.append(RankEnd(reader.rank, self.placement.node_rank, seen[0], seen[1], phase, steps))
         return found
 
     def _all_reported(self) -> bool:
@@ -335,7 +335,7 @@ class Run:
         states = [reader.progress() for reader in self.readers]
         if not all(state is not None and state.phase == "done" for state in states):
             return False
-        if self.place.node_rank > 0:
+        if self.placement.node_rank > 0:
             return True
         said = [fact["ranks"] for fact in self.readers[0].facts() if fact["kind"] == "done"]
         return said == [list(range(self.config["nodes"] * self.config["gpus"]))]
@@ -347,15 +347,15 @@ class Run:
             return "launch"
         return min((state for state in states if state), key=lambda state: state.beat).phase
 
-    def _hang(self, seconds: float) -> Outcome:
+    def _hang_outcome(self, seconds: float) -> Outcome:
         """Nobody moved for too long; name the ranks that are stopped, else those that are behind."""
         stopped, steps = [self._stopped()], [self._steps()]
         for state in self.peers.states().values():
             stopped.append(state.get("stopped"))
             steps.append(state.get("steps"))
-        held = ["rank %s (process %s) is stopped" % item for item in merged(stopped)]
-        behind = ["rank %s has done %s steps" % item for item in merged(steps)]
-        detail = "; ".join((held or behind or ["no rank has begun"]) + self.peers.silent())
+        held = ["rank %s (process %s) is stopped" % item for item in merge_by_rank(stopped)]
+        behind = ["rank %s has done %s steps" % item for item in merge_by_rank(steps)]
+        detail = "; ".join((held or behind or ["no rank has begun"]) + self.peers.silent_nodes())
         reason = "no progress for %.0f s: %s" % (seconds, detail)
         remedy = "look at the node of that rank; where steps are just slow, give a longer --timeout"
         return Outcome("failed", self.phase(), reason, remedy, ExitCode.TIMEOUT)
@@ -378,13 +378,13 @@ class Run:
         except (OSError, ValueError):
             return {}
 
-    def _ending(self, returncode: Optional[int], kills_before: Optional[int]) -> Outcome:
+    def _outcome(self, returncode: Optional[int], kills_before: Optional[int]) -> Outcome:
         """Why the agent ended, or had to be ended."""
         kills = processes.oom_kills()
         report = self._report()
         failures = [fact for reader in self.readers for fact in reader.facts() if fact["kind"] == "failure"]
         ends = self._ends()
-        outcome = ending.why(
+        outcome = outcome_of(
             report,
             failures,
             ends,
@@ -393,27 +393,27 @@ class Run:
             returncode=returncode,
             phase=self.phase(),
         )
-        lacks = self._lacks() if outcome.exit_code == ExitCode.RANK_FAILED else None
-        if lacks is not None and lacks.message not in (outcome.reason or ""):
+        exhausted = self._exhausted_resource() if outcome.exit_code == ExitCode.RANK_FAILED else None
+        if exhausted is not None and exhausted.message not in (outcome.reason or ""):
             # A process without memory often cannot report it.
-            outcome = outcome._replace(reason="%s; %s" % (lacks.message, outcome.reason), remedy=lacks.remedy)
-        if outcome.state == "ok" or not ending.echoes(report, failures, ends):
+            outcome = outcome._replace(reason="%s; %s" % (exhausted.message, outcome.reason), remedy=exhausted.remedy)
+        if outcome.state == "ok" or not may_be_secondary(report, failures, ends):
             return outcome
         # What this node noticed is usually the end of another one, which knows the cause.
-        return self.peers.cause(outcome.phase) or outcome
+        return self.peers.wait_for_failure(outcome.phase) or outcome
 
-    def _lacks(self) -> Optional[CaseError]:
+    def _exhausted_resource(self) -> Optional[CaseError]:
         """What this node has run out of other than memory: processes, or disk space for the spool."""
         folder = os.path.dirname(self.folder)
-        if processes.refused_forks() > self._refused:
-            return of_system(BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)), folder)
+        if processes.refused_forks() > self._refused_forks:
+            return system_error(BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)), folder)
         room = os.path.join(self.folder, "room")
         try:
             with open(room, "wb") as file:
-                file.write(bytes(LEAST_ROOM))
+                file.write(bytes(MIN_FREE_BYTES))
             os.unlink(room)
         except OSError as error:
-            return of_system(error, folder)
+            return system_error(error, folder)
         return None
 
     def _training_span(self, evidence: Evidence) -> Optional[Any]:
@@ -423,7 +423,7 @@ class Run:
         return None if begin is None else (begin, times.get("report", time.time()))
 
 
-def merged(found: Sequence[Any]) -> List[Tuple[int, int]]:
+def merge_by_rank(found: Sequence[Any]) -> List[Tuple[int, int]]:
     """Numbers by rank from several nodes, in rank order; messages of other nodes are not trusted."""
     pairs: Dict[int, int] = {}
     for numbers in found:

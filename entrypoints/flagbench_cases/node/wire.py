@@ -11,12 +11,12 @@ import time
 from typing import Any, Dict, List, Optional, Sequence
 
 # A configuration has some KB. A line longer than this is not of this protocol.
-MOST_BYTES = 2**18
+MAX_BYTES = 2**18
 CONNECT_SECONDS = 5.0
-Answers = queue.Queue  # of a connection, or of the OSError that prevented it
+ConnectResult = queue.Queue  # of a connection, or of the OSError that prevented it
 
 
-class Line:
+class Connection:
     """One connection. `closed` is set once the other side has closed it, broken it or spoken another protocol."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -25,9 +25,9 @@ class Line:
         self._unread, self._unsent = b"", b""
         self._said: Dict[str, str] = {}
         self.closed = False
-        self.strange: Optional[str] = None
+        self.foreign: Optional[str] = None
         """The start of received bytes that were not of this protocol."""
-        self.opened = self.heard = time.monotonic()
+        self.opened = self.last_received = time.monotonic()
         self.peer = _address(connection)
 
     def send(self, message: Dict[str, Any]) -> None:
@@ -41,7 +41,7 @@ class Line:
             while self._unsent and not self.closed:
                 self._unsent = self._unsent[self._socket.send(self._unsent) :]
         except BlockingIOError:
-            self.closed = len(self._unsent) > MOST_BYTES  # the other side has not read for hours
+            self.closed = len(self._unsent) > MAX_BYTES  # the other side has not read for hours
         except OSError:
             # What it sent before may still be there to be read.
             self._unsent = b""
@@ -49,18 +49,18 @@ class Line:
     def receive(self) -> List[Dict[str, Any]]:
         """The objects that have come since the last call."""
         try:
-            while not self.closed and len(self._unread) <= MOST_BYTES:
+            while not self.closed and len(self._unread) <= MAX_BYTES:
                 content = self._socket.recv(65536)
                 self.closed = not content
                 self._unread += content
-                self.heard = time.monotonic()
+                self.last_received = time.monotonic()
         except BlockingIOError:
             pass
         except OSError:
             self.closed = True
         lines = self._unread.split(b"\n")
         self._unread = lines.pop()
-        if len(self._unread) > MOST_BYTES:
+        if len(self._unread) > MAX_BYTES:
             lines.append(self._unread)
         return [message for message in map(self._parse, lines) if message is not None]
 
@@ -69,13 +69,13 @@ class Line:
             message = json.loads(line.decode("utf-8"))
         except (ValueError, RecursionError):
             message = None
-        if not isinstance(message, dict) or self.strange is not None:
+        if not isinstance(message, dict) or self.foreign is not None:
             self.closed = True
-            self.strange = self.strange or printable(line[:60].decode("utf-8", "replace"))
+            self.foreign = self.foreign or printable(line[:60].decode("utf-8", "replace"))
             return None
         return message
 
-    def say_once(self, key: str, text: str) -> None:
+    def send_if_changed(self, key: str, text: str) -> None:
         """Send `text` under a key, unless that is what was sent under it last."""
         if self._said.get(key) != text:
             self._said[key] = text
@@ -85,7 +85,7 @@ class Line:
         """Wait for something to receive, at most `seconds`."""
         wait([self._socket], seconds)
 
-    def finish(self) -> None:
+    def end_sending(self) -> None:
         """Announce that nothing more will be sent. The other side can still read what was, unlike after a close."""
         self.flush()
         try:
@@ -93,7 +93,7 @@ class Line:
         except OSError:
             self.closed = True
 
-    def keep(self) -> None:
+    def detach(self) -> None:
         """Close it for this process's own use alone: the other side sees its end when the process ends."""
         self.closed = True
         self._socket.detach()
@@ -117,12 +117,12 @@ def wait(sources: Sequence[Any], seconds: float) -> None:
     waiting.poll(seconds * 1000)
 
 
-def dial(host: str, port: int) -> Answers:
+def connect_async(host: str, port: int) -> ConnectResult:
     """Connect in a thread of its own: the answer will be the connection, or the error.
 
     A name server that is silent holds the resolver for 10 s and more, in which no signal would be seen.
     """
-    answers: Answers = queue.Queue()
+    answers: ConnectResult = queue.Queue()
 
     def connect() -> None:
         try:

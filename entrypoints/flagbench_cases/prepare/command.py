@@ -1,6 +1,6 @@
 """`python -m flagbench_cases prepare CASE ...`: from downloaded files to the folders that a run reads.
 
-This process converts nothing itself: it starts the conversion, outlives it, says how it ended and leaves no half of
+This process converts nothing itself: it starts the conversion, outlives it, says how it conversion_error and leaves no half of
 it.
 """
 
@@ -27,18 +27,18 @@ from flagbench_cases.shared.interpreter import child_environment
 from flagbench_cases.shared.interruption import Interruption
 from flagbench_cases.shared.redaction import redact
 
-WORD = "prepare"
+SUBCOMMAND = "prepare"
 POLL_SECONDS = 0.1
-LEAVE_SECONDS = 3.0
-MOST_SOURCES = 6
+EXIT_SECONDS = 3.0
+MAX_SHOWN_SOURCES = 6
 """That a summary names; some data are hundreds of files."""
 
 
 def arguments_of(argv: List[str]) -> Optional[List[str]]:
     """The arguments of `prepare CASE ...`, or of `CASE prepare ...`, as an image is given them; None for a run."""
-    if argv[:1] == [WORD]:
+    if argv[:1] == [SUBCOMMAND]:
         return argv[1:]
-    return argv[:1] + argv[2:] if argv[1:2] == [WORD] and not argv[0].startswith("-") else None
+    return argv[:1] + argv[2:] if argv[1:2] == [SUBCOMMAND] and not argv[0].startswith("-") else None
 
 
 def build_parser() -> Parser:
@@ -65,7 +65,7 @@ def build_parser() -> Parser:
 
 def main(argv: List[str], interruption: Interruption) -> int:
     """One preparation from its arguments to its exit code; a summary on stdout, progress and failures on stderr."""
-    lost = user_home.leave_lost_folder()
+    lost = user_home.leave_removed_folder()
     try:
         arguments = build_parser().parse_args(argv)
         if lost:
@@ -79,9 +79,9 @@ def main(argv: List[str], interruption: Interruption) -> int:
         sys.stderr.flush()
         return int(error.code)
     except KeyboardInterrupt:  # a second signal
-        interruption.leave_within(LEAVE_SECONDS, int(ExitCode.INTERRUPTED))
+        interruption.exit_within(EXIT_SECONDS, int(ExitCode.INTERRUPTED))
         processes.kill_all(os.getpid())
-        sys.stderr.write("error: %s, twice\nfix: run it again\n" % interruption.words)
+        sys.stderr.write("error: %s, twice\nfix: run it again\n" % interruption.reason)
         return int(ExitCode.INTERRUPTED)
     return 0
 
@@ -129,14 +129,14 @@ def supervise(plan: Dict[str, Any], interruption: Interruption) -> Dict[str, Any
             ExitCode.NOT_STORED,
         ) from None
     if "folders" not in answer and not plan["check"]:
-        _clear(plan, there)
+        _remove_partial(plan, there)
     if interruption:
-        raise CaseError(interruption.words, "nothing half-written is left; run it again", ExitCode.INTERRUPTED)
+        raise CaseError(interruption.reason, "nothing half-written is left; run it again", ExitCode.INTERRUPTED)
     if "failure" in answer:
         told = answer["failure"]
         raise CaseError(told["message"], told["remedy"], ExitCode(told["code"]))
     if "folders" not in answer:
-        raise ended(code, kills is not None and (processes.oom_kills() or 0) > kills)
+        raise conversion_error(code, kills is not None and (processes.oom_kills() or 0) > kills)
     return _result(plan, answer["folders"])
 
 
@@ -171,27 +171,27 @@ def _answer(folder: str) -> Dict[str, Any]:
         return json.load(file)  # type: ignore[no-any-return]
 
 
-def _clear(plan: Dict[str, Any], there: bool) -> None:
-    """Remove what a conversion that was ended left half-written, and an OUT that was not `there` before it."""
+def _remove_partial(plan: Dict[str, Any], there: bool) -> None:
+    """Remove what a conversion that was conversion_error left half-written, and an OUT that was not `there` before it."""
     for kind in KINDS:
         # Who cannot write there, or finds somebody else at work, has left nothing.
         with contextlib.suppress(CaseError, OSError):
             if plan[kind] is not None and os.path.isdir(plan["out"]):
-                with destination.held(plan["out"], kind):
-                    destination.clear(plan["out"], kind)
+                with destination.lock(plan["out"], kind):
+                    destination.remove_leftovers(plan["out"], kind)
     if not there:
         with contextlib.suppress(OSError):  # it holds a kind that was finished before, or another's
             os.rmdir(plan["out"])
 
 
-def ended(code: int, memory_killed: bool) -> CaseError:
+def conversion_error(code: int, memory_killed: bool) -> CaseError:
     """A conversion that said nothing itself, by its exit code."""
     if code == -signal.SIGKILL:
         words = "the kernel killed the conversion for memory" if memory_killed else "the conversion was killed"
         remedy = MEMORY_REMEDY if memory_killed else MEMORY_REMEDY + "; the kernel log names its own kills"
         return CaseError(words, remedy, ExitCode.OUT_OF_MEMORY)
     if code in (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP):
-        words = "the conversion was ended by %s" % signal.Signals(-code).name
+        words = "the conversion was conversion_error by %s" % signal.Signals(-code).name
         return CaseError(words, "nothing half-written is left; run it again", ExitCode.INTERRUPTED)
     if code == -signal.SIGBUS:
         words = "the conversion lost a file that it had mapped: a source became shorter, or the disk is full"
@@ -199,7 +199,7 @@ def ended(code: int, memory_killed: bool) -> CaseError:
     if code < 0:
         words = "a source crashed the library that reads it (%s)" % processes.describe_exit(code)
         return DataError(words, "fetch the source again: it is damaged or was made to do this")
-    return CaseError("the conversion ended with exit %d" % code, "report it with the text above", ExitCode.BUG)
+    return CaseError("the conversion conversion_error with exit %d" % code, "report it with the text above", ExitCode.BUG)
 
 
 def _result(plan: Dict[str, Any], folders: Dict[str, Any]) -> Dict[str, Any]:
@@ -227,8 +227,8 @@ def summary(result: Dict[str, Any], checked: bool) -> str:
             len(made["files"]),
         )
         lines += [head + (", every sum as prepared" if checked else ""), "  format  %s" % made["format"]]
-        lines += ["  %s  %s" % (name, _short(value)) for name, value in sorted(made["facts"].items())]
-        shown, more = made["sources"][:MOST_SOURCES], made["sources"][MOST_SOURCES:]
+        lines += ["  %s  %s" % (name, _shorten(value)) for name, value in sorted(made["facts"].items())]
+        shown, more = made["sources"][:MAX_SHOWN_SOURCES], made["sources"][MAX_SHOWN_SOURCES:]
         lines += ["  from  %(name)s, %(bytes)d bytes, sha256 %(sha256)s" % source for source in shown]
         lines += ["  from  %d more, which prepared.json names" % len(more)] if more else []
         lines += ["  sum  %s" % made["digest"], "  licence  %s" % (made["licence"] or "not known")]
@@ -236,6 +236,6 @@ def summary(result: Dict[str, Any], checked: bool) -> str:
     return "\n".join(printable(line) for line in lines)
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 100 else text[:97] + "..."

@@ -25,7 +25,7 @@ TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 
 
 @contextlib.contextmanager
-def held(out: str, kind: str) -> Iterator[None]:
+def lock(out: str, kind: str) -> Iterator[None]:
     """Make OUT where it is missing and hold the lock of one kind in it; an empty OUT that was made goes again.
 
     Raises UsageError where OUT cannot be written or another process prepares the same there.
@@ -90,7 +90,7 @@ def _lock(path: str, out: str, kind: str) -> int:
         os.close(handle)
 
 
-def clear(out: str, kind: str) -> None:
+def remove_leftovers(out: str, kind: str) -> None:
     """Remove what processes that were killed have left; an old folder that they had moved aside comes back."""
     target = os.path.join(out, kind)
     for name in _left(out, kind, "replaced"):
@@ -109,7 +109,7 @@ def _left(out: str, kind: str, what: str) -> List[str]:
     ]
 
 
-def refuse_taken(out: str, kind: str, force: bool) -> None:
+def check_target(out: str, kind: str, force: bool) -> None:
     """Raise UsageError where OUT/KIND is there, unless it may be replaced: it holds what `prepare` wrote, no more."""
     target = os.path.join(out, kind)
     if not os.path.lexists(target):
@@ -163,7 +163,7 @@ def move(part: str, target: str, force: bool) -> None:
             raise UsageError(
                 "%s was made by somebody else meanwhile" % target, "use it, or give another -o"
             ) from None
-        refuse_taken(out, os.path.basename(target), force)
+        check_target(out, os.path.basename(target), force)
         _exchange(part, target)
     sync(out)
 

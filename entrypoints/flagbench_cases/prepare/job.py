@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Any, Dict, Optional
 
-from flagbench_cases.prepare import prepared
+from flagbench_cases.prepare import prepared_folder
 from flagbench_cases.prepare.meter import Meter
 from flagbench_cases.shared import processes
 from flagbench_cases.shared.errors import CaseError, DataError, ExitCode, UsageError
@@ -38,15 +38,15 @@ def work(plan: Dict[str, Any], meter: Meter, folders: Dict[str, Any]) -> None:
         check(case, out, meter, folders)
         return
     module = module_of(case)
-    refuse_unwanted(case, module, plan)
-    kinds = [kind for kind in prepared.KINDS if plan[kind] is not None]
+    check_sources(case, module, plan)
+    kinds = [kind for kind in prepared_folder.KINDS if plan[kind] is not None]
     for kind in kinds:  # before an hour of the first kind
-        prepared.refuse_taken(out, kind, plan["force"])
+        prepared_folder.check_target(out, kind, plan["force"])
     for kind in kinds:
         folders[kind] = convert(plan, module, kind, meter)
 
 
-def refuse_unwanted(case: str, module: Any, plan: Dict[str, Any]) -> None:
+def check_sources(case: str, module: Any, plan: Dict[str, Any]) -> None:
     """Raise UsageError for sources that the case does not take, or for none of those it does."""
     wants = module.WANTS
     takes = "; ".join("--%s: %s" % (name, wants[name]) for name in ("data", "weights", "vocabulary") if name in wants)
@@ -64,14 +64,14 @@ def convert(plan: Dict[str, Any], module: Any, kind: str, meter: Meter) -> Dict[
     case, out, source = plan["case"], plan["out"], plan[kind]
     meter.subject = kind
     licence = licence_of(module.LICENCES, kind, plan["vocabulary"] is not None)
-    with prepared.writing(out, case, kind, licence, plan["force"], meter) as writer:
+    with prepared_folder.writing(out, case, kind, licence, plan["force"], meter) as writer:
         meter.folder = writer.folder
         if kind == "data":
             module.prepare_data(source, plan["vocabulary"], writer, meter)
         else:
             module.prepare_weights(source, writer, meter)
     meter.end_phase()
-    return said(prepared.open_folder(os.path.join(out, kind), case, kind, thorough=False))
+    return as_json(prepared_folder.open_folder(os.path.join(out, kind), case, kind, thorough=False))
 
 
 def licence_of(licences: Dict[str, str], kind: str, with_vocabulary: bool) -> Optional[str]:
@@ -84,19 +84,19 @@ def licence_of(licences: Dict[str, str], kind: str, with_vocabulary: bool) -> Op
 
 def check(case: str, out: str, meter: Meter, folders: Dict[str, Any]) -> None:
     """Every sum of every prepared folder below OUT, or of OUT itself. Raises DataError."""
-    found = {kind: prepared.locate(out, kind) for kind in prepared.KINDS}
-    kinds = [kind for kind, folder in found.items() if folder != out and prepared.is_prepared(folder)]
-    if not kinds and prepared.is_prepared(out):
-        kinds = [prepared.kind_of(out)]
+    found = {kind: prepared_folder.locate(out, kind) for kind in prepared_folder.KINDS}
+    kinds = [kind for kind, folder in found.items() if folder != out and prepared_folder.is_prepared(folder)]
+    if not kinds and prepared_folder.is_prepared(out):
+        kinds = [prepared_folder.kind_of(out)]
     if not kinds:
         raise DataError("%s holds no prepared folder" % out, "give what was given to prepare -o")
     for kind in kinds:
         meter.subject = kind
-        folders[kind] = said(prepared.open_folder(found[kind], case, kind, thorough=True, report=meter))
+        folders[kind] = as_json(prepared_folder.open_folder(found[kind], case, kind, thorough=True, report=meter))
         meter.end_phase()
 
 
-def said(made: prepared.Prepared) -> Dict[str, Any]:
+def as_json(made: prepared_folder.PreparedFolder) -> Dict[str, Any]:
     """An opened folder as JSON."""
     return {
         "folder": made.folder,

@@ -9,7 +9,7 @@ from flagbench_cases.prepare.writer import readable
 
 QUIET_SECONDS = 10.0
 LIVE_SECONDS = 0.1
-LEAST_SECONDS = 0.2  # for a rate that means anything
+MIN_RATE_SECONDS = 0.2  # for a rate that means anything
 
 
 class Meter:
@@ -44,7 +44,7 @@ class Meter:
         if finished or clock - self._last >= wait or not self._text:
             read = done if unit == "bytes" else self._bytes_written() - self._written
             seconds = clock - self._began
-            rate = read / seconds if seconds >= LEAST_SECONDS else 0.0
+            rate = read / seconds if seconds >= MIN_RATE_SECONDS else 0.0
             self._text = line(self.subject, phase, done, total, unit, rate)
             if self._live or clock - self._last >= wait:
                 self._last = clock

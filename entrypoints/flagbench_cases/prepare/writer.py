@@ -126,9 +126,9 @@ def writing(
     Raises UsageError (2) where OUT/KIND is there already or OUT cannot be written, or somebody else is preparing the
     same; CaseError (14) where the disk is full. With `force` a prepared folder is replaced, at one stroke.
     """
-    with destination.held(out, kind):
-        destination.clear(out, kind)
-        destination.refuse_taken(out, kind, force)
+    with destination.lock(out, kind):
+        destination.remove_leftovers(out, kind)
+        destination.check_target(out, kind, force)
         target = os.path.join(out, kind)
         part = os.path.join(out, ".%s.preparing-%s" % (kind, secrets.token_hex(4)))
         try:

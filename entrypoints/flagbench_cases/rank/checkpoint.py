@@ -27,7 +27,7 @@ PART = re.compile(r"\.step-.*\.part")
 KEPT = 2
 
 
-class Point(NamedTuple):
+class Checkpoint(NamedTuple):
     """A checkpoint that was read and found whole."""
 
     folder: str
@@ -139,13 +139,13 @@ def _write_file(path: str, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def read(folder: str, ours: Dict[str, Any]) -> Point:
+def read(folder: str, ours: Dict[str, Any]) -> Checkpoint:
     """The checkpoint that `folder` is. Raises DataError where it is damaged, UsageError where it is of other training
     than `ours`, an `identity`."""
     content = checkpoint_facts.read(folder)
-    checkpoint_facts.agree(content["identity"], ours)
+    checkpoint_facts.check_identity(content["identity"], ours)
     tensors, states = (_load(folder, name, content["files"]) for name in (TENSORS, GENERATORS))
-    return Point(folder, content["step"], tensors, content["facts"], states)
+    return Checkpoint(folder, content["step"], tensors, content["facts"], states)
 
 
 def of_rank(states: Dict[str, torch.Tensor], rank: int) -> Dict[str, torch.Tensor]:
@@ -171,17 +171,17 @@ def _load(folder: str, name: str, files: Dict[str, Any]) -> Dict[str, torch.Tens
 
 def prepare(
     plan: Dict[str, Any], job: Any, device: torch.device, workload: TrainWorkload
-) -> Tuple[Optional[Point], Optional[Callable[[int], None]]]:
+) -> Tuple[Optional[Checkpoint], Optional[Callable[[int], None]]]:
     """Restore `workload` from the plan's checkpoint, if it names one; what writes new ones, if it asks for any."""
-    config, point = plan["config"], None
+    config, saved = plan["config"], None
     every = config["train"].get("checkpoint_every_steps")
     if not plan.get("resume") and not every:
         return None, None
     training = checkpoint_facts.identity(config, workload.describe()["data"])
     if plan.get("resume"):
-        point = read(plan["resume"], training)
-        workload.restore(point.tensors, point.facts)
+        saved = read(plan["resume"], training)
+        workload.restore(saved.tensors, saved.facts)
     if not every:
-        return point, None
+        return saved, None
     writer = Writer(plan["checkpoints"], training, plan["run_id"], job, device)
-    return point, lambda step: writer.write(workload, step)
+    return saved, lambda step: writer.write(workload, step)

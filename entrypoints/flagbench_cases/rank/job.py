@@ -48,13 +48,13 @@ class Job:
             dist.barrier(group=self.control)
 
 
-def agree(job: Job, plan: Dict[str, Any]) -> None:
+def check_same_configuration(job: Job, plan: Dict[str, Any]) -> None:
     """Refuse nodes that were started with other arguments, or other software, than node 0; on every rank alike."""
     mine = {"configuration": plan["config_digest"], "stack": plan["stack"]["name"], "torch": str(torch.__version__)}
-    everyone = job.all_gather(mine)
-    for rank, theirs in enumerate(everyone):
+    all_ranks = job.all_gather(mine)
+    for rank, theirs in enumerate(all_ranks):
         for what, value in theirs.items():
-            first = everyone[0][what]
+            first = all_ranks[0][what]
             if value != first:
                 raise UsageError(
                     "rank %d has the %s %s and rank 0 %s" % (rank, what, value, first),
@@ -62,7 +62,7 @@ def agree(job: Job, plan: Dict[str, Any]) -> None:
                 )
 
 
-def collect(job: Job, plan: Dict[str, Any], spool: RankSpool) -> None:
+def collect_spools(job: Job, plan: Dict[str, Any], spool: RankSpool) -> None:
     """Bring the spools of other nodes to node 0, where the record is assembled."""
     theirs = job.gather(spool.files() if plan["node_rank"] > 0 else None)
     for rank, files in enumerate(theirs or []):

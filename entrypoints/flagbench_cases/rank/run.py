@@ -14,7 +14,7 @@ from flagbench_cases.engines.groups import make_groups
 from flagbench_cases.rank import checkpoint, matmul_peak
 from flagbench_cases.rank.device import open_device
 from flagbench_cases.rank.infer_loop import InferLoop, InferPlan
-from flagbench_cases.rank.job import Job, agree, collect
+from flagbench_cases.rank.job import Job, check_same_configuration, collect_spools
 from flagbench_cases.rank.probe import CollectiveProbe
 from flagbench_cases.rank.software import software
 from flagbench_cases.rank.stopwatch import now
@@ -38,21 +38,21 @@ class RankRun:
         precision.set_switches(self.config["precision"])
         self.device = open_device(plan["stack"], self.local_rank)
         self.job = Job(self.device, plan["timeout"])
-        agree(self.job, plan)
+        check_same_configuration(self.job, plan)
         self.layout = layout_of(self.config)
         self.probe = CollectiveProbe(self.device.clock)
 
     def run(self) -> None:
         """Everything this rank does."""
         job, spool = self.job, self.spool
-        self._introduce()
+        self._write_rank_facts()
         workload = self._load()
         if isinstance(workload, InferWorkload):
             self._infer(workload)
         else:
             self._train(workload)
         spool.fact("ceiling", **matmul_peak.measure(self.device, self.config["precision"]))
-        collect(job, self.plan, spool)
+        collect_spools(job, self.plan, spool)
         job.barrier()
         spool.phase("done")
         # Sent to the others as well: node 0 does not see the spools of other nodes.
@@ -60,7 +60,7 @@ class RankRun:
         if job.rank == 0:
             spool.fact("done", ranks=done)
 
-    def _introduce(self) -> None:
+    def _write_rank_facts(self) -> None:
         """Leave what this rank is and what it runs on."""
         device, spool = self.device, self.spool
         spool.fact(
@@ -103,17 +103,17 @@ class RankRun:
     def _train(self, workload: TrainWorkload) -> None:
         """Train, from a checkpoint if the plan names one."""
         rank, device = self.job.rank, self.device
-        point, save = checkpoint.prepare(self.plan, self.job, device.torch, workload)
-        plan = plan_of(self.config, self.layout.dp, point.step if point else 0)
+        saved, save = checkpoint.prepare(self.plan, self.job, device.torch, workload)
+        plan = plan_of(self.config, self.layout.dp, saved.step if saved else 0)
         capacity = plan.capacity(workload.steps_per_epoch())
         resume: Optional[Callable[[], None]] = None
-        if point is not None:
+        if saved is not None:
             if capacity < 1:
-                raise UsageError("the checkpoint is at the end, step %d" % point.step, "nothing is left to train")
-            states = checkpoint.of_rank(point.generators, rank)
+                raise UsageError("the checkpoint is at the end, step %d" % saved.step, "nothing is left to train")
+            states = checkpoint.of_rank(saved.generators, rank)
             resume = functools.partial(checkpoint.set_generators, device.torch, states)
             if rank == 0:
-                self.spool.fact("resumed", step=point.step, checkpoint=os.path.basename(point.folder))
+                self.spool.fact("resumed", step=saved.step, checkpoint=os.path.basename(saved.folder))
         init = self._begin(capacity)
         counts = self.layout.counts(rank)
         timing = TrainLoop(workload, plan, self.spool, device, self.probe, save, resume, counts).run()
@@ -137,11 +137,11 @@ class RankRun:
         self.device.synchronize()
         return now() - self.started
 
-    def _end(self, workload: Workload, timing: Dict[str, Any], init: float, left_out: float = 0.0) -> None:
-        """Leave the times of the run and what memory and parameters were at its end; `left_out` are the seconds that
+    def _end(self, workload: Workload, timing: Dict[str, Any], init: float, excluded: float = 0.0) -> None:
+        """Leave the times of the run and what memory and parameters were at its end; `excluded` are the seconds that
         e2e does not count."""
         self.spool.phase("report")
-        e2e = now() - self.started - left_out
+        e2e = now() - self.started - excluded
         self.spool.fact("timing", **dict(timing, init=init, e2e=e2e))
         self.spool.fact(
             "memory",

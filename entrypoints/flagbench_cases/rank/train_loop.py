@@ -24,7 +24,7 @@ from flagbench_cases.shared.errors import CaseError, DataError, ExitCode
 from flagbench_cases.shared.spool import RankSpool
 
 # Steps in a row whose loss is not finite, each left out by the loss scaler, after which training is given up.
-MOST_SKIPPED = 3
+MAX_SKIPPED = 3
 
 
 class Plan(NamedTuple):
@@ -205,7 +205,7 @@ class TrainLoop:
     def _not_finite(self, loss: float) -> None:
         """A step without a finite loss ends the run (12), unless the loss scaler left it out; not many in a row."""
         self._skipped += 1
-        if self.workload.scaler_skipped() and self._skipped < MOST_SKIPPED:
+        if self.workload.scaler_skipped() and self._skipped < MAX_SKIPPED:
             self.spool.fact("skipped", step=self.steps - 1)
             return
         self.timer.drain()

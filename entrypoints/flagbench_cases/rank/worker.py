@@ -9,7 +9,7 @@ from typing import Any, Dict, NoReturn
 
 from flagbench_cases.rank.run import RankRun
 from flagbench_cases.rank.stopwatch import now
-from flagbench_cases.shared.errors import CaseError, ExitCode, of_system
+from flagbench_cases.shared.errors import CaseError, ExitCode, system_error
 from flagbench_cases.shared.spool import RankSpool
 
 PEER_LOST = re.compile(
@@ -32,7 +32,7 @@ def classify(error: BaseException) -> Dict[str, Any]:
     if isinstance(error, MemoryError) or OUT_OF_MEMORY.search(text):
         remedy = "use a smaller --set batch_size, or a device with more memory"
         return {"code": int(ExitCode.OUT_OF_MEMORY), "message": first, "remedy": remedy, "secondary": False}
-    known = of_system(error, os.environ.get("TMPDIR", "/tmp"))
+    known = system_error(error, os.environ.get("TMPDIR", "/tmp"))
     if known is not None:
         return {"code": int(known.code), "message": known.message, "remedy": known.remedy, "secondary": False}
     secondary = isinstance(error, RuntimeError) and PEER_LOST.search(text) is not None

@@ -10,7 +10,7 @@ from flagbench_cases.record.request import Request
 from flagbench_cases.shared.config import schedule
 
 # With fewer steps, the first and the last tenth are not conclusive.
-LEAST_TO_LEARN = 50
+MIN_STEPS_TO_COMPARE = 50
 
 
 class Subject(NamedTuple):
@@ -200,7 +200,7 @@ def _always(subject: Subject) -> bool:
 
 def _has_beginning_and_end(subject: Subject) -> bool:
     """A resumed run lacks the first steps that its last ones would be compared with."""
-    long_enough = len(subject.curve) >= LEAST_TO_LEARN
+    long_enough = len(subject.curve) >= MIN_STEPS_TO_COMPARE
     return subject.real and subject.whole and long_enough and not subject.evidence.first("resumed")
 
 

@@ -13,7 +13,7 @@ from flagbench_cases.record.evidence import Outcome
 from flagbench_cases.shared.redaction import redact
 
 VARIABLE = "FLAGBENCH_TERMINATION_LOG"
-MOST_BYTES = 4096
+MAX_BYTES = 4096
 
 
 def of_record(made: Dict[str, Any], gate: Optional[str], code: int, lost: Optional[str] = None) -> Dict[str, Any]:
@@ -48,13 +48,13 @@ def to_line(message: Dict[str, Any]) -> str:
     reason = cut = redact(message["reason"] or "")
     while True:
         line = json.dumps(strict(dict(message, reason=reason or None)), separators=(",", ":"))
-        if len(line) < MOST_BYTES or not cut:
+        if len(line) < MAX_BYTES or not cut:
             return line
         cut = cut[: len(cut) * 9 // 10]
         reason = cut + "..."
 
 
-def leave(message: Dict[str, Any]) -> None:
+def write(message: Dict[str, Any]) -> None:
     """Write the message to the file that FLAGBENCH_TERMINATION_LOG names, if any. A failure is only a warning."""
     path = os.environ.get(VARIABLE)
     if not path:

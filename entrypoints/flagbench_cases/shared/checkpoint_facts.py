@@ -45,20 +45,20 @@ def flat(section: Dict[str, Any], prefix: str = "") -> List[Tuple[str, Any]]:
 def find(folder: str, config: Dict[str, Any]) -> str:
     """The checkpoint in `folder`, or the newest of those in it, once it is one of the training that `config` is.
 
-    What is known only when data and weights are loaded is left to `agree`. Raises DataError where there is none or
+    What is known only when data and weights are loaded is left to `check_identity`. Raises DataError where there is none or
     its facts are damaged, UsageError where it is of other training.
     """
     if not os.path.exists(os.path.join(folder, FACTS)):
-        found = points(folder)
+        found = list_checkpoints(folder)
         if not found:
             raise DataError("%s holds no checkpoint" % folder, "give --resume the checkpoints/RUN folder of a run")
         folder = found[-1]
     theirs = read(folder)["identity"]
-    agree({key: value for key, value in theirs.items() if not key.startswith(CONTENTS + ".")}, identity(config, {}))
+    check_identity({key: value for key, value in theirs.items() if not key.startswith(CONTENTS + ".")}, identity(config, {}))
     return folder
 
 
-def points(folder: str) -> List[str]:
+def list_checkpoints(folder: str) -> List[str]:
     """The checkpoints in a folder, in the order they were written: a run may have gone back to an earlier one."""
     try:
         names = os.listdir(folder)
@@ -109,7 +109,7 @@ def read(folder: str) -> Dict[str, Any]:
     return content
 
 
-def agree(theirs: Dict[str, Any], ours: Dict[str, Any]) -> None:
+def check_identity(theirs: Dict[str, Any], ours: Dict[str, Any]) -> None:
     """Raise UsageError, with what differs, where an `identity` is not that of this run."""
     other = [name for name in sorted({*theirs, *ours}) if theirs.get(name) != ours.get(name)]
     if other:

@@ -54,7 +54,7 @@ class DataError(CaseError):
     code = ExitCode.DATA
 
 
-def of_system(error: BaseException, folder: str) -> Optional[CaseError]:
+def system_error(error: BaseException, folder: str) -> Optional[CaseError]:
     """The error for a resource that the system refused a run with its files in `folder`; None for another error."""
     number = error.errno if isinstance(error, OSError) else None
     if number == errno.EAGAIN or (number is None and NO_PROCESSES.search(str(error))):

@@ -53,7 +53,7 @@ class Interruption:
             self._at = float("inf")  # raised only once, so that cleaning up is not interrupted
             raise KeyboardInterrupt
 
-    def leave_within(self, seconds: float, code: int) -> None:
+    def exit_within(self, seconds: float, code: int) -> None:
         """End this process with `code` after `seconds` of real time or at the next signal, even if it is blocked."""
 
         def leave(number: int, frame: Optional[types.FrameType]) -> NoReturn:
@@ -68,7 +68,7 @@ class Interruption:
         return self.number is not None
 
     @property
-    def words(self) -> str:
+    def reason(self) -> str:
         """What came, for the record."""
         if self.number is None:
             return "not interrupted"

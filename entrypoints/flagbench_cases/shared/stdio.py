@@ -76,7 +76,7 @@ class Stderr:
         self._reading, writing = os.pipe()
         os.dup2(writing, 2)
         os.close(writing)
-        thread = threading.Thread(target=self._hand_on, daemon=True)
+        thread = threading.Thread(target=self._forward, daemon=True)
         try:
             thread.start()
         except RuntimeError:  # no more threads for this user: then stderr is what it was
@@ -100,7 +100,7 @@ class Stderr:
             # It ends when the last process that could write has ended.
             self._thread.join(LAST_SECONDS)
 
-    def _hand_on(self) -> None:
+    def _forward(self) -> None:
         """In a thread: forward everything until no writer is left."""
         while True:
             try:

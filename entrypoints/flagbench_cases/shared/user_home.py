@@ -55,7 +55,7 @@ def _has_name(uid: int) -> bool:
     return True
 
 
-def leave_lost_folder() -> bool:
+def leave_removed_folder() -> bool:
     """Change to / if the working directory was removed: libraries fail without one. Returns whether it was."""
     try:
         os.getcwd()

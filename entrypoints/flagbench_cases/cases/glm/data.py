@@ -173,9 +173,9 @@ def condition_of(form: str, examples: Dict[str, int]) -> str:
 
 def read_prepared(folder: Optional[str], length: int, vocabulary_size: int) -> Sets:
     """The sets of a prepared folder. Raises DataError for whatever does not fit the model that asks."""
-    from flagbench_cases.prepare import prepared
+    from flagbench_cases.prepare import prepared_folder
 
-    place = prepared.open_folder(folder or "", "glm", "data", (FORMAT,))
+    place = prepared_folder.open_folder(folder or "", "glm", "data", (FORMAT,))
     facts = _checked(str(folder), place.facts)
     if facts.length != length:
         raise DataError(

@@ -5,7 +5,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import numpy as np
 
-from flagbench_cases.cases.glm import record_text, sparse_hdf5
+from flagbench_cases.cases.glm import dataset_text, sparse_hdf5
 from flagbench_cases.cases.glm.data import EXPECTED, HDF5_FORM, JSONL_FORM, condition_of
 from flagbench_cases.cases.glm.ragged import FORMAT, Builder, Special, save
 from flagbench_cases.prepare import weights as checkpoints
@@ -55,7 +55,7 @@ def prepare_data(source: str, vocabulary: Optional[str], writer: Any, report: Re
         if published:
             found = sparse_hdf5.build(path, split == "train", Special(), length, builder, report, words)
         else:
-            found = record_text.build(path, split == "train", words or {}, length, builder, report)
+            found = dataset_text.build(path, split == "train", words or {}, length, builder, report)
         counts[split], sets[split] = found, builder.arrays()
     if vocabulary is not None:
         writer.source(vocabulary)
@@ -80,7 +80,7 @@ def prepare_data(source: str, vocabulary: Optional[str], writer: Any, report: Re
         writer.fact(**{split: _facts(found, sets[split], known_cuts=not published)})
 
 
-def _facts(counts: record_text.Counts, arrays: Dict[str, np.ndarray], known_cuts: bool) -> Dict[str, Any]:
+def _facts(counts: dataset_text.Counts, arrays: Dict[str, np.ndarray], known_cuts: bool) -> Dict[str, Any]:
     """What is worth knowing of a set: sizes, and how far its texts were cut where that can be known."""
     choices = np.diff(arrays["example_starts"])
     lengths = np.diff(arrays["context_starts"])[arrays["rows"]] + np.diff(arrays["answer_starts"]) + 1
@@ -115,13 +115,13 @@ def find_data(source: str) -> Tuple[Dict[str, str], bool]:
 
 def published_vocabulary(path: str) -> Dict[str, int]:
     """The vocabulary that the checkpoint was trained with. Raises DataError for another."""
-    words = record_text.read_vocabulary(path)
+    words = dataset_text.read_vocabulary(path)
     if len(words) != VOCABULARY_LINES:  # its tokens are distinct: as many as its lines
         raise DataError(
             "%s has %d tokens, not %d" % (path, len(words), VOCABULARY_LINES),
             "give the vocab.txt of bert-large-uncased",
         )
-    if record_text.special_tokens(words) != Special():
+    if dataset_text.special_tokens(words) != Special():
         raise DataError(
             "%s has its special tokens in other places" % path, "give the vocab.txt of bert-large-uncased, as it is"
         )

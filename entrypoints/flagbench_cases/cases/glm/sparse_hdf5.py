@@ -15,16 +15,16 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 
+from flagbench_cases.cases.glm.dataset_text import Counts, Report
 from flagbench_cases.cases.glm.overlap import best_f1, normalised_words, text_of
 from flagbench_cases.cases.glm.ragged import Builder, Special
-from flagbench_cases.cases.glm.record_text import Counts, Report
 from flagbench_cases.shared.errors import DataError
 
 CHUNK = 2048
 # Rows of a matrix, and values of one that is read whole: more than twenty times what the published files have.
-LARGEST = 2**26
+MAX_ELEMENTS = 2**26
 # Choices of one example, which is read whole too: many times what the published files have.
-MOST_CHOICES = 4096
+MAX_CHOICES = 4096
 AGAIN = "fetch it again: it is cut, damaged or of another layout"
 # What h5py raises for files that are no HDF5, are cut, or lack what is asked for.
 HDF5_ERRORS = (OSError, KeyError, RuntimeError, ValueError, TypeError, OverflowError)
@@ -56,7 +56,7 @@ class Csr:
         form = form.decode("utf-8", "replace") if isinstance(form, bytes) else form
         if form != "csr" or len(shape) != 2:
             raise DataError("%s is a %s of %d dimensions" % (self.what, form, len(shape)), "store it as CSR matrix")
-        if min(shape) < 0 or shape[0] > LARGEST:
+        if min(shape) < 0 or shape[0] > MAX_ELEMENTS:
             raise DataError("%s is said to have %d x %d values" % (self.what, *shape), AGAIN)
         self.shape = (shape[0], shape[1])
         self._data, self._indices, pointers = parts.values()
@@ -104,7 +104,7 @@ class Csr:
 
     def flat(self) -> np.ndarray:
         """The whole matrix as one row, int64."""
-        if self.shape[0] * self.shape[1] > LARGEST:
+        if self.shape[0] * self.shape[1] > MAX_ELEMENTS:
             raise DataError("%s is said to have %d x %d values" % ((self.what,) + self.shape), AGAIN)
         return self.dense(0, self.shape[0]).reshape(-1)
 
@@ -187,8 +187,8 @@ def _build(
         raise DataError("%s: mask has %d values for %d rows of text" % (path, len(sep), rows), AGAIN)
     ends = _ranges(path, file, "choice_start_end", rows)
     most = int((ends[:, 1] - ends[:, 0]).max())
-    if most > MOST_CHOICES:
-        raise DataError("%s: an example has %d choices, more than %d" % (path, most, MOST_CHOICES), AGAIN)
+    if most > MAX_CHOICES:
+        raise DataError("%s: an example has %d choices, more than %d" % (path, most, MAX_CHOICES), AGAIN)
     right = None if training else _answers(path, file, ends)
     unanswerable = 0
     split = "train" if training else "eval"

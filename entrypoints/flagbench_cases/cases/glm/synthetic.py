@@ -12,8 +12,8 @@ from typing import Any, Dict
 import numpy as np
 
 from flagbench_cases.cases.glm.data import ClozeSet
+from flagbench_cases.cases.glm.dataset_text import MAX_TRAINING_CHOICES
 from flagbench_cases.cases.glm.ragged import Cloze, Special
-from flagbench_cases.cases.glm.record_text import MOST_TRAINING_CHOICES
 
 SPECIAL = Special(pad=0, cls=1, mask=2, sop=3, eop=4)
 # Examples where the manifest names no number.
@@ -91,7 +91,7 @@ def synthetic(data: Dict[str, Any], model: Dict[str, Any], split: str, seed: int
     """The `train` or `eval` set of a resolved `data` section."""
     shape, length = data["synthetic"], data["sequence_length"]
     training = split == "train"
-    most = min(MOST_TRAINING_CHOICES, shape["max_choices"]) if training else shape["max_choices"]
+    most = min(MAX_TRAINING_CHOICES, shape["max_choices"]) if training else shape["max_choices"]
     count = data["%s_examples" % split] or DEFAULT[split]
     examples = SyntheticExamples(shape, count, length, model["vocab_size"], most, 2 * seed + (not training))
     return ClozeSet(examples.first_is_right() if training else examples, length, SPECIAL)

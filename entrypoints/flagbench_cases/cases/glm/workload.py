@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, DistributedSampler, Sampler
 
-from flagbench_cases.cases.glm import data as record
+from flagbench_cases.cases.glm import data as dataset
 from flagbench_cases.cases.glm.model import (
     PADDED_EVALUATION,
     GlmForCloze,
@@ -66,7 +66,7 @@ class GlmWorkload(TrainWorkload):
         torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
         self._check_length()
         torch.manual_seed(config["seed"])  # on every rank the same initial weights
-        self.sets = record.load(config["data"], config["model"], context.data, config["seed"])
+        self.sets = dataset.load(config["data"], config["model"], context.data, config["seed"])
         require_full_batch(len(self.sets.train), config["train"]["batch_size"], context.world)
         context.spool.beat()
         model = GlmForCloze(config_from(config["model"]))
@@ -111,7 +111,7 @@ class GlmWorkload(TrainWorkload):
         self.sampler: DistributedSampler = DistributedSampler(sets.train, context.world, context.rank)
         common = {
             "num_workers": config["data"]["workers"],
-            "collate_fn": record.collate,
+            "collate_fn": dataset.collate,
             "pin_memory": self.device.type == "cuda",
         }
         self.loader = DataLoader(sets.train, config["train"]["batch_size"], sampler=self.sampler, **common)
@@ -125,12 +125,12 @@ class GlmWorkload(TrainWorkload):
         self.sampler.set_epoch(epoch)
         return self.loader
 
-    def to_device(self, batch: record.Batch) -> record.Batch:
+    def to_device(self, batch: dataset.Batch) -> dataset.Batch:
         """Copy the model's inputs and the labels, waiting for each; answers, indices and lengths stay on the host."""
         names = ("tokens", "positions", "sep", "targets", "target_mask", "choice_mask", "labels")
         return batch._replace(**{name: getattr(batch, name).to(self.device) for name in names})
 
-    def step(self, batch: record.Batch) -> float:
+    def step(self, batch: dataset.Batch) -> float:
         """One step. Returns the mean loss over all ranks, which the publisher waits for between forward and backward.
 
         Nothing waits for the end of the update: the publisher's clocks stop before it.
@@ -161,7 +161,7 @@ class GlmWorkload(TrainWorkload):
     def scaler_skipped(self) -> bool:
         return self.config["precision"] == "fp16"  # `step` makes no update from a loss that is not finite
 
-    def work(self, batch: record.Batch) -> Work:
+    def work(self, batch: dataset.Batch) -> Work:
         model = self.module.config
         samples, choices, length = batch.tokens.shape
         sequences = samples * choices
@@ -211,7 +211,7 @@ class GlmWorkload(TrainWorkload):
         extra = [measure("f1", f1 / examples, "fraction", F1_NOTE % self.sets.f1_over)]
         return Evaluation(right / examples, published, int(examples), deciding=published, extra=extra)
 
-    def _choose(self, batch: record.Batch) -> List[int]:
+    def _choose(self, batch: dataset.Batch) -> List[int]:
         """The choice with the highest score of each example; never a padding one."""
         batch = self.to_device(batch)
         inputs = (batch.tokens, batch.positions, batch.sep, batch.targets, batch.target_mask)
@@ -267,7 +267,7 @@ class GlmWorkload(TrainWorkload):
         }
 
 
-def chance(evaluation: record.ClozeSet) -> float:
+def chance(evaluation: dataset.ClozeSet) -> float:
     """The accuracy of guessing: the mean share of right answers among an example's choices."""
     right = np.add.reduceat(evaluation.examples.arrays["right"].astype(np.int64), evaluation.starts[:-1])
     return float((right / evaluation.choices).mean())
@@ -279,9 +279,9 @@ def load_checkpoint(model: GlmForCloze, folder: str) -> str:
     Raises DataError for any tensor that is missing or does not fit.
     """
     from flagbench_cases.cases.glm.prepare import WEIGHTS_FORMAT
-    from flagbench_cases.prepare import prepared, weights
+    from flagbench_cases.prepare import prepared_folder, weights
 
-    place = prepared.open_folder(folder, "glm", "weights", (WEIGHTS_FORMAT,))
+    place = prepared_folder.open_folder(folder, "glm", "weights", (WEIGHTS_FORMAT,))
     state, wanted = weights.read_state(place.folder), model.state_dict()
     for name, tensor in wanted.items():
         if name not in state:

@@ -76,7 +76,7 @@ def tokenise(
 
 
 def write(made: Tokenised, writer: Any) -> None:
-    """Write the arrays and facts through a prepared.Writer."""
+    """Write the arrays and facts through a prepared_folder.Writer."""
     writer.format(FORMAT)
     for name, kind in ARRAYS.items():
         np.save(writer.path(name + ".npy"), made.arrays[name].astype(kind), allow_pickle=False)

@@ -10,7 +10,7 @@ from flagbench_cases.cases.llama2_7b_lora import weights_format
 from flagbench_cases.prepare import weights
 from flagbench_cases.shared.errors import DataError
 
-LARGEST_FILE = 4 * 2**30
+MAX_FILE_BYTES = 4 * 2**30
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
 # What a Llama 2 is besides, with the value that a config.json without the key stands for.
 FIXED = {"hidden_act": "silu", "tie_word_embeddings": False, "attention_bias": False, "mlp_bias": False}
@@ -50,7 +50,7 @@ def theta(folder: str, config: Dict[str, Any]) -> Any:
 
 
 def convert(source: str, section: Dict[str, Any], writer: Any, report: Callable[[str, int, int], None]) -> None:
-    """Write a checkpoint folder through a prepared.Writer. Raises DataError for one that is not whole.
+    """Write a checkpoint folder through a prepared_folder.Writer. Raises DataError for one that is not whole.
 
     One shard of the source and one file of the result are in memory at a time. The rotary frequencies that old
     checkpoints hold beside the weights are left out: the model computes them.
@@ -107,7 +107,7 @@ def check(source: str, name: str, tensor: torch.Tensor, wanted: Dict[str, Tuple[
 
 
 class Output:
-    """Tensors on their way into files of at most LARGEST_FILE bytes."""
+    """Tensors on their way into files of at most MAX_FILE_BYTES bytes."""
 
     def __init__(self, writer: Any, stem: str) -> None:
         self.index: Dict[str, str] = {}
@@ -120,7 +120,7 @@ class Output:
     def add(self, name: str, tensor: torch.Tensor) -> None:
         """Keep a tensor for the current file; begin another one where it would grow too large."""
         size = tensor.numel() * tensor.element_size()
-        if self._waiting and self._bytes + size > LARGEST_FILE:
+        if self._waiting and self._bytes + size > MAX_FILE_BYTES:
             self.flush()
         # Its own memory: a view would keep the whole shard it came from.
         self._waiting[name] = tensor.clone(memory_format=torch.contiguous_format)

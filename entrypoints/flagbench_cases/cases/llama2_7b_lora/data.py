@@ -115,9 +115,9 @@ def load(data: Dict[str, Any], model: Dict[str, Any], folder: Optional[str], see
         made = tokenised(data["sequence_length"], data["shots"], model["vocab_size"])
         return _sets("the tiny set", made, data, model, ("shipped", "shipped"))
     from flagbench_cases.cases.llama2_7b_lora import blocks
-    from flagbench_cases.prepare import prepared
+    from flagbench_cases.prepare import prepared_folder
 
-    place = prepared.open_folder(folder or "", "llama2-7b-lora", "data", (blocks.FORMAT,))
+    place = prepared_folder.open_folder(folder or "", "llama2-7b-lora", "data", (blocks.FORMAT,))
     return _sets(place.folder, blocks.read(place), data, model, None)
 
 

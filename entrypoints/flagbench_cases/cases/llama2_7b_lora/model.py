@@ -161,9 +161,9 @@ def initialise(model: Any, shape: LlamaShape, seed: int) -> None:
 def load_prepared(model: Any, folder: str, section: Dict[str, Any], beat: Callable[[], None]) -> str:
     """Fill the model from a prepared weights folder, and return the folder's digest. Raises DataError for whatever is
     not as it must be."""
-    from flagbench_cases.prepare import prepared
+    from flagbench_cases.prepare import prepared_folder
 
-    place = prepared.open_folder(folder, CASE, "weights", (weights_format.FORMAT,))
+    place = prepared_folder.open_folder(folder, CASE, "weights", (weights_format.FORMAT,))
     beat()  # sums of many files were taken
     load_folder(model, place.folder, section, beat)
     return place.digest

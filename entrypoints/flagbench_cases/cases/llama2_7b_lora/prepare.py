@@ -28,7 +28,7 @@ Report = Callable[[str, int, int], None]
 
 
 def prepare_data(source: str, vocabulary: Optional[str], writer: Any, report: Report) -> None:
-    """Tokenise samsum and MMLU through a prepared.Writer. Raises DataError, or UsageError without a vocabulary."""
+    """Tokenise samsum and MMLU through a prepared_folder.Writer. Raises DataError, or UsageError without a vocabulary."""
     preset = load_case(CASE)["presets"]["reference"]
     tokenise_data(source, vocabulary, preset["data"], preset["model"], writer, report)
 
@@ -58,5 +58,5 @@ def tokenise_data(
 
 
 def prepare_weights(source: str, writer: Any, report: Report) -> None:
-    """Write a checkpoint folder as llama-safetensors/v1 through a prepared.Writer. Raises DataError."""
+    """Write a checkpoint folder as llama-safetensors/v1 through a prepared_folder.Writer. Raises DataError."""
     checkpoint.convert(source, load_case(CASE)["presets"]["reference"]["model"], writer, report)

@@ -21,7 +21,7 @@ INDEX = ".index.json"
 FOLDER_REMEDY = "give --weights a Hugging Face checkpoint folder"
 FETCH_REMEDY = "fetch it again: it is truncated or no checkpoint"
 SOURCE_REMEDY = "use weights from a source you trust"
-LARGEST_JSON = 64 * 2**20
+MAX_JSON_BYTES = 64 * 2**20
 
 
 def read_state(folder: str) -> Dict[str, torch.Tensor]:
@@ -176,7 +176,7 @@ def read_config(folder: str) -> Dict[str, Any]:
 def read_json(path: str) -> Dict[str, Any]:
     """A JSON object of a checkpoint. Raises DataError."""
     try:
-        if os.stat(path).st_size > LARGEST_JSON:
+        if os.stat(path).st_size > MAX_JSON_BYTES:
             raise ValueError("it is too large")
         with open_file(path, encoding="utf-8") as file:
             content = json.load(file)

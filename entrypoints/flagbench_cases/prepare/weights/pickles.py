@@ -9,11 +9,11 @@ from typing import Any, BinaryIO, Dict, NamedTuple, Sequence, Tuple, Type
 
 import torch
 
-LONGEST = 64 * 2**20
+MAX_PICKLE_BYTES = 64 * 2**20
 """Bytes of a pickle without its storages. A checkpoint of a thousand tensors has some 100 kB; a byte of a hostile
 pickle can cost fifty of memory."""
-LONGEST_NAME = 1000
-MOST_ARGUMENTS = 64
+MAX_NAME_BYTES = 1000
+MAX_ARGUMENTS = 64
 
 
 class StorageRef(NamedTuple):
@@ -49,12 +49,12 @@ class Table(dict):
         pass
 
 
-class Inert:
+class Ignored:
     """Stands for an object that is no tensor, like a program's arguments: it takes anything and does nothing."""
 
     __slots__ = ()
 
-    def __new__(cls, *arguments: Any, **options: Any) -> "Inert":
+    def __new__(cls, *arguments: Any, **options: Any) -> "Ignored":
         return object.__new__(cls)
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -145,8 +145,8 @@ STORAGES = {
 
 # Beside the weights, training programs keep their arguments, random states, schedules and loss scales. None of these
 # modules is imported, whatever a pickle asks of them.
-INERT_ROOTS = ("argparse", "numpy", "deepspeed", "megatron", "apex", "fp16", "loss_scaler", "learning_rates")
-INERT = {
+IGNORED_ROOTS = ("argparse", "numpy", "deepspeed", "megatron", "apex", "fp16", "loss_scaler", "learning_rates")
+IGNORED = {
     "_codecs": ("encode",),
     "builtins": ("bytearray", "bytes", "complex", "dict", "float", "frozenset", "int", "list", "object", "set"),
     "collections": ("defaultdict", "deque", "Counter"),
@@ -154,7 +154,7 @@ INERT = {
 }
 
 
-def stand_in(module: str, name: str) -> Any:
+def replacement_of(module: str, name: str) -> Any:
     """What stands for `module.name` in a pickle; nothing is imported. Raises Refused for what no checkpoint needs."""
     module = {"__builtin__": "builtins"}.get(module, module)
     if (module, name) == ("collections", "OrderedDict"):
@@ -165,8 +165,8 @@ def stand_in(module: str, name: str) -> Any:
         return StorageType(STORAGES[name])
     if module == "torch" and isinstance(vars(torch).get(name), torch.dtype):
         return vars(torch)[name]
-    if module.split(".")[0] in INERT_ROOTS or name in INERT.get(module, ()):
-        return Inert
+    if module.split(".")[0] in IGNORED_ROOTS or name in IGNORED.get(module, ()):
+        return Ignored
     raise Refused("it asks for %s.%s, which is not a tensor" % (module[:60], name[:60]))
 
 
@@ -181,7 +181,7 @@ class _Bounded:
         """`count` bytes. Raises EOFError where there are fewer, Refused behind the limit."""
         if count > self._left:
             raise Refused(
-                "without its tensors it is larger than %d bytes" % LONGEST if count < LONGEST else "it is cut"
+                "without its tensors it is larger than %d bytes" % MAX_PICKLE_BYTES if count < MAX_PICKLE_BYTES else "it is cut"
             )
         piece = self._file.read(count)
         if len(piece) < count:
@@ -191,7 +191,7 @@ class _Bounded:
 
     def readline(self) -> bytes:
         """A line with its end. Raises EOFError where there is no end, Refused behind the limit."""
-        line = self._file.readline(min(self._left, LONGEST_NAME))
+        line = self._file.readline(min(self._left, MAX_NAME_BYTES))
         if not line.endswith(b"\n"):
             raise EOFError("it is cut")
         self._left -= len(line)
@@ -218,7 +218,7 @@ class _Dispatch(dict):
         raise Refused("it has the opcode %d, which torch.save does not write" % code)
 
 
-_KEYS = (str, int, float, bool, type(None), bytes, Inert)
+_KEYS = (str, int, float, bool, type(None), bytes, Ignored)
 
 
 def check_keys(target: Any, keys: Sequence[Any]) -> None:
@@ -234,7 +234,7 @@ def check_keys(target: Any, keys: Sequence[Any]) -> None:
 
 def check_arguments(arguments: Any) -> None:
     """Refuse a call with more arguments than any checkpoint has: each call copies them."""
-    if not isinstance(arguments, tuple) or len(arguments) > MOST_ARGUMENTS:
+    if not isinstance(arguments, tuple) or len(arguments) > MAX_ARGUMENTS:
         raise Refused("it makes a call with other arguments than torch.save writes")
 
 
@@ -245,8 +245,8 @@ class TensorUnpickler(_Python):  # type: ignore[misc]
         {getattr(pickle, name)[0]: _Python.dispatch[getattr(pickle, name)[0]] for name in _OPCODES.split()}
     )
 
-    def __init__(self, file: BinaryIO, limit: int = LONGEST) -> None:
-        super().__init__(_Bounded(file, min(limit, LONGEST)), encoding="utf-8", errors="replace")
+    def __init__(self, file: BinaryIO, limit: int = MAX_PICKLE_BYTES) -> None:
+        super().__init__(_Bounded(file, min(limit, MAX_PICKLE_BYTES)), encoding="utf-8", errors="replace")
         self.storages: Dict[str, StorageRef] = {}
 
     def load_setitem(self) -> None:
@@ -289,7 +289,7 @@ class TensorUnpickler(_Python):  # type: ignore[misc]
 
     def find_class(self, module: str, name: str) -> Any:
         """Refuse every global that is not needed for a tensor."""
-        return stand_in(module, name)
+        return replacement_of(module, name)
 
     def persistent_load(self, pid: Any) -> StorageRef:
         """The storage that torch's `("storage", type, key, location, numel[, view])` names."""

@@ -19,7 +19,7 @@ from flagbench_cases.cases.distilbert.workload import load_checkpoint
 from flagbench_cases.prepare import weights
 from flagbench_cases.shared.config import load_case
 from flagbench_cases.shared.errors import DataError, ExitCode
-from unit.cases.pickled import Call
+from unit.cases.prepare.pickled import Call
 
 pytestmark = pytest.mark.image
 

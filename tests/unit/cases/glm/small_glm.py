@@ -9,7 +9,7 @@ from unittest import mock
 
 import torch
 
-from flagbench_cases.cases.glm import data as record
+from flagbench_cases.cases.glm import data as dataset
 from flagbench_cases.cases.glm.ragged import Builder, RaggedExamples, Special
 from flagbench_cases.cases.glm.workload import GlmWorkload, build
 from flagbench_cases.contract import Context
@@ -45,7 +45,7 @@ SMALL = {
 }
 
 
-def examples(choices: list[int], seed: int) -> record.ClozeSet:
+def examples(choices: list[int], seed: int) -> dataset.ClozeSet:
     """Random examples with so many choices; the first is right, and its answer [5] unless it is drawn otherwise."""
     generator, builder = torch.Generator().manual_seed(seed), Builder()
 
@@ -57,7 +57,7 @@ def examples(choices: list[int], seed: int) -> record.ClozeSet:
         answers = [draw(5, 40, *draw(1, 4, 1)) for _ in range(count)]
         right, f1 = [c == 0 for c in range(count)], [1.0 if c == 0 else 0.25 for c in range(count)]
         builder.add([context] * count, [len(context) - 2] * count, answers, right, f1)
-    return record.ClozeSet(RaggedExamples(builder.arrays()), LENGTH, SPECIAL)
+    return dataset.ClozeSet(RaggedExamples(builder.arrays()), LENGTH, SPECIAL)
 
 
 TRAIN = [3, 4, 2, 3] * 5  # 20 examples
@@ -72,10 +72,10 @@ def workload(
     device = CpuDevice(rank)
     probe, spool = CollectiveProbe(device.clock), RankSpool(str(folder), rank)
     built = build(Context(config, device, rank, Layout(world), rank, probe, spool, None, weights))
-    made = sets or record.Sets(
+    made = sets or dataset.Sets(
         examples(TRAIN, 0), examples(EVALUATION, 1), "shipped", "4 at most, mean 3.0", "wordpieces"
     )
-    with mock.patch.object(record, "load", return_value=made):
+    with mock.patch.object(dataset, "load", return_value=made):
         built.setup()
     return built
 

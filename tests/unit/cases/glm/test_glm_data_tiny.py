@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flagbench_cases.cases.glm import data as record
+from flagbench_cases.cases.glm import data as dataset
 from flagbench_cases.cases.glm.tiny import generate
 from flagbench_cases.shared import generated
 from flagbench_cases.shared.errors import DataError, ExitCode, UsageError
@@ -29,8 +29,8 @@ def shipped() -> dict[str, list[dict[str, Any]]]:
 
 
 @pytest.fixture(scope="module")
-def sets() -> record.Sets:
-    return record.load(DATA, {"vocab_size": 96}, None, seed=1)
+def sets() -> dataset.Sets:
+    return dataset.load(DATA, {"vocab_size": 96}, None, seed=1)
 
 
 def spans(line: dict[str, Any]) -> list[str]:
@@ -61,7 +61,7 @@ def test_another_seed_gives_another_set() -> None:
     assert generate.lines("val", seed=generate.SEED + 1)[0] != generate.lines("val")[0]
 
 
-def test_sizes(shipped: Any, sets: record.Sets) -> None:
+def test_sizes(shipped: Any, sets: dataset.Sets) -> None:
     assert {split: len(lines) for split, lines in shipped.items()} == SIZES
     assert sum((FOLDER / name).stat().st_size for name in ("train.jsonl", "val.jsonl", "vocab.txt")) < 300000
     assert (len(sets.train), len(sets.evaluation)) == (1040, 200)
@@ -119,7 +119,7 @@ def test_no_single_sentence_tells_more_than_four_fifths(shipped: Any) -> None:
         assert told / (2 * len(lines)) == pytest.approx(0.8, abs=0.05)
 
 
-def test_every_word_is_one_known_token(sets: record.Sets) -> None:
+def test_every_word_is_one_known_token(sets: dataset.Sets) -> None:
     tokens = (FOLDER / "vocab.txt").read_text().splitlines()
     unknown = tokens.index("[UNK]")
     for cloze in (sets.train, sets.evaluation):
@@ -127,7 +127,7 @@ def test_every_word_is_one_known_token(sets: record.Sets) -> None:
     assert len(tokens) == len(set(tokens)) == 86
 
 
-def test_in_evaluation_answers_have_no_fixed_place(sets: record.Sets) -> None:
+def test_in_evaluation_answers_have_no_fixed_place(sets: dataset.Sets) -> None:
     places = np.array([int(sets.evaluation[index].answers.argmax()) for index in range(200)])
     assert max(Counter(places.tolist()).values()) < 0.6 * 200
     assert all(sets.train[index].answers.tolist() == [True, False, False, False] for index in range(50))
@@ -135,4 +135,4 @@ def test_in_evaluation_answers_have_no_fixed_place(sets: record.Sets) -> None:
 
 def test_a_model_that_is_too_small_is_refused() -> None:
     with pytest.raises(UsageError, match="has 88 tokens and the model 87"):
-        record.load(DATA, {"vocab_size": 87}, None, seed=1)
+        dataset.load(DATA, {"vocab_size": 87}, None, seed=1)

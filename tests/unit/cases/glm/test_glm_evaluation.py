@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from flagbench_cases.cases.glm import data as record
+from flagbench_cases.cases.glm import data as dataset
 from flagbench_cases.cases.glm.prepare import WEIGHTS_FORMAT
 from flagbench_cases.cases.glm.workload import SEGMENT, EvaluationOrder, GlmWorkload
 from flagbench_cases.prepare.writer import writing
@@ -60,7 +60,7 @@ def test_evaluation_counts_each_example_once_and_as_published(tmp_path: Path, wo
 
 
 def test_candidates_are_scored_ten_at_a_time(tmp_path: Path) -> None:
-    many = record.Sets(examples([2] * 4, 2), examples([23, 11], 3), "shipped", "2 at most, mean 2.0", "words")
+    many = dataset.Sets(examples([2] * 4, 2), examples([23, 11], 3), "shipped", "2 at most, mean 2.0", "words")
     work, seen = workload(tmp_path, sets=many), []
     choose_the_largest_answer(work, [22, 4])
     score = work.module.forward

@@ -19,10 +19,10 @@ from cloze_files import (
     write_jsonl,
     write_vocabulary,
 )
-from flagbench_cases.cases.glm import data as record
+from flagbench_cases.cases.glm import data as dataset
 from flagbench_cases.cases.glm import prepare
 from flagbench_cases.cases.glm.ragged import Special
-from flagbench_cases.prepare import prepared
+from flagbench_cases.prepare import prepared_folder
 from flagbench_cases.shared.config import load_case
 from flagbench_cases.shared.errors import DataError, UsageError
 
@@ -35,7 +35,7 @@ MODEL = {"vocab_size": 30592}
 
 def make(source: Path, out: Path, vocabulary: str | None) -> str:
     """A folder prepared from `source`."""
-    with prepared.writing(str(out), "glm", "data", prepare.LICENCES["data"]) as writer:
+    with prepared_folder.writing(str(out), "glm", "data", prepare.LICENCES["data"]) as writer:
         prepare.prepare_data(str(source), vocabulary, writer, nothing)
     return str(out)
 
@@ -56,7 +56,7 @@ def published(folder: Path, place: str = "ReCoRD/glm_train_eval_hdf5_sparse") ->
 
 
 def test_raw_text_becomes_the_sets_of_a_run(from_raw: str) -> None:
-    sets = record.load(DATA, MODEL, from_raw, seed=1)
+    sets = dataset.load(DATA, MODEL, from_raw, seed=1)
     assert (len(sets.train), len(sets.evaluation)) == (5, 4)
     assert (sets.condition, sets.choices_condition) == ("files", "4 at most, mean 2.6")
     assert sets.train[0].tokens.shape == (2, LENGTH)
@@ -65,7 +65,7 @@ def test_raw_text_becomes_the_sets_of_a_run(from_raw: str) -> None:
 
 
 def test_facts_and_sources_are_kept(from_raw: str) -> None:
-    folder = prepared.open_folder(from_raw, "glm", "data", ("glm-cloze/v1",))
+    folder = prepared_folder.open_folder(from_raw, "glm", "data", ("glm-cloze/v1",))
     assert folder.facts["form"] == "raw jsonl"
     assert folder.facts["f1_over"] == "words"
     assert folder.facts["sequence_length"] == LENGTH
@@ -88,12 +88,12 @@ def test_facts_and_sources_are_kept(from_raw: str) -> None:
 def test_published_files_become_the_same_sets(tmp_path: Path, from_raw: str, place: str) -> None:
     """HDF5 is taken where both lie, and needs no vocabulary."""
     made = make(published(tmp_path, place), tmp_path / "out", None)
-    ours, theirs = (record.load(DATA, MODEL, folder, seed=1) for folder in (from_raw, made))
+    ours, theirs = (dataset.load(DATA, MODEL, folder, seed=1) for folder in (from_raw, made))
     for index in range(len(ours.train)):
         assert all(np.array_equal(a, b) for a, b in zip(ours.train[index], theirs.train[index]))
     for index in range(len(ours.evaluation)):
         assert all(np.array_equal(a, b) for a, b in zip(ours.evaluation[index], theirs.evaluation[index]))
-    facts = prepared.open_folder(made, "glm", "data").facts
+    facts = prepared_folder.open_folder(made, "glm", "data").facts
     assert (facts["form"], facts["f1_over"]) == ("published hdf5", "wordpieces")
     assert facts["examples_expected"] == "train 138816 to 138847, eval 10000"
     assert (ours.f1_over, theirs.f1_over) == ("words", "wordpieces")
@@ -101,17 +101,17 @@ def test_published_files_become_the_same_sets(tmp_path: Path, from_raw: str, pla
 
 def test_published_files_with_a_vocabulary_have_f1_over_words(tmp_path: Path, from_raw: str) -> None:
     made = make(published(tmp_path), tmp_path / "out", write_vocabulary(tmp_path))
-    ours, theirs = (record.load(DATA, MODEL, folder, seed=1) for folder in (from_raw, made))
+    ours, theirs = (dataset.load(DATA, MODEL, folder, seed=1) for folder in (from_raw, made))
     assert theirs.f1_over == "words"
     assert ours.train.digest() == theirs.train.digest()
     assert ours.evaluation.digest() == theirs.evaluation.digest()
-    sources = [source["name"] for source in prepared.open_folder(made, "glm", "data").sources]
+    sources = [source["name"] for source in prepared_folder.open_folder(made, "glm", "data").sources]
     assert sources == ["train_sparse.hdf5", "eval_sparse.hdf5", "vocab.txt"]
 
 
 def test_the_publishers_archive_is_named_where_it_was_read(tmp_path: Path, from_raw: str) -> None:
     theirs = make(published(tmp_path), tmp_path / "out", None)
-    raw, archive = (str(prepared.open_folder(folder, "glm", "data").licence) for folder in (from_raw, theirs))
+    raw, archive = (str(prepared_folder.open_folder(folder, "glm", "data").licence) for folder in (from_raw, theirs))
     assert "CNN" in raw
     assert "BAAI" not in raw
     assert archive == raw + "; the archive is on BAAI's model hub, behind a login"
@@ -120,33 +120,33 @@ def test_the_publishers_archive_is_named_where_it_was_read(tmp_path: Path, from_
 @pytest.mark.parametrize(
     ("form", "train", "evaluation", "condition"),
     [
-        (record.HDF5_FORM, 138816, 10000, "record"),
-        (record.HDF5_FORM, 138827, 10000, "record"),
-        (record.HDF5_FORM, 138847, 10000, "record"),
-        (record.HDF5_FORM, 138815, 10000, "files"),
-        (record.HDF5_FORM, 138848, 10000, "files"),
-        (record.HDF5_FORM, 138827, 9999, "files"),
-        (record.JSONL_FORM, 138827, 10000, "record, rebuilt"),
-        (record.JSONL_FORM, 138000, 10000, "record, rebuilt"),
-        (record.JSONL_FORM, 139999, 10000, "record, rebuilt"),
-        (record.JSONL_FORM, 137999, 10000, "files"),
-        (record.JSONL_FORM, 140000, 10000, "files"),
-        (record.JSONL_FORM, 138827, 10001, "files"),
+        (dataset.HDF5_FORM, 138816, 10000, "record"),
+        (dataset.HDF5_FORM, 138827, 10000, "record"),
+        (dataset.HDF5_FORM, 138847, 10000, "record"),
+        (dataset.HDF5_FORM, 138815, 10000, "files"),
+        (dataset.HDF5_FORM, 138848, 10000, "files"),
+        (dataset.HDF5_FORM, 138827, 9999, "files"),
+        (dataset.JSONL_FORM, 138827, 10000, "record, rebuilt"),
+        (dataset.JSONL_FORM, 138000, 10000, "record, rebuilt"),
+        (dataset.JSONL_FORM, 139999, 10000, "record, rebuilt"),
+        (dataset.JSONL_FORM, 137999, 10000, "files"),
+        (dataset.JSONL_FORM, 140000, 10000, "files"),
+        (dataset.JSONL_FORM, 138827, 10001, "files"),
     ],
 )
 def test_form_and_counts_make_the_condition(form: str, train: int, evaluation: int, condition: str) -> None:
-    assert record.condition_of(form, {"train": train, "eval": evaluation}) == condition
+    assert dataset.condition_of(form, {"train": train, "eval": evaluation}) == condition
 
 
 def test_every_published_count_is_of_the_publishers_schedule() -> None:
-    low, high = record.EXPECTED[record.HDF5_FORM]["train"]
+    low, high = dataset.EXPECTED[dataset.HDF5_FORM]["train"]
     updates = load_case("glm")["presets"]["reference"]["train"]["decay_steps"]
     assert [n // 32 for n in (low - 1, low, high, high + 1)] == [updates - 1, updates, updates, updates + 1]
 
 
 def test_a_run_finds_its_condition_by_form_and_counts(from_raw: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(record.EXPECTED, record.JSONL_FORM, {"train": (5, 5), "eval": (4, 4)})
-    assert record.load(DATA, MODEL, from_raw, seed=1).condition == "record, rebuilt"
+    monkeypatch.setitem(dataset.EXPECTED, dataset.JSONL_FORM, {"train": (5, 5), "eval": (4, 4)})
+    assert dataset.load(DATA, MODEL, from_raw, seed=1).condition == "record, rebuilt"
 
 
 SPECIALS = Special()._asdict()
@@ -182,7 +182,7 @@ def test_facts_that_make_no_sense_are_refused(tmp_path: Path, from_raw: str, nam
         content["facts"][name] = value
     index.write_text(json.dumps(content))
     with pytest.raises(DataError, match="the fact %s of its prepared.json is missing or makes no sense" % name):
-        record.load(DATA, MODEL, str(tmp_path), seed=1)
+        dataset.load(DATA, MODEL, str(tmp_path), seed=1)
 
 
 def test_raw_text_needs_a_vocabulary(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_a_damaged_file_leaves_no_folder(tmp_path: Path) -> None:
 
 def test_a_folder_that_was_not_prepared_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
-        record.load(DATA, MODEL, str(write_jsonl(tmp_path)), seed=1)
+        dataset.load(DATA, MODEL, str(write_jsonl(tmp_path)), seed=1)
     assert "flagbench prepare glm --data" in caught.value.remedy
 
 
@@ -226,7 +226,7 @@ def test_a_folder_that_was_not_prepared_is_refused(tmp_path: Path) -> None:
 )
 def test_a_folder_that_does_not_fit_the_model_is_refused(from_raw: str, data: Any, model: Any, words: str) -> None:
     with pytest.raises(DataError, match=words):
-        record.load(data, model, from_raw, seed=1)
+        dataset.load(data, model, from_raw, seed=1)
 
 
 def test_training_without_any_answer_is_refused(tmp_path: Path) -> None:

@@ -213,7 +213,7 @@ def test_what_is_declared_and_never_written_is_named_and_not_read(
 
 def test_an_example_of_endless_choices_is_named(tmp_path: Path, raw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_hdf5(tmp_path / "set.hdf5", published_matrices(raw[False]))
-    monkeypatch.setattr(sparse_hdf5, "MOST_CHOICES", 3)
+    monkeypatch.setattr(sparse_hdf5, "MAX_CHOICES", 3)
     with pytest.raises(DataError, match=r"set\.hdf5: an example has 4 choices, more than 3"):
         read(path)
 

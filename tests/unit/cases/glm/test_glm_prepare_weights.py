@@ -13,7 +13,7 @@ import torch
 from cloze_files import nothing
 from flagbench_cases.cases.glm import prepare
 from flagbench_cases.cases.glm.model import GlmForCloze, config_from, parameter_count
-from flagbench_cases.prepare import prepared
+from flagbench_cases.prepare import prepared_folder
 from flagbench_cases.prepare import weights as checkpoints
 from flagbench_cases.shared.config import load_case
 from flagbench_cases.shared.errors import DataError
@@ -46,7 +46,7 @@ def write(folder: Path, tensors: dict[str, Any], name: str = prepare.CHECKPOINT)
 
 
 def convert(source: Path, out: Path) -> str:
-    with prepared.writing(str(out), "glm", "weights") as writer:
+    with prepared_folder.writing(str(out), "glm", "weights") as writer:
         prepare.prepare_weights(str(source), writer, nothing)
     return str(out / "weights")
 
@@ -71,7 +71,7 @@ def test_tensors_are_written_as_they_are_stored(tmp_path: Path, place: str) -> N
     modes = {stat.S_IMODE((Path(folder) / name).stat().st_mode) for name in ("model.safetensors", "prepared.json")}
     assert len(modes) == 1, "who may read the one may read the other"
     assert all(torch.equal(read[name], tensor) and tensor.dtype == torch.half for name, tensor in state().items())
-    made = prepared.open_folder(folder, "glm", "weights", (prepare.WEIGHTS_FORMAT,))
+    made = prepared_folder.open_folder(folder, "glm", "weights", (prepare.WEIGHTS_FORMAT,))
     assert made.facts["dtypes"] == ["float16"]
     assert made.facts["left_out"] == []
     assert made.facts["parameters"] == parameter_count(config_from(SMALL))
@@ -96,7 +96,7 @@ def test_tensors_of_one_storage_are_taken_apart(tmp_path: Path) -> None:
 def test_other_tensors_are_left_out_and_named(tmp_path: Path) -> None:
     folder = convert(write(tmp_path, {**state(), "mlm_head.weight": torch.zeros(2)}), tmp_path / "out")
     assert "mlm_head.weight" not in checkpoints.read_state(folder)
-    assert prepared.open_folder(folder, "glm", "weights").facts["left_out"] == ["mlm_head.weight"]
+    assert prepared_folder.open_folder(folder, "glm", "weights").facts["left_out"] == ["mlm_head.weight"]
 
 
 @pytest.mark.parametrize(

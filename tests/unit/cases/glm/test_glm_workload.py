@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from flagbench_cases.cases.glm import data as record
+from flagbench_cases.cases.glm import data as dataset
 from flagbench_cases.cases.glm.model import cloze_loss
 from flagbench_cases.cases.glm.workload import DROPOUTS, GlmWorkload
 from flagbench_cases.shared.errors import DataError
@@ -63,7 +63,7 @@ def test_two_ranks_share_each_epoch(tmp_path: Path) -> None:
 # Steps
 
 
-def plain_losses(module: torch.nn.Module, batches: list[record.Batch], peak: float, total: int) -> list[float]:
+def plain_losses(module: torch.nn.Module, batches: list[dataset.Batch], peak: float, total: int) -> list[float]:
     """A loop in a few lines: torch's AdamW and clipping, and the published schedule."""
     decays, exempt = [], []
     for name, parameter in module.named_parameters():
@@ -109,10 +109,10 @@ def test_one_device_has_no_group_no_wrapper_and_no_reduction(tmp_path: Path) -> 
     assert not dist.is_initialized()
 
 
-def joined(batches: tuple[record.Batch, record.Batch]) -> record.Batch:
+def joined(batches: tuple[dataset.Batch, dataset.Batch]) -> dataset.Batch:
     """Two batches as one, by way of their examples."""
     made = examples(TRAIN, 0)
-    return record.collate([made[i] for batch in batches for i in batch.index.tolist()])
+    return dataset.collate([made[i] for batch in batches for i in batch.index.tolist()])
 
 
 def test_two_ranks_do_a_plain_loop_on_both_their_batches(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_fp16_scales_its_loss_down_from_2_32_before_it_updates(tmp_path: Path) -
 def test_work_of_a_ragged_batch(tmp_path: Path) -> None:
     work = workload(tmp_path, train={"batch_size": 8})
     items = [work.sets.train[i] for i in (0, 1, 2)]  # 3, 4 and 2 choices: 3 choices are padding
-    batch = record.collate(items)
+    batch = dataset.collate(items)
     done = work.work(batch)
 
     def layers(tokens: int) -> int:

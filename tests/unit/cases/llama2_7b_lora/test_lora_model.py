@@ -308,14 +308,14 @@ def test_what_prepare_writes_is_what_a_run_reads(tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
     from flagbench_cases.cases.llama2_7b_lora import checkpoint
-    from flagbench_cases.prepare import prepared
+    from flagbench_cases.prepare import prepared_folder
 
     base, source = filled(model.shape_from(SECTION)), tmp_path / "source"
     source.mkdir()
     state = {name: parameter.detach().clone() for name, parameter in base.named_parameters()}
     save_file(state, str(source / "model.safetensors"))
     (source / "config.json").write_text(json.dumps({**CONFIG, "model_type": "llama"}))
-    with prepared.writing(str(tmp_path / "out"), "llama2-7b-lora", "weights") as writer:
+    with prepared_folder.writing(str(tmp_path / "out"), "llama2-7b-lora", "weights") as writer:
         checkpoint.convert(str(source), SECTION, writer, lambda *_: None)
     built = model.build(model.shape_from(SECTION), torch.float32, CPU)
     model.load_prepared(built, str(tmp_path / "out"), SECTION, lambda: None)

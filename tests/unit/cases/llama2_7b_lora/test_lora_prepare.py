@@ -13,7 +13,7 @@ import pytest
 
 from flagbench_cases.cases.llama2_7b_lora import blocks, data, prepare, samsum, tiny
 from flagbench_cases.cases.llama2_7b_lora.tokens import BOS, EOS, Vocabulary
-from flagbench_cases.prepare import prepared
+from flagbench_cases.prepare import prepared_folder
 from flagbench_cases.shared.errors import DataError, ExitCode, UsageError
 from llama_vocabulary import padded_vocabulary
 
@@ -30,7 +30,7 @@ def quiet(what: str, done: int, of: int) -> None:
 
 def make(out: Path, source: Path = TINY, vocabulary: str | None = MODEL) -> str:
     """Prepare a data folder with the tiny preset's sizes; returns OUT."""
-    with prepared.writing(str(out), prepare.CASE, "data", prepare.LICENCES["data"]) as writer:
+    with prepared_folder.writing(str(out), prepare.CASE, "data", prepare.LICENCES["data"]) as writer:
         prepare.tokenise_data(str(source), vocabulary, DATA, SECTION, writer, quiet)
     return str(out)
 
@@ -193,7 +193,7 @@ def test_a_prepared_folder_gives_what_the_tiny_set_gives(tmp_path: Path) -> None
     assert found.mmlu.answer_tokens.tolist() == shipped.mmlu.answer_tokens.tolist()
     assert (found.condition, found.mmlu_condition) == ("files", "3 subjects, 96 questions, 5-shot cut to 128")
     assert found.facts == shipped.facts
-    place = prepared.open_folder(str(tmp_path / "out"), prepare.CASE, "data", (blocks.FORMAT,), thorough=True)
+    place = prepared_folder.open_folder(str(tmp_path / "out"), prepare.CASE, "data", (blocks.FORMAT,), thorough=True)
     assert [source["name"] for source in place.sources[:3]] == ["tokenizer.model", "train.json", "val.json"]
     assert len(place.sources) == 3 + 2 * 3
     assert isinstance(found.train.blocks, np.memmap)
@@ -308,7 +308,7 @@ def test_a_damaged_array(tmp_path: Path, content: Any) -> None:
 def test_the_case_prepares_for_its_reference_preset(tmp_path: Path) -> None:
     vocabulary = padded_vocabulary(MODEL, tmp_path / "tokenizer.model", 32000)
     phases: dict[str, tuple[int, int]] = {}
-    with prepared.writing(str(tmp_path / "out"), prepare.CASE, "data") as writer:
+    with prepared_folder.writing(str(tmp_path / "out"), prepare.CASE, "data") as writer:
         prepare.prepare_data(str(TINY), vocabulary, writer, lambda what, *at: phases.update({what: at}))
     found = sets(str(tmp_path / "out"), length=512, pieces=32000)
     assert found.mmlu_condition == "3 subjects, 96 questions, 5-shot cut to 512"

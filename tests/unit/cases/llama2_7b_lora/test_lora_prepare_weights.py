@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from flagbench_cases.cases.llama2_7b_lora import checkpoint, weights_format
-from flagbench_cases.prepare import prepared
+from flagbench_cases.prepare import prepared_folder
 from flagbench_cases.shared.errors import DataError, ExitCode
 
 pytestmark = pytest.mark.image
@@ -66,7 +66,7 @@ def write(
 
 def convert(source: Path, out: Path) -> Path:
     """The prepared weights folder of a source."""
-    with prepared.writing(str(out), "llama2-7b-lora", "weights") as writer:
+    with prepared_folder.writing(str(out), "llama2-7b-lora", "weights") as writer:
         checkpoint.convert(str(source), SECTION, writer, lambda what, done, of: None)
     return out / "weights"
 
@@ -99,7 +99,7 @@ def test_every_form_gives_the_same_tensors(tmp_path: Path, shards: int, pickled:
 
 def test_the_folder_says_what_it_holds(tmp_path: Path) -> None:
     convert(write(tmp_path / "source", state(), shards=3), tmp_path / "out")
-    place = prepared.open_folder(str(tmp_path / "out"), "llama2-7b-lora", "weights", (weights_format.FORMAT,))
+    place = prepared_folder.open_folder(str(tmp_path / "out"), "llama2-7b-lora", "weights", (weights_format.FORMAT,))
     assert place.facts["tensors"] == 21
     assert place.facts["parameters"] == sum(tensor.numel() for tensor in state().values())
     assert place.facts["dtypes"] == ["float16"]
@@ -107,7 +107,7 @@ def test_the_folder_says_what_it_holds(tmp_path: Path) -> None:
 
 
 def test_files_are_of_a_limited_size_and_for_everybody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint, "LARGEST_FILE", 1024)
+    monkeypatch.setattr(checkpoint, "MAX_FILE_BYTES", 1024)
     made = convert(write(tmp_path / "source", state()), tmp_path / "out")
     index = json.loads((made / "index.json").read_text(encoding="utf-8"))
     files = sorted(set(index.values()))

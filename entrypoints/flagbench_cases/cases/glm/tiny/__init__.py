@@ -4,8 +4,8 @@ import os
 from typing import Tuple
 
 from flagbench_cases.cases.glm.data import ClozeSet
+from flagbench_cases.cases.glm.dataset_text import build, read_vocabulary, special_tokens
 from flagbench_cases.cases.glm.ragged import Builder, RaggedExamples
-from flagbench_cases.cases.glm.record_text import build, read_vocabulary, special_tokens
 from flagbench_cases.shared.errors import UsageError
 
 HERE = os.path.dirname(os.path.abspath(__file__))

@@ -15,7 +15,7 @@ from flagbench_cases.record.evidence import Evidence
 from flagbench_cases.record.passes import Pass, passes
 from flagbench_cases.shared.errors import CaseError, DataError, ExitCode
 from flagbench_cases.shared.spool import RankSpool, SpoolReader, Step
-from unit.cases.toy_loop import Device, NoCollectives, Time
+from unit.cases.rank.toy_loop import Device, NoCollectives, Time
 
 pytestmark = pytest.mark.image
 WHOLE = InferPlan(warmup_steps=1, window_steps=None)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flagbench_cases.cases.glm import record_text
+from flagbench_cases.cases.glm import dataset_text
 from flagbench_cases.cases.llama2_7b_lora import mmlu, samsum
 from flagbench_cases.cases.llama2_7b_lora.tokens import Vocabulary
 from flagbench_cases.prepare import weights
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.image
     "read",
     [
         sum_of,
-        record_text.read_vocabulary,
+        dataset_text.read_vocabulary,
         samsum.read,
         mmlu.read,
         lambda path: Vocabulary(path, 512),

@@ -26,7 +26,7 @@ from flagbench_cases.shared.files import open_file
 
 STANDARD = {0x201C: '"', 0x201D: '"', 0x2018: "'", 0x2019: "'", 0x2013: "-"}
 PLACEHOLDER = "@placeholder"
-MOST_TRAINING_CHOICES = 10
+MAX_TRAINING_CHOICES = 10
 SHUFFLE_SEED = 42
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CHUNK = 512
@@ -149,9 +149,9 @@ def _choices(
         return
     for answer in answers:
         wrong = [entity for entity in entities if entity not in answers]
-        if len(wrong) > MOST_TRAINING_CHOICES - 1:
+        if len(wrong) > MAX_TRAINING_CHOICES - 1:
             shuffler.shuffle(wrong)
-            wrong = wrong[: MOST_TRAINING_CHOICES - 1]
+            wrong = wrong[: MAX_TRAINING_CHOICES - 1]
         yield [answer, *wrong], [True] + [False] * len(wrong)
 
 

@@ -19,7 +19,7 @@ import torch
 from flagbench_cases.prepare import weights
 from flagbench_cases.prepare.weights import pickles
 from flagbench_cases.shared.errors import DataError
-from unit.cases.pickled import FORMATS, OLDER, archive, refusal, save, storage, table, tensor, text, written
+from unit.cases.prepare.pickled import FORMATS, OLDER, archive, refusal, save, storage, table, tensor, text, written
 
 pytestmark = pytest.mark.image
 
@@ -78,7 +78,7 @@ def test_classes_that_are_not_installed_do_not_matter(tmp_path: Path) -> None:
     content = pickle.dumps({"scaler": Placeholder(), "module": {}}, protocol=2)
     content = content.replace(Placeholder.__module__.encode(), b"deepspeed.runtime.fp16.loss_scaler")
     unpickled = pickles.TensorUnpickler(io.BytesIO(content)).load()
-    assert isinstance(unpickled["scaler"], pickles.Inert)
+    assert isinstance(unpickled["scaler"], pickles.Ignored)
     assert unpickled["module"] == {}
 
 

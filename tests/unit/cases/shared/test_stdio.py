@@ -111,7 +111,7 @@ def test_an_image_that_cannot_print_ends_with_its_code(
 ) -> None:
     words = [str(tmp_path / "out") if word == "OUT" else word for word in arguments]
     command = ["bash", "-c", 'exec "$@" ' + redirection, "bash", sys.executable, "-m", "flagbench_cases", *words]
-    entrypoints = Path(__file__).parents[3] / "entrypoints"
+    entrypoints = Path(__file__).parents[4] / "entrypoints"
     env = dict(os.environ, PYTHONPATH=str(entrypoints), TMPDIR=str(tmp_path))
     done = subprocess.run(command, env=env, capture_output=True, timeout=60)
     assert done.returncode == code

@@ -18,33 +18,33 @@ from typing import Any
 import pytest
 
 from flagbench_cases.node import request
-from flagbench_cases.prepare import destination, prepared
+from flagbench_cases.prepare import destination, prepared_folder
 from flagbench_cases.prepare import writer as writing_module
 from flagbench_cases.shared.errors import CaseError, DataError, ExitCode, UsageError
 
 pytestmark = pytest.mark.image
 
-ENTRYPOINTS = Path(__file__).parents[3] / "entrypoints"
+ENTRYPOINTS = Path(__file__).parents[4] / "entrypoints"
 
 
 def prepare(out: Path, content: bytes = b"abc", kind: str = "data", **options: Any) -> Path:
     """OUT/KIND with a file of that content."""
-    with prepared.writing(str(out), "glm", kind, **options) as writer:
+    with prepared_folder.writing(str(out), "glm", kind, **options) as writer:
         Path(writer.path("a.bin")).write_bytes(content)
         writer.format("letters/v1")
         writer.fact(letters=len(content))
     return out / kind
 
 
-def write(out: Path, action: Callable[[prepared.Writer], Any]) -> None:
+def write(out: Path, action: Callable[[prepared_folder.Writer], Any]) -> None:
     """A preparation in which something happens."""
-    with prepared.writing(str(out), "glm", "data") as writer:
+    with prepared_folder.writing(str(out), "glm", "data") as writer:
         Path(writer.path("a.bin")).write_bytes(b"abc")
         action(writer)
 
 
-def opened(folder: Path, **options: Any) -> prepared.Prepared:
-    return prepared.open_folder(str(folder), "glm", "data", ("letters/v1",), **options)
+def opened(folder: Path, **options: Any) -> prepared_folder.PreparedFolder:
+    return prepared_folder.open_folder(str(folder), "glm", "data", ("letters/v1",), **options)
 
 
 def refusal(call: Callable[..., Any], *arguments: Any, **options: Any) -> str:
@@ -65,7 +65,7 @@ def content_of(folder: Path) -> list[str]:
 def test_what_was_written_is_what_is_opened(tmp_path: Path) -> None:
     source = tmp_path / "súrce.json"
     source.write_bytes(b"{}")
-    with prepared.writing(str(tmp_path / "out"), "glm", "data", licence="as it comes") as writer:
+    with prepared_folder.writing(str(tmp_path / "out"), "glm", "data", licence="as it comes") as writer:
         Path(writer.path("a.bin")).write_bytes(b"abc")
         Path(writer.path("b.bin")).write_bytes(bytes(1000))
         writer.source(str(source))
@@ -103,7 +103,7 @@ def test_the_umask_alone_says_who_may_read(tmp_path: Path, umask: int, folders: 
     """Some libraries make files that only their owner may read, and a copy has the mode of what was copied."""
     before = os.umask(umask)
     try:
-        with prepared.writing(str(tmp_path / "out"), "glm", "data") as writer:
+        with prepared_folder.writing(str(tmp_path / "out"), "glm", "data") as writer:
             for name, mode in (("a.bin", 0o600), ("b.bin", 0o444), ("c.bin", 0o666)):
                 Path(writer.path(name)).write_bytes(b"abc")
                 Path(writer.path(name)).chmod(mode)
@@ -127,7 +127,7 @@ def test_a_file_lies_in_the_folder_itself(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("end", [ValueError("x"), KeyboardInterrupt(), DataError("x", "y")])
 def test_what_ends_badly_leaves_nothing(tmp_path: Path, end: BaseException) -> None:
-    def fail(writer: prepared.Writer) -> None:
+    def fail(writer: prepared_folder.Writer) -> None:
         raise end
 
     (tmp_path / "out").mkdir()
@@ -157,7 +157,7 @@ def test_what_is_prepared_is_replaced_on_request_alone(tmp_path: Path) -> None:
 
 def test_the_old_folder_stays_where_the_new_one_fails(tmp_path: Path) -> None:
     prepare(tmp_path, b"old")
-    with pytest.raises(DataError), prepared.writing(str(tmp_path), "glm", "data", force=True):
+    with pytest.raises(DataError), prepared_folder.writing(str(tmp_path), "glm", "data", force=True):
         raise DataError("the source is damaged", "fetch it again")
     assert opened(tmp_path).facts == {"letters": 3}
 
@@ -205,7 +205,7 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_of_two_at_once_one_prepares_and_the_other_says_so(tmp_path: Path) -> None:
-    with prepared.writing(str(tmp_path), "glm", "data") as writer:
+    with prepared_folder.writing(str(tmp_path), "glm", "data") as writer:
         with pytest.raises(UsageError, match="another process is preparing data"):
             prepare(tmp_path)
         prepare(tmp_path, kind="weights")  # the other kind is another place
@@ -239,8 +239,8 @@ def test_of_many_at_once_exactly_one_wins(tmp_path: Path) -> None:
 
 KILLED = """
 import os, signal, sys
-from flagbench_cases.prepare import prepared
-with prepared.writing(sys.argv[1], "glm", "data", force=True) as writer:
+from flagbench_cases.prepare import prepared_folder
+with prepared_folder.writing(sys.argv[1], "glm", "data", force=True) as writer:
     open(writer.path("a.bin"), "wb").write(b"half")
     os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -348,7 +348,7 @@ def test_an_index_that_is_none_is_refused(tmp_path: Path, content: bytes) -> Non
 
 def test_what_is_no_prepared_folder_is_said(tmp_path: Path) -> None:
     assert "does not exist" in refusal(opened, tmp_path / "none")
-    assert "no prepared folder was given" in refusal(prepared.open_folder, "", "glm", "data")
+    assert "no prepared folder was given" in refusal(prepared_folder.open_folder, "", "glm", "data")
     assert "it is not a prepared folder" in refusal(opened, tmp_path)
     (tmp_path / "file").write_text("")
     assert "is not a folder" in refusal(opened, tmp_path / "file")
@@ -365,7 +365,7 @@ def test_a_pipe_in_the_place_of_a_file_does_not_hang(tmp_path: Path) -> None:
 def test_sums_of_large_files_are_left_to_a_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = prepare(tmp_path)
     (folder / "a.bin").write_bytes(b"xyz")
-    monkeypatch.setattr(prepared, "SUMMED_IN_A_RUN", 2)
+    monkeypatch.setattr(prepared_folder, "MAX_CHECKSUM_BYTES_IN_A_RUN", 2)
     seen = []
     assert opened(folder).facts == {"letters": 3}
     with contextlib.suppress(DataError):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flagbench_cases.node import placement as nodes
-from flagbench_cases.node.placement import DEFAULT_PORT, Placement, likely_rank, parse_address, place
+from flagbench_cases.node.placement import DEFAULT_PORT, Placement, likely_rank, locate_node, parse_address
 from flagbench_cases.shared.errors import ExitCode, UsageError
 
 pytestmark = pytest.mark.image
@@ -58,7 +58,7 @@ SKYPILOT = {"SKYPILOT_NODE_RANK": "1", "SKYPILOT_NODE_IPS": "10.0.0.7\n10.0.0.8\
     ids=["flagbench", "kubernetes", "pytorchjob", "pytorchjob-ipv6", "slurm", "slurm-step", "skypilot", "sky-ipv6"],
 )
 def test_each_platform_says_where_a_node_stands(env: dict[str, str], placement: Placement) -> None:
-    assert place(2, None, None, env, expand) == placement
+    assert locate_node(2, None, None, env, expand) == placement
 
 
 @pytest.mark.parametrize("env", [KUBERNETES, PYTORCHJOB, SLURM, SKYPILOT], ids=["k8s", "pet", "slurm", "sky"])
@@ -88,25 +88,25 @@ def test_a_node_that_cannot_tell_takes_itself_for_the_first(argv: list[str], env
 
 @pytest.mark.parametrize("env", [KUBERNETES, PYTORCHJOB, SLURM, SKYPILOT], ids=["k8s", "pet", "slurm", "sky"])
 def test_flags_beat_the_platform(env: dict[str, str]) -> None:
-    assert place(2, 0, "flag:99", env, never) == Placement(2, 0, "flag", 99, "--node-rank")
+    assert locate_node(2, 0, "flag:99", env, never) == Placement(2, 0, "flag", 99, "--node-rank")
 
 
 @pytest.mark.parametrize("env", [PYTORCHJOB, SLURM, SKYPILOT], ids=["pet", "slurm", "sky"])
 def test_flagbench_master_beats_the_platforms_own(env: dict[str, str]) -> None:
-    found = place(2, None, None, dict(env, FLAGBENCH_MASTER="mine:7"), never)
+    found = locate_node(2, None, None, dict(env, FLAGBENCH_MASTER="mine:7"), never)
     assert (found.node_rank, found.host, found.port) == (1, "mine", 7)
 
 
 def test_flagbench_node_rank_beats_the_platforms() -> None:
     env = dict(KUBERNETES, FLAGBENCH_NODE_RANK="0", **SKYPILOT)
-    assert place(2, None, None, env, never).source == "FLAGBENCH_NODE_RANK"
-    assert place(2, None, None, env, never).node_rank == 0
+    assert locate_node(2, None, None, env, never).source == "FLAGBENCH_NODE_RANK"
+    assert locate_node(2, None, None, env, never).node_rank == 0
 
 
 def test_a_flag_and_the_platform_complete_each_other() -> None:
-    assert place(2, 0, None, KUBERNETES, never) == Placement(2, 0, "job-0.svc", 2222, "--node-rank")
-    assert place(2, None, "flag:5", KUBERNETES, never) == Placement(2, 1, "flag", 5, "JOB_COMPLETION_INDEX")
-    assert place(2, 1, None, {"FLAGBENCH_MASTER": "a"}, never) == Placement(2, 1, "a", DEFAULT_PORT, "--node-rank")
+    assert locate_node(2, 0, None, KUBERNETES, never) == Placement(2, 0, "job-0.svc", 2222, "--node-rank")
+    assert locate_node(2, None, "flag:5", KUBERNETES, never) == Placement(2, 1, "flag", 5, "JOB_COMPLETION_INDEX")
+    assert locate_node(2, 1, None, {"FLAGBENCH_MASTER": "a"}, never) == Placement(2, 1, "a", DEFAULT_PORT, "--node-rank")
 
 
 @pytest.mark.parametrize(
@@ -118,16 +118,16 @@ def test_a_flag_and_the_platform_complete_each_other() -> None:
 )
 def test_bare_ranks_and_master_addresses_are_never_read(env: dict[str, str]) -> None:
     with pytest.raises(UsageError, match="nothing says which one this is"):
-        place(2, None, None, env, never)
+        locate_node(2, None, None, env, never)
     with pytest.raises(UsageError, match="nothing says where node 0 is"):
-        place(2, 1, None, env, never)
-    assert place(2, 0, "here", env, never).host == "here"
+        locate_node(2, 1, None, env, never)
+    assert locate_node(2, 0, "here", env, never).host == "here"
 
 
 def test_one_node_needs_nothing_and_any_port_will_do() -> None:
-    assert place(1, None, None, {}, never) == Placement(1, 0, "127.0.0.1", 0, "single node")
-    assert place(1, 0, None, dict(SLURM, **SKYPILOT), never) == Placement(1, 0, "127.0.0.1", 0, "single node")
-    assert place(1, None, "here:5", {}, never).port == 5
+    assert locate_node(1, None, None, {}, never) == Placement(1, 0, "127.0.0.1", 0, "single node")
+    assert locate_node(1, 0, None, dict(SLURM, **SKYPILOT), never) == Placement(1, 0, "127.0.0.1", 0, "single node")
+    assert locate_node(1, None, "here:5", {}, never).port == 5
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_what_contradicts_or_is_missing_is_a_usage_error(
     arguments: tuple[Any, Any, Any], env: dict[str, str], words: str
 ) -> None:
     with pytest.raises(UsageError, match=words) as caught:
-        place(*arguments, env, lambda nodelist: [])
+        locate_node(*arguments, env, lambda nodelist: [])
     assert caught.value.code == ExitCode.USAGE
     assert caught.value.remedy
 
@@ -206,7 +206,7 @@ def test_slurm_without_scontrol_says_what_to_do(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(subprocess, "run", missing)
     with pytest.raises(UsageError, match="scontrol") as caught:
-        place(2, None, None, SLURM)
+        locate_node(2, None, None, SLURM)
     assert "--master" in caught.value.remedy
 
 

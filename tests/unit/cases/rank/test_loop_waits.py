@@ -13,7 +13,7 @@ from flagbench_cases.rank.probe import CollectiveProbe
 from flagbench_cases.rank.stopwatch import CudaClock
 from flagbench_cases.rank.train_loop import Plan
 from flagbench_cases.shared.spool import SpoolReader, Step
-from unit.cases.toy_loop import FULL, Device, Time, Toy, train
+from unit.cases.rank.toy_loop import FULL, Device, Time, Toy, train
 
 pytestmark = pytest.mark.image
 

@@ -21,7 +21,7 @@ from running import alive, wait_until
 
 pytestmark = pytest.mark.image
 
-PACKAGE = Path(__file__).parents[3] / "entrypoints" / "flagbench_cases"
+PACKAGE = Path(__file__).parents[4] / "entrypoints" / "flagbench_cases"
 LETTERS = """
 import os, signal
 
@@ -229,8 +229,8 @@ def test_however_the_conversion_ends_it_is_said_and_nothing_is_left(
 
 
 def test_a_kill_for_memory_is_told_from_another() -> None:
-    assert "the kernel killed the conversion for memory" in command.ended(-9, True).message
-    assert "the kernel log" in command.ended(-9, False).remedy
+    assert "the kernel killed the conversion for memory" in command.conversion_error(-9, True).message
+    assert "the kernel log" in command.conversion_error(-9, False).remedy
 
 
 def waiting(call: Called) -> tuple[subprocess.Popen[str], int]:

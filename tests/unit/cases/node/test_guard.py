@@ -17,7 +17,7 @@ from flagbench_cases.shared.spool import RankSpool, SpoolReader
 
 pytestmark = pytest.mark.image
 
-ENTRYPOINTS = Path(__file__).parents[3] / "entrypoints"
+ENTRYPOINTS = Path(__file__).parents[4] / "entrypoints"
 DONE = "from flagbench_cases.shared.spool import RankSpool\nRankSpool(sys.argv[-1], 3).phase('done')\n"
 
 

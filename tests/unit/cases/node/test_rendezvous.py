@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from flagbench_cases.node import peers, rendezvous, rendezvous_host, supervisor, wire
+from flagbench_cases.node import peers, rendezvous, rendezvous_server, supervisor, wire
 from flagbench_cases.node.network import free_port
 from flagbench_cases.node.peers import Peers
 from flagbench_cases.node.placement import Placement
-from flagbench_cases.node.rendezvous import Introduction
+from flagbench_cases.node.rendezvous import NodeInfo
 from flagbench_cases.record.evidence import Outcome
 from flagbench_cases.shared.errors import CaseError, ExitCode
 from flagbench_cases.shared.interruption import Interruption
@@ -34,8 +34,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits of seconds, as fractions of one."""
     monkeypatch.setattr(rendezvous, "REPORT_SECONDS", 0.1)
     monkeypatch.setattr(rendezvous, "RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(rendezvous_host, "RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(rendezvous_host, "LAST_WORDS_SECONDS", 0.5)
+    monkeypatch.setattr(rendezvous_server, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(rendezvous_server, "REPORT_FAILURE_SECONDS", 0.5)
     monkeypatch.setattr(peers, "SKEW_SECONDS", 0.2)
 
 
@@ -48,8 +48,8 @@ def node(
     rank: int, port: int, seconds: float = 20.0, nodes: int = 2, run_id: str | None = None, **same: Any
 ) -> Peers:
     """One node that meets the others, in this thread."""
-    me = Introduction("host-%d" % rank, run_id or "made-by-%d" % rank, run_id, {**SAME, "nodes": nodes, **same})
-    return rendezvous.meet(Placement(nodes, rank, "127.0.0.1", port, "test"), me, seconds, Interruption())
+    me = NodeInfo("host-%d" % rank, run_id or "made-by-%d" % rank, run_id, {**SAME, "nodes": nodes, **same})
+    return rendezvous.connect(Placement(nodes, rank, "127.0.0.1", port, "test"), me, seconds, Interruption())
 
 
 def together(*starts: Callable[[], Any]) -> list[Any]:
@@ -125,9 +125,9 @@ def test_two_nodes_of_one_rank_end_all(port: int) -> None:
 def test_a_second_node_0_elsewhere_ends_both(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """It listens at home, and finds the first one at the address that both were given."""
     other = free_port()
-    real = rendezvous_host.listen
+    real = rendezvous_server.listen
     monkeypatch.setattr(
-        rendezvous_host, "listen", lambda asked: real(other if threading.current_thread().name == "b" else asked)
+        rendezvous_server, "listen", lambda asked: real(other if threading.current_thread().name == "b" else asked)
     )
 
     def second() -> Any:
@@ -233,7 +233,7 @@ def test_strangers_at_the_door_disturb_nobody(port: int) -> None:
 @pytest.mark.parametrize("rank", [0, 1])
 def test_what_failed_before_it_joined_ends_the_others(rank: int, port: int) -> None:
     def failing() -> None:
-        rendezvous.tell(Placement(2, rank, "127.0.0.1", port, "test"), "host", DATA, Interruption())
+        rendezvous.report_failure(Placement(2, rank, "127.0.0.1", port, "test"), "host", DATA, Interruption())
 
     found = together(failing, lambda: node(1 - rank, port))
     assert found[1].code == ExitCode.DATA
@@ -257,7 +257,7 @@ def test_who_comes_when_the_run_has_begun_is_told(pair: list[Peers], port: int) 
 
     found = together(run, late)
     assert found[1].code == ExitCode.USAGE
-    assert pair[0].ended("train") is None, "the run continues"
+    assert pair[0].failure("train") is None, "the run continues"
 
 
 UNKNOWN = socket.gaierror(-2, "Name or service not known")
@@ -299,14 +299,14 @@ def test_a_silent_name_server_delays_neither_a_signal_nor_the_deadline(monkeypat
     monkeypatch.setattr(socket, "getaddrinfo", lambda *arguments, **options: over.wait(60) and [])
     asked = Interruption()
     asked.number = 15
-    place, me = Placement(2, 1, "job-0.job", 1, "test"), Introduction("h", "r", None, SAME)
+    place, me = Placement(2, 1, "job-0.job", 1, "test"), NodeInfo("h", "r", None, SAME)
     began = time.monotonic()
     for interruption, seconds, code in (
         (asked, 60.0, ExitCode.INTERRUPTED),
         (Interruption(), 0.05, ExitCode.TIMEOUT),
     ):
         with pytest.raises(CaseError) as caught:
-            rendezvous.meet(place, me, seconds, interruption)
+            rendezvous.connect(place, me, seconds, interruption)
         assert caught.value.code == code
     assert time.monotonic() - began < 5
     over.set()
@@ -320,12 +320,12 @@ STOPPED = Outcome("interrupted", "train", "interrupted by SIGTERM", "run again",
 
 def test_last_words_name_node_and_cause_on_every_node(port: int) -> None:
     found = together(*(lambda rank=rank: node(rank, port, nodes=3) for rank in range(3)))
-    found[1].tell(KILLED)
-    first = found[0].cause("train")
+    found[1].report(KILLED)
+    first = found[0].wait_for_failure("train")
     assert (first.state, first.exit_code, first.phase) == ("failed", 4, "train")
     assert first.reason == "node 1 (host-1): rank 1 was ended by SIGKILL"
-    found[0].tell(first)
-    third = found[2].cause("train")
+    found[0].report(first)
+    third = found[2].wait_for_failure("train")
     assert third == first, "passed on as it is"
     for one in found:
         one.close(0.0)
@@ -333,27 +333,27 @@ def test_last_words_name_node_and_cause_on_every_node(port: int) -> None:
 
 def test_a_node_that_is_gone_without_a_word_is_the_cause(pair: list[Peers]) -> None:
     pair[1].close(0.0)
-    found = pair[0].cause("train")
+    found = pair[0].wait_for_failure("train")
     assert (found.state, found.exit_code) == ("failed", 4)
     assert "node 1 (host-1)" in found.reason
 
 
 def test_a_node_that_ended_well_is_no_cause(pair: list[Peers]) -> None:
-    pair[1].tell(Outcome("ok", "done", None, None, 0))
-    assert pair[0].cause("train", 0.5) is None
+    pair[1].report(Outcome("ok", "done", None, None, 0))
+    assert pair[0].wait_for_failure("train", 0.5) is None
 
 
 def test_a_node_that_was_stopped_alone_is_lost_to_the_others(pair: list[Peers]) -> None:
-    pair[1].tell(STOPPED)
-    found = pair[0].cause("train")
+    pair[1].report(STOPPED)
+    found = pair[0].wait_for_failure("train")
     assert pair[0].interrupted()
-    assert not pair[0].stopped_too(Interruption())
+    assert not pair[0].also_interrupted(Interruption())
     assert (found.state, found.exit_code) == ("failed", 4)
 
 
 def test_nodes_that_are_stopped_with_node_0_are_interrupted(pair: list[Peers]) -> None:
-    pair[0].tell(STOPPED)
-    found = pair[1].cause("train")
+    pair[0].report(STOPPED)
+    found = pair[1].wait_for_failure("train")
     assert (found.state, found.exit_code) == ("interrupted", 7)
 
 
@@ -370,21 +370,21 @@ def test_nodes_that_are_stopped_with_node_0_are_interrupted(pair: list[Peers]) -
     ],
 )
 def test_words_without_sense_are_none(message: dict[str, Any]) -> None:
-    assert peers.read_words(message) is None
+    assert peers.parse_report(message) is None
 
 
 def test_words_are_cut_and_cleaned_before_they_are_shown() -> None:
     reason = "\x1b[31mred\n\ud800" + "x" * 10**5
-    words = peers.read_words({"end": {"state": "failed", "exit_code": 4, "reason": reason, "node": 1, "host": "\r"}})
+    words = peers.parse_report({"end": {"state": "failed", "exit_code": 4, "reason": reason, "node": 1, "host": "\r"}})
     assert words is not None
-    shown = words.told().reason or ""
+    shown = words.outcome_with_node().reason or ""
     assert shown.isprintable()
     assert len(shown) < 5000
 
 
 def test_a_line_reads_whole_objects_from_pieces() -> None:
     ours, theirs = socket.socketpair()
-    line = wire.Line(ours)
+    line = wire.Connection(ours)
     theirs.sendall(b'{"a": 1}\n{"b"')
     assert line.receive() == [{"a": 1}]
     theirs.sendall(b": 2}\n")
@@ -433,8 +433,8 @@ def test_connections_that_are_held_open_in_silence_keep_nobody_out(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More of them than `select` can watch, and than node 0 may have open at once."""
-    monkeypatch.setattr(rendezvous_host, "MOST_STRANGERS", 20)
-    monkeypatch.setattr(rendezvous_host, "STRANGER_SECONDS", 0.2)
+    monkeypatch.setattr(rendezvous_server, "MAX_UNIDENTIFIED", 20)
+    monkeypatch.setattr(rendezvous_server, "IDENTIFY_SECONDS", 0.2)
     # Descriptors beyond the 1024 that `select` can watch.
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(before[0], min(4096, before[1])), before[1]))
@@ -451,8 +451,8 @@ def test_connections_that_are_held_open_in_silence_keep_nobody_out(
 
         found = together(lambda: node(0, port), late)
         assert [type(one) for one in found] == [Peers, Peers], found
-        found[1].tell(KILLED)
-        cause = found[0].cause("train")
+        found[1].report(KILLED)
+        cause = found[0].wait_for_failure("train")
         assert cause is not None
         assert cause.exit_code == 4
         for one in found:
@@ -469,7 +469,7 @@ def test_last_words_that_come_with_the_beginning_are_heard(port: int) -> None:
     """Node 0 fails right after it has begun; both are read at once."""
     listener = wire.listen(port)
     go = {"go": {"port": 5, "run_id": "r", "host": "host-0"}}
-    words = peers.Words(0, "host-0", DATA).as_message()
+    words = peers.NodeReport(0, "host-0", DATA).as_message()
 
     def answer() -> None:
         listener.setblocking(True)
@@ -478,7 +478,7 @@ def test_last_words_that_come_with_the_beginning_are_heard(port: int) -> None:
         door.close()
 
     found = together(answer, lambda: node(1, port))
-    cause = found[1].cause("launch")
+    cause = found[1].wait_for_failure("launch")
     assert (cause.exit_code, cause.reason) == (3, "node 0 (host-0): the file x is missing")
     found[1].close(0.0)
     listener.close()
@@ -488,7 +488,7 @@ def test_a_node_does_not_take_itself_for_node_0(port: int, monkeypatch: pytest.M
     """A connection to a port of this machine that nobody listens to can come from that very port, and succeeds."""
     real = socket.create_connection
     monkeypatch.setattr(socket, "create_connection", lambda to, timeout: real(to, timeout, source_address=to))
-    answer = wire.dial("127.0.0.1", port).get(timeout=10)
+    answer = wire.connect_async("127.0.0.1", port).get(timeout=10)
     assert isinstance(answer, ConnectionRefusedError)
 
 
@@ -526,8 +526,8 @@ def test_a_node_that_failed_first_ends_after_node_0(nodes: int, port: int) -> No
     ended: list[int] = []
 
     def first() -> None:
-        cause = found[0].cause("train")
-        found[0].tell(cause)
+        cause = found[0].wait_for_failure("train")
+        found[0].report(cause)
         deadline = time.monotonic() + 1.0  # the record is made
         while time.monotonic() < deadline:
             found[0].poll()
@@ -536,7 +536,7 @@ def test_a_node_that_failed_first_ends_after_node_0(nodes: int, port: int) -> No
         found[0].close(2.0)
 
     def other(rank: int) -> None:
-        found[rank].tell(KILLED if rank == 1 else found[rank].cause("train"))
+        found[rank].report(KILLED if rank == 1 else found[rank].wait_for_failure("train"))
         found[rank].close()
         ended.append(rank)
 
@@ -546,4 +546,4 @@ def test_a_node_that_failed_first_ends_after_node_0(nodes: int, port: int) -> No
 
 
 def test_what_another_node_sends_of_its_ranks_may_be_anything() -> None:
-    assert supervisor.merged([{"1": 3}, {"²": 4, "9" * 5000: 1, "x": 2}, 7, {"0": "y", 2: 5}]) == [(1, 3), (2, 5)]
+    assert supervisor.merge_by_rank([{"1": 3}, {"²": 4, "9" * 5000: 1, "x": 2}, 7, {"0": "y", 2: 5}]) == [(1, 3), (2, 5)]

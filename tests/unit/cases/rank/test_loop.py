@@ -13,7 +13,7 @@ from flagbench_cases.rank.train_loop import TrainLoop
 from flagbench_cases.record.metrics import own_seconds, published_seconds
 from flagbench_cases.shared.errors import CaseError, DataError, ExitCode
 from flagbench_cases.shared.spool import RankSpool, SpoolReader
-from unit.cases.toy_loop import FULL, WINDOW, Device, NoCollectives, Time, Toy, train
+from unit.cases.rank.toy_loop import FULL, WINDOW, Device, NoCollectives, Time, Toy, train
 
 pytestmark = pytest.mark.image
 

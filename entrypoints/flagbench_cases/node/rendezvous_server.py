@@ -6,18 +6,18 @@ import time
 from typing import Any, Dict, List, Optional, Set, Tuple
 
 from flagbench_cases.node.network import free_port
-from flagbench_cases.node.peers import READ_SECONDS, Peers, Words, name, read_words
+from flagbench_cases.node.peers import READ_SECONDS, NodeReport, Peers, node_name, parse_report
 from flagbench_cases.node.placement import Placement
 from flagbench_cases.node.rendezvous import (
-    LAST_WORDS_SECONDS,
     PROTOCOL,
+    REPORT_FAILURE_SECONDS,
     RETRY_SECONDS,
-    Introduction,
-    Waiting,
+    Deadline,
+    NodeInfo,
     address,
-    take,
+    poll_result,
 )
-from flagbench_cases.node.wire import Line, dial, listen, printable, wait
+from flagbench_cases.node.wire import Connection, connect_async, listen, printable, wait
 from flagbench_cases.record.evidence import Outcome
 from flagbench_cases.shared.errors import CaseError, ExitCode, UsageError
 
@@ -25,73 +25,73 @@ from flagbench_cases.shared.errors import CaseError, ExitCode, UsageError
 PROBE_SECONDS = 20.0
 SAME_REMEDY = "start every node with the same arguments and the same image"
 PROBE_REMEDY = "check that --master names node 0, and that the network of this machine, loopback too, is up"
-MOST_DIFFERENCES = 3
+MAX_DIFFERENCES = 3
 # How many may be connected that have not said who they are, and for how long: a node says it at once.
-MOST_STRANGERS = 256
-STRANGER_SECONDS = 5.0
+MAX_UNIDENTIFIED = 256
+IDENTIFY_SECONDS = 5.0
 
 
-class Host:
+class RendezvousServer:
     """Node 0, to which the others connect. Raises CaseError (15) if it cannot listen."""
 
-    def __init__(self, place: Placement, me: Introduction, waiting: Waiting) -> None:
-        self._place, self._me, self._waiting = place, me, waiting
-        self._guests: Dict[int, Line] = {}
+    def __init__(self, placement: Placement, me: NodeInfo, deadline: Deadline) -> None:
+        self._placement, self._me, self._deadline = placement, me, deadline
+        self._clients: Dict[int, Connection] = {}
         self._hosts = {0: me.host}
         self._seen: Set[int] = set()
-        self._strangers: List[Line] = []
+        self._unidentified: List[Connection] = []
         """Connections that have not identified themselves, or were rejected and wait for the reason."""
         try:
-            self._listener = listen(place.port)
+            self._listener = listen(placement.port)
         except OSError as error:
-            reason = "node 0 cannot listen on port %d (%s)" % (place.port, error.strerror or error)
+            reason = "node 0 cannot listen on port %d (%s)" % (placement.port, error.strerror or error)
             remedy = "end what uses that port, or give every node another port in --master"
             raise CaseError(reason, remedy, ExitCode.ENGINE) from None
-        self._probe = Probe(place)
+        self._probe = SelfProbe(placement)
 
-    def gather(self) -> Peers:
+    def wait_for_all(self) -> Peers:
         """Wait for all nodes. Raises CaseError, which is also sent to the nodes that have connected."""
         try:
             while True:
-                self._admit()
+                self._serve_connections()
                 self._probe.advance()
-                missing = [node for node in range(1, self._place.nodes) if node not in self._guests]
+                missing = [node for node in range(1, self._placement.nodes) if node not in self._clients]
                 if not missing and self._probe.done:
                     return self._begin()
-                self._waiting.check(*self._waits(missing))
+                self._deadline.check(*self._waiting_for(missing))
                 wait(self._sources(), 0.05)
         except CaseError as error:
             state = "interrupted" if error.code == ExitCode.INTERRUPTED else "failed"
             outcome = Outcome(state, "launch", error.message, error.remedy, int(error.code))
             lost = error.code in (ExitCode.INTERRUPTED, ExitCode.TIMEOUT)
-            words = Words(0 if state == "interrupted" else None, self._me.host, outcome)
-            self._end(words, 0.0 if lost else LAST_WORDS_SECONDS)
+            words = NodeReport(0 if state == "interrupted" else None, self._me.host, outcome)
+            self._end(words, 0.0 if lost else REPORT_FAILURE_SECONDS)
             raise
 
-    def turn_away(self, words: Words) -> None:
+    def reject_all(self, words: NodeReport) -> None:
         """Tell every node that connects why node 0 does not run."""
-        self._end(words, LAST_WORDS_SECONDS)
+        self._end(words, REPORT_FAILURE_SECONDS)
 
-    def _waits(self, missing: List[int]) -> Tuple[str, str]:
+    def _waiting_for(self, missing: List[int]) -> Tuple[str, str]:
         """What node 0 waits for, and what to do about it."""
-        where = address(self._place)
+        where = address(self._placement)
         if missing:
             nodes = "nodes" if len(missing) > 1 else "node"
             shown = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
-            words = "node 0 waits at %s for %s %s of %d" % (where, nodes, shown, self._place.nodes)
-            for line in self._guests.values():
-                line.say_once("waits", "for %s %s of %d" % (nodes, shown, self._place.nodes))
+            words = "node 0 waits at %s for %s %s of %d" % (where, nodes, shown, self._placement.nodes)
+            for line in self._clients.values():
+                line.send_if_changed("waits", "for %s %s of %d" % (nodes, shown, self._placement.nodes))
             return words, "start what is missing, and check that it reaches this address"
         return "node 0 waits until it can reach itself at %s (%s)" % (where, self._probe.reason), PROBE_REMEDY
 
     def _begin(self) -> Peers:
         port = free_port("")
         self._probe.close()
-        for line in self._strangers:
+        for line in self._unidentified:
             line.close()
-        for line in self._guests.values():
+        for line in self._clients.values():
             line.send({"go": {"port": port, "run_id": self._me.run_id, "host": self._me.host}})
-        peers = Peers(0, self._guests, self._hosts, port, self._me.run_id)
+        peers = Peers(0, self._clients, self._hosts, port, self._me.run_id)
         peers.listener = self._listener
         return peers
 
@@ -99,61 +99,61 @@ class Host:
 
     def _accept(self) -> None:
         clock = time.monotonic()
-        for line in [line for line in self._strangers if clock - line.opened > STRANGER_SECONDS]:
+        for line in [line for line in self._unidentified if clock - line.opened > IDENTIFY_SECONDS]:
             line.close()
-            self._strangers.remove(line)
+            self._unidentified.remove(line)
         try:
-            while len(self._strangers) < MOST_STRANGERS:
-                self._strangers.append(Line(self._listener.accept()[0]))
+            while len(self._unidentified) < MAX_UNIDENTIFIED:
+                self._unidentified.append(Connection(self._listener.accept()[0]))
         except OSError:
             return
 
-    def _admit(self) -> None:
+    def _serve_connections(self) -> None:
         """Let in who has come, and let go who has left: it may come again."""
-        for node, line in list(self._guests.items()):
+        for node, line in list(self._clients.items()):
             for message in line.receive():
-                self._heed(message)
+                self._raise_if_failed(message)
             if line.closed:
                 line.close()
-                del self._guests[node]
+                del self._clients[node]
         self._accept()
-        for line in list(self._strangers):
+        for line in list(self._unidentified):
             for message in line.receive():
                 if message.get("probe") == self._probe.secret:
                     self._probe.done = True
                 elif isinstance(message.get("node"), int) and message.get("flagbench") == PROTOCOL:
                     self._seen.add(message["node"])
-                    self._welcome(line, message["node"], message)
+                    self._accept_node(line, message["node"], message)
             if line.closed:
                 line.close()
-            if line.closed or line in self._guests.values():
-                self._strangers.remove(line)
+            if line.closed or line in self._clients.values():
+                self._unidentified.remove(line)
 
-    def _heed(self, message: Dict[str, Any]) -> None:
+    def _raise_if_failed(self, message: Dict[str, Any]) -> None:
         """Raise CaseError where a node has failed. One that was told to stop has left."""
-        words = read_words(message)
+        words = parse_report(message)
         if words is not None and words.outcome.state == "failed":
-            found = words.told()
+            found = words.outcome_with_node()
             raise CaseError(found.reason or "", found.remedy or "", ExitCode(found.exit_code))
 
-    def _welcome(self, line: Line, node: int, message: Dict[str, Any]) -> None:
+    def _accept_node(self, line: Connection, node: int, message: Dict[str, Any]) -> None:
         """Accept a node. Raises CaseError if it does not belong to this run, or has failed."""
         host = printable(str(message.get("host") or line.peer))[:200]
-        self._heed(message)
-        if node == 0 or node in self._guests:
+        self._raise_if_failed(message)
+        if node == 0 or node in self._clients:
             reason = "two nodes say that they are node %d: %s and %s" % (node, self._hosts[node], host)
             raise UsageError(reason, "give every node a --node-rank of its own")
         differences = self._differences(message)
         if differences:
-            more = len(differences) - MOST_DIFFERENCES
-            shown = ", ".join(differences[:MOST_DIFFERENCES]) + (" and %d more" % more if more > 0 else "")
-            raise UsageError("%s was started with %s" % (name(node, host), shown), SAME_REMEDY)
-        if not 0 < node < self._place.nodes:
-            raise UsageError("%s does not exist among %d" % (name(node, host), self._place.nodes), SAME_REMEDY)
+            more = len(differences) - MAX_DIFFERENCES
+            shown = ", ".join(differences[:MAX_DIFFERENCES]) + (" and %d more" % more if more > 0 else "")
+            raise UsageError("%s was started with %s" % (node_name(node, host), shown), SAME_REMEDY)
+        if not 0 < node < self._placement.nodes:
+            raise UsageError("%s does not exist among %d" % (node_name(node, host), self._placement.nodes), SAME_REMEDY)
         self._hosts[node] = host
         if line.closed:
             return  # it has left again
-        self._guests[node] = line
+        self._clients[node] = line
         line.send({"flagbench": PROTOCOL, "host": self._me.host})
 
     def _differences(self, message: Dict[str, Any]) -> List[str]:
@@ -169,34 +169,34 @@ class Host:
 
     # -- the end ---------------------------------------------------------------------------------------------
 
-    def _lines(self) -> List[Line]:
-        return [line for line in [*self._guests.values(), *self._strangers] if not line.closed]
+    def _connections(self) -> List[Connection]:
+        return [line for line in [*self._clients.values(), *self._unidentified] if not line.closed]
 
     def _sources(self) -> List[Any]:
         """What may have something to read, or somebody to let in."""
-        return [*self._lines(), *([self._listener] if len(self._strangers) < MOST_STRANGERS else [])]
+        return [*self._connections(), *([self._listener] if len(self._unidentified) < MAX_UNIDENTIFIED else [])]
 
-    def _end(self, words: Words, linger: float) -> None:
+    def _end(self, words: NodeReport, linger: float) -> None:
         """Tell all nodes why the run does not begin, also those that connect within `linger` seconds."""
-        told: Set[Line] = set()
+        told: Set[Connection] = set()
         self._probe.close()
         deadline = time.monotonic() + linger
         while True:
             self._accept()
-            for line in self._lines():
+            for line in self._connections():
                 self._seen.update(m["node"] for m in line.receive() if isinstance(m.get("node"), int))
                 if line not in told:
                     told.add(line)
                     line.send(words.as_message())
-                    line.finish()
-            over = len(self._seen - {0}) >= self._place.nodes - 1 or self._waiting.over()
+                    line.end_sending()
+            over = len(self._seen - {0}) >= self._placement.nodes - 1 or self._deadline.expired()
             deadline = min(deadline, time.monotonic()) if over else deadline
-            left = deadline + READ_SECONDS if self._lines() else deadline
+            left = deadline + READ_SECONDS if self._connections() else deadline
             if time.monotonic() >= left:
                 break
             wait(self._sources(), 0.02)
         self._listener.close()
-        for line in [*self._guests.values(), *self._strangers]:
+        for line in [*self._clients.values(), *self._unidentified]:
             line.close()
 
 
@@ -205,17 +205,17 @@ def _short(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-class Probe:
+class SelfProbe:
     """Whether the address given to the others reaches this process itself, as torch's rendezvous needs too."""
 
-    def __init__(self, place: Placement) -> None:
-        self._place = place
+    def __init__(self, placement: Placement) -> None:
+        self._placement = placement
         self.secret = secrets.token_hex(16)
         self.done = False
         self.reason = "no answer yet"
         self._failing_since: Optional[float] = None
-        self._line: Optional[Line] = None
-        self._answers = dial(place.host, place.port)
+        self._line: Optional[Connection] = None
+        self._answers = connect_async(placement.host, placement.port)
         self._again = 0.0
 
     def advance(self) -> None:
@@ -224,31 +224,31 @@ class Probe:
             self.close()
             return
         if self._line is not None:
-            self._hear(self._line)
+            self._read_reply(self._line)
             return
         if self._again and time.monotonic() < self._again:
             return
         if self._again:
-            self._again, self._answers = 0.0, dial(self._place.host, self._place.port)
-        answer = take(self._answers, 0.0)
+            self._again, self._answers = 0.0, connect_async(self._placement.host, self._placement.port)
+        answer = poll_result(self._answers, 0.0)
         if isinstance(answer, OSError):
             # On Kubernetes a name may resolve only later; an address must reach this process at once.
             self._fail(answer.strerror or str(answer), known=not isinstance(answer, socket.gaierror))
         elif answer is not None:
-            self._line = Line(answer)
+            self._line = Connection(answer)
             self._line.send({"flagbench": PROTOCOL, "probe": self.secret, "node": 0, "host": "this address"})
 
     def close(self) -> None:
         """End it."""
-        answer = take(self._answers, 0.0)
+        answer = poll_result(self._answers, 0.0)
         if isinstance(answer, socket.socket):
             answer.close()
         if self._line is not None:
             self._line.close()
             self._line = None
 
-    def _hear(self, line: Line) -> None:
-        words = next(filter(None, map(read_words, line.receive())), None)
+    def _read_reply(self, line: Connection) -> None:
+        words = next(filter(None, map(parse_report, line.receive())), None)
         if words is not None:
             raise CaseError(words.outcome.reason or "", words.outcome.remedy or "", ExitCode(words.outcome.exit_code))
         if line.closed or time.monotonic() - line.opened > PROBE_SECONDS:
@@ -261,5 +261,5 @@ class Probe:
         self._again = clock + RETRY_SECONDS
         self._failing_since = (self._failing_since or clock) if known else None
         if self._failing_since is not None and clock - self._failing_since > PROBE_SECONDS:
-            words = "node 0 cannot reach itself at %s (%s)" % (address(self._place), reason)
+            words = "node 0 cannot reach itself at %s (%s)" % (address(self._placement), reason)
             raise CaseError(words, PROBE_REMEDY, ExitCode.ENGINE)

@@ -2,21 +2,21 @@
 
 import pytest
 
-from flagbench_cases.node.ending import EARLY_REMEDY, SIGNAL_REMEDY, End, why
+from flagbench_cases.node.outcome import EARLY_REMEDY, SIGNAL_REMEDY, RankEnd, outcome_of
 from flagbench_cases.shared.errors import ExitCode
 
 pytestmark = pytest.mark.image
 
-KILLED = End(1, 0, -9, 5.0, "train", 16)
-SPARED = End(0, 0, -15, 4.0, "train", 16)  # by the launcher, once another had failed
-LEFT = End(1, 0, 0, 5.0, "train", 16)
+KILLED = RankEnd(1, 0, -9, 5.0, "train", 16)
+SPARED = RankEnd(0, 0, -15, 4.0, "train", 16)  # by the launcher, once another had failed
+LEFT = RankEnd(1, 0, 0, 5.0, "train", 16)
 BROKEN = {"rank": 0, "time": 6.0, "code": 4, "message": "the connection broke", "remedy": "r", "secondary": True}
 DATA = {"rank": 1, "time": 7.0, "code": 3, "message": "no label", "remedy": "fetch it", "secondary": False}
 FAILED = {"ok": False, "failures": []}
 
 
 def ending(report, failures=(), ends=(), memory=False, code=1, done=False):
-    return why(report, list(failures), ends, done=done, memory_killed=memory, returncode=code, phase="eval")
+    return outcome_of(report, list(failures), ends, done=done, memory_killed=memory, returncode=code, phase="eval")
 
 
 def test_an_agent_that_says_all_is_well_is_believed_where_all_ranks_say_so_too():
@@ -51,12 +51,12 @@ def test_a_rank_that_left_early_without_an_error_is_the_cause_of_what_its_peers_
 
 
 def test_the_first_of_several_that_left_is_named():
-    later = End(0, 0, 0, 5.5, "eval", 17)
+    later = RankEnd(0, 0, 0, 5.5, "eval", 17)
     assert ending(FAILED, [], [later, LEFT]).reason.startswith("rank 1 ")
 
 
 def test_a_rank_that_nobody_saw_end():
-    found = ending({}, [], [End(1, 0, None, 5.0, "init", 0)], code=None)
+    found = ending({}, [], [RankEnd(1, 0, None, 5.0, "init", 0)], code=None)
     assert (found.phase, found.exit_code) == ("init", ExitCode.RANK_FAILED)
 
 

@@ -195,6 +195,6 @@ def test_a_second_signal_keeps_what_was_gathered_before_the_runs_files_went() ->
     limits = supervisor.Limits(1.0, None)
     attempt.running = supervisor.Run(config, attempt.request.stack, place, limits, Interruption())
     gathered = attempt.evidence = evidence.NOTHING._replace(steps={0: []})
-    attempt.running.clean()
-    assert attempt.give_up(Interruption()).exit_code == ExitCode.INTERRUPTED
+    attempt.running.remove_spool()
+    assert attempt.abort(Interruption()).exit_code == ExitCode.INTERRUPTED
     assert attempt.evidence is gathered

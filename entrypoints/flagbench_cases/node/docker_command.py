@@ -18,21 +18,21 @@ from flagbench_cases.shared import output
 HOST_FOLDER = "HOSTDIR"
 
 
-def docker_line(plan: Dict[str, Any]) -> str:
+def docker_command(plan: Dict[str, Any]) -> str:
     """`docker run ...` as one line for a shell, every word quoted, out of the plan that the parent left the agent."""
     arguments = cli.parse(plan["argv"])
     case, stack, nodes = plan["config"]["case"], plan["stack"], plan["config"]["nodes"]
-    words = ["docker", "run", "--rm", *_grants(stack["docker"], nodes)]
+    words = ["docker", "run", "--rm", *_device_options(stack["docker"], nodes)]
     for folder, written in _folders(plan, arguments).items():
         words += ["--mount", _mount(folder, written)]
     words.append("flagbench/%s:%s" % (case, stack["name"]))
-    words += _without(list(plan["argv"]), case)
+    words += _without_case(list(plan["argv"]), case)
     if nodes > 1:
-        words += _place(plan, arguments)
-    return _quoted(words)
+        words += _rendezvous_options(plan, arguments)
+    return _shell_quote(words)
 
 
-def left_open(plan: Dict[str, Any]) -> List[str]:
+def docker_hints(plan: Dict[str, Any]) -> List[str]:
     """What the person has to fill in or to add to the line, each in a few words."""
     hints = []
     if _folders(plan, cli.parse(plan["argv"])):
@@ -40,23 +40,23 @@ def left_open(plan: Dict[str, Any]) -> List[str]:
     needs = plan["stack"]["docker"]
     devices = needs["multi_node"]["devices"] if plan["config"]["nodes"] > 1 else []
     if devices:
-        words = _each("--device", devices)
+        words = _repeat_option("--device", devices)
         if needs["root"]:
             # Only root's processes come to hold one; others pin memory within the ulimit memlock.
-            words += _each("--cap-add", needs["multi_node"]["capabilities"])
-        hints.append("where the host has %s, add %s" % (_quoted(devices), _quoted(words)))
+            words += _repeat_option("--cap-add", needs["multi_node"]["capabilities"])
+        hints.append("where the host has %s, add %s" % (_shell_quote(devices), _shell_quote(words)))
     return hints
 
 
-def _grants(needs: Dict[str, Any], nodes: int) -> List[str]:
+def _device_options(needs: Dict[str, Any], nodes: int) -> List[str]:
     """Devices, groups, capabilities and limits that every host of the stack can grant.
 
     The engine refuses a device that the host lacks, and several nodes without InfiniBand talk over TCP.
     """
     words = ["--gpus", needs["gpus"]] if needs["gpus"] else []
-    words += _each("--device", needs["devices"])
-    words += _each("--group-add", needs["groups"])
-    words += _each("--cap-add", needs["capabilities"])
+    words += _repeat_option("--device", needs["devices"])
+    words += _repeat_option("--group-add", needs["groups"])
+    words += _repeat_option("--cap-add", needs["capabilities"])
     words += ["--shm-size", needs["shm_size"]]
     for name, limit in sorted(needs["ulimits"].items()):
         words += ["--ulimit", "%s=%d" % (name, limit)]
@@ -68,7 +68,7 @@ def _grants(needs: Dict[str, Any], nodes: int) -> List[str]:
     return words
 
 
-def _each(option: str, values: List[str]) -> List[str]:
+def _repeat_option(option: str, values: List[str]) -> List[str]:
     return [word for value in values for word in (option, value)]
 
 
@@ -93,14 +93,14 @@ def _mount(folder: str, written: bool) -> str:
     return line.getvalue()[: -len("\r\n")]
 
 
-def _without(arguments: List[str], case: str) -> List[str]:
+def _without_case(arguments: List[str], case: str) -> List[str]:
     """The arguments without the case, which the image's entry point names already."""
     if case in arguments:
         arguments.remove(case)
     return arguments
 
 
-def _place(plan: Dict[str, Any], arguments: argparse.Namespace) -> List[str]:
+def _rendezvous_options(plan: Dict[str, Any], arguments: argparse.Namespace) -> List[str]:
     """Which node this is and where node 0 listens, where the environment said it: the next container has another."""
     words = []
     if arguments.node_rank is None:
@@ -111,5 +111,5 @@ def _place(plan: Dict[str, Any], arguments: argparse.Namespace) -> List[str]:
     return words
 
 
-def _quoted(words: List[str]) -> str:
+def _shell_quote(words: List[str]) -> str:
     return " ".join(shlex.quote(word) for word in words)

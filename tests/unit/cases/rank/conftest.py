@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flagbench_cases.rank import step_timer, stopwatch, train_loop
-from unit.cases.toy_loop import Time
+from unit.cases.rank.toy_loop import Time
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flagbench_cases.node import cli
-from flagbench_cases.node.docker_line import docker_line, left_open
+from flagbench_cases.node.docker_command import docker_command, docker_hints
 from flagbench_cases.shared import config
 
 pytestmark = pytest.mark.image
@@ -26,7 +26,7 @@ def plan(stack: str, *arguments: str, **changes: Any) -> dict[str, Any]:
 
 
 def words_of(made: dict[str, Any]) -> list[str]:
-    return shlex.split(docker_line(made))
+    return shlex.split(docker_command(made))
 
 
 def mounts(made: dict[str, Any]) -> list[list[str]]:
@@ -37,16 +37,16 @@ def mounts(made: dict[str, Any]) -> list[list[str]]:
 
 def test_a_stack_of_nvidia() -> None:
     made = plan("a100-cuda11.6", "--nodes", "1", "--gpus", "8")
-    assert docker_line(made) == (
+    assert docker_command(made) == (
         "docker run --rm --gpus all --shm-size 16g --ulimit memlock=-1 --ulimit stack=67108864 "
         "flagbench/distilbert:a100-cuda11.6 --nodes 1 --gpus 8"
     )
-    assert left_open(made) == []
+    assert docker_hints(made) == []
 
 
 def test_a_stack_of_metax_on_two_nodes() -> None:
     made = plan("c500-maca3", "--nodes", "2", node_rank=1, host="node-0", port=29500)
-    assert docker_line(made) == (
+    assert docker_command(made) == (
         "docker run --rm --device /dev/mxcd --device /dev/dri --group-add video "
         "--shm-size 16g --ulimit memlock=-1 --ulimit stack=67108864 --network host "
         "flagbench/distilbert:c500-maca3 --nodes 2 --node-rank 1 --master node-0:29500"
@@ -55,15 +55,15 @@ def test_a_stack_of_metax_on_two_nodes() -> None:
 
 def test_what_a_host_may_lack_stands_in_words() -> None:
     made = plan("c500-maca3", "--nodes", "2", node_rank=1, host="node-0", port=29500)
-    assert left_open(made) == ["where the host has /dev/infiniband, add --device /dev/infiniband"]
-    assert left_open(plan("c500-maca3", "--nodes", "1")) == []
+    assert docker_hints(made) == ["where the host has /dev/infiniband, add --device /dev/infiniband"]
+    assert docker_hints(plan("c500-maca3", "--nodes", "1")) == []
 
 
 def test_a_capability_is_offered_only_to_root_who_alone_can_hold_it() -> None:
     made = plan("c500-maca3", "--nodes", "2", node_rank=1, host="node-0", port=29500)
     made["stack"]["docker"]["root"] = True
-    assert left_open(made) == ["where the host has /dev/infiniband, add --device /dev/infiniband --cap-add IPC_LOCK"]
-    assert "--cap-add" not in docker_line(made)
+    assert docker_hints(made) == ["where the host has /dev/infiniband, add --device /dev/infiniband --cap-add IPC_LOCK"]
+    assert "--cap-add" not in docker_command(made)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_every_folder_of_the_arguments_comes_from_the_host() -> None:
         ["type=bind", "source=HOSTDIR", "target=/out"],
         ["type=bind", "source=HOSTDIR", "target=/store of/all"],
     ]
-    assert left_open(made) == ["put a folder of the host for every HOSTDIR"]
+    assert docker_hints(made) == ["put a folder of the host for every HOSTDIR"]
 
 
 def test_data_that_was_found_where_it_is_by_default_is_a_folder_too() -> None:
@@ -106,14 +106,14 @@ def test_a_folder_that_is_read_and_written_is_mounted_once() -> None:
 
 def test_synthetic_data_need_no_folder() -> None:
     made = plan("cpu", "--data", "synthetic")
-    assert mounts(made) == left_open(made) == []
+    assert mounts(made) == docker_hints(made) == []
 
 
 def test_only_a_stack_that_demands_root_gets_it() -> None:
     made = plan("cpu")
-    assert "--user" not in docker_line(made)
+    assert "--user" not in docker_command(made)
     made["stack"]["docker"]["root"] = True
-    assert "--user 0:0" in docker_line(made)
+    assert "--user 0:0" in docker_command(made)
 
 
 HOSTILE = [
@@ -152,5 +152,5 @@ def test_no_folder_is_read_as_another_field_of_its_mount(value: str) -> None:
 def test_words_beside_the_line_can_be_pasted_as_well(value: str) -> None:
     made = plan("c500-maca3", "--nodes", "2", node_rank=1, host="node-0", port=29500)
     made["stack"]["docker"]["multi_node"]["devices"] = [value]
-    (hint,) = left_open(made)
+    (hint,) = docker_hints(made)
     assert shlex.split(hint.rpartition(", add ")[2]) == ["--device", value]

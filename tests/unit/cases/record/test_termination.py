@@ -79,7 +79,7 @@ def test_the_file_is_written_in_place(tmp_path: Path, monkeypatch: pytest.Monkey
     place.write_text("what another left there, which is longer than the message " * 20)
     before = os.stat(str(place)).st_ino
     monkeypatch.setenv("FLAGBENCH_TERMINATION_LOG", str(place))
-    termination.leave(termination.of_record(record(), "p_core", 0))
+    termination.write(termination.of_record(record(), "p_core", 0))
     assert json.loads(place.read_text())["record_id"] == "r-1"
     assert place.read_text().count("\n") == 1
     assert os.stat(str(place)).st_ino == before
@@ -89,7 +89,7 @@ def test_without_a_file_nothing_is_written(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("FLAGBENCH_TERMINATION_LOG", raising=False)
-    termination.leave(termination.of_record(record(), "p_core", 0))
+    termination.write(termination.of_record(record(), "p_core", 0))
     assert capsys.readouterr() == ("", "")
 
 
@@ -97,5 +97,5 @@ def test_a_file_that_cannot_be_written_is_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FLAGBENCH_TERMINATION_LOG", str(tmp_path))
-    termination.leave(termination.of_record(record(), "p_core", 0))
+    termination.write(termination.of_record(record(), "p_core", 0))
     assert capsys.readouterr().err == "warning: no termination message in %s (Is a directory)\n" % tmp_path

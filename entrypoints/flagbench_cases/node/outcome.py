@@ -12,7 +12,7 @@ EARLY_REMEDY = "see the log above; something in that process, perhaps a library,
 MEMORY_REMEDY = "use a smaller --set batch_size or fewer workers, or give the container more memory"
 
 
-class End(NamedTuple):
+class RankEnd(NamedTuple):
     """How a rank ended before its work was done."""
 
     rank: int
@@ -23,7 +23,7 @@ class End(NamedTuple):
     steps: int
 
     @property
-    def words(self) -> str:
+    def reason(self) -> str:
         """What happened, for the record."""
         if self.code is None:
             how = "was gone or had become another program"
@@ -38,10 +38,10 @@ class End(NamedTuple):
         return SIGNAL_REMEDY if self.code is not None and self.code < 0 else EARLY_REMEDY
 
 
-def why(
+def outcome_of(
     report: Dict[str, Any],
     failures: List[Dict[str, Any]],
-    ends: Sequence[End],
+    ends: Sequence[RankEnd],
     *,
     done: bool,
     memory_killed: bool,
@@ -73,7 +73,7 @@ def why(
         return Outcome("failed", phase, reason, first["remedy"], first["code"])
     if early:
         end = min(early, key=lambda end: end.time)
-        return Outcome("failed", end.phase, end.words, end.remedy, ExitCode.RANK_FAILED)
+        return Outcome("failed", end.phase, end.reason, end.remedy, ExitCode.RANK_FAILED)
     if failures:
         first = min(failures, key=_time)
         reason = "rank %d: %s" % (first["rank"], first["message"])
@@ -83,14 +83,14 @@ def why(
         return Outcome("failed", phase, words, "see the log above", ExitCode.RANK_FAILED)
     if ends:
         end = min(ends, key=lambda end: end.time)
-        return Outcome("failed", end.phase, end.words, end.remedy, ExitCode.RANK_FAILED)
+        return Outcome("failed", end.phase, end.reason, end.remedy, ExitCode.RANK_FAILED)
     ended_by = -report["signal"] if report.get("signal") else returncode
     words = report.get("message") or "the launcher of the ranks ended with %s" % describe_exit(ended_by)
     remedy = "see the log above; check --master on every node"
     return Outcome("failed", "launch", words, remedy, ExitCode.RANK_FAILED)
 
 
-def echoes(report: Dict[str, Any], failures: List[Dict[str, Any]], ends: Sequence[End]) -> bool:
+def may_be_secondary(report: Dict[str, Any], failures: List[Dict[str, Any]], ends: Sequence[RankEnd]) -> bool:
     """Whether this node's ranks may have ended because another node did, and not for a cause of their own.
 
     SIGABRT is how NCCL ends a rank whose peers have gone.
@@ -105,7 +105,7 @@ def _time(failure: Dict[str, Any]) -> float:
     return failure["time"]
 
 
-def _killed_for_memory(killed: List[End]) -> str:
+def _killed_for_memory(killed: List[RankEnd]) -> str:
     if not killed:
         return "the kernel killed a process of this run for memory"
     return "the kernel killed rank %d for memory" % min(killed, key=lambda end: end.time).rank

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from flagbench_cases.prepare.weights import pickles
-from unit.cases.pickled import FORMATS, OLDER, Call, archive, refusal, save, table, text, written
+from unit.cases.prepare.pickled import FORMATS, OLDER, Call, archive, refusal, save, table, text, written
 
 pytestmark = pytest.mark.image
 
@@ -99,7 +99,7 @@ def test_hostile_opcodes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     builders = dict(pickles._BUILDS)
     refusal(path)
     assert builders == pickles._BUILDS
-    assert "append" in vars(pickles.Inert)
+    assert "append" in vars(pickles.Ignored)
     assert not (tmp_path / "canary").exists()
 
 

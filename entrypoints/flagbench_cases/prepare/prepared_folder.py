@@ -9,30 +9,30 @@ import os
 import stat
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
-from flagbench_cases.prepare.destination import refuse_taken
+from flagbench_cases.prepare.destination import check_target
 from flagbench_cases.prepare.writer import Writer, writing
 from flagbench_cases.shared.errors import DataError
 from flagbench_cases.shared.files import INDEX, KINDS, SCHEMA, Reading, check_folder, is_plain, open_file, sum_of
 
 __all__ = [
     "KINDS",
-    "Prepared",
+    "PreparedFolder",
     "Writer",
     "check_folder",
+    "check_target",
     "is_prepared",
     "kind_of",
     "locate",
     "open_folder",
-    "refuse_taken",
     "writing",
 ]
 
-SUMMED_IN_A_RUN = 2 * 2**30
+MAX_CHECKSUM_BYTES_IN_A_RUN = 2 * 2**30
 """Bytes. Sums of larger files are left to `prepare --check`: every rank opens the folder, and a run should begin."""
-LARGEST_INDEX = 64 * 2**20
+MAX_INDEX_BYTES = 64 * 2**20
 
 
-class Prepared(NamedTuple):
+class PreparedFolder(NamedTuple):
     """An opened folder: its facts, and its files as `prepared.json` has them ({"bytes": ..., "sha256": ...})."""
 
     folder: str
@@ -47,7 +47,7 @@ class Prepared(NamedTuple):
     def path(self, name: str) -> str:
         """Where a file is. Raises DataError for one that the folder has not got."""
         if name not in self.files:
-            raise DataError("%s holds no %s" % (self.folder, name), _again(self.case, self.kind))
+            raise DataError("%s holds no %s" % (self.folder, name), _prepare_again(self.case, self.kind))
         return os.path.join(self.folder, name)
 
     @property
@@ -80,7 +80,7 @@ def open_folder(
     formats: Optional[Sequence[str]] = None,
     thorough: Optional[bool] = None,
     report: Any = None,
-) -> Prepared:
+) -> PreparedFolder:
     """Open a prepared folder, or the one of this kind below it, and check it.
 
     Args:
@@ -96,16 +96,16 @@ def open_folder(
     for key, asked in (("case", case), ("kind", kind)):
         if content[key] != asked:
             raise DataError(
-                "%s was prepared as the %s %s, not %s" % (folder, key, _shown(content[key]), asked),
+                "%s was prepared as the %s %s, not %s" % (folder, key, _quoted(content[key]), asked),
                 "give the folder that was prepared for it, or prepare one",
             )
     if formats is not None and content["format"] not in formats:
         raise DataError(
             "%s has the format %s; this flagbench reads %s"
-            % (folder, _shown(content["format"]), " and ".join(formats)),
-            _again(case, kind),
+            % (folder, _quoted(content["format"]), " and ".join(formats)),
+            _prepare_again(case, kind),
         )
-    made = Prepared(
+    made = PreparedFolder(
         folder,
         case,
         kind,
@@ -119,11 +119,11 @@ def open_folder(
     return made
 
 
-def _again(case: str, kind: str) -> str:
+def _prepare_again(case: str, kind: str) -> str:
     return "prepare it again: flagbench prepare %s --%s SOURCE -o OUT --force" % (case, kind)
 
 
-def _shown(value: Any) -> str:
+def _quoted(value: Any) -> str:
     """A text of a file, cut, that a message can hold."""
     return repr(value)[:80]
 
@@ -131,23 +131,23 @@ def _shown(value: Any) -> str:
 def _read_index(folder: str, case: str, kind: str) -> Dict[str, Any]:
     path = os.path.join(folder, INDEX)
     try:
-        if os.stat(path).st_size > LARGEST_INDEX:
+        if os.stat(path).st_size > MAX_INDEX_BYTES:
             raise ValueError("it is too large")
         with open_file(path, encoding="utf-8") as file:
             content = json.load(file)
     except (FileNotFoundError, NotADirectoryError):
-        raise DataError(_missing(folder), _first(case, kind)) from None
+        raise DataError(_missing_reason(folder), _prepare_first(case, kind)) from None
     except (OSError, ValueError, RecursionError) as error:
-        raise DataError("%s cannot be read (%s)" % (path, str(error).split("\n")[0]), _again(case, kind)) from None
+        raise DataError("%s cannot be read (%s)" % (path, str(error).split("\n")[0]), _prepare_again(case, kind)) from None
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:
-        raise DataError("%s is not of the schema %s" % (path, SCHEMA), _again(case, kind))
-    wrong = _wrong(content)
+        raise DataError("%s is not of the schema %s" % (path, SCHEMA), _prepare_again(case, kind))
+    wrong = _index_error(content)
     if wrong:
-        raise DataError("%s is damaged: %s" % (path, wrong), _again(case, kind))
+        raise DataError("%s is damaged: %s" % (path, wrong), _prepare_again(case, kind))
     return content
 
 
-def _missing(folder: str) -> str:
+def _missing_reason(folder: str) -> str:
     if not folder:
         return "no prepared folder was given"
     if not os.path.lexists(folder):
@@ -157,11 +157,11 @@ def _missing(folder: str) -> str:
     return "%s holds no %s: it is not a prepared folder" % (folder, INDEX)
 
 
-def _first(case: str, kind: str) -> str:
+def _prepare_first(case: str, kind: str) -> str:
     return "prepare one first: flagbench prepare %s --%s SOURCE -o OUT, then give OUT" % (case, kind)
 
 
-def _wrong(content: Dict[str, Any]) -> Optional[str]:
+def _index_error(content: Dict[str, Any]) -> Optional[str]:
     """What is wrong with the index's own form, or None. A name may not lead out of the folder."""
     for key, kind in (("case", str), ("kind", str), ("format", str), ("facts", dict), ("files", dict)):
         if not isinstance(content.get(key), kind):
@@ -174,14 +174,14 @@ def _wrong(content: Dict[str, Any]) -> Optional[str]:
         return "it names no files"
     for name, facts in content["files"].items():
         if not is_plain(name):
-            return "%s is not the name of a file" % _shown(name)
+            return "%s is not the name of a file" % _quoted(name)
         size, sha256 = (facts.get("bytes"), facts.get("sha256")) if isinstance(facts, dict) else (None, None)
         if not isinstance(size, int) or isinstance(size, bool) or not isinstance(sha256, str):
-            return "%s has no size or no sum" % _shown(name)
+            return "%s has no size or no sum" % _quoted(name)
     return None
 
 
-def _check_files(made: Prepared, thorough: Optional[bool], report: Any) -> None:
+def _check_files(made: PreparedFolder, thorough: Optional[bool], report: Any) -> None:
     summed = []
     for name, facts in sorted(made.files.items()):
         path = os.path.join(made.folder, name)
@@ -189,16 +189,16 @@ def _check_files(made: Prepared, thorough: Optional[bool], report: Any) -> None:
             found = os.stat(path)
         except OSError as error:
             raise DataError(
-                "%s cannot be read (%s)" % (path, error.strerror or error), _again(made.case, made.kind)
+                "%s cannot be read (%s)" % (path, error.strerror or error), _prepare_again(made.case, made.kind)
             ) from None
         if not stat.S_ISREG(found.st_mode):
-            raise DataError("%s is not a file" % path, _again(made.case, made.kind))
+            raise DataError("%s is not a file" % path, _prepare_again(made.case, made.kind))
         if found.st_size != facts["bytes"]:
             raise DataError(
                 "%s has %d bytes, not the %d it was prepared with" % (path, found.st_size, facts["bytes"]),
-                _again(made.case, made.kind),
+                _prepare_again(made.case, made.kind),
             )
-        if thorough or (thorough is None and found.st_size <= SUMMED_IN_A_RUN):
+        if thorough or (thorough is None and found.st_size <= MAX_CHECKSUM_BYTES_IN_A_RUN):
             summed.append(name)
     meter = Reading("check", sum(made.files[name]["bytes"] for name in summed), report)
     for name in summed:
@@ -207,9 +207,9 @@ def _check_files(made: Prepared, thorough: Optional[bool], report: Any) -> None:
             found_sum = sum_of(path, meter)
         except OSError as error:
             raise DataError(
-                "%s cannot be read (%s)" % (path, error.strerror or error), _again(made.case, made.kind)
+                "%s cannot be read (%s)" % (path, error.strerror or error), _prepare_again(made.case, made.kind)
             ) from None
         if found_sum != made.files[name]["sha256"]:
             raise DataError(
-                "%s is damaged: its sum is not the one it was prepared with" % path, _again(made.case, made.kind)
+                "%s is damaged: its sum is not the one it was prepared with" % path, _prepare_again(made.case, made.kind)
             )

@@ -41,7 +41,7 @@ def identity(contents: dict[str, str] = CONTENTS) -> dict[str, Any]:
     return checkpoint_facts.identity(CONFIG, contents)
 
 
-def read(out: Path, contents: dict[str, str] = CONTENTS) -> checkpoint.Point:
+def read(out: Path, contents: dict[str, str] = CONTENTS) -> checkpoint.Checkpoint:
     """The newest checkpoint in a folder."""
     return checkpoint.read(checkpoint_facts.find(str(out), CONFIG), identity(contents))
 
@@ -131,12 +131,12 @@ def run(folder: Path, resume: Path | None = None, every: int = 3) -> list[float]
     (folder / "spool").mkdir(parents=True)
     workload = Dropped()
     plan = {"config": CONFIG, "resume": resume and str(resume), "checkpoints": str(folder / "out"), "run_id": "r"}
-    point, save = checkpoint.prepare(plan, Alone(), CPU, workload)
+    saved, save = checkpoint.prepare(plan, Alone(), CPU, workload)
     set_generators = None
-    if point is not None:
-        states = checkpoint.of_rank(point.generators, 0)
+    if saved is not None:
+        states = checkpoint.of_rank(saved.generators, 0)
         set_generators = lambda: checkpoint.set_generators(CPU, states)  # noqa: E731
-    first = point.step if point else 0
+    first = saved.step if saved else 0
     how = Plan(3, 1, None, None, False, first_step=first, checkpoint_every=every)
     spool = RankSpool(str(folder / "spool"), 0)
     spool.reserve(how.capacity(4))

@@ -18,7 +18,7 @@ from flagbench_cases.shared.spool import RankSpool, Step
 pytestmark = pytest.mark.image
 
 NAN = float("nan")
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 FAILED = Outcome("failed", "launch", "it broke", "mend it", 4)
 
 
