@@ -1,6 +1,6 @@
-"""`python -m flagbench_cases CASE ...`: signals are noted before anything else is imported, then the run begins.
+"""`python -m flagbench_cases CASE ...`: installs signal handlers before importing anything else, then runs the case.
 
-`prepare CASE ...`, or `CASE prepare ...` as an image is given it, makes the folders that a run reads.
+`prepare CASE ...` (in an image `CASE prepare ...`) converts data and weights into the folders that a run reads.
 """
 
 import sys
@@ -13,22 +13,22 @@ INTERRUPTED = 7
 
 
 def main(argv: List[str]) -> int:
-    """One run, or one preparation, from its arguments to its exit code."""
+    """Run or prepare a case; returns the exit code."""
     code = INTERRUPTED
     with Interruption() as interruption:
         try:
-            # Imported here: it takes a while, in which a container may be stopped as well.
+            # Imported here: the import takes time, during which a container may be stopped too.
             from flagbench_cases.shared.stdio import Stderr
 
             with Stderr():
                 code = run(argv, interruption)
-        except KeyboardInterrupt:  # a second signal, before there is anything to record or once it is recorded
+        except KeyboardInterrupt:  # a second signal, before there is a record to write or after it was written
             pass
     return code
 
 
 def run(argv: List[str], interruption: Interruption) -> int:
-    """What is asked for; returns its exit code."""
+    """Dispatch to `prepare` or to a run; returns the exit code."""
     if "prepare" in argv[:2]:
         from flagbench_cases.prepare import command
 

@@ -1,9 +1,10 @@
-"""What a case implements, and what it is given.
+"""What a case implements, and the context it receives.
 
 A case is a package below `cases` whose module `workload` has `build(context: Context)`, which returns a TrainWorkload
 or an InferWorkload, as the `kind` of its manifest says.
 """
 
+import abc
 from typing import TYPE_CHECKING, Any, Dict, Iterable, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from flagbench_cases.shared.errors import DataError
@@ -20,7 +21,7 @@ VALIDATE = "val"
 
 
 class Context(NamedTuple):
-    """What a workload is given: its configuration, its device, its place in the job, and how to report progress."""
+    """What a workload receives: its configuration, its device, its rank and layout, and how to report progress."""
 
     config: Dict[str, Any]
     device: Any
@@ -32,8 +33,8 @@ class Context(NamedTuple):
     data: Optional[str]
     weights: Optional[str]
     groups: Mapping[str, Any] = {}
-    """The process group of this rank along each axis of the layout; empty where dp is the only one: then the default
-    process group is that of dp."""
+    """The process group of this rank along each axis of the layout. Empty for pure data parallelism, where the
+    default process group is used."""
 
     @property
     def world(self) -> int:
@@ -42,7 +43,7 @@ class Context(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What one batch of one replica is worth. One rank of each replica counts it."""
+    """The amount of work in one batch of one replica. One rank of each replica counts it."""
 
     samples: int
     published_samples: int
@@ -50,13 +51,13 @@ class Work(NamedTuple):
     tokens_useful: int
     flops_executed: float
     flops_useful: float
-    flops_recomputed: float = 0.0  # what recomputing activations adds to flops_executed
+    flops_recomputed: float = 0.0  # added to flops_executed by recomputing activations
 
 
 class Evaluation(NamedTuple):
-    """The result of one evaluation, equal on all ranks; `deciding` is the accuracy that the stop rule looks at.
+    """The result of one evaluation, equal on all ranks. `deciding` is the accuracy that the stop rule uses.
 
-    An evaluation that asks for no accuracy has None in all three, and at least one of `extra` (see `measure`).
+    An evaluation without an accuracy has None in all three, and at least one entry in `extra` (see `measure`).
     """
 
     accuracy: Optional[float]
@@ -67,106 +68,111 @@ class Evaluation(NamedTuple):
 
 
 def measure(name: str, value: float, unit: str, note: str) -> Dict[str, Any]:
-    """One more number of an evaluation: a metric of the record under its name."""
+    """An additional result of an evaluation, which becomes a metric of the record."""
     return {"name": name, "value": value, "unit": unit, "note": note}
 
 
 def require_full_batch(examples: int, batch_size: int, replicas: int) -> None:
-    """Raise DataError for a train set that does not fill one batch on every replica.
+    """Raise DataError if the training set does not fill one batch on every replica.
 
-    For a publisher who counts every batch as full: all of its steps would be credited with examples it has not.
+    For cases whose publisher counts every batch as full: every step would be credited with examples that do not
+    exist.
     """
     if examples < batch_size * replicas:
         raise DataError(
-            "the train set has %d examples and one step of all ranks takes %d" % (examples, batch_size * replicas),
+            "the training set has %d examples, but one step of all ranks needs %d"
+            % (examples, batch_size * replicas),
             "use a smaller batch_size or more data",
         )
 
 
-class Workload:
-    """What both kinds have in common. `setup` runs under init; the others are called by the loop only."""
+class Workload(abc.ABC):
+    """What both kinds of workload have in common. `setup` runs during init, the other methods in the loop."""
 
-    # The model itself, a torch.nn.Module that `setup` makes: its parameters must be equal, at the end, on all ranks
+    # The model, a torch.nn.Module created by `setup`. At the end of a run its parameters must be equal on all ranks
     # of a data-parallel group.
     module: Any
 
+    @abc.abstractmethod
     def setup(self) -> None:
         """Load the data, build the model on the device."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def to_device(self, batch: Any) -> Any:
-        """Hand a batch to the device."""
-        raise NotImplementedError
+        """Copy a batch to the device."""
 
+    @abc.abstractmethod
     def work(self, batch: Any) -> Work:
-        """What a host batch is worth."""
-        raise NotImplementedError
+        """The amount of work in a batch on the host."""
 
+    @abc.abstractmethod
     def describe(self) -> Dict[str, Any]:
-        """What the record says of this case: `conditions` a claim is compared by, `data` facts, `parameters`."""
-        raise NotImplementedError
+        """Facts for the record: `conditions` to compare with a claim's, `data`, and the number of `parameters`."""
 
 
 class TrainWorkload(Workload):
     """A case that trains."""
 
+    @abc.abstractmethod
     def steps_per_epoch(self) -> int:
-        """Steps of one epoch on this rank, the same on all ranks."""
-        raise NotImplementedError
+        """Number of steps in an epoch, the same on all ranks."""
 
+    @abc.abstractmethod
     def batches(self, epoch: int) -> Iterable[Any]:
         """The batches of an epoch in the case's order, on the host."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def step(self, batch: Any) -> Optional[float]:
-        """One whole step: forward, backward, update. Returns the loss; None on a rank that does not have it."""
-        raise NotImplementedError
+        """Run one step: forward, backward, update. Returns the loss, or None on a rank that does not compute it."""
 
     def after_step(self) -> None:
-        """What the publisher does once the step's clock has stopped, such as reading a result from the device. In our
-        p_train and in none of the publisher's clocks."""
+        """What the publisher does after the step's clock has stopped, such as reading a result from the device.
+        Counted in our p_train, but in none of the publisher's clocks."""
 
+    @abc.abstractmethod
     def evaluate(self, last: bool) -> Evaluation:
-        """Evaluate on the whole evaluation set; `last`: nothing is trained after it, whatever it says."""
-        raise NotImplementedError
+        """Evaluate on the whole evaluation set. `last`: no training follows, whatever the result."""
 
     def scaler_skipped(self) -> bool:
-        """Whether the loss scaler left out the update of the last step. Asked only where its loss is not finite."""
+        """Whether the loss scaler skipped the update of the last step. Called only if its loss is not finite."""
         return False
 
     def training_facts(self) -> Dict[str, Any]:
-        """What is known once training has ended: skipped updates, a loss scale. JSON; `quality.training`."""
+        """Facts known when training has ended, such as skipped updates: JSON for `quality.training`."""
         return {}
 
     def state(self) -> Tuple[Dict[str, Any], Dict[str, Any]]:
-        """Everything that training resumes from but the random generators: tensors by name, and JSON facts."""
+        """Everything needed to resume training, except the random generators: tensors by name, and JSON facts.
+
+        Required of a case whose manifest says `resume: true`.
+        """
         raise NotImplementedError
 
     def restore(self, tensors: Dict[str, Any], facts: Dict[str, Any]) -> None:
-        """Resume from what `state` gave, on the host."""
+        """Restore what `state` returned, from tensors on the host. Required of a case with `resume: true`."""
         raise NotImplementedError
 
 
 class InferWorkload(Workload):
-    """A case that runs a model forward."""
+    """A case that runs inference."""
 
     def passes(self) -> Sequence[str]:
-        """The passes of a whole run, in order: INFER, and VALIDATE before it where the publisher has one."""
+        """The passes of a full run, in order: INFER, preceded by VALIDATE if the publisher has one."""
         return (INFER,)
 
+    @abc.abstractmethod
     def steps(self, name: str) -> int:
-        """Batches of a pass on this rank, the same on all ranks."""
-        raise NotImplementedError
+        """Number of batches in a pass, the same on all ranks."""
 
+    @abc.abstractmethod
     def batches(self, name: str) -> Iterable[Any]:
-        """The batches of a pass in the case's order, on the host; the same on all ranks of a replica."""
-        raise NotImplementedError
+        """The batches of a pass in the case's order, on the host. All ranks of a replica get the same."""
 
+    @abc.abstractmethod
     def infer(self, batch: Any) -> Optional[float]:
-        """Run one batch. Returns its mean loss where the case scores text; None where it does not, or on a rank that
-        does not have it."""
-        raise NotImplementedError
+        """Run one batch. Returns its mean loss if the case scores text; None otherwise, and on a rank that does not
+        compute it."""
 
     def result(self, name: str) -> Optional[Evaluation]:
-        """What a whole pass found, equal on all ranks; None where it asks for nothing. No clock runs meanwhile."""
+        """The result of a full pass, equal on all ranks; None if it has none. Not timed."""
         return None

@@ -20,6 +20,12 @@ class Nothing(TrainWorkload):
 
     work_done = Work(1, 1, 1, 1, 1.0, 1.0)
 
+    def setup(self):
+        pass
+
+    def describe(self):
+        return {}
+
     def steps_per_epoch(self):
         return STEPS
 

@@ -115,7 +115,7 @@ def test_rank_killed(tmp_path, check):
     run.wait_for_steps(2, steps=30)
     pids = run.pids()
     os.kill(pids[1], signal.SIGKILL)
-    record = check(run.wait(60), 4, "train", "rank 1 was ended by SIGKILL")
+    record = check(run.wait(60), 4, "train", "rank 1 was killed by SIGKILL")
     assert not any(alive(pid) for pid in pids)
     assert record["ranks"][1]["exit"] == "SIGKILL"
     assert record["work"]["steps"] >= 1, "the steps until then are kept"
@@ -237,7 +237,7 @@ def test_out_disk_full(tmp_path, tiny_tmpfs):
     ended = run_case(tmp_path, *arguments)
     assert (ended.code, ended.status["state"]) == (14, "ok")
     assert "No space left" in ended.stderr
-    assert os.listdir(str(tiny_tmpfs)) == ["filler"], "nothing half-written"
+    assert os.listdir(str(tiny_tmpfs)) == ["filler"], "no partial output was left; run again"
 
 
 def test_spool_disk_full(tmp_path, tiny_tmpfs, check):

@@ -90,7 +90,7 @@ def test_json_prints_the_record_that_was_kept(environment):
 
 
 def test_a_failed_run_is_kept_too(environment, tmp_path):
-    """A folder that is there and holds no data: only the run finds that."""
+    """A folder that exists but has no data: only the run finds that."""
     (tmp_path / "empty").mkdir()
     ended = flagbench(environment, *SHORT, "--data", str(tmp_path / "empty"))
     assert ended.returncode == 3, ended.stderr

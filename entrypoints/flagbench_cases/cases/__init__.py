@@ -1,1 +1,1 @@
-"""The cases: each a folder with what it implements of the contract, its data, its preparation and its tiny set."""
+"""The cases, one package each: workload, model, data, preparation and the tiny data set."""

@@ -1,1 +1,1 @@
-"""How ranks are started and compute together."""
+"""How ranks are launched and how they compute together."""

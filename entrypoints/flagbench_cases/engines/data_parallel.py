@@ -11,11 +11,11 @@ from flagbench_cases.contract import Context
 def data_parallel(
     module: torch.nn.Module, context: Context, watched: Optional[List[torch.nn.Parameter]] = None
 ) -> torch.nn.Module:
-    """`module` with its gradients averaged over the replicas; `module` itself where there is one only.
+    """`module` with its gradients averaged over the replicas; `module` itself if there is only one replica.
 
-    The probe watches the `watched` parameters, all by default, in the order of the forward pass.
+    The probe hooks the `watched` parameters (default: all), which must be in the order of the forward pass.
     """
-    if context.layout.dp == 1:  # nothing is reduced, and there may be no process group
+    if context.layout.dp == 1:  # no gradients to reduce, and possibly no process group
         return module
     ids = [context.local_rank] if context.device.torch.type == "cuda" else None
     network = DistributedDataParallel(module, device_ids=ids, process_group=context.groups.get("dp"))

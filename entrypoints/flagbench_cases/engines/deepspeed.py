@@ -1,7 +1,7 @@
 """Training through DeepSpeed.
 
-DeepSpeed compiles extensions when it likes to, writes to stdout, and starts process groups of its own: none of that
-happens here. It is imported where it is needed.
+DeepSpeed compiles extensions on demand, writes to stdout and creates its own process groups; all of this is prevented
+here. It is imported on first use.
 """
 
 import contextlib
@@ -18,23 +18,23 @@ from flagbench_cases.contract import Context
 from flagbench_cases.engines.process_group import ensure_group
 from flagbench_cases.shared.errors import UsageError
 
-# Extensions that it would compile for the processor the first time, for a minute, behind a lock that a killed run
-# leaves behind.
+# A CPU extension that DeepSpeed would compile on first use, which takes a minute and leaves a stale lock behind if
+# the run is killed.
 COMPILED = "deepspeed_shm_comm"
 
 
 def load(device: torch.device) -> Any:
-    """deepspeed, imported with its log on stderr and nothing left for it to compile."""
-    # Else it tries out what there is.
+    """Import deepspeed with its log on stderr and without compiling extensions."""
+    # Without this it probes for accelerators.
     os.environ.setdefault("DS_ACCELERATOR", device.type)
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # its logger keeps the stream that it finds
+        with contextlib.redirect_stdout(sys.stderr):  # its logger keeps the stream present at import
             deepspeed = importlib.import_module("deepspeed")
     except ImportError as error:
         raise UsageError(
-            "DeepSpeed cannot be imported here (%s)" % error, "choose another engine, or a stack with DeepSpeed"
+            "DeepSpeed cannot be imported (%s)" % error, "choose another engine, or a stack that includes DeepSpeed"
         ) from error
-    for handler in logging.getLogger("DeepSpeed").handlers:  # and where something else imported it before
+    for handler in logging.getLogger("DeepSpeed").handlers:  # if it was imported before
         handler.setStream(sys.stderr)  # type: ignore[attr-defined]
     deepspeed.ops.__compatible_ops__[COMPILED] = False
     return deepspeed
@@ -52,12 +52,12 @@ def initialize(
     parameters: List[torch.nn.Parameter],
     ds_config: Dict[str, Any],
 ) -> Any:
-    """DeepSpeed's engine over `module`, which trains `parameters` with `optimizer` by the given ds_config.json.
+    """DeepSpeed's engine for `module`, training `parameters` with `optimizer` as configured by `ds_config`.
 
-    The probe watches the same parameters, which stand in the order of the forward pass.
+    The probe hooks the same parameters, which must be in the order of the forward pass.
     """
     library = load(context.device.torch)
-    ensure_group(context.device.backend)  # for a single rank DeepSpeed would open a port
+    ensure_group(context.device.backend)  # DeepSpeed would open a port for a single rank
     if context.layout.dp > 1:
         context.probe.attach(parameters)
     with contextlib.redirect_stdout(sys.stderr):

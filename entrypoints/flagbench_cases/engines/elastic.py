@@ -1,6 +1,6 @@
-"""Starts this node's ranks through torch's own elastic launcher with static rendezvous, in a process of its own.
+"""Starts this node's ranks with torch's elastic launcher and a static rendezvous, in a separate process.
 
-The parent stays free of torch: it outlives a crash here, an out-of-memory kill and a hang.
+The parent process does not import torch, so it survives a crash, an out-of-memory kill or a hang here.
 """
 
 import json
@@ -16,7 +16,7 @@ from flagbench_cases.shared.errors import CaseError, system_error
 
 
 def write_report(folder: str, report: Dict[str, Any]) -> None:
-    """Leave `agent.json` in the spool, whole or not at all."""
+    """Write `agent.json` to the spool atomically."""
     path = os.path.join(folder, "agent.json")
     with open(path + ".part", "w", encoding="utf-8") as file:
         json.dump(report, file)
@@ -24,7 +24,7 @@ def write_report(folder: str, report: Dict[str, Any]) -> None:
 
 
 def launch(folder: str, plan: Dict[str, Any]) -> Dict[str, Any]:
-    """Run the ranks to their end and say how each that failed ended; CaseError where none may start here."""
+    """Run the ranks until they end, and report how each failed one ended. Raises CaseError if preflight fails."""
     preflight.check(plan)
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -64,9 +64,9 @@ def launch(folder: str, plan: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def main(folder: str) -> int:
-    """Launch what plan.json in the spool says; the report is left there."""
+    """Launch the ranks described by plan.json in the spool, and write the report there."""
     processes.die_with_parent()
-    tempfile.tempdir = folder  # the launcher's own folders, which it leaves behind, go with the spool
+    tempfile.tempdir = folder  # the launcher does not remove its temporary folders; the spool is removed
     with open(os.path.join(folder, "plan.json"), encoding="utf-8") as file:
         plan = json.load(file)
     try:

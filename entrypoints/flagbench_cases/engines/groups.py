@@ -1,4 +1,4 @@
-"""The process groups of a layout: one along each of its axes."""
+"""The process groups of a layout, one along each axis."""
 
 import datetime
 from typing import Any, Dict
@@ -9,9 +9,9 @@ from flagbench_cases.shared.layout import AXES, Layout
 
 
 def make_groups(layout: Layout, rank: int, limit: datetime.timedelta) -> Dict[str, Any]:
-    """This rank's process group along each axis; none where replicas are not split. Called by every rank.
+    """This rank's process group along each axis; empty if replicas are not split. Must be called by every rank.
 
-    `limit` is how long a collective may take.
+    `limit` is the timeout of a collective.
     """
     groups: Dict[str, Any] = {}
     if layout.ranks_per_replica == 1:

@@ -1,4 +1,4 @@
-"""Which precision matrix products have: the switches that decide it, and a product that proves it."""
+"""The precision of matrix products: the switches that set it, and a measurement that verifies it."""
 
 import contextlib
 import math
@@ -8,17 +8,17 @@ import torch
 
 
 def set_switches(precision: str) -> None:
-    """TF32 on for tf32, off for everything else, for matrix products and convolutions alike."""
+    """Enable TF32 for `tf32` and disable it otherwise, for matrix products and convolutions."""
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
 
 
 def classify(relative_error: float) -> str:
-    """The precision that a Frobenius-relative error of a product of random matrices tells of.
+    """The precision implied by the Frobenius-relative error of a product of random matrices.
 
     Rounding inputs to m explicit mantissa bits gives about 2**-(m+1) / sqrt(3) * sqrt(2) per product term: 4e-4 at
-    10 bits (TF32, FP16), 3e-3 at 7 (BF16), and about 1e-7 when inputs are kept (FP32). The borders lie between.
-    A product further off, or not a number, is no rounding: it is `wrong`, and so is the device or its library.
+    10 bits (TF32, FP16), 3e-3 at 7 (BF16), and about 1e-7 without rounding (FP32). The thresholds lie in between.
+    A larger error, or NaN, is not rounding but a faulty device or library: `wrong`.
     """
     if not math.isfinite(relative_error) or relative_error > 2e-2:
         return "wrong"
@@ -30,7 +30,7 @@ def classify(relative_error: float) -> str:
 
 
 def prove(device: Any, precision: str) -> Dict[str, Any]:
-    """Multiply two random 256 x 256 matrices as a step would and hold the product against float64."""
+    """Multiply two random 256 x 256 matrices as a step would, and compare the product with float64."""
     generator = torch.Generator().manual_seed(20)
     a, b = (torch.randn(256, 256, generator=generator) for _ in range(2))
     with autocast(device, precision):
@@ -50,9 +50,9 @@ def prove(device: Any, precision: str) -> Dict[str, Any]:
 
 
 def autocast(device: Any, precision: str) -> Any:
-    """The context a step runs in: automatic casting for bf16 and fp16, nothing otherwise."""
+    """The context a step runs in: autocast for bf16 and fp16, a null context otherwise."""
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
     if dtype is None:
-        # Not a disabled autocast: torch 1.12 asks the device for bf16 support even then, at every step.
+        # Not a disabled autocast: on torch 1.12 even that queries the device for bf16 support at every step.
         return contextlib.nullcontext()
     return torch.autocast(torch.device(device).type, dtype=dtype)

@@ -1,10 +1,10 @@
-"""A process group of one rank, for code that communicates even where it is alone."""
+"""A process group of a single rank, for libraries that always need one."""
 
 import torch.distributed as dist
 
 
 def ensure_group(backend: str) -> None:
-    """Start a group of this rank alone where there is none: several ranks are in theirs before a workload is made."""
+    """Create a single-rank group unless one exists. With several ranks it exists before a workload is built."""
     if not dist.is_initialized():
-        # The store is this process's own: no port is opened.
+        # An in-process store opens no port.
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)

@@ -1,1 +1,1 @@
-"""One node's parent process, which outlives its ranks. It imports no torch."""
+"""The parent process of a node, which outlives its ranks. It does not import torch."""

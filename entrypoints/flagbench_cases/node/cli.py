@@ -1,4 +1,4 @@
-"""The command line of an image: its arguments, checked before any device is touched."""
+"""The command line of an image. Arguments are validated before any device is touched."""
 
 import argparse
 import os
@@ -13,16 +13,16 @@ from flagbench_cases.shared.errors import UsageError
 MAX_COUNT = 10**12
 SEED_LIMIT = 2**31
 MAX_SECONDS = 365 * 24 * 3600
-"""A year, in seconds: what waits counts in integers, and would end in an OverflowError."""
+"""One year, in seconds. Longer waits would overflow the integers of system calls."""
 
 
 def _integer(text: str, low: int, limit: int) -> int:
     try:
         value = int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError("%r is not a whole number" % text) from None
+        raise argparse.ArgumentTypeError("%r is not an integer" % text) from None
     if not low <= value < limit:
-        raise argparse.ArgumentTypeError("%s is not a number from %d to %d" % (text, low, limit - 1))
+        raise argparse.ArgumentTypeError("%s is out of range: %d to %d" % (text, low, limit - 1))
     return value
 
 
@@ -35,7 +35,7 @@ def _rank(text: str) -> int:
 
 
 def _seed(text: str) -> int:
-    """Within what every generator takes: NumPy's has 32 bits, and ranks add their number."""
+    """Valid for every random generator: NumPy's takes 32 bits, and ranks add their number."""
     return _integer(text, 0, SEED_LIMIT)
 
 
@@ -45,28 +45,28 @@ def _duration(text: str) -> float:
     except ValueError:
         raise argparse.ArgumentTypeError("%r is not a number" % text) from None
     if not 0 < value <= MAX_SECONDS:
-        raise argparse.ArgumentTypeError("%s is not a number above 0, up to %d" % (text, MAX_SECONDS))
+        raise argparse.ArgumentTypeError("%s is out of range: above 0, at most %d" % (text, MAX_SECONDS))
     return value
 
 
 def _run_id(text: str) -> str:
-    """A run id becomes part of file names."""
+    """A run id, which becomes part of file names."""
     if not text or len(text) > 128 or not all((c.isalnum() and c.isascii()) or c in "._-" for c in text):
-        raise argparse.ArgumentTypeError("%r may hold letters, digits, '.', '_' and '-' only" % text)
+        raise argparse.ArgumentTypeError("%r may contain only letters, digits, '.', '_' and '-' (at most 128)" % text)
     if not text[0].isalnum():
-        raise argparse.ArgumentTypeError("%r does not begin with a letter or digit" % text)
+        raise argparse.ArgumentTypeError("%r must start with a letter or digit" % text)
     return text
 
 
 def build_parser() -> Parser:
-    """The parser; every option stands in the contract of an image."""
+    """The argument parser of an image."""
     parser = Parser(
         prog="flagbench_cases",
         description="Run one case and print one JSON record on stdout. Progress and logs go to stderr. "
-        "`prepare CASE` makes the folders of data and weights that a run reads.",
+        "`prepare CASE` converts data and weights into the folders that a run reads.",
         epilog="Exit codes: 0 done, 2 usage, 3 data or weights, 4 a rank failed, 5 out of memory, 6 timeout or hang, "
-        "7 interrupted, 12 a check of its own failed, 13 wrong hardware, 14 measured but not stored, 15 network.",
-        # An abbreviation that is clear today would be ambiguous with the next option.
+        "7 interrupted, 12 a check failed, 13 wrong hardware, 14 measured but not stored, 15 network.",
+        # An abbreviation that is unique today may be ambiguous once an option is added.
         allow_abbrev=False,
     )
     parser.add_argument("case", help="one of: %s" % ", ".join(config.case_names()))
@@ -76,40 +76,45 @@ def build_parser() -> Parser:
     job.add_argument(
         "--gpus", type=_count, default=1, metavar="G", help="processes per node; ranks on cpu (default 1)"
     )
-    job.add_argument("--node-rank", type=_rank, metavar="K", help="which node this is; else the platform says it")
-    job.add_argument("--master", metavar="HOST:PORT", help="where node 0 listens; else FLAGBENCH_MASTER")
-    job.add_argument("--run-id", type=_run_id, metavar="ID", help="name of the run, the same on all nodes")
+    job.add_argument("--node-rank", type=_rank, metavar="K", help="rank of this node (default: from the platform)")
+    job.add_argument("--master", metavar="HOST:PORT", help="address of node 0 (default: $FLAGBENCH_MASTER)")
+    job.add_argument("--run-id", type=_run_id, metavar="ID", help="name of the run, equal on all nodes")
     work = parser.add_argument_group("work")
     work.add_argument("--preset", choices=("reference", "tiny"), default="reference", help="size (default reference)")
-    divisions = "default faithful; no case has tuned yet"
+    divisions = "default faithful; no case supports tuned yet"
     work.add_argument("--division", choices=("faithful", "tuned"), default="faithful", help=divisions)
-    work.add_argument("--precision", choices=("fp32", "tf32", "fp16", "bf16"), help="default: the case's")
-    work.add_argument("--data", metavar="DIR|synthetic", help="prepared data; default /data where it holds any")
-    work.add_argument("--weights", metavar="DIR", help="a checkpoint folder; default random weights")
+    work.add_argument("--precision", choices=("fp32", "tf32", "fp16", "bf16"), help="default: set by the case")
+    work.add_argument("--data", metavar="DIR|synthetic", help="prepared data (default: /data if not empty)")
+    work.add_argument("--weights", metavar="DIR", help="a checkpoint folder (default: random weights)")
     length = work.add_mutually_exclusive_group()
-    length.add_argument("--steps", type=_count, metavar="N", help="measure N steps after the warm-up, no evaluation")
-    length.add_argument("--max-samples", type=_count, metavar="N", help="the same, in samples of all devices")
-    length.add_argument("--full", action="store_true", help="run to the published stop rule, also on synthetic data")
-    work.add_argument("--seed", type=_seed, help="default: the case's")
-    work.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a hyper-parameter")
+    length.add_argument("--steps", type=_count, metavar="N", help="measure N steps after warm-up, without evaluation")
+    length.add_argument("--max-samples", type=_count, metavar="N", help="like --steps, in samples over all devices")
+    length.add_argument(
+        "--full", action="store_true", help="run until the published stop rule, even on synthetic data"
+    )
+    work.add_argument("--seed", type=_seed, help="default: set by the case")
+    work.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="set a hyper-parameter")
     limits = parser.add_argument_group("limits and output")
-    limits.add_argument("--max-minutes", type=_duration, metavar="M", help="end the run after M minutes (exit 6)")
+    limits.add_argument(
+        "--max-minutes", type=_duration, metavar="M", help="stop the run after M minutes (exit code 6)"
+    )
     limits.add_argument(
         "--timeout",
         type=_duration,
         default=600.0,
         metavar="S",
-        help="seconds without progress once the ranks have begun (default 600)",
+        help="fail after S seconds without progress once the ranks have started (default 600)",
     )
-    limits.add_argument("--out", metavar="DIR", help="write the record there as well")
-    limits.add_argument("--store", metavar="URL", help="put the record into a file:// store as well")
-    limits.add_argument("--resume", metavar="DIR", help="resume from a checkpoint, if the case writes any")
-    limits.add_argument("--describe", action="store_true", help="print the resolved configuration, run nothing")
+    limits.add_argument("--out", metavar="DIR", help="also write the record to this folder")
+    limits.add_argument("--store", metavar="URL", help="also put the record into a file:// store")
+    limits.add_argument("--resume", metavar="DIR", help="resume from a checkpoint, if the case supports it")
+    limits.add_argument("--describe", action="store_true", help="print the resolved configuration and exit")
     return parser
 
 
 def locate_data(data: Optional[str], default: str = "/data") -> Tuple[Optional[str], Optional[str]]:
-    """`--data` as (source, folder): files and where, synthetic, or neither for the preset's own default."""
+    """`--data` as (source, folder): ("files", folder), ("synthetic", None), or (None, None) for the preset's
+    default."""
     if data == "synthetic":
         return "synthetic", None
     if data == "":
@@ -125,7 +130,7 @@ def locate_data(data: Optional[str], default: str = "/data") -> Tuple[Optional[s
 
 
 def likely_placement(argv: List[str]) -> Optional[Placement]:
-    """Which node this is of several, as far as arguments that are otherwise invalid tell."""
+    """The placement of this node among several, if it can be determined from arguments that are otherwise invalid."""
     parser = Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("--nodes", type=_count, default=1)
     parser.add_argument("--node-rank", type=_rank)
@@ -139,5 +144,5 @@ def likely_placement(argv: List[str]) -> Optional[Placement]:
 
 
 def parse(argv: List[str]) -> argparse.Namespace:
-    """The arguments, or UsageError."""
+    """Parse the arguments. Raises UsageError."""
     return build_parser().parse_args(argv)

@@ -1,7 +1,7 @@
-"""The command that starts this run in its image with all that its stack needs: the remedy for missing devices.
+"""The docker command that starts this run with everything its stack needs: the remedy for missing devices.
 
-It is made inside the container, where nobody knows the host's folders and devices: what only the person at the host
-can say is a placeholder in the line, or stands in words beside it.
+It is composed inside the container, where the host's folders and devices are unknown. These are placeholders in the
+command, explained by `docker_hints`.
 """
 
 import argparse
@@ -14,12 +14,12 @@ from typing import Any, Dict, List
 from flagbench_cases.node import cli
 from flagbench_cases.shared import output
 
-# With --mount the engine refuses it as it stands; with -v it would make a new and empty volume of that name.
+# --mount rejects this placeholder; -v would create an empty volume of that name.
 HOST_FOLDER = "HOSTDIR"
 
 
 def docker_command(plan: Dict[str, Any]) -> str:
-    """`docker run ...` as one line for a shell, every word quoted, out of the plan that the parent left the agent."""
+    """`docker run ...` as one shell-quoted line, from the plan that the parent wrote for the agent."""
     arguments = cli.parse(plan["argv"])
     case, stack, nodes = plan["config"]["case"], plan["stack"], plan["config"]["nodes"]
     words = ["docker", "run", "--rm", *_device_options(stack["docker"], nodes)]
@@ -33,25 +33,26 @@ def docker_command(plan: Dict[str, Any]) -> str:
 
 
 def docker_hints(plan: Dict[str, Any]) -> List[str]:
-    """What the person has to fill in or to add to the line, each in a few words."""
+    """What to replace in or add to the command, one hint each."""
     hints = []
     if _folders(plan, cli.parse(plan["argv"])):
-        hints.append("put a folder of the host for every %s" % HOST_FOLDER)
+        hints.append("replace every %s with a folder of the host" % HOST_FOLDER)
     needs = plan["stack"]["docker"]
     devices = needs["multi_node"]["devices"] if plan["config"]["nodes"] > 1 else []
     if devices:
         words = _repeat_option("--device", devices)
         if needs["root"]:
-            # Only root's processes come to hold one; others pin memory within the ulimit memlock.
+            # Only processes of root acquire capabilities; others pin memory within ulimit memlock.
             words += _repeat_option("--cap-add", needs["multi_node"]["capabilities"])
-        hints.append("where the host has %s, add %s" % (_shell_quote(devices), _shell_quote(words)))
+        hints.append("if the host has %s, add %s" % (_shell_quote(devices), _shell_quote(words)))
     return hints
 
 
 def _device_options(needs: Dict[str, Any], nodes: int) -> List[str]:
-    """Devices, groups, capabilities and limits that every host of the stack can grant.
+    """Options for the devices, groups, capabilities and limits that every host of the stack has.
 
-    The engine refuses a device that the host lacks, and several nodes without InfiniBand talk over TCP.
+    InfiniBand devices are not among them: Docker rejects a device that the host lacks, and nodes without InfiniBand
+    use TCP.
     """
     words = ["--gpus", needs["gpus"]] if needs["gpus"] else []
     words += _repeat_option("--device", needs["devices"])
@@ -63,7 +64,7 @@ def _device_options(needs: Dict[str, Any], nodes: int) -> List[str]:
     if needs["root"]:
         words += ["--user", "0:0"]
     if nodes > 1:
-        # The ranks listen on ports that nobody knows beforehand, so none can be published.
+        # The ranks listen on ports that are not known in advance, so they cannot be published.
         words += ["--network", "host"]
     return words
 
@@ -73,10 +74,10 @@ def _repeat_option(option: str, values: List[str]) -> List[str]:
 
 
 def _folders(plan: Dict[str, Any], arguments: argparse.Namespace) -> Dict[str, bool]:
-    """The folders of the container that the run reads (False) or writes (True), by path."""
+    """The container's folders that the run uses, by path; True if it writes there."""
     data = plan["data"]
     if data and arguments.data:
-        data = cli.locate_data(arguments.data)[1]  # of a prepared folder the plan has the part with the data alone
+        data = cli.locate_data(arguments.data)[1]  # the plan names only the data part of a prepared folder
     read = [data, arguments.weights, arguments.resume]
     written = [arguments.out, output.store_folder(arguments.store) if arguments.store else None]
     found = {os.path.abspath(folder): False for folder in read if folder}
@@ -85,23 +86,23 @@ def _folders(plan: Dict[str, Any], arguments: argparse.Namespace) -> Dict[str, b
 
 
 def _mount(folder: str, written: bool) -> str:
-    """The value of `--mount`, which docker reads as a line of CSV."""
+    """The value of `--mount`, which Docker parses as CSV."""
     fields = ["type=bind", "source=" + HOST_FOLDER, "target=" + folder]
     line = io.StringIO()
-    # The writer quotes a line break in a field only where line breaks end its lines.
+    # csv quotes a line break in a field only if its line terminator contains one.
     csv.writer(line, lineterminator="\r\n").writerow(fields if written else [*fields, "readonly"])
     return line.getvalue()[: -len("\r\n")]
 
 
 def _without_case(arguments: List[str], case: str) -> List[str]:
-    """The arguments without the case, which the image's entry point names already."""
+    """The arguments without the case, which the image's entry point already names."""
     if case in arguments:
         arguments.remove(case)
     return arguments
 
 
 def _rendezvous_options(plan: Dict[str, Any], arguments: argparse.Namespace) -> List[str]:
-    """Which node this is and where node 0 listens, where the environment said it: the next container has another."""
+    """Node rank and master address, if they came from the environment: a new container has another."""
     words = []
     if arguments.node_rank is None:
         words += ["--node-rank", str(plan["node_rank"])]

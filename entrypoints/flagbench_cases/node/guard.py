@@ -1,8 +1,8 @@
-"""The process around one rank: starts it, waits for it, and leaves in the spool how it ended.
+"""The parent process of one rank: starts it, waits for it, and writes its exit status to the spool.
 
-torch's launcher takes exit 0 for success, whatever was done until then, and only a process's own parent learns how it
-ended. So the launcher starts this process, which imports no torch, and gets exit 0 from it for a rank that has done
-all of its work, and for no other.
+torch's launcher treats exit code 0 as success even if the rank did not finish its work, and only the parent of a
+process learns its exit status. So the launcher starts this process, which does not import torch and exits with 0 only
+if the rank has finished its work.
 """
 
 import os
@@ -13,15 +13,15 @@ from typing import List
 from flagbench_cases.shared import processes
 from flagbench_cases.shared.spool import SpoolReader, write_exit
 
-# Without `site`: customisations of a site or user are for the rank, and must not end this process at its start.
+# Without `site`: site or user customisations are meant for the rank and must not break this process.
 COMMAND = ("-s", "-S", "-m", "flagbench_cases.node.guard")
 
 
 def main(argv: List[str]) -> int:
-    """Run the rank that the launcher's environment names, its spool in the folder `argv[0]`. 0: it did its work."""
+    """Run the rank named by the launcher's environment, with its spool in folder `argv[0]`. 0 if it finished."""
     processes.die_with_parent()
     folder, rank = argv[0], int(os.environ["RANK"])
-    # A SIGTERM ends this process, and the kernel then the rank: how the launcher ends all once one has failed.
+    # The launcher sends SIGTERM to all once one rank fails; it ends this process, and the kernel then kills the rank.
     command = [sys.executable, "-u", "-m", "flagbench_cases.rank.worker", folder]
     code = subprocess.Popen(command, preexec_fn=processes.die_with_parent).wait()
     progress = SpoolReader(folder, rank).progress()
@@ -29,7 +29,7 @@ def main(argv: List[str]) -> int:
         return 0
     try:
         write_exit(folder, rank, code)
-    except OSError:  # the disk is full or the spool removed: the exit code below still says that it failed
+    except OSError:  # disk full or spool removed: the exit code below still reports the failure
         pass
     return 1
 

@@ -1,4 +1,4 @@
-"""The edge of the process: whatever was asked for and however it ends, one record on stdout and an exit code."""
+"""The entry point of a node: runs a request and always ends with one record on stdout and an exit code."""
 
 import argparse
 import json
@@ -22,17 +22,17 @@ from flagbench_cases.shared.errors import CaseError, ExitCode, system_error
 from flagbench_cases.shared.interruption import Interruption
 from flagbench_cases.shared.redaction import redact
 
-DATA_REMEDY = "give --data the folder that `prepare` made, or one that the case reads; --data synthetic needs none"
-# How long a reader of stdout may take nothing before the record is written to files.
+DATA_REMEDY = "set --data to a folder made by `prepare` or one the case can read, or use --data synthetic"
+# How long to wait for a stalled reader of stdout before the record is written to files.
 PRINT_SECONDS = 10.0
-WEIGHTS_REMEDY = "give --weights the folder that `prepare` made, or a checkpoint's that the case reads"
-SPOOL_REMEDY = "set TMPDIR to a folder that can be written"
-# How long the end may take after a second signal.
+WEIGHTS_REMEDY = "set --weights to a folder made by `prepare`, or to a checkpoint folder that the case can read"
+SPOOL_REMEDY = "set TMPDIR to a writable folder"
+# How long shutting down may take after a second signal.
 EXIT_SECONDS = 3.0
 
 
 def main(argv: List[str], interruption: Interruption) -> int:
-    """One run from its arguments to its exit code; `interruption` notes the signals that came since the start."""
+    """Run from arguments to exit code; `interruption` holds the signals received since the start."""
     if any(argument in ("-h", "--help", "--version") for argument in argv):
         return show_help(argv)
     attempt = Attempt(argv, output.keep_stdout(), user_home.leave_removed_folder())
@@ -47,7 +47,7 @@ def main(argv: List[str], interruption: Interruption) -> int:
 
 
 class Attempt:
-    """A request and its state so far."""
+    """A request and the state of its execution."""
 
     def __init__(self, argv: List[str], stdout: int, folder_removed: bool) -> None:
         self.argv = argv
@@ -61,7 +61,7 @@ class Attempt:
         self.finished = False
 
     def run(self, interruption: Interruption) -> Optional[Outcome]:
-        """Carry out the request; None if nothing was to be run."""
+        """Execute the request; None for --describe."""
         try:
             self.arguments = cli.parse(self.argv)
             self.request = unresolved(self.argv, self.arguments)
@@ -79,28 +79,28 @@ class Attempt:
             return outcome
         if self.arguments.describe:
             return None
-        self.writes_record = placement.node_rank == 0  # its record is that of the job
+        self.writes_record = placement.node_rank == 0
         return execute(self, self.arguments, placement, data, interruption)
 
     def abort(self, interruption: Interruption) -> Outcome:
-        """The outcome of a run that must end at once: what the ranks have left is kept."""
+        """The outcome of a run that must end immediately. The evidence left by the ranks is kept."""
         phase = "launch"
         if self.running is not None:
             phase = self.running.phase()
             self.running.peers.report(Outcome("interrupted", phase, interruption.reason, None, 7))
-            if self.evidence is NOTHING:  # else it is gathered, and what it came from may be gone
+            if self.evidence is NOTHING:  # otherwise it was collected already, and the spool may be gone
                 self.evidence = self.running.evidence()
             self.running.remove_spool()
         return Outcome("interrupted", phase, interruption.reason, "run again", int(ExitCode.INTERRUPTED))
 
     def disconnect(self) -> None:
-        """Close the connections to the other nodes, once this one has reported and written everything."""
+        """Close the connections to the other nodes after everything has been reported and written."""
         if self.running is not None:
             self.running.peers.close()
 
 
 def finish(attempt: Attempt, outcome: Optional[Outcome]) -> int:
-    """Report how it ended, write the record where it belongs; returns the exit code."""
+    """Report the outcome and write the record; returns the exit code."""
     if outcome is None:
         return describe(attempt.request, attempt.stdout)
     outcome = redacted(outcome)
@@ -111,7 +111,7 @@ def finish(attempt: Attempt, outcome: Optional[Outcome]) -> int:
         attempt.disconnect()
         return int(outcome.exit_code)
     made = assemble(attempt.request, attempt.evidence, outcome)
-    attempt.finished = True  # from here on one record may have been printed
+    attempt.finished = True  # from here on a record may have been printed
     print_failure(Outcome(**made["status"]))
     code, lost = deliver(made, attempt.arguments, attempt.stdout)
     termination.write(termination.of_record(made, attempt.request.gate, code, lost))
@@ -120,7 +120,7 @@ def finish(attempt: Attempt, outcome: Optional[Outcome]) -> int:
 
 
 def show_help(argv: List[str]) -> int:
-    """Help or version on stdout; argparse ends the process itself unless the rest is wrong."""
+    """Print help or version on stdout. argparse exits by itself unless another argument is invalid."""
     try:
         cli.parse(argv)
     except CaseError as error:
@@ -130,7 +130,7 @@ def show_help(argv: List[str]) -> int:
 
 
 def describe(request: Request, stdout: int) -> int:
-    """Print the resolved configuration and run nothing."""
+    """Print the resolved configuration."""
     described = {
         "config": request.config,
         "config_digest": request.config_digest,
@@ -151,7 +151,7 @@ def execute(
     data: Optional[str],
     interruption: Interruption,
 ) -> Outcome:
-    """Run, and gather what was left. Whatever goes wrong here, our own mistakes too, ends in a record."""
+    """Run the job and collect its evidence. Every failure, including bugs of ours, becomes an outcome."""
     request = attempt.request
     limits = supervisor.Limits(arguments.timeout, arguments.max_minutes and arguments.max_minutes * 60)
     connected = placement.nodes == 1
@@ -179,7 +179,7 @@ def execute(
         state = "interrupted" if error.code == ExitCode.INTERRUPTED else "failed"
         phase = "data" if error.code == ExitCode.DATA else "launch"
         outcome = Outcome(state, phase, error.message, error.remedy, int(error.code))
-    except Exception as error:  # the edge of the process
+    except Exception as error:  # top level: every error must end in a record
         outcome = system_failure(error, attempt.running)
     finally:
         if attempt.running is not None and sys.exc_info()[0] is not KeyboardInterrupt:
@@ -192,11 +192,11 @@ def execute(
 
 
 def system_failure(error: Exception, running: Optional[supervisor.Run]) -> Outcome:
-    """The resource that the system refused this process, whose only files are its own; else a bug."""
+    """An unexpected error as an outcome: a resource that the system denied this process, or a bug."""
     folder = os.path.dirname(running.folder) if running else os.environ.get("TMPDIR", "/tmp")
     known = system_error(error, folder)
     if known is None and isinstance(error, OSError):
-        reason = "the run's own files in %s cannot be used: %s" % (folder, error.strerror or error)
+        reason = "cannot use the run's temporary files in %s: %s" % (folder, error.strerror or error)
         known = CaseError(reason, SPOOL_REMEDY)
     if known is None:
         return bug_outcome(error)
@@ -204,7 +204,7 @@ def system_failure(error: Exception, running: Optional[supervisor.Run]) -> Outco
 
 
 def node_info(attempt: Attempt) -> rendezvous.NodeInfo:
-    """What this node tells the others it was started with: all must have the same."""
+    """This node's identity and the settings that must be equal on all nodes."""
     request, arguments = attempt.request, attempt.arguments
     same = {"version": __version__, "stack": request.stack["name"], "nodes": request.nodes, "gpus": request.gpus}
     same.update((key, value) for key, value in flat(request.config or {}) if key not in same)
@@ -214,30 +214,30 @@ def node_info(attempt: Attempt) -> rendezvous.NodeInfo:
 
 
 def assemble(request: Request, evidence: Evidence, outcome: Outcome) -> Dict[str, Any]:
-    """The record; one of how the run ended alone, where what it left cannot be made sense of."""
+    """The record. If the evidence cannot be processed, a record of the outcome only."""
     try:
         return record.assemble(request, evidence, outcome)
-    except Exception as error:  # the edge of the process: a run that was paid for must leave a record
+    except Exception as error:  # top level: a completed run must leave a record
         return record.assemble(request, NOTHING, bug_outcome(error))
 
 
 def bug_outcome(error: Exception) -> Outcome:
-    """An error nobody foresaw, as an outcome; its traceback goes to stderr."""
+    """An unexpected error as an outcome; its traceback goes to stderr."""
     traceback.print_exception(type(error), error, error.__traceback__)
     reason = "a bug in flagbench: %s: %s" % (type(error).__name__, str(error).split("\n")[0])
     return Outcome("failed", "report", reason, "report it with the traceback above", int(ExitCode.BUG))
 
 
 def deliver(made: Dict[str, Any], arguments: Optional[argparse.Namespace], stdout: int) -> Tuple[int, Optional[str]]:
-    """Print the record and write it where it was asked for; returns the exit code of the process, and what failed.
+    """Print the record and write it to --out and --store; returns the exit code of the process, and what failed.
 
-    The code is the run's own where the record was kept: on stdout or, where stdout failed, in --out or the store.
-    Where it was kept nowhere, or not where it was asked for, it is 14.
+    The exit code is that of the run if the record was kept: on stdout or, if stdout failed, in --out or the store. It
+    is 14 if the record was kept nowhere, or if a requested copy could not be written.
     """
     line, own = record.to_line(made), int(made["status"]["exit_code"])
     name = made["record_id"] + ".json"
     refused = arguments is None or made["status"]["phase"] == "usage"
-    # Where the request was refused, its --out and --store may be what was wrong with it.
+    # If the request was rejected, --out or --store may be what is invalid.
     out, store = (None, None) if arguments is None or refused else (arguments.out, arguments.store)
     files: List[Callable[[], Any]] = []
     if out:
@@ -248,7 +248,7 @@ def deliver(made: Dict[str, Any], arguments: Optional[argparse.Namespace], stdou
     failures: List[str] = []
 
     def try_write(task: Callable[[], Any]) -> Any:
-        """The result of the task; None, with the reason on stderr, if it fails."""
+        """The result of the task; None, with the reason on stderr, if it failed."""
         try:
             return task()
         except CaseError as error:
@@ -258,7 +258,7 @@ def deliver(made: Dict[str, Any], arguments: Optional[argparse.Namespace], stdou
 
     printed = try_write(lambda: printing.go_on(PRINT_SECONDS))
     written = [try_write(task) is not None for task in files]
-    if printed is False:  # a slow reader; the files are written by now
+    if printed is False:  # a slow reader of stdout; the files have been written meanwhile
         printed = try_write(printing.go_on)
     lost = "; ".join(failures) or None
     if refused:
@@ -269,20 +269,20 @@ def deliver(made: Dict[str, Any], arguments: Optional[argparse.Namespace], stdou
 
 
 def redacted(outcome: Outcome) -> Outcome:
-    """The outcome as it may be shown and sent."""
+    """The outcome without secrets, as it may be shown and sent."""
     if outcome.state == "ok":
         return outcome
     return outcome._replace(reason=redact(outcome.reason or ""), exit_code=int(outcome.exit_code))
 
 
 def print_failure(outcome: Outcome) -> None:
-    """Why a run did not end well, on stderr."""
+    """Print on stderr why a run did not succeed."""
     if outcome.state != "ok":
         print_error(outcome.reason, outcome.remedy)
 
 
 def print_error(message: Optional[str], remedy: Optional[str]) -> None:
-    """One sentence of what is wrong and one of what to do, on stderr."""
+    """Print on stderr what is wrong and how to fix it."""
     sys.stderr.write("error: %s\n" % message)
     if remedy:
         sys.stderr.write("fix: %s\n" % remedy)

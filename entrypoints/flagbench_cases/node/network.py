@@ -1,4 +1,4 @@
-"""Small questions to the network stack: a free port, whether loopback is up, the interface towards node 0."""
+"""Network helpers: a free port, a loopback check, and the interface that reaches node 0."""
 
 import errno
 import ipaddress
@@ -11,16 +11,16 @@ LOOPBACK_SECONDS = 5.0
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port that nothing listens on now, on loopback; on every address where `host` is empty."""
+    """A currently unused port on `host`; on every address if `host` is empty."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind((host, 0))
         return probe.getsockname()[1]
 
 
 def check_loopback(port: int = 0) -> None:
-    """Raise CaseError (15) where this machine cannot talk to itself, which even the ranks of one node must.
+    """Raise CaseError (15) if this machine cannot connect to itself, which even a single-node run needs.
 
-    `port` is the one that was asked for, if any: nothing else may listen on it.
+    `port` is the requested port, if any, which must be unused.
     """
     try:
         with socket.socket() as listener, socket.socket() as client:
@@ -31,17 +31,17 @@ def check_loopback(port: int = 0) -> None:
             client.connect(listener.getsockname())
     except OSError as error:
         if port and error.errno in (errno.EADDRINUSE, errno.EACCES):
-            words = "the port %d of --master cannot be listened on (%s)" % (port, error.strerror)
-            raise CaseError(words, "give another port, or leave out --master", ExitCode.ENGINE) from None
-        words = "this machine cannot reach itself at 127.0.0.1 (%s)" % (error.strerror or error)
-        raise CaseError(words, "bring up its loopback interface: ip link set lo up", ExitCode.ENGINE) from None
+            reason = "cannot listen on port %d of --master (%s)" % (port, error.strerror)
+            raise CaseError(reason, "use another port, or omit --master", ExitCode.ENGINE) from None
+        reason = "this machine cannot connect to itself at 127.0.0.1 (%s)" % (error.strerror or error)
+        raise CaseError(reason, "bring up the loopback interface: ip link set lo up", ExitCode.ENGINE) from None
 
 
 def interface_towards(host: str) -> Optional[str]:
-    """The interface whose address this machine would use to talk to `host`; None where that cannot be said.
+    """The network interface that this machine uses to reach `host`; None if it cannot be determined.
 
-    Gloo otherwise binds to whatever the host's own name resolves to, which in containers and namespaces is often
-    an address nobody else can reach. Connecting a datagram socket sends nothing: it only asks the routing table.
+    Without it Gloo binds to the address that the host's own name resolves to, which in containers and namespaces is
+    often unreachable for others. Connecting a datagram socket sends nothing; it only consults the routing table.
     """
     import psutil
 
@@ -50,10 +50,10 @@ def interface_towards(host: str) -> Optional[str]:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect(address)
             own = probe.getsockname()[0]
-    except (OSError, UnicodeError):  # the latter for a name that cannot be encoded for the resolver
+    except (OSError, UnicodeError):  # UnicodeError: a name that IDNA cannot encode
         return None
     if ipaddress.ip_address(own.split("%")[0]).is_loopback and not _means_loopback(host):
-        # Debian maps a machine's own name to 127.0.1.1; node 0 must still be found by the others.
+        # Debian maps a machine's own name to 127.0.1.1, but the other nodes must be able to reach node 0.
         return default_route_interface()
     for name, addresses in psutil.net_if_addrs().items():
         if any(entry.address.split("%")[0] == own for entry in addresses):
@@ -62,7 +62,7 @@ def interface_towards(host: str) -> Optional[str]:
 
 
 def _means_loopback(host: str) -> bool:
-    """Whether loopback was asked for, and not just come upon through the name of this machine."""
+    """Whether `host` names loopback explicitly, rather than resolving to it."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -70,7 +70,7 @@ def _means_loopback(host: str) -> bool:
 
 
 def default_route_interface(table: str = "/proc/net/route") -> Optional[str]:
-    """The interface of the IPv4 default route, by the kernel's table; None without one."""
+    """The interface of the IPv4 default route in the kernel's table; None if there is no such route."""
     try:
         with open(table, encoding="utf-8") as file:
             rows = [line.split() for line in file]

@@ -1,6 +1,6 @@
-"""Which node this is and where node 0 listens, from flags or from what the platform sets.
+"""The rank of this node and the address of node 0, from flags or from the platform's environment variables.
 
-Never from bare RANK or WORLD_SIZE: on some platforms they count nodes, on others processes.
+Bare RANK and WORLD_SIZE are never used: on some platforms they count nodes, on others processes.
 """
 
 import ipaddress
@@ -24,7 +24,7 @@ RANK_VARIABLES = (
 
 @dataclass(frozen=True)
 class Placement:
-    """This node's place in the job. `port` 0 means: any free port (one node only)."""
+    """The position of this node in the job. `port` 0: any free port (single node only)."""
 
     nodes: int
     node_rank: int
@@ -34,7 +34,7 @@ class Placement:
 
 
 def parse_address(text: str, option: str) -> Tuple[str, int]:
-    """HOST[:PORT] as a pair; an IPv6 address stands in brackets where a port follows."""
+    """Parse HOST[:PORT]; an IPv6 address with a port must be in brackets."""
     match = re.fullmatch(r"(?:\[(?P<six>[^\]\s]+)\]|(?P<host>[^:\[\]\s]+))(?::(?P<port>[0-9]{1,5}))?", text)
     port = int(match.group("port") or DEFAULT_PORT) if match else 0
     if match is None or not 1 <= port <= 65535 or not _is_host(match.group("six"), match.group("host")):
@@ -43,7 +43,7 @@ def parse_address(text: str, option: str) -> Tuple[str, int]:
 
 
 def _is_host(six: Optional[str], host: Optional[str]) -> bool:
-    """Whether an IPv6 address is one, and a name one that the resolver can be asked for at all."""
+    """Whether an IPv6 address is valid, or a host name can be encoded for the resolver."""
     try:
         if six is not None:
             ipaddress.IPv6Address(six.partition("%")[0])
@@ -55,7 +55,7 @@ def _is_host(six: Optional[str], host: Optional[str]) -> bool:
 
 
 def _address(host: Optional[str], port: Optional[str] = None) -> Optional[str]:
-    """A platform's bare host and port as HOST:PORT."""
+    """A platform's host and port as HOST:PORT."""
     if not host:
         return None
     bracketed = "[%s]" % host if ":" in host and not host.startswith("[") else host
@@ -63,7 +63,7 @@ def _address(host: Optional[str], port: Optional[str] = None) -> Optional[str]:
 
 
 def slurm_hosts(nodelist: str) -> List[str]:
-    """The hosts of a Slurm node list, by Slurm's own tool."""
+    """The hosts of a Slurm node list, expanded by scontrol."""
     try:
         done = subprocess.run(
             ["scontrol", "show", "hostnames", nodelist],
@@ -74,8 +74,8 @@ def slurm_hosts(nodelist: str) -> List[str]:
         )
     except (OSError, subprocess.SubprocessError):
         raise UsageError(
-            "scontrol, which names the first node of %s, did not answer" % nodelist,
-            "give --master HOST:PORT, or mount scontrol into the container",
+            "scontrol, which expands the node list %s, is not available" % nodelist,
+            "set --master HOST:PORT, or mount scontrol into the container",
         ) from None
     return done.stdout.decode().split()
 
@@ -84,15 +84,17 @@ def _number(env: Mapping[str, str], key: str) -> int:
     try:
         return int(env[key])
     except ValueError:
-        raise UsageError("%s=%r is not a number" % (key, env[key]), "unset it or set the node's rank") from None
+        raise UsageError(
+            "%s=%r is not a number" % (key, env[key]), "set it to the rank of the node, or unset it"
+        ) from None
 
 
 def _from_environment(
     env: Mapping[str, str], expand: Callable[[str], List[str]]
 ) -> Tuple[Optional[int], Optional[str], str]:
-    """Node rank, master address and the platform they came from; the first platform found decides.
+    """Node rank, master address and the variable that identified the platform; the first platform found is used.
 
-    FLAGBENCH_MASTER, which only a person sets, beats the platform's own idea of where node 0 is.
+    FLAGBENCH_MASTER, which only a user sets, takes precedence over the platform's address of node 0.
     """
     master = env.get("FLAGBENCH_MASTER")
     if "FLAGBENCH_NODE_RANK" in env:
@@ -103,7 +105,7 @@ def _from_environment(
         master = master or _address(env.get("PET_MASTER_ADDR"), env.get("PET_MASTER_PORT"))
         return _number(env, "PET_NODE_RANK"), master, "PET_NODE_RANK"
     if "SLURM_NODEID" in env and "SLURM_JOB_NODELIST" in env:
-        # SLURM_NODEID counts within the step, which may be a part of the job's nodes.
+        # SLURM_NODEID is relative to the step, which may use only some of the job's nodes.
         hosts = [] if master else expand(env.get("SLURM_STEP_NODELIST") or env["SLURM_JOB_NODELIST"])
         master = master or _address(hosts[0] if hosts else None)
         return _number(env, "SLURM_NODEID"), master, "SLURM_NODEID"
@@ -115,9 +117,9 @@ def _from_environment(
 
 
 def likely_rank(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> int:
-    """The node rank as far as arguments that may be wrong tell it; 0 where nothing does. Never raises.
+    """The node rank as far as it can be determined from arguments that may be invalid; else 0. Never raises.
 
-    A job whose arguments are refused is refused on every node, and node 0 alone prints the record of that.
+    A job with invalid arguments is rejected on every node, but only node 0 prints the record.
     """
     flag = _last_value(argv, "--node-rank")
     if flag is not None:
@@ -133,7 +135,7 @@ def _rank_of(text: str) -> int:
 
 
 def _last_value(argv: Sequence[str], option: str) -> Optional[str]:
-    """The value of an option among the words of a command line; None where it is not given."""
+    """The last value of an option on a command line; None if the option is absent."""
     found = None
     for word, after in zip(argv, [*argv[1:], ""]):
         if word == option:
@@ -150,10 +152,10 @@ def locate_node(
     env: Mapping[str, str] = os.environ,
     expand: Callable[[str], List[str]] = slurm_hosts,
 ) -> Placement:
-    """Where this node stands. Flags beat the environment; what contradicts is a usage error."""
+    """Determine the placement of this node. Flags take precedence over the environment. Raises UsageError."""
     if nodes == 1:
         if node_rank:
-            raise UsageError("--node-rank %d does not exist among 1 node" % node_rank, "give --nodes too")
+            raise UsageError("--node-rank %d is out of range for 1 node" % node_rank, "set --nodes too")
         host, port = parse_address(master, "--master") if master else ("127.0.0.1", 0)
         return Placement(1, 0, host, port, "single node")
     source = "--node-rank"
@@ -164,18 +166,18 @@ def locate_node(
         master = found_master if master is None else master
     if node_rank is None:
         raise UsageError(
-            "%d nodes were asked for and nothing says which one this is" % nodes,
-            "give --node-rank, or run under Kubernetes, Slurm or SkyPilot, which say it",
+            "--nodes %d needs a node rank, and neither a flag nor the platform sets it" % nodes,
+            "set --node-rank, or run under Kubernetes, Slurm or SkyPilot, which provide it",
         )
     if not 0 <= node_rank < nodes:
         raise UsageError(
-            "node rank %d does not exist among %d nodes" % (node_rank, nodes),
-            "it runs from 0 to %d" % (nodes - 1),
+            "node rank %d is out of range for %d nodes" % (node_rank, nodes),
+            "use a rank from 0 to %d" % (nodes - 1),
         )
     if not master:
         raise UsageError(
-            "%d nodes were asked for and nothing says where node 0 is" % nodes,
-            "give --master HOST:PORT or set FLAGBENCH_MASTER",
+            "--nodes %d needs the address of node 0" % nodes,
+            "set --master HOST:PORT or FLAGBENCH_MASTER",
         )
     host, port = parse_address(master, "--master")
     return Placement(nodes, node_rank, host, port, source)

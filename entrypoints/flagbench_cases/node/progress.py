@@ -1,4 +1,4 @@
-"""Progress on stderr: a line drawn in place on a terminal, a line now and then elsewhere. No escape sequences."""
+"""Progress on stderr: one updating line on a terminal, otherwise a line every few seconds. No escape sequences."""
 
 import math
 import os
@@ -12,16 +12,16 @@ from flagbench_cases.shared.spool import Progress
 WIDTH = 28
 QUIET_SECONDS = 10.0
 RATE_SECONDS = 30.0
-"""The rate is that of this many seconds, so that it follows changes and not single steps."""
+"""The rate is averaged over this many seconds."""
 MODE = "FLAGBENCH_PROGRESS"
-"""`live` or `lines`, whatever stderr is: `flagbench run` sets it in a container whose stderr ends on a terminal."""
+"""Forces `live` or `lines`. `flagbench run` sets it in a container whose stderr is forwarded to a terminal."""
 STEPPING = ("warmup", "train", "val", "infer")
 LAUNCH = Progress("launch", 0, 0, 0, float("nan"), 0)
-"""The phase before rank 0 has begun."""
+"""The phase before rank 0 has started."""
 
 
 class Bar:
-    """Draws rank 0's heartbeat, with the time since this object was created."""
+    """Displays rank 0's progress, with the time since this object was created."""
 
     def __init__(
         self,
@@ -30,7 +30,8 @@ class Bar:
         at_most: bool = False,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
-        """`sensors` gives the devices' power and temperature as text; `at_most`: the total may not be reached."""
+        """`sensors` returns the devices' power and temperature as text; `at_most`: the run may end before its
+        total."""
         self.stream = stream if stream is not None else sys.stderr
         self._environment = environment
         self.live = self._is_live()
@@ -49,10 +50,10 @@ class Bar:
         return self.stream.isatty() and self._environment.get("TERM", "dumb") not in ("dumb", "")
 
     def show(self, progress: Optional[Progress]) -> None:
-        """Draw the state; on a terminal in place, elsewhere at a new phase and every ten seconds."""
+        """Display the state: in place on a terminal, otherwise at every new phase and every ten seconds."""
         progress = progress or LAUNCH
         if progress.phase in STEPPING and progress.done < progress.steps:
-            # Training that continues after an evaluation counts from 0 until its next step is done.
+            # After an evaluation the spool counts from 0 until the next step is done.
             progress = progress._replace(done=progress.steps)
         clock = time.monotonic()
         rate = self._rate(progress, clock)
@@ -68,13 +69,13 @@ class Bar:
             self._drawn = text
 
     def end(self) -> None:
-        """Leave the line."""
+        """Clear the line."""
         if self._drawn:
             self._write("\r%s\r" % (" " * len(self._drawn)))
             self._drawn = ""
 
     def _rate(self, progress: Progress, clock: float) -> Optional[float]:
-        """Units of this phase a second, over the last half minute; None before two of them were seen."""
+        """Units per second over the last RATE_SECONDS of this phase; None until two values are known."""
         seen = self._seen
         if progress.phase != self._phase or (seen and progress.done < seen[-1][1]):
             seen.clear()
@@ -86,7 +87,7 @@ class Bar:
         return (done - begun) / (last - first) if done > begun and last > first else None
 
     def _sensed(self, clock: float) -> str:
-        """The text of `sensors`, read once a second at most, as often as they are sampled."""
+        """The text of `sensors`, read at most once a second, the sampling rate."""
         if self._sensors is not None and clock - self._asked >= 1.0:
             self._asked, self._said = clock, self._sensors()
         return self._said
@@ -106,7 +107,7 @@ class Bar:
 
 
 def render(progress: Progress, facts: str = "", sensors: str = "", columns: Optional[int] = None) -> str:
-    """`train  [##....] 12/31  loss 0.4321  0:12  9.8 steps/s  ETA 0:19  312 W  64 C`, cut to a line of `columns`."""
+    """`train  [##....] 12/31  loss 0.4321  0:12  9.8 steps/s  ETA 0:19  312 W  64 C`, cut to `columns`."""
     head, tail = "%-7s" % progress.phase, ""
     if progress.total:
         tail = " %d/%d" % (progress.done, progress.total)
@@ -116,7 +117,7 @@ def render(progress: Progress, facts: str = "", sensors: str = "", columns: Opti
         tail += "  " + more if more else ""
     width = WIDTH
     if columns is not None:
-        # The last column stays free: after it a terminal would wrap.
+        # The last column stays free, or the terminal would wrap.
         width = min(width, columns - 3 - len(head) - len(tail))
     if progress.total and width > 0:
         filled = int(width * min(1.0, progress.done / progress.total))
@@ -126,7 +127,7 @@ def render(progress: Progress, facts: str = "", sensors: str = "", columns: Opti
 
 
 def timing(progress: Progress, elapsed: float, rate: Optional[float], at_most: bool) -> str:
-    """`0:12  9.8 steps/s  ETA 0:19`, as far as it is known."""
+    """`0:12  9.8 steps/s  ETA 0:19`, as far as known."""
     words = [clock_text(elapsed)]
     if rate is not None:
         words.append("%.3g steps/s" % rate if rate >= 1 else "%.3g s/step" % (1 / rate))

@@ -1,4 +1,4 @@
-"""What was asked for: from parsed arguments to a resolved request, its place among the nodes, and its data."""
+"""From parsed arguments to a resolved request, the node's placement, and the data folder."""
 
 import argparse
 import os
@@ -17,12 +17,12 @@ FALLBACK_STACK = {"name": "cpu", "device": {"kind": "cpu"}, "accelerators": [], 
 
 
 def new_run_id() -> str:
-    """A name for a run that nobody named."""
+    """A generated run id."""
     return "run-%s" % uuid.uuid4().hex[:12]
 
 
 def unresolved(argv: List[str], arguments: Optional[argparse.Namespace]) -> Request:
-    """What can be said of a request before, or without, resolving it."""
+    """The request as far as it is known without resolving it."""
     known = config.case_names()
     words = [argument for argument in argv if not argument.startswith("-")]
     case = next((word for word in words if word in known), words[0] if words else "unknown")
@@ -43,9 +43,9 @@ def unresolved(argv: List[str], arguments: Optional[argparse.Namespace]) -> Requ
 
 
 def resolve(arguments: argparse.Namespace, request: Request) -> Tuple[Request, Placement, Optional[str]]:
-    """The whole request, its place among the nodes, and the data folder.
+    """The resolved request, the node's placement, and the data folder.
 
-    Raises UsageError for what contradicts, DataError for weights or a checkpoint that cannot be used.
+    Raises UsageError for contradictory arguments, DataError for unusable weights or checkpoints.
     """
     case = config.load_case(arguments.case)
     stack = config.load_stack(os.environ.get("FLAGBENCH_STACK", "cpu"))
@@ -53,12 +53,12 @@ def resolve(arguments: argparse.Namespace, request: Request) -> Tuple[Request, P
         output.store_folder(arguments.store)
     for option in ("data", "weights", "out", "resume"):
         if "://" in (getattr(arguments, option) or ""):
-            raise UsageError("--%s takes a folder, not an address" % option, "fetch it first and give the folder")
+            raise UsageError("--%s takes a folder, not a URL" % option, "download it first and give the folder")
     if arguments.out:
         arguments.out = os.path.abspath(arguments.out)
     source, folder = cli.locate_data(arguments.data)
     if arguments.preset == "tiny" and arguments.data is None:
-        source, folder = None, None  # the tiny preset carries its own set
+        source, folder = None, None  # the tiny preset has its own data set
     weights = find_weights(arguments.weights, folder)
     folder = find_data(folder)
     resolved = config.resolve(
@@ -80,7 +80,7 @@ def resolve(arguments: argparse.Namespace, request: Request) -> Tuple[Request, P
     writes = config.schedule(resolved).get("checkpoint_every_steps")
     engine_support.check_checkpoints(case, resolved, writes, arguments.resume)
     if writes and not arguments.out:
-        raise UsageError("checkpoints are written below --out, and none was given", "give --out DIR")
+        raise UsageError("checkpoints are written below --out, which is not set", "set --out DIR")
     placement = locate_node(arguments.nodes, arguments.node_rank, arguments.master)
     arguments.weights = weights
     arguments.resume = find_checkpoint(arguments.resume, resolved)
@@ -99,9 +99,9 @@ def resolve(arguments: argparse.Namespace, request: Request) -> Tuple[Request, P
 
 
 def find_weights(given: Optional[str], data: Optional[str]) -> Optional[str]:
-    """`--weights`, where `prepare -o` was given the same its weights; nothing given: what lies with the data.
+    """The weights folder: `--weights`, or the weights in the output folder of `prepare` that it names.
 
-    That is what `prepare` wrote beside it, or the model/ folder that FlagPerf's archive has.
+    Without --weights, those beside the data: written by `prepare`, or the model/ folder of FlagPerf's archive.
     """
     if given is not None:
         return prepared_folder.locate(os.path.abspath(given), "weights")
@@ -114,10 +114,10 @@ def find_weights(given: Optional[str], data: Optional[str]) -> Optional[str]:
 
 
 def find_checkpoint(given: Optional[str], resolved: Dict[str, Any]) -> Optional[str]:
-    """The checkpoint that `--resume` means, of the training that was asked for."""
+    """The checkpoint that `--resume` selects, checked against the configuration."""
     return checkpoint_facts.find(os.path.abspath(given), resolved) if given else None
 
 
 def find_data(folder: Optional[str]) -> Optional[str]:
-    """The data folder: of one that `prepare -o` was given, the data in it."""
+    """The data folder; if it is an output folder of `prepare`, the data in it."""
     return prepared_folder.locate(folder, "data") if folder else None

@@ -1,6 +1,7 @@
-"""The parent process of a node: starts the agent and the sampler, watches the ranks, ends them, says how it went.
+"""Supervises a run on one node: starts the agent and the sampler, watches the ranks, ends them, determines the
+outcome.
 
-It imports no torch, so that it outlives whatever happens to the ranks.
+It does not import torch, so it survives any failure of the ranks.
 """
 
 import errno
@@ -29,26 +30,26 @@ from flagbench_cases.telemetry.latest import sensors_text
 from flagbench_cases.telemetry.summary import read_start, summarise
 
 POLL = 0.1
-# Until its ranks have begun, a node imports torch, perhaps from a slow disk, and waits for the other nodes.
+# Limit until the ranks start: they import torch, possibly from a slow disk, and wait for the other nodes.
 START_SECONDS = 300.0
-# How long the agent may take to notice that a rank is gone. On older torch it then waits up to 300 s for the agents
-# of the other nodes, which may be gone too.
+# How long the agent may take to notice that a rank is gone. Older torch then waits up to 300 s for the agents of the
+# other nodes, which may be gone too.
 LOST_SECONDS = 5.0
-# How long ranks and agent may take to end once every rank of this node has written its last word.
+# How long ranks and agent may take to exit once every rank of this node has finished.
 DONE_SECONDS = 15.0
-# How far apart the processes of a run may get a signal that was sent to all of them.
+# Processes of a run may receive a signal sent to all of them this many seconds apart.
 SKEW_SECONDS = 0.5
-# How long the sampler may take for its last line. It holds nothing back, so little is lost with it.
+# How long the sampler may take for its last line. It does not buffer, so little is lost if it is killed.
 SAMPLER_SECONDS = 0.7
-# With less free than this, a disk is full.
+# With less free space than this, bytes, a disk counts as full.
 MIN_FREE_BYTES = 2**16
-# What a run reads and writes beside its record.
+# Folders that a run reads and writes, besides its record.
 FOLDERS = ("data", "weights", "resume", "checkpoints")
-INTERRUPT_REMEDY = "run again; the record holds what was measured until then"
+INTERRUPT_REMEDY = "run again; the record has what was measured until then"
 
 
 class Limits:
-    """How long a run may take, seconds: without progress, and in all."""
+    """Time limits of a run, seconds: without progress, and in total."""
 
     def __init__(self, no_progress: float, total: Optional[float]) -> None:
         self.no_progress = no_progress
@@ -62,7 +63,7 @@ class Limits:
 
 
 class Run:
-    """One run of this node, from the spool's folder to its removal."""
+    """One run on this node, from creating the spool to removing it."""
 
     def __init__(
         self,
@@ -99,8 +100,8 @@ class Run:
     def execute(
         self, config_digest: str, folders: Mapping[str, Optional[str]], run_id: str = "", argv: Sequence[str] = ()
     ) -> Outcome:
-        """Run to the end, whatever end that is. `folders` are those of FOLDERS that were given; `argv` is what this
-        process was given, for the remedies."""
+        """Execute the run; returns its outcome. `folders`: the given ones of FOLDERS; `argv`: the arguments of this
+        process, for remedies."""
         processes.adopt_orphans()
         kills = processes.oom_kills()
         self._refused_forks = processes.refused_forks()
@@ -112,12 +113,12 @@ class Run:
             outcome = self._watch(agent)
             if outcome is not None:
                 self.peers.report(outcome)
-            # The ranks first: the sampler's last line should still see the device.
+            # The ranks first: the sampler's last line should still show the device in use.
             processes.end_all(os.getpid(), spare={self._sampler.pid} if self._sampler else set())
             outcome = outcome or self._outcome(_wait(agent, 5.0), kills)
             self.peers.report(outcome)
             return outcome
-        except KeyboardInterrupt:  # a second signal: end at once
+        except KeyboardInterrupt:  # a second signal: end immediately
             processes.kill_all(os.getpid())
             raise
         finally:
@@ -126,14 +127,14 @@ class Run:
             processes.end_all(os.getpid())
 
     def evidence(self) -> Evidence:
-        """What the run left behind."""
+        """The evidence that the run left."""
         found = read_spool(self.folder, self.config["nodes"] * self.config["gpus"])
         exits = {end.rank: end.code for end in self._ends()}
         summary = summarise(self._telemetry, self._training_span(found))
         return found._replace(
             exits=exits,
             telemetry=summary,
-            telemetry_reason=None if summary else "the sampler left nothing",
+            telemetry_reason=None if summary else "the sampler wrote no samples",
             monitor=read_start(self._telemetry) or {},
         )
 
@@ -165,9 +166,10 @@ class Run:
             json.dump(plan, file)
 
     def _environment(self) -> Dict[str, str]:
-        """The ranks' environment: this package importable, the precision switches, one thread pool per core."""
+        """The ranks' environment: this package importable, precision switches, threads limited to the node's
+        cores."""
         env = child_environment()
-        # A bare RANK or WORLD_SIZE of a platform would contradict the launcher's.
+        # The platform's RANK or WORLD_SIZE would conflict with those of the launcher.
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
             env.pop(name, None)
         tf32.prepare_environment(env, self.config["precision"])
@@ -175,7 +177,7 @@ class Run:
             cores = len(os.sched_getaffinity(0))
             env.setdefault("OMP_NUM_THREADS", str(max(1, cores // self.config["gpus"])))
         else:
-            # CUDA numbers devices fastest first, NVML by bus: on a mixed node the sampler would watch another one.
+            # By default CUDA orders devices by speed and NVML by bus: on a mixed node they would differ.
             env.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
         interface = interface_towards(self.placement.host)
         if interface is not None:
@@ -185,7 +187,7 @@ class Run:
         return env
 
     def _start_agent(self) -> "subprocess.Popen[bytes]":
-        # A session of its own: Ctrl-C on the terminal is for this process to handle, not for the ranks.
+        # A new session: Ctrl-C on the terminal is handled by this process, not by the ranks.
         return subprocess.Popen(
             [sys.executable, "-m", "flagbench_cases.engines.elastic", self.folder],
             env=self._environment(),
@@ -201,7 +203,7 @@ class Run:
         if self.stack["device"]["kind"] != "cpu":
             command += ["--devices", devices]
         self._sampler = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
-        # Its first sample is the memory in use before our first allocation, so the ranks wait for it, briefly.
+        # The first sample shows the memory used before our first allocation, so the ranks wait for it, briefly.
         deadline = time.monotonic() + 5.0
         while time.monotonic() < deadline and self._sampler.poll() is None and not self.interruption:
             if os.path.exists(self._telemetry) and os.path.getsize(self._telemetry):
@@ -219,7 +221,7 @@ class Run:
     # -- watching --------------------------------------------------------------------------------------------
 
     def _watch(self, agent: "subprocess.Popen[bytes]") -> Optional[Outcome]:
-        """Wait for the agent's end or a rank's (None), an interruption, a hang or the time limit."""
+        """Wait until the agent or a rank ends (None), or for an interruption, a hang or the time limit (outcome)."""
         began = moved = time.monotonic()
         beats: List[int] = []
         lost_since: Optional[float] = None
@@ -251,16 +253,17 @@ class Run:
             if done_since is not None and clock - done_since > DONE_SECONDS:
                 return OK if self._all_reported() else self._hang_outcome(clock - done_since)
             if self.limits.total is not None and clock - began > self.limits.total:
-                reason = "the limit of --max-minutes was reached after %.0f s" % (clock - began)
-                return Outcome("failed", self.phase(), reason, "allow more time, or fewer --steps", ExitCode.TIMEOUT)
+                reason = "the limit --max-minutes was reached after %.0f s" % (clock - began)
+                remedy = "increase --max-minutes, or use fewer --steps"
+                return Outcome("failed", self.phase(), reason, remedy, ExitCode.TIMEOUT)
             time.sleep(POLL)
         return self._interrupted() if self._was_interrupted() else None
 
     def _was_interrupted(self) -> bool:
-        """Whether the agent ended because this run was asked to.
+        """Whether the agent ended because this run was interrupted.
 
-        Who signals every process of a container or of a job reaches the agent and the ranks as well, in any order:
-        where the agent was, this process is given a moment to be asked too.
+        A signal to every process of a container or job reaches the agent and the ranks in any order. If the agent
+        received one, wait briefly for this process to receive it too.
         """
         report = self._report()
         deadline = time.monotonic() + SKEW_SECONDS
@@ -269,7 +272,7 @@ class Run:
         return bool(self.interruption) and not report.get("ok")
 
     def _failed_elsewhere(self) -> Optional[Outcome]:
-        """How this run ends because of another node; None while no node has failed."""
+        """The outcome caused by another node; None while no node has failed."""
         self.peers.poll(self._state)
         found = self.peers.failure(self.phase())
         if found is not None and self.peers.interrupted() and self.peers.also_interrupted(self.interruption):
@@ -277,32 +280,34 @@ class Run:
         return found
 
     def _state(self) -> Dict[str, Any]:
-        """What this node tells the others about its ranks while they run."""
+        """The state of this node's ranks that is sent to the other nodes."""
         return {"stopped": self._stopped(), "steps": self._steps()}
 
     def _interrupted(self) -> Outcome:
-        # A cluster's controller may end this node because another one died, before this node notices that.
-        cause = self.peers.wait_for_failure(self.phase(), peers.SKEW_SECONDS) if not self.peers.interrupted() else None
+        # A cluster may stop this node because another one died, before this node notices it.
+        cause = (
+            self.peers.wait_for_failure(self.phase(), peers.SKEW_SECONDS) if not self.peers.interrupted() else None
+        )
         if cause is not None and not self.peers.interrupted():
             return cause
         remedy = "run again" if self.placement.nodes > 1 else INTERRUPT_REMEDY
         return Outcome("interrupted", self.phase(), self.interruption.reason, remedy, ExitCode.INTERRUPTED)
 
     def _removed_spool(self, states: Sequence[Optional[Progress]]) -> Optional[Outcome]:
-        """The outcome of a run whose spool was removed or emptied: its further measurements would be lost."""
+        """The outcome if the spool was removed or emptied, since further measurements would be lost."""
         gone = [r.rank for r, state in zip(self.readers, states) if state is None and r.rank in self._seen]
         self._seen.update(r.rank for r, state in zip(self.readers, states) if state is not None)
         if not gone:
             return None
-        reason = "the spool of rank %d on node %d was removed or emptied while it ran" % (
+        reason = "the spool of rank %d on node %d was removed or emptied during the run" % (
             gone[0],
             self.placement.node_rank,
         )
-        remedy = "see what cleans %s, or set TMPDIR" % os.path.dirname(self.folder)
+        remedy = "find out what cleans %s, or set TMPDIR" % os.path.dirname(self.folder)
         return Outcome("failed", "launch", reason, remedy, ExitCode.RANK_FAILED)
 
     def _lost_rank(self, states: Sequence[Optional[Progress]]) -> Optional[int]:
-        """A rank of this node that ended, or became another program, before its work was done; else None."""
+        """A rank of this node that ended, or became another program, before it finished; else None."""
         for reader, state in zip(self.readers, states):
             if state is not None and state.phase == "done":
                 continue
@@ -316,7 +321,7 @@ class Run:
         return None
 
     def _ends(self) -> List[RankEnd]:
-        """How ranks of this node ended before their work was done: as seen by their guards, else by the launcher."""
+        """How ranks of this node ended before they finished, as reported by their guards, else by the launcher."""
         found: List[RankEnd] = []
         reported = {f["rank"]: (f["exit_code"], f["time"]) for f in self._report().get("failures", [])}
         for reader in self.readers:
@@ -331,7 +336,7 @@ class Run:
         return found
 
     def _all_reported(self) -> bool:
-        """Whether every rank of this node has done its work and, as far as this node can know, every other one."""
+        """Whether every rank of this node, and as far as this node knows every other rank, has finished."""
         states = [reader.progress() for reader in self.readers]
         if not all(state is not None and state.phase == "done" for state in states):
             return False
@@ -341,35 +346,35 @@ class Run:
         return said == [list(range(self.config["nodes"] * self.config["gpus"]))]
 
     def phase(self) -> str:
-        """The phase the slowest rank of this node is in."""
+        """The phase of the slowest rank of this node."""
         states = [reader.progress() for reader in self.readers]
         if any(state is None for state in states):
             return "launch"
         return min((state for state in states if state), key=lambda state: state.beat).phase
 
     def _hang_outcome(self, seconds: float) -> Outcome:
-        """Nobody moved for too long; name the ranks that are stopped, else those that are behind."""
+        """The outcome of a hang. It names stopped processes, or the steps done by each rank."""
         stopped, steps = [self._stopped()], [self._steps()]
         for state in self.peers.states().values():
             stopped.append(state.get("stopped"))
             steps.append(state.get("steps"))
         held = ["rank %s (process %s) is stopped" % item for item in merge_by_rank(stopped)]
         behind = ["rank %s has done %s steps" % item for item in merge_by_rank(steps)]
-        detail = "; ".join((held or behind or ["no rank has begun"]) + self.peers.silent_nodes())
+        detail = "; ".join((held or behind or ["no rank has started"]) + self.peers.silent_nodes())
         reason = "no progress for %.0f s: %s" % (seconds, detail)
-        remedy = "look at the node of that rank; where steps are just slow, give a longer --timeout"
+        remedy = "check the node of that rank; if steps are merely slow, increase --timeout"
         return Outcome("failed", self.phase(), reason, remedy, ExitCode.TIMEOUT)
 
     def _stopped(self) -> Dict[int, int]:
-        """The processes of this node's ranks that are stopped, by rank."""
+        """Process ids of this node's ranks that are stopped (SIGSTOP), by rank."""
         pids = {f["rank"]: f["pid"] for r in self.readers for f in r.facts() if f["kind"] == "process"}
         return {rank: pid for rank, pid in pids.items() if processes.state(pid) in ("T", "t")}
 
     def _steps(self) -> Dict[int, int]:
-        """The steps that this node's ranks have done, by rank."""
+        """Steps done by this node's ranks, by rank."""
         return {r.rank: state.steps for r in self.readers for state in [r.progress()] if state}
 
-    # -- the end ---------------------------------------------------------------------------------------------
+    # -- outcome ---------------------------------------------------------------------------------------------
 
     def _report(self) -> Dict[str, Any]:
         try:
@@ -379,7 +384,7 @@ class Run:
             return {}
 
     def _outcome(self, returncode: Optional[int], kills_before: Optional[int]) -> Outcome:
-        """Why the agent ended, or had to be ended."""
+        """Why the agent ended, or had to be stopped."""
         kills = processes.oom_kills()
         report = self._report()
         failures = [fact for reader in self.readers for fact in reader.facts() if fact["kind"] == "failure"]
@@ -395,15 +400,15 @@ class Run:
         )
         exhausted = self._exhausted_resource() if outcome.exit_code == ExitCode.RANK_FAILED else None
         if exhausted is not None and exhausted.message not in (outcome.reason or ""):
-            # A process without memory often cannot report it.
+            # A process that lacks a resource often cannot report it.
             outcome = outcome._replace(reason="%s; %s" % (exhausted.message, outcome.reason), remedy=exhausted.remedy)
         if outcome.state == "ok" or not may_be_secondary(report, failures, ends):
             return outcome
-        # What this node noticed is usually the end of another one, which knows the cause.
+        # This is usually a consequence of the failure of another node, which knows the cause.
         return self.peers.wait_for_failure(outcome.phase) or outcome
 
     def _exhausted_resource(self) -> Optional[CaseError]:
-        """What this node has run out of other than memory: processes, or disk space for the spool."""
+        """A resource, other than memory, that this node has run out of: processes, or disk space for the spool."""
         folder = os.path.dirname(self.folder)
         if processes.refused_forks() > self._refused_forks:
             return system_error(BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)), folder)
@@ -417,14 +422,14 @@ class Run:
         return None
 
     def _training_span(self, evidence: Evidence) -> Optional[Any]:
-        """When training began and ended, Unix seconds, by rank 0's phases."""
+        """Start and end of training, Unix seconds, from rank 0's phases."""
         times = {f["name"]: f["time"] for f in reversed(evidence.of("phase")) if f["rank"] == 0}
         begin = times.get("warmup")
         return None if begin is None else (begin, times.get("report", time.time()))
 
 
 def merge_by_rank(found: Sequence[Any]) -> List[Tuple[int, int]]:
-    """Numbers by rank from several nodes, in rank order; messages of other nodes are not trusted."""
+    """Numbers by rank from several nodes, in rank order. Messages of other nodes are validated."""
     pairs: Dict[int, int] = {}
     for numbers in found:
         for rank, number in numbers.items() if isinstance(numbers, dict) else ():
@@ -434,7 +439,7 @@ def merge_by_rank(found: Sequence[Any]) -> List[Tuple[int, int]]:
 
 
 def _wait(process: "subprocess.Popen[bytes]", seconds: float) -> Optional[int]:
-    """A process's exit code; None where even SIGKILL cannot end it now, stuck in a driver's call."""
+    """A process's exit code; None on timeout, for example if it is blocked in a driver call."""
     try:
         return process.wait(timeout=seconds)
     except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""A connection between the parents of two nodes: JSON objects, one a line, sent and received without blocking."""
+"""A non-blocking connection between the parent processes of two nodes that carries JSON lines."""
 
 import errno
 import json
@@ -10,14 +10,14 @@ import threading
 import time
 from typing import Any, Dict, List, Optional, Sequence
 
-# A configuration has some KB. A line longer than this is not of this protocol.
+# A configuration has a few KB. A longer line does not belong to this protocol.
 MAX_BYTES = 2**18
 CONNECT_SECONDS = 5.0
-ConnectResult = queue.Queue  # of a connection, or of the OSError that prevented it
+ConnectResult = queue.Queue  # receives a socket, or the OSError that prevented the connection
 
 
 class Connection:
-    """One connection. `closed` is set once the other side has closed it, broken it or spoken another protocol."""
+    """One connection. `closed` is set when the other side closes it, it breaks, or it carries another protocol."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
@@ -26,28 +26,28 @@ class Connection:
         self._said: Dict[str, str] = {}
         self.closed = False
         self.foreign: Optional[str] = None
-        """The start of received bytes that were not of this protocol."""
+        """The start of received bytes that do not belong to this protocol."""
         self.opened = self.last_received = time.monotonic()
         self.peer = _address(connection)
 
     def send(self, message: Dict[str, Any]) -> None:
-        """Send one object, as much as the connection accepts now; `flush` sends the rest."""
+        """Send an object, as much as the connection accepts now; `flush` sends the rest."""
         self._unsent += json.dumps(message, separators=(",", ":")).encode("utf-8") + b"\n"
         self.flush()
 
     def flush(self) -> None:
-        """Send what is left, as much as the connection accepts."""
+        """Send pending bytes, as many as the connection accepts."""
         try:
             while self._unsent and not self.closed:
                 self._unsent = self._unsent[self._socket.send(self._unsent) :]
         except BlockingIOError:
             self.closed = len(self._unsent) > MAX_BYTES  # the other side has not read for hours
         except OSError:
-            # What it sent before may still be there to be read.
+            # Received bytes may still be readable.
             self._unsent = b""
 
     def receive(self) -> List[Dict[str, Any]]:
-        """The objects that have come since the last call."""
+        """The objects received since the last call."""
         try:
             while not self.closed and len(self._unread) <= MAX_BYTES:
                 content = self._socket.recv(65536)
@@ -76,17 +76,17 @@ class Connection:
         return message
 
     def send_if_changed(self, key: str, text: str) -> None:
-        """Send `text` under a key, unless that is what was sent under it last."""
+        """Send `text` under a key, unless it equals the last text sent under that key."""
         if self._said.get(key) != text:
             self._said[key] = text
             self.send({key: text})
 
     def wait(self, seconds: float) -> None:
-        """Wait for something to receive, at most `seconds`."""
+        """Wait for data, at most `seconds`."""
         wait([self._socket], seconds)
 
     def end_sending(self) -> None:
-        """Announce that nothing more will be sent. The other side can still read what was, unlike after a close."""
+        """Signal the end of sending. Unlike after a close, the other side can still read everything."""
         self.flush()
         try:
             self._socket.shutdown(socket.SHUT_WR)
@@ -94,23 +94,23 @@ class Connection:
             self.closed = True
 
     def detach(self) -> None:
-        """Close it for this process's own use alone: the other side sees its end when the process ends."""
+        """Stop using the connection without closing it: the other side sees its end when this process ends."""
         self.closed = True
         self._socket.detach()
 
     def close(self) -> None:
-        """Close it."""
+        """Close the connection."""
         self.closed = True
         self._socket.close()
 
     def fileno(self) -> int:
-        """The descriptor to wait on."""
+        """The descriptor to poll."""
         return self._socket.fileno()
 
 
 def wait(sources: Sequence[Any], seconds: float) -> None:
-    """Wait until one of them can be read, at most `seconds`. Any number of them, and any descriptor: `select` takes
-    none above 1023."""
+    """Wait until one of `sources` is readable, at most `seconds`. Not by `select`, which is limited to descriptors
+    below 1024."""
     waiting = select.poll()
     for source in sources:
         waiting.register(source, select.POLLIN)
@@ -118,9 +118,9 @@ def wait(sources: Sequence[Any], seconds: float) -> None:
 
 
 def connect_async(host: str, port: int) -> ConnectResult:
-    """Connect in a thread of its own: the answer will be the connection, or the error.
+    """Connect in a separate thread; the result is the socket, or the error.
 
-    A name server that is silent holds the resolver for 10 s and more, in which no signal would be seen.
+    An unresponsive name server blocks the resolver for 10 s or more, during which no signal would be handled.
     """
     answers: ConnectResult = queue.Queue()
 
@@ -128,13 +128,13 @@ def connect_async(host: str, port: int) -> ConnectResult:
         try:
             connection = socket.create_connection((host, port), timeout=CONNECT_SECONDS)
             if connection.getsockname() == connection.getpeername():
-                # Nobody listens there, and it came from that very port of this machine: TCP connects it to itself.
+                # TCP connected the socket to itself: nobody listens on this local port, which was also its source.
                 connection.close()
                 raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
             answers.put(connection)
         except OSError as error:
             answers.put(error)
-        except UnicodeError as error:  # a name that cannot be encoded for the resolver
+        except UnicodeError as error:  # a name that IDNA cannot encode
             answers.put(OSError(0, str(error)))
 
     threading.Thread(target=connect, daemon=True).start()
@@ -161,7 +161,7 @@ def listen(port: int) -> socket.socket:
 
 
 def printable(text: str) -> str:
-    """What another machine sent, fit to be shown: no control characters, no lone surrogates."""
+    """Text from another machine made safe to display: no control characters, no lone surrogates."""
     text = text.encode("utf-8", "replace").decode("utf-8")
     return "".join(c if c.isprintable() else "?" for c in text)
 

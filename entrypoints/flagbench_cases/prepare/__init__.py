@@ -1,1 +1,1 @@
-"""`python -m flagbench_cases prepare CASE ...`: from downloaded files to the folders that a run reads."""
+"""`prepare`: converts downloaded data and weights into the folders that a run reads."""

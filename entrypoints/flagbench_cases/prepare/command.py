@@ -1,7 +1,6 @@
-"""`python -m flagbench_cases prepare CASE ...`: from downloaded files to the folders that a run reads.
+"""`python -m flagbench_cases prepare CASE ...`: converts downloaded files into the folders that a run reads.
 
-This process converts nothing itself: it starts the conversion, outlives it, says how it conversion_error and leaves no half of
-it.
+The conversion runs in a child process. This process supervises it, reports how it ended and removes partial output.
 """
 
 import argparse
@@ -31,40 +30,40 @@ SUBCOMMAND = "prepare"
 POLL_SECONDS = 0.1
 EXIT_SECONDS = 3.0
 MAX_SHOWN_SOURCES = 6
-"""That a summary names; some data are hundreds of files."""
+"""Number of sources shown in a summary; some data sets have hundreds of files."""
 
 
 def arguments_of(argv: List[str]) -> Optional[List[str]]:
-    """The arguments of `prepare CASE ...`, or of `CASE prepare ...`, as an image is given them; None for a run."""
+    """The arguments of `prepare CASE ...`, or of `CASE prepare ...` as in an image; None for a run."""
     if argv[:1] == [SUBCOMMAND]:
         return argv[1:]
     return argv[:1] + argv[2:] if argv[1:2] == [SUBCOMMAND] and not argv[0].startswith("-") else None
 
 
 def build_parser() -> Parser:
-    """The parser of this command's own arguments."""
+    """The argument parser of this command."""
     parser = Parser(
         prog="flagbench_cases prepare",
-        description="Turn downloaded data and weights into the folders OUT/data and OUT/weights, which runs read.",
+        description="Convert downloaded data and weights into the folders OUT/data and OUT/weights, which runs read.",
         epilog="Exit codes: 0 done, 2 usage, 3 data or weights, 5 out of memory, 7 interrupted, 14 the disk is full.",
         allow_abbrev=False,
     )
     parser.add_argument("case", help="one of: %s" % ", ".join(config.case_names()))
-    parser.add_argument("--data", metavar="SRC", help="the downloaded data, a file or a folder")
-    parser.add_argument("--weights", metavar="SRC", help="the downloaded weights, a file or a folder")
-    parser.add_argument("--vocabulary", metavar="FILE", help="the tokenizer's file, where the data are text")
+    parser.add_argument("--data", metavar="SRC", help="the downloaded data, a file or folder")
+    parser.add_argument("--weights", metavar="SRC", help="the downloaded weights, a file or folder")
+    parser.add_argument("--vocabulary", metavar="FILE", help="the tokenizer's file, if the data are text")
     parser.add_argument("-o", "--out", metavar="OUT", required=True, help="where to write data/ and weights/")
     parser.add_argument(
-        "--check", action="store_true", help="take every sum of what is prepared in OUT, write nothing"
+        "--check", action="store_true", help="verify all checksums of the prepared folders in OUT, write nothing"
     )
-    parser.add_argument("--force", action="store_true", help="replace what was prepared in OUT before")
+    parser.add_argument("--force", action="store_true", help="replace existing prepared folders in OUT")
     parser.add_argument("--json", action="store_true", help="print one line of JSON instead of a summary")
-    parser.add_argument("--shown-as", metavar="OUT", help="what OUT is called outside of this container")
+    parser.add_argument("--shown-as", metavar="OUT", help="the path of OUT outside of this container")
     return parser
 
 
 def main(argv: List[str], interruption: Interruption) -> int:
-    """One preparation from its arguments to its exit code; a summary on stdout, progress and failures on stderr."""
+    """Run `prepare` and return the exit code; prints a summary on stdout, progress and errors on stderr."""
     lost = user_home.leave_removed_folder()
     try:
         arguments = build_parser().parse_args(argv)
@@ -81,26 +80,26 @@ def main(argv: List[str], interruption: Interruption) -> int:
     except KeyboardInterrupt:  # a second signal
         interruption.exit_within(EXIT_SECONDS, int(ExitCode.INTERRUPTED))
         processes.kill_all(os.getpid())
-        sys.stderr.write("error: %s, twice\nfix: run it again\n" % interruption.reason)
+        sys.stderr.write("error: %s, twice\nfix: run again\n" % interruption.reason)
         return int(ExitCode.INTERRUPTED)
     return 0
 
 
 def plan_of(arguments: argparse.Namespace) -> Dict[str, Any]:
-    """What the conversion is told. Raises UsageError, and DataError for sources that are not there."""
+    """The plan for the conversion. Raises UsageError, and DataError for missing sources."""
     config.load_case(arguments.case)
     sources = {name: getattr(arguments, name) for name in (*KINDS, "vocabulary")}
     if arguments.check and (arguments.force or any(value is not None for value in sources.values())):
-        raise UsageError("--check writes nothing and takes no sources", "leave out all but -o")
+        raise UsageError("--check writes nothing and takes no sources", "omit all other options except -o")
     for name, value in [*sources.items(), ("out", arguments.out)]:
         if value is None:
             continue
         if "://" in value:
-            raise UsageError("--%s takes a file or a folder, not an address" % name, "fetch it first")
+            raise UsageError("--%s takes a file or folder, not a URL" % name, "download it first")
         if not value or "\0" in value:
-            raise UsageError("--%s names nothing" % name, "give a path")
+            raise UsageError("--%s is not a valid path" % name, "give a path")
         if name != "out" and not os.path.exists(value):
-            raise DataError("--%s %s does not exist" % (name, value), "give what was downloaded")
+            raise DataError("--%s %s does not exist" % (name, value), "give the downloaded file or folder")
     absolute = {name: None if value is None else os.path.abspath(value) for name, value in sources.items()}
     plan: Dict[str, Any] = {
         **absolute,
@@ -112,7 +111,7 @@ def plan_of(arguments: argparse.Namespace) -> Dict[str, Any]:
 
 
 def supervise(plan: Dict[str, Any], interruption: Interruption) -> Dict[str, Any]:
-    """Have it converted; returns the result that is printed. Raises CaseError for however else it ends."""
+    """Run the conversion and return the result to print. Raises CaseError if it fails."""
     kills = processes.oom_kills()
     there = os.path.isdir(plan["out"])
     scratch.remove_leftovers()
@@ -131,7 +130,7 @@ def supervise(plan: Dict[str, Any], interruption: Interruption) -> Dict[str, Any
     if "folders" not in answer and not plan["check"]:
         _remove_partial(plan, there)
     if interruption:
-        raise CaseError(interruption.reason, "nothing half-written is left; run it again", ExitCode.INTERRUPTED)
+        raise CaseError(interruption.reason, "no partial output was left; run again", ExitCode.INTERRUPTED)
     if "failure" in answer:
         told = answer["failure"]
         raise CaseError(told["message"], told["remedy"], ExitCode(told["code"]))
@@ -141,11 +140,11 @@ def supervise(plan: Dict[str, Any], interruption: Interruption) -> Dict[str, Any
 
 
 def _run(folder: str, interruption: Interruption) -> int:
-    """The exit code of the conversion, which does not outlive an interruption: what it has written is no use."""
+    """Run the conversion; returns its exit code. It is killed on interruption: its partial output is useless."""
     env = child_environment()
     env.setdefault("TOKENIZERS_PARALLELISM", "false")
     user_home.prepare(env, os.path.join(folder, "home"))
-    # A session of its own: Ctrl-C is for this process to handle. Whatever libraries print goes to stderr.
+    # A new session: Ctrl-C is handled by this process. Output of libraries goes to stderr.
     child = subprocess.Popen(
         [sys.executable, "-m", "flagbench_cases.prepare.job", folder],
         env=env,
@@ -172,38 +171,38 @@ def _answer(folder: str) -> Dict[str, Any]:
 
 
 def _remove_partial(plan: Dict[str, Any], there: bool) -> None:
-    """Remove what a conversion that was conversion_error left half-written, and an OUT that was not `there` before it."""
+    """Remove partial output of a conversion that failed, and OUT itself if it did not exist before."""
     for kind in KINDS:
-        # Who cannot write there, or finds somebody else at work, has left nothing.
+        # If OUT is not writable or locked by another process, this one has written nothing.
         with contextlib.suppress(CaseError, OSError):
             if plan[kind] is not None and os.path.isdir(plan["out"]):
                 with destination.lock(plan["out"], kind):
                     destination.remove_leftovers(plan["out"], kind)
     if not there:
-        with contextlib.suppress(OSError):  # it holds a kind that was finished before, or another's
+        with contextlib.suppress(OSError):  # not empty: a finished folder, or another process's output
             os.rmdir(plan["out"])
 
 
 def conversion_error(code: int, memory_killed: bool) -> CaseError:
-    """A conversion that said nothing itself, by its exit code."""
+    """The error for a conversion that reported nothing, from its exit code."""
     if code == -signal.SIGKILL:
-        words = "the kernel killed the conversion for memory" if memory_killed else "the conversion was killed"
-        remedy = MEMORY_REMEDY if memory_killed else MEMORY_REMEDY + "; the kernel log names its own kills"
+        words = "the conversion was killed" + (" by the kernel's OOM killer" if memory_killed else "")
+        remedy = MEMORY_REMEDY if memory_killed else MEMORY_REMEDY + "; the kernel log lists kills by the kernel"
         return CaseError(words, remedy, ExitCode.OUT_OF_MEMORY)
     if code in (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP):
-        words = "the conversion was conversion_error by %s" % signal.Signals(-code).name
-        return CaseError(words, "nothing half-written is left; run it again", ExitCode.INTERRUPTED)
+        words = "the conversion was ended by %s" % signal.Signals(-code).name
+        return CaseError(words, "no partial output was left; run again", ExitCode.INTERRUPTED)
     if code == -signal.SIGBUS:
-        words = "the conversion lost a file that it had mapped: a source became shorter, or the disk is full"
-        return DataError(words, "see that there is space and that nobody changes the sources, then run it again")
+        words = "the conversion could not access a mapped file: a source was truncated, or the disk is full"
+        return DataError(words, "free disk space, make sure that the sources do not change, and run again")
     if code < 0:
         words = "a source crashed the library that reads it (%s)" % processes.describe_exit(code)
-        return DataError(words, "fetch the source again: it is damaged or was made to do this")
-    return CaseError("the conversion conversion_error with exit %d" % code, "report it with the text above", ExitCode.BUG)
+        return DataError(words, "download the source again: it is damaged or malicious")
+    return CaseError("the conversion ended with exit %d" % code, "report it with the output above", ExitCode.BUG)
 
 
 def _result(plan: Dict[str, Any], folders: Dict[str, Any]) -> Dict[str, Any]:
-    """What --json prints: the folders by the name that the caller knows them by, and the command that uses them."""
+    """The result for --json: the folders, with the paths known to the caller, and the command that uses them."""
     shown = plan["shown_as"]
     for kind, facts in folders.items():
         inner = facts["folder"] != plan["out"]
@@ -215,7 +214,7 @@ def _result(plan: Dict[str, Any], folders: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def summary(result: Dict[str, Any], checked: bool) -> str:
-    """The result for a person: what there is, what it was made of, its licence and what to run next."""
+    """The result as text: the folders, their sources and licences, and the command to run next."""
     lines = []
     for kind, made in sorted(result["folders"].items()):
         size = sum(facts["bytes"] for facts in made["files"].values())
@@ -226,12 +225,12 @@ def summary(result: Dict[str, Any], checked: bool) -> str:
             readable(size),
             len(made["files"]),
         )
-        lines += [head + (", every sum as prepared" if checked else ""), "  format  %s" % made["format"]]
+        lines += [head + (", all checksums verified" if checked else ""), "  format  %s" % made["format"]]
         lines += ["  %s  %s" % (name, _shorten(value)) for name, value in sorted(made["facts"].items())]
         shown, more = made["sources"][:MAX_SHOWN_SOURCES], made["sources"][MAX_SHOWN_SOURCES:]
         lines += ["  from  %(name)s, %(bytes)d bytes, sha256 %(sha256)s" % source for source in shown]
-        lines += ["  from  %d more, which prepared.json names" % len(more)] if more else []
-        lines += ["  sum  %s" % made["digest"], "  licence  %s" % (made["licence"] or "not known")]
+        lines += ["  from  %d more files, listed in prepared.json" % len(more)] if more else []
+        lines += ["  digest  %s" % made["digest"], "  licence  %s" % (made["licence"] or "unknown")]
     lines.append("run it: %s" % result["run"])
     return "\n".join(printable(line) for line in lines)
 

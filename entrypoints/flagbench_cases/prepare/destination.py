@@ -1,7 +1,7 @@
-"""The place of a prepared folder: who may write there, what is there already, and how the new one gets there.
+"""The destination of a prepared folder: locking, checking existing contents, and moving the new folder into place.
 
-All of it happens while a lock is held that the kernel takes back from a process however it ends, so whatever of an
-earlier `prepare` still lies there is nobody's.
+Everything happens under a file lock, which the kernel releases when its process ends, so leftovers of an earlier
+`prepare` can be removed safely.
 """
 
 import contextlib
@@ -26,9 +26,10 @@ TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 
 @contextlib.contextmanager
 def lock(out: str, kind: str) -> Iterator[None]:
-    """Make OUT where it is missing and hold the lock of one kind in it; an empty OUT that was made goes again.
+    """A context manager that creates OUT if necessary and locks one kind in it. OUT is removed again if it stays
+    empty.
 
-    Raises UsageError where OUT cannot be written or another process prepares the same there.
+    Raises UsageError if OUT is not writable or another process is preparing the same kind there.
     """
     made = _make(out)
     path = os.path.join(out, ".%s.lock" % kind)
@@ -38,7 +39,7 @@ def lock(out: str, kind: str) -> Iterator[None]:
             yield
         finally:
             with contextlib.suppress(OSError):
-                os.unlink(path)  # while it is held: who waits for it sees that it is not the one of that name
+                os.unlink(path)  # while locked: another process then notices that its descriptor is stale
             os.close(handle)
     finally:
         if made:
@@ -47,7 +48,7 @@ def lock(out: str, kind: str) -> Iterator[None]:
 
 
 def _make(out: str) -> bool:
-    """Whether OUT had to be made."""
+    """Create OUT if necessary; returns whether it was created."""
     there = os.path.isdir(out)
     try:
         os.makedirs(out, exist_ok=True)
@@ -58,15 +59,13 @@ def _make(out: str) -> bool:
 
 def _unusable(out: str, error: OSError) -> CaseError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        remedy = "free some space there, or give -o a folder on another disk"
+        remedy = "free space there, or use a folder on another disk as -o"
         return CaseError("the disk of %s is full" % out, remedy, ExitCode.NOT_STORED)
-    return UsageError(
-        "%s cannot be written (%s)" % (out, error.strerror or error), "give -o a folder where you may write"
-    )
+    return UsageError("%s is not writable (%s)" % (out, error.strerror or error), "use a writable folder as -o")
 
 
 def _lock(path: str, out: str, kind: str) -> int:
-    """The descriptor of the locked file that has this name."""
+    """Lock the file with this name; returns its descriptor."""
     while True:
         try:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -76,13 +75,13 @@ def _lock(path: str, out: str, kind: str) -> int:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             found = os.stat(path)
         except FileNotFoundError:
-            os.close(handle)  # its holder has just ended and taken the file along
+            os.close(handle)  # its owner has just finished and removed it
             continue
         except OSError as error:
             os.close(handle)
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 raise UsageError(
-                    "another process is preparing %s in %s" % (kind, out), "wait for it, or give another -o"
+                    "another process is preparing %s in %s" % (kind, out), "wait for it, or use another -o"
                 ) from None
             raise _unusable(out, error) from None
         if os.path.samestat(found, os.fstat(handle)):
@@ -91,7 +90,7 @@ def _lock(path: str, out: str, kind: str) -> int:
 
 
 def remove_leftovers(out: str, kind: str) -> None:
-    """Remove what processes that were killed have left; an old folder that they had moved aside comes back."""
+    """Remove leftovers of killed processes; an old folder that they had moved aside is restored."""
     target = os.path.join(out, kind)
     for name in _left(out, kind, "replaced"):
         if not os.path.lexists(target):
@@ -110,12 +109,12 @@ def _left(out: str, kind: str, what: str) -> List[str]:
 
 
 def check_target(out: str, kind: str, force: bool) -> None:
-    """Raise UsageError where OUT/KIND is there, unless it may be replaced: it holds what `prepare` wrote, no more."""
+    """Raise UsageError if OUT/KIND exists, unless `force` is set and it contains only what `prepare` wrote."""
     target = os.path.join(out, kind)
     if not os.path.lexists(target):
         return
     if os.path.islink(target) or not os.path.isdir(target):
-        raise UsageError("%s is there and is not a folder" % target, "give another -o")
+        raise UsageError("%s exists and is not a folder" % target, "use another -o")
     try:
         found = sorted(os.listdir(target))
     except OSError as error:
@@ -124,18 +123,18 @@ def check_target(out: str, kind: str, force: bool) -> None:
         return
     ours, others = _contents(target, found)
     if not ours:
-        raise UsageError("%s is there and was not made by prepare" % target, "give another -o")
+        raise UsageError("%s exists and was not made by prepare" % target, "use another -o")
     if others:
         raise UsageError(
-            "%s holds %s, which prepare did not write" % (target, repr(others[0])[:80]),
-            "take it out of there, or give another -o",
+            "%s contains %s, which prepare did not write" % (target, repr(others[0])[:80]),
+            "move it elsewhere, or use another -o",
         )
     if not force:
-        raise UsageError("%s is prepared already" % target, "use it, or replace it with --force")
+        raise UsageError("%s is already prepared" % target, "use it, or replace it with --force")
 
 
 def _contents(target: str, found: List[str]) -> Tuple[bool, List[str]]:
-    """Whether a folder has an index, and what lies in it that the index does not name."""
+    """Whether a folder has an index, and the names in it that the index does not list."""
     try:
         with open(os.path.join(target, INDEX), encoding="utf-8") as file:
             index = json.load(file)
@@ -148,20 +147,20 @@ def _contents(target: str, found: List[str]) -> Tuple[bool, List[str]]:
 
 
 def move(part: str, target: str, force: bool) -> None:
-    """Put a finished folder in its place. Raises UsageError where somebody took the place meanwhile.
+    """Move a finished folder to its destination. Raises UsageError if that was created meanwhile.
 
-    An old folder is exchanged for the new one, so that there is one at every moment; where the file system cannot
-    do that, the old one is moved aside, and comes back if the new one cannot take its place.
+    An old folder is exchanged atomically. If the file system does not support this, the old one is moved aside, and
+    restored if the new one cannot be moved.
     """
     out = os.path.dirname(target)
     try:
-        os.rename(part, target)  # also in the place of an empty folder
+        os.rename(part, target)  # also replaces an empty folder
     except OSError as error:
         if error.errno not in TAKEN:
             raise
         if not force:
             raise UsageError(
-                "%s was made by somebody else meanwhile" % target, "use it, or give another -o"
+                "%s was created by another process meanwhile" % target, "use it, or use another -o"
             ) from None
         check_target(out, os.path.basename(target), force)
         _exchange(part, target)
@@ -171,7 +170,7 @@ def move(part: str, target: str, force: bool) -> None:
 def _exchange(part: str, target: str) -> None:
     try:
         _rename_exchange(part, target)
-        return  # what is called `part` now is the old one, which goes with it
+        return  # `part` now is the old folder, which the caller removes
     except OSError as error:
         if error.errno not in CANNOT_EXCHANGE:
             raise
@@ -187,7 +186,7 @@ def _exchange(part: str, target: str) -> None:
 
 
 def _rename_exchange(one: str, other: str) -> None:
-    """renameat2(2) with RENAME_EXCHANGE. Raises OSError (ENOSYS where the C library is too old to have it)."""
+    """renameat2(2) with RENAME_EXCHANGE. Raises OSError (ENOSYS if the C library does not have it)."""
     try:
         call = ctypes.CDLL(None, use_errno=True).renameat2
     except AttributeError:

@@ -1,7 +1,7 @@
-"""The conversion itself, `python -m flagbench_cases.prepare.job FOLDER`.
+"""The child process that runs a conversion, `python -m flagbench_cases.prepare.job FOLDER`.
 
-It is a process of its own: whatever becomes of it, a crash in a file format's library or the kernel's kill for
-memory, leaves its parent to say so.
+In a separate process, so that the parent can report any failure, such as a crash in a file format's library or an
+out-of-memory kill.
 """
 
 import importlib
@@ -17,22 +17,22 @@ from flagbench_cases.shared import processes
 from flagbench_cases.shared.errors import CaseError, DataError, ExitCode, UsageError
 
 PLAN, ANSWER = "plan.json", "answer.json"
-MEMORY_REMEDY = "give it more memory; nothing half-written is left"
+MEMORY_REMEDY = "provide more memory; no partial output was left"
 
 
 def module_of(case: str) -> Any:
-    """The case's `prepare`. Raises UsageError for a case that has none."""
+    """The `prepare` module of a case. Raises UsageError if it has none."""
     name = "flagbench_cases.cases.%s.prepare" % case.replace("-", "_")
     if importlib.util.find_spec(name) is None:
         raise UsageError(
-            "%s reads the published files as they are: there is nothing to prepare" % case,
-            "give their folder to flagbench run %s --data; docs/run-a-case.md says which files it takes" % case,
+            "%s reads the published files directly: there is nothing to prepare" % case,
+            "run flagbench run %s --data FOLDER; docs/run-a-case.md lists the files" % case,
         )
     return importlib.import_module(name)
 
 
 def work(plan: Dict[str, Any], meter: Meter, folders: Dict[str, Any]) -> None:
-    """Do what is asked for in `plan`; into `folders` goes, for each kind, what its folder holds. Raises CaseError."""
+    """Execute the plan; adds the facts of each prepared folder to `folders`, by kind. Raises CaseError."""
     case, out = plan["case"], plan["out"]
     if plan["check"]:
         check(case, out, meter, folders)
@@ -40,27 +40,27 @@ def work(plan: Dict[str, Any], meter: Meter, folders: Dict[str, Any]) -> None:
     module = module_of(case)
     check_sources(case, module, plan)
     kinds = [kind for kind in prepared_folder.KINDS if plan[kind] is not None]
-    for kind in kinds:  # before an hour of the first kind
+    for kind in kinds:  # before the conversion of the first kind, which may take an hour
         prepared_folder.check_target(out, kind, plan["force"])
     for kind in kinds:
         folders[kind] = convert(plan, module, kind, meter)
 
 
 def check_sources(case: str, module: Any, plan: Dict[str, Any]) -> None:
-    """Raise UsageError for sources that the case does not take, or for none of those it does."""
+    """Raise UsageError for sources that the case does not support, or if none is given."""
     wants = module.WANTS
     takes = "; ".join("--%s: %s" % (name, wants[name]) for name in ("data", "weights", "vocabulary") if name in wants)
     for name in ("data", "weights", "vocabulary"):
         if plan[name] is not None and name not in wants:
-            raise UsageError("%s takes no --%s" % (case, name), "it takes %s" % takes)
+            raise UsageError("%s does not support --%s" % (case, name), "it takes %s" % takes)
     if plan["data"] is None and plan["weights"] is None:
-        raise UsageError("there is nothing to prepare", "%s takes %s" % (case, takes))
+        raise UsageError("no source was given", "%s takes %s" % (case, takes))
     if plan["vocabulary"] is not None and plan["data"] is None:
-        raise UsageError("--vocabulary is for --data, which is missing", "%s takes %s" % (case, takes))
+        raise UsageError("--vocabulary requires --data", "%s takes %s" % (case, takes))
 
 
 def convert(plan: Dict[str, Any], module: Any, kind: str, meter: Meter) -> Dict[str, Any]:
-    """Prepare one kind; returns what the new folder holds."""
+    """Prepare one kind; returns the facts of the new folder."""
     case, out, source = plan["case"], plan["out"], plan[kind]
     meter.subject = kind
     licence = licence_of(module.LICENCES, kind, plan["vocabulary"] is not None)
@@ -75,21 +75,21 @@ def convert(plan: Dict[str, Any], module: Any, kind: str, meter: Meter) -> Dict[
 
 
 def licence_of(licences: Dict[str, str], kind: str, with_vocabulary: bool) -> Optional[str]:
-    """What is known of the licence of a kind. Token ids are made of the vocabulary too, so its licence is named."""
+    """The known licence of a kind. Token ids derive from the vocabulary too, so its licence is included."""
     known = licences.get(kind)
     if kind != "data" or not with_vocabulary or "vocabulary" not in licences:
         return known
-    return "%s; vocabulary: %s" % (known or "not known", licences["vocabulary"])
+    return "%s; vocabulary: %s" % (known or "unknown", licences["vocabulary"])
 
 
 def check(case: str, out: str, meter: Meter, folders: Dict[str, Any]) -> None:
-    """Every sum of every prepared folder below OUT, or of OUT itself. Raises DataError."""
+    """Verify all checksums of the prepared folders below OUT, or of OUT itself. Raises DataError."""
     found = {kind: prepared_folder.locate(out, kind) for kind in prepared_folder.KINDS}
     kinds = [kind for kind, folder in found.items() if folder != out and prepared_folder.is_prepared(folder)]
     if not kinds and prepared_folder.is_prepared(out):
         kinds = [prepared_folder.kind_of(out)]
     if not kinds:
-        raise DataError("%s holds no prepared folder" % out, "give what was given to prepare -o")
+        raise DataError("%s has no prepared folder" % out, "give the folder that was used as prepare -o")
     for kind in kinds:
         meter.subject = kind
         folders[kind] = as_json(prepared_folder.open_folder(found[kind], case, kind, thorough=True, report=meter))
@@ -110,7 +110,7 @@ def as_json(made: prepared_folder.PreparedFolder) -> Dict[str, Any]:
 
 
 def attempt(plan: Dict[str, Any], meter: Meter, folders: Dict[str, Any]) -> Optional[CaseError]:
-    """Do what is asked for; the failure it ends in, if any. Raises what nobody foresaw."""
+    """Execute the plan; returns the error it fails with, if any. Unexpected exceptions propagate."""
     starved = CaseError("there is not enough memory", MEMORY_REMEDY, ExitCode.OUT_OF_MEMORY)
     try:
         work(plan, meter, folders)
@@ -119,16 +119,16 @@ def attempt(plan: Dict[str, Any], meter: Meter, folders: Dict[str, Any]) -> Opti
     except MemoryError:
         return starved
     except OSError as error:
-        return DataError(str(error), "see that the named file can be read, and the folder be written")
+        return DataError(str(error), "check that the file is readable and the folder is writable")
     except RuntimeError as error:
-        if "allocate memory" not in str(error):  # how torch says it
+        if "allocate memory" not in str(error):  # torch's message
             raise
         return starved
     return None
 
 
 def main(folder: str) -> int:
-    """Read the plan, do it, leave the answer. A bug of ours leaves its traceback on stderr and exit code 1."""
+    """Read the plan, execute it, write the answer. A bug leaves its traceback on stderr and exit code 1."""
     processes.die_with_parent()
     with open(os.path.join(folder, PLAN), encoding="utf-8") as file:
         plan = json.load(file)
@@ -138,7 +138,7 @@ def main(folder: str) -> int:
     meter.end_phase()
     answer: Dict[str, Any] = {"folders": folders}
     if failed is not None:
-        stays = "" if plan["check"] else "".join("; %s is finished and stays" % kind for kind in folders)
+        stays = "" if plan["check"] else "".join("; %s was finished and is kept" % kind for kind in folders)
         answer = {"failure": {"message": failed.message, "remedy": failed.remedy + stays, "code": int(failed.code)}}
     with open(os.path.join(folder, ANSWER), "w", encoding="utf-8") as file:
         json.dump(answer, file)

@@ -1,4 +1,4 @@
-"""How far a conversion is, on stderr: in place on a terminal, elsewhere a line now and then."""
+"""Progress of a conversion on stderr: one updating line on a terminal, otherwise a line every few seconds."""
 
 import os
 import sys
@@ -9,23 +9,23 @@ from flagbench_cases.prepare.writer import readable
 
 QUIET_SECONDS = 10.0
 LIVE_SECONDS = 0.1
-MIN_RATE_SECONDS = 0.2  # for a rate that means anything
+MIN_RATE_SECONDS = 0.2  # below this a rate is meaningless
 
 
 class Meter:
-    """Called with a phase, how much of it is done and how much there is of it, 0 where nobody knows.
+    """Called with a phase, the amount done and the total amount (0 if unknown).
 
-    What is counted are the case's own things, and the rate is of the bytes that it writes; with the unit `bytes`,
-    bytes are counted.
+    The amounts are in a unit of the case, and the rate is that of bytes written; with the unit `bytes`, both are in
+    bytes.
     """
 
     def __init__(self, stream: Optional[TextIO] = None) -> None:
         self._stream = stream if stream is not None else sys.stderr
         self._live = self._stream.isatty()
         self.subject = ""
-        """What is prepared, before every line."""
+        """What is being prepared, the prefix of every line."""
         self.folder: Optional[str] = None
-        """Where it is written, for the rate."""
+        """The output folder, for the rate."""
         self._phase = ""
         self._text = ""
         self._shown = ""
@@ -33,7 +33,7 @@ class Meter:
         self._written = 0
 
     def __call__(self, phase: str, done: int, total: int, unit: str = "") -> None:
-        """Note it, and show it if it is time."""
+        """Update the state, and show it if due."""
         clock = time.monotonic()
         if phase != self._phase:
             self.end_phase()
@@ -51,7 +51,7 @@ class Meter:
                 self._show()
 
     def end_phase(self) -> None:
-        """Leave the phase's last state as its line."""
+        """Show the final state of the phase and end its line."""
         if self._text and (self._live or self._text != self._shown):
             self._show()
         if self._text and self._live:
@@ -70,7 +70,7 @@ class Meter:
             self._live = False
 
     def _bytes_written(self) -> int:
-        """What lies in the folder."""
+        """Size of the files in the folder, bytes."""
         if self.folder is None:
             return 0
         try:
@@ -81,7 +81,7 @@ class Meter:
 
 
 def line(subject: str, phase: str, done: int, total: int, unit: str, rate: float) -> str:
-    """`data: examples 1200/4000, 34.1 MB/s`. The rate, bytes a second, is left out where nothing is written."""
+    """`data: examples 1200/4000, 34.1 MB/s`. The rate (bytes per second) is omitted if nothing is written."""
     if unit == "bytes":
         amount = "%s of %s" % (readable(done), readable(total)) if total else readable(done)
     else:
@@ -91,5 +91,5 @@ def line(subject: str, phase: str, done: int, total: int, unit: str, rate: float
 
 
 def printable(text: str) -> str:
-    """The text without what a terminal would obey: names of files may hold anything."""
+    """The text without control characters, which file names may contain."""
     return "".join(c if c.isprintable() else "?" for c in text)

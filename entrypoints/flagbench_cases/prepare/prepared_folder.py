@@ -1,6 +1,6 @@
-"""Prepared folders: what `prepare` makes of downloaded files once, and what every run then opens and checks.
+"""Prepared folders: the output of `prepare`, opened and verified by every run.
 
-A folder holds its files and `prepared.json`, which names each with its size and sum. It appears whole or not at all.
+A folder contains its files and `prepared.json`, which lists their sizes and checksums. It is created atomically.
 """
 
 import hashlib
@@ -28,12 +28,12 @@ __all__ = [
 ]
 
 MAX_CHECKSUM_BYTES_IN_A_RUN = 2 * 2**30
-"""Bytes. Sums of larger files are left to `prepare --check`: every rank opens the folder, and a run should begin."""
+"""Bytes. Checksums of larger files are verified only by `prepare --check`, so that runs start quickly."""
 MAX_INDEX_BYTES = 64 * 2**20
 
 
 class PreparedFolder(NamedTuple):
-    """An opened folder: its facts, and its files as `prepared.json` has them ({"bytes": ..., "sha256": ...})."""
+    """An opened folder: its facts, and its files as listed in `prepared.json` ({"bytes": ..., "sha256": ...})."""
 
     folder: str
     case: str
@@ -45,31 +45,31 @@ class PreparedFolder(NamedTuple):
     licence: Optional[str]
 
     def path(self, name: str) -> str:
-        """Where a file is. Raises DataError for one that the folder has not got."""
+        """The path of a file. Raises DataError if the folder does not have it."""
         if name not in self.files:
-            raise DataError("%s holds no %s" % (self.folder, name), _prepare_again(self.case, self.kind))
+            raise DataError("%s does not contain %s" % (self.folder, name), _prepare_again(self.case, self.kind))
         return os.path.join(self.folder, name)
 
     @property
     def digest(self) -> str:
-        """`sha256:` and the hash of every file's name and sum: two folders of the same content have the same."""
+        """`sha256:` and the hash of all names and checksums; equal for folders with equal contents."""
         lines = ["%s  %s\n" % (self.files[name]["sha256"], name) for name in sorted(self.files)]
         return "sha256:" + hashlib.sha256("".join(lines).encode("utf-8")).hexdigest()
 
 
 def locate(folder: str, kind: str) -> str:
-    """The folder of a kind: below what `prepare -o` was given, else the folder itself."""
+    """The folder of a kind below the output folder of `prepare`, else the folder itself."""
     inner = os.path.join(folder, kind)
     return inner if folder and os.path.isfile(os.path.join(inner, INDEX)) else folder
 
 
 def is_prepared(folder: str) -> bool:
-    """Whether a folder has a `prepared.json`; nothing in it is checked."""
+    """Whether a folder has a `prepared.json`, which is not checked."""
     return os.path.isfile(os.path.join(folder, INDEX))
 
 
 def kind_of(folder: str) -> str:
-    """What a prepared folder holds, by its own word. Raises DataError."""
+    """The kind of a prepared folder according to its index. Raises DataError."""
     return str(_read_index(folder, "CASE", "KIND")["kind"])
 
 
@@ -81,15 +81,15 @@ def open_folder(
     thorough: Optional[bool] = None,
     report: Any = None,
 ) -> PreparedFolder:
-    """Open a prepared folder, or the one of this kind below it, and check it.
+    """Open a prepared folder, or the one of this kind below it, and verify it.
 
     Args:
-        formats: those the caller can read; None takes any.
-        thorough: False compares sizes alone, None also the sums of files up to 2 GiB, True all sums.
-        report: called with ("check", bytes read, bytes to read) while sums are taken.
+        formats: formats that the caller can read; None accepts any.
+        thorough: False compares only sizes, None also checksums of files up to 2 GiB, True all checksums.
+        report: called with ("check", bytes read, bytes to read) while checksums are computed.
 
     Raises:
-        DataError: for whatever is missing, damaged, or of another case, kind or format.
+        DataError: the folder is missing, damaged, or of another case, kind or format.
     """
     folder = locate(folder, kind)
     content = _read_index(folder, case, kind)
@@ -97,7 +97,7 @@ def open_folder(
         if content[key] != asked:
             raise DataError(
                 "%s was prepared as the %s %s, not %s" % (folder, key, _quoted(content[key]), asked),
-                "give the folder that was prepared for it, or prepare one",
+                "use a folder that was prepared for it, or prepare one",
             )
     if formats is not None and content["format"] not in formats:
         raise DataError(
@@ -124,7 +124,7 @@ def _prepare_again(case: str, kind: str) -> str:
 
 
 def _quoted(value: Any) -> str:
-    """A text of a file, cut, that a message can hold."""
+    """A value from a file, quoted and shortened for a message."""
     return repr(value)[:80]
 
 
@@ -138,9 +138,11 @@ def _read_index(folder: str, case: str, kind: str) -> Dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(_missing_reason(folder), _prepare_first(case, kind)) from None
     except (OSError, ValueError, RecursionError) as error:
-        raise DataError("%s cannot be read (%s)" % (path, str(error).split("\n")[0]), _prepare_again(case, kind)) from None
+        raise DataError(
+            "%s cannot be read (%s)" % (path, str(error).split("\n")[0]), _prepare_again(case, kind)
+        ) from None
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:
-        raise DataError("%s is not of the schema %s" % (path, SCHEMA), _prepare_again(case, kind))
+        raise DataError("%s does not have the schema %s" % (path, SCHEMA), _prepare_again(case, kind))
     wrong = _index_error(content)
     if wrong:
         raise DataError("%s is damaged: %s" % (path, wrong), _prepare_again(case, kind))
@@ -154,30 +156,30 @@ def _missing_reason(folder: str) -> str:
         return "%s does not exist" % folder
     if not os.path.isdir(folder):
         return "%s is not a folder" % folder
-    return "%s holds no %s: it is not a prepared folder" % (folder, INDEX)
+    return "%s has no %s: it is not a prepared folder" % (folder, INDEX)
 
 
 def _prepare_first(case: str, kind: str) -> str:
-    return "prepare one first: flagbench prepare %s --%s SOURCE -o OUT, then give OUT" % (case, kind)
+    return "prepare one first: flagbench prepare %s --%s SOURCE -o OUT, then use OUT" % (case, kind)
 
 
 def _index_error(content: Dict[str, Any]) -> Optional[str]:
-    """What is wrong with the index's own form, or None. A name may not lead out of the folder."""
+    """What is wrong with the structure of the index, or None. Names must be plain file names."""
     for key, kind in (("case", str), ("kind", str), ("format", str), ("facts", dict), ("files", dict)):
         if not isinstance(content.get(key), kind):
-            return "%s is missing or of another type" % key
+            return "%s is missing or has the wrong type" % key
     if not isinstance(content.setdefault("sources", []), list):
         return "sources is not a list"
     if content["kind"] not in KINDS:
         return "its kind is neither data nor weights"
     if not content["files"]:
-        return "it names no files"
+        return "it lists no files"
     for name, facts in content["files"].items():
         if not is_plain(name):
-            return "%s is not the name of a file" % _quoted(name)
+            return "%s is not a plain file name" % _quoted(name)
         size, sha256 = (facts.get("bytes"), facts.get("sha256")) if isinstance(facts, dict) else (None, None)
         if not isinstance(size, int) or isinstance(size, bool) or not isinstance(sha256, str):
-            return "%s has no size or no sum" % _quoted(name)
+            return "%s has no size or no checksum" % _quoted(name)
     return None
 
 
@@ -195,7 +197,7 @@ def _check_files(made: PreparedFolder, thorough: Optional[bool], report: Any) ->
             raise DataError("%s is not a file" % path, _prepare_again(made.case, made.kind))
         if found.st_size != facts["bytes"]:
             raise DataError(
-                "%s has %d bytes, not the %d it was prepared with" % (path, found.st_size, facts["bytes"]),
+                "%s has %d bytes; it was prepared with %d" % (path, found.st_size, facts["bytes"]),
                 _prepare_again(made.case, made.kind),
             )
         if thorough or (thorough is None and found.st_size <= MAX_CHECKSUM_BYTES_IN_A_RUN):
@@ -210,6 +212,4 @@ def _check_files(made: PreparedFolder, thorough: Optional[bool], report: Any) ->
                 "%s cannot be read (%s)" % (path, error.strerror or error), _prepare_again(made.case, made.kind)
             ) from None
         if found_sum != made.files[name]["sha256"]:
-            raise DataError(
-                "%s is damaged: its sum is not the one it was prepared with" % path, _prepare_again(made.case, made.kind)
-            )
+            raise DataError("%s is damaged: its checksum differs" % path, _prepare_again(made.case, made.kind))

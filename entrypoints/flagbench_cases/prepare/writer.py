@@ -1,4 +1,4 @@
-"""Writes a prepared folder beside its place and moves it there at the end: a reader sees all of it or nothing."""
+"""Writes a prepared folder atomically: to a temporary folder that is moved to its destination when complete."""
 
 import contextlib
 import errno
@@ -15,12 +15,12 @@ from flagbench_cases.shared.errors import CaseError, DataError, ExitCode
 from flagbench_cases.shared.files import INDEX, SCHEMA, Reading, is_plain, sum_of, sync
 
 SLACK = 2**20
-"""Bytes. With less than this left a disk counts as full: file systems keep the last blocks for themselves."""
+"""Bytes. With less free space than this a disk counts as full, since file systems reserve the last blocks."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Writer:
-    """What a case's `prepare` writes its files through. Made by `writing`."""
+    """The interface through which a case's `prepare` writes its files. Created by `writing`."""
 
     def __init__(
         self, folder: str, case: str, kind: str, licence: Optional[str], report: Optional[Callable[..., None]]
@@ -36,51 +36,52 @@ class Writer:
         self._reading = Reading("sums of the sources", 0, report)
 
     def path(self, name: str) -> str:
-        """Where to write a file of this plain name. Raises ValueError for a name with folders in it."""
+        """The path for a file. Raises ValueError if `name` is not a plain file name."""
         if not is_plain(name):
             raise ValueError("%r is not a plain file name" % name)
         return os.path.join(self.folder, name)
 
     def need(self, size: int) -> None:
-        """Say beforehand that `size` bytes will be written. Raises CaseError (14) where the disk has not got them."""
+        """Check in advance that `size` bytes can be written. Raises CaseError (14) if the disk is too full."""
         free = free_bytes(self.folder)
         if free is not None and free < size + SLACK:
             raise CaseError(
-                "%s needs %s and has %s" % (os.path.dirname(self.folder), readable(size), readable(free)),
-                "free some space there, or give -o a folder on another disk",
+                "%s needs %s of free space but has %s"
+                % (os.path.dirname(self.folder), readable(size), readable(free)),
+                "free space there, or use a folder on another disk as -o",
                 ExitCode.NOT_STORED,
             )
 
     def fact(self, **facts: Any) -> None:
-        """Keep facts, JSON values, for the runs and for whoever reads `prepared.json`."""
+        """Add facts (JSON values) to `prepared.json`."""
         json.dumps(facts, allow_nan=False)
         self._facts.update(facts)
 
     def licence(self, words: str) -> None:
-        """Add what is known of the licence by what was found."""
+        """Add licence information that depends on the source."""
         self._licence = words if self._licence is None else "%s; %s" % (self._licence, words)
 
     def source(self, path: str, name: Optional[str] = None) -> None:
-        """Record an input file's name (by default its last part), size and sum. Raises DataError."""
+        """Record the name (default: base name), size and checksum of an input file. Raises DataError."""
         try:
             size = os.stat(path).st_size
             self._reading.total += size
             sha256 = sum_of(path, self._reading)
         except OSError as error:
             raise DataError(
-                "%s cannot be read (%s)" % (path, error.strerror or error), "give a file you may read"
+                "%s cannot be read (%s)" % (path, error.strerror or error), "give a readable file"
             ) from None
         shown = (name or os.path.basename(path)).encode("utf-8", "replace").decode("utf-8")
         self._sources.append({"name": shown, "bytes": size, "sha256": sha256})
 
     def format(self, name: str) -> None:
-        """Name the format of the files, like `glm-cloze/v1`."""
+        """Set the format of the files, such as `glm-cloze/v1`."""
         self._format = name
 
     def finish(self) -> None:
-        """Take every file's sum, write the index, and bring all to the disk. Raises OSError."""
+        """Compute checksums, write the index, and flush everything to disk. Raises OSError."""
         if self._format is None:
-            raise ValueError("the format of the prepared files was not named")
+            raise ValueError("the format of the prepared files was not set")
         names = sorted(os.listdir(self.folder))
         strange = [n for n in names if not is_plain(n) or not os.path.isfile(os.path.join(self.folder, n))]
         if strange or not names:
@@ -106,7 +107,7 @@ class Writer:
             json.dump(index, file, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
             file.write("\n")
         for path in [os.path.join(self.folder, name) for name in names] + [index_path]:
-            # As the umask made the index: safetensors makes files that only their owner may read.
+            # The mode of the index, given by the umask: safetensors creates files readable only by their owner.
             shutil.copymode(index_path, path)
             sync(path)
         sync(self.folder)
@@ -121,10 +122,10 @@ def writing(
     force: bool = False,
     report: Optional[Callable[..., None]] = None,
 ) -> Iterator[Writer]:
-    """A writer whose folder becomes OUT/KIND when the block ends well, and is removed when it does not.
+    """A context manager with a writer whose folder becomes OUT/KIND on success, and is removed otherwise.
 
-    Raises UsageError (2) where OUT/KIND is there already or OUT cannot be written, or somebody else is preparing the
-    same; CaseError (14) where the disk is full. With `force` a prepared folder is replaced, at one stroke.
+    Raises UsageError (2) if OUT/KIND exists, OUT is not writable, or another process is preparing the same; CaseError
+    (14) if the disk is full. With `force` a prepared folder is replaced atomically.
     """
     with destination.lock(out, kind):
         destination.remove_leftovers(out, kind)
@@ -137,11 +138,11 @@ def writing(
             yield writer
             writer.finish()
             destination.move(part, target, force)
-        except Exception as error:  # libraries have types of their own for a full disk
+        except Exception as error:  # libraries have their own exceptions for a full disk
             if not isinstance(error, CaseError) and is_full(error, out):
                 raise CaseError(
                     "the disk of %s is full" % out,
-                    "free some space there, or give -o a folder on another disk",
+                    "free space there, or use a folder on another disk as -o",
                     ExitCode.NOT_STORED,
                 ) from error
             raise
@@ -150,7 +151,7 @@ def writing(
 
 
 def is_full(error: Exception, folder: str) -> bool:
-    """Whether an error comes of a full disk. Libraries that write files do not all keep the number of the error."""
+    """Whether an error was caused by a full disk. Not all libraries preserve errno."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in FULL
     free = free_bytes(folder)
@@ -158,7 +159,7 @@ def is_full(error: Exception, folder: str) -> bool:
 
 
 def free_bytes(folder: str) -> Optional[int]:
-    """Bytes that this user may still write where a folder is; None where the system does not say."""
+    """Free space available to this user at a folder, bytes; None if unknown."""
     try:
         found = os.statvfs(folder)
     except OSError:
@@ -167,7 +168,7 @@ def free_bytes(folder: str) -> Optional[int]:
 
 
 def readable(size: float) -> str:
-    """A number of bytes for a person: `12.3 MB`."""
+    """A human-readable number of bytes: `12.3 MB`."""
     if size < 1000:
         return "%d bytes" % size
     units = iter(("kB", "MB", "GB"))

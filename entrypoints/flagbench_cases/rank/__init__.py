@@ -1,1 +1,1 @@
-"""One rank: the loop that trains a case, and the only clock that times it."""
+"""The process of one rank: the loops that run a case, and the stopwatch that times them."""

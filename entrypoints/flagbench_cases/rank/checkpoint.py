@@ -1,10 +1,10 @@
-"""Checkpoints: everything that training resumes from, whole or not there at all, and nothing in them is pickled.
+"""Checkpoints: everything needed to resume training, written atomically and without pickle.
 
 A checkpoint is a folder `step-00000120`: `tensors.safetensors` of the workload, `generators.safetensors` of every
-rank's random generators, and `checkpoint.json` with what they belong to and their checksums. It is written beside its
-name and renamed once it is whole, so that a killed run leaves the one before.
+rank's random generators, and `checkpoint.json` with the identity of the training and the files' checksums. It is
+written under a temporary name and renamed when complete, so that a killed run keeps the previous one.
 
-Cases that can be resumed give their batches in an order that no generator of torch decides.
+In cases that can be resumed, the order of batches does not depend on torch's generators.
 """
 
 import errno
@@ -28,7 +28,7 @@ KEPT = 2
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint that was read and found whole."""
+    """A validated checkpoint in memory."""
 
     folder: str
     step: int
@@ -46,14 +46,14 @@ def generators(device: torch.device) -> Dict[str, torch.Tensor]:
 
 
 def set_generators(device: torch.device, states: Dict[str, torch.Tensor]) -> None:
-    """Put this rank's random generators where `generators` found them."""
+    """Restore the states that `generators` returned."""
     torch.set_rng_state(states["cpu"])
     if device.type == "cuda" and "cuda" in states:
         torch.cuda.set_rng_state(states["cuda"], device)
 
 
 class Writer:
-    """Writes a workload's checkpoints; called by every rank, written by rank 0. Keeps the last two of its own."""
+    """Writes a workload's checkpoints. Called by every rank, written by rank 0; keeps the last KEPT of this run."""
 
     def __init__(self, folder: str, identity: Dict[str, Any], run_id: str, job: Any, device: torch.device) -> None:
         self.folder = folder
@@ -64,7 +64,7 @@ class Writer:
         self.written: List[str] = []
 
     def write(self, workload: TrainWorkload, step: int) -> None:
-        """One checkpoint after `step`; the ranks go on once it is whole. Raises CaseError (14) on rank 0."""
+        """Write a checkpoint after `step`; all ranks wait until it is complete. Raises CaseError (14) on rank 0."""
         tensors, facts = workload.state()
         states = self.job.gather(generators(self.device))
         if self.job.rank == 0:
@@ -76,9 +76,7 @@ class Writer:
                 raise CaseError(
                     "the checkpoint of step %d could not be written to %s (%s)"
                     % (step, self.folder, error.strerror or error),
-                    "free space there, or write checkpoints less often"
-                    if full
-                    else "give --out a folder to write to",
+                    "free space there, or write checkpoints less often" if full else "set --out to a writable folder",
                     ExitCode.NOT_STORED,
                 ) from error
         self.job.barrier()
@@ -89,7 +87,7 @@ class Writer:
         os.makedirs(self.folder, exist_ok=True)
         if not self.written:
             for name in os.listdir(self.folder):
-                if PART.fullmatch(name):  # of a run of this name that was killed while it wrote
+                if PART.fullmatch(name):  # of a run with this name that was killed while writing
                     shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
         target = os.path.join(self.folder, "step-%08d" % step)
         part = tempfile.mkdtemp(prefix=".step-", suffix=".part", dir=self.folder)
@@ -108,7 +106,7 @@ class Writer:
             _write_file(os.path.join(part, FACTS), checkpoint_facts.to_bytes(content))
             sync(part)
             os.chmod(part, 0o755)
-            if os.path.isdir(target):  # of a run that went on from an earlier one, and gets here for the second time
+            if os.path.isdir(target):  # the run resumed from an earlier checkpoint and reached this step again
                 before = tempfile.mkdtemp(prefix=".step-", suffix=".part", dir=self.folder)
                 os.rename(target, before)
                 os.rename(part, target)
@@ -124,7 +122,7 @@ class Writer:
 
 
 def _save(path: str, tensors: Dict[str, torch.Tensor]) -> Dict[str, Any]:
-    """Write tensors as safetensors; their file's size and checksum."""
+    """Write tensors as safetensors; returns the file's size and checksum."""
     from safetensors.torch import save
 
     content = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
@@ -140,8 +138,8 @@ def _write_file(path: str, content: bytes) -> None:
 
 
 def read(folder: str, ours: Dict[str, Any]) -> Checkpoint:
-    """The checkpoint that `folder` is. Raises DataError where it is damaged, UsageError where it is of other training
-    than `ours`, an `identity`."""
+    """Read the checkpoint in `folder`. Raises DataError if it is damaged, UsageError if its identity is not
+    `ours`."""
     content = checkpoint_facts.read(folder)
     checkpoint_facts.check_identity(content["identity"], ours)
     tensors, states = (_load(folder, name, content["files"]) for name in (TENSORS, GENERATORS))
@@ -149,7 +147,7 @@ def read(folder: str, ours: Dict[str, Any]) -> Checkpoint:
 
 
 def of_rank(states: Dict[str, torch.Tensor], rank: int) -> Dict[str, torch.Tensor]:
-    """One rank's generators out of those of all."""
+    """The generator states of one rank."""
     prefix = "%d." % rank
     return {name[len(prefix) :]: state for name, state in states.items() if name.startswith(prefix)}
 
@@ -172,7 +170,8 @@ def _load(folder: str, name: str, files: Dict[str, Any]) -> Dict[str, torch.Tens
 def prepare(
     plan: Dict[str, Any], job: Any, device: torch.device, workload: TrainWorkload
 ) -> Tuple[Optional[Checkpoint], Optional[Callable[[int], None]]]:
-    """Restore `workload` from the plan's checkpoint, if it names one; what writes new ones, if it asks for any."""
+    """Restore `workload` from the plan's checkpoint, if any; returns it, and a function that writes new ones, if
+    due."""
     config, saved = plan["config"], None
     every = config["train"].get("checkpoint_every_steps")
     if not plan.get("resume") and not every:

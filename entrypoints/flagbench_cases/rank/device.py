@@ -1,4 +1,4 @@
-"""The device of a rank behind one small face: cpu, or anything that answers to torch.cuda."""
+"""The device of a rank behind a small interface: the CPU, or any device available as torch.cuda."""
 
 import os
 import platform
@@ -11,7 +11,7 @@ from flagbench_cases.rank.stopwatch import CudaClock, HostClock
 
 
 class CpuDevice:
-    """The processor as a device: it has no queue, so nothing is ever waited for."""
+    """The CPU. It works synchronously, so there is nothing to wait for."""
 
     kind = "cpu"
     backend = "gloo"
@@ -21,24 +21,24 @@ class CpuDevice:
         self.clock = HostClock()
 
     def synchronize(self) -> None:
-        """Nothing runs behind the host's back."""
+        """Nothing to wait for."""
 
     def describe(self, index: int) -> Dict[str, Any]:
-        """Name and memory: the host's."""
+        """Name and memory (bytes) of the host."""
         pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         return {"index": index, "name": processor_name(), "memory_bytes": pages}
 
     def allocator_peak(self) -> Optional[int]:
-        """There is no device allocator."""
+        """None: there is no device allocator."""
         return None
 
     def memory_peak(self) -> int:
-        """Bytes of the largest resident set of this rank."""
+        """Peak resident set size of this rank, bytes."""
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 class CudaDevice:
-    """A CUDA device, or one of a vendor whose torch answers to torch.cuda."""
+    """A CUDA device, or one of another vendor whose torch exposes it as torch.cuda."""
 
     kind = "cuda"
     backend = "nccl"
@@ -50,23 +50,23 @@ class CudaDevice:
         self._used = 0
 
     def synchronize(self) -> None:
-        """Wait until the device has done everything it was given."""
+        """Wait until the device has finished all queued work."""
         torch.cuda.synchronize(self.torch)
 
     def describe(self, index: int) -> Dict[str, Any]:
-        """Name and memory as the driver reports them."""
+        """Name and memory (bytes) as reported by the driver."""
         properties = torch.cuda.get_device_properties(self.torch)
         return {"index": index, "name": properties.name, "memory_bytes": properties.total_memory}
 
     def allocator_peak(self) -> Optional[int]:
-        """Bytes of the largest sum of live tensors."""
+        """Peak sum of live tensors, bytes."""
         return int(torch.cuda.max_memory_allocated(self.torch))
 
     def memory_peak(self) -> int:
-        """Bytes in use on the device, other tenants and the context included: the most of all calls so far.
+        """Used memory of the device including its context and other tenants, bytes: the maximum of all calls so far.
 
-        Read at the end of training, and before a case gives back what torch's caching allocator holds: by itself it
-        gives nothing back, so that is the peak.
+        Read at the end of training, and before a case empties the cache of torch's allocator. The allocator does not
+        release memory by itself, so this is the peak.
         """
         free, total = torch.cuda.mem_get_info(self.torch)
         self._used = max(self._used, int(total - free))
@@ -74,7 +74,7 @@ class CudaDevice:
 
 
 def processor_name() -> str:
-    """The processor's model as the kernel names it."""
+    """The CPU model as reported by the kernel."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             for line in file:

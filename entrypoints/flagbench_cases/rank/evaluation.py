@@ -1,4 +1,4 @@
-"""What an evaluation found, checked and left in the spool."""
+"""Validates the result of an evaluation and writes it to the spool."""
 
 import math
 from typing import Any
@@ -9,9 +9,9 @@ from flagbench_cases.shared.spool import RankSpool
 
 
 def report(spool: RankSpool, evaluation: Evaluation, seconds: float, **where: Any) -> None:
-    """Write an evaluation down; `where` says what it followed: its epoch and step, or its pass.
+    """Write an evaluation to the spool; `where` is what it followed: epoch and step, or pass.
 
-    Raises CaseError (12) for a number that is not finite.
+    Raises CaseError (12) for a result that is not finite.
     """
     found = {extra["name"]: extra["value"] for extra in evaluation.extra}
     if evaluation.accuracy is not None:
@@ -20,7 +20,7 @@ def report(spool: RankSpool, evaluation: Evaluation, seconds: float, **where: An
         if not math.isfinite(value):
             raise CaseError(
                 "the %s of the evaluation after step %d is %s" % (name, where["steps"], value),
-                "see the losses before it in the record; a smaller --set learning_rate may help",
+                "see the preceding losses in the record; a smaller --set learning_rate may help",
                 ExitCode.INVALID,
             )
     spool.fact(

@@ -1,10 +1,10 @@
-"""The one inference loop. What is run comes from an InferWorkload; each batch is a step, timed by a StepTimer.
+"""The inference loop. It runs an InferWorkload; each batch is a step, timed by a StepTimer.
 
-Each rank sums its own times, and the job's time is the largest of these sums:
+Each rank sums its own times, and the job's time is the maximum of these sums:
   p_infer_whole  samples / (end - start of the pass), the device synchronised at both
-  p_infer_core   samples / sum of device step times, by events; warm-up left out
-and p_val_whole and p_val_core of a pass over data with known answers. The publisher's (FlagPerf inference/), by rank
-0's host clock and with batches counted as full, are p_infer_core_host and p_val_core_host.
+  p_infer_core   samples / sum of device step times, by events; warm-up excluded
+and p_val_whole and p_val_core for a pass over data with known answers. The publisher's metrics (FlagPerf inference/),
+by rank 0's host clock and with batches counted as full, are p_infer_core_host and p_val_core_host.
 """
 
 from typing import Any, Dict, NamedTuple, Optional, Sequence
@@ -19,27 +19,27 @@ from flagbench_cases.shared.spool import RankSpool
 
 
 class InferPlan(NamedTuple):
-    """How much to run. `window_steps` None: every pass of the workload, whole. Else INFER alone, for that many steps
-    after the warm-up, from its beginning again where it is shorter."""
+    """How much to run. `window_steps` None: every pass of the workload in full. Otherwise only INFER, for that many
+    steps after the warm-up, starting over if the pass is shorter."""
 
     warmup_steps: int
     window_steps: Optional[int]
 
     def passes(self, workload: InferWorkload) -> Sequence[str]:
-        """The passes of this run, in order. Raises DataError for a pass without a batch."""
+        """The passes of this run, in order. Raises DataError for an empty pass."""
         names = workload.passes() if self.window_steps is None else (INFER,)
         for name in names:
             if workload.steps(name) < 1:
-                raise DataError("the pass %s has no batch on this rank" % name, "use more data")
+                raise DataError("the pass %s has no batches on this rank" % name, "use more data")
         return names
 
     def steps(self, workload: InferWorkload, name: str) -> int:
-        """Steps of one pass."""
+        """Number of steps in a pass."""
         return workload.steps(name) if self.window_steps is None else self.warmup_steps + self.window_steps
 
 
 class InferLoop:
-    """One rank's run: `run()` runs a workload's passes and leaves what it measured in the spool."""
+    """Runs a workload's passes on one rank and writes the measurements to the spool."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class InferLoop:
         probe: CollectiveProbe,
         counts: bool = True,
     ) -> None:
-        """`counts`: whether this rank counts what its replica did."""
+        """`counts`: whether this rank counts its replica's work."""
         self.workload = workload
         self.plan = plan
         self.spool = spool
@@ -58,7 +58,7 @@ class InferLoop:
         self.timer = StepTimer(workload, workload.infer, spool, device, probe, counts)
 
     def run(self) -> Dict[str, Any]:
-        """Run every pass. Returns the seconds of each."""
+        """Run every pass. Returns the duration of each, seconds."""
         seconds: Dict[str, Any] = {}
         for name in self.plan.passes(self.workload):
             first = self.timer.count
@@ -70,7 +70,7 @@ class InferLoop:
         return seconds
 
     def _pass(self, name: str, steps: int) -> float:
-        """One pass between synchronised borders; its seconds."""
+        """Run one pass, synchronised at start and end. Returns its duration, seconds."""
         first = self.timer.count
         end = first + steps
         self.spool.phase("warmup", end)
@@ -88,7 +88,7 @@ class InferLoop:
                 if self.timer.count == end:
                     break
             if self.timer.count == before:
-                raise DataError("the pass %s gave no batch" % name, "give more data")
+                raise DataError("the pass %s has no batches" % name, "use more data")
         self.timer.settle()
         seconds = now() - start
         self.timer.drain(everything=True)
@@ -98,12 +98,12 @@ class InferLoop:
         self.timer.drain()
         raise CaseError(
             "the loss of step %d is %s" % (self.timer.count - 1, loss),
-            "another --precision may help; without --weights the model is random",
+            "another --precision may help; without --weights the model has random weights",
             ExitCode.INVALID,
         )
 
     def _result(self, name: str, seconds: float) -> None:
-        """What a whole pass found, outside of every clock."""
+        """Report the result of a full pass. Not timed."""
         self.spool.phase("eval")
         evaluation = self.workload.result(name)
         if evaluation is not None:

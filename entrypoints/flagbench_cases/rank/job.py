@@ -1,4 +1,4 @@
-"""This rank among the others: what they exchange outside of the work itself."""
+"""Communication among the ranks of a job, apart from that of the workload."""
 
 import datetime
 import os
@@ -12,12 +12,12 @@ from flagbench_cases.shared.spool import RankSpool, receive
 
 
 class Job:
-    """torch.distributed where there is more than one rank."""
+    """The ranks of the job; uses torch.distributed if there are several."""
 
     def __init__(self, device: Any, timeout: float) -> None:
         self.rank = int(os.environ["RANK"])
         self.world = int(os.environ["WORLD_SIZE"])
-        # The parent's watchdog decides what a hang is; the collective's own limit is only a net below it.
+        # The parent process detects hangs; the timeout of collectives is only a fallback.
         self.limit = datetime.timedelta(seconds=2 * timeout + 600)
         self.control: Any = None
         if self.world > 1:
@@ -49,7 +49,7 @@ class Job:
 
 
 def check_same_configuration(job: Job, plan: Dict[str, Any]) -> None:
-    """Refuse nodes that were started with other arguments, or other software, than node 0; on every rank alike."""
+    """Raise UsageError on every rank if a node's arguments or software differ from those of node 0."""
     mine = {"configuration": plan["config_digest"], "stack": plan["stack"]["name"], "torch": str(torch.__version__)}
     all_ranks = job.all_gather(mine)
     for rank, theirs in enumerate(all_ranks):
@@ -57,13 +57,13 @@ def check_same_configuration(job: Job, plan: Dict[str, Any]) -> None:
             first = all_ranks[0][what]
             if value != first:
                 raise UsageError(
-                    "rank %d has the %s %s and rank 0 %s" % (rank, what, value, first),
+                    "rank %d has the %s %s, but rank 0 has %s" % (rank, what, value, first),
                     "start every node with the same arguments and the same image",
                 )
 
 
 def collect_spools(job: Job, plan: Dict[str, Any], spool: RankSpool) -> None:
-    """Bring the spools of other nodes to node 0, where the record is assembled."""
+    """Send the spools of other nodes to node 0, where the record is assembled."""
     theirs = job.gather(spool.files() if plan["node_rank"] > 0 else None)
     for rank, files in enumerate(theirs or []):
         if files:

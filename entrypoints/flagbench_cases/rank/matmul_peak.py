@@ -1,4 +1,4 @@
-"""The fastest matrix product this device does now, in the precision of the run: the ceiling beside the datasheet."""
+"""Measures the highest matrix-product rate of the device in the run's precision, to complement the datasheet peak."""
 
 from typing import Any, Dict
 
@@ -11,7 +11,8 @@ SIZE = {"cpu": 1024, "cuda": 8192}
 
 
 def measure(device: Any, precision: str, seconds: float = 0.4) -> Dict[str, Any]:
-    """FLOP/s of the best of several N x N x N products of random numbers (zeros run faster: they draw less power)."""
+    """FLOP/s of the fastest of several N x N x N products of random numbers (zeros draw less power and run
+    faster)."""
     size = SIZE[device.kind]
     generator = torch.Generator(device="cpu").manual_seed(1)
     a = torch.randn(size, size, generator=generator).to(device.torch)

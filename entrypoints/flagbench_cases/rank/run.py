@@ -1,4 +1,4 @@
-"""One rank's run: its workload made, its loop run, its facts left in the spool."""
+"""Runs one rank: builds the workload, runs the loop, and writes facts to the spool."""
 
 import functools
 import importlib
@@ -26,10 +26,10 @@ from flagbench_cases.telemetry.summary import read_start
 
 
 class RankRun:
-    """A rank's run of the plan that its node's parent wrote."""
+    """Executes the plan written by the node's parent process, on one rank."""
 
     def __init__(self, plan: Dict[str, Any], spool: RankSpool, started: float) -> None:
-        """`started` is when this process began, by the stopwatch. Raises UsageError where nodes do not agree."""
+        """`started`: when this process started, by the stopwatch. Raises UsageError if the nodes' settings differ."""
         self.plan = plan
         self.config: Dict[str, Any] = plan["config"]
         self.spool = spool
@@ -43,7 +43,7 @@ class RankRun:
         self.probe = CollectiveProbe(self.device.clock)
 
     def run(self) -> None:
-        """Everything this rank does."""
+        """Run everything."""
         job, spool = self.job, self.spool
         self._write_rank_facts()
         workload = self._load()
@@ -55,13 +55,13 @@ class RankRun:
         collect_spools(job, self.plan, spool)
         job.barrier()
         spool.phase("done")
-        # Sent to the others as well: node 0 does not see the spools of other nodes.
+        # Gathered, since node 0 cannot read the spools of other nodes.
         done = job.all_gather(job.rank)
         if job.rank == 0:
             spool.fact("done", ranks=done)
 
     def _write_rank_facts(self) -> None:
-        """Leave what this rank is and what it runs on."""
+        """Write facts about this rank, its device and its software."""
         device, spool = self.device, self.spool
         spool.fact(
             "rank",
@@ -77,7 +77,7 @@ class RankRun:
             spool.fact("software", **software(device.kind, self.config["precision"]))
 
     def _load(self) -> Any:
-        """The case's workload, set up for this rank."""
+        """Build and set up the case's workload for this rank."""
         plan, spool = self.plan, self.spool
         name = self.config["case"].replace("-", "_")
         module = importlib.import_module("flagbench_cases.cases.%s.workload" % name)
@@ -101,7 +101,7 @@ class RankRun:
         return workload
 
     def _train(self, workload: TrainWorkload) -> None:
-        """Train, from a checkpoint if the plan names one."""
+        """Train, resuming from the plan's checkpoint if there is one."""
         rank, device = self.job.rank, self.device
         saved, save = checkpoint.prepare(self.plan, self.job, device.torch, workload)
         plan = plan_of(self.config, self.layout.dp, saved.step if saved else 0)
@@ -109,7 +109,10 @@ class RankRun:
         resume: Optional[Callable[[], None]] = None
         if saved is not None:
             if capacity < 1:
-                raise UsageError("the checkpoint is at the end, step %d" % saved.step, "nothing is left to train")
+                raise UsageError(
+                    "the checkpoint is from the last step, %d: there is nothing left to train" % saved.step,
+                    "resume from an earlier checkpoint, or start a new run",
+                )
             states = checkpoint.of_rank(saved.generators, rank)
             resume = functools.partial(checkpoint.set_generators, device.torch, states)
             if rank == 0:
@@ -131,15 +134,15 @@ class RankRun:
         self._end(workload, timing, init)
 
     def _begin(self, steps: int) -> float:
-        """Make room for the steps; the seconds from the start of this process to the start of the loop."""
+        """Reserve space for the steps; returns the seconds from the start of this process to the start of the
+        loop."""
         self.spool.reserve(steps)
         self.spool.fact("plan", steps=steps)
         self.device.synchronize()
         return now() - self.started
 
     def _end(self, workload: Workload, timing: Dict[str, Any], init: float, excluded: float = 0.0) -> None:
-        """Leave the times of the run and what memory and parameters were at its end; `excluded` are the seconds that
-        e2e does not count."""
+        """Write timing, memory and the parameters' checksum; `excluded`: seconds to subtract from e2e."""
         self.spool.phase("report")
         e2e = now() - self.started - excluded
         self.spool.fact("timing", **dict(timing, init=init, e2e=e2e))
@@ -152,12 +155,12 @@ class RankRun:
 
 
 def parameter_sum(module: torch.nn.Module) -> float:
-    """A checksum of the parameters: ranks in step have the same."""
+    """A checksum of the parameters, equal on replicas that are in sync."""
     return float(sum(p.detach().double().sum() for p in module.parameters()))
 
 
 def plan_of(config: Dict[str, Any], replicas: int, first_step: int) -> Plan:
-    """How long to train, and when to evaluate: samples of all devices become steps."""
+    """How long to train and when to evaluate. Samples over all devices are converted to steps."""
     train = config["train"]
     every, most = train.get("evaluate_every_samples"), train.get("max_samples")
     batch = train["batch_size"] * replicas
@@ -168,7 +171,7 @@ def plan_of(config: Dict[str, Any], replicas: int, first_step: int) -> Plan:
         train["target_acc"],
         config["eval"]["initial"],
         evaluate_every=None if every is None else -(-every // batch),
-        # The publisher goes on until more than that many samples are trained, and evaluates from that many on.
+        # The publisher trains until that number of samples is exceeded, and evaluates from that number on.
         max_steps=None if most is None else most // batch + 1,
         evaluate_from=None if most is None else -(-most // batch),
         first_step=first_step,

@@ -1,4 +1,4 @@
-"""Versions and switches of the framework, read from torch itself."""
+"""Versions and settings of the framework, read from torch."""
 
 import platform
 from typing import Any, Dict
@@ -9,7 +9,7 @@ from flagbench_cases.shared import system
 
 
 def software(kind: str, precision: str) -> Dict[str, Any]:
-    """Framework and library versions, read from torch itself."""
+    """Framework and library versions, and settings of torch, for the record."""
     cuda = kind == "cuda"
     nccl = torch.cuda.nccl.version() if cuda and hasattr(torch.cuda, "nccl") else None
     if isinstance(nccl, tuple):

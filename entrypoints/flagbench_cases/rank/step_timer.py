@@ -1,4 +1,4 @@
-"""One step between its marks, for every loop: the host's times, the device's, what was done, in the spool."""
+"""Times one step for both loops: host times, device times and work, written to the spool."""
 
 import math
 from collections import deque
@@ -9,19 +9,19 @@ from flagbench_cases.rank.probe import CollectiveProbe
 from flagbench_cases.rank.stopwatch import now
 from flagbench_cases.shared.spool import RankSpool, Step
 
-# Device times are asked for at least this often, so that a killed run keeps all but the last of them.
+# Device times are read at least this often, so that a killed run loses only the last ones.
 DRAIN_SECONDS = 1.0
 NAN = float("nan")
-# What a rank has done whose replica is counted by another one.
+# The work of a rank whose replica is counted by another rank.
 COUNTED_ELSEWHERE = Work(0, 0, 0, 0, 0.0, 0.0)
 
 
 def nothing() -> None:
-    """After a step that nothing follows."""
+    """Default for `after`."""
 
 
 class StepTimer:
-    """Times the steps of a workload on this rank and numbers them from 0."""
+    """Times and numbers (from 0) the steps of a workload on this rank."""
 
     def __init__(
         self,
@@ -33,8 +33,8 @@ class StepTimer:
         counts: bool = True,
         after: Callable[[], None] = nothing,
     ) -> None:
-        """`run` is the step itself and `after` what the publisher does once its clock has stopped; `counts`: whether
-        this rank counts what its replica did."""
+        """`run` is the step, `after` what the publisher does after its clock has stopped; `counts`: whether this rank
+        counts its replica's work."""
         self.workload = workload
         self.run = run
         self.after = after
@@ -45,12 +45,12 @@ class StepTimer:
         self.counts = counts
         self.count = 0
         self._drained = now()
-        self._ended: Optional[float] = None  # when the last step ended, until something else than a step begins
+        self._ended: Optional[float] = None  # end of the last step; None while something other than a step runs
         self._pending: Deque[Tuple[int, Any, Any, Any]] = deque()
 
     def step(self, batch: Any, mark: float) -> Tuple[Optional[float], float]:
-        """Run one step on a batch that was asked for at `mark`. Returns the loss, if this rank has it, and when the
-        step's bookkeeping ended."""
+        """Run one step on a batch requested at time `mark`. Returns the loss, if this rank has it, and the time at
+        which the step's bookkeeping ended."""
         ready = now()
         on_device = self.workload.to_device(batch)
         start = self.clock.mark()
@@ -71,20 +71,20 @@ class StepTimer:
         return loss, self.until_now()
 
     def until_now(self) -> float:
-        """Count what has passed since the last step ended as `after` it; returns the time."""
+        """Attribute the time since the last step to its `after`; returns the current time."""
         at = now()
         if self._ended is not None:
             self.spool.after(self.count - 1, at - self._ended)
         return at
 
     def settle(self) -> None:
-        """Wait for the device, and count that as `after` the last step: what follows is none."""
+        """Synchronise the device, attributing the time to the last step's `after`. What follows is not a step."""
         self.device.synchronize()
         self.until_now()
         self._ended = None
 
     def drain(self, everything: bool = False) -> None:
-        """Write down the device times that are there; `everything` only after a synchronisation."""
+        """Write the available device times to the spool; use `everything` only after a synchronisation."""
         clock = self.clock
         while self._pending and (everything or clock.reached(self._pending[0][2])):
             index, start, end, marks = self._pending.popleft()
@@ -98,5 +98,5 @@ class StepTimer:
 
 
 def is_finite(loss: Optional[float]) -> bool:
-    """Whether a loss is finite, or this rank has none to say it of."""
+    """Whether a loss is finite; True for None."""
     return loss is None or math.isfinite(loss)

@@ -1,4 +1,4 @@
-"""The two clocks of a step: the host's, and marks on the device's own time line. Neither synchronises."""
+"""The two clocks of a step: host time, and marks on the device's timeline. Neither synchronises."""
 
 import time
 from typing import Any, List
@@ -10,32 +10,32 @@ now = time.perf_counter
 
 
 class HostClock:
-    """Marks of a device that works in step with the host: plain host times."""
+    """Marks for a synchronous device: host times."""
 
     drain_every = 1
-    """Steps after which marks are worth asking for."""
+    """Number of steps after which marks are queried."""
 
     def mark(self) -> Any:
         """A point in time."""
         return now()
 
     def reached(self, mark: Any) -> bool:
-        """Whether the device has come to the mark."""
+        """Whether the device has reached the mark."""
         return True
 
     def seconds(self, start: Any, end: Any) -> float:
-        """Device seconds between two marks that were reached."""
+        """Device seconds between two reached marks."""
         return end - start
 
     def release(self, marks: List[Any]) -> None:
-        """Take marks back for reuse."""
+        """Return marks for reuse."""
 
 
 class CudaClock:
-    """Marks as CUDA events on the current stream, reused from a pool and never waited for."""
+    """Marks as CUDA events on the current stream. They are pooled and never waited for."""
 
     drain_every = 100
-    """Steps after which marks are worth asking for: a query is a call into the driver."""
+    """Number of steps after which marks are queried; a query is a driver call."""
 
     def __init__(self) -> None:
         self._pool: List[Any] = []
@@ -47,13 +47,13 @@ class CudaClock:
         return event
 
     def reached(self, mark: Any) -> bool:
-        """Whether the device has come to the event; asks, does not wait."""
+        """Whether the device has reached the event; does not wait."""
         return bool(mark.query())
 
     def seconds(self, start: Any, end: Any) -> float:
-        """Device seconds between two events that were reached."""
+        """Device seconds between two reached events."""
         return float(start.elapsed_time(end)) / 1e3
 
     def release(self, marks: List[Any]) -> None:
-        """Take events back for reuse."""
+        """Return events for reuse."""
         self._pool.extend(marks)

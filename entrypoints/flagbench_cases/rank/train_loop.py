@@ -1,16 +1,17 @@
-"""The one training loop. What is trained comes from a TrainWorkload; each step is timed by a StepTimer.
+"""The training loop. It runs a TrainWorkload; each step is timed by a StepTimer.
 
-Ours. Each rank sums its own times, and the job's time is the largest of these sums:
+Our metrics: each rank sums its own times, and the job's time is the maximum of these sums:
   p_whole  samples / (train end - train start), evaluations included
   p_train  samples / the same without evaluations and checkpoints: sum of (data wait + hand-over + step + after)
-  p_core   samples / sum of device step times, by events; warm-up left out
+  p_core   samples / sum of device step times, by events; warm-up excluded
 So p_core >= p_train >= p_whole over the same steps: a rank's device times lie within its host times.
-The publisher's (FlagPerf training/benchmarks/distilbert and glm): rank 0's host clock, batches counted as full:
+The publisher's metrics (FlagPerf training/benchmarks/distilbert and glm): rank 0's host clock, batches counted as
+full:
   p_whole_published_count  train end - train start
-  p_train_published_count  sum of (data wait + hand-over + step): what comes `after` a step is in no clock of theirs
-  p_core_host              sum of steps, whatever the device still has to do
-The device is synchronised at phase borders only: init end, train start, evaluation start and end, train end; and
-where the publisher waits for it, in `step` and `after_step`.
+  p_train_published_count  sum of (data wait + hand-over + step); `after` is in none of the publisher's clocks
+  p_core_host              sum of host step times, even if the device has not finished
+The device is synchronised only at phase boundaries (init end, train start, evaluation start and end, train end) and
+where the publisher synchronises, in `step` and `after_step`.
 """
 
 from typing import Any, Callable, Dict, NamedTuple, Optional
@@ -23,16 +24,16 @@ from flagbench_cases.rank.stopwatch import now
 from flagbench_cases.shared.errors import CaseError, DataError, ExitCode
 from flagbench_cases.shared.spool import RankSpool
 
-# Steps in a row whose loss is not finite, each left out by the loss scaler, after which training is given up.
+# Training fails after this many consecutive steps without a finite loss, even if the loss scaler skips them.
 MAX_SKIPPED = 3
 
 
 class Plan(NamedTuple):
-    """How long to train. `window_steps` None is the published run: epochs until the target or the limit.
+    """How long to train. `window_steps` None: the published run, epochs until the target or the limit.
 
-    `evaluate_every` steps, or None: after each epoch. `max_steps` ends training within an epoch too, with an
-    evaluation there, and with one after every step from `evaluate_from` on.
-    `first_step` is where a checkpoint left off, and `checkpoint_every` how often one is made.
+    Evaluates every `evaluate_every` steps, or after each epoch if it is None. `max_steps` may end training within an
+    epoch, with an evaluation there and after every step from `evaluate_from` on. `first_step` is the step of the
+    checkpoint to resume from, `checkpoint_every` the number of steps between checkpoints.
     """
 
     max_epochs: int
@@ -47,19 +48,19 @@ class Plan(NamedTuple):
     checkpoint_every: Optional[int] = None
 
     def last_step(self, steps_per_epoch: int) -> int:
-        """The step after which nothing is trained, counted from the beginning of the published run."""
+        """The last step, counted from the start of the published run."""
         if self.window_steps is not None:
             return self.first_step + self.warmup_steps + self.window_steps
         steps = self.max_epochs * steps_per_epoch
         return steps if self.max_steps is None else min(steps, self.max_steps)
 
     def capacity(self, steps_per_epoch: int) -> int:
-        """The largest number of steps this run takes."""
+        """The maximum number of steps of this run."""
         return max(0, self.last_step(steps_per_epoch) - self.first_step)
 
 
 class TrainLoop:
-    """One rank's run: `run()` trains a workload and leaves what it measured in the spool."""
+    """Trains a workload on one rank and writes the measurements to the spool."""
 
     def __init__(
         self,
@@ -72,8 +73,8 @@ class TrainLoop:
         resume: Optional[Callable[[], None]] = None,
         counts: bool = True,
     ) -> None:
-        """`checkpoint` writes one after the step it is given, `resume` sets the generators of a resumed run, and
-        `counts` says whether this rank counts what its replica did."""
+        """`checkpoint` writes a checkpoint after the given step, `resume` restores the generators of a resumed run,
+        `counts`: whether this rank counts its replica's work."""
         self.workload = workload
         self.plan = plan
         self.spool = spool
@@ -84,18 +85,18 @@ class TrainLoop:
         self.eval_seconds = 0.0
         self.checkpoint_seconds = 0.0
         self.per_epoch = 0
-        self._skipped = 0  # steps in a row without a finite loss
+        self._skipped = 0  # consecutive steps without a finite loss
 
     @property
     def steps(self) -> int:
-        """Steps of this run; the published run's own number is plan.first_step more."""
+        """Steps done by this run; plan.first_step must be added for the number in the published run."""
         return self.timer.count
 
     def run(self) -> Dict[str, Any]:
-        """Train. Returns seconds of train and evaluation, and whether the target was reached."""
+        """Train. Returns the seconds spent in training and evaluation, and whether the target was reached."""
         plan, self.per_epoch = self.plan, self.workload.steps_per_epoch()
         if self.per_epoch < 1:
-            raise DataError("an epoch has no step on this rank", "use a smaller batch_size or more data")
+            raise DataError("an epoch has no steps on this rank", "use a smaller batch_size or more data")
         initial = 0.0
         if plan.initial_evaluation and plan.window_steps is None and plan.first_step == 0:
             self._evaluate(epoch=-1, last=False)
@@ -117,7 +118,8 @@ class TrainLoop:
         }
 
     def _train(self) -> Optional[bool]:
-        """Epoch after epoch, until the window is full, the target reached or the end come; whether it converged."""
+        """Train epochs until the window is complete, the target is reached or the last step done; returns whether it
+        converged."""
         plan = self.plan
         end = plan.last_step(self.per_epoch)
         epoch, skip = divmod(plan.first_step, self.per_epoch)
@@ -126,12 +128,12 @@ class TrainLoop:
             if self._epoch(epoch, skip, end):
                 return True
             if self.steps == before:
-                raise DataError("epoch %d gave no batch" % epoch, "give more data")
+                raise DataError("epoch %d has no batches" % epoch, "use more data")
             epoch, skip = epoch + 1, 0
         return None if plan.window_steps is not None or plan.target_acc is None else False
 
     def _epoch(self, epoch: int, skip: int, end: int) -> bool:
-        """Train one epoch from its batch `skip` on, with the evaluations due; True once the target is reached."""
+        """Train one epoch from batch `skip` on, with the evaluations due; returns whether the target was reached."""
         plan, capacity = self.plan, self.plan.capacity(self.per_epoch)
         at, mark = plan.first_step + self.steps, self.timer.until_now()
         if skip == 0:
@@ -154,7 +156,7 @@ class TrainLoop:
             if at % self.per_epoch != 0 and self._save_if_due(at):
                 mark = self.timer.until_now()
             if at >= end and (plan.window_steps is not None or at % self.per_epoch != 0):
-                return False  # before another batch is made that nobody needs
+                return False  # before the loader makes another batch
         if plan.window_steps is None and plan.evaluate_every is None:
             if self._reached(self._evaluate(epoch, last=at >= end)):
                 return True
@@ -163,7 +165,7 @@ class TrainLoop:
         return False
 
     def _within_epoch_due(self, at: int, end: int) -> bool:
-        """Whether an evaluation that does not wait for the end of an epoch follows step `at`."""
+        """Whether an evaluation is due after step `at`, other than that at the end of an epoch."""
         plan = self.plan
         if plan.window_steps is not None:
             return False
@@ -172,8 +174,8 @@ class TrainLoop:
         return at % plan.evaluate_every == 0 or at >= end or at >= (plan.evaluate_from or end)
 
     def _resume(self) -> None:
-        """Set the generators as the checkpoint has them, once. A loader draws a seed when an epoch begins, so that is
-        done before the first batch of an epoch, and within one after the batches that are passed over."""
+        """Restore the generators of the checkpoint, once. A loader draws a seed at the start of an epoch, so this
+        happens before its first batch, or, within an epoch, after the skipped batches."""
         if self.resume is not None:
             self.resume()
             self.resume = None
@@ -183,7 +185,7 @@ class TrainLoop:
         return target is not None and evaluation.deciding is not None and evaluation.deciding >= target
 
     def _save_if_due(self, at: int) -> bool:
-        """A checkpoint after step `at`, where one is due. Not the publisher's work, so its time is kept apart."""
+        """Write a checkpoint after step `at` if one is due. Its time is excluded: it is not the publisher's work."""
         every = self.plan.checkpoint_every
         if self.checkpoint is None or every is None or at % every != 0:
             return False
@@ -194,7 +196,7 @@ class TrainLoop:
         return True
 
     def _step(self, batch: Any, mark: float) -> float:
-        """One step; returns when its bookkeeping ended."""
+        """Run one step; returns the time at which its bookkeeping ended."""
         loss, ended = self.timer.step(batch, mark)
         if loss is None or is_finite(loss):
             self._skipped = 0
@@ -203,7 +205,7 @@ class TrainLoop:
         return self.timer.until_now()
 
     def _not_finite(self, loss: float) -> None:
-        """A step without a finite loss ends the run (12), unless the loss scaler left it out; not many in a row."""
+        """Raise CaseError (12), unless the loss scaler skipped the step and not too many in a row were skipped."""
         self._skipped += 1
         if self.workload.scaler_skipped() and self._skipped < MAX_SKIPPED:
             self.spool.fact("skipped", step=self.steps - 1)
@@ -211,12 +213,12 @@ class TrainLoop:
         self.timer.drain()
         raise CaseError(
             "the loss of step %d is %s" % (self.plan.first_step + self.steps - 1, loss),
-            "see the losses before it in the record; a smaller --set learning_rate or another --precision may help",
+            "see the preceding losses in the record; a smaller --set learning_rate or another --precision may help",
             ExitCode.INVALID,
         )
 
     def _evaluate(self, epoch: int, last: bool) -> Evaluation:
-        """One evaluation between synchronised borders."""
+        """Evaluate, synchronised at start and end."""
         self.timer.settle()
         self.spool.phase("eval")
         start = now()

@@ -1,4 +1,4 @@
-"""The process of one rank: runs the plan and, if it fails, leaves the reason in the spool."""
+"""The process of one rank: runs the plan and, on failure, writes the reason to the spool."""
 
 import json
 import os
@@ -24,7 +24,7 @@ OUT_OF_MEMORY = re.compile(
 
 
 def classify(error: BaseException) -> Dict[str, Any]:
-    """A failure as facts: exit code, words, and whether it only echoes another rank's end."""
+    """A failure as facts: exit code, message, remedy, and whether it is secondary to the failure of another rank."""
     text = str(error).strip()
     first = text.split("\n")[0] if text else type(error).__name__
     if isinstance(error, CaseError):
@@ -44,7 +44,7 @@ def classify(error: BaseException) -> Dict[str, Any]:
 
 
 def report(spool: RankSpool, failure: Dict[str, Any]) -> None:
-    """Leave the reason in the spool. Where the disk is full even for that, the traceback above is all there is."""
+    """Write the failure to the spool. If the disk is full, only the traceback on stderr remains."""
     try:
         spool.fact("failure", **failure)
     except OSError:
@@ -52,7 +52,7 @@ def report(spool: RankSpool, failure: Dict[str, Any]) -> None:
 
 
 def main(folder: str) -> NoReturn:
-    """Run the rank that the launcher's environment names."""
+    """Run the rank named by the launcher's environment."""
     started = now()
     rank = int(os.environ["RANK"])
     spool = RankSpool(folder, rank)
@@ -63,13 +63,13 @@ def main(folder: str) -> NoReturn:
     code = 0
     try:
         RankRun(plan, spool, started).run()
-    except BaseException as error:  # whatever ends this process must be in the record
-        if not isinstance(error, CaseError):  # whose words say what is wrong and what to do
+    except BaseException as error:  # every failure must be in the record
+        if not isinstance(error, CaseError):  # a CaseError explains itself
             traceback.print_exc()
         report(spool, classify(error))
         code = 1
-    # Not sys.exit: destructors of a process group can wait for peers that are gone, and a rank of torch 1.12 was seen
-    # once to hang after its last word. Everything is in the spool by now.
+    # Not sys.exit: the destructor of a process group may wait for peers that are gone, and ranks have been seen to
+    # hang at exit on torch 1.12. Everything is in the spool by now.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

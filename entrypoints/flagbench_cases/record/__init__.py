@@ -1,1 +1,1 @@
-"""The record of a run, from what its ranks left behind."""
+"""Assembles the record of a run from the evidence of its ranks."""

@@ -1,4 +1,4 @@
-"""Assembles the record of a run from what its ranks left behind, complete or not."""
+"""Assembles the record of a run from the evidence of its ranks, complete or not."""
 
 import datetime
 import json
@@ -20,12 +20,12 @@ CHECK_REMEDY = "what was measured is in the record; docs/read-a-record.md says w
 
 
 def slug(text: str) -> str:
-    """A name that a record may carry, whatever was typed."""
+    """A valid name for a record, from any text."""
     return re.sub(r"[^a-z0-9.-]+", "-", text.lower()).strip("-.")[:64] or "unknown"
 
 
 def new_record_id(request: Request, created: datetime.datetime) -> str:
-    """Sortable by time, readable, unique."""
+    """A unique, readable id that sorts by time."""
     parts = (created.strftime("%Y%m%dT%H%M%SZ"), slug(request.case), slug(request.stack["name"]))
     return "%s-%s-%s-%dx%d-%s" % (parts + (request.nodes, request.gpus, uuid.uuid4().hex[:8]))
 
@@ -75,14 +75,14 @@ def assemble(request: Request, evidence: Evidence, outcome: Outcome) -> Dict[str
 
 
 def judged(record: Dict[str, Any]) -> Dict[str, Any]:
-    """The record; of a run that ended well and whose numbers mean nothing, as failed (12), with what it measured."""
+    """The record with its final status: a run that ended well but whose checks failed has failed (12)."""
     if record["status"]["state"] != "ok":
         return record
     quality = record["quality"]
     failed = [check for check in quality["checks"] if not check["ok"]] if quality else []
     reason: Optional[str] = None
     if quality is None:
-        reason = "the run ended well and left no step that every rank has finished"
+        reason = "the run ended without a step that every rank finished"
     elif failed:
         reason = "; ".join("the check %s failed: %s" % (check["name"], check["detail"]) for check in failed)
     if reason is None:
@@ -92,7 +92,7 @@ def judged(record: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def _software(stack: Dict[str, Any], evidence: Evidence) -> Dict[str, Any]:
-    """Versions as the ranks saw them; of the parent alone where no rank came up."""
+    """Versions reported by the ranks, or only those of the parent process if no rank started."""
     found = evidence.first("software")
     if not found:
         return {
@@ -107,8 +107,8 @@ def _software(stack: Dict[str, Any], evidence: Evidence) -> Dict[str, Any]:
 
 
 def accelerator(stack: Dict[str, Any], name: str) -> Optional[Dict[str, Any]]:
-    """The stack's entry for a device name as the driver reports it. A part of the name would match slices of the
-    device (MIG) and other boards of its family too."""
+    """The stack's entry for a device name reported by the driver. The whole name must match: a part would also match
+    slices of the device (MIG) and other boards of its family."""
     return next((a for a in stack["accelerators"] if name in a["match"]), None)
 
 
@@ -117,12 +117,12 @@ def conditions(
     evidence: Evidence,
     software: Dict[str, Any],
 ) -> Dict[str, Any]:
-    """The flat facts that a claim's conditions are compared with; null where a fact is not known."""
+    """The flat facts to compare with a claim's conditions; null if unknown."""
     if request.config is None:
         return {}
     ranks = evidence.of("rank")
     names = sorted({fact["device"]["name"] for fact in ranks})
-    # Of every node, as its own ranks found it; of this one alone where no rank came up.
+    # As reported by the ranks of every node, or only this node's if no rank started.
     drivers = sorted({fact["driver"] for fact in ranks if fact.get("driver")})
     drivers = drivers or [d for d in [evidence.monitor.get("driver_version")] if d]
     known = accelerator(request.stack, names[0]) if len(names) == 1 else None
@@ -145,7 +145,7 @@ def conditions(
 
 
 def rank_entry(fact: Dict[str, Any], evidence: Evidence) -> Dict[str, Any]:
-    """One rank: what it did by itself and how long it waited for the others."""
+    """The record's entry for one rank: its own time, and how long it waited for other ranks."""
     rank = fact["rank"]
     steps = evidence.steps.get(rank, [])
 
@@ -169,7 +169,7 @@ def rank_entry(fact: Dict[str, Any], evidence: Evidence) -> Dict[str, Any]:
 
 
 def strict(value: Any) -> Any:
-    """`value` with null for every number that JSON cannot hold: a broken device measures NaN, and is recorded."""
+    """`value` with null for every number that JSON cannot represent, such as a NaN measured on a faulty device."""
     if isinstance(value, dict):
         return {key: strict(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -178,6 +178,6 @@ def strict(value: Any) -> Any:
 
 
 def to_line(record: Dict[str, Any]) -> str:
-    """The record as one line of strict JSON in UTF-8; what UTF-8 cannot hold (undecodable arguments) becomes `?`."""
+    """The record as one line of strict JSON. Text that UTF-8 cannot encode (undecodable arguments) becomes `?`."""
     text = json.dumps(strict(record), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,4 +1,4 @@
-"""What must hold for the numbers of a run to mean anything: the `quality.checks` of its record."""
+"""The checks that make a run's numbers meaningful: `quality.checks` of its record."""
 
 import math
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
@@ -9,12 +9,12 @@ from flagbench_cases.record.passes import passes
 from flagbench_cases.record.request import Request
 from flagbench_cases.shared.config import schedule
 
-# With fewer steps, the first and the last tenth are not conclusive.
+# With fewer steps, comparing the first and the last tenth is not conclusive.
 MIN_STEPS_TO_COMPARE = 50
 
 
 class Subject(NamedTuple):
-    """What is checked: what was asked for, what the ranks left, and the mean loss of each step."""
+    """What is checked: the request, the evidence, and the mean loss of each step."""
 
     request: Request
     evidence: Evidence
@@ -32,17 +32,17 @@ class Subject(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """Whether it is the published run, rather than a window of steps."""
+        """Whether it is a full published run, rather than a window of steps."""
         return schedule(self.config)["window_steps"] is None
 
     @property
     def real(self) -> bool:
-        """Whether there was something to learn."""
+        """Whether the data are not synthetic."""
         return self.config["data"]["source"] != "synthetic"
 
     @property
     def evaluations(self) -> List[Dict[str, Any]]:
-        """Those of rank 0 that followed a step."""
+        """Rank 0's evaluations that followed a step."""
         return [e for e in self.evidence.of("evaluation") if e["rank"] == 0 and e["epoch"] >= 0]
 
     @property
@@ -51,12 +51,12 @@ class Subject(NamedTuple):
         return {fact["rank"]: fact["parameters"] for fact in self.evidence.of("memory")}
 
 
-# Whether it holds, and a detail for the record; None if the run left nothing to check.
+# Whether the check passed, and a detail for the record; None without evidence.
 Answer = Optional[Tuple[bool, str]]
 
 
 class Check(NamedTuple):
-    """One check: its name, whether it needs a run that ended well, what it applies to, and how it is made."""
+    """A check: its name, whether it needs a finished run, whether it applies, and the function that makes it."""
 
     name: str
     needs_end: bool
@@ -65,10 +65,10 @@ class Check(NamedTuple):
 
 
 def checks(request: Request, evidence: Evidence, curve: List[float], finished: bool) -> List[Dict[str, Any]]:
-    """What must hold for the numbers to mean anything, as {name, ok, detail}.
+    """The results of the checks, as {name, ok, detail}.
 
-    In a run that has `finished`, a check named by the case's manifest also fails if it applies and the run left
-    nothing to check, or if there is no such check for its kind of case.
+    For a `finished` run, a check named by the case's manifest also fails if it applies but there is no evidence, or
+    if no such check exists for this kind of case.
     """
     subject, named = Subject(request, evidence, curve), request.checks
     found: List[Dict[str, Any]] = []
@@ -77,13 +77,13 @@ def checks(request: Request, evidence: Evidence, curve: List[float], finished: b
             continue
         answer = check.make(subject)
         if answer is None and finished and check.name in named:
-            answer = False, "could not be made: the run left nothing to check"
+            answer = False, "could not be made: there is no evidence"
         if answer is not None:
             found.append({"name": check.name, "ok": bool(answer[0]), "detail": answer[1]})
     known = {check.name for check in CHECKS[request.kind]}
     for name in named if finished else ():
         if name not in known:
-            found.append({"name": name, "ok": False, "detail": "the manifest names it, but there is no such check"})
+            found.append({"name": name, "ok": False, "detail": "named by the manifest, but there is no such check"})
     return found
 
 
@@ -97,7 +97,7 @@ def _precision(subject: Subject) -> Answer:
 
 
 def _loss_finite(subject: Subject) -> Answer:
-    """The loss scaler leaves out the update of a step with such a loss; the steps are named by the ranks."""
+    """Steps whose update the loss scaler skipped may have such a loss; the ranks report these steps."""
     skipped = {fact["step"] for fact in subject.evidence.of("skipped")}
     curve = subject.curve
     bad = next((i for i, loss in enumerate(curve) if not math.isfinite(loss) and i not in skipped), None)
@@ -115,14 +115,14 @@ def _parameters_finite(subject: Subject) -> Answer:
 
 
 def _ranks_in_step(subject: Subject) -> Answer:
-    """The ranks of a data-parallel group hold the same parameters."""
+    """The ranks of a data-parallel group have the same parameters."""
     sums = subject.sums
     if len(sums) < subject.world:
         return None
     ok, widest = True, 0.0
     for group in subject.request.layout.groups("dp"):
         mine = [sums[rank] for rank in group]
-        # max and min ignore a NaN that is not first, so NaN is tested separately.
+        # max and min ignore a NaN that is not the first item, so NaN is tested separately.
         spread = max(mine) - min(mine) if all(math.isfinite(s) for s in mine) else float("nan")
         ok = ok and spread <= 1e-6 * max(1.0, abs(mine[0]))
         widest = spread if not spread <= widest else widest
@@ -136,7 +136,7 @@ def _rates_in_order(subject: Subject) -> Answer:
 
 
 def _passes_in_order(subject: Subject) -> Answer:
-    """p_infer_core >= p_infer_whole, pass by pass."""
+    """p_infer_core >= p_infer_whole, for every pass."""
     done = passes(subject.evidence)
     answers = [
         metrics.in_order(
@@ -151,7 +151,7 @@ def _passes_in_order(subject: Subject) -> Answer:
 
 
 def _steps(subject: Subject) -> Answer:
-    """Every rank has every step of the plan; fewer only where the published target was reached."""
+    """Every rank has all steps of the plan; fewer only if the published target was reached."""
     length, counts = schedule(subject.config), {len(steps) for steps in subject.evidence.steps.values()}
     planned = subject.evidence.first("plan").get("steps")
     if not subject.whole:
@@ -182,8 +182,8 @@ def _learned(subject: Subject) -> Answer:
 
 
 def _above_chance(subject: Subject) -> Answer:
-    """Whether the last accuracy is clearly above guessing, where the workload says what guessing gives: by more than
-    three standard errors of as many guesses."""
+    """Whether the last accuracy exceeds that of guessing by more than three standard errors, if the workload reports
+    the latter."""
     chance = subject.evidence.first("workload").get("chance")
     if chance is None:
         return None
@@ -199,7 +199,7 @@ def _always(subject: Subject) -> bool:
 
 
 def _has_beginning_and_end(subject: Subject) -> bool:
-    """A resumed run lacks the first steps that its last ones would be compared with."""
+    """A resumed run lacks the first steps to compare with."""
     long_enough = len(subject.curve) >= MIN_STEPS_TO_COMPARE
     return subject.real and subject.whole and long_enough and not subject.evidence.first("resumed")
 

@@ -1,4 +1,4 @@
-"""What a run leaves behind for its record: how it ended, and what its ranks wrote."""
+"""The evidence that a record is assembled from: the outcome, and what the ranks wrote to the spool."""
 
 from typing import Any, Dict, List, NamedTuple, Optional
 
@@ -6,7 +6,7 @@ from flagbench_cases.shared.spool import SpoolReader, Step
 
 
 class Outcome(NamedTuple):
-    """How the run ended, in the terms of a record's `status`."""
+    """How the run ended: the record's `status`."""
 
     state: str
     phase: str
@@ -23,7 +23,7 @@ OK = Outcome("ok", "done", None, None, 0)
 
 
 class Evidence(NamedTuple):
-    """What the ranks left: steps and facts by rank, and how the processes of this node ended."""
+    """Steps by rank, facts, exit codes of this node's ranks, and telemetry."""
 
     steps: Dict[int, List[Step]]
     facts: List[Dict[str, Any]]
@@ -37,16 +37,16 @@ class Evidence(NamedTuple):
         return [fact for fact in self.facts if fact["kind"] == kind]
 
     def first(self, kind: str) -> Dict[str, Any]:
-        """The first fact of a kind without its envelope, or an empty one."""
+        """The values of the first fact of a kind; empty if there is none."""
         found = self.of(kind)
         return {k: v for k, v in found[0].items() if k not in ("kind", "rank", "time")} if found else {}
 
 
-NOTHING = Evidence({}, [], {}, None, "the run ended before the sampler began")
+NOTHING = Evidence({}, [], {}, None, "the run ended before the sampler started")
 
 
 def read_spool(folder: str, world: int) -> Evidence:
-    """Everything in the spool."""
+    """Read everything from the spool."""
     steps: Dict[int, List[Step]] = {}
     facts: List[Dict[str, Any]] = []
     for rank in range(world):

@@ -1,4 +1,4 @@
-"""What the record of an inference run says of its steps, by the definitions in rank/infer_loop.py."""
+"""The sections of an inference record that are computed from its steps, as defined in rank/infer_loop.py."""
 
 import math
 from typing import Any, Dict, List
@@ -10,11 +10,11 @@ from flagbench_cases.record.request import Request
 from flagbench_cases.shared.spool import Step
 
 MEASURED = "infer"
-"""The pass that the window and the utilisation are of."""
+"""The pass that window and utilisation refer to."""
 
 
 def fill(record: Dict[str, Any], request: Request, evidence: Evidence, count: int) -> None:
-    """Fill in everything that the steps tell; a run that broke off has the metrics of the passes it finished."""
+    """Fill in everything computed from the steps. An incomplete run has the metrics of its finished passes."""
     section = (request.config or {})["infer"]
     ranks, whole = evidence.steps, section["window_steps"] is None
     finished, seconds = record["status"]["state"] == "ok", evidence.first("timing")
@@ -43,7 +43,7 @@ def fill(record: Dict[str, Any], request: Request, evidence: Evidence, count: in
 def throughput(
     ranks: Dict[int, List[Step]], one: Pass, steady: metrics.Window, request: Request, whole: bool
 ) -> List[Dict[str, Any]]:
-    """p_infer_core and p_infer_core_host of a pass, p_infer_whole where the pass is whole; p_val_* of VALIDATE."""
+    """p_infer_core and p_infer_core_host of a pass, p_infer_whole if the pass is complete; p_val_* for VALIDATE."""
     unit, replicas = request.unit, request.layout.dp
     core = "device time of rank %d's steps, the longest of all ranks; warm-up left out" % steady.rank
     amounts = steady.tokens if unit == "tokens" else steady.samples
@@ -62,7 +62,7 @@ def throughput(
 
 
 def timing(seconds: Dict[str, Any], ranks: Dict[int, List[Step]], count: int) -> Dict[str, float]:
-    """Seconds of rank 0, phase by phase."""
+    """Rank 0's seconds by phase."""
     steps = ranks[min(ranks)][:count]
     found = {key: seconds[key] for key in ("init", "val", "infer", "e2e") if key in seconds}
     found["data_wait"] = sum(step.data_wait for step in steps)

@@ -1,4 +1,4 @@
-"""From the steps the ranks left in the spool to the metrics of a record, by the definitions in rank/train_loop.py."""
+"""Computes the metrics of a record from the ranks' steps, as defined in rank/train_loop.py."""
 
 import math
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
@@ -9,17 +9,17 @@ from flagbench_cases.shared.spool import Step
 
 GIB = 1024.0**3
 LOSS_TAIL = 50
-CLOCK_DRIFT = 1e-4  # of a device's clock against the host's, at most
+CLOCK_DRIFT = 1e-4  # maximum drift of a device's clock relative to the host's
 PUBLISHER = "as published: "
 
 
 class Window(NamedTuple):
-    """The steps p_core is computed from: device times of the rank whose sum is largest, and what all ranks did."""
+    """The steps that p_core is computed from: device times of the slowest rank, and the work of all ranks."""
 
     first: int
     rank: int
     seconds: List[float]
-    host_seconds: float  # the same steps with everything around them, largest sum of a rank
+    host_seconds: float  # host time of the same steps, maximum over ranks of the sum
     samples: List[float]
     tokens: List[float]
     flops_executed: float
@@ -28,14 +28,14 @@ class Window(NamedTuple):
 
 
 def metric(name: str, value: float, unit: str, scope: str = "job", **more: Any) -> Dict[str, Any]:
-    """One entry of `metrics`; whatever is None is left out."""
+    """An entry of `metrics`; None values are omitted."""
     entry = {"name": name, "value": value, "unit": unit, "scope": scope}
     entry.update({key: item for key, item in more.items() if item is not None})
     return entry
 
 
 def complete_steps(ranks: Dict[int, List[Step]], world: int) -> int:
-    """How many steps every rank has finished, device times included."""
+    """Number of steps that every rank has finished, with device times."""
     if len(ranks) < world:
         return 0
     counts = []
@@ -48,27 +48,28 @@ def complete_steps(ranks: Dict[int, List[Step]], world: int) -> int:
 
 
 def device_seconds(step: Step) -> float:
-    """A step as p_core counts it."""
+    """The duration of a step as used by p_core."""
     return step.device
 
 
 def own_seconds(step: Step) -> float:
-    """A step as p_train counts it: all of a rank's time from one step to the next."""
+    """The duration of a step as used by p_train: a rank's time from one step to the next."""
     return step.data_wait + step.to_device + step.host + step.after
 
 
 def published_seconds(step: Step) -> float:
-    """A step as the publishers' p_train counts it: their clocks stop when the host is done with the step."""
+    """The duration of a step as used by the publishers' p_train, whose clocks stop when the host finishes the
+    step."""
     return step.data_wait + step.to_device + step.host
 
 
 def slowest(
     ranks: Dict[int, List[Step]], first: int, count: int, seconds: Callable[[Step], float]
 ) -> Tuple[int, List[float]]:
-    """The rank whose steps `first` to `count` take longest together, and its times.
+    """The rank with the largest total duration of steps `first` to `count`, and its durations.
 
-    Not the sum of each step's maximum over ranks: ranks take turns in being late, and wait for each other, so that
-    sum is longer than the job took.
+    Not the sum of each step's maximum over ranks: different ranks are late in different steps, so that sum would be
+    longer than the job's time.
     """
     own = {rank: [seconds(step) for step in steps[first:count]] for rank, steps in ranks.items()}
     rank = max(sorted(own), key=lambda r: math.fsum(own[r]))
@@ -76,7 +77,7 @@ def slowest(
 
 
 def window(ranks: Dict[int, List[Step]], first: int, count: int) -> Optional[Window]:
-    """Steps `first` to `count` of all ranks as one; None where there are none."""
+    """Steps `first` to `count` of all ranks combined; None if there are none."""
     if count <= first:
         return None
     rows = list(zip(*(steps[first:count] for steps in ranks.values())))
@@ -95,7 +96,7 @@ def window(ranks: Dict[int, List[Step]], first: int, count: int) -> Optional[Win
 
 
 def rate(name: str, unit: str, amounts: Sequence[float], seconds: Sequence[float], note: str) -> Dict[str, Any]:
-    """Amounts over seconds as a metric, with its interval within the run."""
+    """Amounts over seconds as a metric, with its within-run confidence interval."""
     interval = stats.rate_interval(amounts, seconds)
     return metric(
         name,
@@ -117,8 +118,10 @@ def throughput(
     trained: Optional[Dict[int, float]],
     replicas: int,
 ) -> List[Dict[str, Any]]:
-    """p_core, p_train, and the publisher's of them, in the case's unit; p_whole too where `trained`, of each
-    rank, is given: the whole published run. Per device too where the unit is tokens."""
+    """p_core, p_train and their published counterparts, in the case's unit; per device too if the unit is tokens.
+
+    `trained`: each rank's training seconds of a complete published run, from which p_whole is computed; else None.
+    """
     begin = 0 if trained else steady.first
     span = "all steps" if trained else "the window"
     world, clock = len(ranks), ranks[min(ranks)][begin:count]
@@ -158,15 +161,15 @@ def throughput(
 
 
 def train_seconds(timings: Sequence[Dict[str, Any]]) -> Dict[int, float]:
-    """From the start of training to its end by each rank's clock, checkpoints left out."""
+    """Training time by each rank's clock, seconds, without checkpoints."""
     return {timing["rank"]: timing["train"] for timing in timings}
 
 
 def in_order(ranks: Dict[int, List[Step]], first: int, count: int, trained: Dict[int, float]) -> Tuple[bool, str]:
-    """Whether p_core >= p_train >= p_whole over the same steps, to within one step; and the times behind them.
+    """Whether p_core >= p_train >= p_whole over the same steps, within one step; and the times behind them.
 
-    Over all `count` steps, and over those from `first` on, which p_core is of. `trained`, of each rank, is of
-    all steps, and empty where training did not end.
+    Checked over all `count` steps, and over those from `first` on, which p_core uses. `trained`: each rank's training
+    seconds over all steps; empty if training did not end.
     """
     ok, spans = True, []
     for begin in sorted({0, first}):
@@ -182,24 +185,24 @@ def in_order(ranks: Dict[int, List[Step]], first: int, count: int, trained: Dict
 
 
 def amount(step: Step, unit: str) -> float:
-    """What a step did, in the case's unit."""
+    """The amount of work of a step, in the case's unit."""
     return step.tokens if unit == "tokens" else step.samples
 
 
 def published_amount(step: Step, unit: str) -> float:
-    """What a publisher who counts every batch as full says that it did."""
+    """The amount of work of a step as counted by the publisher, who may count every batch as full."""
     return step.tokens if unit == "tokens" else step.published_samples
 
 
 def whole(name: str, unit: str, amounts: Sequence[float], seconds: float, note: str) -> Dict[str, Any]:
-    """An amount over the seconds that all of it took, as a metric."""
+    """The total amount over the total seconds, as a metric."""
     return metric(name, math.fsum(amounts) / seconds, unit + "/s", n=1, note=note)
 
 
 def utilisation(
     steady: Window, devices: int, peak: Optional[float], ceiling: Optional[float]
 ) -> List[Dict[str, Any]]:
-    """mfu and hfu against the datasheet's peak, mfu_measured against this run's own matrix product; fractions."""
+    """mfu and hfu relative to the datasheet's peak, mfu_measured relative to this run's matrix product; fractions."""
     seconds = math.fsum(steady.seconds) * devices
     achieved, recomputed = steady.flops_executed / seconds, steady.flops_recomputed / seconds
     found = []
@@ -220,7 +223,7 @@ def utilisation(
 def published_utilisation(
     found: Sequence[Dict[str, Any]], formula: Optional[Dict[str, Any]], devices: int
 ) -> List[Dict[str, Any]]:
-    """mfu_published_formula: the publisher's FLOPs of a unit of work over the publisher's peak, whatever ran here."""
+    """mfu_published_formula: computed with the publisher's FLOPs per unit of work and the publisher's peak."""
     held = next((entry for entry in found if formula and entry["name"] == formula["metric"]), None)
     if formula is None or held is None:
         return []
@@ -247,7 +250,7 @@ def published_utilisation(
 
 
 def memory(facts: Sequence[Dict[str, Any]], kind: str) -> List[Dict[str, Any]]:
-    """mem_peak and allocator_peak of the fullest device, GiB."""
+    """mem_peak and allocator_peak, GiB, maximum over devices."""
     peaks = [f["peak"] for f in facts if f.get("peak")]
     allocators = [f["allocator_peak"] for f in facts if f.get("allocator_peak")]
     found = []
@@ -261,13 +264,13 @@ def memory(facts: Sequence[Dict[str, Any]], kind: str) -> List[Dict[str, Any]]:
 
 
 def losses(ranks: Dict[int, List[Step]], count: int, layout: Layout) -> List[float]:
-    """The loss of each step, the mean over replicas; NaN where it was not computed."""
+    """The loss of each step, averaged over replicas; NaN if not computed."""
     having = [steps[:count] for rank, steps in ranks.items() if layout.has_loss(rank)]
     return [sum(step.loss for step in row) / len(row) for row in zip(*having)]
 
 
 def final_loss(curve: Sequence[float]) -> List[Dict[str, Any]]:
-    """The mean of the last steps' losses, where they are finite."""
+    """The mean loss of the last LOSS_TAIL steps, if finite."""
     tail = curve[-LOSS_TAIL:]
     value = sum(tail) / len(tail) if tail else float("nan")
     if not math.isfinite(value):
@@ -276,8 +279,7 @@ def final_loss(curve: Sequence[float]) -> List[Dict[str, Any]]:
 
 
 def evaluated(evaluations: Sequence[Dict[str, Any]]) -> List[Dict[str, Any]]:
-    """acc, the publisher's way of it, and whatever else the case evaluates: each from the last evaluation after
-    training that asked for it."""
+    """acc, acc_as_published and the case's additional results, each from the last evaluation that has it."""
     after = [e for e in evaluations if e["epoch"] >= 0]
     found: Dict[str, Dict[str, Any]] = {}
     for evaluation in after:
@@ -299,7 +301,7 @@ def evaluated(evaluations: Sequence[Dict[str, Any]]) -> List[Dict[str, Any]]:
 
 
 def work(ranks: Dict[int, List[Step]], first: int, end: int, unit: str) -> Dict[str, Any]:
-    """What steps `first` to `end` did, all ranks."""
+    """The work done in steps `first` to `end` by all ranks."""
     done = [step for steps in ranks.values() for step in steps[first:end]]
     return {
         "unit": unit,

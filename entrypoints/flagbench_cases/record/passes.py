@@ -1,4 +1,4 @@
-"""The passes of an inference run, as its ranks left them."""
+"""The passes of an inference run, from the evidence of its ranks."""
 
 from typing import Dict, List, NamedTuple
 
@@ -6,7 +6,7 @@ from flagbench_cases.record.evidence import Evidence
 
 
 class Pass(NamedTuple):
-    """One pass over the data: its steps, and on each rank how long it took from end to end, seconds."""
+    """One pass over the data: its steps, and its duration on each rank, seconds."""
 
     name: str
     first: int
@@ -15,7 +15,7 @@ class Pass(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The step after its last."""
+        """The end of its steps, exclusive."""
         return self.first + self.steps
 
 

@@ -1,4 +1,4 @@
-"""What was asked for, as the record says it."""
+"""The request, as reported in the record."""
 
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
@@ -6,7 +6,7 @@ from flagbench_cases.shared.layout import Layout, layout_of
 
 
 class Request(NamedTuple):
-    """What was asked for, as far as it could be resolved."""
+    """A request, as far as it could be resolved."""
 
     argv: List[str]
     case: str
@@ -20,16 +20,16 @@ class Request(NamedTuple):
     config_digest: Optional[str]
     formula: Optional[str]
     unit: str
-    gate: Optional[str] = None  # the metric that a claim is held against first
-    checks: Tuple[str, ...] = ()  # what the case's manifest names: each must be made where it applies, and hold
-    published_flops: Optional[Dict[str, Any]] = None  # the publisher's own formula of utilisation
+    gate: Optional[str] = None  # the first metric to compare with a claim
+    checks: Tuple[str, ...] = ()  # required by the case's manifest: must be made if applicable, and pass
+    published_flops: Optional[Dict[str, Any]] = None  # the publisher's formula for utilisation
 
     @property
     def layout(self) -> Layout:
-        """How the ranks share the model; of a request that could not be resolved, as many replicas as ranks."""
+        """The layout of the ranks; for an unresolved request one replica per rank."""
         return Layout(self.nodes * self.gpus) if self.config is None else layout_of(self.config)
 
     @property
     def kind(self) -> str:
-        """`train` or `infer`, as the case is."""
+        """The kind of case: `train` or `infer`."""
         return "infer" if self.config is not None and "infer" in self.config else "train"

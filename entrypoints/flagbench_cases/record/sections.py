@@ -1,4 +1,4 @@
-"""The sections of a record that every kind of case has, computed from its steps."""
+"""The sections of a record that training and inference have in common, computed from steps."""
 
 import math
 from typing import Any, Dict, List
@@ -13,7 +13,7 @@ STEP_POINTS = 2000
 
 
 def window(steady: metrics.Window) -> Dict[str, Any]:
-    """The steps that p_core is of, as the record has them."""
+    """The record's `window`: the steps that p_core is computed from."""
     change = stats.drift(steady.seconds)
     return {
         "first_step": steady.first,
@@ -33,7 +33,7 @@ def window(steady: metrics.Window) -> Dict[str, Any]:
 def flops(
     record: Dict[str, Any], request: Request, evidence: Evidence, steady: metrics.Window
 ) -> List[Dict[str, Any]]:
-    """The `flops` section, and the metrics that follow from it."""
+    """Fill in the `flops` section; returns the metrics derived from it."""
     config = request.config or {}
     name = record["conditions"].get("device_model")
     precision = record["conditions"].get("precision") or config["precision"]
@@ -49,7 +49,7 @@ def flops(
         "peak": dict(peak, precision=precision) if peak else None,
         "peak_reason": None
         if peak
-        else "the stack %s gives no %s peak for %s" % (request.stack["name"], precision, name),
+        else "the stack %s has no %s peak for %s" % (request.stack["name"], precision, name),
         "measured_ceiling": {k: ceiling[k] for k in ("flops", "precision", "method")} if ceiling else None,
     }
     devices = request.nodes * request.gpus
@@ -59,7 +59,7 @@ def flops(
 
 
 def quality(request: Request, evidence: Evidence, curve: List[float], finished: bool, **more: Any) -> Dict[str, Any]:
-    """What says that the run is valid; `more` are the fields of a kind."""
+    """The record's `quality`; `more`: fields specific to training or inference."""
     evaluations = [e for e in evidence.of("evaluation") if e["rank"] == 0]
     workload = evidence.first("workload")
     points = (int(i) for i in stats.thin(range(len(curve)), CURVE_POINTS))

@@ -9,7 +9,7 @@ MIN_STEPS = 20
 
 
 def median(values: Sequence[float]) -> float:
-    """The middle value; the mean of the middle two."""
+    """The median."""
     ordered = sorted(values)
     middle = len(ordered) // 2
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
@@ -24,13 +24,13 @@ def stdev(values: Sequence[float]) -> float:
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The value that `share` of the values do not exceed: the nearest of them, nothing interpolated."""
+    """The nearest-rank quantile, without interpolation."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, max(0, math.ceil(share * len(ordered)) - 1))]
 
 
 def drift(values: Sequence[float]) -> Optional[float]:
-    """Median of the second half over that of the first, less 1; None under 20 values."""
+    """Median of the second half relative to that of the first, minus 1; None for fewer than MIN_STEPS values."""
     if len(values) < MIN_STEPS:
         return None
     half = len(values) // 2
@@ -38,12 +38,13 @@ def drift(values: Sequence[float]) -> Optional[float]:
 
 
 def rate_interval(amounts: Sequence[float], seconds: Sequence[float]) -> Optional[Tuple[float, float]]:
-    """95 % percentile interval of sum(amounts) / sum(seconds) by moving-block bootstrap; None under 20 steps.
+    """95 % percentile interval of sum(amounts) / sum(seconds) by moving-block bootstrap; None for fewer than
+    MIN_STEPS steps.
 
-    Steps are autocorrelated, so blocks of about the square root of n of them are drawn, not single steps
-    (Kuensch 1989, The jackknife and the bootstrap for general stationary observations). Blocks wrap around, so
-    that every step is drawn equally often (Politis and Romano 1992). The draw is seeded: one input, one interval.
-    Few blocks know too little of the spread between blocks, so the interval is widened as `_widening` says.
+    Steps are autocorrelated, so blocks of about sqrt(n) steps are drawn instead of single steps (Kuensch 1989, The
+    jackknife and the bootstrap for general stationary observations). Blocks wrap around, so that every step is drawn
+    equally often (Politis and Romano 1992). The generator is seeded, so the interval is deterministic. A small number
+    of blocks underestimates the spread between blocks, so the interval is widened (see `_widening`).
     """
     n = len(seconds)
     if n < MIN_STEPS:
@@ -63,11 +64,11 @@ def rate_interval(amounts: Sequence[float], seconds: Sequence[float]) -> Optiona
 
 
 def _widening(n: int, block: int) -> float:
-    """How much too narrow a percentile interval from n / block blocks is.
+    """The factor by which a percentile interval from n / block blocks is too narrow.
 
-    Centring blocks on their own mean takes block / n of the variance away; and with so few blocks 1.96 standard
-    errors stand where Student's t of n / block - 1 degrees of freedom belongs, t = z + (z**3 + z) / (4 df)
-    (Abramowitz and Stegun 26.7.5, first term). AR(1) steps with phi 0.6: 92 % covered at n = 200 in place of 87 %.
+    Centring blocks on their own mean removes block / n of the variance. With few blocks, 1.96 standard errors must be
+    replaced by Student's t with n / block - 1 degrees of freedom, t = z + (z**3 + z) / (4 df) (Abramowitz and Stegun
+    26.7.5, first term). For AR(1) steps with phi 0.6, coverage at n = 200 is 92 % instead of 87 %.
     """
     z = 1.96
     student = z + (z**3 + z) / (4 * (n / block - 1))
@@ -75,7 +76,7 @@ def _widening(n: int, block: int) -> float:
 
 
 def _wrapped_sums(values: Sequence[float], block: int) -> List[float]:
-    """Sum of each block of `block` values starting at i, wrapping around."""
+    """The sum of the `block` values starting at each index, wrapping around."""
     total: List[float] = [0.0]
     sums: List[float] = []
     for value in list(values) + list(values[: block - 1]):
@@ -86,7 +87,7 @@ def _wrapped_sums(values: Sequence[float], block: int) -> List[float]:
 
 
 def thin(values: Sequence[float], most: int) -> List[float]:
-    """At most `most` of the values, evenly spaced, the order kept."""
+    """At most `most` of the values, evenly spaced and in order."""
     if len(values) <= most:
         return list(values)
     return [values[int(i * len(values) / most)] for i in range(most)]

@@ -1,6 +1,6 @@
-"""The termination message of a Kubernetes pod: how the run ended, in one line that outlives the logs.
+"""The termination message of a Kubernetes pod: the outcome of the run in one line that outlives the logs.
 
-The kubelet reads the file once the container has ended and keeps at most 4096 bytes of it in the pod's status.
+The kubelet reads the file after the container has ended and keeps at most 4096 bytes in the pod's status.
 """
 
 import json
@@ -17,9 +17,9 @@ MAX_BYTES = 4096
 
 
 def of_record(made: Dict[str, Any], gate: Optional[str], code: int, lost: Optional[str] = None) -> Dict[str, Any]:
-    """What node 0 says: the record's status, its gate metric and where to find the rest.
+    """Node 0's message: the record's status, its gate metric and its id.
 
-    `code` is the exit code of the process, and `lost` why the record is not everywhere where it was asked for.
+    `code` is the exit code of the process; `lost`: why the record could not be written everywhere it was requested.
     """
     reasons = [made["status"]["reason"], lost]
     found = next((m for m in made["metrics"] if m["name"] == gate), None)
@@ -33,7 +33,7 @@ def of_record(made: Dict[str, Any], gate: Optional[str], code: int, lost: Option
 
 
 def of_outcome(outcome: Outcome) -> Dict[str, Any]:
-    """What another node says, whose record is node 0's."""
+    """The message of a node other than node 0, which writes no record."""
     return {
         "state": outcome.state,
         "exit_code": int(outcome.exit_code),
@@ -44,7 +44,7 @@ def of_outcome(outcome: Outcome) -> Dict[str, Any]:
 
 
 def to_line(message: Dict[str, Any]) -> str:
-    """The message as one line of ASCII; the reason is cut where it would not fit."""
+    """The message as one line of ASCII; the reason is cut if it is too long."""
     reason = cut = redact(message["reason"] or "")
     while True:
         line = json.dumps(strict(dict(message, reason=reason or None)), separators=(",", ":"))
@@ -55,14 +55,16 @@ def to_line(message: Dict[str, Any]) -> str:
 
 
 def write(message: Dict[str, Any]) -> None:
-    """Write the message to the file that FLAGBENCH_TERMINATION_LOG names, if any. A failure is only a warning."""
+    """Write the message to the file named by FLAGBENCH_TERMINATION_LOG, if set. A failure is only a warning."""
     path = os.environ.get(VARIABLE)
     if not path:
         return
     try:
-        # In place: the kubelet has mounted this very file, and no other may take its name.
+        # Written in place: the kubelet bind-mounts the file, so it cannot be replaced.
         with open(path, "w", encoding="ascii") as file:
             file.write(to_line(message) + "\n")
     except OSError as error:
-        sys.stderr.write("warning: no termination message in %s (%s)\n" % (path, error.strerror or error))
+        sys.stderr.write(
+            "warning: the termination message could not be written to %s (%s)\n" % (path, error.strerror or error)
+        )
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""What the record of a training run says of its steps."""
+"""The sections of a training record that are computed from its steps."""
 
 import math
 from typing import Any, Dict, List
@@ -10,7 +10,7 @@ from flagbench_cases.shared.spool import Step
 
 
 def fill(record: Dict[str, Any], request: Request, evidence: Evidence, count: int) -> None:
-    """Fill in everything that the steps tell; a run that broke off has what it got to."""
+    """Fill in everything computed from the steps, as far as the run got."""
     config = request.config or {}
     train, resumed = config["train"], evidence.first("resumed")
     ranks, evaluations = evidence.steps, [e for e in evidence.of("evaluation") if e["rank"] == 0]
@@ -19,13 +19,13 @@ def fill(record: Dict[str, Any], request: Request, evidence: Evidence, count: in
     curve = metrics.losses(ranks, count, request.layout)
     found: List[Dict[str, Any]] = []
     steady = metrics.window(ranks, train["warmup_steps"], count)
-    # What a resumed run has not trained itself is not in its times.
+    # The times of a resumed run do not include the steps before the checkpoint.
     entire = whole and finished and not resumed
     if steady is not None:
         train_seconds = metrics.train_seconds(evidence.of("timing")) if entire else None
         found += metrics.throughput(ranks, steady, count, request.unit, train_seconds, request.layout.dp)
         found += sections.flops(record, request, evidence, steady)
-        if request.preset == "reference":  # the publisher's formula has the FLOPs of the published model in it
+        if request.preset == "reference":  # the publisher's formula is only valid for the published model
             found += metrics.published_utilisation(found, request.published_flops, request.layout.world)
         record["window"] = sections.window(steady)
     if entire and seconds:
@@ -48,7 +48,7 @@ def fill(record: Dict[str, Any], request: Request, evidence: Evidence, count: in
 
 
 def timing(timing: Dict[str, Any], ranks: Dict[int, List[Step]], warmup: int, count: int) -> Dict[str, float]:
-    """Seconds of rank 0, phase by phase."""
+    """Rank 0's seconds by phase."""
     steps = ranks[min(ranks)][:count]
     found = {
         key: timing[key] for key in ("init", "train", "eval", "eval_initial", "checkpoint", "e2e") if key in timing

@@ -1,1 +1,1 @@
-"""What every part uses: configuration, errors, spool, output, files. It imports no torch."""
+"""Code shared by all packages: configuration, errors, spool, output, files. It does not import torch."""

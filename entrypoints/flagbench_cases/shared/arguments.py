@@ -1,4 +1,4 @@
-"""An argument parser whose errors are those of flagbench."""
+"""An argument parser that raises UsageError."""
 
 import argparse
 import re
@@ -10,15 +10,15 @@ from flagbench_cases.shared.errors import UsageError
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are ours, so that a usage error leaves a record too."""
+    """An argument parser that raises UsageError instead of exiting, so that a usage error leaves a record too."""
 
     def error(self, message: str) -> NoReturn:
-        # What was not understood may be a misplaced secret: its value is not repeated.
+        # An unrecognised argument may be a misplaced secret, so its value is not shown.
         message = re.sub(r"(unrecognized arguments: )(.*)", lambda m: m.group(1) + _names(m.group(2)), message)
         raise UsageError(message, "see python -m flagbench_cases --help")
 
     def _print_message(self, message: str, file: Optional[IO[str]] = None) -> None:
-        """Help and version; CaseError (14) where stdout takes no more of them."""
+        """Print help or version. Raises CaseError (14) if stdout cannot be written."""
         if (file or sys.stdout) is sys.__stdout__:
             output.write_line(1, message.rstrip("\n"), "the help")
         else:

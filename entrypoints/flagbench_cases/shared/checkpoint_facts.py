@@ -1,6 +1,6 @@
-"""What stands in a checkpoint's `checkpoint.json`, and which checkpoint a run resumes from.
+"""The content of a checkpoint's `checkpoint.json`, and the choice of the checkpoint to resume from.
 
-Found and compared before any rank is started, so nothing here imports torch.
+Used by the parent process before any rank is started, so nothing here imports torch.
 """
 
 import hashlib
@@ -15,17 +15,17 @@ from flagbench_cases.shared.files import open_file
 NAME = re.compile(r"step-(\d{8,})")
 TENSORS, GENERATORS, FACTS = "tensors.safetensors", "generators.safetensors", "checkpoint.json"
 REMEDY = "resume from another checkpoint"
-# What may differ between a checkpoint's run and the one that resumes from it.
+# Settings that may differ between a checkpoint's run and the run that resumes from it.
 FREE = ("window_steps", "warmup_steps", "checkpoint_every_steps")
 CONTENTS = "contents"
 
 
 def identity(config: Dict[str, Any], contents: Dict[str, Any]) -> Dict[str, Any]:
-    """What a checkpoint and the run that resumes from it must have in common, flat, by dotted name.
+    """The settings that a checkpoint and the run that resumes from it must have in common, by dotted name.
 
-    `contents` is what the workload found in its files: the checksums of data and weights that it describes.
+    `contents`: facts about the workload's files, such as checksums of data and weights.
     """
-    # Evaluating changes nothing that is trained, and a preset is the sizes that it stands for.
+    # Evaluation does not affect training, and a preset is represented by its sizes.
     kept = {key: value for key, value in config.items() if key not in ("nodes", "gpus", "preset", "eval")}
     kept["train"] = {key: value for key, value in config["train"].items() if key not in FREE}
     kept["devices"] = config["nodes"] * config["gpus"]
@@ -34,7 +34,7 @@ def identity(config: Dict[str, Any], contents: Dict[str, Any]) -> Dict[str, Any]
 
 
 def flat(section: Dict[str, Any], prefix: str = "") -> List[Tuple[str, Any]]:
-    """Every value of nested sections with its dotted name."""
+    """The values of nested sections with their dotted names."""
     found: List[Tuple[str, Any]] = []
     for key, value in section.items():
         name = "%s%s" % (prefix, key)
@@ -43,23 +43,25 @@ def flat(section: Dict[str, Any], prefix: str = "") -> List[Tuple[str, Any]]:
 
 
 def find(folder: str, config: Dict[str, Any]) -> str:
-    """The checkpoint in `folder`, or the newest of those in it, once it is one of the training that `config` is.
+    """The checkpoint in `folder`, or the newest of those below it, whose identity must match `config`.
 
-    What is known only when data and weights are loaded is left to `check_identity`. Raises DataError where there is none or
-    its facts are damaged, UsageError where it is of other training.
+    `contents` are not compared here: they are known only when data and weights are loaded. Raises DataError if there
+    is no checkpoint or it is damaged, UsageError if it belongs to different training.
     """
     if not os.path.exists(os.path.join(folder, FACTS)):
         found = list_checkpoints(folder)
         if not found:
-            raise DataError("%s holds no checkpoint" % folder, "give --resume the checkpoints/RUN folder of a run")
+            raise DataError("%s has no checkpoint" % folder, "set --resume to the checkpoints/RUN folder of a run")
         folder = found[-1]
     theirs = read(folder)["identity"]
-    check_identity({key: value for key, value in theirs.items() if not key.startswith(CONTENTS + ".")}, identity(config, {}))
+    comparable = {key: value for key, value in theirs.items() if not key.startswith(CONTENTS + ".")}
+    check_identity(comparable, identity(config, {}))
     return folder
 
 
 def list_checkpoints(folder: str) -> List[str]:
-    """The checkpoints in a folder, in the order they were written: a run may have gone back to an earlier one."""
+    """The checkpoints in a folder in the order they were written, not by step: a run may resume from an earlier
+    one."""
     try:
         names = os.listdir(folder)
     except OSError:
@@ -76,18 +78,18 @@ def _written_at(path: str) -> int:
 
 
 def to_bytes(content: Dict[str, Any]) -> bytes:
-    """The bytes of a `checkpoint.json` with `content` and its checksum."""
+    """`content` with its checksum, as the bytes of a `checkpoint.json`."""
     return json.dumps(dict(content, sha256=_sum(content)), sort_keys=True).encode("utf-8")
 
 
 def _sum(content: Dict[str, Any]) -> str:
-    """The checksum of everything beside it; as written, so that a loss that is not a number has one too."""
+    """The checksum of the content except `sha256`. NaN is allowed here."""
     rest = {key: value for key, value in content.items() if key != "sha256"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode("utf-8")).hexdigest()
 
 
 def read(folder: str) -> Dict[str, Any]:
-    """The content of a checkpoint's `checkpoint.json`. Raises DataError where it is damaged."""
+    """The content of a checkpoint's `checkpoint.json`. Raises DataError if it is damaged."""
     path = os.path.join(folder, FACTS)
     try:
         with open_file(path, encoding="utf-8") as file:
@@ -110,11 +112,11 @@ def read(folder: str) -> Dict[str, Any]:
 
 
 def check_identity(theirs: Dict[str, Any], ours: Dict[str, Any]) -> None:
-    """Raise UsageError, with what differs, where an `identity` is not that of this run."""
+    """Raise UsageError naming the differences if the identities differ."""
     other = [name for name in sorted({*theirs, *ours}) if theirs.get(name) != ours.get(name)]
     if other:
-        told = ["%s is %s here and %s there" % (name, ours.get(name), theirs.get(name)) for name in other[:5]]
+        told = ["%s is %s, not %s" % (name, theirs.get(name), ours.get(name)) for name in other[:5]]
         raise UsageError(
-            "the checkpoint is of other training: %s" % "; ".join(told),
-            "give the same options as the run that wrote it",
+            "the checkpoint belongs to different training: %s" % "; ".join(told),
+            "use the same options as the run that wrote it",
         )

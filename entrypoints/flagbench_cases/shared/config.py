@@ -1,4 +1,4 @@
-"""From a case manifest and the command line to one resolved configuration and its digest."""
+"""Resolves a case manifest and command-line arguments into one configuration, and computes its digest."""
 
 import copy
 import hashlib
@@ -17,26 +17,26 @@ TYPES = {"integer": int, "number": float, "string": str, "boolean": bool}
 
 
 def case_names() -> List[str]:
-    """The cases this image carries: every folder with a compiled case.json."""
+    """The cases in this image: every folder with a compiled case.json."""
     return sorted(
         name.replace("_", "-") for name in os.listdir(CASES) if os.path.isfile(os.path.join(CASES, name, "case.json"))
     )
 
 
 def load_case(name: str) -> Dict[str, Any]:
-    """The compiled manifest of a case; an unknown one is a usage error that lists the known."""
+    """The compiled manifest of a case. Raises UsageError for an unknown one."""
     if name not in case_names():
-        raise UsageError("there is no case %r here" % name, "choose one of: %s" % (", ".join(case_names()) or "none"))
+        raise UsageError("unknown case %r" % name, "choose one of: %s" % (", ".join(case_names()) or "none"))
     return _read_json(os.path.join(CASES, name.replace("-", "_"), "case.json"))
 
 
 def load_stack(name: str) -> Dict[str, Any]:
-    """The compiled manifest of a stack."""
+    """The compiled manifest of a stack. Raises UsageError for an unknown one."""
     folder = os.path.join(HERE, "stacks")
     known = sorted(f[: -len(".json")] for f in os.listdir(folder) if f.endswith(".json"))
     if name not in known:
         raise UsageError(
-            "there is no stack %r here" % name,
+            "unknown stack %r" % name,
             "set FLAGBENCH_STACK to one of: %s" % ", ".join(known),
         )
     return _read_json(os.path.join(folder, name + ".json"))
@@ -48,7 +48,7 @@ def _read_json(path: str) -> Dict[str, Any]:
 
 
 def merge(base: Dict[str, Any], override: Dict[str, Any]) -> Dict[str, Any]:
-    """`base` with the keys of `override` replaced, section by section; neither is changed."""
+    """A copy of `base` with the keys of `override` replaced, recursively."""
     result = copy.deepcopy(base)
     for key, value in override.items():
         if isinstance(value, dict) and isinstance(result.get(key), dict):
@@ -59,7 +59,7 @@ def merge(base: Dict[str, Any], override: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def canonical(config: Dict[str, Any]) -> str:
-    """The text the digest is taken of: sorted keys, no spaces, no NaN."""
+    """The canonical JSON text that the digest is computed of: sorted keys, no spaces, no NaN."""
     return json.dumps(config, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
@@ -69,15 +69,15 @@ def digest(config: Dict[str, Any]) -> str:
 
 
 def parse_setting(case: Dict[str, Any], text: str) -> Tuple[List[str], Any]:
-    """One `--set NAME=VALUE` as the path and typed value it sets; what is not settable is refused."""
+    """Parse `--set NAME=VALUE` into the path and typed value to set. Raises UsageError if it is not settable."""
     name, equals, raw = text.partition("=")
     settable = case["settable"]
     if not equals:
         raise UsageError("--set %s has no value" % text, "write --set NAME=VALUE")
     if name not in settable:
         raise UsageError(
-            "%s is not a hyper-parameter of %s that may be set" % (name, case["name"]),
-            "settable are: %s" % ", ".join(sorted(settable)),
+            "--set %s: not a settable hyper-parameter of %s" % (name, case["name"]),
+            "choose one of: %s" % ", ".join(sorted(settable)),
         )
     rule = settable[name]
     value = _typed(name, raw, rule["type"])
@@ -91,7 +91,7 @@ def parse_setting(case: Dict[str, Any], text: str) -> Tuple[List[str], Any]:
             raise UsageError("--set %s: %s is out of range" % (name, raw), "it must be %s %s" % (words, rule[key]))
     if "choices" in rule and value not in rule["choices"]:
         raise UsageError(
-            "--set %s: %s is not a choice" % (name, raw),
+            "--set %s: %s is not valid" % (name, raw),
             "choose one of: %s" % ", ".join(str(c) for c in rule["choices"]),
         )
     return rule["path"].split("."), value
@@ -108,13 +108,14 @@ def _typed(name: str, raw: str, kind: str) -> Any:
         words = "an integer" if kind == "integer" else "a %s" % kind
         raise UsageError("--set %s: %r is not %s" % (name, raw, words), "give %s" % words) from None
     if isinstance(value, float) and not math.isfinite(value):
-        # It would pass a range open at that end, and has no place in canonical JSON.
+        # It would pass a one-sided range, and canonical JSON cannot represent it.
         raise UsageError("--set %s: %s is not a finite number" % (name, raw), "give a finite number")
     return value
 
 
 def choose_precision(case: Dict[str, Any], stack: Dict[str, Any], asked: Optional[str]) -> str:
-    """The precision to execute: the one asked for, else the case's; a processor runs fp32 for TF32 and FP16."""
+    """The precision to execute: the requested one, else the case's default, where a CPU uses fp32 for TF32 and
+    FP16."""
     processor = stack["device"]["kind"] == "cpu"
     if asked is None:
         return "fp32" if case["default_precision"] in ("tf32", "fp16") and processor else case["default_precision"]
@@ -126,7 +127,7 @@ def choose_precision(case: Dict[str, Any], stack: Dict[str, Any], asked: Optiona
     if asked in ("tf32", "fp16") and processor:
         others = [name for name in case["precisions"] if name not in ("tf32", "fp16")]
         raise UsageError(
-            "a processor has no TF32" if asked == "tf32" else "FP16 training does not run on a processor",
+            "a CPU has no TF32" if asked == "tf32" else "FP16 training does not run on a CPU",
             "use --precision %s on the %s stack" % (" or ".join(others), stack["name"]),
         )
     return asked
@@ -149,7 +150,7 @@ def resolve(
     full: bool,
     settings: List[str],
 ) -> Dict[str, Any]:
-    """Everything that decides what is executed, as plain data; paths and addresses are not part of it.
+    """Everything that determines what is executed, as plain data, without paths and addresses.
 
     `source` is "files", "synthetic" or None (the preset's own default). `train.window_steps` of the result is
     the number of measured steps, or null for the published run to convergence.
@@ -196,8 +197,7 @@ def resolve(
 
 
 def preset_of(case: Dict[str, Any], preset: str, division: str) -> Dict[str, Any]:
-    """A preset as a division changes it: `reference`, then what `tiny` changes, then what the division changes of
-    each."""
+    """A preset with the division's changes: `reference` and its changes, overlaid with `preset` and its changes."""
     changed = case.get("division_presets", {}).get(division, {})
     config = merge(case["presets"]["reference"], changed.get("reference", {}))
     if preset != "reference":
@@ -206,7 +206,7 @@ def preset_of(case: Dict[str, Any], preset: str, division: str) -> Dict[str, Any
 
 
 def schedule(config: Dict[str, Any]) -> Dict[str, Any]:
-    """The section that says how long to run: `train` or `infer`, as the kind of the case has it."""
+    """The section with the length of the run: `train` or `infer`, depending on the kind of case."""
     return config["train"] if "train" in config else config["infer"]
 
 
@@ -218,7 +218,7 @@ def _choose_length(
     max_samples: Optional[int],
     full: bool,
 ) -> None:
-    """Set `window_steps`: what was asked for, else a short window where there is nothing to converge on."""
+    """Set `window_steps`: as requested, else None unless the data are synthetic, which keep the preset's window."""
     if steps is not None:
         section["window_steps"] = steps
     elif max_samples is not None:
@@ -229,7 +229,7 @@ def _choose_length(
 
 
 def stop_rule(config: Dict[str, Any]) -> str:
-    """When a run ends, in the words a claim uses."""
+    """When a run ends, in the wording of a claim."""
     train = schedule(config)
     if train["window_steps"] is not None:
         return "window of %d steps" % train["window_steps"]

@@ -1,4 +1,5 @@
-"""What a case's engines support, by the `engines` of its manifest: stacks, nodes, layouts, checkpoints."""
+"""Checks what a case's engines support, as listed under `engines` in its manifest: stacks, nodes, layouts,
+resuming."""
 
 from typing import Any, Dict
 
@@ -6,12 +7,12 @@ from flagbench_cases.shared.errors import UsageError
 
 
 def engine_of(case: Dict[str, Any], config: Dict[str, Any]) -> str:
-    """The engine of a resolved configuration: `engine.name` of its presets and settings, else the case's only one."""
+    """The engine of a resolved configuration: `engine.name`, else the case's only engine."""
     return config["engine"]["name"] if "engine" in config else next(iter(case["engines"]))
 
 
 def check(case: Dict[str, Any], stack: Dict[str, Any], config: Dict[str, Any]) -> None:
-    """Raise UsageError for a stack, a number of nodes or ranks, or a layout that the engine does not support."""
+    """Raise UsageError if the engine does not support the stack, the number of nodes or ranks, or the layout."""
     name = engine_of(case, config)
     engine, nodes = case["engines"][name], config["nodes"]
     why = engine.get("does_not_run", {}).get(stack["name"])
@@ -23,7 +24,8 @@ def check(case: Dict[str, Any], stack: Dict[str, Any], config: Dict[str, Any]) -
     if nodes > engine.get("max_nodes", nodes):
         most = "one node" if engine["max_nodes"] == 1 else "at most %d nodes" % engine["max_nodes"]
         raise UsageError(
-            "the %s engine runs on %s, this run has %d" % (name, most, nodes), instead(case, name, "use fewer nodes")
+            "the %s engine supports %s, but this run has %d" % (name, most, nodes),
+            instead(case, name, "use fewer nodes"),
         )
     _check_layout(case, name, config)
 
@@ -34,35 +36,35 @@ def _check_layout(case: Dict[str, Any], name: str, config: Dict[str, Any]) -> No
     ranks = config["nodes"] * config["gpus"]
     if ranks % (tp * pp):
         raise UsageError(
-            "%d ranks cannot hold replicas of %d (tp %d x pp %d)" % (ranks, tp * pp, tp, pp),
+            "%d ranks cannot be divided into replicas of %d ranks (tp %d x pp %d)" % (ranks, tp * pp, tp, pp),
             "choose --nodes and --gpus so that their product is a multiple of %d" % (tp * pp),
         )
     for axis, size in (("dp", ranks // (tp * pp)), ("tp", tp), ("pp", pp)):
         if size > 1 and axis not in axes:
             raise UsageError(
-                "the %s engine supports no layout with %s %d" % (name, axis, size),
-                instead(case, name, "its layouts have %s" % (", ".join(axes) or "one rank")),
+                "the %s engine does not support a layout with %s %d" % (name, axis, size),
+                instead(case, name, "it supports only %s" % (", ".join(axes) or "one rank")),
             )
 
 
 def check_checkpoints(case: Dict[str, Any], config: Dict[str, Any], writes: Any, resumes: Any) -> None:
-    """Raise UsageError where a run is to write checkpoints or to resume, and its case or engine cannot."""
+    """Raise UsageError if the run should write checkpoints or resume, and its case or engine does not support it."""
     if resumes and not case["resume"]:
-        raise UsageError("%s writes no checkpoints to resume from" % case["name"], "leave out --resume")
+        raise UsageError("%s does not support resuming" % case["name"], "omit --resume")
     name = engine_of(case, config)
     if not case["engines"][name].get("resume", case["resume"]):
         for asked, words, option in (
             (resumes, "cannot resume from a checkpoint", "--resume"),
-            (writes, "writes no checkpoints", "--set checkpoint_every_steps"),
+            (writes, "cannot write checkpoints", "--set checkpoint_every_steps"),
         ):
             if asked:
                 raise UsageError(
-                    "the %s engine %s" % (name, words), instead(case, name, "leave out %s" % option, or_else=True)
+                    "the %s engine %s" % (name, words), instead(case, name, "omit %s" % option, or_else=True)
                 )
 
 
 def instead(case: Dict[str, Any], engine: str, remedy: str, or_else: bool = False) -> str:
-    """`remedy`; where --set can choose another engine, that, or (`or_else`) either."""
+    """The remedy; if --set can choose another engine, that instead of `remedy`, or both with `or_else`."""
     settings = [name for name, rule in case["settable"].items() if rule["path"] == "engine.name"]
     others = [name for name in case["engines"] if name != engine]
     if not settings or not others:

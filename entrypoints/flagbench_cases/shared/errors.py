@@ -1,4 +1,4 @@
-"""Exit codes of an image, and the failures that carry one."""
+"""Exit codes of an image, and the exceptions that carry them."""
 
 import errno
 import os
@@ -13,7 +13,7 @@ PROCESSES_REMEDY = "raise the limit (the container's --pids-limit, or ulimit -u)
 
 
 class ExitCode(IntEnum):
-    """The codes an entrypoint ends with; numbers and names are those of the host side's table."""
+    """Exit codes of an entrypoint, with the numbers and names of the host side's table."""
 
     OK = 0
     BUG = 1
@@ -30,7 +30,7 @@ class ExitCode(IntEnum):
 
 
 class CaseError(Exception):
-    """A failure whose cause is known: what is wrong, what to do, and the exit code of the run."""
+    """A failure with a known cause: what is wrong, how to fix it, and the exit code of the run."""
 
     code = ExitCode.RANK_FAILED
 
@@ -43,27 +43,27 @@ class CaseError(Exception):
 
 
 class UsageError(CaseError):
-    """Unknown or contradictory arguments, found before a device is touched."""
+    """Unknown or contradictory arguments, detected before a device is touched."""
 
     code = ExitCode.USAGE
 
 
 class DataError(CaseError):
-    """Data or weights are missing or corrupt."""
+    """Missing or corrupt data or weights."""
 
     code = ExitCode.DATA
 
 
 def system_error(error: BaseException, folder: str) -> Optional[CaseError]:
-    """The error for a resource that the system refused a run with its files in `folder`; None for another error."""
+    """The CaseError for a resource denied by the system to a run with temporary files in `folder`; else None."""
     number = error.errno if isinstance(error, OSError) else None
     if number == errno.EAGAIN or (number is None and NO_PROCESSES.search(str(error))):
-        words = "no more processes or threads can be started here (%s)" % os.strerror(errno.EAGAIN)
+        words = "no more processes or threads can be started (%s)" % os.strerror(errno.EAGAIN)
         return CaseError(words, PROCESSES_REMEDY)
     if number == errno.ENOMEM:
         words = "there is not enough memory to start a process (%s)" % os.strerror(number)
         return CaseError(words, "free memory, or give the container more", ExitCode.OUT_OF_MEMORY)
     if number in (errno.ENOSPC, errno.EDQUOT):
-        words = "the disk of %s, where a run keeps its own files, is full (%s)" % (folder, os.strerror(number))
-        return CaseError(words, "free space there, or set TMPDIR to a folder with room")
+        words = "the disk of %s, used for a run's temporary files, is full (%s)" % (folder, os.strerror(number))
+        return CaseError(words, "free space there, or set TMPDIR to a folder with free space")
     return None

@@ -1,4 +1,4 @@
-"""The environment of the Pythons that a run starts: they find this package, and no variable stops them."""
+"""The environment of Python child processes: this package is importable, and harmful variables are removed."""
 
 import os
 import sys
@@ -8,10 +8,10 @@ KEPT = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONHASHSEED", "PYTHONFAULTHANDLER"
 
 
 def child_environment() -> Dict[str, str]:
-    """A copy of this process's environment for another Python.
+    """A copy of this process's environment for a Python child process.
 
-    An image's first process ignores Python's variables (`-I`): one that a user sets, such as PYTHONHOME, would keep
-    it from starting, and there would be no record. Those are not for its children either, but for KEPT.
+    An image's first process ignores Python's variables (`-I`): one set by a user, such as PYTHONHOME, could keep it
+    from starting, without a record. They are removed for its children too, except KEPT.
     """
     env = dict(os.environ)
     if sys.flags.ignore_environment:

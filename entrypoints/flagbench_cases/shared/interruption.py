@@ -1,6 +1,7 @@
-"""Signals that ask this process to stop: noted from the first moment until the record is printed, never fatal.
+"""Signals that ask this process to stop: recorded from the start until the record is printed, never fatal.
 
-It is imported before all else of this package, and imports next to nothing: until then a signal leaves no record.
+It is imported before everything else in this package and imports very little, because a signal before that leaves no
+record.
 """
 
 import os
@@ -16,14 +17,14 @@ OTHERS = (
     *(signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL),
 )
 SIGNALS = tuple(sorted(set(signal.valid_signals()) - set(OTHERS)))
-# Copies of one signal, as a caller and a terminal send them, arrive within this.
+# Duplicates of a signal, sent by both a caller and a terminal, arrive within this time.
 COPY_SECONDS = 0.1
 
 
 class Interruption:
-    """Truthy once a signal has come; a second one raises KeyboardInterrupt, to end everything at once.
+    """Truthy after a signal was received; a second one raises KeyboardInterrupt, to end immediately.
 
-    A signal that the caller ignores stays ignored, as SIGHUP under nohup.
+    A signal that the caller ignores stays ignored, such as SIGHUP under nohup.
     """
 
     def __init__(self) -> None:
@@ -35,26 +36,26 @@ class Interruption:
         for number in SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._note)
-        # Who ignores these or holds those back, and starts this process, leaves it so: the end of a rank could not be
-        # told, and no request to stop would come.
+        # A caller that ignores SIGCHLD or blocks signals passes that on to this process, which then could not learn
+        # the exit status of a rank, or would never receive a request to stop.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, self._before)
         return self
 
     def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
-            # None is one that Python does not know, as faulthandler's.
+            # None: a handler not installed by Python, such as faulthandler's.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def _note(self, number: int, frame: Optional[types.FrameType]) -> None:
         if self.number is None:
             self.number, self._at = number, time.monotonic()
         elif time.monotonic() - self._at > COPY_SECONDS:
-            self._at = float("inf")  # raised only once, so that cleaning up is not interrupted
+            self._at = float("inf")  # raised only once, so that clean-up is not interrupted
             raise KeyboardInterrupt
 
     def exit_within(self, seconds: float, code: int) -> None:
-        """End this process with `code` after `seconds` of real time or at the next signal, even if it is blocked."""
+        """Exit with `code` after `seconds` of real time or at the next signal, even if this process is blocked."""
 
         def leave(number: int, frame: Optional[types.FrameType]) -> NoReturn:
             os._exit(code)
@@ -69,7 +70,7 @@ class Interruption:
 
     @property
     def reason(self) -> str:
-        """What came, for the record."""
+        """The received signal, for the record."""
         if self.number is None:
             return "not interrupted"
         known = self.number in list(signal.Signals)

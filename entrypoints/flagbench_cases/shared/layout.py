@@ -1,4 +1,4 @@
-"""How the ranks of a job share a model: replicas, parts of every layer, pipeline stages."""
+"""How the ranks of a job share a model: data, tensor and pipeline parallelism."""
 
 from typing import Any, Dict, List, NamedTuple
 
@@ -14,11 +14,11 @@ class Coordinates(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Data-parallel replicas, each split into `tp` parts of every layer (tensor parallel) and `pp` stages (pipeline
-    parallel). The world size is the product.
+    """`dp` data-parallel replicas, each split into `tp` parts of every layer (tensor parallel) and `pp` stages
+    (pipeline parallel). The world size is the product.
 
-    Ranks are numbered as Megatron-LM's default order numbers them: tp changes fastest, then dp, then pp, so that the
-    parts of a layer lie on one node.
+    Ranks are numbered in Megatron-LM's default order: tp changes fastest, then dp, then pp, so that the parts of a
+    layer are on one node.
     """
 
     dp: int = 1
@@ -32,11 +32,11 @@ class Layout(NamedTuple):
 
     @property
     def ranks_per_replica(self) -> int:
-        """Ranks that hold one copy of the model."""
+        """Number of ranks that share one copy of the model."""
         return self.tp * self.pp
 
     def coordinates(self, rank: int) -> Coordinates:
-        """Where a rank stands."""
+        """The coordinates of a rank."""
         return Coordinates(rank // self.tp % self.dp, rank % self.tp, rank // (self.tp * self.dp))
 
     def counts(self, rank: int) -> bool:
@@ -45,12 +45,12 @@ class Layout(NamedTuple):
         return at.tp == 0 and at.pp == 0
 
     def has_loss(self, rank: int) -> bool:
-        """Whether this rank's loss is its replica's: the last stage computes it."""
+        """Whether this rank has its replica's loss, which the last stage computes."""
         at = self.coordinates(rank)
         return at.tp == 0 and at.pp == self.pp - 1
 
     def groups(self, axis: str) -> List[List[int]]:
-        """The ranks that differ along one axis only, group by group. Those of `dp` hold the same parameters."""
+        """The groups of ranks that differ only along one axis. The ranks of a `dp` group have the same parameters."""
         found: Dict[Any, List[int]] = {}
         for rank in range(self.world):
             found.setdefault(self.coordinates(rank)._replace(**{axis: 0}), []).append(rank)
@@ -61,7 +61,8 @@ class Layout(NamedTuple):
 
 
 def layout_of(config: Dict[str, Any]) -> Layout:
-    """The layout of a resolved configuration: `layout.tp` and `layout.pp` as set, and as many replicas as fit."""
+    """The layout of a resolved configuration: `layout.tp`, `layout.pp`, and as many replicas as there are ranks
+    for."""
     section = config.get("layout", {})
     tp, pp = section.get("tp", 1), section.get("pp", 1)
     return Layout(config["nodes"] * config["gpus"] // (tp * pp), tp, pp)

@@ -1,4 +1,4 @@
-"""The processes of a run as the kernel sees them: descendants, their state, their end, out-of-memory kills."""
+"""The processes of a run as seen by the kernel: descendants, state, termination, out-of-memory kills."""
 
 import ctypes
 import os
@@ -11,17 +11,17 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent dies, so that none escapes a clean-up."""
+    """Become the parent of every descendant whose own parent dies, so that all can be ended."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def die_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent dies, however that happens."""
+    """Ask the kernel to kill this process when its parent dies."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _stat(pid: int) -> Optional[List[str]]:
-    """Fields of /proc/PID/stat from the state on (the name before it may hold anything), or None."""
+    """The fields of /proc/PID/stat from the state on, after the name, which may contain anything; or None."""
     try:
         with open("/proc/%d/stat" % pid, encoding="utf-8", errors="replace") as file:
             return file.read().rpartition(")")[2].split()
@@ -30,13 +30,13 @@ def _stat(pid: int) -> Optional[List[str]]:
 
 
 def state(pid: int) -> Optional[str]:
-    """The kernel's one-letter state (T stopped, Z dead and not collected), or None if there is no such process."""
+    """The kernel's one-letter state (T stopped, Z zombie), or None if there is no such process."""
     fields = _stat(pid)
     return fields[0] if fields else None
 
 
 def was_replaced(pid: int) -> bool:
-    """Whether a process that was started as this Python runs another program now; False if unknown."""
+    """Whether a process started as this Python now runs another program; False if unknown."""
     try:
         return os.readlink("/proc/%d/exe" % pid) != os.readlink("/proc/self/exe")
     except OSError:
@@ -44,7 +44,7 @@ def was_replaced(pid: int) -> bool:
 
 
 def descendants(root: int) -> Set[int]:
-    """Live processes below `root`, at any depth, zombies left out."""
+    """Live descendants of `root`, without zombies."""
     children: Dict[int, List[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -62,7 +62,7 @@ def descendants(root: int) -> Set[int]:
 
 
 def collect_zombies() -> None:
-    """Collect children that have ended, adopted ones among them."""
+    """Reap children that have ended, including adopted ones."""
     while True:
         try:
             if os.waitpid(-1, os.WNOHANG)[0] == 0:
@@ -72,9 +72,9 @@ def collect_zombies() -> None:
 
 
 def end_all(root: int, grace: float = 1.0, spare: Optional[Set[int]] = None) -> None:
-    """End every descendant of `root` but `spare`: SIGTERM, and after `grace` seconds SIGKILL.
+    """End every descendant of `root` except `spare`: SIGTERM, and after `grace` seconds SIGKILL.
 
-    A stopped process does not see SIGTERM; SIGKILL ends it all the same.
+    A stopped process does not handle SIGTERM, but SIGKILL ends it.
     """
     spare = spare or set()
     deadline = time.monotonic() + grace
@@ -86,7 +86,7 @@ def end_all(root: int, grace: float = 1.0, spare: Optional[Set[int]] = None) -> 
 
 
 def kill_all(root: int, spare: Optional[Set[int]] = None) -> None:
-    """End every descendant of `root` but `spare` by SIGKILL."""
+    """Kill every descendant of `root` except `spare` (SIGKILL)."""
     spare = spare or set()
     deadline = time.monotonic() + 3.0
     while time.monotonic() < deadline:
@@ -107,7 +107,7 @@ def _signal(pids: Set[int], number: int) -> None:
 
 
 def memory_cgroup() -> Optional[str]:
-    """The folder of this process's memory cgroup, version 2 or 1, or None."""
+    """The folder of this process's memory cgroup (version 1 or 2), or None."""
     try:
         with open("/proc/self/cgroup", encoding="utf-8") as file:
             lines = [line.strip().split(":", 2) for line in file]
@@ -115,7 +115,7 @@ def memory_cgroup() -> Optional[str]:
         return None
     for _, controllers, path in lines:
         if "memory" in controllers.split(","):
-            # In a container the path is the host's, while only its own cgroup is mounted.
+            # In a container the path is that on the host, but only the container's own cgroup is mounted.
             return _first_folder("/sys/fs/cgroup/memory" + path, "/sys/fs/cgroup/memory")
     for _, controllers, path in lines:
         if controllers == "":
@@ -128,9 +128,9 @@ def _first_folder(*paths: str) -> Optional[str]:
 
 
 def oom_kills(folder: Optional[str] = None) -> Optional[int]:
-    """How many processes of a memory cgroup, by default this process's own, the kernel has killed for memory.
+    """Number of OOM kills in a memory cgroup (default: this process's own).
 
-    Read from `memory.events` (version 2) or `memory.oom_control` (version 1); None where neither says it.
+    Read from `memory.events` (version 2) or `memory.oom_control` (version 1); None if neither has it.
     """
     folder = folder or memory_cgroup()
     if folder is None:
@@ -148,7 +148,7 @@ def oom_kills(folder: Optional[str] = None) -> Optional[int]:
 
 
 def refused_forks() -> int:
-    """How many processes and threads the limit of this process's pids cgroup, of either version, has refused."""
+    """Number of processes and threads denied by the limit of this process's pids cgroup (version 1 or 2)."""
     try:
         with open("/proc/self/cgroup", encoding="utf-8") as file:
             lines = [line.strip().split(":", 2) for line in file]
@@ -165,7 +165,7 @@ def refused_forks() -> int:
 
 
 def describe_exit(code: Optional[int]) -> Optional[str]:
-    """An exit status in words: `exit 1`, `SIGKILL`."""
+    """An exit status as text: `exit 1`, `SIGKILL`."""
     if code is None:
         return None
     if code >= 0:

@@ -1,19 +1,19 @@
-"""What must not get into a record or a log: the secrets that an argument may carry."""
+"""Removes secrets that arguments may contain, before they get into a record or log."""
 
 import re
 from typing import List
 
-# Of a scheme, however long, its end is enough; without the bound a long word would take the square of its length.
+# The end of a long scheme is sufficient; without the bound, a long word would take quadratic time.
 ADDRESS = re.compile(r"[A-Za-z0-9+.-]{1,64}:/[^\s'\"]*")
 
 
 def redact(text: str) -> str:
-    """The text with every URL in it cut to what is no secret: no user, no query."""
+    """The text with user and query removed from every URL."""
     return ADDRESS.sub(lambda found: _address(found.group()), text)
 
 
 def _address(address: str) -> str:
-    """All before the last @ is a user and a secret, which may hold a slash; the path of file:// may hold an @."""
+    """Everything before the last @ is user and password, which may contain slashes; a file:// path may contain @."""
     scheme, separator, rest = re.split(r"(:/+)", address, maxsplit=1)
     if scheme.lower() != "file":
         rest = rest.rpartition("@")[2]
@@ -21,5 +21,5 @@ def _address(address: str) -> str:
 
 
 def option_names(argv: List[str]) -> List[str]:
-    """Of arguments that were not understood only the options' names: anything else may be a misplaced secret."""
+    """Only the option names of arguments that could not be parsed: anything else may be a misplaced secret."""
     return [argument.split("=", 1)[0] for argument in argv if argument.startswith("-")]

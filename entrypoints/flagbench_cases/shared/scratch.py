@@ -1,7 +1,7 @@
-"""A run's own folder in TMPDIR: locked as long as its process lives, and removed by the next run after that.
+"""A run's temporary folder in TMPDIR. It is locked while its process lives; leftovers are removed by the next run.
 
-The kernel drops the lock with the process, however it ends. A process id would not do: it is given to another process
-later, and means nothing in another container that shares the folder.
+The kernel releases the lock when the process ends, for whatever reason. A process id would not be sufficient: it is
+reused, and it is meaningless in another container that shares the folder.
 """
 
 import contextlib
@@ -19,13 +19,13 @@ _TRIES = 16
 
 
 class Scratch:
-    """A new folder of this process's own. Raises OSError if none can be made."""
+    """A new folder owned by this process. Raises OSError if it cannot be created."""
 
     def __init__(self) -> None:
         self.folder, self._lock = _made()
 
     def remove(self) -> None:
-        """Remove it with all that it holds."""
+        """Remove the folder and its contents."""
         shutil.rmtree(self.folder, ignore_errors=True)
         if self._lock is not None:
             os.close(self._lock)
@@ -34,7 +34,7 @@ class Scratch:
 
 @contextlib.contextmanager
 def scratch() -> Iterator[str]:
-    """A new folder of this process's own, until the end of the block."""
+    """A context manager for a new folder owned by this process."""
     made = Scratch()
     try:
         yield made.folder
@@ -43,7 +43,7 @@ def scratch() -> Iterator[str]:
 
 
 def remove_leftovers() -> List[str]:
-    """Remove what this user's processes left that were killed; returns the folders. What cannot be removed stays."""
+    """Remove folders left by killed processes of this user, where possible; returns the removed folders."""
     place = tempfile.gettempdir()
     removed = []
     try:
@@ -54,7 +54,7 @@ def remove_leftovers() -> List[str]:
     for folder in folders:
         lock = _taken(folder)
         if lock is not None:
-            # Locked until it is removed, so that no other process takes it for a new folder.
+            # Locked until it is removed, so that no other process mistakes it for a new folder.
             shutil.rmtree(folder, ignore_errors=True)
             os.close(lock)
             removed.append(folder)
@@ -62,7 +62,7 @@ def remove_leftovers() -> List[str]:
 
 
 def _taken(folder: str) -> Optional[int]:
-    """The lock of a folder, no link to one, that is this user's and whose lock nobody held; else None."""
+    """Lock a folder of this user (not a link) whose owner is gone; returns the lock's descriptor, else None."""
     lock: Optional[int] = None
     try:
         status = os.lstat(folder)
@@ -72,7 +72,7 @@ def _taken(folder: str) -> Optional[int]:
         if stat.S_ISREG(os.fstat(lock).st_mode):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return lock
-    except OSError:  # it is held, or this file system has no locks
+    except OSError:  # it is locked, or the file system does not support locks
         pass
     if lock is not None:
         os.close(lock)
@@ -80,7 +80,7 @@ def _taken(folder: str) -> Optional[int]:
 
 
 def _made() -> Tuple[str, Optional[int]]:
-    """A new folder and its lock, held; without one where the file system has none: nobody then removes it either."""
+    """A new folder and its acquired lock; the lock is unused if the file system does not support locks."""
     for _ in range(_TRIES):
         folder = tempfile.mkdtemp(prefix=PREFIX)
         lock: Optional[int] = None
@@ -95,8 +95,8 @@ def _made() -> Tuple[str, Optional[int]]:
             if error.errno not in (errno.EWOULDBLOCK, errno.ENOENT):
                 shutil.rmtree(folder, ignore_errors=True)
                 raise
-        # Another run looked between these lines, took it for a leftover and is removing it.
+        # Another run mistook the folder for a leftover before it was locked, and is removing it.
         if lock is not None:
             os.close(lock)
         shutil.rmtree(folder, ignore_errors=True)
-    raise OSError(errno.EBUSY, "every new folder was removed at once by another process")
+    raise OSError(errno.EBUSY, "every new folder was immediately removed by another process")

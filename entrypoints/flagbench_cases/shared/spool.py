@@ -1,8 +1,8 @@
-"""What a rank leaves behind step by step: a memory-mapped file that survives the rank's death.
+"""The spool: what a rank writes during a run, in memory-mapped files that survive the rank's death.
 
-One file of fixed-size slots a rank (`rank-00003.steps`) and one of facts, a JSON line each
-(`rank-00003.facts`). The parent reads both at any time; the header doubles as the heartbeat.
-How a rank ended that had not done its work is a file of its guard's (`rank-00003.exit`).
+Every rank has a file with a fixed-size slot per step (`rank-00003.steps`) and a file with facts as JSON lines
+(`rank-00003.facts`). The parent process can read both at any time; the header of the former serves as heartbeat.
+If a rank ends before it finished its work, its guard writes the exit status (`rank-00003.exit`).
 """
 
 import json
@@ -27,23 +27,23 @@ HEADER_SIZE = 64
 
 
 class Step(NamedTuple):
-    """What one rank measured of one step. Seconds; NaN where a device has not answered yet or does not say."""
+    """One rank's measurements of one step. Times in seconds; NaN if not available (yet)."""
 
-    data_wait: float  # from the end of the last step's bookkeeping until the batch is there
-    to_device: float  # host time of handing the batch to the device
+    data_wait: float  # from the end of the last step's bookkeeping until the batch is available
+    to_device: float  # host time of copying the batch to the device
     host: float  # the publisher's clock: host time of the step itself
     device: float  # device time of the step
-    first_collective: float  # from step start to the first gradient handed to a collective
-    collective_wait: float  # from the last gradient handed over to the end of the backward pass
+    first_collective: float  # from step start to the first gradient passed to a collective
+    collective_wait: float  # from the last gradient passed to a collective to the end of the backward pass
     after: float  # host time from the end of the step until the next may begin: see StepTimer.until_now
     loss: float
     samples: float  # examples of this rank's batch
-    published_samples: float  # the same as the publisher counts them
+    published_samples: float  # samples as counted by the publisher
     tokens: float  # tokens executed, padding included
     tokens_useful: float
     flops_executed: float  # model FLOPs, padding included, nothing recomputed
     flops_useful: float  # the same without padding
-    flops_recomputed: float  # what recomputing activations adds to flops_executed
+    flops_recomputed: float  # added to flops_executed by recomputing activations
 
 
 SLOT = struct.Struct("<%dd" % len(Step._fields))
@@ -59,7 +59,7 @@ def path_of(folder: str, rank: int, kind: str) -> str:
 
 
 class RankSpool:
-    """The writing end, one per rank."""
+    """Writes the spool of one rank."""
 
     def __init__(self, folder: str, rank: int) -> None:
         self.folder = folder
@@ -73,36 +73,36 @@ class RankSpool:
         HEADER.pack_into(self._map, 0, MAGIC, 0, 0, 0, 0, 0, float("nan"))
 
     def _reserved(self, size: int) -> mmap.mmap:
-        """The file at `size` bytes, mapped. Its blocks are taken now: a full disk must be an error here, not a
-        SIGBUS in the middle of a step."""
+        """Extend the file to `size` bytes and map it. Blocks are allocated now, so that a full disk is an error here
+        and not a SIGBUS during a step."""
         os.posix_fallocate(self._file.fileno(), 0, size)
         return mmap.mmap(self._file.fileno(), size)
 
     def reserve(self, capacity: int) -> None:
-        """Make room for `capacity` steps. Raises OSError (ENOSPC) where the disk has none."""
+        """Allocate space for `capacity` steps. Raises OSError (ENOSPC) if the disk is full."""
         self._map.close()
         self._map = self._reserved(HEADER_SIZE + capacity * SLOT.size)
         self.capacity = capacity
         _COUNT.pack_into(self._map, _CAPACITY_AT, capacity)
 
     def phase(self, name: str, total: int = 0) -> None:
-        """Enter a phase of `total` units of progress."""
+        """Enter a phase with `total` units of progress."""
         _PROGRESS.pack_into(self._map, _PROGRESS_AT, PHASES.index(name), 0, total)
         self.beat()
         self.fact("phase", name=name)
 
     def progress(self, done: int, total: int) -> None:
-        """Progress within the phase."""
+        """Update the progress within the phase."""
         struct.pack_into("<QQ", self._map, _PROGRESS_AT + 8, done, total)
         self.beat()
 
     def beat(self) -> None:
-        """Say that this rank is alive and moving."""
+        """Update the heartbeat: this rank is making progress."""
         self._beats += 1
         _COUNT.pack_into(self._map, _BEAT_AT, self._beats)
 
     def step(self, step: Step) -> None:
-        """Append one step; its device times may follow through `device_times`."""
+        """Append a step; its device times may be added later by `device_times`."""
         if self._steps >= self.capacity:
             raise IndexError("the spool holds %d steps" % self.capacity)
         SLOT.pack_into(self._map, HEADER_SIZE + self._steps * SLOT.size, *step)
@@ -113,28 +113,28 @@ class RankSpool:
         self.beat()
 
     def device_times(self, index: int, device: float, first_collective: float, collective_wait: float) -> None:
-        """Fill in what the device answered for step `index`."""
+        """Fill in the device times of step `index`."""
         offset = HEADER_SIZE + index * SLOT.size + _TIMES_AT
         _TIMES.pack_into(self._map, offset, device, first_collective, collective_wait)
 
     def after(self, index: int, seconds: float) -> None:
-        """Fill in what followed step `index`, in place of what was said before."""
+        """Set the `after` time of step `index`, replacing an earlier value."""
         _AFTER.pack_into(self._map, HEADER_SIZE + index * SLOT.size + _AFTER_AT, seconds)
 
     def fact(self, kind: str, **values: Any) -> None:
-        """Append one fact, a JSON line."""
+        """Append a fact as a JSON line."""
         line = json.dumps({"kind": kind, "rank": self.rank, "time": time.time(), **values}, sort_keys=True)
         self._facts.write(line + "\n")
         self._facts.flush()
 
     def files(self) -> Dict[str, bytes]:
-        """Both files as bytes, for a rank of another node to send to node 0."""
+        """The contents of both files, to be sent from another node to node 0."""
         self._map.flush()
         return {kind: _read(path_of(self.folder, self.rank, kind)) for kind in ("steps", "facts")}
 
 
 def receive(folder: str, rank: int, files: Dict[str, bytes]) -> None:
-    """Put the files of another node's rank into this node's spool."""
+    """Write the files of a rank of another node into this node's spool."""
     for kind, content in files.items():
         with open(path_of(folder, rank, kind), "wb") as file:
             file.write(content)
@@ -146,14 +146,14 @@ def _read(path: str) -> bytes:
 
 
 class Exit(NamedTuple):
-    """How the process of a rank ended: its exit code, or minus the signal that ended it; when, in Unix seconds."""
+    """How the process of a rank ended: exit code, or minus the signal number; time in Unix seconds."""
 
     code: int
     time: float
 
 
 def write_exit(folder: str, rank: int, code: int) -> None:
-    """Leave how a rank ended, whole or not at all."""
+    """Write the exit status of a rank atomically."""
     path = path_of(folder, rank, "exit")
     with open(path + ".part", "w", encoding="utf-8") as file:
         json.dump({"code": code, "time": time.time()}, file)
@@ -161,7 +161,7 @@ def write_exit(folder: str, rank: int, code: int) -> None:
 
 
 class Progress(NamedTuple):
-    """A rank's heartbeat: `beat` changes whenever it moves."""
+    """A rank's heartbeat: `beat` changes whenever the rank makes progress."""
 
     phase: str
     done: int
@@ -172,7 +172,7 @@ class Progress(NamedTuple):
 
 
 class SpoolReader:
-    """The reading end of one rank; every file may be missing, empty or half written."""
+    """Reads the spool of one rank. Every file may be missing, empty or incomplete."""
 
     def __init__(self, folder: str, rank: int) -> None:
         self.rank = rank
@@ -181,7 +181,7 @@ class SpoolReader:
         self._exit = path_of(folder, rank, "exit")
 
     def progress(self) -> Optional[Progress]:
-        """The heartbeat, or None before the rank has begun."""
+        """The heartbeat, or None before the rank has started."""
         try:
             with open(self._steps, "rb") as file:
                 header = file.read(HEADER_SIZE)
@@ -194,7 +194,7 @@ class SpoolReader:
         return Progress(PHASES[min(phase, len(PHASES) - 1)], done, total, steps, loss, beat)
 
     def steps(self) -> List[Step]:
-        """The steps written so far. Of the reserved room, which may be large, only what is written is read."""
+        """The steps written so far. The rest of the allocated space, which may be large, is not read."""
         try:
             with open(self._steps, "rb") as file:
                 header = file.read(HEADER_SIZE)
@@ -208,14 +208,14 @@ class SpoolReader:
         return [Step(*values) for values in SLOT.iter_unpack(whole)]
 
     def exit(self) -> Optional[Exit]:
-        """How the rank ended without having done its work, or None."""
+        """The exit status of a rank that ended before it finished its work, or None."""
         try:
             return Exit(**json.loads(_read(self._exit).decode("utf-8")))
         except (OSError, ValueError, TypeError):
             return None
 
     def facts(self) -> List[Dict[str, Any]]:
-        """The facts written so far; a torn last line is passed over."""
+        """The facts written so far; an incomplete last line is skipped."""
         try:
             lines = _read(self._facts).split(b"\n")
         except OSError:

@@ -1,7 +1,7 @@
-"""The three standard descriptors, whatever the caller left of them: open, and a stderr that never fails or blocks.
+"""Makes standard descriptors robust: all three are open, and writing to stderr never fails or blocks.
 
 Everything that this process, its libraries and its children write to stderr goes into a pipe. A thread forwards it to
-the stderr that was there at the start, and drops what that one does not take: full, closed, gone, or read by nobody.
+the original stderr and drops what that does not accept because it is full, closed or not being read.
 """
 
 import io
@@ -13,24 +13,25 @@ import time
 import types
 from typing import Optional, Type
 
-# Seconds until unread output is dropped; from then on nothing waits until some output is read again.
+# Seconds until unread output is dropped; after that, output is dropped immediately until some is read again.
 PATIENCE_SECONDS = 1.0
-# Seconds for the last output to be forwarded, at the end.
+# Seconds to forward the remaining output at exit.
 LAST_SECONDS = 2.0
 # Bytes that a ready pipe accepts without blocking.
 CHUNK = 4096
 
 
 def open_standard() -> None:
-    """Open those of stdin, stdout and stderr that are closed, so that no file or socket gets their numbers.
+    """Open those of stdin, stdout and stderr that are closed, so that no other file or socket gets their numbers.
 
-    On /dev/null, and stdout so that it cannot be written to: a record must not be lost without a word.
+    They are opened on /dev/null, stdout read-only, so that writing a record to it fails instead of losing it
+    silently.
     """
     for descriptor, flags in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
         try:
             os.fstat(descriptor)
         except OSError:
-            opened = os.open(os.devnull, flags)  # the lowest number that is free
+            opened = os.open(os.devnull, flags)  # the lowest free descriptor
             if opened != descriptor:
                 os.dup2(opened, descriptor)
                 os.close(opened)
@@ -38,8 +39,8 @@ def open_standard() -> None:
 
 
 def _copy(descriptor: int) -> int:
-    """A descriptor of our own for the same file. A terminal is opened again: one that says it is ready can block all
-    the same, and its own descriptor must stay as its other users have it."""
+    """A new descriptor for the same file. A terminal is reopened non-blocking, since it can block even if it polls as
+    ready, and its original descriptor, shared with other processes, must not be changed."""
     if os.isatty(descriptor):
         try:
             return os.open("/proc/self/fd/%d" % descriptor, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
@@ -49,7 +50,7 @@ def _copy(descriptor: int) -> int:
 
 
 class _Stream(io.TextIOWrapper):
-    """`sys.stderr`, on a terminal where the stderr is one that it is handed on to."""
+    """`sys.stderr`; `isatty` reports that of the original stderr."""
 
     def __init__(self, terminal: bool) -> None:
         raw = open(2, "wb", buffering=0, closefd=False)
@@ -61,11 +62,11 @@ class _Stream(io.TextIOWrapper):
 
 
 class Stderr:
-    """For the time of the `with`: descriptor 2 and `sys.stderr` take everything that is written to them."""
+    """A context manager in which descriptor 2 and `sys.stderr` accept everything written to them."""
 
     def __init__(self) -> None:
-        self._before = -1  # stderr as it was
-        self._real = -1  # where to write to it
+        self._before = -1  # the original stderr
+        self._real = -1  # the descriptor to forward to
         self._reading = -1
         self._thread: Optional[threading.Thread] = None
         self._patience = PATIENCE_SECONDS
@@ -79,7 +80,7 @@ class Stderr:
         thread = threading.Thread(target=self._forward, daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # no more threads for this user: then stderr is what it was
+        except RuntimeError:  # no more threads for this user: keep the original stderr
             os.dup2(self._before, 2)
         else:
             self._thread = thread
@@ -97,11 +98,11 @@ class Stderr:
             if os.path.samestat(os.fstat(descriptor), pipe):
                 os.dup2(self._before, descriptor)
         if self._thread is not None:
-            # It ends when the last process that could write has ended.
+            # The thread ends when the last writer of the pipe has ended.
             self._thread.join(LAST_SECONDS)
 
     def _forward(self) -> None:
-        """In a thread: forward everything until no writer is left."""
+        """Thread: forward everything until no writer is left."""
         while True:
             try:
                 said = os.read(self._reading, CHUNK)
@@ -132,4 +133,4 @@ class Stderr:
                 self._patience = 0.0
                 return
             else:
-                time.sleep(0.01)  # it reports ready and accepts nothing yet
+                time.sleep(0.01)  # it polls as ready but accepts nothing yet

@@ -1,4 +1,4 @@
-"""What ran: software versions from the running process, and the machine as the kernel shows it."""
+"""Software versions of the running process, and the machine as seen by the kernel."""
 
 import os
 import platform
@@ -22,7 +22,7 @@ PACKAGES = (
 
 
 def packages() -> Dict[str, str]:
-    """Versions of the installed packages a case may use."""
+    """Versions of the installed packages among PACKAGES."""
     from importlib import metadata
 
     found = {}
@@ -46,13 +46,13 @@ def _first_line(path: str, prefix: str = "") -> Optional[str]:
 
 
 def operating_system() -> Optional[str]:
-    """The distribution's own name for itself."""
+    """The name of the distribution."""
     line = _first_line("/etc/os-release", "PRETTY_NAME=")
     return line.split("=", 1)[1].strip('"') if line else None
 
 
 def network_interfaces() -> List[Dict[str, Any]]:
-    """Name, state and speed (Mb/s, where the driver says) of every interface but loopback, and InfiniBand devices."""
+    """Name and rate (if the driver reports it) of every interface except loopback, and of InfiniBand devices."""
     found: List[Dict[str, Any]] = []
     for kind, folder, rate in (
         ("ethernet", "/sys/class/net", "speed"),
@@ -74,7 +74,7 @@ def network_interfaces() -> List[Dict[str, Any]]:
 
 
 def machine() -> Dict[str, Any]:
-    """This node, without its devices and their driver; network addresses are left out: they tell no speed."""
+    """This node, without devices and their driver. Network addresses are omitted: they do not affect performance."""
     try:
         memory: Optional[int] = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):
@@ -94,28 +94,28 @@ def machine() -> Dict[str, Any]:
 
 
 def baked(variable: str) -> Optional[str]:
-    """A fact that the build put into the image's environment; empty where a build argument was not given."""
+    """A fact that the build stored in the image's environment; None if the build argument was not set."""
     return os.environ.get(variable) or None
 
 
 def in_image() -> bool:
-    """Whether this runs in an image of ours: only those carry the digest of what they were built from."""
+    """Whether this runs in a flagbench image: only those have a context digest."""
     return baked("FLAGBENCH_CONTEXT_DIGEST") is not None
 
 
 def _why_not(variable: str, setter: str) -> str:
-    return "%s did not set %s" % (setter, variable) if in_image() else "not run from an image"
+    return "%s did not set %s" % (setter, variable) if in_image() else "not running in an image"
 
 
 def image() -> Dict[str, Optional[str]]:
-    """Which image this is: its context digest is baked in, its own digest only the launcher can know."""
+    """The image: its context digest is stored in it, its own digest is known only to the launcher."""
     own = baked("FLAGBENCH_IMAGE_DIGEST")
     reason = None if own else _why_not("FLAGBENCH_IMAGE_DIGEST", "the launcher")
     return {"context_digest": baked("FLAGBENCH_CONTEXT_DIGEST"), "digest": own, "reason": reason}
 
 
 def lock() -> Dict[str, Optional[str]]:
-    """The digest of the lock that the packages of this image were installed from, or why there is none."""
+    """The digest of the lock of this image's packages, or why there is none."""
     digest = baked("FLAGBENCH_LOCK_DIGEST")
     found = {"lock_digest": digest}
     if digest is None:
@@ -124,7 +124,7 @@ def lock() -> Dict[str, Optional[str]]:
 
 
 def commit() -> Dict[str, Optional[str]]:
-    """The commit flagbench was built from, or why it is not known."""
+    """The commit that flagbench was built from, or why it is unknown."""
     known = baked("FLAGBENCH_COMMIT")
     found = {"commit": known}
     if known is None:
@@ -133,5 +133,5 @@ def commit() -> Dict[str, Optional[str]]:
 
 
 def python_version() -> str:
-    """Of the parent, for a record whose ranks never came up."""
+    """The version of the parent's Python, for a record of a run whose ranks never started."""
     return "%d.%d.%d" % sys.version_info[:3]

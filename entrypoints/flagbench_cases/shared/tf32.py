@@ -1,13 +1,13 @@
-"""The environment that decides whether torch computes fp32 in TF32, put right before torch is imported.
+"""Sets environment variables that determine whether torch uses TF32 for fp32, before torch is imported.
 
-On torch 1.12 and 1.13 TORCH_ALLOW_TF32_CUBLAS_OVERRIDE, which NGC images set, beats the switches in code; from
-torch 2 on code wins.
+On torch 1.12 and 1.13 TORCH_ALLOW_TF32_CUBLAS_OVERRIDE, which NGC images set, takes precedence over switches in code;
+from torch 2 on, code takes precedence.
 """
 
 from typing import MutableMapping
 
 OVERRIDE = "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"
-# Read by NVIDIA's libraries themselves; 0 beats every switch of torch.
+# Read by NVIDIA's libraries; 0 overrides every switch of torch.
 DRIVER_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
 
 

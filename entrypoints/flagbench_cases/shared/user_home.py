@@ -1,6 +1,6 @@
-"""A home for processes whose user has none: Kubernetes and OpenShift run images as any number, with no entry for it.
+"""A home folder for processes whose user has none: Kubernetes and OpenShift run images with arbitrary user ids.
 
-Frameworks ask for the user's name and keep compiled kernels below the home folder; either question fails there.
+Frameworks need a user name, and keep compiled kernels in the home folder; both fail for a user without passwd entry.
 """
 
 import os
@@ -9,7 +9,7 @@ from typing import Mapping, MutableMapping, Optional
 
 from flagbench_cases.shared.errors import UsageError
 
-# Who keeps what: torch's compiler, Triton, the XDG default of many, the hub's client, Matplotlib.
+# Cache folders of torch's compiler, Triton, the XDG default, Hugging Face's client, Matplotlib.
 CACHES = {
     "TORCHINDUCTOR_CACHE_DIR": "torchinductor",
     "TRITON_CACHE_DIR": "triton",
@@ -21,9 +21,9 @@ NOBODY = "flagbench"
 
 
 def prepare(env: MutableMapping[str, str], folder: str) -> None:
-    """Give `env` a user's name, a home and caches that can be written, below `folder`, where it has none.
+    """Set a user name, home folder and cache folders below `folder` in `env`, where they are missing or not writable.
 
-    What the environment says and can be written is left as it is.
+    Writable folders set in the environment are kept.
     """
     if not _has_name(os.getuid()):
         for variable in ("USER", "LOGNAME"):
@@ -39,7 +39,7 @@ def prepare(env: MutableMapping[str, str], folder: str) -> None:
 
 
 def writable(folder: Optional[str]) -> bool:
-    """Whether a folder can be written, or made where it does not exist yet."""
+    """Whether a folder is writable, or can be created."""
     if not folder or not os.path.isabs(folder):
         return False
     while not os.path.lexists(folder):
@@ -56,7 +56,7 @@ def _has_name(uid: int) -> bool:
 
 
 def leave_removed_folder() -> bool:
-    """Change to / if the working directory was removed: libraries fail without one. Returns whether it was."""
+    """Change to / if the working directory was removed, since libraries fail without one. Returns whether it was."""
     try:
         os.getcwd()
     except FileNotFoundError:
@@ -69,5 +69,5 @@ def refuse_relative(given: Mapping[str, Optional[str]]) -> None:
     """Raise UsageError for a path, by its option, that is relative to a missing working directory."""
     for option, path in given.items():
         if path and not os.path.isabs(path) and "://" not in path:
-            words = "the working directory was removed, and --%s %s is relative to it" % (option, path)
-            raise UsageError(words, "change to a folder that exists, or give absolute paths")
+            words = "--%s %s is relative to the working directory, which was removed" % (option, path)
+            raise UsageError(words, "change to an existing folder, or use absolute paths")

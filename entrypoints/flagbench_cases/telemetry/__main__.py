@@ -1,4 +1,4 @@
-"""`python -m flagbench_cases.telemetry`: samples one node into a file until it is told to stop."""
+"""`python -m flagbench_cases.telemetry`: samples one node into a file until it is stopped."""
 
 import argparse
 import math
@@ -15,13 +15,13 @@ from flagbench_cases.telemetry.sampler import MIN_INTERVAL_S, run
 
 
 def main(argv: Optional[List[str]] = None) -> int:
-    """Run the sampler; the code it ends with is 0 for every way of stopping, a full disk included."""
+    """Run the sampler; returns 0 for every way of stopping, including a full disk."""
     lifetime = Lifetime()
     parser = _parser()
     options = parser.parse_args(argv)
     cpu = CpuProbe(options.pid)
     if not cpu.tree():
-        parser.error("process %d does not run; give --pid a process that does" % options.pid)
+        parser.error("process %d is not running; set --pid to a running process" % options.pid)
     lifetime.bind()
     try:
         run(
@@ -44,22 +44,24 @@ def _open(path: str) -> JsonLinesWriter:
     except OSError as error:
         raise UsageError(
             "%s cannot be opened for writing (%s)" % (path, error.strerror),
-            "give --out a file in a folder that exists and can be written",
+            "set --out to a file in a writable folder",
         ) from error
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m flagbench_cases.telemetry",
-        description="Append one JSON line a sample to FILE until SIGTERM, SIGINT, the parent's end or a full "
-        "disk. FILE appears once the first sample is taken: from then on the devices may be used.",
+        description="Append one JSON line per sample to FILE until SIGTERM, SIGINT, the end of the parent or a full "
+        "disk. FILE is created with the first sample: after that, the devices may be used.",
     )
-    parser.add_argument("--out", required=True, metavar="FILE", help="file of JSON lines, one for each run")
-    parser.add_argument("--interval", type=_interval, default=1.0, metavar="SECONDS", help="1.0 or more")
-    parser.add_argument("--monitor", choices=monitors.NAMES, required=True, help="how devices are read")
+    parser.add_argument("--out", required=True, metavar="FILE", help="file of JSON lines, one per run")
+    parser.add_argument(
+        "--interval", type=_interval, default=1.0, metavar="SECONDS", help="sampling interval, at least 1.0"
+    )
+    parser.add_argument("--monitor", choices=monitors.NAMES, required=True, help="monitor to read devices with")
     parser.add_argument("--pid", type=int, required=True, help="root of the process tree whose memory counts")
     parser.add_argument(
-        "--devices", type=_devices, metavar="0,1", help="the run's device numbers (default: all that it sees)"
+        "--devices", type=_devices, metavar="0,1", help="device numbers of the run (default: all visible ones)"
     )
     return parser
 
@@ -71,8 +73,8 @@ def _interval(text: str) -> float:
         seconds = math.nan
     if not MIN_INTERVAL_S <= seconds < math.inf:
         raise argparse.ArgumentTypeError(
-            "%r is not an interval of %.1f s or more, and more samples would disturb the run; give %.1f"
-            % (text, MIN_INTERVAL_S, MIN_INTERVAL_S)
+            "%r is not an interval of at least %.1f s; more frequent samples would disturb the run"
+            % (text, MIN_INTERVAL_S)
         )
     return seconds
 
@@ -80,7 +82,7 @@ def _interval(text: str) -> float:
 def _devices(text: str) -> List[int]:
     tokens = text.split(",")
     if not all(token.isdigit() for token in tokens) or len(set(tokens)) < len(tokens):
-        raise argparse.ArgumentTypeError("%r is not a list of different device numbers; give them as in 0,1" % text)
+        raise argparse.ArgumentTypeError("%r is not a list of distinct device numbers such as 0,1" % text)
     return [int(token) for token in tokens]
 
 

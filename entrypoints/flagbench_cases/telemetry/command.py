@@ -1,4 +1,4 @@
-"""A vendor's command line tool as a monitor's source: found, asked with a deadline, never left behind."""
+"""Runs a vendor's command-line tool with a timeout, without leaving processes behind."""
 
 import ctypes
 import os
@@ -11,11 +11,11 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class NoAnswer(Exception):
-    """The tool did not answer, or not usably; the text says why, for the record."""
+    """The tool gave no usable answer; the text says why, for the record."""
 
 
 class Tool:
-    """One tool by its name: on PATH, else in `places`."""
+    """A tool by its name, on PATH or in `places`."""
 
     def __init__(self, name: str, places: Sequence[str] = ()) -> None:
         self._name = name
@@ -23,7 +23,7 @@ class Tool:
         self._stuck: "Optional[subprocess.Popen[bytes]]" = None
 
     def ask(self, arguments: Sequence[str], seconds: float) -> str:
-        """What the tool prints on stdout, whatever its exit code; NoAnswer where it is missing or takes too long."""
+        """The tool's stdout, for any exit code. Raises NoAnswer if it is missing or times out."""
         if self._stuck is not None and self._stuck.poll() is None:
             raise NoAnswer("%s still hangs in an earlier call" % self._name)
         path = self._path()
@@ -33,7 +33,7 @@ class Tool:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                # Layouts are told apart by words of one language.
+                # The parsers expect English output.
                 env=dict(os.environ, LC_ALL="C"),
                 preexec_fn=_as_a_child,
             )
@@ -44,12 +44,12 @@ class Tool:
         except subprocess.TimeoutExpired:
             self._stuck = process
             process.kill()
-            # Not waited for: stuck in a call of the driver, it would take the sampler with it.
+            # Not waited for: blocked in a driver call, it would block the sampler.
             raise NoAnswer("%s did not answer within %.0f s" % (self._words(arguments), seconds)) from None
         return output.decode("utf-8", "replace")
 
     def close(self) -> None:
-        """Collect a call that had to be killed, where it has ended by now."""
+        """Reap a killed call, if it has ended."""
         if self._stuck is not None:
             self._stuck.poll()
 
@@ -64,12 +64,12 @@ class Tool:
 
 
 def _as_a_child() -> None:
-    """In the child: die with the sampler, and see the signals that the sampler keeps blocked."""
+    """In the child: die with the sampler, and unblock the signals that the sampler blocks."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def visibility(*variables: str) -> Tuple[str, Optional[str]]:
-    """The first of the variables that is set, and its value; the first name and None where none is."""
+    """The first variable that is set, and its value; the first name and None if none is set."""
     found = [(name, os.environ[name]) for name in variables if name in os.environ]
     return found[0] if found else (variables[0], None)

@@ -1,16 +1,16 @@
-"""Processors and memory of the node, and the resident memory of a process tree, read from /proc.
+"""CPU and memory usage of the node, and the resident memory of a process tree, read from /proc.
 
-Read directly rather than through psutil: one pass over /proc gives both the tree and its memory at a third of
-the processor time, and the sampler starts without importing anything large.
+Not through psutil: one pass over /proc gives both the tree and its memory with a third of the CPU time, and the
+sampler starts without large imports.
 """
 
 import os
 from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
-# Reading a core's clock may interrupt that core, so on large nodes a few stand for all.
+# Reading a core's clock may interrupt that core, so on large nodes only a few are read.
 _CLOCKED_CORES = 8
 
-# More than any file read here holds, but for /proc/stat, of which the first line is enough.
+# More than the size of any file read here, except /proc/stat, of which the first line is sufficient.
 _HEAD_BYTES = 8192
 
 
@@ -20,10 +20,10 @@ class _Process(NamedTuple):
 
 
 class CpuProbe:
-    """Samples the node's processors and the process tree below `pid`.
+    """Samples the node's CPUs and memory, and the process tree below `pid`.
 
-    Inside a container the figures are the node's, as /proc gives them, not those of the container's quota.
-    `proc` and `sys` are the roots of the two file systems.
+    In a container the values are still those of the node, not of the container's quota. `proc` and `sys` are the
+    mount points of the two file systems.
     """
 
     def __init__(self, pid: int, proc: str = "/proc", sys: str = "/sys") -> None:
@@ -34,11 +34,11 @@ class CpuProbe:
         self._clock_files = _clock_files(sys)
 
     def tree(self) -> Set[int]:
-        """Process ids of the tree: `pid` and all its descendants that live."""
+        """Process ids of the tree: `pid` and all its live descendants."""
         return _tree(self._pid, self._processes())
 
     def sample(self) -> Dict[str, Any]:
-        """One sample; a value this machine does not give is absent.
+        """One sample; values not available on this machine are absent.
 
         `util` (fraction of all logical CPUs that was not idle since the sample before, absent in the first),
         `load1`, `mem_used_bytes`, `mem_available_bytes`, `rss_bytes` (sum over the tree without this process:
@@ -96,7 +96,7 @@ class CpuProbe:
         for entry in os.listdir(self._proc):
             if not entry.isdigit():
                 continue
-            # The command's name stands in brackets and may hold anything, brackets and spaces included.
+            # The command's name is in brackets and may contain anything, including brackets and spaces.
             fields = self._read(entry + "/stat").rpartition(")")[2].split()
             if len(fields) > 21:
                 found[int(entry)] = _Process(parent=int(fields[1]), rss_pages=int(fields[21]))
@@ -122,8 +122,7 @@ def _tree(root: int, processes: Dict[int, _Process]) -> Set[int]:
 def _clock_files(sys: str) -> List[str]:
     """Clock files of a few cores spread over the node.
 
-    /proc/cpuinfo has clocks too, but reading it interrupts every core of the node, once a second, in a
-    benchmark.
+    /proc/cpuinfo has clocks too, but reading it once a second would interrupt every core of the node.
     """
     cores = os.cpu_count() or 1
     step = max(1, cores // _CLOCKED_CORES)
@@ -132,9 +131,9 @@ def _clock_files(sys: str) -> List[str]:
 
 
 def _read_text(path: str) -> str:
-    """The head of the file, or nothing where it cannot be read: a process may end once it has been listed.
+    """The start of a file, or an empty string if it cannot be read: a process may end after it was listed.
 
-    Bare system calls, since a text file object costs several times the reading itself, for every process.
+    With system calls, since a text file object costs several times as much, for every process.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -7,17 +7,17 @@ from typing import Any, Dict, Iterable, Iterator, Optional, Type
 
 
 class JsonLinesWriter:
-    """Appends whole lines to `path`, each in the file when `append` returns. The only writer of its file."""
+    """Appends complete lines to `path`, unbuffered. It must be the only writer of the file."""
 
     def __init__(self, path: str) -> None:
-        """Create or continue the file; OSError where that cannot be done."""
+        """Create or continue the file. Raises OSError."""
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         size = os.fstat(self._fd).st_size
-        # A writer killed in mid-line left a torn one: closed off, so that it does not swallow our first.
+        # A writer killed within a line left it incomplete; it is terminated so that our first line is separate.
         self._torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
 
     def append(self, lines: Iterable[Dict[str, Any]]) -> bool:
-        """Write the lines at once; False when not all fitted: the file then ends with the last whole one."""
+        """Write the lines in one call. False if the disk is full; the file then ends with the last complete line."""
         payload = b"".join(
             json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n" for line in lines
         )
@@ -50,7 +50,7 @@ class JsonLinesWriter:
 
 
 def read_lines(path: str) -> Iterator[Dict[str, Any]]:
-    """The objects of a file, one a line; torn and foreign lines are passed over. OSError where unreadable."""
+    """The objects of a file, one per line; incomplete and invalid lines are skipped. Raises OSError."""
     with open(path, "rb") as file:
         for line in file:
             try:

@@ -1,15 +1,15 @@
-"""The newest sample in a sampler's file, for the progress line."""
+"""Reads the newest sample from a sampler's file, for the progress line."""
 
 import json
 import os
 from typing import Any, Dict, List, Optional
 
 READ_BYTES = 2**16
-"""From the end of the file: more than a sample of 16 devices."""
+"""Bytes read from the end of the file: more than the size of a sample with 16 devices."""
 
 
 def sensors_text(path: str) -> str:
-    """`312 W  64 C`: power of all devices together and the highest temperature; empty where neither is known."""
+    """`312 W  64 C`: total power of all devices and the highest temperature; empty if neither is known."""
     devices = (_newest_sample(path) or {}).get("devices", [])
     power = _values(devices, "power_w")
     heat = _values(devices, "temperature_c")
@@ -31,7 +31,7 @@ def _newest_sample(path: str) -> Optional[Dict[str, Any]]:
     for line in reversed(lines):
         try:
             found = json.loads(line.decode("utf-8"))
-        except ValueError:  # the first may be cut, the last one partly written
+        except ValueError:  # the first and the last line may be incomplete
             continue
         if isinstance(found, dict) and found.get("kind") == "sample":
             return found

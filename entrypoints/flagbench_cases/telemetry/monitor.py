@@ -1,18 +1,18 @@
-"""What a vendor's monitor offers the sampler, and how one is found by its name."""
+"""The interface of a vendor's device monitor, and the registry of monitors by name."""
 
 import importlib
 from typing import Any, Dict, List, NamedTuple, Optional, Protocol, Sequence
 
-# A monitor is one module with `create(devices)`; a vendor is added by writing it and naming it here.
+# A monitor is a module with `create(devices)`. To add a vendor, write one and register it here.
 _MODULES = {"mx-smi": "flagbench_cases.telemetry.mxsmi", "nvml": "flagbench_cases.telemetry.nvml"}
 
 NAMES = ("cpu", *sorted(_MODULES))
 
 
 class MonitorUnavailable(Exception):
-    """This machine cannot be monitored that way; the text says why, for the record.
+    """The monitor does not work on this machine; the text says why, for the record.
 
-    `known` is what can be said of the machine all the same, as `static` would: a `driver_version` perhaps.
+    `known`: facts that are known nevertheless, as in `static`, such as `driver_version`.
     """
 
     def __init__(self, reason: str, **known: Any) -> None:
@@ -21,11 +21,11 @@ class MonitorUnavailable(Exception):
 
 
 class Reading(NamedTuple):
-    """One look at all devices: what they gave, and what went wrong on which of them.
+    """One sample of all devices, and the errors that occurred.
 
-    A device is a dict with `index` (its number within the run) and those of `power_w`, `temperature_c`,
-    `sm_clock_mhz`, `mem_clock_mhz`, `util` (fraction), `mem_used_bytes` and `throttle` (list of reasons in
-    force) that its driver gives. An error is a dict with `device` (index) and `reason`.
+    A device is a dict with `index` (its number within the run) and, as far as the driver provides them, `power_w`,
+    `temperature_c`, `sm_clock_mhz`, `mem_clock_mhz`, `util` (fraction), `mem_used_bytes` and `throttle` (list of
+    active reasons). An error is a dict with `device` (index) and `reason`.
     """
 
     devices: List[Dict[str, Any]]
@@ -33,29 +33,29 @@ class Reading(NamedTuple):
 
 
 class Monitor(Protocol):
-    """A device monitor. Between `open` and `close` no method raises for a device that misbehaves."""
+    """A device monitor. Between `open` and `close` no method raises for a faulty device."""
 
     def open(self) -> None:
-        """Find the run's devices; raise MonitorUnavailable where there is no library, driver or device."""
+        """Find the run's devices. Raises MonitorUnavailable if there is no library, driver or device."""
 
     def static(self) -> Dict[str, Any]:
-        """What does not change in a run, and what occupies the devices before it.
+        """Facts that do not change during a run, and what uses the devices before it.
 
-        `driver_version` (of the kernel's module), `versions` (of the other parts, by name), and `devices`: dicts
-        with `index` and those of `name`, `uuid`, `memory_total_bytes`, `power_limit_w`, `sm_clock_max_mhz`,
-        `mem_clock_max_mhz`, `mig`, `ecc`, `persistence`, `mem_used_bytes`, `processes` (a list of {`pid`,
-        `mem_used_bytes`}) that the driver gives.
+        `driver_version` (of the kernel module), `versions` (of other components, by name), and `devices`: dicts with
+        `index` and, as far as the driver provides them, `name`, `uuid`, `memory_total_bytes`, `power_limit_w`,
+        `sm_clock_max_mhz`, `mem_clock_max_mhz`, `mig`, `ecc`, `persistence`, `mem_used_bytes` and `processes` (a list
+        of {`pid`, `mem_used_bytes`}).
         """
 
     def sample(self) -> Reading:
         """Read every device once."""
 
     def close(self) -> None:
-        """Let the library go; safe after a failed `open`."""
+        """Release the library; safe after a failed `open`."""
 
 
 class NoDevices:
-    """The monitor of a machine with nothing but processors, and of one whose devices cannot be monitored."""
+    """The monitor of a machine without accelerators, or with devices that cannot be monitored."""
 
     def open(self) -> None:
         pass
@@ -71,7 +71,7 @@ class NoDevices:
 
 
 def create(name: str, devices: Optional[Sequence[int]] = None) -> Monitor:
-    """The monitor called `name` (one of NAMES), not yet open, for the run's `devices` (None: all it sees)."""
+    """The monitor called `name` (one of NAMES), not yet open, for the run's `devices` (None: all visible ones)."""
     if name == "cpu":
         return NoDevices()
     monitor: Monitor = importlib.import_module(_MODULES[name]).create(devices)

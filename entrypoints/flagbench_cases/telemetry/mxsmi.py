@@ -1,8 +1,8 @@
-"""The monitor of MetaX devices: `mx-smi`, by its sub-commands, whose layout is steadier than its table.
+"""The monitor of MetaX devices, through the queries of `mx-smi`, whose layout is more stable than its table.
 
-Layouts as seen in public logs of mx-smi 2.1.12 and 2.2.9: a block a device that begins with
-`GPU#0  MXC500  0000:0e:00.0`, and in it lines `name : value unit`. What a version does not print is absent from the
-record. That of 2.0.12, which the published row of Llama2 70B ran with, was not seen: it may not be read at all.
+Layouts as in public logs of mx-smi 2.1.12 and 2.2.9: one block per device, which starts with
+`GPU#0  MXC500  0000:0e:00.0` and has lines `name : value unit`. Values that a version does not print are absent from
+the record. The layout of 2.0.12, used for the published row of Llama2 70B, is unknown and may be unreadable.
 """
 
 import re
@@ -12,12 +12,12 @@ from flagbench_cases.telemetry import command
 from flagbench_cases.telemetry.monitor import Monitor, MonitorUnavailable, Reading
 from flagbench_cases.telemetry.visible import visible_devices
 
-# Where MetaX's driver and MACA install it when it is not on PATH.
+# Where MetaX's driver and MACA install the tool if it is not on PATH.
 PLACES = ("/opt/mxdriver/bin", "/opt/maca/bin")
 QUERIES = ("--show-memory", "--show-usage", "--show-temperature", "--show-board-power")
-COMPLETE = 5  # values of a device that answers all queries: memory gives two
+COMPLETE = 5  # values of a device that answers all queries: memory has two
 TIMEOUT_S = 2.0
-# After as many samples without an answer the tool is left alone.
+# After this many consecutive samples without an answer the tool is not called again.
 PATIENCE = 3
 
 _BLOCK = re.compile(r"^\s*GPU\s*#(\d+)\b.*$", re.MULTILINE)
@@ -40,23 +40,23 @@ Values = Dict[str, Any]
 
 
 def create(devices: Optional[Sequence[int]] = None) -> Monitor:
-    """The monitor of the run's `devices`, numbered as the visibility variables show them (None: all shown)."""
+    """The monitor of the run's `devices`, numbered within the visibility variables (None: all visible ones)."""
     return MxSmiMonitor(devices, command.Tool("mx-smi", PLACES))
 
 
-# -- what it prints ------------------------------------------------------------------------------------------
+# -- parsers -------------------------------------------------------------------------------------------------
 
 
 def parse_devices(text: str) -> Dict[int, Values]:
-    """Every device's values by its number, out of any of the `--show-` queries or several of them at once.
+    """The values of every device by its number, from the output of one or several `--show-` queries.
 
-    Keys and units are those of a monitor's sample, and `memory_total_bytes`.
+    Keys and units are those of a monitor's sample, plus `memory_total_bytes`.
     """
     found: Dict[int, Values] = {}
     heads = list(_BLOCK.finditer(text))
     for head, after in zip(heads, heads[1:] + [None]):
         block = text[head.end() : after.start() if after else len(text)]
-        # Several queries at once may print one block a device or one a query.
+        # Several queries at once may print one block per device or one per query.
         found.setdefault(int(head.group(1)), {}).update(_parse_block(block))
     return found
 
@@ -80,7 +80,7 @@ def _numbers(block: str, pattern: str) -> List[float]:
 
 
 def _memory(block: str, what: str) -> Optional[int]:
-    """Bytes of the device's memory; of the part that the host can address where only that is printed."""
+    """The device's memory, bytes; only the part addressable by the host if nothing else is printed."""
     for kind in ("vram", "vis_vram"):
         line = re.search(
             r"^\s*%s\s+%s\s*:?\s*%s\s*([KMG]?)i?B" % (kind, what, _NUMBER), block, re.MULTILINE | re.IGNORECASE
@@ -91,11 +91,11 @@ def _memory(block: str, what: str) -> Optional[int]:
 
 
 def parse_list(text: str) -> Dict[int, Values]:
-    """Of `-L`: every device's `name`, and `uuid` where it is printed."""
+    """Parse `-L`: every device's `name`, and `uuid` if printed."""
     found: Dict[int, Values] = {}
     for line in text.splitlines():
         row = _LISTED.match(line)
-        # A bus address or a UUID tells a device's row from a message about one.
+        # A device's row has a bus address or a UUID, unlike a message about a device.
         if row and (row.group("bus") or row.group("uuid")):
             values = {"name": row.group("name"), "uuid": row.group("uuid")}
             found[int(row.group("index"))] = {key: value for key, value in values.items() if value}
@@ -103,7 +103,7 @@ def parse_list(text: str) -> Dict[int, Values]:
 
 
 def parse_summary(text: str) -> Tuple[Dict[str, str], List[float]]:
-    """Of the tool without options: versions of tool, driver, MACA and firmware; power limits, W, row by row."""
+    """Parse the output without options: versions of tool, driver, MACA and firmware; power limits, W, by row."""
     versions = {}
     for name, pattern in _VERSIONS:
         found = pattern.search(text)
@@ -112,7 +112,7 @@ def parse_summary(text: str) -> Tuple[Dict[str, str], List[float]]:
     return versions, [float(limit) for _, limit in _CAP.findall(text)]
 
 
-# -- asking it -----------------------------------------------------------------------------------------------
+# -- monitor -------------------------------------------------------------------------------------------------
 
 
 class MxSmiMonitor:
@@ -155,7 +155,7 @@ class MxSmiMonitor:
         return [shown[index] for index in wanted]
 
     def _settle(self) -> List[Tuple[str, ...]]:
-        """The commands that are worth asking once a second: all queries in one, else those that answer alone."""
+        """The commands to run for every sample: all queries in one, else those that work individually."""
         together = self._values([QUERIES])
         if _count(together) == len(self._physical) * COMPLETE:
             self._first = together
@@ -171,11 +171,11 @@ class MxSmiMonitor:
         better = _count(alone) > _count(together)
         self._first, commands = (alone, useful) if better else (together, [QUERIES])
         if not self._first:
-            raise command.NoAnswer("mx-smi prints no value in a layout that is known here")
+            raise command.NoAnswer("mx-smi prints no value in a known layout")
         return commands
 
     def _values(self, commands: Sequence[Tuple[str, ...]]) -> Dict[int, Values]:
-        """What the commands print of the run's devices, by the tool's number."""
+        """The values of the run's devices from the commands' output, by the tool's number."""
         found: Dict[int, Values] = {}
         for query in commands:
             _merge(found, parse_devices(self._tool.ask(query, TIMEOUT_S)))
@@ -211,7 +211,7 @@ class MxSmiMonitor:
             if values:
                 devices.append({"index": index, **values})
             else:
-                errors.append({"device": index, "reason": "mx-smi does not show GPU#%d any more" % physical})
+                errors.append({"device": index, "reason": "mx-smi no longer shows GPU#%d" % physical})
         return Reading(devices, errors)
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
 """The monitor of NVIDIA devices: NVML through nvidia-ml-py, from driver R470 on.
 
-Power is as `nvmlDeviceGetPowerUsage` gives it: the mean of the last second, on GA100 and older an instant.
-Used memory is that of MemoryInfo v2 where the driver has it (without what the driver reserves), else of v1
-(NVML API reference).
+Power is that of `nvmlDeviceGetPowerUsage`: averaged over the last second, on GA100 and older instantaneous. Used
+memory is that of MemoryInfo v2 if the driver supports it (without memory reserved by the driver), else of v1 (NVML
+API reference).
 """
 
 import os
@@ -13,7 +13,7 @@ from flagbench_cases.telemetry.visible import visible_devices
 
 try:
     import pynvml
-except ImportError:  # the sampler then says so in its file, and goes on with the processors
+except ImportError:  # the sampler then reports it in its file, and samples only the CPUs
     pynvml = None
 
 # Bits of nvmlClocksEventReasons (nvml.h), whose old name is nvmlClocksThrottleReasons.
@@ -29,8 +29,8 @@ _REASONS = (
     (0x100, "display_clock_setting"),
 )
 
-# Errors that say "this value, never": the driver or device lacks the call, or will not answer it. In the
-# order of nvml.h: INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND,
+# Errors that mean that a value is not available at all: the driver or device does not support or allow the call. In
+# the order of nvml.h: INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND,
 # ARGUMENT_VERSION_MISMATCH, DEPRECATED, UNKNOWN; by number, since older bindings do not name them all.
 _REFUSALS = frozenset((2, 3, 4, 13, 25, 26, 999))
 
@@ -38,12 +38,12 @@ _Read = Callable[[Any], Any]
 
 
 def create(devices: Optional[Sequence[int]] = None) -> Monitor:
-    """The monitor of the run's `devices`, numbered as CUDA_VISIBLE_DEVICES shows them (None: all shown)."""
+    """The monitor of the run's `devices`, numbered within CUDA_VISIBLE_DEVICES (None: all visible ones)."""
     return NvmlMonitor(devices)
 
 
 def kernel_driver(path: str = "/proc/driver/nvidia/version") -> Optional[str]:
-    """The version of the loaded kernel module by its own file, for a machine on which NVML does not answer."""
+    """The version of the loaded kernel module from /proc, for a machine on which NVML does not work."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             lines = [line for line in file if line.startswith("NVRM version:")]
@@ -54,21 +54,21 @@ def kernel_driver(path: str = "/proc/driver/nvidia/version") -> Optional[str]:
 
 
 def throttle_reasons(mask: int) -> List[str]:
-    """Names of the reasons in a bit mask; a bit newer than this table keeps its number."""
+    """Names of the reasons in a bit mask; unknown bits keep their number."""
     names = [name for bit, name in _REASONS if mask & bit]
     rest = mask & ~sum(bit for bit, _ in _REASONS)
     return names + ["reason_0x%x" % (1 << n) for n in range(rest.bit_length()) if rest >> n & 1]
 
 
 class _Field:
-    """One value of one device, read by the first call that its driver knows; a refused call is dropped."""
+    """One value of one device, read by the first call that its driver supports; unsupported calls are dropped."""
 
     def __init__(self, name: str, *reads: _Read) -> None:
         self.name = name
         self._reads = list(reads)
 
     def read(self, handle: Any) -> Optional[Any]:
-        """The value, or None where the driver gives none; NVMLError when the device itself is in trouble."""
+        """The value, or None if the driver does not provide it. Raises NVMLError if the device is faulty."""
         while self._reads:
             try:
                 return self._reads[0](handle)
@@ -88,7 +88,7 @@ class _Device:
         self.sampled = _sampled_fields()
 
     def read(self, fields: Sequence[_Field]) -> Tuple[Dict[str, Any], Optional[Dict[str, Any]]]:
-        """The values that `fields` give, and the error at which reading ended, if one did."""
+        """The values of `fields`, and the error that ended the reading, if any."""
         values: Dict[str, Any] = {"index": self.index}
         for field in fields:
             try:
@@ -101,7 +101,7 @@ class _Device:
 
 
 class NvmlMonitor:
-    """Reads the run's devices. `index` is the number within the run, `nvml_index` the physical one."""
+    """Reads the run's devices. `index` is the number within the run, `nvml_index` the physical number."""
 
     def __init__(self, devices: Optional[Sequence[int]] = None) -> None:
         self._wanted = devices
@@ -134,7 +134,7 @@ class NvmlMonitor:
         if driver is not None:
             static["driver_version"] = driver
         for device in self._devices:
-            # An error here is one that the first sample, a moment later, meets and reports.
+            # The first sample follows immediately and reports an error that occurs here.
             static["devices"].append(device.read(_static_fields())[0])
         return static
 
@@ -153,7 +153,7 @@ class NvmlMonitor:
             self._open = False
             try:
                 pynvml.nvmlShutdown()
-            except pynvml.NVMLError:  # the driver went away before us: nothing is left to let go
+            except pynvml.NVMLError:  # the driver is gone: nothing to release
                 pass
 
     def _find(self) -> List[_Device]:
@@ -162,14 +162,14 @@ class NvmlMonitor:
         shown = visible_devices(value, uuids)
         if not shown:
             raise MonitorUnavailable(
-                "CUDA_VISIBLE_DEVICES=%s shows none of %d devices" % (value, len(uuids))
+                "CUDA_VISIBLE_DEVICES=%s selects none of %d devices" % (value, len(uuids))
                 if uuids
-                else "NVML shows no device"
+                else "NVML finds no device"
             )
         if (value is None or "-" not in value) and not _same_order(names):
             raise MonitorUnavailable(
-                "the devices of this node are of several models, which CUDA may number in another order than "
-                "NVML; set CUDA_DEVICE_ORDER=PCI_BUS_ID or give CUDA_VISIBLE_DEVICES as UUIDs"
+                "this node has devices of several models, which CUDA may number in a different order than "
+                "NVML; set CUDA_DEVICE_ORDER=PCI_BUS_ID or use UUIDs in CUDA_VISIBLE_DEVICES"
             )
         wanted = range(len(shown)) if self._wanted is None else self._wanted
         missing = [index for index in wanted if index >= len(shown)]
@@ -179,7 +179,7 @@ class NvmlMonitor:
 
 
 def _inventory() -> Tuple[List[str], List[Optional[str]]]:
-    """UUIDs and names of all physical devices; of one that is lost, an empty UUID and no name."""
+    """UUIDs and names of all physical devices; an empty UUID and no name for a lost device."""
     uuids: List[str] = []
     names: List[Optional[str]] = []
     for index in range(pynvml.nvmlDeviceGetCount()):
@@ -194,7 +194,7 @@ def _inventory() -> Tuple[List[str], List[Optional[str]]]:
 
 
 def _same_order(names: Sequence[Optional[str]]) -> bool:
-    """Whether CUDA numbers devices as NVML does, by PCI bus; untold, it puts the fastest model first."""
+    """Whether CUDA numbers devices by PCI bus like NVML; by default it puts the fastest model first."""
     return os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len(set(names) - {None}) <= 1
 
 
@@ -205,9 +205,9 @@ def _handle(device: Any) -> Any:
 
 
 def _get(function: str, *arguments: Any, of: Callable[[Any], Any] = lambda value: value) -> _Read:
-    """A read that calls `function` of the binding, and passes what it returns through `of`.
+    """A reader that calls `function` of the binding and converts the result with `of`.
 
-    A binding older than the function counts as a driver older than it.
+    A function missing in an old binding is treated like one missing in an old driver.
     """
 
     def read(handle: Any) -> Any:
@@ -242,7 +242,7 @@ def _static_fields() -> List[_Field]:
         _Field("uuid", _get("nvmlDeviceGetUUID", of=_text)),
         _Field("memory_total_bytes", *_memory(lambda memory: memory.total)),
         _Field("power_limit_w", _get("nvmlDeviceGetEnforcedPowerLimit", of=_watts)),
-        # Lower than its default where a site has capped it: the first thing to ask of a slow device.
+        # Lower than its default if an administrator capped it, a common reason for a slow device.
         _Field("power_limit_default_w", _get("nvmlDeviceGetPowerManagementDefaultLimit", of=_watts)),
         _Field("sm_clock_max_mhz", _get("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_SM)),
         _Field("mem_clock_max_mhz", _get("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_MEM)),
@@ -265,7 +265,7 @@ def _memory(of: Callable[[Any], Any]) -> Tuple[_Read, _Read]:
 
 
 def _processes(processes: Sequence[Any]) -> List[Dict[str, int]]:
-    """Compute processes on a device; the memory of one that the driver will not tell is left out."""
+    """Compute processes on a device; memory is omitted if the driver does not report it."""
     found = []
     for process in processes:
         entry = {"pid": int(process.pid)}
@@ -280,5 +280,5 @@ def _watts(milliwatts: int) -> float:
 
 
 def _text(value: Any) -> str:
-    """Old versions of nvidia-ml-py return bytes."""
+    """Decode text: old versions of nvidia-ml-py return bytes."""
     return value.decode() if isinstance(value, bytes) else value

@@ -1,4 +1,4 @@
-"""The sampling loop: a start line, then one line a sample, never more often than the interval."""
+"""The sampling loop: writes a start line, then one line per sample, at most one per interval."""
 
 from typing import Any, Callable, ContextManager, Dict, List, Protocol
 
@@ -11,10 +11,10 @@ Line = Dict[str, Any]
 
 
 class Sink(Protocol):
-    """Where lines go."""
+    """The destination of lines."""
 
     def append(self, lines: List[Line]) -> bool:
-        """Take whole lines; False when there is no room for them."""
+        """Append complete lines; False if the destination is full."""
 
 
 def run(
@@ -27,12 +27,11 @@ def run(
     clock: Callable[[], float],
     wait: Callable[[float], bool],
 ) -> None:
-    """Sample until `wait` says stop or the sink is full.
+    """Sample until `wait` returns True or the sink is full.
 
-    `interval` is in seconds, from the start of one sample to the start of the next: a late sample is not
-    caught up. `now` gives unix seconds, `clock` monotonic seconds; `wait(seconds)` may return early, and is
-    True to stop. The sink is opened, which tells the parent that the devices may be used, only after the
-    first sample.
+    `interval`: seconds from the start of one sample to the start of the next; a delayed sample shifts the following
+    ones. `now` returns Unix seconds, `clock` monotonic seconds; `wait(seconds)` may return early, and returns True to
+    stop. The sink is opened after the first sample, which tells the parent that the devices may be used.
     """
     if not interval >= MIN_INTERVAL_S:
         raise ValueError("the interval is %r s; choose at least %.1f s" % (interval, MIN_INTERVAL_S))
@@ -45,7 +44,7 @@ def run(
             monitor.close()
             monitor = NoDevices()
         head.update(monitor.static())
-        # Processes of the run itself are no other tenants, should it already hold its devices.
+        # Processes of the run itself are not other tenants, in case they already use the devices.
         head["run_pids"] = sorted(cpu.tree())
         started = clock()
         lines = [head, *_sample(monitor, cpu, now())]
@@ -65,7 +64,7 @@ def _sample(monitor: Monitor, cpu: CpuProbe, t: float) -> List[Line]:
 
 
 def _stop_before(deadline: float, clock: Callable[[], float], wait: Callable[[float], bool]) -> bool:
-    """Wait until `deadline`; True when a stop comes first, or came while the sample was taken."""
+    """Wait until `deadline`; returns True if a stop was requested before."""
     while True:
         left = deadline - clock()
         if wait(max(left, 0.0)):

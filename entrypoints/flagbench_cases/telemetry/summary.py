@@ -1,4 +1,4 @@
-"""A sampler's file as the record's `telemetry`: means, maxima, energy and seconds per throttle reason."""
+"""Summarises a sampler's file for the record's `telemetry`: means, maxima, energy, seconds per throttle reason."""
 
 import math
 from itertools import islice
@@ -7,7 +7,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from flagbench_cases.telemetry.jsonlines import read_lines
 
-# Samples further apart than this many intervals have a hole between them, about which nothing is said.
+# Samples more than this many intervals apart have a gap between them, for which nothing is computed.
 _HOLE = 3.0
 
 _Window = Tuple[float, float]
@@ -15,13 +15,13 @@ _Series = List[Tuple[float, Any]]
 
 
 def summarise(path: str, window: Optional[_Window] = None) -> Optional[Dict[str, Any]]:
-    """Summary of the samples within `window` (unix seconds, ends included; None: all); None without a file.
+    """Summary of the samples within `window` (Unix seconds, inclusive; None: all); None without a file.
 
-    Keys as in the record: `samples`, `interval_s` (median), `cpu`, `devices`, `errors`, and `unavailable`
-    where the devices could not be monitored. Powers in W, `energy_j` in J over the `energy_seconds` of the
-    window that the samples cover, temperatures in degrees Celsius, clocks in MHz, memory in bytes,
-    utilisation as a fraction. What was not measured is absent. A file may be empty or end in a torn line; of
-    several runs in it the last counts.
+    Keys as in the record: `samples`, `interval_s` (median), `cpu`, `devices`, `errors`, and `unavailable` if the
+    devices could not be monitored. Power in W, `energy_j` in J over the `energy_seconds` of the window covered by
+    samples, temperatures in degrees Celsius, clocks in MHz, memory in bytes, utilisation as a fraction. Values that
+    were not measured are absent. The file may be empty or end with an incomplete line; if it contains several runs,
+    the last one is used.
     """
     try:
         start, lines = _last_run(path)
@@ -45,7 +45,7 @@ def summarise(path: str, window: Optional[_Window] = None) -> Optional[Dict[str,
 
 
 def read_start(path: str) -> Optional[Dict[str, Any]]:
-    """The start line: driver, names, limits and occupants before the run; None where there is none."""
+    """The start line: driver, names, limits, and what used the devices before the run; None if there is none."""
     try:
         return _last_run(path)[0] or None
     except FileNotFoundError:
@@ -53,7 +53,7 @@ def read_start(path: str) -> Optional[Dict[str, Any]]:
 
 
 def _last_run(path: str) -> Tuple[Dict[str, Any], List[Dict[str, Any]]]:
-    """The last start line ({} where there is none) and the samples and errors after it."""
+    """The last start line ({} if there is none), and the samples and errors after it."""
     start: Dict[str, Any] = {}
     lines: List[Dict[str, Any]] = []
     for line in read_lines(path):
@@ -119,10 +119,10 @@ def _device(
 
 
 def _energy(series: _Series, span: _Window, longest: float) -> Optional[Tuple[float, float]]:
-    """Joules by the trapezoid rule, and the seconds they cover.
+    """Joules by the trapezoidal rule, and the seconds that they cover.
 
-    Power runs straight between two samples, also across the window's ends. A pair that is more than `longest`
-    seconds apart, lacks a value or runs backwards (a clock that was set) covers nothing.
+    Power is interpolated linearly between two samples, also across the ends of the window. A pair that is more than
+    `longest` seconds apart, lacks a value or is not in order (the clock was set) is skipped.
     """
     joules = seconds = 0.0
     for (t0, p0), (t1, p1) in _pairs(series):
@@ -137,10 +137,9 @@ def _energy(series: _Series, span: _Window, longest: float) -> Optional[Tuple[fl
 
 
 def _throttle_seconds(series: _Series, span: _Window, interval: float) -> Optional[Dict[str, float]]:
-    """Seconds of the window in which each reason was in force; None where reasons were never read.
+    """Seconds of the window in which each reason was active; None if reasons were never read.
 
-    A sample stands for the time to the next one, or for one interval where that is missing or lies behind a
-    hole.
+    A sample represents the time until the next one, or one interval if there is none or a gap follows.
     """
     held: Dict[str, float] = {}
     measured = False
@@ -158,13 +157,13 @@ def _throttle_seconds(series: _Series, span: _Window, interval: float) -> Option
 
 
 def _spacing(samples: Sequence[Dict[str, Any]]) -> Optional[float]:
-    """Median seconds between samples; None below two."""
+    """Median seconds between samples; None for fewer than two."""
     times = [sample["t"] for sample in samples]
     return median(after - before for before, after in _pairs(times)) if len(times) > 1 else None
 
 
 def _pairs(items: Sequence[Any]) -> Iterator[Tuple[Any, Any]]:
-    """Neighbours, as itertools.pairwise gives them from Python 3.10 on."""
+    """Adjacent pairs, like itertools.pairwise in Python 3.10."""
     return zip(items, islice(items, 1, None))
 
 

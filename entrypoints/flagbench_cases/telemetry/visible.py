@@ -1,15 +1,15 @@
-"""CUDA_VISIBLE_DEVICES: which physical device each device number of a run means."""
+"""Maps the device numbers of a run to physical devices, by CUDA_VISIBLE_DEVICES."""
 
 from typing import List, Optional, Sequence, Union
 
 
 def visible_devices(value: Optional[str], uuids: Sequence[str]) -> List[Union[int, str]]:
-    """The physical devices that CUDA shows, in the order in which a run numbers them.
+    """The visible physical devices, in the order in which a run numbers them.
 
-    `value` is the variable (None: unset), `uuids` those of all physical devices, by physical index. The
-    result holds physical indices, and the UUIDs of MIG instances as they stand. As in CUDA, a UUID may be
-    shortened to a unique prefix, the list ends before its first invalid entry, and a device named twice
-    leaves none (CUDA C++ Programming Guide, "CUDA Environment Variables").
+    `value`: the variable (None: unset); `uuids`: the UUIDs of all physical devices, by physical index. The result has
+    physical indices, and the unchanged UUIDs of MIG instances. As in CUDA, a UUID may be abbreviated to a unique
+    prefix, the list ends before its first invalid entry, and with duplicates no device is visible (CUDA C++
+    Programming Guide, "CUDA Environment Variables").
     """
     if value is None:
         return list(range(len(uuids)))

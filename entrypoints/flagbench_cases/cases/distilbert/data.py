@@ -1,8 +1,8 @@
-"""SST-2 in the forms it is given in, checked, as one in-memory set of fixed-length token rows.
+"""Reads and validates SST-2 in its published formats, as in-memory sets of fixed-length token rows.
 
-Forms: FlagPerf's npz (`[dataset/]{train,eval}_dataset.npz`: idx, sentence, label, input_ids, attention_mask,
-int64, padded), GLUE's TSV (`[SST-2/]{train,dev}.tsv`: sentence, label; needs a vocab.txt), the tiny set shipped
-here, and synthetic rows with the lengths of SST-2.
+Formats: FlagPerf's npz (`[dataset/]{train,eval}_dataset.npz`: idx, sentence, label, input_ids, attention_mask, int64,
+padded), GLUE's TSV (`[SST-2/]{train,dev}.tsv`: sentence, label; needs a vocab.txt), the tiny set shipped here, and
+synthetic rows with the lengths of SST-2.
 """
 
 import hashlib
@@ -45,7 +45,7 @@ class SentenceSet(torch.utils.data.Dataset):
         return ids, mask, torch.tensor(int(self.labels[index]))
 
     def digest(self) -> str:
-        """sha256 over the token rows and labels: what was trained on, whatever form it came in."""
+        """sha256 of token rows and labels, independent of the file format."""
         hasher = hashlib.sha256()
         for array in (self.input_ids, self.lengths, self.labels):
             hasher.update(np.ascontiguousarray(array))
@@ -53,7 +53,7 @@ class SentenceSet(torch.utils.data.Dataset):
 
 
 class Sets(NamedTuple):
-    """The two sets, and where they came from in the words of a claim's `data` condition."""
+    """The two sets, and their origin as the value of a claim's `data` condition."""
 
     train: SentenceSet
     evaluation: SentenceSet
@@ -63,7 +63,7 @@ class Sets(NamedTuple):
 def load(
     data: Dict[str, Any], model: Dict[str, Any], folder: Optional[str], weights: Optional[str], seed: int
 ) -> Sets:
-    """The sets that the resolved `data` section names."""
+    """Load the sets selected by the resolved `data` section."""
     if data["source"] == "synthetic":
         train = synthetic(data, model, data["train_examples"] or 2048, seed)
         return Sets(train, synthetic(data, model, data["eval_examples"] or 256, seed + 1), "synthetic")
@@ -78,9 +78,11 @@ def load(
 def read_folder(
     folder: str, weights: Optional[str], length: int, model: Dict[str, Any]
 ) -> Tuple[SentenceSet, SentenceSet]:
-    """The sets in a data folder, in whichever form it holds."""
+    """Load the sets from a data folder, in any of the formats."""
     if not os.path.isdir(folder):
-        raise DataError("the data folder %s does not exist" % folder, "give --data a folder, or --data synthetic")
+        raise DataError(
+            "the data folder %s does not exist" % folder, "set --data to a folder, or use --data synthetic"
+        )
     for sub in ("dataset", "."):
         pair = [os.path.join(folder, sub, "%s_dataset.npz" % part) for part in ("train", "eval")]
         if any(os.path.exists(path) for path in pair):
@@ -90,21 +92,21 @@ def read_folder(
         if any(os.path.exists(os.path.join(place, name)) for name in ("train.tsv", "dev.tsv")):
             return read_tsv_pair(place, find_vocabulary(place, folder, weights), length, model)
     raise DataError(
-        "%s holds neither {train,eval}_dataset.npz nor {train,dev}.tsv" % folder,
+        "%s has neither {train,eval}_dataset.npz nor {train,dev}.tsv" % folder,
         "put FlagPerf's dataset/ folder or GLUE's SST-2/ folder there",
     )
 
 
 def read_npz(path: str, length: int, model: Dict[str, Any]) -> SentenceSet:
-    """One of FlagPerf's npz files. Raises DataError for whatever is not as it must be."""
+    """Read one of FlagPerf's npz files. Raises DataError if it is invalid."""
     try:
         ids, mask, labels = _arrays(path)
     except FileNotFoundError:
-        raise DataError("%s does not exist" % path, "put both sets into the data folder") from None
+        raise DataError("%s does not exist" % path, "put both files into the data folder") from None
     except NPZ_ERRORS as error:
         raise DataError(
             "%s cannot be read (%s: %s)" % (path, type(error).__name__, str(error).split("\n")[0]),
-            "fetch it again: it is truncated or no npz",
+            "download it again: it is truncated or not an npz file",
         ) from error
     for key, array, shape in (
         ("label", labels, (labels.size,)),
@@ -112,11 +114,11 @@ def read_npz(path: str, length: int, model: Dict[str, Any]) -> SentenceSet:
         ("attention_mask", mask, (labels.size, length)),
     ):
         if array.dtype != np.int64:
-            raise DataError("%s: %s is %s" % (path, key, array.dtype), "store it as int64, the published layout")
+            raise DataError("%s: %s is %s" % (path, key, array.dtype), "store it as int64, as published")
         if array.shape != shape:
             raise DataError(
                 "%s: %s has the shape %s, not %s" % (path, key, array.shape, shape),
-                "give a row for each label, padded to the %d tokens of this preset" % length,
+                "provide a row for each label, padded to the %d tokens of this preset" % length,
             )
     lengths = mask.sum(axis=1)
     if not np.array_equal(mask, np.arange(length) < lengths[:, None]):
@@ -125,10 +127,10 @@ def read_npz(path: str, length: int, model: Dict[str, Any]) -> SentenceSet:
 
 
 def _arrays(path: str) -> List[np.ndarray]:
-    """The arrays of NPZ_KEYS, no other being touched. Raises NPZ_ERRORS for a file that is not whole."""
+    """Read only the arrays of NPZ_KEYS. Raises NPZ_ERRORS for a damaged file."""
     with open_file(path, "rb") as file:
-        if file.read(4) != b"PK\x03\x04":  # np.load would try it as a single array, then as a pickle
-            raise ValueError("it is no zip archive")
+        if file.read(4) != b"PK\x03\x04":  # np.load would try to read it as a single array, then as a pickle
+            raise ValueError("it is not a zip archive")
     with np.load(path, allow_pickle=False) as archive:
         missing = [key for key in NPZ_KEYS if key not in archive.files]
         if missing:
@@ -138,7 +140,7 @@ def _arrays(path: str) -> List[np.ndarray]:
             )
         arrays = [archive[key] for key in NPZ_KEYS]
     for key, array in zip(NPZ_KEYS, arrays):
-        if not isinstance(array, np.ndarray):  # numpy gives the bytes of a member without its magic number
+        if not isinstance(array, np.ndarray):  # numpy returns bytes for a member without the magic number of an array
             raise ValueError("%s is not an array" % key)
     return arrays
 
@@ -146,41 +148,43 @@ def _arrays(path: str) -> List[np.ndarray]:
 def checked(
     path: str, ids: np.ndarray, lengths: np.ndarray, labels: np.ndarray, model: Dict[str, Any]
 ) -> SentenceSet:
-    """The set, once every value is in the range the model can take."""
+    """The set, after checking that all values are valid for the model."""
     if len(labels) == 0:
-        raise DataError("%s holds no examples" % path, "fetch it again")
+        raise DataError("%s has no examples" % path, "download it again")
     for what, values, limit in (("token id", ids, model["vocab_size"]), ("label", labels, model["labels"])):
         low, high = int(values.min()), int(values.max())
         if low < 0 or high >= limit:
             bad = low if low < 0 else high
-            raise DataError("%s: %s %d is out of range" % (path, what, bad), "it must lie in 0 to %d" % (limit - 1))
+            raise DataError("%s: %s %d is out of range" % (path, what, bad), "it must be in 0 to %d" % (limit - 1))
     if int(lengths.min()) < 1:
-        raise DataError("%s: example %d is empty" % (path, int(lengths.argmin())), "every row needs a token")
+        raise DataError(
+            "%s: example %d is empty" % (path, int(lengths.argmin())), "every row needs at least one token"
+        )
     return SentenceSet(ids.astype(np.int32), lengths.astype(np.int32), labels.astype(np.int64))
 
 
 def find_vocabulary(*folders: Optional[str]) -> str:
-    """The vocab.txt beside the data or in the checkpoint folder."""
+    """The path of vocab.txt, beside the data or in the checkpoint folder. Raises DataError."""
     for folder in folders:
         path = os.path.join(folder or "", "vocab.txt")
         if folder and os.path.isfile(path):
             return path
     raise DataError(
-        "sentences need a WordPiece vocabulary and no vocab.txt was found",
+        "TSV data need a WordPiece vocabulary, but no vocab.txt was found",
         "put vocab.txt beside the TSV files or into the --weights folder",
     )
 
 
 def read_vocabulary(path: str) -> Dict[str, int]:
-    """The tokens of a WordPiece vocab.txt, one a line, with their ids."""
+    """The tokens of a WordPiece vocab.txt (one per line) with their ids."""
     try:
         with open_file(path, encoding="utf-8", newline="\n") as file:
             vocabulary = {line.rstrip(): index for index, line in enumerate(file)}
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError("%s cannot be read (%s)" % (path, error), "give it as UTF-8 text") from error
+        raise DataError("%s cannot be read (%s)" % (path, error), "it must be readable UTF-8 text") from error
     missing = [token for token in SPECIAL_TOKENS if token not in vocabulary]
     if missing:
-        raise DataError("%s has no token %s" % (path, ", ".join(missing)), "give the vocabulary of the checkpoint")
+        raise DataError("%s has no token %s" % (path, ", ".join(missing)), "use the vocabulary of the checkpoint")
     return vocabulary
 
 
@@ -193,27 +197,27 @@ def read_tsv(path: str, classes: int) -> Tuple[List[str], List[int]]:
         with open_file(path, encoding="utf-8") as file:
             header = file.readline().rstrip("\n").split("\t")
             if header != ["sentence", "label"]:
-                raise DataError("%s begins with %r" % (path, header), "make its header sentence<TAB>label")
+                raise DataError("%s has the header %r" % (path, header), "the header must be sentence<TAB>label")
             for number, line in enumerate(file, start=2):
                 cells = line.rstrip("\n").split("\t")
                 if len(cells) != 2 or cells[1].strip() not in known:
                     raise DataError(
                         "%s:%d is not sentence<TAB>label" % (path, number),
-                        "correct that line (labels are 0 to %d) or fetch the file again" % (classes - 1),
+                        "correct the line (labels are 0 to %d) or download the file again" % (classes - 1),
                     )
                 sentences.append(cells[0])
                 labels.append(known[cells[1].strip()])
     except FileNotFoundError:
-        raise DataError("%s does not exist" % path, "put both train.tsv and dev.tsv there") from None
+        raise DataError("%s does not exist" % path, "both train.tsv and dev.tsv are needed") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError("%s cannot be read (%s)" % (path, error), "give it as UTF-8 text") from error
+        raise DataError("%s cannot be read (%s)" % (path, error), "it must be readable UTF-8 text") from error
     return sentences, labels
 
 
 def read_tsv_pair(
     folder: str, vocabulary: str, length: int, model: Dict[str, Any]
 ) -> Tuple[SentenceSet, SentenceSet]:
-    """train.tsv and dev.tsv, tokenised by WordPiece, cut and padded to `length`."""
+    """Read train.tsv and dev.tsv, tokenised by WordPiece, truncated and padded to `length`."""
     from tokenizers import BertWordPieceTokenizer
 
     tokenizer = BertWordPieceTokenizer(read_vocabulary(vocabulary), lowercase=True)
@@ -232,7 +236,7 @@ def read_tsv_pair(
 
 
 def synthetic(data: Dict[str, Any], model: Dict[str, Any], count: int, seed: int) -> SentenceSet:
-    """`count` random rows whose lengths are lognormal with the manifest's mean and range; one seed, one set."""
+    """`count` random rows with lognormal lengths of the manifest's mean and range; deterministic for a seed."""
     shape = data["synthetic"]
     generator = np.random.RandomState(seed)
     mu = math.log(shape["mean_length"]) - shape["sigma"] ** 2 / 2

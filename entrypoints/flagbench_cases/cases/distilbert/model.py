@@ -1,8 +1,8 @@
-"""DistilBERT for sequence classification, top to bottom, in the operators of the published run.
+"""DistilBERT for sequence classification, with the operators of the published run.
 
 Shapes: B batch, T sequence length, D model width, H heads, C labels. Parameter names are those of Hugging
-Face's DistilBertForSequenceClassification, so that its checkpoint folders load as they are. Attention is the
-eager product-softmax-product of the publisher's transformers 4.33.0: no fused kernel.
+Face's DistilBertForSequenceClassification, so that its checkpoints can be loaded directly. Attention is the eager
+implementation of the publisher's transformers 4.33.0, without a fused kernel.
 """
 
 import math
@@ -34,7 +34,7 @@ class DistilBertConfig:
 
     def __post_init__(self) -> None:
         if self.dim % self.heads:
-            raise ValueError("dim %d does not divide into %d heads; choose a multiple" % (self.dim, self.heads))
+            raise ValueError("dim %d is not a multiple of %d heads" % (self.dim, self.heads))
 
 
 class Embeddings(nn.Module):
@@ -46,7 +46,7 @@ class Embeddings(nn.Module):
         self.position_embeddings = nn.Embedding(config.positions, config.dim)
         self.LayerNorm = nn.LayerNorm(config.dim, eps=1e-12)
         self.dropout = nn.Dropout(config.dropout)
-        # In no checkpoint. A buffer, which DistributedDataParallel broadcasts from rank 0 before each forward pass.
+        # Not in checkpoints. As a buffer, DistributedDataParallel broadcasts it before each forward pass.
         self.register_buffer("position_ids", torch.arange(config.positions).expand(1, -1), persistent=False)
 
     def forward(self, input_ids: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ class Embeddings(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention, [B, T, D] to [B, T, D]; columns where the mask is 0 are never seen."""
+    """Multi-head self-attention, [B, T, D] to [B, T, D]; columns with mask 0 are hidden."""
 
     def __init__(self, config: DistilBertConfig) -> None:
         super().__init__()

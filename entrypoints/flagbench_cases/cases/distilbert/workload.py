@@ -1,6 +1,6 @@
-"""DistilBERT fine-tuning as FlagPerf's code did it: the faithful division.
+"""DistilBERT fine-tuning as in FlagPerf's code: the faithful division.
 
-Every choice here that looks odd is the publisher's and is listed under `quirks` in the case manifest.
+Unusual choices are the publisher's and are listed under `quirks` in the case manifest.
 """
 
 from typing import Any, Dict, Iterable, Tuple
@@ -34,10 +34,10 @@ SCHEDULE = "linear to zero over max_epochs, a step per micro-batch, no warm-up"
 
 
 class EvaluationSet(torch.utils.data.Dataset):
-    """This rank's share of the evaluation set with, beside each example, whether it counts.
+    """This rank's share of the evaluation set; each example has a flag whether it counts.
 
-    The publisher pads the set to a multiple of the ranks by repeating its first examples; the same work is done
-    here, but a repeated example counts only in the publisher's own count.
+    The publisher pads the set to a multiple of the ranks by repeating its first examples. The same work is done here,
+    but repeated examples count only in the publisher's accuracy.
     """
 
     def __init__(self, sentences: sst2.SentenceSet, rank: int, world: int) -> None:
@@ -66,7 +66,7 @@ class DistilBertWorkload(TrainWorkload):
     def setup(self) -> None:
         context, config = self.context, self.config
         torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
-        torch.manual_seed(config["seed"])  # on every rank the same initial weights
+        torch.manual_seed(config["seed"])  # the same initial weights on every rank
         self.sets = sst2.load(config["data"], config["model"], context.data, context.weights, config["seed"])
         require_full_batch(len(self.sets.train), config["train"]["batch_size"], context.world)
         model = DistilBertClassifier(config_from(config["model"]))
@@ -106,13 +106,13 @@ class DistilBertWorkload(TrainWorkload):
                 "mean_length": float(sets.train.lengths.mean()),
             },
             "parameters": sum(p.numel() for p in self.module.parameters()),
-            # Guessing the more frequent class of the evaluation set, which a model that reads nothing learns too.
+            # Guessing the more frequent class of the evaluation set, which even a model without input would learn.
             "chance": float(np.bincount(sets.evaluation.labels).max() / len(sets.evaluation)),
         }
 
     def _make_loaders(self) -> None:
         config, context = self.config, self.context
-        # set_epoch is never called: two or more ranks see one order in every epoch.
+        # set_epoch is not called, as published: with several ranks, every epoch has the same order.
         sampler = None
         if context.world > 1:
             sampler = DistributedSampler(self.sets.train, context.world, context.rank, seed=config["seed"])
@@ -172,9 +172,9 @@ class DistilBertWorkload(TrainWorkload):
     def work(self, batch: Any) -> Work:
         mask, model = batch[1], self.module.config
         samples, length = mask.shape
-        lengths = mask.numpy().sum(1)  # not by operators of torch, which would be counted as the step's
+        lengths = mask.numpy().sum(1)  # not with torch operators, which would be counted as part of the step
         useful = int(lengths.sum())
-        # Backward is twice forward: every matrix product has a gradient for either factor.
+        # Backward is twice forward: every matrix product has a gradient for each factor.
         executed = 3 * forward_flops(model, samples * length, samples * length**2, samples)
         needed = 3 * forward_flops(model, useful, int((lengths * lengths).sum()), samples)
         published = self.config["train"]["batch_size"]
@@ -188,7 +188,7 @@ class DistilBertWorkload(TrainWorkload):
             for index, batch in enumerate(self.eval_loader):
                 input_ids, mask, labels, counts = self.to_device(batch)
                 with autocast(self.device, self.config["precision"]):
-                    logits = self.network(input_ids, mask)  # which broadcasts the buffers here, too
+                    logits = self.network(input_ids, mask)  # also broadcasts the buffers
                 right = (logits.argmax(1) == labels).double()
                 share = torch.stack([(right * counts).sum(), right.sum(), counts.double().sum()])
                 if self.context.world > 1:
@@ -198,19 +198,19 @@ class DistilBertWorkload(TrainWorkload):
         self.network.train()
         counted, repeated, examples = correct.tolist()
         published = repeated / len(self.sets.evaluation)
-        # The publisher stopped on its own count; stopping on ours would train longer at some numbers of ranks.
+        # The publisher stopped on its own accuracy; ours would train longer with some numbers of ranks.
         return Evaluation(counted / examples, published, int(examples), deciding=published)
 
 
 def load_checkpoint(model: DistilBertClassifier, folder: str, section: Dict[str, Any]) -> None:
-    """Fill the model from a checkpoint folder; only the classification head may be missing there."""
+    """Load the model's weights from a checkpoint folder; only the classification head may be missing."""
     config = checkpoints.read_config(folder)
     for theirs, ours in CONFIG_KEYS.items():
         if theirs in config and config[theirs] != section[ours]:
             raise DataError(
-                "%s/config.json says %s = %s and this preset has %s"
+                "%s/config.json has %s = %s, but this preset has %s"
                 % (folder, theirs, config[theirs], section[ours]),
-                "give the checkpoint of %s" % section["name"],
+                "use a checkpoint of %s" % section["name"],
             )
     state = checkpoints.read_state(folder)
     if not any(name.startswith("distilbert.") for name in state):
@@ -219,12 +219,12 @@ def load_checkpoint(model: DistilBertClassifier, folder: str, section: Dict[str,
     for name, tensor in wanted.items():
         if name in state and state[name].shape != tensor.shape:
             shapes = (name, tuple(state[name].shape), tuple(tensor.shape))
-            raise DataError("%s: %s has the shape %s, not %s" % ((folder,) + shapes), "give a matching checkpoint")
+            raise DataError("%s: %s has the shape %s, not %s" % ((folder,) + shapes), "use a matching checkpoint")
         if name not in state and not name.startswith(("pre_classifier.", "classifier.")):
-            raise DataError("%s has no tensor %s" % (folder, name), "give a whole DistilBERT checkpoint")
+            raise DataError("%s has no tensor %s" % (folder, name), "use a complete DistilBERT checkpoint")
     model.load_state_dict({name: state.get(name, tensor) for name, tensor in wanted.items()})
 
 
 def build(context: Context) -> DistilBertWorkload:
-    """The workload of the division asked for."""
+    """Build the workload for the configured division."""
     return DistilBertWorkload(context)

@@ -1,8 +1,8 @@
-"""ReCoRD as multi-token cloze: the examples a model is given, padded as the publisher's loader pads them.
+"""ReCoRD as a multi-token cloze task: the model's input, padded as by the publisher's loader.
 
 A choice is one row: `[CLS] passage query-with-[MASK] [PAD]`, then `<|startofpiece|> answer`. The targets of the
-second part are `answer <|endofpiece|>`. Each of its tokens has the position of [MASK] and counts its own in the
-second row of positions, from 1; in the first part that row is 0. What follows up to T is 0 throughout.
+second part are `answer <|endofpiece|>`. All of its tokens have the position of [MASK] in the first row of positions,
+and count from 1 in the second row, which is 0 in the first part. The rest up to T is 0.
 """
 
 from typing import Any, Dict, List, NamedTuple, Optional
@@ -13,11 +13,12 @@ import torch
 from flagbench_cases.cases.glm.ragged import FORMAT, RaggedExamples, Special, open_split
 from flagbench_cases.shared.errors import DataError
 
-# What a prepared folder was made from.
+# The source formats of a prepared folder.
 HDF5_FORM, JSONL_FORM = "published hdf5", "raw jsonl"
-# Examples, lowest and highest, by form. Evaluation was counted. Training was inferred from the publisher's schedule,
-# whose 4338 updates are the whole part of n / 32 (138827 is the likeliest n). Of sets rebuilt from text other counts
-# are known, 138854 among them; thousands tell them from another task's, and their condition is one of its own.
+# Minimum and maximum number of examples, by source format. The evaluation set was counted. The training set was
+# inferred from the publisher's schedule of floor(n / 32) = 4338 updates (138827 is the most likely n). For sets
+# rebuilt from text other counts are known, such as 138854, so their range is wider and they have a separate
+# condition.
 EXPECTED = {
     HDF5_FORM: {"train": (138816, 138847), "eval": (10000, 10000)},
     JSONL_FORM: {"train": (138000, 139999), "eval": (10000, 10000)},
@@ -28,14 +29,14 @@ F1_OVER = ("words", "wordpieces")
 
 
 class Example(NamedTuple):
-    """One example; C choices of T tokens. Arrays of numpy, which a loader's workers hand over cheaply."""
+    """One example: C choices of T tokens, as numpy arrays, which loader workers transfer efficiently."""
 
     tokens: np.ndarray  # int64 [C, T]
     positions: np.ndarray  # int64 [C, 2, T]: position, block position
     sep: np.ndarray  # int64 [C]: length of the first part, which every token may attend to
     targets: np.ndarray  # int64 [C, T]
     target_mask: np.ndarray  # int64 [C, T]: 1 where a target counts
-    answers: np.ndarray  # bool [C]: in training choice 0 is the right one
+    answers: np.ndarray  # bool [C]: whether a choice is right; in training it is choice 0
     index: int  # in its set
 
 
@@ -48,7 +49,7 @@ class Batch(NamedTuple):
     targets: torch.Tensor  # int64 [B, C, T]
     target_mask: torch.Tensor  # int64 [B, C, T]
     choice_mask: torch.Tensor  # int64 [B, C]: 0 where the choice is padding
-    labels: torch.Tensor  # int64 [B]: the choice that training takes for the right one, always 0
+    labels: torch.Tensor  # int64 [B]: the right choice in training, always 0
     answers: torch.Tensor  # bool [B, C]: False for padding
     index: torch.Tensor  # int64 [B]
     useful: torch.Tensor  # int64 [B]: tokens of the example's own choices without padding
@@ -101,12 +102,12 @@ class ClozeSet(torch.utils.data.Dataset):
         return self.examples.f1(index, choice)
 
     def digest(self) -> str:
-        """sha256 of what the set is made of."""
+        """sha256 of the examples."""
         return self.examples.digest()
 
 
 class Sets(NamedTuple):
-    """The two sets, the words of a claim's `data` and `choices` conditions for them, and what F1 is over."""
+    """The two sets, their `data` and `choices` conditions of a claim, and the tokens that F1 is computed on."""
 
     train: ClozeSet
     evaluation: ClozeSet
@@ -116,7 +117,7 @@ class Sets(NamedTuple):
 
 
 def collate(examples: List[Example]) -> Batch:
-    """A batch of examples; the largest number of choices among them decides C."""
+    """A batch of examples; C is the largest number of choices among them."""
     most = max(len(example.answers) for example in examples)
 
     def stacked(name: str) -> torch.Tensor:
@@ -141,12 +142,12 @@ def _padded(array: np.ndarray, most: int) -> np.ndarray:
 
 
 def share(examples: int, rank: int, world: int) -> range:
-    """The examples of one rank: each one once over all ranks, at most one more on some ranks than on others."""
+    """The examples of one rank; every example is on exactly one rank."""
     return range(rank, examples, world)
 
 
 def load(data: Dict[str, Any], model: Dict[str, Any], folder: Optional[str], seed: int) -> Sets:
-    """The sets that the resolved `data` section names. `folder` is one that `flagbench prepare glm` wrote."""
+    """Load the sets selected by the resolved `data` section. `folder` was written by `flagbench prepare glm`."""
     if data["source"] == "synthetic":
         from flagbench_cases.cases.glm.synthetic import synthetic
 
@@ -165,21 +166,21 @@ def _sets(train: ClozeSet, evaluation: ClozeSet, condition: str, f1_over: str) -
 
 
 def condition_of(form: str, examples: Dict[str, int]) -> str:
-    """The `data` condition of files in that form with so many examples of `train` and `eval`."""
+    """The `data` condition for a source format and the numbers of `train` and `eval` examples."""
     expected = EXPECTED[form]
     known = all(low <= examples[split] <= high for split, (low, high) in expected.items())
     return CONDITIONS[form] if known else OTHER_DATA
 
 
 def read_prepared(folder: Optional[str], length: int, vocabulary_size: int) -> Sets:
-    """The sets of a prepared folder. Raises DataError for whatever does not fit the model that asks."""
+    """Load the sets of a prepared folder. Raises DataError if they do not fit the model."""
     from flagbench_cases.prepare import prepared_folder
 
     place = prepared_folder.open_folder(folder or "", "glm", "data", (FORMAT,))
     facts = _checked(str(folder), place.facts)
     if facts.length != length:
         raise DataError(
-            "%s was prepared for %d tokens and this preset has %d" % (folder, facts.length, length),
+            "%s was prepared for %d tokens, but this preset has %d" % (folder, facts.length, length),
             "use --preset reference, or prepare the data again",
         )
     special, sets = facts.special, []
@@ -192,7 +193,7 @@ def read_prepared(folder: Optional[str], length: int, vocabulary_size: int) -> S
 
 
 class Facts(NamedTuple):
-    """What a run needs of the facts in `prepared.json`."""
+    """The facts of `prepared.json` that a run needs."""
 
     form: str
     length: int
@@ -201,7 +202,7 @@ class Facts(NamedTuple):
 
 
 def _checked(folder: str, facts: Dict[str, Any]) -> Facts:
-    """The facts of a prepared folder. Raises DataError for one that is missing or of another type."""
+    """Validate the facts of a prepared folder. Raises DataError."""
     form, length, special, f1_over = (facts.get(name) for name in ("form", "sequence_length", "special", "f1_over"))
     for name, right in (
         ("form", isinstance(form, str) and form in EXPECTED),
@@ -216,7 +217,7 @@ def _checked(folder: str, facts: Dict[str, Any]) -> Facts:
     ):
         if not right:
             raise DataError(
-                "%s: the fact %s of its prepared.json is missing or makes no sense" % (folder, name),
+                "%s: the fact %s in prepared.json is missing or invalid" % (folder, name),
                 "prepare the data again",
             )
     return Facts(form, length, Special(**special), f1_over)
@@ -229,19 +230,19 @@ def _is_count(value: Any) -> bool:
 def check_range(
     where: str, split: str, examples: RaggedExamples, length: int, vocabulary_size: int, special: Special
 ) -> None:
-    """Refuse what a model of that size and length cannot take."""
-    tokens = [examples.arrays[name] for name in ("contexts", "answers")]  # all answers may be without tokens
+    """Raise DataError for examples that a model of that size and length cannot use."""
+    tokens = [examples.arrays[name] for name in ("contexts", "answers")]  # answers may be empty
     highest = max(*(int(ids.max(initial=0)) for ids in tokens), *special)
     lowest = min(int(ids.min(initial=0)) for ids in tokens)
     if lowest < 0 or highest >= vocabulary_size:
         raise DataError(
             "%s: token id %d of the %s set is out of range" % (where, lowest if lowest < 0 else highest, split),
-            "the vocabulary must have at most %d tokens; prepare the data with that of the checkpoint"
+            "the vocabulary may have at most %d tokens; prepare the data with the vocabulary of the checkpoint"
             % vocabulary_size,
         )
     masks = examples.arrays["masks"]
     if masks.min() < 0 or (masks >= np.diff(examples.arrays["context_starts"])).any():
-        raise DataError("%s: a blank of the %s set is outside of its context" % (where, split), "prepare it again")
+        raise DataError("%s: a mask of the %s set is outside of its context" % (where, split), "prepare it again")
     if int(examples.lengths.max()) > length:
         raise DataError(
             "%s: a choice of the %s set has %d tokens" % (where, split, int(examples.lengths.max())),

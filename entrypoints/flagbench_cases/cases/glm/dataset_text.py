@@ -1,17 +1,17 @@
-"""ReCoRD's JSONL files (`train.jsonl`, `val.jsonl` as SuperGLUE ships them), rebuilt into what the publisher's held.
+"""Converts ReCoRD's JSONL files (SuperGLUE's `train.jsonl` and `val.jsonl`) into the publisher's examples.
 
-One line is a passage with the places of its entities, and its queries:
+A line is a passage with the positions of its entities, and its queries:
 
     {"idx": 0, "passage": {"text": "...", "entities": [{"start": 0, "end": 3}, ...]},
      "qas": [{"idx": 0, "query": "... @placeholder ...", "answers": [{"text": "..."}, ...]}]}
 
-Rules, as THUDM's GLM has them (tasks/superglue): quotes and dashes become ASCII, `@highlight` lines begin with "- ".
-In training there is an example for every right answer, its choices that answer and at most nine wrong entities drawn
-by Random(42); in evaluation one for every query with all entities. Examples are sorted by their number of choices.
-A row is passage, query up to the blank, [MASK], query after it; the passage alone is cut, at its end, where a row
-would be too long for the model. One rule is ours: entities and right answers are taken in the order of the file. The
-publisher takes both from Python sets, so that their order, and which nine wrong entities of more are drawn, differ
-from run to run.
+Rules, as in THUDM's GLM (tasks/superglue): quotes and dashes become ASCII, and `@highlight` lines start with "- ". In
+training there is an example for every right answer; its choices are that answer and at most nine wrong entities drawn
+by Random(42). In evaluation there is one for every query, with all entities. Examples are sorted by their number of
+choices. A row is the passage, the query up to the placeholder, [MASK], and the rest of the query; if a row is too
+long for the model, the end of the passage is cut off. One rule is ours: entities and right answers are in the order
+of the file. The publisher takes both from Python sets, so that their order, and the choice of wrong entities, vary
+between runs.
 """
 
 import json
@@ -30,13 +30,13 @@ MAX_TRAINING_CHOICES = 10
 SHUFFLE_SEED = 42
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CHUNK = 512
-REPAIR = "fetch SuperGLUE's ReCoRD again, or correct that line"
+REPAIR = "download SuperGLUE's ReCoRD again, or correct the line"
 
 Report = Callable[[str, int, int], None]
 
 
 class Query(NamedTuple):
-    """One example as text. `passage` is its number, `where` its line for messages, `answers` all right answers."""
+    """One example as text: `passage` is an index, `where` the line for messages, `answers` all right answers."""
 
     passage: int
     where: str
@@ -48,20 +48,20 @@ class Query(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """What is worth knowing of a set that was read."""
+    """Numbers about a set."""
 
     examples: int
-    truncated: int  # choices whose passage was cut
+    truncated: int  # choices whose passage was truncated
     unanswerable: int  # examples without a right choice
 
 
 def standardised(text: str) -> str:
-    """Quotes and dashes as ASCII; one character each, so that an entity's place stays its place."""
+    """Replace quotes and dashes by ASCII, one character each, so that the positions of entities stay valid."""
     return text.translate(STANDARD)
 
 
 def read_queries(path: str, training: bool) -> Tuple[List[str], List[Query]]:
-    """The passages of a file and its examples in the publisher's order. Raises DataError naming the line."""
+    """The passages of a file, and its examples in the publisher's order. Raises DataError naming the line."""
     passages: List[str] = []
     queries: List[Query] = []
     shuffler = Random(SHUFFLE_SEED)
@@ -75,10 +75,10 @@ def read_queries(path: str, training: bool) -> Tuple[List[str], List[Query]]:
                     raise DataError("%s has no entities to choose from" % where, REPAIR)
                 queries.append(Query(len(passages), where, before.rstrip(), after, choices, right, answers))
             if not training and not answers:
-                raise DataError("%s: a query has no answers" % where, "give val.jsonl, whose answers are known")
+                raise DataError("%s: a query has no answers" % where, "use val.jsonl, which has answers")
         passages.append(text.replace("@highlight\n", "- "))
     if not queries:
-        raise DataError("%s holds no examples" % path, "fetch SuperGLUE's ReCoRD again")
+        raise DataError("%s has no examples" % path, "download SuperGLUE's ReCoRD again")
     queries.sort(key=lambda query: len(query.choices))
     return passages, queries
 
@@ -92,11 +92,11 @@ def _lines(path: str) -> Iterator[Tuple[str, Any]]:
                     try:
                         yield where, json.loads(line)
                     except (ValueError, RecursionError):
-                        raise DataError("%s is not JSON: the file is cut or damaged" % where, REPAIR) from None
+                        raise DataError("%s is not JSON: the file is truncated or damaged" % where, REPAIR) from None
     except FileNotFoundError:
-        raise DataError("%s does not exist" % path, "put train.jsonl and val.jsonl there") from None
+        raise DataError("%s does not exist" % path, "both train.jsonl and val.jsonl are needed") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError("%s cannot be read (%s)" % (path, error), "fetch it again") from error
+        raise DataError("%s cannot be read (%s)" % (path, error), "download it again") from error
 
 
 def _list(where: str, parent: Any, key: str) -> List[Dict[str, Any]]:
@@ -112,23 +112,23 @@ def _text(where: str, parent: Any, key: str) -> str:
         raise DataError("%s: %s is not text" % (where, key), REPAIR)
     try:
         value.encode("utf-8")
-    except UnicodeEncodeError as error:  # JSON may name one half of a pair; no tokenizer takes it
+    except UnicodeEncodeError as error:  # JSON may contain a lone surrogate, which tokenizers do not accept
         words = (where, key, ord(value[error.start]))
-        raise DataError("%s: %s is not text: it has half a character, \\u%04x" % words, REPAIR) from None
+        raise DataError("%s: %s is not text: it has a lone surrogate, \\u%04x" % words, REPAIR) from None
     return standardised(value)
 
 
 def _passage(where: str, line: Any) -> Tuple[str, List[str]]:
-    """The text of a passage and its distinct entities in their order."""
+    """The text of a passage, and its distinct entities in order."""
     passage = line.get("passage") if isinstance(line, dict) else None
     text = _text(where, passage, "text")
     entities: Dict[str, None] = {}
     for entity in _list(where, passage, "entities"):
         start, end = entity.get("start"), entity.get("end")
         if not isinstance(start, int) or not isinstance(end, int) or not 0 <= start <= end:
-            raise DataError("%s: an entity has no place in its passage" % where, REPAIR)
+            raise DataError("%s: an entity has no valid position" % where, REPAIR)
         if start >= len(text):
-            raise DataError("%s: an entity lies outside of its passage" % where, REPAIR)
+            raise DataError("%s: an entity is outside of its passage" % where, REPAIR)
         entities[text[start : end + 1]] = None  # `end` is the last character
     return text, list(entities)
 
@@ -136,7 +136,7 @@ def _passage(where: str, line: Any) -> Tuple[str, List[str]]:
 def _question(where: str, question: Dict[str, Any]) -> Tuple[str, List[str]]:
     query = _text(where, question, "query")
     if query.count(PLACEHOLDER) != 1:
-        raise DataError("%s: a query has not one %s" % (where, PLACEHOLDER), REPAIR)
+        raise DataError("%s: a query does not have exactly one %s" % (where, PLACEHOLDER), REPAIR)
     answers = _list(where, question, "answers") if question.get("answers") is not None else []
     return query, list(dict.fromkeys(_text(where, answer, "text") for answer in answers))
 
@@ -156,34 +156,34 @@ def _choices(
 
 
 def read_vocabulary(path: str) -> Dict[str, int]:
-    """The tokens of a WordPiece vocab.txt, one a line, with their ids; DataError for one that is there twice."""
+    """The tokens of a WordPiece vocab.txt (one per line) with their ids. Raises DataError for duplicates."""
     try:
         with open_file(path, encoding="utf-8", newline="\n") as file:
             tokens = [line.rstrip("\r\n") for line in file]
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError("%s cannot be read (%s)" % (path, error), "give a vocab.txt as UTF-8 text") from error
+        raise DataError("%s cannot be read (%s)" % (path, error), "it must be readable UTF-8 text") from error
     vocabulary: Dict[str, int] = {}
     for index, token in enumerate(tokens):
         first = vocabulary.setdefault(token, index)
         if first != index:
             raise DataError(
                 "%s has %s twice, in lines %d and %d" % (path, ascii(token)[1:-1][:60], first + 1, index + 1),
-                "give the vocab.txt of bert-large-uncased, as it is",
+                "use the unmodified vocab.txt of bert-large-uncased",
             )
     missing = [token for token in SPECIAL_TOKENS if token not in vocabulary]
     if missing:
-        raise DataError("%s has no token %s" % (path, ", ".join(missing)), "give the vocab.txt of bert-large-uncased")
+        raise DataError("%s has no token %s" % (path, ", ".join(missing)), "use the vocab.txt of bert-large-uncased")
     return vocabulary
 
 
 def special_tokens(vocabulary: Dict[str, int]) -> Special:
-    """The ids that frame an example; the two that GLM adds come after the vocabulary's own."""
+    """The ids of the special tokens; GLM adds two after the vocabulary."""
     size = len(vocabulary)
     return Special(vocabulary["[PAD]"], vocabulary["[CLS]"], vocabulary["[MASK]"], size, size + 1)
 
 
 class Encoder:
-    """Text to WordPiece ids, lower-cased, as bert-large-uncased does it."""
+    """Encodes text as WordPiece ids, in lower case like bert-large-uncased."""
 
     def __init__(self, vocabulary: Dict[str, int]) -> None:
         from tokenizers import BertWordPieceTokenizer
@@ -196,7 +196,7 @@ class Encoder:
         return [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
 
     def choice(self, text: str) -> List[int]:
-        """Ids of an entity; entities come back again and again."""
+        """Ids of an entity, cached."""
         if text not in self._known:
             self._known[text] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return self._known[text]
@@ -205,7 +205,7 @@ class Encoder:
 def build(
     path: str, training: bool, vocabulary: Dict[str, int], length: int, builder: Builder, report: Report
 ) -> Counts:
-    """Read one file and put its examples of at most `length` tokens a choice into `builder`."""
+    """Read a file and add its examples, with at most `length` tokens per choice, to `builder`."""
     passages, queries = read_queries(path, training)
     encoder, special = Encoder(vocabulary), special_tokens(vocabulary)
     split = "train" if training else "eval"
@@ -235,11 +235,11 @@ def _add(
     after: List[int],
     answers: List[List[int]],
 ) -> int:
-    """Put one example into `builder`; returns the number of choices whose passage was cut."""
+    """Add an example to `builder`; returns the number of choices whose passage was truncated."""
     contexts: List[List[int]] = []
     context, kept_before = [], -1
-    for answer in answers:  # one without tokens is scored by its end alone, as published
-        # [CLS], [MASK], [PAD] for the end of part A, and <|startofpiece|> are beside text and answer.
+    for answer in answers:  # an answer without tokens is scored only by its end token, as published
+        # 4: [CLS], [MASK], the [PAD] that ends part A, and <|startofpiece|>.
         room = length - 4 - len(before) - len(after) - len(answer)
         if room < 0:
             raise DataError("%s: a query and its answer have more than %d tokens" % (query.where, length), REPAIR)

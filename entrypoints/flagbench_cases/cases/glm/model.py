@@ -1,9 +1,9 @@
-"""GLM and its head for multi-token cloze, top to bottom, in the operators of the published run.
+"""GLM with its head for multi-token cloze, with the operators of the published run.
 
 Shapes: B examples of C choices each, N = B * C sequences, T sequence length, D model width, H heads, V vocabulary.
-Parameter names are those of THUDM's GLM checkpoints (under `module`), so that these load as they are. Every operator
-is the publisher's, and so is what it keeps for the backward pass: eager attention, a GELU in TorchScript, output
-biases added on their own. tests/reenact/glm.py has the same model a second time, and tests compare the two operator
+Parameter names are those of THUDM's GLM checkpoints (under `module`), so that these can be loaded directly. The
+operators, and the tensors saved for backward, are the publisher's: eager attention, a TorchScript GELU, separately
+added output biases. tests/reenact/glm.py has an independent implementation of the model, which tests compare operator
 by operator. Sources: FlagPerf training/benchmarks/glm/pytorch/model and training/nvidia/glm-pytorch/extern, and the
 paper arXiv:2103.10360.
 """
@@ -18,9 +18,9 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 LAYER_NORM_EPSILON = 1e-5
-# What is added to a score that must not be seen: the most negative number of fp16, in every precision.
+# Added to hidden scores: the lowest finite fp16 number, in every precision.
 HIDDEN = -65504.0
-# Scores that padding choices are given, in training and in evaluation.
+# Scores of padding choices, in training and in evaluation.
 PADDED_TRAINING = -1e4
 PADDED_EVALUATION = -1e9
 
@@ -29,8 +29,8 @@ PADDED_EVALUATION = -1e9
 class GlmConfig:
     """Sizes of the model; every field is a key of the case manifest's `model` section.
 
-    `positions` is the size of either position table, one more than the longest sequence. `recompute` keeps only the
-    input of each layer for the backward pass and computes the rest of it again there.
+    `positions` is the size of each position table, one more than the longest sequence. `recompute` saves only the
+    input of each layer for the backward pass and recomputes the rest.
     """
 
     name: str
@@ -47,21 +47,21 @@ class GlmConfig:
 
     def __post_init__(self) -> None:
         if self.dim % self.heads:
-            raise ValueError("dim %d does not divide into %d heads; choose a multiple" % (self.dim, self.heads))
+            raise ValueError("dim %d is not a multiple of %d heads" % (self.dim, self.heads))
 
 
 @torch.jit.script
 def gelu(x: Tensor) -> Tensor:
     """The tanh form of GELU, in TorchScript as published: x/2 * (1 + tanh(sqrt(2/pi) * x * (1 + 0.044715 * x * x))).
 
-    Its compiled graph keeps x and six intermediate results for the backward pass, where torch's own GELU keeps x.
+    Its compiled graph saves x and six intermediate results for the backward pass; torch's own GELU saves only x.
     """
     return 0.5 * x * (1.0 + torch.tanh(0.7978845608028654 * x * (1.0 + 0.044715 * x * x)))
 
 
 def layer_norm(dim: int) -> nn.Module:
-    """apex's fused layer norm where apex and its extension can be imported, as in the publisher's code for NVIDIA,
-    MetaX, Iluvatar and Hygon devices; else torch's. The parameters have the same names."""
+    """apex's fused layer norm if apex and its extension can be imported, as in the publisher's code for NVIDIA,
+    MetaX, Iluvatar and Hygon devices; else torch's. The parameter names are the same."""
     try:
         from apex.normalization import FusedLayerNorm
 
@@ -82,7 +82,7 @@ def block_mask(sep: Tensor, like: Tensor) -> Tensor:
 
 
 class OutputLinear(nn.Linear):
-    """A linear layer whose bias is added on its own, after the product."""
+    """A linear layer that adds its bias in a separate operator."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight) + self.bias
@@ -128,7 +128,7 @@ class FeedForward(nn.Module):
 
 
 class Layer(nn.Module):
-    """One pre-norm layer: what is normalised goes through attention, then through the MLP, and is added."""
+    """One pre-norm layer: attention and MLP, each on normalised input and with a residual connection."""
 
     def __init__(self, config: GlmConfig) -> None:
         super().__init__()
@@ -155,14 +155,14 @@ class Transformer(nn.Module):
         self.final_layernorm = layer_norm(config.dim)
 
     def forward(self, x: Tensor, positions: Tensor, sep: Tensor) -> Tensor:
-        """`positions` [N, 2, T]: the place in part A, then the place within the answer (0 in part A)."""
+        """`positions` [N, 2, T]: position in part A, and position within the answer (0 in part A)."""
         mask = block_mask(sep, x)
         x = x + self.position_embeddings(positions[:, 0])
         x = x + self.block_position_embeddings(positions[:, 1])
         x = self.embedding_dropout(x)
-        recompute = self.recompute and torch.is_grad_enabled()  # nothing is kept without gradients
+        recompute = self.recompute and torch.is_grad_enabled()  # nothing is saved without gradients
         for layer in self.layers:
-            # The reentrant form is the publisher's: the whole layer is run again, in the same random state.
+            # Reentrant, as published: the whole layer is run again with the same random state.
             x = checkpoint(layer, x, mask, use_reentrant=True) if recompute else layer(x, mask)
         return self.final_layernorm(x)
 
@@ -197,7 +197,7 @@ class GlmForCloze(Glm):
     """A score for each choice: the log-probability of its tokens where the blank was.
 
     tokens [B, C, T], positions [B, C, 2, T], sep [B, C], targets [B, C, T], target_mask [B, C, T], all integers, to
-    [B, C] in fp32. As published, every position is projected on the whole vocabulary and normalised, though only
+    [B, C] in fp32. As published, every position is projected onto the whole vocabulary and normalised, although only
     those of the answer are used.
     """
 
@@ -226,7 +226,7 @@ def cloze_loss(scores: Tensor, choice_mask: Tensor, labels: Tensor) -> Tensor:
 
 
 def layer_flops(config: GlmConfig, lengths_sum: int, lengths_sum_squared: int) -> int:
-    """Matrix-product FLOPs of all layers in one forward pass: what recompute adds to a step.
+    """Matrix-product FLOPs of all layers in one forward pass, which are added to a step by recomputation.
 
     Arguments as in `forward_flops`.
     """
@@ -249,7 +249,7 @@ def forward_flops(config: GlmConfig, lengths_sum: int, lengths_sum_squared: int,
 
 
 def parameter_count(config: GlmConfig) -> int:
-    """Parameters by the shapes of this file; the head is the word embedding."""
+    """Number of parameters; the head shares the word embedding."""
     dim = config.dim
     layer = 12 * dim**2 + (3 + 1 + 4 + 1) * dim + 4 * dim  # weights, biases, two norms
     return (config.vocab_size + 2 * config.positions) * dim + config.layers * layer + 2 * dim

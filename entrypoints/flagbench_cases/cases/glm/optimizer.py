@@ -1,8 +1,8 @@
-"""How GLM's parameters are updated: AdamW on fp32 masters of fp16 parameters, a dynamic loss scale, the schedule.
+"""GLM's optimizer: AdamW on fp32 master copies of fp16 parameters, a dynamic loss scale, and the schedule.
 
-The order of operations, and each wait for the device, is that of FlagPerf training/benchmarks/glm/pytorch/optimizers
-(an `FP16_Optimizer` of Megatron's line) and of its `backward_step`. AdamW itself is apex's FusedAdam where that is
-there, as the publisher has it, else torch's.
+The order of operations and the device synchronisations are those of FlagPerf
+training/benchmarks/glm/pytorch/optimizers (an `FP16_Optimizer` derived from Megatron) and its `backward_step`. AdamW
+is apex's FusedAdam if available, as published, else torch's.
 """
 
 import inspect
@@ -15,15 +15,15 @@ from torch import Tensor, nn
 
 BETAS = (0.9, 0.999)
 EPSILON = 1e-8
-# What keeps the coefficient of clipping finite for a zero gradient.
+# Keeps the clipping coefficient finite for a zero gradient.
 CLIP_EPSILON = 1e-6
 
 
 class LossScaler:
-    """The dynamic loss scale: halved when gradients overflow, doubled after `window` updates without.
+    """The dynamic loss scale: halved when gradients overflow, doubled after `window` updates without overflow.
 
-    The first overflow after a doubling (and after the start) only uses up one of `hysteresis`; once they are used up
-    every overflow halves.
+    `hysteresis` overflows after each doubling (and at the start) are tolerated, less one; every further one halves
+    the scale.
     """
 
     FACTOR = 2.0
@@ -54,8 +54,8 @@ class LossScaler:
 class Schedule:
     """The learning rate of each update: linear from zero to `peak`, then linear to `floor` times it.
 
-    `total` updates in all, a share `warmup` of them to warm up; the first update has the rate zero, as published.
-    An update that was skipped does not count.
+    `total` updates, of which the fraction `warmup` is warm-up. The first update has the rate zero, as published.
+    Skipped updates do not count.
     """
 
     def __init__(self, peak: float, total: int, warmup: float, floor: float) -> None:
@@ -71,14 +71,14 @@ class Schedule:
         return self.peak - self.peak * (1 - self.floor) * min(1.0, (update - self.warmup) / self.decay)
 
     def describe(self) -> str:
-        """In the words of a claim's `schedule` condition."""
+        """The value of a claim's `schedule` condition."""
         parts = (round(self.warmup, 6), self.floor, round(self.decay, 6))
         return "linear warm-up %g steps, then linear to %g over %g steps" % parts
 
 
 def parameter_groups(module: nn.Module, weight_decay: float) -> List[Dict[str, Any]]:
-    """Biases are exempt from decay. Gains of layer norms are not: apex's norm, which the publisher swaps in, escapes
-    the rule that exempts torch's."""
+    """Parameter groups with and without weight decay. Biases are exempt; gains of layer norms are not, since the
+    publisher's rule does not recognise apex's layer norm."""
     named = list(module.named_parameters())
     return [
         {"params": [p for name, p in named if not name.endswith("bias")], "weight_decay": weight_decay},
@@ -87,8 +87,8 @@ def parameter_groups(module: nn.Module, weight_decay: float) -> List[Dict[str, A
 
 
 def adamw(groups: List[Dict[str, Any]], rate: float) -> Tuple[torch.optim.Optimizer, str]:
-    """AdamW over the groups, and whose it is: on a device apex's fused one where it can be imported, as the publisher
-    has it; else torch's, fused where torch has that."""
+    """AdamW for the groups, and the name of the implementation: on a device apex's if it can be imported, as
+    published; else torch's, fused if available."""
     if all(p.device.type == "cuda" for group in groups for p in group["params"]):
         try:
             from apex.optimizers import FusedAdam
@@ -102,12 +102,13 @@ def adamw(groups: List[Dict[str, Any]], rate: float) -> Tuple[torch.optim.Optimi
 
 
 def has_overflowed(tensor: Tensor) -> bool:
-    """Whether there is an infinity or a NaN in it, told by its sum in fp32; waits for the device."""
+    """Whether a tensor has an infinity or NaN, determined by its sum in fp32; synchronises."""
     return not math.isfinite(float(tensor.float().sum()))
 
 
 def any_overflow(gradients: Iterable[Tensor], device: torch.device) -> bool:
-    """Whether any rank has an overflow. A wait for each tensor until the first that has, then one for the others."""
+    """Whether any rank has an overflow. Synchronises for each tensor up to the first overflow, and once for the
+    ranks."""
     flag = torch.tensor([any(has_overflowed(gradient) for gradient in gradients)], dtype=torch.uint8, device=device)
     if dist.is_available() and dist.is_initialized():
         dist.all_reduce(flag, op=dist.ReduceOp.MAX)
@@ -117,7 +118,7 @@ def any_overflow(gradients: Iterable[Tensor], device: torch.device) -> bool:
 def clip(parameters: List[Tensor], limit: float) -> float:
     """Scale gradients down to a global norm of `limit`. Returns the norm before.
 
-    A wait for each tensor's norm, and one more: the sum of their squares goes to the device and comes back, in fp32.
+    Synchronises for each tensor's norm, and once more for the sum of squares, which is copied to the device and back.
     """
     gradients = [p.grad for p in parameters if p.grad is not None]
     squared = sum(float(gradient.norm(2)) ** 2 for gradient in gradients)
@@ -130,7 +131,7 @@ def clip(parameters: List[Tensor], limit: float) -> float:
 
 
 def zero(parameters: Iterable[Tensor]) -> None:
-    """Overwrite the gradients there are with zeros."""
+    """Overwrite existing gradients with zeros."""
     for parameter in parameters:
         if parameter.grad is not None:
             parameter.grad.detach_()
@@ -152,11 +153,11 @@ class Optimizer:
         return groups
 
     def backward(self, loss: Tensor) -> None:
-        """The backward pass, each gradient left in its parameter."""
+        """Run the backward pass."""
         loss.backward()
 
     def update(self) -> bool:
-        """One update from the gradients there are, which are zeroed. False where it was skipped."""
+        """Update the parameters and zero the gradients. Returns False if the update was skipped."""
         torch.nn.utils.clip_grad_norm_(self.parameters, self.clip_norm)
         self.adamw.step()
         self._advance()
@@ -164,11 +165,11 @@ class Optimizer:
         return True
 
     def zero(self) -> None:
-        """Zero the gradients or give them back, whichever the optimizer does by default."""
+        """Zero or release the gradients, as the optimizer does by default."""
         self.adamw.zero_grad()
 
     def facts(self) -> Dict[str, Any]:
-        """What a record says of the updates once training has ended."""
+        """Facts about the updates for the record."""
         return {"adamw": self.kernel, "updates": self.updates, "skipped_steps": self.skipped, "loss_scale": None}
 
     def _advance(self) -> None:
@@ -178,7 +179,7 @@ class Optimizer:
 
 
 class MasterOptimizer(Optimizer):
-    """The same for fp16 parameters: AdamW on fp32 masters, the loss scaled, overflowing steps skipped."""
+    """The optimizer for fp16 parameters: fp32 master copies, a scaled loss, and skipped updates on overflow."""
 
     def __init__(
         self, module: nn.Module, schedule: Schedule, weight_decay: float, clip_norm: float, scaler: LossScaler
@@ -188,7 +189,7 @@ class MasterOptimizer(Optimizer):
         super().__init__(module, schedule, weight_decay, clip_norm)
 
     def _groups(self, groups: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
-        """The groups with a master for each parameter, a copy of it in fp32."""
+        """The groups with an fp32 master copy of each parameter."""
         mastered = []
         for group in groups:
             masters = [p.detach().clone().float().requires_grad_() for p in group["params"]]
@@ -218,7 +219,7 @@ class MasterOptimizer(Optimizer):
         return not overflow
 
     def _gather(self) -> None:
-        """Copy the gradients to the masters, in fp32, without the scale."""
+        """Copy the unscaled gradients to the master copies, in fp32."""
         for parameter, master in self.pairs:
             if parameter.grad is None:
                 master.grad = None
@@ -232,7 +233,7 @@ class MasterOptimizer(Optimizer):
                     master.grad.mul_(1.0 / self.scaler.scale)
 
     def zero(self) -> None:
-        """Overwrite the gradients of masters and parameters with zeros; none is given back."""
+        """Overwrite the gradients of master copies and parameters with zeros; none is released."""
         for group in self.adamw.param_groups:
             zero(group["params"])
         zero(self.parameters)

@@ -1,16 +1,15 @@
-"""Exact match, by the publisher's rule, and F1, by ReCoRD's, of a choice against the right answers of its query.
+"""F1 of a choice against the right answers of its query, as defined by ReCoRD.
 
-Exact match: the choice is one of the right answers as given (ReCoRD's script normalises both before it compares). F1:
-tokens are counted with repeats; with `same` the number of tokens that the choice and one right answer share,
+Exact match is the publisher's: the choice is one of the right answers as given (ReCoRD's script normalises both). F1
+counts tokens with repetitions; `same` is the number of tokens that the choice and one right answer have in common:
 
     precision = same / tokens of the choice,  recall = same / tokens of the answer,
-    F1 = 2 * precision * recall / (precision + recall), 0 where nothing is shared,
+    F1 = 2 * precision * recall / (precision + recall), 0 if nothing is shared.
 
-and the best over all right answers counts. Where there is text, tokens are its words as SQuAD normalises them: lower
-case, punctuation removed, the articles a, an and the left out, split at white space. Published HDF5 holds no text:
-with the vocabulary its words are put together from their pieces, where `o'neil` is two words, as punctuation is a
-piece of its own; without it the tokens are WordPiece ids. A prepared folder says which under `f1_over`: `words` or
-`wordpieces`.
+The maximum over all right answers is used. For text, tokens are words as normalised by SQuAD: lower case, without
+punctuation and the articles a, an and the, split at white space. The published HDF5 has no text: with a vocabulary
+its words are assembled from their pieces (`o'neil` becomes two words, since punctuation is a separate piece); without
+one the tokens are WordPiece ids. The fact `f1_over` of a prepared folder says which: `words` or `wordpieces`.
 
 Source: Zhang et al., ReCoRD, arXiv:1810.12885, section 5 (metrics as of SQuAD, Rajpurkar et al., arXiv:1606.05250).
 """
@@ -30,7 +29,7 @@ def normalised_words(text: str) -> List[str]:
 
 
 def text_of(pieces: Sequence[str]) -> str:
-    """The lower-cased text of WordPieces; one that begins with ## continues the word before it."""
+    """The lower-case text of WordPieces; a piece that starts with ## continues the previous word."""
     return " ".join(pieces).replace(" ##", "")
 
 

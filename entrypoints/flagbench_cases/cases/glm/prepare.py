@@ -1,4 +1,4 @@
-"""`flagbench prepare glm`: published or raw ReCoRD, and the published checkpoint, as the folders that a run reads."""
+"""`flagbench prepare glm`: converts published or raw ReCoRD and the published checkpoint into prepared folders."""
 
 import os
 from typing import Any, Callable, Dict, List, Optional, Tuple
@@ -38,7 +38,7 @@ Report = Callable[[str, int, int], None]
 
 
 def prepare_data(source: str, vocabulary: Optional[str], writer: Any, report: Report) -> None:
-    """Convert both sets of `source` into `glm-cloze/v1`. Raises DataError for whatever is damaged or missing."""
+    """Convert both sets of `source` into `glm-cloze/v1`. Raises DataError for missing or damaged files."""
     paths, published = find_data(source)
     reference = load_case("glm")["presets"]["reference"]
     length = reference["data"]["sequence_length"]
@@ -46,7 +46,7 @@ def prepare_data(source: str, vocabulary: Optional[str], writer: Any, report: Re
     if words is None and not published:
         raise UsageError(
             "%s needs a WordPiece vocabulary" % paths["train"],
-            "give --vocabulary the vocab.txt of bert-large-uncased",
+            "set --vocabulary to the vocab.txt of bert-large-uncased",
         )
     counts, sets = {}, {}
     for split, path in paths.items():
@@ -81,7 +81,7 @@ def prepare_data(source: str, vocabulary: Optional[str], writer: Any, report: Re
 
 
 def _facts(counts: dataset_text.Counts, arrays: Dict[str, np.ndarray], known_cuts: bool) -> Dict[str, Any]:
-    """What is worth knowing of a set: sizes, and how far its texts were cut where that can be known."""
+    """Facts about a set: sizes, and how many passages were truncated, if known."""
     choices = np.diff(arrays["example_starts"])
     lengths = np.diff(arrays["context_starts"])[arrays["rows"]] + np.diff(arrays["answer_starts"]) + 1
     return {
@@ -98,7 +98,7 @@ def _facts(counts: dataset_text.Counts, arrays: Dict[str, np.ndarray], known_cut
 def find_data(source: str) -> Tuple[Dict[str, str], bool]:
     """The files of both sets in `source`, and whether they are the published HDF5. Raises DataError."""
     if not os.path.isdir(source):
-        raise DataError("the folder %s does not exist" % source, "give --data %s" % WANTS["data"])
+        raise DataError("the folder %s does not exist" % source, "set --data to %s" % WANTS["data"])
     for names, published in ((HDF5, True), (JSONL, False)):
         for folder in DATA_FOLDERS:
             paths = {split: os.path.join(source, folder, name) for split, name in names.items()}
@@ -106,30 +106,30 @@ def find_data(source: str) -> Tuple[Dict[str, str], bool]:
             if there:
                 missing = [path for path in paths.values() if path not in there]
                 if missing:
-                    raise DataError("%s does not exist" % missing[0], "put both sets there")
+                    raise DataError("%s does not exist" % missing[0], "both sets are needed")
                 return paths, published
     raise DataError(
-        "%s holds neither %s nor %s" % (source, HDF5["train"], JSONL["train"]), "give --data %s" % WANTS["data"]
+        "%s has neither %s nor %s" % (source, HDF5["train"], JSONL["train"]), "set --data to %s" % WANTS["data"]
     )
 
 
 def published_vocabulary(path: str) -> Dict[str, int]:
-    """The vocabulary that the checkpoint was trained with. Raises DataError for another."""
+    """Read the vocabulary that the checkpoint was trained with. Raises DataError for a different one."""
     words = dataset_text.read_vocabulary(path)
     if len(words) != VOCABULARY_LINES:  # its tokens are distinct: as many as its lines
         raise DataError(
             "%s has %d tokens, not %d" % (path, len(words), VOCABULARY_LINES),
-            "give the vocab.txt of bert-large-uncased",
+            "use the vocab.txt of bert-large-uncased",
         )
     if dataset_text.special_tokens(words) != Special():
         raise DataError(
-            "%s has its special tokens in other places" % path, "give the vocab.txt of bert-large-uncased, as it is"
+            "%s has different ids for its special tokens" % path, "use the unmodified vocab.txt of bert-large-uncased"
         )
     return words
 
 
 def prepare_weights(source: str, writer: Any, report: Report) -> None:
-    """Convert the published checkpoint into model.safetensors, its numbers as stored. Raises DataError."""
+    """Convert the published checkpoint into model.safetensors without changing its values. Raises DataError."""
     from safetensors.torch import save_file
 
     path = find_checkpoint(source)
@@ -139,7 +139,7 @@ def prepare_weights(source: str, writer: Any, report: Report) -> None:
     check_state(path, state, shapes)
     tensors = {}
     for done, name in enumerate(shapes, start=1):
-        # A copy: tensors of one storage cannot be written side by side.
+        # Copied, since safetensors cannot store tensors that share memory.
         tensors[name] = state[name].detach().clone().contiguous()
         report("tensors", done, len(shapes))
     writer.need(sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()) + 2**16)
@@ -160,11 +160,11 @@ def find_checkpoint(source: str) -> str:
         path = os.path.join(source, folder, CHECKPOINT)
         if os.path.isfile(path):
             return path
-    raise DataError("%s holds no %s" % (source, CHECKPOINT), "give --weights %s" % WANTS["weights"])
+    raise DataError("%s has no %s" % (source, CHECKPOINT), "set --weights to %s" % WANTS["weights"])
 
 
 def expected_shapes(model: Dict[str, Any]) -> Dict[str, Tuple[int, ...]]:
-    """Names and shapes of the tensors of a model of these sizes, in the published checkpoint and in ours."""
+    """Names and shapes of the tensors of a model, in the published checkpoint and in prepared weights."""
     dim = model["dim"]
     shapes: Dict[str, Tuple[int, ...]] = {
         "word_embeddings.weight": (model["vocab_size"], dim),
@@ -187,8 +187,8 @@ def expected_shapes(model: Dict[str, Any]) -> Dict[str, Tuple[int, ...]]:
 
 
 def check_state(path: str, state: Dict[str, Any], shapes: Dict[str, Tuple[int, ...]]) -> None:
-    """Refuse a checkpoint that lacks a tensor, or has one of another shape or of no floating type."""
-    remedy = "give the checkpoint blocklm-large-blank that was published for this case"
+    """Raise DataError if a tensor is missing, has a different shape or is not floating point."""
+    remedy = "use the checkpoint blocklm-large-blank that was published for this case"
     missing: List[str] = [name for name in shapes if name not in state]
     if missing:
         raise DataError("%s has no tensor %s (%d are missing)" % (path, missing[0], len(missing)), remedy)

@@ -1,16 +1,16 @@
-"""Cloze examples without padding: what is stored of them, in memory-mapped arrays, and how they are written.
+"""The storage format of cloze examples: memory-mapped arrays without padding.
 
-An example is a list of choices. A choice is a context (part A: [CLS], the passage, the query with one [MASK],
-and [PAD] for its end) and an answer. The choices of one example mostly share their context, which is stored once.
+An example is a list of choices. A choice is a context (part A: [CLS], the passage, the query with one [MASK], and a
+final [PAD]) and an answer. Most choices of an example share their context, which is stored once.
 
-Arrays of a set, `glm-cloze/v1`, one .npy file each, `train-contexts.npy` and so on:
+The arrays of a set in `glm-cloze/v1`, one .npy file each (`train-contexts.npy` etc.):
 
     contexts        int32 [sum of context lengths]
     context_starts  int64 [m + 1]
-    masks           int32 [m]         where a context has its [MASK]
-    answers         int32 [sum of answer lengths], neither <|startofpiece|> nor <|endofpiece|> among them
+    masks           int32 [m]         position of [MASK] in each context
+    answers         int32 [sum of answer lengths], without <|startofpiece|> and <|endofpiece|>
     answer_starts   int64 [rows + 1]
-    rows            int32 [rows]      the context of a choice
+    rows            int32 [rows]      the context of each choice
     example_starts  int64 [n + 1]     the choices of an example
     right           uint8 [rows]      1 where the choice is a right answer
     f1              float32 [rows]    overlap of the choice with the best right answer (see overlap.py)
@@ -39,7 +39,7 @@ DTYPES = {
 
 
 class Special(NamedTuple):
-    """Ids of the tokens that hold an example together; the defaults are those of the published vocabulary."""
+    """Ids of the special tokens; the defaults are those of the published vocabulary."""
 
     pad: int = 0
     cls: int = 101
@@ -49,7 +49,7 @@ class Special(NamedTuple):
 
 
 class Cloze(NamedTuple):
-    """One example without padding; C choices."""
+    """One example with C choices, without padding."""
 
     contexts: List[np.ndarray]  # C x int32 [length of part A]; choices that share a context share the array
     masks: List[int]  # C x the place of [MASK] in the context
@@ -90,7 +90,7 @@ class RaggedExamples:
         return float(self.arrays["f1"][int(self.starts[index]) + choice])
 
     def digest(self) -> str:
-        """sha256 over the arrays: what was trained on, whatever form it came in."""
+        """sha256 of the arrays."""
         hasher = hashlib.sha256()
         for name in DTYPES:
             hasher.update(name.encode("ascii"))
@@ -99,7 +99,7 @@ class RaggedExamples:
 
 
 class Builder:
-    """Collects examples one at a time and gives the arrays."""
+    """Builds the arrays from single examples."""
 
     def __init__(self) -> None:
         self._columns = {name: array(code) for name, code in _CODES.items()}
@@ -114,7 +114,7 @@ class Builder:
         right: Sequence[bool],
         f1: Sequence[float],
     ) -> None:
-        """One example; a context equal to that of the choice before is stored once."""
+        """Add an example; a context equal to that of the previous choice is stored once."""
         columns = self._columns
         before = None
         for context, mask, answer in zip(contexts, masks, answers):
@@ -131,7 +131,7 @@ class Builder:
         columns["example_starts"].append(len(columns["rows"]))
 
     def arrays(self) -> Dict[str, np.ndarray]:
-        """What was collected, without a copy."""
+        """The arrays, without a copy."""
         return {name: np.frombuffer(column, dtype=DTYPES[name]) for name, column in self._columns.items()}
 
 
@@ -146,13 +146,13 @@ def file_name(split: str, name: str) -> str:
 
 
 def save(split: str, arrays: Dict[str, np.ndarray], path: Callable[[str], str]) -> None:
-    """Write the arrays of a split; `path` says where a file of that name goes."""
+    """Write the arrays of a split; `path` returns the path for a file name."""
     for name in DTYPES:
         np.save(path(file_name(split, name)), arrays[name], allow_pickle=False)
 
 
 def open_split(split: str, path: Callable[[str], str]) -> RaggedExamples:
-    """The arrays of a split, memory-mapped. Raises DataError for what is not as `save` writes it."""
+    """Open the arrays of a split, memory-mapped. Raises DataError if they are invalid."""
     arrays = {}
     for name, dtype in DTYPES.items():
         place = path(file_name(split, name))
@@ -160,7 +160,7 @@ def open_split(split: str, path: Callable[[str], str]) -> RaggedExamples:
             mapped = np.load(place, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
             raise DataError("%s cannot be read (%s)" % (place, error), "prepare the data again") from error
-        arrays[name] = np.asarray(mapped)  # the same memory; slices of a memmap object cost five times as much
+        arrays[name] = np.asarray(mapped)  # the same memory; slicing a memmap object is five times slower
         if arrays[name].dtype != dtype or arrays[name].ndim != 1:
             raise DataError(
                 "%s holds %s of %d dimensions" % (place, arrays[name].dtype, arrays[name].ndim),
@@ -174,18 +174,18 @@ def _check(split: str, arrays: Dict[str, np.ndarray]) -> None:
     rows, contexts = len(arrays["rows"]), len(arrays["masks"])
     for starts, count, end, least in (
         ("context_starts", contexts, len(arrays["contexts"]), 1),
-        ("answer_starts", rows, len(arrays["answers"]), 0),  # a name of unknown signs alone has no tokens
+        ("answer_starts", rows, len(arrays["answers"]), 0),  # a name without known characters has no tokens
         ("example_starts", len(arrays["example_starts"]) - 1, rows, 1),
     ):
         offsets = arrays[starts]
         whole = len(offsets) == count + 1 > 0 and offsets[0] == 0 and offsets[-1] == end
         if not whole or (np.diff(offsets) < least).any():
-            raise DataError("%s does not divide its array" % file_name(split, starts), "prepare the data again")
+            raise DataError("%s has invalid offsets" % file_name(split, starts), "prepare the data again")
     if not (len(arrays["right"]) == len(arrays["f1"]) == rows) or rows == 0:
-        raise DataError("the %s arrays are not of one length" % split, "prepare the data again")
+        raise DataError("the %s arrays have different lengths" % split, "prepare the data again")
     if arrays["rows"].min() < 0 or arrays["rows"].max() >= contexts:
-        raise DataError("%s points outside of the contexts" % file_name(split, "rows"), "prepare the data again")
+        raise DataError("%s has an index out of range" % file_name(split, "rows"), "prepare the data again")
     for name in ("right", "f1"):
         values = arrays[name]
-        if not ((values >= 0) & (values <= 1)).all():  # nor for a NaN
-            raise DataError("%s holds values beyond 0 to 1" % file_name(split, name), "prepare the data again")
+        if not ((values >= 0) & (values <= 1)).all():  # False for NaN too
+            raise DataError("%s has values outside of 0 to 1" % file_name(split, name), "prepare the data again")

@@ -1,14 +1,14 @@
-"""The publisher's ReCoRD: one HDF5 file a set, its matrices in h5sparse's form, read and checked in pieces.
+"""Reads the publisher's ReCoRD: one HDF5 file per set with h5sparse matrices, read and validated in pieces.
 
-Groups, each a CSR matrix in h5sparse's form (datasets data, indices, indptr; attributes h5sparse_format "csr" and
-h5sparse_shape), with a row for each choice and T columns:
+Groups, each a CSR matrix in the format of h5sparse (datasets data, indices, indptr; attributes h5sparse_format "csr"
+and h5sparse_shape), with a row for each choice and T columns:
 
     text [rows, T], target [rows, T], logit_mask [rows, T], position [2 * rows, T] (position, block position)
     mask [rows]                  length of the first part
     choice_start_end [n, 2]      the rows of an example
     answer_start_end [n, 2], answer_idx    the right choices of an example (evaluation only)
 
-Every row is checked against the layout that data.py rebuilds, so that what is stored is what was published.
+Every row is compared with the layout that data.py reconstructs, so that nothing is lost in the conversion.
 """
 
 from typing import Any, Dict, List, Optional, Tuple
@@ -21,12 +21,12 @@ from flagbench_cases.cases.glm.ragged import Builder, Special
 from flagbench_cases.shared.errors import DataError
 
 CHUNK = 2048
-# Rows of a matrix, and values of one that is read whole: more than twenty times what the published files have.
+# Limit of rows of a matrix, and of values of a matrix that is read at once: over twenty times those published.
 MAX_ELEMENTS = 2**26
-# Choices of one example, which is read whole too: many times what the published files have.
+# Limit of choices of an example: many times those published.
 MAX_CHOICES = 4096
-AGAIN = "fetch it again: it is cut, damaged or of another layout"
-# What h5py raises for files that are no HDF5, are cut, or lack what is asked for.
+AGAIN = "download it again: it is truncated, damaged or has a different layout"
+# Exceptions of h5py for files that are not HDF5, are truncated, or lack a group.
 HDF5_ERRORS = (OSError, KeyError, RuntimeError, ValueError, TypeError, OverflowError)
 
 
@@ -43,27 +43,27 @@ class Csr:
                 raise DataError("%s is not a group" % self.what, AGAIN)
             form = group.attrs["h5sparse_format"]
             if not isinstance(form, (str, bytes)):
-                raise DataError("%s: h5sparse_format is no word" % self.what, AGAIN)
+                raise DataError("%s: h5sparse_format is not text" % self.what, AGAIN)
             shape = [int(size) for size in group.attrs["h5sparse_shape"]]
             parts = {part: group[part] for part in ("data", "indices", "indptr")}
             for part, found in parts.items():
                 if not isinstance(found, h5py.Dataset):
                     raise DataError("%s: %s is not an array" % (self.what, part), AGAIN)
                 if found.dtype.kind not in ("iufb" if part == "data" else "iu") or found.ndim != 1:
-                    raise DataError("%s holds %s" % (self.what, found.dtype), "it must hold flat arrays of numbers")
+                    raise DataError("%s has %s" % (self.what, found.dtype), "it must have flat arrays of numbers")
         except HDF5_ERRORS as error:
             raise _unreadable(self.what, error) from error
         form = form.decode("utf-8", "replace") if isinstance(form, bytes) else form
         if form != "csr" or len(shape) != 2:
-            raise DataError("%s is a %s of %d dimensions" % (self.what, form, len(shape)), "store it as CSR matrix")
+            raise DataError("%s is a %s of %d dimensions" % (self.what, form, len(shape)), "store it as a CSR matrix")
         if min(shape) < 0 or shape[0] > MAX_ELEMENTS:
-            raise DataError("%s is said to have %d x %d values" % (self.what, *shape), AGAIN)
+            raise DataError("%s declares %d x %d values" % (self.what, *shape), AGAIN)
         self.shape = (shape[0], shape[1])
         self._data, self._indices, pointers = parts.values()
         self.pointers = self._read_pointers(pointers)
 
     def _read_pointers(self, stored: Any) -> np.ndarray:
-        """indptr, int64 [rows + 1]. Nothing of the file is read before its sizes agree: it may declare any."""
+        """indptr, int64 [rows + 1]. Declared sizes are compared before anything is read."""
         rows, columns = self.shape
         (ends,), (values,), (indices,) = stored.shape, self._data.shape, self._indices.shape
         if ends != rows + 1:
@@ -74,12 +74,12 @@ class Csr:
             raise _unreadable(self.what, error) from error
         filled = np.diff(pointers)
         if pointers[0] != 0 or (filled < 0).any():
-            raise DataError("%s: indptr does not grow from 0" % self.what, AGAIN)
+            raise DataError("%s: indptr does not increase from 0" % self.what, AGAIN)
         if not pointers[-1] == values == indices:
             counts = (self.what, int(pointers[-1]), values, indices)
-            raise DataError("%s: indptr ends at %d; there are %d values and %d indices" % counts, AGAIN)
+            raise DataError("%s: indptr ends at %d, but there are %d values and %d indices" % counts, AGAIN)
         if (filled > columns).any():
-            raise DataError("%s has rows of more than %d values" % (self.what, columns), AGAIN)
+            raise DataError("%s has rows with more than %d values" % (self.what, columns), AGAIN)
         return pointers
 
     def dense(self, first: int, last: int) -> np.ndarray:
@@ -92,20 +92,20 @@ class Csr:
             raise _unreadable(self.what, error) from error
         whole = values.astype(np.int64)
         if values.dtype.kind == "f" and not np.array_equal(whole, values):
-            raise DataError("%s holds numbers that are not whole" % self.what, AGAIN)
+            raise DataError("%s has numbers that are not integers" % self.what, AGAIN)
         if len(columns) and (columns.min() < 0 or columns.max() >= self.shape[1]):
             raise DataError("%s: an index is not in 0 to %d" % (self.what, self.shape[1] - 1), AGAIN)
         rows = np.repeat(np.arange(last - first), np.diff(pointers))
         result = np.zeros((last - first, self.shape[1]), dtype=np.int64)
         result[rows, columns] = whole
         if np.count_nonzero(result) != np.count_nonzero(whole):
-            raise DataError("%s holds a place twice" % self.what, AGAIN)
+            raise DataError("%s has duplicate indices" % self.what, AGAIN)
         return result
 
     def flat(self) -> np.ndarray:
         """The whole matrix as one row, int64."""
         if self.shape[0] * self.shape[1] > MAX_ELEMENTS:
-            raise DataError("%s is said to have %d x %d values" % ((self.what,) + self.shape), AGAIN)
+            raise DataError("%s declares %d x %d values" % ((self.what,) + self.shape), AGAIN)
         return self.dense(0, self.shape[0]).reshape(-1)
 
 
@@ -124,15 +124,16 @@ def build(
     report: Report,
     vocabulary: Optional[Dict[str, int]] = None,
 ) -> Counts:
-    """Read one file and put its examples, whose rows have `length` columns, into `builder`.
+    """Read a file, whose rows have `length` columns, and add its examples to `builder`.
 
-    With a vocabulary F1 is over words, without one over WordPieces. Raises DataError.
+    F1 is over words with a vocabulary, else over WordPieces. Raises DataError.
     """
     try:
         import h5py
     except ImportError as error:
         raise DataError(
-            "reading %s needs h5py, which is not installed" % path, "pip install h5py, or use an image of this case"
+            "reading %s requires h5py, which is not installed" % path,
+            "pip install h5py, or use an image of this case",
         ) from error
     try:
         file = h5py.File(path, "r")
@@ -143,7 +144,7 @@ def build(
 
 
 class Scorer:
-    """F1 of answers that are given as token ids."""
+    """Computes F1 of answers given as token ids."""
 
     def __init__(self, path: str, vocabulary: Optional[Dict[str, int]]) -> None:
         self._path = path
@@ -151,7 +152,7 @@ class Scorer:
         self._pieces = {index: piece for piece, index in (vocabulary or {}).items()}
 
     def f1(self, answers: List[List[int]], right: List[int]) -> List[float]:
-        """F1 of each answer against the right ones. Raises DataError for a token without a piece."""
+        """F1 of each answer against the right ones. Raises DataError for a token missing in the vocabulary."""
         tokens: List[Any] = [self._words(answer) for answer in answers] if self._spelled else answers
         known = [tokens[index] for index in right]
         return [best_f1(each, known) for each in tokens]
@@ -161,8 +162,8 @@ class Scorer:
             return normalised_words(text_of([self._pieces[token] for token in answer]))
         except KeyError as error:
             raise DataError(
-                "%s: an answer has the token %s, which the vocabulary has not got" % (self._path, error),
-                "give the vocab.txt of bert-large-uncased, or none",
+                "%s: an answer has the token %s, which is not in the vocabulary" % (self._path, error),
+                "use the vocab.txt of bert-large-uncased, or none",
             ) from None
 
 
@@ -195,7 +196,7 @@ def _build(
     first = 0
     while first < len(ends):
         start = ends[first, 0]
-        # At least one example, and as many as fit into a piece.
+        # At least one example, and as many as fit into a chunk.
         last = max(first + 1, int(np.searchsorted(ends[:, 1], start + CHUNK, side="right")))
         end = int(ends[last - 1, 1])
         rebuilt = _rows(path, matrices, sep, int(start), end, special)
@@ -208,19 +209,19 @@ def _build(
 
 
 def _ranges(path: str, file: Any, name: str, total: int) -> np.ndarray:
-    """A matrix [n, 2] of ranges that follow each other without a gap from 0 to `total`; none is empty."""
+    """A matrix [n, 2] of non-empty, contiguous ranges from 0 to `total`."""
     matrix = Csr(path, file, name)
     if matrix.shape[1] != 2 or matrix.shape[0] == 0:
         raise DataError("%s has the shape %s, not (n, 2)" % (matrix.what, matrix.shape), AGAIN)
     ranges = matrix.flat().reshape(-1, 2)
     gaps = ranges[0, 0] != 0 or ranges[-1, 1] != total or (ranges[1:, 0] != ranges[:-1, 1]).any()
     if gaps or (ranges[:, 1] <= ranges[:, 0]).any():
-        raise DataError("%s does not divide the %d rows it speaks of" % (matrix.what, total), AGAIN)
+        raise DataError("%s does not partition the %d rows" % (matrix.what, total), AGAIN)
     return ranges
 
 
 def _answers(path: str, file: Any, ends: np.ndarray) -> List[List[int]]:
-    """The right choices of every example, counted from its first."""
+    """The right choices of every example, relative to its first choice."""
     values = Csr(path, file, "answer_idx").flat()
     ranges = Csr(path, file, "answer_start_end")
     if ranges.shape != (len(ends), 2):
@@ -230,7 +231,7 @@ def _answers(path: str, file: Any, ends: np.ndarray) -> List[List[int]]:
         chosen = values[begin:end].tolist()
         choices = int(ends[index, 1] - ends[index, 0])
         if not 0 <= begin <= end <= len(values) or any(not 0 <= value < choices for value in chosen):
-            raise DataError("%s: example %d has an answer that is none of its choices" % (path, index), AGAIN)
+            raise DataError("%s: example %d has an answer that is not one of its choices" % (path, index), AGAIN)
         answers.append(chosen)
     return answers
 
@@ -239,13 +240,13 @@ Rebuilt = Tuple[List[List[int]], List[int], List[List[int]]]
 
 
 def _rows(path: str, matrices: Dict[str, Csr], sep: np.ndarray, first: int, last: int, special: Special) -> Rebuilt:
-    """Contexts, places of [MASK] and answers of rows first to last - 1, each checked in full."""
+    """Contexts, positions of [MASK] and answers of rows first to last - 1, fully validated."""
     text, target, counted = (matrices[name].dense(first, last) for name in ("text", "target", "logit_mask"))
     length = text.shape[1]
     positions = matrices["position"].dense(2 * first, 2 * last).reshape(-1, 2, length)
     begin = sep[first:last, None]
     size = counted.sum(axis=1, keepdims=True)
-    _demand(path, first, (begin >= 3) & (size >= 1) & (begin + size <= length), "mask and logit_mask have no room")
+    _demand(path, first, (begin >= 3) & (size >= 1) & (begin + size <= length), "mask and logit_mask do not fit")
     columns = np.arange(length)
     context, answer = columns < begin, (columns >= begin) & (columns < begin + size)
     row = np.arange(last - first)[:, None]
@@ -257,12 +258,12 @@ def _rows(path: str, matrices: Dict[str, Csr], sep: np.ndarray, first: int, last
     place = np.where(context, columns, np.where(answer, masked, 0))
     frame = (text[row, 0] == special.cls) & (text[row, begin - 1] == special.pad) & (text[row, begin] == special.sop)
     for right, words in (
-        (counted == answer, "logit_mask is not one run of ones behind the first part"),
+        (counted == answer, "logit_mask is not one run of ones after the first part"),
         (frame & (text[row, masked] == special.mask), "text is not framed by the vocabulary's special tokens"),
         ((text == 0) | context | answer, "text does not end with its answer"),
         ((text > 0) | ~inside, "text has an answer with a gap"),
-        (target == expected, "target is not the answer and its end"),
-        (positions[:, 0] == place, "position is not that of [MASK] throughout the answer"),
+        (target == expected, "target is not the answer and its end token"),
+        (positions[:, 0] == place, "position is not that of [MASK] within the answer"),
         (positions[:, 1] == np.where(answer, columns - begin + 1, 0), "block position does not count the answer"),
     ):
         _demand(path, first, right, words)
@@ -273,14 +274,14 @@ def _rows(path: str, matrices: Dict[str, Csr], sep: np.ndarray, first: int, last
 
 
 def _demand(path: str, first: int, right: np.ndarray, words: str) -> None:
-    """Refuse the first row in which not all of `right` [rows, ...] holds."""
+    """Raise DataError for the first row in which `right` [rows, ...] is not entirely True."""
     if not right.all():
         row = first + int((~right.reshape(len(right), -1).all(axis=1)).argmax())
         raise DataError("%s: row %d: %s" % (path, row, words), "check the vocabulary, or " + AGAIN)
 
 
 def _add(builder: Builder, scorer: Scorer, rebuilt: Rebuilt, choices: slice, right: List[int]) -> bool:
-    """Put one example into `builder`; returns whether it has no right choice."""
+    """Add an example to `builder`; returns whether it has no right choice."""
     contexts, masks, answers = (column[choices] for column in rebuilt)
     flags = [index in right for index in range(len(answers))]
     builder.add(contexts, masks, answers, flags, scorer.f1(answers, right))

@@ -1,8 +1,8 @@
-"""Random examples in the sizes of ReCoRD: what a run is given when the data cannot be had.
+"""Random examples with the sizes of ReCoRD, for runs without the data set.
 
 Lengths of contexts and answers and numbers of choices are lognormal, clipped, with the manifest's means. They are
-drawn for the whole set at once; the tokens of an example only when it is asked for, from the seed and its number, so
-that a run starts at once and every rank has the same set.
+drawn for the whole set at once. The tokens of an example are drawn on access, from the seed and its index, so that a
+run starts quickly and every rank has the same set.
 """
 
 import hashlib
@@ -16,14 +16,14 @@ from flagbench_cases.cases.glm.dataset_text import MAX_TRAINING_CHOICES
 from flagbench_cases.cases.glm.ragged import Cloze, Special
 
 SPECIAL = Special(pad=0, cls=1, mask=2, sop=3, eop=4)
-# Examples where the manifest names no number.
+# Number of examples if the manifest does not set it.
 DEFAULT = {"train": 2048, "eval": 256}
-# A blank is in the query, which ends a context.
+# The [MASK] is in the query, the end of a context.
 QUERY_TOKENS = 24
 
 
 class SyntheticExamples:
-    """n examples of at most `length` tokens a choice, with token ids below `vocabulary_size`."""
+    """n examples of at most `length` tokens per choice, with token ids below `vocabulary_size`."""
 
     def __init__(
         self, shape: Dict[str, Any], count: int, length: int, vocabulary_size: int, most_choices: int, seed: int
@@ -40,7 +40,7 @@ class SyntheticExamples:
         low, high = min(shape["min_context"], length // 2), length - longest - 1
         self._contexts = _lognormal(draw, count, shape["mean_context"], shape["sigma_context"], low, high)
         self.lengths = np.repeat(self._contexts, self.choices) + self._answers + 1
-        # In training the right answer comes first; a model must not find it by its place in evaluation.
+        # In training the right answer comes first; in evaluation its position must not reveal it.
         self._right = (draw.random_sample(count) * self.choices).astype(np.int64)
         self._seed = seed
         self._vocabulary_size = vocabulary_size
@@ -49,16 +49,17 @@ class SyntheticExamples:
         return len(self.choices)
 
     def first_is_right(self) -> "SyntheticExamples":
-        """The same set as one for training."""
+        """Move the right choice to the front, as in a training set; returns self."""
         self._right[:] = 0
         return self
 
     def example(self, index: int) -> Cloze:
-        """Example `index`, the same whenever and wherever it is asked for."""
+        """Example `index`; deterministic."""
         begin, end = int(self.starts[index]), int(self.starts[index + 1])
         size, answers = int(self._contexts[index]), self._answers[begin:end]
         cuts = np.concatenate([[size], size + np.cumsum(answers)]).tolist()
-        # Philox's raw numbers are the same in every numpy, and it starts ten times faster than RandomState.
+        # Philox's raw numbers are the same in all numpy versions, and it initialises ten times faster than
+        # RandomState.
         raw = np.random.Philox(key=self._seed % 2**64 + (index << 64)).random_raw(cuts[-1])
         tokens = (len(SPECIAL) + raw % np.uint64(self._vocabulary_size - len(SPECIAL))).astype(np.int32)
         context = tokens[:size]
@@ -70,11 +71,11 @@ class SyntheticExamples:
         return Cloze([context] * (end - begin), [mask] * (end - begin), parts, right)
 
     def f1(self, index: int, choice: int) -> float:
-        """1 for the right choice: random answers have nothing in common worth counting."""
+        """1 for the right choice, else 0."""
         return float(self._right[index] == choice)
 
     def digest(self) -> str:
-        """sha256 over the sizes and what the tokens are drawn from."""
+        """sha256 of the sizes and the seed of the tokens."""
         hasher = hashlib.sha256(("%d %d" % (self._seed, self._vocabulary_size)).encode("ascii"))
         for array in (self.choices, self._answers, self._contexts, self._right):
             hasher.update(np.ascontiguousarray(array))
@@ -82,7 +83,7 @@ class SyntheticExamples:
 
 
 def _lognormal(draw: Any, count: int, mean: float, sigma: float, low: int, high: int) -> np.ndarray:
-    """`count` integers int64, low to high, whose mean before clipping is `mean`."""
+    """`count` int64 integers from low to high, whose mean before clipping is `mean`."""
     drawn = draw.lognormal(math.log(mean) - sigma**2 / 2, sigma, size=count)
     return np.clip(np.rint(drawn), low, high).astype(np.int64)
 

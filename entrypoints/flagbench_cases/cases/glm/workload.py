@@ -1,6 +1,6 @@
-"""GLM on ReCoRD as FlagPerf's code did it: the faithful division.
+"""GLM on ReCoRD as in FlagPerf's code: the faithful division.
 
-Every choice here that looks odd is the publisher's and is listed under `quirks` in the case manifest.
+Unusual choices are the publisher's and are listed under `quirks` in the case manifest.
 """
 
 import math
@@ -26,7 +26,7 @@ from flagbench_cases.contract import Context, Evaluation, TrainWorkload, Work, m
 from flagbench_cases.engines.data_parallel import data_parallel
 from flagbench_cases.shared.errors import DataError
 
-# Candidates are evaluated so many at a time.
+# Number of candidates evaluated at a time.
 SEGMENT = 10
 OPTIMIZER = "AdamW(betas=%g/%g, eps=%g, weight_decay=%g)%s, clip %.1f"
 DROPOUTS = ("dropout", "attention_dropout", "embedding_dropout")
@@ -34,7 +34,7 @@ F1_NOTE = "mean over examples of the chosen candidate's F1, over %s"
 
 
 class EvaluationOrder(Sampler):
-    """This rank's share of the evaluation set, in order; the first examples are repeated until the ranks are even."""
+    """This rank's share of the evaluation set, in order. The first examples are repeated to make all shares equal."""
 
     def __init__(self, examples: int, rank: int, world: int) -> None:
         self.examples = examples
@@ -48,7 +48,7 @@ class EvaluationOrder(Sampler):
         return iter(position % self.examples for position in self.positions)
 
     def counts(self, first: int, size: int) -> List[bool]:
-        """Whether each of `size` examples of this order, from the `first` on, is there for the first time."""
+        """For each of `size` examples from `first` on, whether it is not a repetition."""
         return [position < self.examples for position in self.positions[first : first + size]]
 
 
@@ -65,7 +65,7 @@ class GlmWorkload(TrainWorkload):
         context, config = self.context, self.config
         torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
         self._check_length()
-        torch.manual_seed(config["seed"])  # on every rank the same initial weights
+        torch.manual_seed(config["seed"])  # the same initial weights on every rank
         self.sets = dataset.load(config["data"], config["model"], context.data, config["seed"])
         require_full_batch(len(self.sets.train), config["train"]["batch_size"], context.world)
         context.spool.beat()
@@ -73,7 +73,7 @@ class GlmWorkload(TrainWorkload):
         self.weights_digest = None if context.weights is None else load_checkpoint(model, context.weights)
         context.spool.beat()
         torch.manual_seed(config["seed"])  # and, as published, the same dropout
-        # Rounded before the masters are copied from it: they begin at what fp16 can hold.
+        # Converted before the master copies are made, which thus start from fp16 values.
         self.module = (model.half() if self.half else model).to(self.device)
         self._make_optimizer()
         self.network = data_parallel(self.module, context)
@@ -83,7 +83,7 @@ class GlmWorkload(TrainWorkload):
         length, positions = self.config["data"]["sequence_length"], self.config["model"]["positions"]
         if length >= positions:
             raise DataError(
-                "sequences of %d tokens need %d positions and the model has %d" % (length, length + 1, positions),
+                "sequences of %d tokens need %d positions, but the model has %d" % (length, length + 1, positions),
                 "use a preset whose sequence_length fits its model",
             )
 
@@ -107,7 +107,7 @@ class GlmWorkload(TrainWorkload):
 
     def _make_loaders(self) -> None:
         config, context, sets = self.config, self.context, self.sets
-        # The order of each epoch comes from the sampler's own seed, 0, and not from the run's.
+        # The order of each epoch is determined by the sampler's own seed, 0, not by the run's.
         self.sampler: DistributedSampler = DistributedSampler(sets.train, context.world, context.rank)
         common = {
             "num_workers": config["data"]["workers"],
@@ -126,14 +126,14 @@ class GlmWorkload(TrainWorkload):
         return self.loader
 
     def to_device(self, batch: dataset.Batch) -> dataset.Batch:
-        """Copy the model's inputs and the labels, waiting for each; answers, indices and lengths stay on the host."""
+        """Copy inputs and labels synchronously; answers, indices and lengths stay on the host."""
         names = ("tokens", "positions", "sep", "targets", "target_mask", "choice_mask", "labels")
         return batch._replace(**{name: getattr(batch, name).to(self.device) for name in names})
 
     def step(self, batch: dataset.Batch) -> float:
-        """One step. Returns the mean loss over all ranks, which the publisher waits for between forward and backward.
+        """Run one step. Returns the mean loss over all ranks, for which the publisher synchronises before backward.
 
-        Nothing waits for the end of the update: the publisher's clocks stop before it.
+        There is no synchronisation after the update: the publisher's clocks stop before it.
         """
         self.network.train()
         scores = self.network(batch.tokens, batch.positions, batch.sep, batch.targets, batch.target_mask)
@@ -153,23 +153,23 @@ class GlmWorkload(TrainWorkload):
         return value
 
     def after_step(self) -> None:
-        """The publisher's log of a step: once its clocks have stopped it formats this device's loss, then reads it,
-        and so waits for the update."""
+        """The publisher's logging: after its clocks have stopped it formats and reads this device's loss, which waits
+        for the update."""
         str(self._loss)
         self._loss.item()
 
     def scaler_skipped(self) -> bool:
-        return self.config["precision"] == "fp16"  # `step` makes no update from a loss that is not finite
+        return self.config["precision"] == "fp16"  # `step` does not update if the loss is not finite
 
     def work(self, batch: dataset.Batch) -> Work:
         model = self.module.config
         samples, choices, length = batch.tokens.shape
         sequences = samples * choices
-        # By numpy: operators of torch would be among the step's.
+        # With numpy, since torch operators would be counted as part of the step.
         mask, target_mask, sep = (part.numpy() for part in (batch.choice_mask, batch.target_mask, batch.sep))
         targets = target_mask.sum(2)  # [B, C]
         lengths = (sep + targets) * mask
-        # Backward is twice forward: every matrix product has a gradient for either factor.
+        # Backward is twice forward: every matrix product has a gradient for each factor.
         executed = 3 * forward_flops(model, sequences * length, sequences * length**2, sequences * length)
         squared = float((lengths.astype(np.float64) ** 2).sum())
         needed = 3 * forward_flops(model, int(lengths.sum()), int(squared), int((targets * mask).sum()))
@@ -187,7 +187,7 @@ class GlmWorkload(TrainWorkload):
     def evaluate(self, last: bool) -> Evaluation:
         self.module.eval()
         spool, evaluation = self.context.spool, self.sets.evaluation
-        totals = [0.0] * 5  # right, F1 and examples, each example once; right and examples with repeats
+        totals = [0.0] * 5  # right, F1 and examples without repetitions; right and examples with repetitions
         done = 0
         with torch.no_grad():
             for index, batch in enumerate(self.eval_loader):
@@ -212,7 +212,7 @@ class GlmWorkload(TrainWorkload):
         return Evaluation(right / examples, published, int(examples), deciding=published, extra=extra)
 
     def _choose(self, batch: dataset.Batch) -> List[int]:
-        """The choice with the highest score of each example; never a padding one."""
+        """The choice with the highest score of each example, never a padding choice."""
         batch = self.to_device(batch)
         inputs = (batch.tokens, batch.positions, batch.sep, batch.targets, batch.target_mask)
         pieces = [
@@ -268,15 +268,15 @@ class GlmWorkload(TrainWorkload):
 
 
 def chance(evaluation: dataset.ClozeSet) -> float:
-    """The accuracy of guessing: the mean share of right answers among an example's choices."""
+    """The accuracy of guessing: the mean fraction of right answers among the choices."""
     right = np.add.reduceat(evaluation.examples.arrays["right"].astype(np.int64), evaluation.starts[:-1])
     return float((right / evaluation.choices).mean())
 
 
 def load_checkpoint(model: GlmForCloze, folder: str) -> str:
-    """Fill the model from what `flagbench prepare glm` wrote; returns the folder's digest.
+    """Load weights written by `flagbench prepare glm`; returns the folder's digest.
 
-    Raises DataError for any tensor that is missing or does not fit.
+    Raises DataError for a missing tensor or a wrong shape.
     """
     from flagbench_cases.cases.glm.prepare import WEIGHTS_FORMAT
     from flagbench_cases.prepare import prepared_folder, weights
@@ -285,7 +285,7 @@ def load_checkpoint(model: GlmForCloze, folder: str) -> str:
     state, wanted = weights.read_state(place.folder), model.state_dict()
     for name, tensor in wanted.items():
         if name not in state:
-            raise DataError("%s has no tensor %s" % (folder, name), "prepare the whole checkpoint of GLM-Large")
+            raise DataError("%s has no tensor %s" % (folder, name), "prepare the complete checkpoint of GLM-Large")
         if state[name].shape != tensor.shape:
             shapes = (folder, name, tuple(state[name].shape), tuple(tensor.shape))
             raise DataError("%s: %s has the shape %s, not %s" % shapes, "use the preset of that checkpoint")
@@ -294,5 +294,5 @@ def load_checkpoint(model: GlmForCloze, folder: str) -> str:
 
 
 def build(context: Context) -> GlmWorkload:
-    """The workload of the division asked for."""
+    """Build the workload for the configured division."""
     return GlmWorkload(context)

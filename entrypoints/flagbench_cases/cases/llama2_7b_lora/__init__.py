@@ -1,1 +1,2 @@
-"""Llama2-7B fine-tuned by LoRA on samsum, examined on MMLU. The manifest is manifests/cases/llama2-7b-lora.yaml."""
+"""Llama2-7B fine-tuned with LoRA on samsum, evaluated on MMLU. The manifest is
+manifests/cases/llama2-7b-lora.yaml."""

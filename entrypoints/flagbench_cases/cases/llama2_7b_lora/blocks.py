@@ -1,4 +1,4 @@
-"""The format llama-blocks/v1: samsum's blocks and MMLU's prompts as arrays of token ids that a run maps.
+"""The format llama-blocks/v1: samsum's blocks and MMLU's prompts as memory-mapped arrays of token ids.
 
 train_blocks, validation_blocks   int32 [n, L]
 mmlu_tokens, mmlu_offsets         int32 [tokens], int64 [questions + 1]
@@ -76,7 +76,7 @@ def tokenise(
 
 
 def write(made: Tokenised, writer: Any) -> None:
-    """Write the arrays and facts through a prepared_folder.Writer."""
+    """Write the arrays and facts through a Writer."""
     writer.format(FORMAT)
     for name, kind in ARRAYS.items():
         np.save(writer.path(name + ".npy"), made.arrays[name].astype(kind), allow_pickle=False)
@@ -84,7 +84,7 @@ def write(made: Tokenised, writer: Any) -> None:
 
 
 def read(place: Any) -> Tokenised:
-    """The arrays, mapped, of an opened prepared folder. Raises DataError for one that this format would not write."""
+    """Open the arrays of a prepared folder, memory-mapped. Raises DataError if they are invalid."""
     arrays = {}
     for name, kind in ARRAYS.items():
         path = place.path(name + ".npy")
@@ -110,7 +110,7 @@ def _is_answers(value: Any) -> bool:
     return isinstance(value, list) and len(value) == len(CHOICES) and all(_is_count(token) for token in value)
 
 
-# The facts that a run reads, what each is, and whether a value is that.
+# The facts that a run reads: name, expected type as text, and its test.
 FACTS: Tuple[Tuple[str, str, Callable[[Any], bool]], ...] = (
     ("sequence_length", "a whole number", _is_count),
     ("train.dialogues", "a whole number", _is_count),
@@ -124,24 +124,24 @@ FACTS: Tuple[Tuple[str, str, Callable[[Any], bool]], ...] = (
 
 
 def check_facts(where: str, facts: Dict[str, Any]) -> None:
-    """Refuse facts that lack one, or have one of another type: no sum covers them. Raises DataError."""
+    """Raise DataError if a fact is missing or has the wrong type. Facts are not covered by a checksum."""
     for name, what, fits in FACTS:
         value: Any = facts
         for part in name.split("."):
             value = value.get(part) if isinstance(value, dict) else None
         if not fits(value):
-            raise DataError("%s: the fact %s is missing or not %s" % (where, name, what), AGAIN)
+            raise DataError("%s: the fact %s is missing or is not %s" % (where, name, what), AGAIN)
 
 
 def check(where: str, made: Tokenised, length: int, vocabulary_size: int) -> None:
-    """Refuse what the model of a preset cannot take, and arrays that do not fit each other. Raises DataError."""
+    """Raise DataError for arrays that are inconsistent or do not fit the preset's model."""
     arrays, facts = made
     check_facts(where, facts)
     prepared, subjects = facts["sequence_length"], facts["mmlu"]["subjects"]
     tokens = facts["vocabulary"]["answer_tokens"]
     if prepared != length:
         raise DataError(
-            "%s was prepared for blocks of %s tokens, this preset has %d" % (where, prepared, length),
+            "%s was prepared for blocks of %s tokens, but this preset has %d" % (where, prepared, length),
             "use --preset reference, or prepare the data again",
         )
     for name in ("train_blocks", "validation_blocks"):
@@ -160,7 +160,7 @@ def check(where: str, made: Tokenised, length: int, vocabulary_size: int) -> Non
         or int(lengths.max()) > length
         or any(len(arrays["mmlu_" + name]) != len(lengths) for name in ("answers", "subject_ids", "shots"))
     ):
-        raise DataError("%s: the arrays of MMLU do not fit each other" % where, AGAIN)
+        raise DataError("%s: the arrays of MMLU are inconsistent" % where, AGAIN)
     _in_range("%s: mmlu_answers" % where, arrays["mmlu_answers"], len(CHOICES))
     _in_range("%s: mmlu_subject_ids" % where, arrays["mmlu_subject_ids"], len(subjects))
     _in_range("%s: the tokens of the answers" % where, np.array(tokens), vocabulary_size)
@@ -169,13 +169,11 @@ def check(where: str, made: Tokenised, length: int, vocabulary_size: int) -> Non
 def _in_range(what: str, values: np.ndarray, limit: int) -> None:
     low, high = int(values.min()), int(values.max())
     if low < 0 or high >= limit:
-        raise DataError(
-            "%s: %d is out of range, it must lie in 0 to %d" % (what, low if low < 0 else high, limit - 1), AGAIN
-        )
+        raise DataError("%s: %d is out of range: 0 to %d" % (what, low if low < 0 else high, limit - 1), AGAIN)
 
 
 def conditions(facts: Dict[str, Any]) -> Tuple[str, str]:
-    """The words of a claim's `data` and `mmlu` conditions for a prepared folder."""
+    """The values of a claim's `data` and `mmlu` conditions for a prepared folder."""
     published = facts["vocabulary"]["llama2"] and all(
         facts[split]["dialogues"] == count for split, count in samsum.PUBLISHED.items()
     )

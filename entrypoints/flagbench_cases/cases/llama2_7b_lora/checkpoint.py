@@ -1,4 +1,4 @@
-"""A Hugging Face folder of Llama weights as llama-safetensors/v1, checked against the model that will be filled."""
+"""Converts a Hugging Face checkpoint of Llama into llama-safetensors/v1, checked against the model's sizes."""
 
 import json
 import os
@@ -12,14 +12,14 @@ from flagbench_cases.shared.errors import DataError
 
 MAX_FILE_BYTES = 4 * 2**30
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
-# What a Llama 2 is besides, with the value that a config.json without the key stands for.
+# Other properties of Llama 2, with the values implied by a config.json without the key.
 FIXED = {"hidden_act": "silu", "tie_word_embeddings": False, "attention_bias": False, "mlp_bias": False}
 DEFAULT_THETA = 10000.0
-PLAIN = "give a checkpoint of Llama 2"
+PLAIN = "use a checkpoint of Llama 2"
 
 
 def config_of(section: Dict[str, Any]) -> Dict[str, Any]:
-    """The config.json of a `model` section, in the form both transformers read."""
+    """The config.json for a `model` section, readable by transformers 4 and 5."""
     config: Dict[str, Any] = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
     config.update(weights_format.sizes(section), **FIXED)
     config.update(max_position_embeddings=section["positions"], bos_token_id=1, eos_token_id=2, rope_scaling=None)
@@ -27,7 +27,8 @@ def config_of(section: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def check_config(folder: str, config: Dict[str, Any], section: Dict[str, Any]) -> None:
-    """Refuse the checkpoint of another model. Its number of positions may differ: rotary embeddings have no table."""
+    """Raise DataError for the checkpoint of another model. The number of positions may differ, as rotary embeddings
+    have no stored table."""
     found = dict(FIXED, num_key_value_heads=config.get("num_attention_heads"))
     found.update({key: value for key, value in config.items() if value is not None})
     found["rope_theta"] = theta(folder, config)
@@ -36,7 +37,7 @@ def check_config(folder: str, config: Dict[str, Any], section: Dict[str, Any]) -
 
 
 def theta(folder: str, config: Dict[str, Any]) -> Any:
-    """The base of the rotary embedding, where transformers 4 keeps it or where 5 does. Refuses a scaled one."""
+    """The base of the rotary embedding, from the keys of transformers 4 or 5. Raises DataError for a scaled one."""
     found = {}
     for key in ("rope_parameters", "rope_scaling"):
         scaling = {} if config.get(key) is None else config[key]
@@ -44,16 +45,16 @@ def theta(folder: str, config: Dict[str, Any]) -> Any:
             raise DataError("%s/config.json: %s is %r, not an object" % (folder, key, scaling), PLAIN)
         kind = scaling.get("rope_type", scaling.get("type", "default"))
         if kind != "default":
-            raise DataError("%s/config.json has a rotary embedding of the kind %r" % (folder, kind), PLAIN)
+            raise DataError("%s/config.json has a rotary embedding of type %r" % (folder, kind), PLAIN)
         found[key] = scaling
     return found["rope_parameters"].get("rope_theta", config.get("rope_theta", DEFAULT_THETA))
 
 
 def convert(source: str, section: Dict[str, Any], writer: Any, report: Callable[[str, int, int], None]) -> None:
-    """Write a checkpoint folder through a prepared_folder.Writer. Raises DataError for one that is not whole.
+    """Convert a checkpoint folder through a Writer. Raises DataError if it is incomplete.
 
-    One shard of the source and one file of the result are in memory at a time. The rotary frequencies that old
-    checkpoints hold beside the weights are left out: the model computes them.
+    One shard of the source and one file of the result are in memory at a time. The rotary frequencies in old
+    checkpoints are skipped, since the model computes them.
     """
     check_config(source, weights.read_config(source), section)
     wanted, files = weights_format.shapes(section), weights.shard_files(source)
@@ -65,7 +66,7 @@ def convert(source: str, section: Dict[str, Any], writer: Any, report: Callable[
             continue
         check(source, name, tensor, wanted)
         if name in output.index:
-            raise DataError("%s has the tensor %s twice" % (source, name), "fetch the checkpoint again")
+            raise DataError("%s has the tensor %s twice" % (source, name), "download the checkpoint again")
         types.add(str(tensor.dtype).replace("torch.", ""))
         output.add(name, tensor)
         report("convert the weights", len(output.index), len(wanted))
@@ -73,7 +74,7 @@ def convert(source: str, section: Dict[str, Any], writer: Any, report: Callable[
     if missing:
         raise DataError(
             "%s has no tensor %s (%d of %d are missing)" % (source, missing[0], len(missing), len(wanted)),
-            "fetch the checkpoint again, whole",
+            "download the complete checkpoint again",
         )
     output.flush()
     for name, content in (("index.json", output.index), ("config.json", config_of(section))):
@@ -92,22 +93,22 @@ def convert(source: str, section: Dict[str, Any], writer: Any, report: Callable[
 
 
 def check(source: str, name: str, tensor: torch.Tensor, wanted: Dict[str, Tuple[int, ...]]) -> None:
-    """Refuse a tensor that the model has not got, or not like this."""
+    """Raise DataError for a tensor that the model does not have, or with another shape or type."""
     if name not in wanted:
-        raise DataError("%s has a tensor %s, which this model has not" % (source, name), "give a plain Llama 2")
+        raise DataError("%s has a tensor %s, which is not in this model" % (source, name), "use a plain Llama 2")
     if tuple(tensor.shape) != wanted[name]:
         raise DataError(
             "%s: %s has the shape %s, not %s" % (source, name, tuple(tensor.shape), wanted[name]),
-            "give a checkpoint of the size in its config.json",
+            "use a checkpoint that matches its config.json",
         )
     if tensor.dtype not in TYPES:
         raise DataError(
-            "%s: %s is %s" % (source, name, tensor.dtype), "give weights in fp32, fp16 or bf16, not quantised ones"
+            "%s: %s is %s" % (source, name, tensor.dtype), "use weights in fp32, fp16 or bf16, not quantised ones"
         )
 
 
 class Output:
-    """Tensors on their way into files of at most MAX_FILE_BYTES bytes."""
+    """Writes tensors to files of at most MAX_FILE_BYTES."""
 
     def __init__(self, writer: Any, stem: str) -> None:
         self.index: Dict[str, str] = {}
@@ -118,11 +119,11 @@ class Output:
         self._files: List[str] = []
 
     def add(self, name: str, tensor: torch.Tensor) -> None:
-        """Keep a tensor for the current file; begin another one where it would grow too large."""
+        """Add a tensor to the current file; start a new file if it would become too large."""
         size = tensor.numel() * tensor.element_size()
         if self._waiting and self._bytes + size > MAX_FILE_BYTES:
             self.flush()
-        # Its own memory: a view would keep the whole shard it came from.
+        # A copy: a view would keep the whole source shard in memory.
         self._waiting[name] = tensor.clone(memory_format=torch.contiguous_format)
         self._bytes += size
         self.index[name] = "%s-%05d.safetensors" % (self._stem, len(self._files) + 1)

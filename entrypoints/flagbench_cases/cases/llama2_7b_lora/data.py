@@ -1,7 +1,7 @@
-"""The sets of the case as a run takes them: token blocks to train on, MMLU prompts to answer.
+"""The data sets of the case: token blocks for training, and MMLU prompts for evaluation.
 
-A run reads token ids only. The text was tokenised by `prepare` (format llama-blocks/v1), is tokenised at the
-start from the tiny set shipped here, or is drawn (synthetic).
+A run uses token ids only: tokenised by `prepare` (format llama-blocks/v1), tokenised at the start from the tiny set
+shipped here, or random (synthetic).
 """
 
 import hashlib
@@ -25,18 +25,18 @@ class BlockSet(torch.utils.data.Dataset):
         return torch.from_numpy(self.blocks[index].astype(np.int64))
 
     def digest(self) -> str:
-        """sha256 over the blocks."""
+        """sha256 of the blocks."""
         return hashlib.sha256(np.ascontiguousarray(self.blocks)).hexdigest()
 
 
 def batch_of(blocks: Sequence[torch.Tensor]) -> Dict[str, torch.Tensor]:
-    """Blocks as a batch of the publisher's: tokens, a mask of ones and labels, each its own int64 [B, L]."""
+    """The publisher's batch of blocks: tokens, a mask of ones and labels, each a separate int64 [B, L]."""
     tokens = torch.stack(list(blocks))
     return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "labels": tokens.clone()}
 
 
 class MmluItem(NamedTuple):
-    """One question: its prompt int64 [n], the right choice 0..3, the subject, and the shots that fitted."""
+    """One question: prompt int64 [n], right choice 0..3, subject, and the number of shots that fit."""
 
     tokens: torch.Tensor
     answer: int
@@ -80,7 +80,7 @@ class MmluSet(torch.utils.data.Dataset):
         return np.diff(self.offsets)
 
     def digest(self) -> str:
-        """sha256 over prompts, their borders and answers."""
+        """sha256 of prompts, offsets and answers."""
         hasher = hashlib.sha256()
         for array in (self.tokens, self.offsets, self.answers):
             hasher.update(np.ascontiguousarray(array))
@@ -88,9 +88,9 @@ class MmluSet(torch.utils.data.Dataset):
 
 
 class Sets(NamedTuple):
-    """The sets, and what they are in the words of a claim's `data` and `mmlu` conditions.
+    """The sets, and the values of a claim's `data` and `mmlu` conditions for them.
 
-    mmlu is None where the run asks no questions; mmlu_condition then is "none".
+    mmlu is None if the run asks no questions; mmlu_condition then is "none".
     """
 
     train: BlockSet
@@ -102,10 +102,10 @@ class Sets(NamedTuple):
 
 
 def load(data: Dict[str, Any], model: Dict[str, Any], folder: Optional[str], seed: int) -> Sets:
-    """The sets that the resolved `data` section names. `folder` is one that `flagbench prepare` wrote.
+    """Load the sets selected by the resolved `data` section. `folder` was written by `flagbench prepare`.
 
-    Of `data` it reads source, sequence_length, shots and, of a synthetic set, train_blocks, validation_blocks and
-    mmlu_items (0: no questions are asked); of `model` vocab_size.
+    Uses source, sequence_length, shots and, for synthetic data, train_blocks, validation_blocks and mmlu_items (0: no
+    questions) of `data`, and vocab_size of `model`.
     """
     if data["source"] == "synthetic":
         return _synthetic(data, model, seed)

@@ -1,8 +1,8 @@
-"""The published training step in plain torch: one device as published, several by DistributedDataParallel.
+"""The published training step in plain torch: one device as published, several with DistributedDataParallel.
 
-What the publisher's step does, in its order: forward under autocast, add up the loss, synchronise, backward, (fp16:
-synchronise, scaled update | plain update), read the loss and draw it, synchronise. Everything odd in it is a quirk of
-the case manifest.
+The publisher's step: forward under autocast, accumulate the loss, synchronise, backward, (fp16: synchronise, scaled
+update | plain update), read and display the loss, synchronise. Unusual parts are listed as quirks in the case
+manifest.
 """
 
 import inspect
@@ -22,7 +22,7 @@ OPTIMIZER = "AdamW(betas=0.9/0.999, eps=1e-08, weight_decay=%g)"
 
 
 class TorchEngine:
-    """Forward, backward and update of the adapters; one a rank."""
+    """Forward, backward and update of the adapters; one per rank."""
 
     name = "torch"
 
@@ -45,7 +45,7 @@ class TorchEngine:
         self.condition = OPTIMIZER % train["weight_decay"] + (", fused" if half else "")
 
     def step(self, batch: Dict[str, torch.Tensor]) -> float:
-        """One step on a batch (see `batch_of` of the data); the mean loss of this rank's, in nats per token."""
+        """Run one step on a batch of `data.batch_of`; returns this rank's mean loss, nats per token."""
         synchronize = self.context.device.synchronize
         with autocast(self.device, self.precision):
             loss = loss_of(self.network, batch)
@@ -73,17 +73,17 @@ class TorchEngine:
         return value
 
     def begin(self, rate: float) -> None:
-        """Begin an epoch, with its learning rate."""
+        """Start an epoch with its learning rate."""
         self.total_loss = 0.0
         self.set_rate(rate)
 
     def set_rate(self, rate: float) -> None:
-        """The learning rate from now on."""
+        """Set the learning rate."""
         for group in self.optimizer.param_groups:
             group["lr"] = rate
 
     def facts(self) -> Dict[str, Any]:
-        """How the updates went: those a loss scale left out do not advance the optimizer's own count."""
+        """Facts about the updates. Skipped updates do not advance the optimizer's step count."""
         counts = [float(state["step"]) for state in self.optimizer.state.values() if "step" in state]
         updates = int(min(counts)) if counts else 0
         return {
@@ -93,7 +93,7 @@ class TorchEngine:
         }
 
     def state(self) -> Tuple[Dict[str, torch.Tensor], Dict[str, Any]]:
-        """Adapters and their moments as tensors; the loss scale and the count of steps as facts."""
+        """Adapters and their moments as tensors; loss scale and number of steps as facts."""
         tensors = {"adapter." + name: parameter.detach() for name, parameter in self.parameters.items()}
         for name, parameter in self.parameters.items():
             for moment in MOMENTS:
@@ -103,13 +103,13 @@ class TorchEngine:
         return tensors, {"taken": self.taken, "scaler": scaler}
 
     def restore(self, tensors: Dict[str, torch.Tensor], facts: Dict[str, Any]) -> None:
-        """Resume from what `state` gave. Raises DataError where a tensor or the loss scale is missing."""
+        """Restore what `state` returned. Raises DataError if a tensor or the loss scale is missing."""
         fill(self.parameters, {n[len("adapter.") :]: t for n, t in tensors.items() if n.startswith("adapter.")})
         moments = {}
         for index, name in enumerate(self.parameters):
             found = {moment: tensors.get("%s.%s" % (moment, name)) for moment in MOMENTS}
             if any(tensor is None for tensor in found.values()):
-                raise DataError("the checkpoint has no moments of %s" % name, "resume from another checkpoint")
+                raise DataError("the checkpoint has no moments for %s" % name, "resume from another checkpoint")
             moments[index] = found
         self.optimizer.load_state_dict(
             {"state": moments, "param_groups": self.optimizer.state_dict()["param_groups"]}
@@ -127,30 +127,31 @@ def loss_of(network: Any, batch: Dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 def has_fused_adamw() -> bool:
-    """Whether this torch has the fused AdamW; it came with torch 2.0."""
+    """Whether this torch has the fused AdamW (torch 2.0)."""
     return "fused" in inspect.signature(torch.optim.AdamW).parameters
 
 
 def adamw(parameters: List[torch.nn.Parameter], train: Dict[str, Any], fused: bool) -> torch.optim.AdamW:
-    """The published AdamW: fused for fp16, else one parameter after the other.
+    """The published AdamW: fused for fp16, else one parameter at a time.
 
-    fused=False, as the publisher passes it, turns the multi-tensor path off too; torch 1.12 has it off anyway.
+    fused=False, as passed by the publisher, also disables the multi-tensor path, which is off by default on torch
+    1.12.
     """
     options = {"fused": fused} if has_fused_adamw() else {}
     return torch.optim.AdamW(parameters, lr=train["learning_rate"], weight_decay=train["weight_decay"], **options)
 
 
 def loss_scaler(device: torch.device) -> Any:
-    """torch's GradScaler with its own defaults, as published."""
+    """torch's GradScaler with its defaults, as published."""
     if hasattr(torch, "amp") and hasattr(torch.amp, "GradScaler"):
         return torch.amp.GradScaler(device.type)
     return torch.cuda.amp.GradScaler()
 
 
 def leave_alone(module: torch.nn.Module, parameters: Dict[str, torch.nn.Parameter]) -> None:
-    """Have DistributedDataParallel neither send the frozen weights at the start nor the buffers at every step.
+    """Make DistributedDataParallel ignore the frozen weights and the buffers.
 
-    All ranks made or read the same ones; the record's check of the parameters' sums would tell if not.
+    All ranks have created or read the same ones, which the record's parameter check verifies.
     """
     ours = {id(parameter) for parameter in parameters.values()}
     frozen = [name for name, parameter in module.named_parameters() if id(parameter) not in ours]
@@ -159,7 +160,7 @@ def leave_alone(module: torch.nn.Module, parameters: Dict[str, torch.nn.Paramete
 
 
 def open_engine(context: Any, module: Any, parameters: Dict[str, torch.nn.Parameter]) -> Any:
-    """The engine of the configuration, made for this rank."""
+    """Create the configured engine for this rank."""
     if context.config["engine"]["name"] == "deepspeed":
         from flagbench_cases.cases.llama2_7b_lora.engine_deepspeed import DeepSpeedEngine
 
@@ -168,7 +169,7 @@ def open_engine(context: Any, module: Any, parameters: Dict[str, torch.nn.Parame
 
 
 def refuse(config: Dict[str, Any], device: torch.device, world: int) -> None:
-    """Raise UsageError for what the engine asked for cannot do here, before anything is loaded."""
+    """Raise UsageError for settings that the configured engine does not support, before anything is loaded."""
     engine = config["engine"]
     if engine["name"] == "deepspeed":
         from flagbench_cases.cases.llama2_7b_lora import engine_deepspeed
@@ -176,10 +177,10 @@ def refuse(config: Dict[str, Any], device: torch.device, world: int) -> None:
         engine_deepspeed.refuse(config, device, world)
         return
     if engine["zero_stage"]:
-        raise UsageError("zero_stage is DeepSpeed's", "add --set engine=deepspeed, or leave out zero_stage")
+        raise UsageError("zero_stage requires DeepSpeed", "add --set engine=deepspeed, or omit zero_stage")
     if config["precision"] == "fp16" and not has_fused_adamw():
         raise UsageError(
-            "fp16 needs the fused AdamW of torch 2.0 and this is torch %s: its loss scaler refuses fp16 gradients"
+            "fp16 requires the fused AdamW of torch 2.0, but this is torch %s, whose scaler rejects fp16 gradients"
             % torch.__version__,
             "use --precision bf16 or tf32, or a stack with a newer torch",
         )

@@ -1,6 +1,6 @@
-"""The same step through DeepSpeed, ZeRO stages 0 to 2, configured by the manifest's `engine` section.
+"""The training step with DeepSpeed, ZeRO stages 0 to 2, configured by the manifest's `engine` section.
 
-Not what the publisher ran.
+The publisher did not use it.
 """
 
 import copy
@@ -16,16 +16,16 @@ STAGES = (0, 1, 2)
 
 
 def refuse(config: Dict[str, Any], device: torch.device, world: int) -> None:
-    """Raise UsageError for what DeepSpeed cannot do here."""
+    """Raise UsageError for settings that DeepSpeed does not support here."""
     stage, precision = config["engine"]["zero_stage"], config["precision"]
     old_gloo = device.type == "cpu" and int(torch.__version__.split(".")[0]) < 2
     if stage not in STAGES:
-        _refuse("ZeRO stage %d splits the frozen weights, which is not done here" % stage, "use zero_stage 0 to 2")
+        _refuse("ZeRO stage %d, which splits the frozen weights, is not supported" % stage, "use zero_stage 0 to 2")
     if device.type == "cpu" and precision == "fp16":
-        _refuse("DeepSpeed has no fp16 on a processor", "use --precision bf16 or fp32")
+        _refuse("DeepSpeed does not support fp16 on a CPU", "use --precision bf16 or fp32")
     if old_gloo and world > 1 and stage > 0:
         _refuse("gloo of torch %s lacks the collectives of ZeRO stage %d" % (torch.__version__, stage), "use stage 0")
-    if old_gloo and precision == "bf16":  # DeepSpeed sends the weights round a group of one rank too
+    if old_gloo and precision == "bf16":  # DeepSpeed broadcasts the weights even in a group of one rank
         _refuse("gloo of torch %s cannot send bf16" % torch.__version__, "use --precision fp32")
     deepspeed.load(device)
 
@@ -35,7 +35,7 @@ def _refuse(what: str, remedy: str) -> None:
 
 
 def ds_config(config: Dict[str, Any], replicas: int) -> Dict[str, Any]:
-    """The ds_config.json of a run: the manifest's `engine.deepspeed` with batch size, stage and precision."""
+    """The ds_config of a run: the manifest's `engine.deepspeed` with batch size, stage and precision."""
     made = copy.deepcopy(config["engine"]["deepspeed"])
     batch = config["train"]["batch_size"]
     made.update(train_batch_size=batch * replicas, train_micro_batch_size_per_gpu=batch)
@@ -50,7 +50,7 @@ def ds_config(config: Dict[str, Any], replicas: int) -> Dict[str, Any]:
 
 
 class DeepSpeedEngine:
-    """Forward, backward and update of the adapters by DeepSpeed; one a rank."""
+    """Forward, backward and update of the adapters with DeepSpeed; one per rank."""
 
     name = "deepspeed"
 
@@ -61,17 +61,17 @@ class DeepSpeedEngine:
         trained = list(parameters.values())
         optimizer = adamw(trained, config["train"], fused=False)
         self.network = deepspeed.initialize(context, module, optimizer, trained, self.ds_config)
-        # In 16 bits stage 0 takes a step on gradients of zero to make AdamW's moments; AdamW would count it.
+        # In 16 bits, stage 0 runs a step with zero gradients to create AdamW's moments, which AdamW would count.
         optimizer.state.clear()
         self.version = deepspeed.version(context.device.torch)
         self.taken = 0
         self.name = "deepspeed-zero%d" % config["engine"]["zero_stage"]
-        # In 16 bits DeepSpeed updates fp32 copies of the adapters; the published step updates the 16 bits themselves.
+        # In 16 bits, DeepSpeed updates fp32 copies of the adapters; the published step updates the adapters directly.
         masters = "" if config["precision"] in ("fp32", "tf32") else ", fp32 masters"
         self.condition = OPTIMIZER % config["train"]["weight_decay"] + masters
 
     def step(self, batch: Dict[str, torch.Tensor]) -> float:
-        """One step on a batch (see `batch_of` of the data); the mean loss of this rank's, in nats per token."""
+        """Run one step on a batch of `data.batch_of`; returns this rank's mean loss, nats per token."""
         loss = loss_of(self.network, batch)
         self.network.backward(loss)
         self.context.probe.backward_done()
@@ -80,16 +80,16 @@ class DeepSpeedEngine:
         return float(loss.detach())
 
     def begin(self, rate: float) -> None:
-        """Begin an epoch, with its learning rate."""
+        """Start an epoch with its learning rate."""
         self.set_rate(rate)
 
     def set_rate(self, rate: float) -> None:
-        """The learning rate from now on."""
+        """Set the learning rate."""
         for group in self.network.optimizer.param_groups:
             group["lr"] = rate
 
     def facts(self) -> Dict[str, Any]:
-        """How the updates went, and the configuration they went by."""
+        """Facts about the updates, and DeepSpeed's configuration."""
         skipped = int(self.network.skipped_steps)
         scale = float(self.network.optimizer.loss_scale) if "fp16" in self.ds_config else None
         return {
@@ -101,9 +101,9 @@ class DeepSpeedEngine:
         }
 
     def state(self) -> Tuple[Dict[str, torch.Tensor], Dict[str, Any]]:
-        """Refused by `refuse` before a run begins."""
-        raise UsageError("the deepspeed engine writes no checkpoints", "use engine=torch")
+        """Not supported; rejected before a run starts."""
+        raise UsageError("the deepspeed engine cannot write checkpoints", "use engine=torch")
 
     def restore(self, tensors: Dict[str, torch.Tensor], facts: Dict[str, Any]) -> None:
-        """A checkpoint is the torch engine's."""
+        """Not supported; rejected before a run starts."""
         raise UsageError("the deepspeed engine cannot resume from a checkpoint", "use engine=torch")

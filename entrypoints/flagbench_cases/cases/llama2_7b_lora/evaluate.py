@@ -1,8 +1,7 @@
-"""What a trained model is asked: its loss on blocks it was not trained on, and MMLU.
+"""Evaluation of a trained model: validation loss, and MMLU.
 
-Every rank answers its share, each block and question once at any number of ranks. Without autocast, as the publisher
-evaluates: the weights are of the precision already, and peft casts for the adapters that are not (in bf16). MMLU goes
-one question at a time, as published.
+Blocks and questions are divided among the ranks without repetition. As published, there is no autocast (the weights
+already have the precision; in bf16, peft casts for the adapters), and MMLU questions are evaluated one at a time.
 """
 
 from typing import Any, Callable, List, Optional, Tuple
@@ -17,7 +16,7 @@ Progress = Callable[[int, int], None]
 
 
 def total(values: List[float], device: torch.device, world: int) -> List[float]:
-    """The sums of each value over all ranks."""
+    """The sum of each value over all ranks."""
     shares = torch.tensor(values, dtype=torch.float64, device=device)
     if world > 1:
         dist.all_reduce(shares)
@@ -25,7 +24,7 @@ def total(values: List[float], device: torch.device, world: int) -> List[float]:
 
 
 def share(length: int, rank: int, world: int) -> range:
-    """The indices this rank takes: every one once over all ranks."""
+    """The indices of this rank; every index is on exactly one rank."""
     return range(rank, length, world)
 
 
@@ -33,9 +32,9 @@ def share(length: int, rank: int, world: int) -> range:
 def validation_loss(
     module: Any, blocks: Any, batch_size: int, device: torch.device, place: Tuple[int, int], progress: Progress
 ) -> Optional[float]:
-    """The mean loss over all blocks, nats per token, with dropout off; None where there are none.
+    """The mean loss over all blocks, nats per token, without dropout; None if there are no blocks.
 
-    Blocks have one length, so the mean over blocks is that over tokens. `place` is (rank, world).
+    All blocks have the same length, so the mean over blocks is the mean over tokens. `place` is (rank, world).
     """
     module.eval()
     indices = share(len(blocks), *place)
@@ -54,9 +53,9 @@ def validation_loss(
 def mmlu_accuracy(
     module: Any, questions: Any, device: torch.device, place: Tuple[int, int], training: bool, progress: Progress
 ) -> float:
-    """The share of questions whose answer is the most likely of all tokens after the prompt.
+    """The fraction of questions whose right answer is the most likely next token.
 
-    `training` leaves dropout on, as the publisher does. `place` is (rank, world).
+    `training` keeps dropout on, as published. `place` is (rank, world).
     """
     module.train(training)
     answers = [int(token) for token in questions.answer_tokens]

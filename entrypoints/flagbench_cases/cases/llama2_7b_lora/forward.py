@@ -1,8 +1,8 @@
-"""The forward pass of the publisher's versions, transformers 4.31 and peft 0.4, over the modules of any version.
+"""The forward pass of the publisher's versions, transformers 4.31 and peft 0.4, on the modules of any version.
 
-Newer versions do the same mathematics in other operators, which keep or copy less: labels are padded where the
-logits were copied, the mask is one of booleans, an adapter is not added in place. So modules and parameters are the
-library's, and the order of operators is written down here, once for every stack.
+Newer versions compute the same with different operators, which save or copy less: labels are padded instead of
+copying the logits, the mask is boolean, an adapter is not added in place. Modules and parameters are the library's,
+but the sequence of operators is defined here for all stacks.
 
 Shapes: B batch, T tokens, D model width, H heads, K heads of keys and values, W width of a head, V vocabulary.
 """
@@ -19,10 +19,10 @@ Pair = Tuple[torch.Tensor, torch.Tensor]
 
 
 class PublishedForward:
-    """Takes the place of `forward` of a LlamaForCausalLM; `recompute`: layers are computed again for backward."""
+    """Replaces `forward` of a LlamaForCausalLM. `recompute`: layers are recomputed in the backward pass."""
 
     def __init__(self, model: Any, shape: Any, dtype: torch.dtype, device: torch.device, output: Any) -> None:
-        """`dtype` is that of the model; fp16 has its rotary tables, too, in every other precision they are fp32."""
+        """`dtype` is that of the model. The rotary tables are fp16 for fp16, else fp32."""
         self.model = model
         self.shape = shape
         self.output = output
@@ -77,13 +77,13 @@ class PublishedForward:
 
     @staticmethod
     def _rows(table: torch.Tensor, like: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """What a table [1, 1, positions, W] has for each token: [1, 1, T, W], looked up again in every layer."""
+        """The rows [1, 1, T, W] of a table [1, 1, positions, W] for each token. As published, done in every layer."""
         rows = table[:, :, : like.shape[-2], ...].to(dtype=like.dtype).squeeze(1).squeeze(0)
         return rows[positions].unsqueeze(1)
 
 
 def rotary_tables(shape: Any, device: torch.device) -> Pair:
-    """Cosines and sines of position / rope_theta ** (2 i / W), twice side by side: fp32 [1, 1, positions, W]."""
+    """Cosines and sines of position / rope_theta ** (2 i / W), repeated twice: fp32 [1, 1, positions, W]."""
     width = shape.dim // shape.heads
     frequencies = 1.0 / (shape.rope_theta ** (torch.arange(0, width, 2).float() / width))
     angles = torch.outer(torch.arange(shape.positions).float(), frequencies)
@@ -92,13 +92,13 @@ def rotary_tables(shape: Any, device: torch.device) -> Pair:
 
 
 def half_turned(states: torch.Tensor) -> torch.Tensor:
-    """(a, b) of the last dimension's halves to (-b, a)."""
+    """Map the halves (a, b) of the last dimension to (-b, a)."""
     middle = states.shape[-1] // 2
     return torch.cat((-states[..., middle:], states[..., :middle]), dim=-1)
 
 
 def repeated(states: torch.Tensor, times: int) -> torch.Tensor:
-    """Each head of keys or values `times` times in a row: [B, K, T, W] to [B, H, T, W]."""
+    """Repeat each head of keys or values `times` times: [B, K, T, W] to [B, H, T, W]."""
     if times == 1:
         return states
     batch, heads, length, width = states.shape
@@ -107,7 +107,7 @@ def repeated(states: torch.Tensor, times: int) -> torch.Tensor:
 
 
 def project(linear: Any, hidden: torch.Tensor) -> torch.Tensor:
-    """A linear layer; where it has an adapter, that is added to its result in place."""
+    """A linear layer; its adapter, if any, is added in place."""
     if not hasattr(linear, "lora_A"):
         return linear(hidden)
     down, up = linear.lora_A["default"], linear.lora_B["default"]
@@ -118,7 +118,7 @@ def project(linear: Any, hidden: torch.Tensor) -> torch.Tensor:
 
 
 def causal(length: int, like: torch.Tensor) -> torch.Tensor:
-    """[1, 1, T, T]: 0 for what a token sees, the lowest number of the type for what comes after it."""
+    """The causal mask [1, 1, T, T]: 0 if visible, else the lowest number of the dtype."""
     mask = torch.full((length, length), torch.finfo(like.dtype).min, device=like.device)
     index = torch.arange(length, device=like.device)
     mask.masked_fill_(index < (index + 1).view(length, 1), 0)
@@ -126,14 +126,14 @@ def causal(length: int, like: torch.Tensor) -> torch.Tensor:
 
 
 def expanded(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """[B, 1, T, T] of a mask [B, T]: 0 for a token, the lowest number for padding."""
+    """Expand a mask [B, T] to [B, 1, T, T]: 0 for a token, the lowest number of the dtype for padding."""
     batch, length = mask.shape
     inverted = 1.0 - mask[:, None, None, :].expand(batch, 1, length, length).to(dtype)
     return inverted.masked_fill(inverted.to(torch.bool), torch.finfo(dtype).min)
 
 
 def shifted_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The mean loss, nats per token: logits are copied without the last token, labels without the first."""
+    """The mean next-token loss, nats per token. As published, logits and labels are copied."""
     heads = logits[..., :-1, :].contiguous()
     wanted = labels[..., 1:].contiguous()
     return F.cross_entropy(heads.view(-1, heads.shape[-1]), wanted.view(-1))

@@ -1,8 +1,7 @@
-"""LoRA on q_proj and v_proj through peft, and the adapters under names that no version of peft decides.
+"""LoRA on q_proj and v_proj through peft, with adapter names that do not depend on the version of peft.
 
-An adapter saved by a new peft cannot be read by an old one (its configuration has keys the old one does not know). So
-peft's own files are not used: adapters are plain tensors `layers.N.q_proj.A` and `.B`, and their few settings are in
-the manifest.
+An old peft cannot read adapters saved by a new one, whose configuration has unknown keys. So peft's files are not
+used: adapters are plain tensors `layers.N.q_proj.A` and `.B`, and their settings are in the manifest.
 """
 
 import re
@@ -19,11 +18,11 @@ PARAMETER = re.compile(r".*\.layers\.(\d+)\.self_attn\.(q_proj|v_proj)\.lora_(A|
 
 
 def attach(model: Any, shape: LlamaShape, recompute: bool) -> Any:
-    """The model with adapters, a PeftModel; only they train. A is drawn from torch's generator, B is zero.
+    """Add adapters to the model; returns a PeftModel in which only they are trainable. A is random, B is zero.
 
-    They have the type of the base, as with the publisher's peft 0.4, where newer ones would lift fp16 to fp32. Over a
-    base in bf16, which nobody published, they are fp32: AdamW's moments have their type, and in bf16 the second one
-    could not decay (1.0 x 0.999 is 1.0 again).
+    The adapters have the dtype of the base model, as in the publisher's peft 0.4; newer versions would use fp32 for
+    fp16. With a bf16 base, which was not published, they are fp32: AdamW's moments have the adapters' dtype, and in
+    bf16 the second moment could not decay (1.0 x 0.999 rounds to 1.0).
     """
     peft = library("peft")
     config = peft.LoraConfig(
@@ -37,17 +36,17 @@ def attach(model: Any, shape: LlamaShape, recompute: bool) -> Any:
     base = next(model.parameters()).dtype
     lifted = base == torch.bfloat16
     with warnings.catch_warnings():
-        # peft uses a name that transformers 5 has deprecated: nothing that a reader of the log can fix.
+        # peft uses a name deprecated by transformers 5, which users cannot fix.
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
         module = peft.get_peft_model(model, config, autocast_adapter_dtype=lifted)
-    # Not by transformers' own switch: with peft it asks for a gradient of the embeddings, which nobody needs.
+    # Not with transformers' own switch, which with peft requires a needless gradient of the embeddings.
     model.forward.recompute = recompute
     verify(module, shape, torch.float32 if lifted else base)
     return module
 
 
 def verify(module: torch.nn.Module, shape: LlamaShape, dtype: torch.dtype) -> None:
-    """The adapters, and nothing else, train; as many and of the type that was asked for."""
+    """Raise CaseError unless exactly the adapters are trainable, with the expected number and dtype."""
     trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
     count = sum(parameter.numel() for parameter in trainable)
     types = {parameter.dtype for parameter in trainable}
@@ -55,14 +54,14 @@ def verify(module: torch.nn.Module, shape: LlamaShape, dtype: torch.dtype) -> No
     same = len(ours) == len(trainable) and all(a is b for a, b in zip(ours, trainable))
     if count != shape.adapter_parameters or types != {dtype} or not same:
         raise CaseError(
-            "peft made %d trainable parameters of %s, not %d of %s"
+            "peft created %d trainable parameters of %s, not %d of %s"
             % (count, "/".join(sorted(str(t) for t in types)), shape.adapter_parameters, dtype),
-            "use the peft of this image's lock",
+            "use the version of peft in this image's lock",
         )
 
 
 def adapters(module: torch.nn.Module) -> Dict[str, torch.nn.Parameter]:
-    """The adapters by our names, in the order of the forward pass: A [r, in], B [out, r]."""
+    """The adapters by name, in the order of the forward pass: A [r, in], B [out, r]."""
     found = {}
     for name, parameter in module.named_parameters():
         match = PARAMETER.fullmatch(name)
@@ -72,7 +71,7 @@ def adapters(module: torch.nn.Module) -> Dict[str, torch.nn.Parameter]:
 
 
 def fill(parameters: Dict[str, torch.nn.Parameter], tensors: Dict[str, torch.Tensor]) -> None:
-    """Set the adapters to `tensors` of the same names. Raises DataError where names or shapes differ."""
+    """Set the adapters to `tensors` of the same names. Raises DataError if names or shapes differ."""
     for name, parameter in parameters.items():
         tensor = tensors.get(name)
         if tensor is None or tensor.shape != parameter.shape:

@@ -1,7 +1,7 @@
-"""The publisher's monitor: a thread that reads this process's memory, without a pause, while an epoch is trained.
+"""The publisher's memory monitor: a thread that continuously reads this process's memory during an epoch.
 
-It takes the interpreter's lock from the step over and over, so it is part of the published iteration time. Before and
-after an epoch garbage is collected, and torch's cache is given back to the device.
+It contends with the step for the interpreter lock, so it affects the published iteration time. Before and after an
+epoch garbage is collected and torch's cache is emptied.
 """
 
 import gc
@@ -13,10 +13,10 @@ import torch
 
 
 class MemoryMonitor:
-    """Reads the resident memory in a thread of its own from `with` to the end of its block; `peak` in bytes."""
+    """A context manager that reads the resident memory in a thread; `peak` in bytes."""
 
     def __init__(self, device: Optional[Any] = None) -> None:
-        """`device` is asked for its peak before its memory is given back."""
+        """The peak of `device` is read before its cache is emptied."""
         self.peak = 0
         self._device = device
         self._process = psutil.Process()
@@ -45,6 +45,6 @@ class MemoryMonitor:
 
 
 def monitored(batches: Iterable[Any], device: Optional[Any] = None) -> Iterator[Any]:
-    """The batches, with the monitor running from before the first is made until the last is done or given up."""
+    """Iterate over the batches with the monitor running."""
     with MemoryMonitor(device):
         yield from batches

@@ -1,7 +1,7 @@
-"""MMLU: questions with four choices, asked after as many solved examples as fit.
+"""MMLU: multiple-choice questions with four choices, preceded by as many solved examples as fit.
 
 A data folder has dev/{subject}_dev.csv and test/{subject}_test.csv without a header: question, four choices, the
-letter of the right one. Cells may be quoted and hold line ends.
+letter of the right one. Cells may be quoted and contain line breaks.
 """
 
 import csv
@@ -15,8 +15,8 @@ from flagbench_cases.shared.errors import DataError
 from flagbench_cases.shared.files import open_file
 
 SUBJECTS, QUESTIONS = 57, 14042
-"""Of the published test set."""
-# Where a data folder may hold dev/ and test/; data.tar has them below data/.
+"""Numbers of the published test set."""
+# Where dev/ and test/ may be in a data folder; data.tar has them below data/.
 PLACES = (".", "mmlu", "mmlu_dataset", "data")
 AGAIN = "unpack MMLU's data.tar again"
 
@@ -32,12 +32,12 @@ class Row(NamedTuple):
 class Prompts(NamedTuple):
     """The questions of all subjects in the order of their names, n in all."""
 
-    tokens: np.ndarray  # int32, the prompts one after the other
-    offsets: np.ndarray  # int64 [n + 1]: where each begins
+    tokens: np.ndarray  # int32, the concatenated prompts
+    offsets: np.ndarray  # int64 [n + 1]: the start of each prompt
     answers: np.ndarray  # int8 [n]: 0 to 3
     subject_ids: np.ndarray  # int16 [n]
-    shots: np.ndarray  # int8 [n]: whole solved examples before the question
-    cut: int  # questions of which a part, or all, had to be dropped too
+    shots: np.ndarray  # int8 [n]: complete solved examples before the question
+    cut: int  # number of questions that were truncated themselves
     subjects: List[str]
 
 
@@ -47,13 +47,11 @@ def find(folder: str) -> str:
         path = os.path.normpath(os.path.join(folder, place))
         if os.path.isdir(os.path.join(path, "test")) or os.path.isdir(os.path.join(path, "dev")):
             return path
-    raise DataError(
-        "%s holds no folders dev and test of MMLU" % folder, "unpack MMLU's data.tar into its folder mmlu"
-    )
+    raise DataError("%s has no folders dev and test of MMLU" % folder, "unpack MMLU's data.tar into its folder mmlu")
 
 
 def subjects(folder: str) -> List[str]:
-    """The names of the subjects, sorted. Raises DataError where one has only one of its two files, or is no text."""
+    """The sorted names of the subjects. Raises DataError if a file is missing, or a name is not valid UTF-8."""
     found: Dict[str, List[str]] = {}
     for part in ("dev", "test"):
         place, ending = os.path.join(folder, part), "_%s.csv" % part
@@ -69,20 +67,20 @@ def subjects(folder: str) -> List[str]:
             if name not in found[part]:
                 raise DataError("%s does not exist" % os.path.join(folder, part, "%s_%s.csv" % (name, part)), AGAIN)
     if not found["test"]:
-        raise DataError("%s holds no {subject}_test.csv" % os.path.join(folder, "test"), AGAIN)
+        raise DataError("%s has no {subject}_test.csv" % os.path.join(folder, "test"), AGAIN)
     return found["test"]
 
 
 def _refuse_half(place: str, file: str, name: str) -> None:
-    """A subject's name is part of its prompts, and sentencepiece takes UTF-8 alone."""
+    """Raise DataError for a name that is not valid UTF-8: it is part of prompts, and sentencepiece requires UTF-8."""
     try:
         name.encode("utf-8")
     except UnicodeEncodeError:
-        raise DataError("%s holds %r, which is no name in UTF-8" % (place, file), AGAIN) from None
+        raise DataError("%s has %r, which is not valid UTF-8" % (place, file), AGAIN) from None
 
 
 def read(path: str) -> List[Row]:
-    """The rows of one file. Raises DataError naming file and line for what is not as it must be."""
+    """The rows of a file. Raises DataError naming file and line."""
     rows = []
     try:
         with open_file(path, encoding="utf-8", newline="") as file:
@@ -95,11 +93,11 @@ def read(path: str) -> List[Row]:
     except UnicodeDecodeError as error:
         raise DataError("%s is not UTF-8 (%s)" % (path, error), AGAIN) from None
     except csv.Error as error:
-        raise DataError("%s:%d is no CSV (%s)" % (path, begin, error), AGAIN) from None
+        raise DataError("%s:%d is not valid CSV (%s)" % (path, begin, error), AGAIN) from None
     except OSError as error:
         raise DataError("%s cannot be read (%s)" % (path, error.strerror), AGAIN) from None
     if not rows:
-        raise DataError("%s holds no questions" % path, AGAIN)
+        raise DataError("%s has no questions" % path, AGAIN)
     return rows
 
 
@@ -111,19 +109,19 @@ def _row(where: str, cells: List[str]) -> Row:
     letter = cells[5].strip()
     if letter not in CHOICES:
         raise DataError(
-            "%s: the answer %r is none of A, B, C, D" % (where, letter[:20]),
+            "%s: the answer %r is not one of A, B, C, D" % (where, letter[:20]),
             "a line is question, four choices, answer; " + AGAIN,
         )
     return Row(cells[0], tuple(cells[1:5]), CHOICES.index(letter))
 
 
 def heading(subject: str) -> str:
-    """The first line of a prompt; the two blanks before the subject are the publisher's."""
+    """The first line of a prompt; the two spaces before the subject are the publisher's."""
     return "The following are multiple choice questions (with answers) about  %s.\n\n" % subject.replace("_", " ")
 
 
 def asked(row: Row) -> str:
-    """A question up to where its answer is asked for."""
+    """A question with its choices, without the answer."""
     lines = [row.question] + ["%s. %s" % pair for pair in zip(CHOICES, row.choices)]
     return "\n".join(lines) + "\nAnswer:"
 
@@ -136,10 +134,10 @@ def solved(row: Row) -> str:
 def fit(
     head: str, shots: List[str], question: str, encode: Callable[[str], List[int]], limit: int
 ) -> Tuple[str, List[int]]:
-    """The prompt, as text and as ids, once parts of it were dropped until it has `limit` tokens with its <s>.
+    """The prompt as text and ids, shortened until it has at most `limit` tokens including <s>.
 
-    The publisher splits it at blank lines and drops the part after the heading, again and again: the first solved
-    example, then the next; where nothing else is left the question itself, and a heading alone is asked.
+    Like the publisher, split it at blank lines and repeatedly drop the part after the heading: the solved examples in
+    order, and finally the question itself, which leaves only the heading.
     """
     text = head + "".join(shots) + question
     ids = [BOS] + encode(text)
@@ -147,7 +145,7 @@ def fit(
         parts = text.split("\n\n")
         if len(parts) == 1:
             raise DataError(
-                "a heading of MMLU alone has %d tokens" % len(ids), "use a longer sequence than %d" % limit
+                "a heading of MMLU has %d tokens" % len(ids), "use a sequence length greater than %d" % limit
             )
         del parts[1]
         text = "\n\n".join(parts)
@@ -156,8 +154,8 @@ def fit(
 
 
 def left(text: str, shots: List[str], question: str) -> int:
-    """Of the solved examples, how many stand whole in a fitted prompt; -1 where the question is not whole either."""
-    # What stands before them is the heading or, of a shot with a blank line in it, the part that was not dropped.
+    """The number of complete solved examples in a shortened prompt; -1 if the question is incomplete."""
+    # They follow the heading or, if a shot contains a blank line, its remaining part.
     for count in range(len(shots), -1, -1):
         if text.endswith("\n\n" + "".join(shots[len(shots) - count :]) + question):
             return count

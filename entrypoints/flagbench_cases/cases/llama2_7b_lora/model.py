@@ -1,10 +1,10 @@
-"""Llama as the publisher ran it: Hugging Face's LlamaForCausalLM with eager attention, made without a second copy.
+"""Llama as used by the publisher: Hugging Face's LlamaForCausalLM with eager attention, built without a second copy.
 
-transformers 4 and 5 differ silently in the type of loaded weights, the attention they choose and where a config keeps
-the base of the rotary embedding. So nothing is left to their defaults: the parameters are made here in the type asked
-for, and the forward pass over the library's modules is that of the publisher's version.
+transformers 4 and 5 differ silently in the dtype of loaded weights, the attention implementation and the config key
+of the rotary base. So their defaults are not used: the parameters are created here with the requested dtype, and the
+forward pass is that of the publisher's version.
 
-Shapes: B batch, T tokens, D model width, V vocabulary. transformers is imported where it is needed: it takes seconds.
+Shapes: B batch, T tokens, D model width, V vocabulary. transformers is imported on first use, which takes seconds.
 """
 
 import json
@@ -53,7 +53,7 @@ class LlamaShape:
     def __post_init__(self) -> None:
         if self.dim % self.heads or self.heads % self.kv_heads:
             raise ValueError(
-                "dim %d, %d heads and %d kv_heads do not divide; choose multiples"
+                "dim %d must be a multiple of %d heads, and those a multiple of %d kv_heads"
                 % (self.dim, self.heads, self.kv_heads)
             )
 
@@ -74,15 +74,15 @@ def shape_from(section: Dict[str, Any]) -> LlamaShape:
 
 
 def library(name: str) -> Any:
-    """transformers or peft, imported. Raises UsageError where the image does not have it."""
+    """Import transformers or peft. Raises UsageError if it is not installed."""
     import importlib
 
     try:
         return importlib.import_module(name)
     except ImportError as error:
         raise UsageError(
-            "llama2-7b-lora needs the package %s, which cannot be imported (%s)" % (name.split(".")[0], error),
-            "use an image made for llama2-7b-lora, or install it",
+            "llama2-7b-lora requires the package %s, which cannot be imported (%s)" % (name.split(".")[0], error),
+            "use an image of llama2-7b-lora, or install it",
         ) from error
 
 
@@ -106,10 +106,10 @@ def llama_config(shape: LlamaShape) -> Any:
 
 
 def build(shape: LlamaShape, dtype: torch.dtype, device: torch.device) -> Any:
-    """LlamaForCausalLM whose parameters are frozen, of `dtype` on `device` and not yet filled; [B, T] to [B, T, V].
+    """LlamaForCausalLM with frozen, uninitialised parameters of `dtype` on `device`; [B, T] to [B, T, V].
 
-    A parameter is made once, where it stays: what transformers makes first is never touched, so no memory is spent
-    on it and no time on filling it.
+    Parameters are allocated only once, at their destination: transformers creates the modules without allocating or
+    initialising memory.
     """
     big_modeling = library("accelerate.big_modeling")
     llama = library("transformers.models.llama.modeling_llama").LlamaForCausalLM
@@ -130,21 +130,21 @@ def build(shape: LlamaShape, dtype: torch.dtype, device: torch.device) -> Any:
 
 
 def verify(model: Any, dtype: torch.dtype) -> None:
-    """Read back what transformers made of the wishes. Raises CaseError where it is something else."""
+    """Raise CaseError if transformers did not use the requested settings."""
     attention = model.config._attn_implementation
     types = {parameter.dtype for parameter in model.parameters()}
     if attention != ATTENTION or types != {dtype} or model.config.use_cache:
         raise CaseError(
-            "the model came out with %s attention, %s and use_cache %s"
+            "the model was built with %s attention, %s and use_cache %s"
             % (attention, "/".join(sorted(str(t) for t in types)), model.config.use_cache),
-            "use the transformers of this image's lock",
+            "use the version of transformers in this image's lock",
         )
 
 
 def initialise(model: Any, shape: LlamaShape, seed: int) -> None:
-    """Random weights as transformers draws them, normal matrices and norms of one; a seed gives one model a device.
+    """Random weights like transformers': normal matrices, norms of one. Deterministic for a seed and device type.
 
-    Drawn in fp32, so that every precision starts from the same numbers.
+    Drawn in fp32, so that every precision starts from the same values.
     """
     parameters = dict(model.named_parameters())
     generator = torch.Generator(device=next(iter(parameters.values())).device).manual_seed(seed)
@@ -159,18 +159,17 @@ def initialise(model: Any, shape: LlamaShape, seed: int) -> None:
 
 
 def load_prepared(model: Any, folder: str, section: Dict[str, Any], beat: Callable[[], None]) -> str:
-    """Fill the model from a prepared weights folder, and return the folder's digest. Raises DataError for whatever is
-    not as it must be."""
+    """Load the weights of a prepared folder; returns the folder's digest. Raises DataError."""
     from flagbench_cases.prepare import prepared_folder
 
     place = prepared_folder.open_folder(folder, CASE, "weights", (weights_format.FORMAT,))
-    beat()  # sums of many files were taken
+    beat()  # verifying checksums takes time
     load_folder(model, place.folder, section, beat)
     return place.digest
 
 
 def load_folder(model: Any, folder: str, section: Dict[str, Any], beat: Callable[[], None]) -> None:
-    """Fill the model from `index.json`, `config.json` and safetensors, a tensor in memory at a time."""
+    """Load weights from a folder with `index.json`, `config.json` and safetensors, one tensor at a time."""
     from safetensors import SafetensorError, safe_open
 
     config = _read_json(os.path.join(folder, "config.json"))
@@ -198,15 +197,15 @@ def _fill(parameter: torch.Tensor, tensor: torch.Tensor, name: str, folder: str)
 
 
 def shards(index: Dict[str, Any], folder: str, parameters: Dict[str, Any]) -> Dict[str, Any]:
-    """The names of the tensors in each file, once the index is exactly that of the model."""
+    """The names of the tensors in each file. Raises DataError if the index does not match the model."""
     missing, foreign = sorted(set(parameters) - set(index)), sorted(set(index) - set(parameters))
     if missing or foreign:
-        words = "has no tensor %s" % missing[0] if missing else "has a tensor %s that the model has not" % foreign[0]
+        words = "has no tensor %s" % missing[0] if missing else "has an unknown tensor %s" % foreign[0]
         raise DataError("%s %s" % (folder, words), "prepare the weights of this model again")
     files: Dict[str, Any] = {}
     for name, file in sorted(index.items()):
         if not isinstance(file, str) or os.path.basename(file) != file or not file:
-            raise DataError("%s/index.json: %s is not in a file of that folder" % (folder, name), "prepare it again")
+            raise DataError("%s/index.json: the file of %s is invalid" % (folder, name), "prepare it again")
         files.setdefault(file, []).append(name)
     return files
 
@@ -231,15 +230,14 @@ class StepFlops(NamedTuple):
 
 
 def step_flops(shape: LlamaShape, samples: int, length: int, recompute: bool) -> StepFlops:
-    """FLOPs of a step over `samples` blocks of `length` tokens, as LoRA executes it; attention counted in full.
+    """FLOPs of a LoRA training step over `samples` blocks of `length` tokens; attention counted in full.
 
-    Forward: every product once. Backward: the gradient of the input of every frozen matrix, and of both factors of
-    scores and context, and of both factors of the adapters' products. Below the adapters of the first layer nothing
-    needs a gradient: there its q, k and v projections have none, its adapters' A has only that of its weight, and its
-    scores only that of the queries. Recomputed: the layers' forward pass once more; from torch 2.1 on it stops as
-    soon as the last saved tensor is there, which is before down_proj, whose frozen weight saves nothing.
-    Source: the operators of transformers' Llama and peft's LoRA; equal to torch.utils.flop_counter.FlopCounterMode
-    with eager attention (tests).
+    Forward: every product once. Backward: the input gradients of all frozen matrices, and the gradients of both
+    factors of scores, context and adapter products. Nothing below the adapters of the first layer needs a gradient:
+    its q, k and v projections have none, its adapters' A only that of its weight, and its scores only that of the
+    queries. Recomputed: the layers' forward pass again; from torch 2.1 on it stops at the last saved tensor, which is
+    before down_proj, whose frozen weight saves nothing. Source: the operators of transformers' Llama and peft's LoRA;
+    equal to torch.utils.flop_counter.FlopCounterMode with eager attention (tests).
     """
     tokens = samples * length
     d, kv, f, r = shape.dim, shape.kv_dim, shape.ffn, shape.lora.r

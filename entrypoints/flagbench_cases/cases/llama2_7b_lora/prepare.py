@@ -1,6 +1,6 @@
-"""`flagbench prepare llama2-7b-lora`: samsum and MMLU become token ids, a checkpoint becomes plain safetensors.
+"""`flagbench prepare llama2-7b-lora`: converts samsum and MMLU into token ids, and a checkpoint into safetensors.
 
-Both are made for the case's reference preset: its sequence length, number of shots and model.
+Both for the case's reference preset: its sequence length, number of shots and model.
 """
 
 import os
@@ -28,7 +28,8 @@ Report = Callable[[str, int, int], None]
 
 
 def prepare_data(source: str, vocabulary: Optional[str], writer: Any, report: Report) -> None:
-    """Tokenise samsum and MMLU through a prepared_folder.Writer. Raises DataError, or UsageError without a vocabulary."""
+    """Tokenise samsum and MMLU through a Writer. Raises DataError, or UsageError without a
+    vocabulary."""
     preset = load_case(CASE)["presets"]["reference"]
     tokenise_data(source, vocabulary, preset["data"], preset["model"], writer, report)
 
@@ -41,9 +42,9 @@ def tokenise_data(
     writer: Any,
     report: Report,
 ) -> None:
-    """The same for a preset's `data` (sequence_length, shots) and `model` (vocab_size) sections."""
+    """Like `prepare_data`, for a preset's `data` (sequence_length, shots) and `model` (vocab_size) sections."""
     if vocabulary is None:
-        raise UsageError("text cannot be tokenised without a vocabulary", "give --vocabulary tokenizer.model")
+        raise UsageError("text cannot be tokenised without a vocabulary", "set --vocabulary to tokenizer.model")
     dialogues, questions = samsum.find(source), mmlu.find(source)
     loaded = Vocabulary(vocabulary, model["vocab_size"])
     made = blocks.tokenise(dialogues, questions, loaded, data["sequence_length"], data["shots"], report)
@@ -58,5 +59,5 @@ def tokenise_data(
 
 
 def prepare_weights(source: str, writer: Any, report: Report) -> None:
-    """Write a checkpoint folder as llama-safetensors/v1 through a prepared_folder.Writer. Raises DataError."""
+    """Convert a checkpoint folder to llama-safetensors/v1 through a Writer. Raises DataError."""
     checkpoint.convert(source, load_case(CASE)["presets"]["reference"]["model"], writer, report)

@@ -1,6 +1,6 @@
-"""The publisher's progress bar, which is drawn again in every step with the loss; ours is drawn where nobody looks.
+"""The publisher's progress bar, which is updated with the loss in every step; here its output is discarded.
 
-Drawing is part of the published iteration time. What a person sees of a run is the parent's progress line.
+Drawing it is part of the published iteration time. The progress shown to users is that of the parent process.
 """
 
 import os
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class EpochBar:
-    """A bar of tqdm's over the steps of one epoch."""
+    """A tqdm progress bar over the steps of an epoch."""
 
     def __init__(self, epoch: int, epochs: int, steps: int) -> None:
         from tqdm import tqdm
@@ -20,11 +20,11 @@ class EpochBar:
         self.bar: Any = tqdm(colour="blue", desc=self.epoch, total=steps, dynamic_ncols=True, file=self.sink)
 
     def advance(self) -> None:
-        """A step's update is done."""
+        """Count a step after its update."""
         self.bar.update(1)
 
     def show(self, loss: float) -> None:
-        """Draw it again, with the loss of the step just done."""
+        """Redraw the bar with the loss of the last step."""
         step = (self.bar.n - 1, self.steps)
         self.bar.set_description("%s/%d, step %d/%d completed (loss: %s)" % (self.epoch, self.epochs, *step, loss))
 

@@ -1,7 +1,7 @@
-"""samsum: dialogues with summaries, as one stream of tokens cut into blocks.
+"""samsum: dialogues with summaries, as one stream of tokens divided into blocks.
 
-The archive holds train.json, val.json and test.json, each a list of {"id", "dialogue", "summary"}. The publisher
-trains on the first and would validate on the second.
+The archive has train.json, val.json and test.json, each a list of {"id", "dialogue", "summary"}. The publisher trains
+on the first; the second is for validation.
 """
 
 import json
@@ -15,15 +15,15 @@ from flagbench_cases.shared.errors import DataError
 from flagbench_cases.shared.files import open_file
 
 FILES = {"train": "train.json", "validation": "val.json"}
-# Dialogues of the published archive.
+# Numbers of dialogues in the published archive.
 PUBLISHED = {"train": 14732, "validation": 818}
-# Where a data folder may hold the three files; the second is the publisher's name for it.
+# Where the files may be in a data folder; samsum_dataset is the publisher's name.
 PLACES = (".", "samsum_dataset", "samsum", "corpus")
 ARCHIVE = "corpus.7z"
 
 
 class Blocks(NamedTuple):
-    """Blocks int32 [n, L], the dialogues they were cut from, and the tokens of these, the dropped rest included."""
+    """Blocks int32 [n, L], the number of dialogues, and their number of tokens including the dropped rest."""
 
     blocks: np.ndarray
     dialogues: int
@@ -33,7 +33,7 @@ class Blocks(NamedTuple):
 def find(folder: str) -> str:
     """The folder with the JSON files, in a data folder. Raises DataError."""
     if not os.path.isdir(folder):
-        raise DataError("the data folder %s does not exist" % folder, "give --data the folder with samsum and MMLU")
+        raise DataError("the data folder %s does not exist" % folder, "set --data to the folder with samsum and MMLU")
     for place in PLACES:
         path = os.path.normpath(os.path.join(folder, place))
         if any(os.path.exists(os.path.join(path, name)) for name in FILES.values()):
@@ -45,7 +45,7 @@ def find(folder: str) -> str:
                 "%s is still packed" % archive, "unpack it first: 7z x -o%s %s" % (os.path.dirname(archive), archive)
             )
     raise DataError(
-        "%s holds no %s of samsum" % (folder, " or ".join(FILES.values())),
+        "%s has no %s of samsum" % (folder, " or ".join(FILES.values())),
         "put the files of samsum's %s into its folder samsum_dataset" % ARCHIVE,
     )
 
@@ -56,12 +56,12 @@ def read(path: str) -> List[Tuple[str, str]]:
         with open_file(path, encoding="utf-8") as file:
             entries = json.load(file)
     except FileNotFoundError:
-        raise DataError("%s does not exist" % path, "unpack the whole of samsum's %s there" % ARCHIVE) from None
+        raise DataError("%s does not exist" % path, "unpack all of samsum's %s there" % ARCHIVE) from None
     except UnicodeDecodeError as error:
         raise DataError("%s is not UTF-8 (%s)" % (path, error), "unpack %s again" % ARCHIVE) from None
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(
-            "%s cannot be read (%s)" % (path, error), "unpack %s again: it is truncated or no JSON" % ARCHIVE
+            "%s cannot be read (%s)" % (path, error), "unpack %s again: it is truncated or not JSON" % ARCHIVE
         ) from None
     if not isinstance(entries, list) or not entries:
         raise DataError("%s is not a list of dialogues" % path, "unpack %s again" % ARCHIVE)
@@ -74,7 +74,7 @@ def _pair(path: str, number: int, entry: Any) -> Tuple[str, str]:
         if isinstance(dialogue, str) and isinstance(summary, str):
             if not _is_whole(dialogue + "\n" + summary):
                 raise DataError(
-                    "%s: entry %d holds half a character (a lone surrogate)" % (path, number),
+                    "%s: entry %d has a lone surrogate" % (path, number),
                     "unpack %s again" % ARCHIVE,
                 )
             return dialogue, summary
@@ -84,7 +84,7 @@ def _pair(path: str, number: int, entry: Any) -> Tuple[str, str]:
 
 
 def _is_whole(text: str) -> bool:
-    """Whether a text can be written as UTF-8, which sentencepiece takes. JSON can escape what cannot."""
+    """Whether a text can be encoded as UTF-8, as required by sentencepiece. JSON may contain lone surrogates."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -93,7 +93,7 @@ def _is_whole(text: str) -> bool:
 
 
 def prompt(dialogue: str, summary: str) -> str:
-    """The published text of an example, without the </s> that ends it."""
+    """The published text of an example, without the final </s>."""
     return "Summarize this dialog:\n%s\n---\nSummary:\n%s" % (dialogue, summary)
 
 
@@ -104,9 +104,10 @@ def cut(
     length: int,
     report: Callable[[str, int, int], None],
 ) -> Blocks:
-    """All examples, each between <s> and </s>, one after the other in the file's order, cut every `length` tokens.
+    """Concatenate all examples, each between <s> and </s>, in the file's order, and divide them into blocks of
+    `length`.
 
-    What is left at the end is dropped, as published.
+    The rest is dropped, as published.
     """
     stream: List[np.ndarray] = []
     what = "tokenise %s" % os.path.basename(path)
@@ -119,6 +120,6 @@ def cut(
     count = len(tokens) // length
     if count == 0:
         raise DataError(
-            "%s gives %d tokens, fewer than a block of %d" % (path, len(tokens), length), "give the whole of samsum"
+            "%s has only %d tokens, fewer than a block of %d" % (path, len(tokens), length), "use the complete samsum"
         )
     return Blocks(tokens[: count * length].reshape(count, length), len(pairs), len(tokens))

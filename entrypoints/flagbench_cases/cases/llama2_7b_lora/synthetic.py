@@ -1,4 +1,4 @@
-"""Random token blocks and prompts of the published shapes: they take the time of real ones and teach nothing."""
+"""Random token blocks and prompts with the published shapes, which take as long as real ones."""
 
 import hashlib
 from typing import Any, Dict
@@ -9,15 +9,15 @@ import torch
 from flagbench_cases.cases.llama2_7b_lora.data import BlockSet, MmluSet
 from flagbench_cases.cases.llama2_7b_lora.tokens import BOS, CHOICES, EOS
 
-# Tokens of a prompt's heading, and of a question with its choices: lognormal of this mean and spread. No counts of
-# MMLU's were published with Llama's tokeniser; these are of the right size, and a prompt is filled up with solved
-# examples until the next would not fit, as the real ones are.
+# Tokens of a prompt's heading, and of a question with its choices: lognormal with this mean and sigma. Token counts
+# of MMLU with Llama's tokeniser were not published; these are of the right order. Like real prompts, they are filled
+# with solved examples as long as they fit.
 HEADING = 16
 MEAN_QUESTION, SIGMA_QUESTION, SHORTEST_QUESTION = 90.0, 0.6, 24
 
 
 class SyntheticBlocks(BlockSet):
-    """`count` blocks [L] of ids drawn evenly from the vocabulary, each when it is asked for; one seed, one set."""
+    """`count` blocks [L] of uniformly distributed ids, generated on access; deterministic for a seed."""
 
     def __init__(self, count: int, length: int, vocabulary_size: int, seed: int) -> None:
         super().__init__(np.empty((0, length), dtype=np.int32))
@@ -38,22 +38,22 @@ class SyntheticBlocks(BlockSet):
         return torch.from_numpy(drawn)
 
     def digest(self) -> str:
-        """sha256 of what decides the blocks."""
+        """sha256 of the parameters of the set."""
         words = "random blocks %d %d %d %d" % (self.count, self.length, self.vocabulary_size, self.seed)
         return hashlib.sha256(words.encode("ascii")).hexdigest()
 
 
 def blocks(data: Dict[str, Any], model: Dict[str, Any], count: int, seed: int) -> SyntheticBlocks:
-    """A set of `count` blocks of the preset's length and vocabulary."""
+    """A set of `count` blocks with the preset's length and vocabulary."""
     return SyntheticBlocks(count, data["sequence_length"], model["vocab_size"], seed)
 
 
 def questions(data: Dict[str, Any], model: Dict[str, Any], seed: int) -> MmluSet:
-    """`mmlu_items` prompts with the lengths that 5-shot prompts cut to the sequence length have."""
+    """`mmlu_items` prompts with the lengths of few-shot prompts shortened to the sequence length."""
     count, limit, most = data["mmlu_items"], data["sequence_length"], data["shots"]
     generator = np.random.RandomState(seed)
     heading = min(HEADING, limit // 8)
-    # One question and its solved examples are of one subject, so of one length.
+    # A question and its solved examples are from the same subject and assumed to have the same length.
     mu = np.log(MEAN_QUESTION) - SIGMA_QUESTION**2 / 2
     drawn = np.rint(generator.lognormal(mu, SIGMA_QUESTION, size=count)).astype(np.int64)
     size = np.clip(drawn, min(SHORTEST_QUESTION, limit // 4), limit - heading)

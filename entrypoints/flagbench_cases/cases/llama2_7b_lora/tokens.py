@@ -1,7 +1,7 @@
-"""Text to token ids by the checkpoint's own sentencepiece model.
+"""Tokenises text with the checkpoint's sentencepiece model.
 
-Not by transformers' tokenizer: given a folder with nothing but tokenizer.model, its version 4 begins a text with
-<s> and its version 5 does not. Here the ids are sentencepiece's, and who wants <s> or </s> writes it.
+transformers' tokenizer is not used: given only tokenizer.model, version 4 adds <s> and version 5 does not. Here the
+ids are those of sentencepiece, and callers add <s> and </s>.
 """
 
 import hashlib
@@ -15,16 +15,17 @@ UNK, BOS, EOS = 0, 1, 2
 CHOICES = ("A", "B", "C", "D")
 # tokenizer.model of Llama and Llama 2; 499,723 bytes.
 LLAMA2_SHA256 = "9e556afd44213b6bd1be2b850ebbbd98f5481437a8021afaf58ee7fb1818d347"
-GIVE = "give --vocabulary the tokenizer.model of the checkpoint"
+GIVE = "set --vocabulary to the tokenizer.model of the checkpoint"
 
 
 class Vocabulary:
-    """A sentencepiece model of the Llama kind: ids 0, 1, 2 are <unk>, <s>, </s>."""
+    """A sentencepiece model like Llama's: ids 0, 1, 2 are <unk>, <s>, </s>."""
 
     def __init__(self, path: str, pieces: int) -> None:
-        """Read a tokenizer.model, or that of a checkpoint folder.
+        """Read a tokenizer.model, or the one in a checkpoint folder.
 
-        Raises DataError unless it has as many pieces as the model has embeddings; UsageError without sentencepiece.
+        Raises DataError if its number of pieces is not that of the model's embeddings; UsageError without
+        sentencepiece.
         """
         self.path = os.path.join(path, "tokenizer.model") if os.path.isdir(path) else path
         self.pieces = pieces
@@ -40,26 +41,26 @@ class Vocabulary:
 
     @property
     def is_llama2(self) -> bool:
-        """Whether it is the very file of Llama 2."""
+        """Whether it is the file of Llama 2."""
         return self.sha256 == LLAMA2_SHA256
 
     def _check(self) -> None:
         found = self._processor.get_piece_size()
         if found != self.pieces:
-            raise DataError("%s has %d pieces, the model %d" % (self.path, found, self.pieces), GIVE)
+            raise DataError("%s has %d pieces, but the model has %d" % (self.path, found, self.pieces), GIVE)
         special = (self._processor.unk_id(), self._processor.bos_id(), self._processor.eos_id())
         if special != (UNK, BOS, EOS):
             raise DataError(
-                "%s has the ids %s for <unk>, <s> and </s>, Llama has 0, 1 and 2"
+                "%s has the ids %s for <unk>, <s> and </s>, but Llama has 0, 1 and 2"
                 % (self.path, ", ".join(map(str, special))),
                 GIVE,
             )
 
     def _answers(self) -> List[int]:
-        """The ids of A to D as the publisher compares them: the first of each letter as a text of its own."""
+        """The ids of A to D, as used by the publisher: the first id of each letter as a separate text."""
         ids = [self.encode(letter)[0] for letter in CHOICES]
         if len(set(ids)) < len(CHOICES) or UNK in ids:
-            raise DataError("%s has no pieces of their own for the letters A to D" % self.path, GIVE)
+            raise DataError("%s has no separate pieces for the letters A to D" % self.path, GIVE)
         return ids
 
 
@@ -76,12 +77,12 @@ def _load(path: str, content: bytes) -> Any:
         import sentencepiece
     except ImportError:
         raise UsageError(
-            "sentencepiece is not installed here, and text cannot be tokenised without it",
+            "tokenising text requires sentencepiece, which is not installed",
             "prepare in the image of this case (--via docker), or pip install sentencepiece",
         ) from None
     try:
-        if not content:  # sentencepiece would take it, and answer every question with a line on stderr
+        if not content:  # sentencepiece would accept it, and print errors on stderr for every call
             raise ValueError("it is empty")
         return sentencepiece.SentencePieceProcessor(model_proto=content)
     except (RuntimeError, ValueError, OSError) as error:
-        raise DataError("%s is no sentencepiece model (%s)" % (path, str(error).split("\n")[0]), GIVE) from None
+        raise DataError("%s is not a sentencepiece model (%s)" % (path, str(error).split("\n")[0]), GIVE) from None

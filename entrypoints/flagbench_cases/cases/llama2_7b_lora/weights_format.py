@@ -1,8 +1,8 @@
-"""The format llama-safetensors/v1: a folder of Llama weights as `prepare` writes it and a run reads it.
+"""The format llama-safetensors/v1: a folder of Llama weights, written by `prepare` and read by runs.
 
-weights-0000k.safetensors   tensors under their Hugging Face names, as stored, at most 4 GiB a file
+weights-0000k.safetensors   tensors with their Hugging Face names and dtypes, at most 4 GiB per file
 index.json                  {tensor: file}
-config.json                 Hugging Face's keys, with rope_theta where transformers 4 and 5 both find it
+config.json                 Hugging Face's keys, with rope_theta where both transformers 4 and 5 find it
 """
 
 from typing import Any, Dict, Tuple
@@ -24,22 +24,22 @@ CONFIG_KEYS = {
 
 
 def sizes(section: Dict[str, Any]) -> Dict[str, Any]:
-    """What the config.json of a `model` section must say."""
+    """The required values in config.json for a `model` section."""
     return {theirs: section[ours] for theirs, ours in CONFIG_KEYS.items()}
 
 
 def check_config(folder: str, config: Dict[str, Any], wanted: Dict[str, Any], name: str) -> None:
-    """Raise DataError for a config.json that does not say what the model called `name` has."""
+    """Raise DataError if a config.json does not have the `wanted` values of the model called `name`."""
     for key, value in wanted.items():
         if config.get(key) != value:
             raise DataError(
-                "%s/config.json says %s = %s and this model has %s" % (folder, key, config.get(key), value),
-                "give the weights of %s" % name,
+                "%s/config.json has %s = %s, but this model has %s" % (folder, key, config.get(key), value),
+                "use the weights of %s" % name,
             )
 
 
 def shapes(section: Dict[str, Any]) -> Dict[str, Tuple[int, ...]]:
-    """Names and shapes of all tensors of a `model` section."""
+    """Names and shapes of all tensors for a `model` section."""
     dim, ffn, vocabulary = section["dim"], section["ffn"], section["vocab_size"]
     kv_dim = dim // section["heads"] * section["kv_heads"]
     found: Dict[str, Tuple[int, ...]] = {

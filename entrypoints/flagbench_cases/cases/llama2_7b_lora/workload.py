@@ -1,6 +1,6 @@
-"""Llama2-7B LoRA fine-tuning as FlagPerf's code did it: the faithful division.
+"""Llama2-7B LoRA fine-tuning as in FlagPerf's code: the faithful division.
 
-Every choice here that looks odd is the publisher's and is listed under `quirks` in the case manifest.
+Unusual choices are the publisher's and are listed under `quirks` in the case manifest.
 """
 
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
@@ -22,7 +22,7 @@ DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 class EpochLosses:
-    """The mean training loss of each epoch: of this rank as steps come in, of all ranks once they have agreed."""
+    """The mean training loss of each epoch: of this rank during training, of all ranks after `all_reduce`."""
 
     def __init__(self) -> None:
         self.sums: Dict[int, List[float]] = {}  # epoch: [sum over steps, steps]
@@ -33,8 +33,8 @@ class EpochLosses:
         entry[0] += loss
         entry[1] += 1
 
-    def agree(self, device: torch.device, world: int) -> None:
-        """Replace this rank's sums by the means over all ranks. Called by all of them."""
+    def all_reduce(self, device: torch.device, world: int) -> None:
+        """Replace this rank's sums by the means over all ranks. Must be called by all ranks."""
         for epoch in sorted(self.sums):
             self.sums[epoch] = [value / world for value in total(self.sums[epoch], device, world)]
 
@@ -43,7 +43,7 @@ class EpochLosses:
         return [self.sums[epoch][0] / self.sums[epoch][1] for epoch in sorted(self.sums)]
 
     def published(self) -> float:
-        """The publisher's training loss: the mean of the epochs' means."""
+        """The publisher's training loss: the mean of the epochs' mean losses."""
         means = self.means()
         return sum(means) / len(means)
 
@@ -56,7 +56,7 @@ class LlamaLoraWorkload(TrainWorkload):
         self.config = context.config
         self.device = context.device.torch
         self.place = (context.rank, context.world)
-        # The monitor and the progress bar belong to the published step, and so to its engine.
+        # The memory monitor and the progress bar are part of the published step, and so of its engine.
         self.as_published = self.config["engine"]["name"] == "torch"
         self.has_monitor = self.config["train"]["memory_monitor"] and self.as_published
         self.losses = EpochLosses()
@@ -71,7 +71,7 @@ class LlamaLoraWorkload(TrainWorkload):
         beat()
         self._make_model()
         beat()
-        torch.manual_seed(config["seed"])  # of dropout, the same on every rank
+        torch.manual_seed(config["seed"])  # for dropout, the same on every rank
         self.engine = open_engine(context, self.module, self.parameters)
         self._make_loader()
         beat()
@@ -84,7 +84,7 @@ class LlamaLoraWorkload(TrainWorkload):
         self.parameters = lora.adapters(self.module)
 
     def _base(self) -> Any:
-        """The model to be adapted, filled from what the configuration names."""
+        """The base model with the configured weights."""
         context, config = self.context, self.config
         base = model.build(self.shape, DTYPES.get(config["precision"], torch.float32), self.device)
         if context.weights is not None:
@@ -112,7 +112,7 @@ class LlamaLoraWorkload(TrainWorkload):
             num_workers=config["data"]["workers"],
             collate_fn=samsum.batch_of,
             pin_memory=self.device.type == "cuda",
-            # Its own: the loader draws a seed for its workers each epoch, and a resumed run must not miss one.
+            # A separate generator: the loader draws a seed each epoch, which must be the same in a resumed run.
             generator=torch.Generator().manual_seed(config["seed"]),
         )
 
@@ -178,18 +178,18 @@ class LlamaLoraWorkload(TrainWorkload):
         return loss
 
     def scaler_skipped(self) -> bool:
-        return self.config["precision"] == "fp16"  # no gradient of such a loss is finite, so the scaler leaves it out
+        return self.config["precision"] == "fp16"  # no gradient of such a loss is finite, so the scaler skips it
 
     def work(self, batch: Any) -> Work:
         samples, length = batch["input_ids"].shape
         flops = model.step_flops(self.shape, samples, length, self.config["train"]["recompute"])
         done = float(flops.forward + flops.backward)
-        tokens = samples * length  # blocks are full: all that is executed is useful
+        tokens = samples * length  # blocks are not padded: all tokens are useful
         return Work(samples, samples, tokens, tokens, done, done, float(flops.recomputed))
 
     def evaluate(self, last: bool) -> Evaluation:
         sets, progress = self.sets, self.context.spool.progress
-        self.losses.agree(self.device, self.context.world)
+        self.losses.all_reduce(self.device, self.context.world)
         extra = []
         if self.losses.sums:
             note = "mean of the mean losses of %d epochs, as published" % len(self.losses.sums)
@@ -208,7 +208,7 @@ class LlamaLoraWorkload(TrainWorkload):
         return Evaluation(accuracy, published, len(sets.mmlu), accuracy, extra)
 
     def training_facts(self) -> Dict[str, Any]:
-        # A window of steps has no whole epochs to take the publisher's loss of.
+        # A window of steps has no complete epochs for the publisher's loss.
         whole = self.config["train"]["window_steps"] is None and self.losses.sums
         found = {
             "engine": self.engine.name,
@@ -225,8 +225,8 @@ class LlamaLoraWorkload(TrainWorkload):
         return found
 
     def state(self) -> Tuple[Dict[str, Any], Dict[str, Any]]:
-        # The learning rate follows from the epoch, so it is no part of this; all ranks get here at one step.
-        self.losses.agree(self.device, self.context.world)
+        # The learning rate is not saved, since it follows from the epoch. All ranks save after the same step.
+        self.losses.all_reduce(self.device, self.context.world)
         tensors, facts = self.engine.state()
         sums = {str(epoch): entry for epoch, entry in self.losses.sums.items()}
         return tensors, dict(facts, epoch_losses=sums)
@@ -237,21 +237,21 @@ class LlamaLoraWorkload(TrainWorkload):
             self.engine.restore(tensors, facts)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(
-                "the checkpoint's facts are not this case's (%s)" % error, "resume from another checkpoint"
+                "the checkpoint's facts do not belong to this case (%s)" % error, "resume from another checkpoint"
             ) from error
         self.losses.sums = sums
 
 
 def type_name(tensor: torch.Tensor) -> str:
-    """The element type of a tensor in one word, "float32"."""
+    """The dtype of a tensor as text, such as "float32"."""
     return str(tensor.dtype).replace("torch.", "")
 
 
 def guessing(mmlu: Optional[samsum.MmluSet]) -> Dict[str, float]:
-    """The accuracy of always naming the letter that is right most often, as `chance`."""
+    """`chance`: the accuracy of always choosing the most frequent right letter."""
     return {} if mmlu is None else {"chance": float(np.bincount(mmlu.answers).max() / len(mmlu))}
 
 
 def build(context: Context) -> LlamaLoraWorkload:
-    """The workload of the division asked for."""
+    """Build the workload for the configured division."""
     return LlamaLoraWorkload(context)

@@ -1,7 +1,7 @@
-"""Checkpoints, read without running anything that is pickled in them.
+"""Reads checkpoints without executing pickled code.
 
-A Hugging Face folder has its tensors in `model.safetensors`, in shards of it that an index names, or in pickles of
-the same. Other projects' checkpoints are pickles with more in them; of those a table of tensors is taken.
+A Hugging Face folder has its tensors in `model.safetensors`, in shards listed by an index, or in pickles of the same
+layout. Checkpoints of other projects are pickles with additional contents, of which one table of tensors is read.
 """
 
 import json
@@ -18,27 +18,27 @@ from flagbench_cases.shared.files import is_plain, open_file
 T = TypeVar("T")
 SAFETENSORS, PICKLED = "model.safetensors", "pytorch_model.bin"
 INDEX = ".index.json"
-FOLDER_REMEDY = "give --weights a Hugging Face checkpoint folder"
-FETCH_REMEDY = "fetch it again: it is truncated or no checkpoint"
+FOLDER_REMEDY = "set --weights to a Hugging Face checkpoint folder"
+FETCH_REMEDY = "download it again: it is truncated or not a checkpoint"
 SOURCE_REMEDY = "use weights from a source you trust"
 MAX_JSON_BYTES = 64 * 2**20
 
 
 def read_state(folder: str) -> Dict[str, torch.Tensor]:
-    """All tensors of model.safetensors, or else of pytorch_model.bin, on the host."""
+    """All tensors of model.safetensors, else of pytorch_model.bin, on the host."""
     tensors, pickled = (os.path.join(folder, name) for name in (SAFETENSORS, PICKLED))
     if os.path.isfile(tensors):
         return dict(_safetensors(tensors))
     if os.path.isfile(pickled):
         return read_pickled(pickled, inside=())
-    raise DataError("%s holds neither %s nor %s" % (folder, SAFETENSORS, PICKLED), FOLDER_REMEDY)
+    raise DataError("%s has neither %s nor %s" % (folder, SAFETENSORS, PICKLED), FOLDER_REMEDY)
 
 
 def read_pickled(path: str, inside: Sequence[str] = ("module",)) -> Dict[str, torch.Tensor]:
-    """The table of tensors that a file of torch.save has under the keys `inside`, in the order it was saved in.
+    """The table of tensors under the keys `inside` of a file written by torch.save, in its order.
 
-    The tensors are mapped from the file: it must stay as it is while they are used. What else the file holds, the
-    state of an optimizer or a program's arguments, is neither read nor run. Raises DataError.
+    The tensors are memory-mapped: the file must not change while they are used. Other contents, such as optimizer
+    state or program arguments, are neither read nor executed. Raises DataError.
     """
     archive = _opened(path)
     table, at = archive.content, ""
@@ -47,7 +47,7 @@ def read_pickled(path: str, inside: Sequence[str] = ("module",)) -> Dict[str, to
         if not isinstance(table, dict) or key not in table:
             found = ", ".join(sorted(repr(key)[:40] for key in table)[:8]) if isinstance(table, dict) else "no table"
             raise DataError(
-                "%s has no %s; it holds %s" % (path, at, found or "nothing"), "give the checkpoint that was published"
+                "%s has no %s; it has %s" % (path, at, found or "nothing"), "give the published checkpoint"
             )
         table = table[key]
     if not isinstance(table, dict) or not all(
@@ -58,37 +58,37 @@ def read_pickled(path: str, inside: Sequence[str] = ("module",)) -> Dict[str, to
 
 
 def shard_files(folder: str) -> List[str]:
-    """The paths of the files that `shards` reads, in its order. Raises DataError for one that is not there."""
+    """The paths of the files that `shards` reads, in order. Raises DataError if one is missing."""
     return [os.path.join(folder, name) for name in sorted(_files(folder))]
 
 
 def shards(folder: str) -> Iterator[Tuple[str, torch.Tensor]]:
-    """Every tensor of a Hugging Face folder with its name, file by file: one file is open at a time.
+    """The tensors of a Hugging Face folder with their names, one open file at a time.
 
-    That all files are there is seen to before the first tensor. Raises DataError for a missing file or tensor, an
-    index that leads out of the folder, and whatever cannot be read.
+    The existence of all files is checked first. Raises DataError for a missing file or tensor, an index that points
+    outside of the folder, and unreadable contents.
     """
     files = _files(folder)
     return _each(folder, files)
 
 
 def _files(folder: str) -> Dict[str, Optional[List[str]]]:
-    """The files of a folder, each with the tensors that an index promises of it; None where there is no index."""
+    """The files of a folder, each with the tensors listed by the index; None without an index."""
     for name in (SAFETENSORS, SAFETENSORS + INDEX, PICKLED, PICKLED + INDEX):
         path = os.path.join(folder, name)
         if os.path.isfile(path):
             return _indexed(folder, path) if name.endswith(INDEX) else {name: None}
-    raise DataError("%s holds neither %s nor %s, whole or in shards" % (folder, SAFETENSORS, PICKLED), FOLDER_REMEDY)
+    raise DataError("%s has neither %s nor %s, whole or sharded" % (folder, SAFETENSORS, PICKLED), FOLDER_REMEDY)
 
 
 def _indexed(folder: str, path: str) -> Dict[str, Optional[List[str]]]:
     table = read_json(path).get("weight_map")
     if not isinstance(table, dict) or not table or not all(isinstance(name, str) for name in table.values()):
-        raise DataError("%s has no weight_map of names" % path, "fetch the checkpoint again")
+        raise DataError("%s has no valid weight_map" % path, "download the checkpoint again")
     files: Dict[str, Optional[List[str]]] = {}
     for tensor, name in table.items():
         if not is_plain(name):
-            raise DataError("%s names %s, which is no file of its folder" % (path, repr(name)[:80]), SOURCE_REMEDY)
+            raise DataError("%s lists %s, which is not a plain file name" % (path, repr(name)[:80]), SOURCE_REMEDY)
         names = files.setdefault(name, [])
         if names is not None:
             names.append(tensor)
@@ -96,7 +96,7 @@ def _indexed(folder: str, path: str) -> Dict[str, Optional[List[str]]]:
     if missing:
         raise DataError(
             "%s lacks %d of its %d shards: %s" % (folder, len(missing), len(files), ", ".join(missing[:4])),
-            "fetch what is missing",
+            "download the missing files",
         )
     return files
 
@@ -113,13 +113,13 @@ def _each(folder: str, files: Dict[str, Optional[List[str]]]) -> Iterator[Tuple[
         missing = sorted(set(names or ()) - found)
         if missing:
             raise DataError(
-                "%s lacks %d tensors that the index promises, %s among them" % (path, len(missing), missing[0][:80]),
-                "fetch it again",
+                "%s lacks %d tensors listed in the index, such as %s" % (path, len(missing), missing[0][:80]),
+                "download it again",
             )
 
 
 def _tensors(path: str) -> Iterator[Tuple[str, torch.Tensor]]:
-    """The tensors of one file, of either kind."""
+    """The tensors of a safetensors or pickled file."""
     if path.endswith(".safetensors"):
         return _safetensors(path)
     return iter(read_pickled(path, inside=()).items())
@@ -128,14 +128,14 @@ def _tensors(path: str) -> Iterator[Tuple[str, torch.Tensor]]:
 def _safetensors(path: str) -> Iterator[Tuple[str, torch.Tensor]]:
     from safetensors import SafetensorError, safe_open
 
-    # KeyError, AttributeError: a type that this torch does not have
+    # KeyError, AttributeError: a dtype that this torch does not have
     damaged = (SafetensorError, OSError, LookupError, AttributeError, RuntimeError, ValueError, TypeError)
     try:
         file = safe_open(path, framework="pt")
     except damaged as error:
         raise _unreadable(path, error) from error
     with file:
-        for name in list(file.keys()):  # no dict: it cannot be walked itself
+        for name in list(file.keys()):  # not a dict: it is not iterable
             try:
                 tensor = file.get_tensor(name)
             except damaged as error:
@@ -152,7 +152,7 @@ def _tensor(path: str, archive: Archive, ref: TensorRef) -> torch.Tensor:
 
 
 def _guarded(path: str, call: Callable[[Any], T], argument: Any) -> T:
-    """A call on a pickled file; what it raises of the file becomes a DataError."""
+    """Call a reader of a pickled file, converting its errors to DataError."""
     try:
         return call(argument)
     except REFUSED as error:
@@ -183,7 +183,7 @@ def read_json(path: str) -> Dict[str, Any]:
     except FileNotFoundError:
         raise DataError("%s does not exist" % path, FOLDER_REMEDY) from None
     except (OSError, ValueError, RecursionError) as error:
-        raise DataError("%s cannot be read (%s)" % (path, error), "fetch the checkpoint again") from error
+        raise DataError("%s cannot be read (%s)" % (path, error), "download the checkpoint again") from error
     if not isinstance(content, dict):
-        raise DataError("%s is not a JSON object" % path, "fetch the checkpoint again")
+        raise DataError("%s is not a JSON object" % path, "download the checkpoint again")
     return content

@@ -1,7 +1,7 @@
-"""The two kinds of file that torch.save writes, read without torch.load: a zip, and what came before torch 1.6.
+"""Reads the two file formats of torch.save without torch.load: the zip format, and the legacy one before torch 1.6.
 
-Tensors are mapped from the file, not read: of a checkpoint with an optimizer's state in it, the weights alone cost
-memory. Whatever the file declares is held against what it has: torch would make room for it, or read beyond it.
+Tensors are memory-mapped, so that a checkpoint with optimizer state takes memory only for its weights. All declared
+sizes are checked against the file: torch would allocate them, or read out of bounds.
 """
 
 import errno
@@ -26,7 +26,7 @@ _COUNT = struct.Struct("<q")
 
 
 class Region(NamedTuple):
-    """Where the bytes of a storage are in the file, and their sum where the file has one."""
+    """The position of a storage in the file, and its CRC if the file has one."""
 
     start: int
     size: int
@@ -34,7 +34,7 @@ class Region(NamedTuple):
 
 
 class Archive:
-    """An opened file of torch.save: `content` is what was saved, with a TensorRef for every tensor."""
+    """An opened file: `content` is the saved object, with a TensorRef for every tensor."""
 
     def __init__(self, content: Any, regions: Dict[str, Region], mapped: mmap.mmap) -> None:
         self.content = content
@@ -43,16 +43,16 @@ class Archive:
         self._whole: Set[str] = set()
 
     def tensor(self, ref: TensorRef) -> torch.Tensor:
-        """The tensor, mapped from the file: a page is read when it is used, and written to in memory alone.
+        """The tensor, memory-mapped copy-on-write.
 
-        Raises Refused where the file has not got what it declares, ValueError where its sum says that it is damaged.
+        Raises Refused if the file does not contain what it declares, ValueError if the CRC does not match.
         """
         storage = ref.storage
         region = self._regions.get(storage.key)
         itemsize = torch.empty(0, dtype=storage.dtype).element_size()
         if region is None or region.size < storage.numel * itemsize:
-            raise Refused("it has not got the %d elements that it declares of a storage" % storage.numel)
-        # Every dimension holds something: a stride of 0 could make a petabyte of one element.
+            raise Refused("it does not contain the %d elements that it declares for a storage" % storage.numel)
+        # The count is checked too: with a stride of 0, a petabyte could be declared on one element.
         reach = ref.offset + sum((n - 1) * step for n, step in zip(ref.size, ref.stride)) + 1
         count = 1
         for n in ref.size:
@@ -69,15 +69,15 @@ class Archive:
 
 
 def open_archive(path: str) -> Archive:
-    """Open a file of torch.save.
+    """Open a file written by torch.save.
 
     Raises:
-        pickle.UnpicklingError: (Refused among it) it asks for more than tensors.
+        pickle.UnpicklingError: (including Refused) it contains more than tensors.
         OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, AssertionError, zipfile.BadZipFile,
-        struct.error: it is damaged.
+        struct.error: the file is damaged.
     """
     if sys.byteorder != "little":
-        raise Refused("it is of a little-endian machine, which this is not")
+        raise Refused("it is little-endian, but this machine is not")
     with open(path, "rb") as file:
         if os.fstat(file.fileno()).st_size == 0:
             raise EOFError("it is empty")
@@ -96,7 +96,7 @@ def _open_zip(file: BinaryIO, mapped: mmap.mmap) -> Archive:
             raise Refused("it is a TorchScript program")
         pickles = [name for name in members if name.count("/") == 1 and name.endswith("/data.pkl")]
         if len(pickles) != 1:
-            raise Refused("it holds %d pickles of tensors" % len(pickles))
+            raise Refused("it contains %d pickles of tensors" % len(pickles))
         root = pickles[0][: -len("data.pkl")]
         order = members.get(root + "byteorder")
         regions = {name: _region(info, mapped) for name, info in members.items() if not name.endswith("/")}
@@ -116,9 +116,9 @@ def _bytes(region: Region, mapped: mmap.mmap) -> bytes:
 
 
 def _region(info: zipfile.ZipInfo, mapped: mmap.mmap) -> Region:
-    """Where a member's bytes are. Raises Refused for one that is packed, encrypted or leads out of the file."""
+    """The position of a member's bytes. Raises Refused if it is compressed, encrypted or out of bounds."""
     if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1 or info.file_size != info.compress_size:
-        raise Refused("it holds a packed or encrypted member, which torch does not write")
+        raise Refused("it has a compressed or encrypted member, which torch does not write")
     if not 0 <= info.header_offset <= len(mapped) - _LOCAL_HEADER.size:
         raise Refused("it has a member outside of the file")
     signature, name, extra = _LOCAL_HEADER.unpack_from(mapped, info.header_offset)
@@ -129,7 +129,7 @@ def _region(info: zipfile.ZipInfo, mapped: mmap.mmap) -> Region:
 
 
 def check_sum(region: Region, mapped: mmap.mmap) -> None:
-    """Raise ValueError where bytes are others than those that were written."""
+    """Raise ValueError if the CRC does not match."""
     if region.crc is None:
         return
     with memoryview(mapped) as view, view[region.start : region.start + region.size] as content:
@@ -138,36 +138,37 @@ def check_sum(region: Region, mapped: mmap.mmap) -> None:
 
 
 def _open_legacy(file: BinaryIO, mapped: mmap.mmap) -> Archive:
-    """Pickles of a magic number, a protocol, facts of the machine, the content and the storages' keys; then these."""
+    """Pickles of magic number, protocol version, machine facts, content and storage keys, followed by the
+    storages."""
     if TensorUnpickler(file).load() != MAGIC_NUMBER:
-        raise Refused("it does not begin as torch.save begins")
+        raise Refused("it was not written by torch.save")
     protocol, machine = TensorUnpickler(file).load(), TensorUnpickler(file).load()
     if protocol != LEGACY_PROTOCOL or not isinstance(machine, dict) or machine.get("little_endian") is not True:
-        raise Refused("it is of an unknown version, or its byte order is not little-endian")
+        raise Refused("its version is unknown, or its byte order is not little-endian")
     unpickler = TensorUnpickler(file)
     content = unpickler.load()
     keys = TensorUnpickler(file).load()
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
-        raise Refused("it does not name its storages")
+        raise Refused("it does not list its storages")
     regions, at = {}, file.tell()
     for key in keys:
         if key not in unpickler.storages:
-            raise Refused("it has a storage that no tensor is in")
+            raise Refused("it has a storage that no tensor uses")
         regions[key], at = _legacy_region(unpickler.storages[key], mapped, at)
     return Archive(content, regions, mapped)
 
 
 def _legacy_region(storage: StorageRef, mapped: mmap.mmap, at: int) -> Tuple[Region, int]:
-    """A storage whose number of elements stands at `at`, and where the next one begins. Raises EOFError, Refused."""
+    """The storage whose element count is at `at`, and the position of the next one. Raises EOFError, Refused."""
     if at + _COUNT.size > len(mapped):
-        raise EOFError("it is cut")
+        raise EOFError("it is truncated")
     count = _COUNT.unpack_from(mapped, at)[0]
     if count != storage.numel:
-        raise Refused("it has not got the %d elements that it declares of a storage" % storage.numel)
+        raise Refused("it does not contain the %d elements that it declares for a storage" % storage.numel)
     size = count * torch.empty(0, dtype=storage.dtype).element_size()
     start = at + _COUNT.size
     if start + size > len(mapped):
-        raise EOFError("it is cut")
+        raise EOFError("it is truncated")
     return Region(start, size), start + size
 
 
@@ -184,10 +185,10 @@ DAMAGED = (
     zipfile.BadZipFile,
     NotImplementedError,
 )
-"""What a damaged file ends in."""
+"""Exceptions caused by a damaged file."""
 REFUSED = pickle.UnpicklingError
 
 
 def is_lack_of_memory(error: Exception) -> bool:
-    """Whether an error is of a machine without memory, which is no fault of the file. torch says it in words."""
+    """Whether an error means that the machine is out of memory, rather than that the file is damaged."""
     return getattr(error, "errno", None) == errno.ENOMEM or "allocate memory" in str(error)

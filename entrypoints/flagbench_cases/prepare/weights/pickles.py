@@ -1,7 +1,7 @@
-"""Reads what torch.save pickled without running any of it: of a pickle, only the opcodes that make plain values and
-tensors have an effect.
+"""Unpickles what torch.save wrote without executing any of it: only opcodes for plain values and tensors have an
+effect.
 
-A tensor comes out as a `TensorRef`, a description: while the pickle is read, no storage is, or is believed to exist.
+A tensor becomes a `TensorRef`, a description. Storages are neither read nor trusted while unpickling.
 """
 
 import pickle
@@ -10,14 +10,14 @@ from typing import Any, BinaryIO, Dict, NamedTuple, Sequence, Tuple, Type
 import torch
 
 MAX_PICKLE_BYTES = 64 * 2**20
-"""Bytes of a pickle without its storages. A checkpoint of a thousand tensors has some 100 kB; a byte of a hostile
-pickle can cost fifty of memory."""
+"""Limit of a pickle without its storages, bytes. A checkpoint with a thousand tensors has about 100 kB; a malicious
+pickle can take fifty bytes of memory per byte."""
 MAX_NAME_BYTES = 1000
 MAX_ARGUMENTS = 64
 
 
 class StorageRef(NamedTuple):
-    """A storage that a pickle names: its key in the file, and what it declares."""
+    """A storage referenced by a pickle: its key in the file, and its declared type and size."""
 
     key: str
     dtype: torch.dtype
@@ -25,7 +25,7 @@ class StorageRef(NamedTuple):
 
 
 class TensorRef(NamedTuple):
-    """A tensor that a pickle describes, counted in elements of its storage."""
+    """A tensor described by a pickle, in elements of its storage."""
 
     storage: StorageRef
     offset: int
@@ -34,15 +34,15 @@ class TensorRef(NamedTuple):
 
 
 class Refused(pickle.UnpicklingError):
-    """The pickle asks for something that is no part of a checkpoint of tensors."""
+    """The pickle contains something that does not belong in a checkpoint of tensors."""
 
 
 class Table(dict):
-    """Stands for an OrderedDict. What a state dict keeps in its attributes (`_metadata`) is passed over."""
+    """Replaces OrderedDict. The attributes of a state dict (`_metadata`) are ignored."""
 
     def __init__(self, *arguments: Any) -> None:
-        if arguments:  # to copy a table again and again, a small file could ask for all memory
-            raise Refused("it makes a table of another one")
+        if arguments:  # by copying a table repeatedly, a small file could use up all memory
+            raise Refused("it copies a table")
         super().__init__()
 
     def __setstate__(self, state: Any) -> None:
@@ -50,7 +50,7 @@ class Table(dict):
 
 
 class Ignored:
-    """Stands for an object that is no tensor, like a program's arguments: it takes anything and does nothing."""
+    """Replaces an object that is not a tensor, such as program arguments: accepts anything and does nothing."""
 
     __slots__ = ()
 
@@ -67,17 +67,17 @@ class Ignored:
         pass
 
     def append(self, value: Any) -> None:
-        """Of a list."""
+        """For a list."""
 
     def extend(self, values: Any) -> None:
-        """Of a list."""
+        """For a list."""
 
     def add(self, value: Any) -> None:
-        """Of a set."""
+        """For a set."""
 
 
 class Builder:
-    """A call that a pickle may ask for. It has no attributes that a pickle could set."""
+    """A function that a pickle may call. It has no attributes that a pickle could set."""
 
     __slots__ = ("_name",)
 
@@ -85,32 +85,32 @@ class Builder:
         object.__setattr__(self, "_name", name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise Refused("it changes %s" % self._name)
+        raise Refused("it modifies %s" % self._name)
 
     def __setstate__(self, state: Any) -> None:
-        raise Refused("it changes %s" % self._name)
+        raise Refused("it modifies %s" % self._name)
 
     def __call__(self, *arguments: Any) -> Any:
         return _BUILDS[self._name](*arguments)
 
 
 class StorageType(NamedTuple):
-    """Stands for torch's class of storages of one type."""
+    """Replaces torch's storage class of one dtype."""
 
     dtype: torch.dtype
 
 
 def _tensor(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> TensorRef:
     if not isinstance(storage, StorageRef) or not _is_count(offset):
-        raise Refused("it describes a tensor that makes no sense")
+        raise Refused("it describes an invalid tensor")
     if not _are_counts(size) or not _are_counts(stride) or len(size) != len(stride):
-        raise Refused("it describes a tensor that makes no sense")
+        raise Refused("it describes an invalid tensor")
     return TensorRef(storage, offset, tuple(size), tuple(stride))
 
 
 def _parameter(data: Any, *_: Any) -> TensorRef:
     if not isinstance(data, TensorRef):
-        raise Refused("it describes a parameter that is no tensor")
+        raise Refused("it describes a parameter that is not a tensor")
     return data
 
 
@@ -124,7 +124,7 @@ def _are_counts(values: Any) -> bool:
 
 def _size(values: Any = ()) -> Tuple[int, ...]:
     if not _are_counts(values):
-        raise Refused("it describes a shape that makes no sense")
+        raise Refused("it describes an invalid shape")
     return values  # type: ignore[no-any-return]
 
 
@@ -143,8 +143,8 @@ STORAGES = {
     "BoolStorage": torch.bool,
 }
 
-# Beside the weights, training programs keep their arguments, random states, schedules and loss scales. None of these
-# modules is imported, whatever a pickle asks of them.
+# Besides weights, training programs save arguments, random states, schedules and loss scales. None of these modules
+# is ever imported.
 IGNORED_ROOTS = ("argparse", "numpy", "deepspeed", "megatron", "apex", "fp16", "loss_scaler", "learning_rates")
 IGNORED = {
     "_codecs": ("encode",),
@@ -155,7 +155,7 @@ IGNORED = {
 
 
 def replacement_of(module: str, name: str) -> Any:
-    """What stands for `module.name` in a pickle; nothing is imported. Raises Refused for what no checkpoint needs."""
+    """The replacement for `module.name` in a pickle; nothing is imported. Raises Refused if there is none."""
     module = {"__builtin__": "builtins"}.get(module, module)
     if (module, name) == ("collections", "OrderedDict"):
         return Table
@@ -167,39 +167,41 @@ def replacement_of(module: str, name: str) -> Any:
         return vars(torch)[name]
     if module.split(".")[0] in IGNORED_ROOTS or name in IGNORED.get(module, ()):
         return Ignored
-    raise Refused("it asks for %s.%s, which is not a tensor" % (module[:60], name[:60]))
+    raise Refused("it uses %s.%s, which is not a tensor" % (module[:60], name[:60]))
 
 
 class _Bounded:
-    """A file whose reads stop at a number of bytes, and never make room for more than there is."""
+    """A file with a limit on the bytes read, which never allocates more than there are."""
 
     def __init__(self, file: BinaryIO, limit: int) -> None:
         self._file = file
         self._left = limit
 
     def read(self, count: int) -> bytes:
-        """`count` bytes. Raises EOFError where there are fewer, Refused behind the limit."""
+        """Read `count` bytes. Raises EOFError if there are fewer, Refused beyond the limit."""
         if count > self._left:
             raise Refused(
-                "without its tensors it is larger than %d bytes" % MAX_PICKLE_BYTES if count < MAX_PICKLE_BYTES else "it is cut"
+                "without its tensors it is larger than %d bytes" % MAX_PICKLE_BYTES
+                if count < MAX_PICKLE_BYTES
+                else "it is truncated"
             )
         piece = self._file.read(count)
         if len(piece) < count:
-            raise EOFError("it is cut")
+            raise EOFError("it is truncated")
         self._left -= count
         return piece
 
     def readline(self) -> bytes:
-        """A line with its end. Raises EOFError where there is no end, Refused behind the limit."""
+        """Read a line with its terminator. Raises EOFError if there is none."""
         line = self._file.readline(min(self._left, MAX_NAME_BYTES))
         if not line.endswith(b"\n"):
-            raise EOFError("it is cut")
+            raise EOFError("it is truncated")
         self._left -= len(line)
         return line
 
 
-# What torch.save writes, in protocol 2 to 4, and nothing else: none of the opcodes that old pickles are written in as
-# text, that call what is in the registry of extensions, or that make room before there is anything to put there.
+# The opcodes that torch.save writes in protocols 2 to 4. Opcodes of the text protocol, of the extension registry, and
+# those that allocate memory in advance are excluded.
 _OPCODES = """
     PROTO FRAME STOP MARK POP POP_MARK DUP MEMOIZE BINPUT LONG_BINPUT BINGET LONG_BINGET NONE NEWTRUE NEWFALSE
     BININT BININT1 BININT2 LONG1 LONG4 BINFLOAT BINUNICODE SHORT_BINUNICODE BINUNICODE8 BINSTRING SHORT_BINSTRING
@@ -207,12 +209,12 @@ _OPCODES = """
     SETITEM SETITEMS EMPTY_SET ADDITEMS GLOBAL STACK_GLOBAL REDUCE NEWOBJ NEWOBJ_EX BUILD BINPERSID
 """
 
-# The unpickler that is written in Python: the other one makes room for whatever number of memos a file names.
+# The pure Python unpickler: the C implementation allocates memory for any memo index in a file.
 _Python: Type[Any] = pickle._Unpickler  # type: ignore[attr-defined]
 
 
 class _Dispatch(dict):
-    """What to do for an opcode."""
+    """The handlers of the allowed opcodes."""
 
     def __missing__(self, code: int) -> Any:
         raise Refused("it has the opcode %d, which torch.save does not write" % code)
@@ -222,9 +224,9 @@ _KEYS = (str, int, float, bool, type(None), bytes, Ignored)
 
 
 def check_keys(target: Any, keys: Sequence[Any]) -> None:
-    """Refuse keys of a table, or members of a set, whose hash is not known at once.
+    """Raise Refused for dict keys or set members whose hash may be expensive.
 
-    To hash a tuple is to hash all that is in it: of forty pairs within pairs, a trillion things.
+    The hash of a tuple covers everything in it: for pairs nested forty levels deep, a trillion items.
     """
     if isinstance(target, (dict, set)):
         for key in keys:
@@ -233,13 +235,13 @@ def check_keys(target: Any, keys: Sequence[Any]) -> None:
 
 
 def check_arguments(arguments: Any) -> None:
-    """Refuse a call with more arguments than any checkpoint has: each call copies them."""
+    """Raise Refused for a call with more arguments than any checkpoint uses, since calls copy them."""
     if not isinstance(arguments, tuple) or len(arguments) > MAX_ARGUMENTS:
         raise Refused("it makes a call with other arguments than torch.save writes")
 
 
 class TensorUnpickler(_Python):  # type: ignore[misc]
-    """Builds plain values and descriptions of tensors, and nothing else."""
+    """Builds only plain values and descriptions of tensors."""
 
     dispatch = _Dispatch(
         {getattr(pickle, name)[0]: _Python.dispatch[getattr(pickle, name)[0]] for name in _OPCODES.split()}
@@ -250,32 +252,32 @@ class TensorUnpickler(_Python):  # type: ignore[misc]
         self.storages: Dict[str, StorageRef] = {}
 
     def load_setitem(self) -> None:
-        """A key and its value; `check_keys` before a table hashes the key."""
+        """Check a key before the dict hashes it."""
         check_keys(self.stack[-3], self.stack[-2:-1])
         super().load_setitem()
 
     def load_setitems(self) -> None:
-        """Keys and values, behind a mark."""
+        """Check keys before the dict hashes them."""
         check_keys(self.metastack[-1][-1], self.stack[::2])
         super().load_setitems()
 
     def load_additems(self) -> None:
-        """Members of a set, behind a mark."""
+        """Check members before the set hashes them."""
         check_keys(self.metastack[-1][-1], self.stack)
         super().load_additems()
 
     def load_reduce(self) -> None:
-        """A call."""
+        """Check the arguments of a call."""
         check_arguments(self.stack[-1])
         super().load_reduce()
 
     def load_newobj(self) -> None:
-        """A new object of a class."""
+        """Check the arguments of a constructor."""
         check_arguments(self.stack[-1])
         super().load_newobj()
 
     def load_newobj_ex(self) -> None:
-        """A new object of a class, with options."""
+        """Check the arguments and keyword arguments of a constructor."""
         check_arguments(self.stack[-2])
         check_arguments(tuple(self.stack[-1]))
         super().load_newobj_ex()
@@ -288,19 +290,19 @@ class TensorUnpickler(_Python):  # type: ignore[misc]
     dispatch[pickle.NEWOBJ_EX[0]] = load_newobj_ex
 
     def find_class(self, module: str, name: str) -> Any:
-        """Refuse every global that is not needed for a tensor."""
+        """The replacement of a global. Raises Refused for one not needed by a checkpoint."""
         return replacement_of(module, name)
 
     def persistent_load(self, pid: Any) -> StorageRef:
-        """The storage that torch's `("storage", type, key, location, numel[, view])` names."""
+        """The storage referenced by torch's `("storage", type, key, location, numel[, view])`."""
         if not isinstance(pid, tuple) or len(pid) < 5 or pid[0] != "storage" or not isinstance(pid[1], StorageType):
-            raise Refused("it names a storage of an unknown kind")
+            raise Refused("it references a storage of an unknown kind")
         key, numel = pid[2], pid[4]
         if not isinstance(key, str) or not _is_count(numel):
-            raise Refused("it names a storage of an unknown kind")
+            raise Refused("it references a storage of an unknown kind")
         if len(pid) > 5 and pid[5] is not None:
-            raise Refused("it has a storage within another one, as torch before 0.4 wrote them")
+            raise Refused("it has a view of a storage, as written by torch before 0.4")
         made = StorageRef(key, pid[1].dtype, numel)
         if self.storages.setdefault(key, made) != made:
-            raise Refused("it describes one storage in two ways")
+            raise Refused("it declares one storage in two ways")
         return made

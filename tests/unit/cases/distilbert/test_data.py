@@ -255,16 +255,16 @@ def test_long_sentence_is_cut_and_still_ends_in_sep(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "train.tsv begins with ['']; make its header sentence<TAB>label"),
-        ("the film\t1\n", "train.tsv begins with ['the film', '1']"),
-        ("sentence\tlabel\n", "train.tsv holds no examples"),
+        ("", "train.tsv has the header ['']; the header must be sentence<TAB>label"),
+        ("the film\t1\n", "train.tsv has the header ['the film', '1']"),
+        ("sentence\tlabel\n", "train.tsv has no examples"),
         ("sentence\tlabel\ndull\t0\nthe film 1\n", "train.tsv:3 is not sentence<TAB>label"),
         ("sentence\tlabel\ndull\t0\t1\n", "train.tsv:2 is not sentence<TAB>label"),
         ("sentence\tlabel\n\n", "train.tsv:2 is not sentence<TAB>label"),
         ("sentence\tlabel\ndull\t²\n", "train.tsv:2 is not sentence<TAB>label"),
         (
             "sentence\tlabel\ndull\t-1\n",
-            "train.tsv:2 is not sentence<TAB>label; correct that line (labels are 0 to 1)",
+            "train.tsv:2 is not sentence<TAB>label; correct the line (labels are 0 to 1)",
         ),
         ("sentence\tlabel\ndull\t2\n", "train.tsv:2 is not sentence<TAB>label"),
         ("sentence\tlabel\ndull\t" + "9" * 30 + "\n", "train.tsv:2 is not sentence<TAB>label"),
@@ -282,7 +282,7 @@ def test_tsv_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["train.tsv", "dev.tsv"])
 def test_one_tsv_missing_is_refused(tmp_path: Path, name: str) -> None:
     (write_tsv(tmp_path) / "SST-2" / name).unlink()
-    assert f"{name} does not exist; put both train.tsv and dev.tsv there" in refusal(tmp_path)
+    assert f"{name} does not exist; both train.tsv and dev.tsv are needed" in refusal(tmp_path)
 
 
 def test_tsv_needs_a_vocabulary_from_data_or_weights(tmp_path: Path) -> None:

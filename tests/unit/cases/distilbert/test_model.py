@@ -148,7 +148,7 @@ def test_initial_weights_are_those_of_the_oracle_in_distribution() -> None:
 
 
 def test_heads_must_divide_the_width() -> None:
-    with pytest.raises(ValueError, match="48 does not divide into 5 heads; choose"):
+    with pytest.raises(ValueError, match="48 is not a multiple of 5 heads"):
         config_from({**SMALL, "heads": 5})
 
 

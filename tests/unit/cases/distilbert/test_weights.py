@@ -236,7 +236,7 @@ def hostile(canary: Path) -> dict[str, Any]:
 def test_hostile_pickle_is_refused_and_runs_nothing(tmp_path: Path, name: str, zipped: bool) -> None:
     canary = tmp_path / "canary"
     write(tmp_path, hostile(canary)[name], zipped)
-    assert "is not a plain checkpoint: it asks for" in refusal(weights.read_state, str(tmp_path))
+    assert "is not a plain checkpoint: it uses" in refusal(weights.read_state, str(tmp_path))
     assert not canary.exists()
 
 
@@ -253,7 +253,7 @@ def test_the_hostile_pickle_would_run_elsewhere(tmp_path: Path, zipped: bool) ->
 def test_bare_pickle_is_refused_and_runs_nothing(tmp_path: Path) -> None:
     canary = tmp_path / "canary"
     (tmp_path / "pytorch_model.bin").write_bytes(pickle.dumps(hostile(canary)["os.system"]))
-    assert "it asks for" in refusal(weights.read_state, str(tmp_path))
+    assert "it uses" in refusal(weights.read_state, str(tmp_path))
     assert not canary.exists()
 
 

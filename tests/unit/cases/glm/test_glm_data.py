@@ -115,14 +115,14 @@ def test_stored_and_opened_examples_are_the_same(tmp_path: Path, cloze: ClozeSet
     [
         ("masks", b"\x93NUMPY", "masks.npy cannot be read"),
         ("contexts", np.zeros(10, dtype=np.int64), "holds int64 of 1 dimensions"),
-        ("example_starts", np.array([0, 3, 2], dtype=np.int64), "does not divide its array"),
-        ("context_starts", np.array([0, 6], dtype=np.int64), "does not divide its array"),
-        ("right", np.zeros(2, dtype=np.uint8), "not of one length"),
-        ("rows", np.array([0, 0, 2], dtype=np.int32), "points outside of the contexts"),
-        ("example_starts", np.array([], dtype=np.int64), "does not divide its array"),
-        ("right", np.array([1, 0, 2], dtype=np.uint8), "eval-right.npy holds values beyond 0 to 1"),
-        ("f1", np.array([1.0, np.nan, 0.0], dtype=np.float32), "eval-f1.npy holds values beyond 0 to 1"),
-        ("f1", np.array([1.0, -0.1, 0.0], dtype=np.float32), "eval-f1.npy holds values beyond 0 to 1"),
+        ("example_starts", np.array([0, 3, 2], dtype=np.int64), "has invalid offsets"),
+        ("context_starts", np.array([0, 6], dtype=np.int64), "has invalid offsets"),
+        ("right", np.zeros(2, dtype=np.uint8), "arrays have different lengths"),
+        ("rows", np.array([0, 0, 2], dtype=np.int32), "has an index out of range"),
+        ("example_starts", np.array([], dtype=np.int64), "has invalid offsets"),
+        ("right", np.array([1, 0, 2], dtype=np.uint8), "eval-right.npy has values outside of 0 to 1"),
+        ("f1", np.array([1.0, np.nan, 0.0], dtype=np.float32), "eval-f1.npy has values outside of 0 to 1"),
+        ("f1", np.array([1.0, -0.1, 0.0], dtype=np.float32), "eval-f1.npy has values outside of 0 to 1"),
     ],
 )
 def test_damaged_arrays_are_refused(tmp_path: Path, name: str, content: Any, words: str) -> None:
@@ -151,7 +151,7 @@ def test_a_blank_outside_of_its_context_is_refused(at: int, value: int) -> None:
     made = examples()
     made.arrays["masks"] = made.arrays["masks"].copy()
     made.arrays["masks"][at] = value
-    with pytest.raises(DataError, match="folder: a blank of the eval set is outside of its context"):
+    with pytest.raises(DataError, match=r"folder: .*eval"):
         check_range("folder", "eval", made, 9, 25, SPECIAL)
 
 

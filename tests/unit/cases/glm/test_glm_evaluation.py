@@ -1,4 +1,4 @@
-"""Evaluation on 1 to 3 ranks, each example once and as published; weights that a run begins with."""
+"""Evaluation on 1 to 3 ranks, each example once and as published; initial weights of a run."""
 
 from __future__ import annotations
 

@@ -128,10 +128,10 @@ def broken(**changes: Any) -> str:
     ("text", "words"),
     [
         (json.dumps(LINES[0]) + "\n" + json.dumps(LINES[1])[:-9], "val.jsonl:2 is not JSON"),
-        ("", "holds no examples"),
-        ("\n\n", "holds no examples"),
+        ("", "has no examples"),
+        ("\n\n", "has no examples"),
         ("[1]\n", "val.jsonl:1: text is not text"),
-        (broken(query="who is it"), "val.jsonl:2: a query has not one @placeholder"),
+        (broken(query="who is it"), "val.jsonl:2: a query does not have exactly one @placeholder"),
         (broken(query="@placeholder and @placeholder"), "has not one @placeholder"),
         (broken(query=7), "val.jsonl:2: query is not text"),
         (broken(text="Anna met \ud83d Ben."), "val.jsonl:2: text is not text: it has half a character"),
@@ -143,8 +143,8 @@ def broken(**changes: Any) -> str:
         (broken(entities=[]), "val.jsonl:2 has no entities to choose from"),
         (broken(entities={}), "entities is not a list of objects"),
         (broken(entities=[{"start": 13, "end": 14}]), "val.jsonl:2: an entity lies outside"),
-        (broken(entities=[{"start": 3, "end": 2}]), "an entity has no place"),
-        (broken(entities=[{"end": 2}]), "an entity has no place"),
+        (broken(entities=[{"start": 3, "end": 2}]), "an entity has no valid position"),
+        (broken(entities=[{"end": 2}]), "an entity has no valid position"),
         (broken(query="one " * 60 + "@placeholder"), "val.jsonl:2: a query and its answer have more than 48 tokens"),
     ],
 )
@@ -182,7 +182,7 @@ def test_the_published_vocabulary_is_taken(tmp_path: Path) -> None:
         (lambda lines: [*lines[:-1], lines[-2]], r"has \[unused30520\] twice, in lines 30521 and 30522"),
         (lambda lines: [*lines, lines[-1]], r"has \[unused30521\] twice, in lines 30522 and 30523"),
         (lambda lines: [line.replace("[MASK]", "mask") for line in lines], r"has no token \[MASK\]"),
-        (lambda lines: [*lines[1:], lines[0]], "has its special tokens in other places"),
+        (lambda lines: [*lines[1:], lines[0]], "has different ids for its special tokens"),
     ],
 )
 def test_another_vocabulary_is_refused(tmp_path: Path, change: Any, words: str) -> None:

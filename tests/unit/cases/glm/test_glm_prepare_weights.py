@@ -119,7 +119,7 @@ def test_another_model_is_refused(tmp_path: Path, name: str, tensor: Any, words:
 
 
 def test_a_folder_without_the_checkpoint_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"holds no mp_rank_00_model_states\.pt"):
+    with pytest.raises(DataError, match=r"mp_rank_00_model_states\.pt"):
         convert(tmp_path, tmp_path / "out")
 
 

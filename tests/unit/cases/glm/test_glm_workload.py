@@ -44,7 +44,7 @@ def test_last_batch_of_an_epoch_is_a_partial_one(tmp_path: Path) -> None:
 
 
 def test_a_set_smaller_than_one_step_of_all_ranks_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="has 20 examples and one step of all ranks takes 24"):
+    with pytest.raises(DataError, match=r"\b20\b.*\b24\b"):
         workload(tmp_path, 2, 3, train={"batch_size": 8})
 
 
@@ -267,5 +267,5 @@ def test_optimizer_of_fp16_names_its_masters(tmp_path: Path) -> None:
 
 
 def test_positions_must_reach(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="sequences of 16 tokens need 17 positions and the model has 16"):
+    with pytest.raises(DataError, match=r"\b17 positions\b.*\b16\b"):
         workload(tmp_path, model={"positions": 16})

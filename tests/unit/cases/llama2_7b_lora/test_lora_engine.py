@@ -143,13 +143,13 @@ def test_an_overflow_skips_the_update_and_halves_the_scale(tmp_path: Path) -> No
 
 def test_fp16_without_the_fused_adamw_is_refused_with_the_reason(monkeypatch: Any) -> None:
     monkeypatch.setattr(engine, "has_fused_adamw", lambda: False)
-    with pytest.raises(UsageError, match=r"needs the fused AdamW of torch 2\.0"):
+    with pytest.raises(UsageError, match=r"fused AdamW"):
         engine.refuse(configured(precision="fp16"), CPU, 1)
     engine.refuse(configured(precision="bf16"), CPU, 1)
 
 
 def test_zero_without_deepspeed_is_refused() -> None:
-    with pytest.raises(UsageError, match="zero_stage is DeepSpeed's"):
+    with pytest.raises(UsageError, match="zero_stage"):
         engine.refuse(configured(engine={"zero_stage": 1}), CPU, 1)
 
 
@@ -164,7 +164,7 @@ def asked(stage: int, **changes: Any) -> dict[str, Any]:
     ("changes", "world", "words"),
     [
         ({"stage": 3}, 1, "stage 3 splits the frozen weights"),
-        ({"stage": 1, "precision": "fp16"}, 1, "no fp16 on a processor"),
+        ({"stage": 1, "precision": "fp16"}, 1, "DeepSpeed does not support fp16 on a CPU"),
     ],
 )
 def test_what_deepspeed_cannot_do_is_refused(changes: dict[str, Any], world: int, words: str) -> None:
@@ -193,7 +193,7 @@ def test_a_stack_without_deepspeed_is_told(monkeypatch: Any) -> None:
         raise ImportError("No module named 'deepspeed'")
 
     monkeypatch.setattr(importlib, "import_module", absent)
-    with pytest.raises(UsageError, match="DeepSpeed cannot be imported here"):
+    with pytest.raises(UsageError, match="DeepSpeed"):
         engine.refuse(asked(0), CPU, 1)
 
 
@@ -284,7 +284,7 @@ def test_deepspeed_goes_on_from_no_checkpoint(tmp_path: Path) -> None:
     made = object.__new__(engine_deepspeed.DeepSpeedEngine)
     with pytest.raises(UsageError, match="cannot resume"):
         made.restore(*work.engine.state())
-    with pytest.raises(UsageError, match="writes no checkpoints"):
+    with pytest.raises(UsageError, match="does not support resuming"):
         made.state()
 
 

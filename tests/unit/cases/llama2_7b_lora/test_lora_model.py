@@ -129,7 +129,7 @@ def test_attention_is_eager_and_nothing_is_cached() -> None:
 def test_another_attention_than_asked_for_is_refused() -> None:
     built = model.build(small_shape(), torch.float32, CPU)
     built.config._attn_implementation = "sdpa"
-    with pytest.raises(CaseError, match="came out with sdpa attention"):
+    with pytest.raises(CaseError, match="sdpa"):
         model.verify(built, torch.float32)
 
 
@@ -140,7 +140,7 @@ def test_another_type_than_asked_for_is_refused() -> None:
 
 
 def test_a_missing_package_is_a_usage_error() -> None:
-    with pytest.raises(UsageError, match="needs the package no_such_package"):
+    with pytest.raises(UsageError, match="no_such_package"):
         model.library("no_such_package.anywhere")
 
 
@@ -184,7 +184,7 @@ def test_flops_equal_what_torch_counts(section: dict[str, Any], batch: int, leng
 
 
 def test_sizes_that_do_not_divide_are_refused() -> None:
-    with pytest.raises(ValueError, match="choose multiples"):
+    with pytest.raises(ValueError, match="kv_heads"):
         small_shape(heads=5)
 
 
@@ -258,12 +258,15 @@ def test_half_precision_weights_fill_an_fp32_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"config": {"num_hidden_layers": 32}}, "config.json says num_hidden_layers = 32 and this model has 2"),
-        ({"config": {"rope_theta": 500000.0}}, "rope_theta = 500000.0 and this model has 10000.0"),
+        ({"config": {"num_hidden_layers": 32}}, "config.json has num_hidden_layers = 32, but this model has 2"),
+        ({"config": {"rope_theta": 500000.0}}, "rope_theta = 500000.0, but this model has 10000.0"),
         ({"config": {"rope_theta": None}}, "rope_theta = None"),
-        ({"index": {"model.layers.7.mlp.up_proj.weight": "weights-00001.safetensors"}}, "that the model has not"),
-        ({"index": {"lm_head.weight": "../weights-00001.safetensors"}}, "not in a file of that folder"),
-        ({"index": {"lm_head.weight": 3}}, "not in a file of that folder"),
+        (
+            {"index": {"model.layers.7.mlp.up_proj.weight": "weights-00001.safetensors"}},
+            "unknown tensor",
+        ),
+        ({"index": {"lm_head.weight": "../weights-00001.safetensors"}}, "is invalid"),
+        ({"index": {"lm_head.weight": 3}}, "is invalid"),
         ({"index": {"lm_head.weight": "absent.safetensors"}}, "absent.safetensors cannot be read"),
     ],
 )

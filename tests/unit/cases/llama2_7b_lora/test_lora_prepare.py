@@ -58,7 +58,7 @@ def test_a_checkpoint_folder_is_looked_into() -> None:
 
 
 def test_a_vocabulary_of_another_size() -> None:
-    with pytest.raises(DataError, match=r"tokenizer\.model has 512 pieces, the model 32000") as caught:
+    with pytest.raises(DataError, match=r"tokenizer\.model .*\b512\b.*\b32000\b") as caught:
         Vocabulary(MODEL, 32000)
     assert caught.value.code == ExitCode.DATA
 
@@ -66,7 +66,7 @@ def test_a_vocabulary_of_another_size() -> None:
 @pytest.mark.parametrize("content", [b"", b"junk" * 99, Path(MODEL).read_bytes()[:3000]])
 def test_what_is_no_vocabulary(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "tokenizer.model").write_bytes(content)
-    with pytest.raises(DataError, match="is no sentencepiece model"):
+    with pytest.raises(DataError, match="sentencepiece"):
         Vocabulary(str(tmp_path / "tokenizer.model"), 512)
 
 
@@ -97,7 +97,7 @@ def test_other_special_ids(tmp_path: Path) -> None:
 
 def test_without_sentencepiece(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
-    with pytest.raises(UsageError, match="sentencepiece is not installed here"):
+    with pytest.raises(UsageError, match="sentencepiece"):
         Vocabulary(MODEL, 512)
 
 
@@ -127,7 +127,7 @@ def test_blocks_are_the_concatenated_prompts_cut(tmp_path: Path) -> None:
 
 
 def test_too_little_text_for_a_block() -> None:
-    with pytest.raises(DataError, match=r"train\.json gives \d+ tokens, fewer than a block of 512"):
+    with pytest.raises(DataError, match=r"train\.json .*\b512\b"):
         samsum.cut("train.json", [("hi", "hi")], Vocabulary(MODEL, 512), 512, quiet)
 
 
@@ -168,7 +168,7 @@ def test_the_archive_must_be_unpacked(tmp_path: Path) -> None:
 
 
 def test_no_samsum_and_half_a_samsum(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"holds no train\.json or val\.json"):
+    with pytest.raises(DataError, match=r"train\.json or val\.json"):
         samsum.find(str(tmp_path))
     with pytest.raises(DataError, match="does not exist"):
         samsum.find(str(tmp_path / "nowhere"))
@@ -254,7 +254,7 @@ def test_published_counts_and_vocabulary_make_the_published_conditions() -> None
 
 
 def test_without_a_vocabulary(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="without a vocabulary"):
+    with pytest.raises(UsageError, match="vocabulary"):
         make(tmp_path / "out", vocabulary=None)
 
 
@@ -266,9 +266,9 @@ def test_a_folder_that_was_not_prepared(tmp_path: Path) -> None:
 
 def test_another_length_and_a_smaller_model(tmp_path: Path) -> None:
     out = make(tmp_path / "out")
-    with pytest.raises(DataError, match="prepared for blocks of 128 tokens, this preset has 512"):
+    with pytest.raises(DataError, match=r"\b128\b.*\b512\b"):
         sets(out, length=512)
-    with pytest.raises(DataError, match=r"train_blocks: \d+ is out of range, it must lie in 0 to 299"):
+    with pytest.raises(DataError, match=r"train_blocks: \d+ .*\b299\b"):
         sets(out, pieces=300)
 
 
@@ -277,7 +277,7 @@ def test_another_length_and_a_smaller_model(tmp_path: Path) -> None:
     [
         ("mmlu_answers", 4, "mmlu_answers: 4 is out of range"),
         ("mmlu_subject_ids", -1, "mmlu_subject_ids: -1 is out of range"),
-        ("mmlu_offsets", 0, "the arrays of MMLU do not fit each other"),
+        ("mmlu_offsets", 0, "the arrays of MMLU are inconsistent"),
         ("mmlu_tokens", 512, "mmlu_tokens: 512 is out of range"),
     ],
 )

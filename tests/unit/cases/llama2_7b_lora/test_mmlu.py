@@ -106,7 +106,7 @@ def test_a_blank_line_within_a_shot_splits_it() -> None:
 
 
 def test_a_heading_too_long_is_refused() -> None:
-    with pytest.raises(DataError, match="a heading of MMLU alone has 4 tokens"):
+    with pytest.raises(DataError, match=r"\b4 tokens"):
         mmlu.fit("three words long", [], "question", words, 3)
 
 
@@ -166,12 +166,12 @@ def test_a_subject_without_one_of_its_files(tmp_path: Path, part: str) -> None:
 
 
 def test_folders_missing_or_empty(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="holds no folders dev and test"):
+    with pytest.raises(DataError, match="dev and test"):
         mmlu.find(str(tmp_path))
     (tmp_path / "dev").mkdir()
     assert "test cannot be read" in refusal(tmp_path)
     (tmp_path / "test").mkdir()
-    assert "holds no {subject}_test.csv" in refusal(tmp_path)
+    assert "has no {subject}_test.csv" in refusal(tmp_path)
 
 
 @pytest.mark.parametrize("place", ["", "mmlu", "data"])

@@ -55,14 +55,14 @@ def test_a_stack_of_metax_on_two_nodes() -> None:
 
 def test_what_a_host_may_lack_stands_in_words() -> None:
     made = plan("c500-maca3", "--nodes", "2", node_rank=1, host="node-0", port=29500)
-    assert docker_hints(made) == ["where the host has /dev/infiniband, add --device /dev/infiniband"]
+    assert docker_hints(made) == ["if the host has /dev/infiniband, add --device /dev/infiniband"]
     assert docker_hints(plan("c500-maca3", "--nodes", "1")) == []
 
 
 def test_a_capability_is_offered_only_to_root_who_alone_can_hold_it() -> None:
     made = plan("c500-maca3", "--nodes", "2", node_rank=1, host="node-0", port=29500)
     made["stack"]["docker"]["root"] = True
-    assert docker_hints(made) == ["where the host has /dev/infiniband, add --device /dev/infiniband --cap-add IPC_LOCK"]
+    assert docker_hints(made) == ["if the host has /dev/infiniband, add --device /dev/infiniband --cap-add IPC_LOCK"]
     assert "--cap-add" not in docker_command(made)
 
 
@@ -92,7 +92,7 @@ def test_every_folder_of_the_arguments_comes_from_the_host() -> None:
         ["type=bind", "source=HOSTDIR", "target=/out"],
         ["type=bind", "source=HOSTDIR", "target=/store of/all"],
     ]
-    assert docker_hints(made) == ["put a folder of the host for every HOSTDIR"]
+    assert docker_hints(made) == ["replace every HOSTDIR with a folder of the host"]
 
 
 def test_data_that_was_found_where_it_is_by_default_is_a_folder_too() -> None:

@@ -148,7 +148,7 @@ def test_a_misplaced_secret_gets_neither_into_the_record_nor_into_the_log(argume
 @pytest.mark.parametrize(
     ("settings", "code", "words"),
     [
-        ((), ExitCode.DATA, "/nonexistent holds no checkpoint"),
+        ((), ExitCode.DATA, "/nonexistent has no checkpoint"),
         (("--set", "engine=deepspeed"), ExitCode.USAGE, "the deepspeed engine cannot resume from a checkpoint"),
     ],
 )

@@ -11,7 +11,14 @@ KILLED = RankEnd(1, 0, -9, 5.0, "train", 16)
 SPARED = RankEnd(0, 0, -15, 4.0, "train", 16)  # by the launcher, once another had failed
 LEFT = RankEnd(1, 0, 0, 5.0, "train", 16)
 BROKEN = {"rank": 0, "time": 6.0, "code": 4, "message": "the connection broke", "remedy": "r", "secondary": True}
-DATA = {"rank": 1, "time": 7.0, "code": 3, "message": "no label", "remedy": "fetch it", "secondary": False}
+DATA = {
+    "rank": 1,
+    "time": 7.0,
+    "code": 3,
+    "message": "no label",
+    "remedy": "fetch it",
+    "secondary": False,
+}
 FAILED = {"ok": False, "failures": []}
 
 
@@ -38,7 +45,7 @@ def test_a_cause_beats_its_echo_though_it_was_written_later():
 def test_a_signal_beats_the_peers_broken_connection_and_the_launchers_own_sigterm_is_none():
     found = ending(FAILED, [BROKEN], [KILLED, SPARED])
     assert (found.phase, found.exit_code) == ("train", ExitCode.RANK_FAILED)
-    assert found.reason.startswith("rank 1 was ended by SIGKILL on node 0, in phase train after 16 steps")
+    assert found.reason.startswith("rank 1 was killed by SIGKILL on node 0, in phase train after 16 steps")
     assert found.remedy == SIGNAL_REMEDY
 
 
@@ -62,7 +69,10 @@ def test_a_rank_that_nobody_saw_end():
 
 def test_a_kill_for_memory_is_known_by_the_cgroup():
     found = ending(FAILED, [BROKEN], [KILLED], memory=True)
-    assert (found.reason, found.exit_code) == ("the kernel killed rank 1 for memory", ExitCode.OUT_OF_MEMORY)
+    assert (found.reason, found.exit_code) == (
+        "the kernel's OOM killer killed rank 1",
+        ExitCode.OUT_OF_MEMORY,
+    )
     assert "a process of this run" in ending({}, memory=True).reason
 
 

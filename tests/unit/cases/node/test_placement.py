@@ -106,7 +106,9 @@ def test_flagbench_node_rank_beats_the_platforms() -> None:
 def test_a_flag_and_the_platform_complete_each_other() -> None:
     assert locate_node(2, 0, None, KUBERNETES, never) == Placement(2, 0, "job-0.svc", 2222, "--node-rank")
     assert locate_node(2, None, "flag:5", KUBERNETES, never) == Placement(2, 1, "flag", 5, "JOB_COMPLETION_INDEX")
-    assert locate_node(2, 1, None, {"FLAGBENCH_MASTER": "a"}, never) == Placement(2, 1, "a", DEFAULT_PORT, "--node-rank")
+    assert locate_node(2, 1, None, {"FLAGBENCH_MASTER": "a"}, never) == Placement(
+        2, 1, "a", DEFAULT_PORT, "--node-rank"
+    )
 
 
 @pytest.mark.parametrize(
@@ -117,9 +119,9 @@ def test_a_flag_and_the_platform_complete_each_other() -> None:
     ],
 )
 def test_bare_ranks_and_master_addresses_are_never_read(env: dict[str, str]) -> None:
-    with pytest.raises(UsageError, match="nothing says which one this is"):
+    with pytest.raises(UsageError, match="--nodes 2"):
         locate_node(2, None, None, env, never)
-    with pytest.raises(UsageError, match="nothing says where node 0 is"):
+    with pytest.raises(UsageError, match="node 0"):
         locate_node(2, 1, None, env, never)
     assert locate_node(2, 0, "here", env, never).host == "here"
 
@@ -133,16 +135,16 @@ def test_one_node_needs_nothing_and_any_port_will_do() -> None:
 @pytest.mark.parametrize(
     ("arguments", "env", "words"),
     [
-        ((1, 1, None), {}, "does not exist among 1 node"),
-        ((2, 2, "a"), {}, "does not exist among 2 nodes"),
-        ((2, None, "a"), {"JOB_COMPLETION_INDEX": "5"}, "does not exist among 2 nodes"),
-        ((2, None, "a"), {"JOB_COMPLETION_INDEX": "-1"}, "does not exist among 2 nodes"),
+        ((1, 1, None), {}, "is out of range for 1 node"),
+        ((2, 2, "a"), {}, "is out of range for 2 nodes"),
+        ((2, None, "a"), {"JOB_COMPLETION_INDEX": "5"}, "is out of range for 2 nodes"),
+        ((2, None, "a"), {"JOB_COMPLETION_INDEX": "-1"}, "is out of range for 2 nodes"),
         ((2, None, "a"), {"FLAGBENCH_NODE_RANK": "first"}, "is not a number"),
         ((2, None, "a"), {"SLURM_NODEID": "", "SLURM_JOB_NODELIST": "x"}, "is not a number"),
-        ((2, None, None), {"JOB_COMPLETION_INDEX": "1"}, "nothing says where node 0 is"),
-        ((2, None, None), {"PET_NODE_RANK": "1"}, "nothing says where node 0 is"),
-        ((2, None, None), {"SKYPILOT_NODE_RANK": "1"}, "nothing says where node 0 is"),
-        ((2, None, None), {"SLURM_NODEID": "1", "SLURM_JOB_NODELIST": "none"}, "nothing says where node 0 is"),
+        ((2, None, None), {"JOB_COMPLETION_INDEX": "1"}, "needs the address of node 0"),
+        ((2, None, None), {"PET_NODE_RANK": "1"}, "needs the address of node 0"),
+        ((2, None, None), {"SKYPILOT_NODE_RANK": "1"}, "needs the address of node 0"),
+        ((2, None, None), {"SLURM_NODEID": "1", "SLURM_JOB_NODELIST": "none"}, "needs the address of node 0"),
     ],
 )
 def test_what_contradicts_or_is_missing_is_a_usage_error(

@@ -96,9 +96,9 @@ def test_a_driver_is_old_only_where_it_is_known_to_be(driver: str | None, floor:
 @pytest.mark.parametrize(
     ("module", "words"),
     [
-        (fake_torch(8, version="1.13.0"), "torch 1.13.0 where 1.12.0a0+bd13bc6 is expected"),
-        (fake_torch(8, cuda="11.7"), "cuda 11.7 where 11.6 is expected"),
-        (fake_torch(8, cuda=None), "cuda (none) where 11.6 is expected"),
+        (fake_torch(8, version="1.13.0"), "torch 1.13.0 (expected 1.12.0a0+bd13bc6)"),
+        (fake_torch(8, cuda="11.7"), "cuda 11.7 (expected 11.6)"),
+        (fake_torch(8, cuda=None), "cuda (none) (expected 11.6)"),
     ],
 )
 @pytest.mark.usefixtures("image")
@@ -115,7 +115,7 @@ def test_an_image_of_another_python_is_refused(tmp_path: Path, monkeypatch: pyte
     made = plan(tmp_path)
     made["stack"]["python"] = "2.7"
     error = refusal(monkeypatch, made, fake_torch(8))
-    assert "python %s where 2.7 is expected" % platform.python_version() in error.message
+    assert "python %s (expected 2.7)" % platform.python_version() in error.message
 
 
 def test_outside_of_an_image_any_software_may_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +136,7 @@ def test_a_container_without_devices_says_the_line_that_gives_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     error = refusal(monkeypatch, plan(tmp_path), fake_torch(0))
-    assert error.message == "8 device(s) were asked for and this machine shows 0 to torch 1.12.0a0+bd13bc6"
+    assert error.message == "--gpus 8, but torch 1.12.0a0+bd13bc6 finds 0 device(s)"
     assert error.remedy == (
         "give the container its devices: docker run --rm --gpus all --shm-size 16g --ulimit memlock=-1 "
         "--ulimit stack=67108864 flagbench/distilbert:a100-cuda11.6 --gpus 8 --preset tiny"
@@ -154,8 +154,8 @@ def test_what_the_line_leaves_open_is_said_before_it(tmp_path: Path, monkeypatch
     made = dict(plan(tmp_path, nodes=2), data="/data")
     error = refusal(monkeypatch, made, fake_torch(4))
     assert error.remedy.startswith(
-        "give the container its devices or use --gpus 4; put a folder of the host for every HOSTDIR; "
-        "where the host has /dev/infiniband, add --device /dev/infiniband: docker run "
+        "give the container its devices or use --gpus 4; replace every HOSTDIR with a folder of the host; "
+        "if the host has /dev/infiniband, add --device /dev/infiniband: docker run "
     )
 
 
@@ -178,7 +178,7 @@ def test_a_native_run_needs_no_docker(found: int, tmp_path: Path, monkeypatch: p
 def test_an_old_driver_explains_missing_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     error = refusal(monkeypatch, plan(tmp_path, driver="450.80.02"), fake_torch(0))
     assert error.message.endswith("; its driver 450.80.02 is older than 470.57")
-    assert error.remedy.startswith("install the driver 470.57 or newer")
+    assert error.remedy.startswith("install driver 470.57 or newer")
 
 
 def test_an_old_driver_that_shows_its_devices_is_only_warned_of(
@@ -189,7 +189,7 @@ def test_an_old_driver_that_shows_its_devices_is_only_warned_of(
     preflight.check(plan(tmp_path, driver="450.80.02"))
     assert capsys.readouterr() == (
         "",
-        "warning: the driver 450.80.02 is older than 470.57, which the stack asks for\n",
+        "warning: the driver 450.80.02 is older than 470.57, which the stack requires\n",
     )
 
 
@@ -207,7 +207,7 @@ def test_little_shared_memory_is_warned_of(
     monkeypatch.setattr(preflight, "import_torch", lambda plan: fake_torch(8))
     monkeypatch.setattr(preflight, "shared_memory", lambda: room)
     preflight.check(plan(tmp_path, gpus=gpus))
-    line = "warning: /dev/shm has 64 MiB for 8 ranks; start the container with --shm-size 16g\n"
+    line = "warning: /dev/shm has only 64 MiB for 8 ranks; start the container with --shm-size 16g\n"
     assert capsys.readouterr().err == (line if warned else "")
 
 
@@ -234,14 +234,21 @@ LIBRARY = ImportError("libcuda.so.1: cannot open shared object file: No such fil
             LIBRARY,
             True,
             13,
-            "torch could not be imported: libcuda.so.1",
+            "torch cannot be imported: libcuda.so.1",
             "docker run --rm --gpus all",
         ),
-        ("c500-maca3", OSError("libmxc.so"), True, 13, "torch could not be imported: libmxc", "--device /dev/mxcd"),
+        ("c500-maca3", OSError("libmxc.so"), True, 13, "torch cannot be imported: libmxc", "--device /dev/mxcd"),
         ("a100-cuda11.6", LIBRARY, False, 13, "libcuda.so.1", "check the accelerator's driver"),
         ("cpu", LIBRARY, True, 4, "libcuda.so.1", "rebuild the image"),
         ("cpu", LIBRARY, False, 4, "libcuda.so.1", "reinstall"),
-        ("cpu", ModuleNotFoundError("No module named 'torch'"), True, 13, "not complete", "rebuild the image"),
+        (
+            "cpu",
+            ModuleNotFoundError("No module named 'torch'"),
+            True,
+            13,
+            "incomplete",
+            "rebuild the image",
+        ),
         ("cpu", ModuleNotFoundError("No module named 'torch'"), False, 4, "No module named 'torch'", "install"),
     ],
 )

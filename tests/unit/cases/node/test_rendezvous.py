@@ -314,7 +314,7 @@ def test_a_silent_name_server_delays_neither_a_signal_nor_the_deadline(monkeypat
 
 # -- once they have met ---------------------------------------------------------------------------------------------
 
-KILLED = Outcome("failed", "train", "rank 1 was ended by SIGKILL", "see who sent it", int(ExitCode.RANK_FAILED))
+KILLED = Outcome("failed", "train", "rank 1 was killed by SIGKILL", "see who sent it", int(ExitCode.RANK_FAILED))
 STOPPED = Outcome("interrupted", "train", "interrupted by SIGTERM", "run again", int(ExitCode.INTERRUPTED))
 
 
@@ -323,7 +323,7 @@ def test_last_words_name_node_and_cause_on_every_node(port: int) -> None:
     found[1].report(KILLED)
     first = found[0].wait_for_failure("train")
     assert (first.state, first.exit_code, first.phase) == ("failed", 4, "train")
-    assert first.reason == "node 1 (host-1): rank 1 was ended by SIGKILL"
+    assert first.reason == "node 1 (host-1): rank 1 was killed by SIGKILL"
     found[0].report(first)
     third = found[2].wait_for_failure("train")
     assert third == first, "passed on as it is"
@@ -375,7 +375,9 @@ def test_words_without_sense_are_none(message: dict[str, Any]) -> None:
 
 def test_words_are_cut_and_cleaned_before_they_are_shown() -> None:
     reason = "\x1b[31mred\n\ud800" + "x" * 10**5
-    words = peers.parse_report({"end": {"state": "failed", "exit_code": 4, "reason": reason, "node": 1, "host": "\r"}})
+    words = peers.parse_report(
+        {"end": {"state": "failed", "exit_code": 4, "reason": reason, "node": 1, "host": "\r"}}
+    )
     assert words is not None
     shown = words.outcome_with_node().reason or ""
     assert shown.isprintable()
@@ -546,4 +548,7 @@ def test_a_node_that_failed_first_ends_after_node_0(nodes: int, port: int) -> No
 
 
 def test_what_another_node_sends_of_its_ranks_may_be_anything() -> None:
-    assert supervisor.merge_by_rank([{"1": 3}, {"²": 4, "9" * 5000: 1, "x": 2}, 7, {"0": "y", 2: 5}]) == [(1, 3), (2, 5)]
+    assert supervisor.merge_by_rank([{"1": 3}, {"²": 4, "9" * 5000: 1, "x": 2}, 7, {"0": "y", 2: 5}]) == [
+        (1, 3),
+        (2, 5),
+    ]

@@ -154,13 +154,13 @@ def test_a_person_gets_a_summary_and_the_next_command(call: Called) -> None:
 def test_a_check_takes_every_sum(call: Called) -> None:
     call("prepare", "letters", "--data", call.text("abc"), "-o", "out")
     printed, _ = call("prepare", "letters", "-o", "out", "--check")
-    assert "every sum as prepared" in printed
+    assert ", all checksums verified" in printed
     call("prepare", "letters", "-o", "out/data", "--check", "--json")
     (call.folder / "out" / "data" / "letters.bin").write_text("abd")
     _, said = call("prepare", "letters", "-o", "out", "--check", code=3)
-    assert "its sum is not the one it was prepared with" in said
+    assert "is damaged: its checksum differs" in said
     _, said = call("prepare", "letters", "-o", "elsewhere", "--check", code=3)
-    assert "holds no prepared folder" in said
+    assert "has no prepared folder" in said
     assert not (call.folder / "elsewhere").exists()
 
 
@@ -170,11 +170,11 @@ def test_a_check_takes_every_sum(call: Called) -> None:
         (["distilbert", "--data", "text", "-o", "out"], 2, "distilbert reads the published files as they are"),
         (["letters", "-o", "out"], 2, "there is nothing to prepare"),
         (["letters", "--data", "text"], 2, "the following arguments are required: -o/--out"),
-        (["lettres", "-o", "out"], 2, "there is no case 'lettres' here"),
-        (["letters", "--weights", "text", "--vocabulary", "text", "-o", "out"], 2, "--vocabulary is for --data"),
+        (["lettres", "-o", "out"], 2, "unknown case 'lettres'"),
+        (["letters", "--weights", "text", "--vocabulary", "text", "-o", "out"], 2, "--vocabulary requires --data"),
         (["letters", "--data", "none", "-o", "out"], 3, "--data none does not exist"),
-        (["letters", "--data", "https://u:secret@host/x", "-o", "out"], 2, "not an address"),
-        (["letters", "--data", "", "-o", "out"], 2, "--data names nothing"),
+        (["letters", "--data", "https://u:secret@host/x", "-o", "out"], 2, "takes a folder, not a URL"),
+        (["letters", "--data", "", "-o", "out"], 2, "--data is not a valid path"),
         (["letters", "--check", "--force", "-o", "out"], 2, "--check writes nothing"),
         (["letters", "--data", "text", "-o", "text"], 2, "cannot be written"),
     ],
@@ -192,7 +192,7 @@ def test_what_is_there_is_refused_before_anything_is_converted(call: Called) -> 
     source = call.text("abc")
     call("prepare", "letters", "--weights", source, "-o", "out")
     _, said = call("prepare", "letters", "--data", source, "--weights", source, "-o", "out", code=2)
-    assert "is prepared already" in said
+    assert "is already prepared" in said
     assert call.left == ["weights"]
     call("prepare", "letters", "--data", source, "--weights", source, "-o", "out", "--force")
     assert call.left == ["data", "weights"]
@@ -201,7 +201,7 @@ def test_what_is_there_is_refused_before_anything_is_converted(call: Called) -> 
 def test_the_first_kind_stays_where_the_second_fails(call: Called) -> None:
     good, bad = call.text("abc"), call.text("memory", "bad")
     _, said = call("prepare", "letters", "--data", good, "--weights", bad, "-o", "out", code=5)
-    assert "; data is finished and stays" in said
+    assert "; data was finished and is kept" in said
     assert call.left == ["data"]
 
 
@@ -211,7 +211,7 @@ def test_the_first_kind_stays_where_the_second_fails(call: Called) -> None:
         ("SIGKILL", 5, "the conversion was killed"),
         ("SIGTERM", 7, "the conversion was ended by SIGTERM"),
         ("SIGSEGV", 3, "a source crashed the library that reads it (SIGSEGV)"),
-        ("SIGBUS", 3, "lost a file that it had mapped"),
+        ("SIGBUS", 3, "the conversion could not access a mapped file: a source was truncated, or the disk is full"),
         ("memory", 5, "there is not enough memory"),
         ("allocator", 5, "there is not enough memory"),
         ("full", 14, "is full"),
@@ -229,7 +229,7 @@ def test_however_the_conversion_ends_it_is_said_and_nothing_is_left(
 
 
 def test_a_kill_for_memory_is_told_from_another() -> None:
-    assert "the kernel killed the conversion for memory" in command.conversion_error(-9, True).message
+    assert "the conversion was killed" in command.conversion_error(-9, True).message
     assert "the kernel log" in command.conversion_error(-9, False).remedy
 
 

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.image
 def test_a_pipe_is_refused_by_every_reader(tmp_path: Path, read: Callable[[str], Any]) -> None:
     """Its opening would wait for ever for somebody to write."""
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(DataError, match="pipe is not a file"):
+    with pytest.raises(DataError, match="pipe"):
         read(str(tmp_path / "pipe"))
 
 
@@ -41,7 +41,7 @@ def test_a_pipe_is_refused_by_every_reader(tmp_path: Path, read: Callable[[str],
 @pytest.mark.parametrize("read", [weights.read_state, weights.shard_files])
 def test_a_pipe_is_no_checkpoint(tmp_path: Path, read: Callable[[str], Any], name: str) -> None:
     os.mkfifo(tmp_path / name)
-    with pytest.raises(DataError, match=r"holds neither model\.safetensors nor pytorch_model\.bin"):
+    with pytest.raises(DataError, match=r"model\.safetensors.*pytorch_model\.bin"):
         read(str(tmp_path))
 
 

@@ -82,7 +82,7 @@ def test_what_was_written_is_what_is_opened(tmp_path: Path) -> None:
         assert made.files["a.bin"]["sha256"] == hashlib.sha256(b"abc").hexdigest()
         assert made.sources == [{"name": "súrce.json", "bytes": 2, "sha256": hashlib.sha256(b"{}").hexdigest()}]
         assert made.licence == "as it comes"
-    assert "holds no c.bin" in refusal(made.path, "c.bin")
+    assert "does not contain c.bin" in refusal(made.path, "c.bin")
 
 
 def test_the_index_says_what_the_contract_says(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_what_is_prepared_is_replaced_on_request_alone(tmp_path: Path) -> None:
 def test_the_old_folder_stays_where_the_new_one_fails(tmp_path: Path) -> None:
     prepare(tmp_path, b"old")
     with pytest.raises(DataError), prepared_folder.writing(str(tmp_path), "glm", "data", force=True):
-        raise DataError("the source is damaged", "fetch it again")
+        raise DataError("the source is damaged", "download it again: it is truncated or not a checkpoint")
     assert opened(tmp_path).facts == {"letters": 3}
 
 
@@ -175,7 +175,7 @@ def test_without_an_exchange_the_old_folder_is_moved_aside(tmp_path: Path, monke
 def test_a_folder_that_was_moved_aside_by_the_dead_comes_back(tmp_path: Path) -> None:
     prepare(tmp_path, b"old").rename(tmp_path / ".data.replaced-0123abcd")
     (tmp_path / ".data.preparing-0123abcd").mkdir()
-    with pytest.raises(UsageError, match="is prepared already"):
+    with pytest.raises(UsageError, match="is already prepared"):
         prepare(tmp_path, b"new")
     assert (opened(tmp_path).facts, content_of(tmp_path)) == ({"letters": 3}, ["data"])
 
@@ -315,20 +315,23 @@ SOME = {"bytes": 3, "sha256": "0" * 64}
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"schema": "prepared/v2"}, "is not of the schema prepared/v1"),
+        ({"schema": "prepared/v2"}, "does not have the schema prepared/v1"),
         ({"case": "other"}, "was prepared as the case 'other', not glm"),
         ({"case": None}, "is damaged: case is missing"),
         ({"kind": "weights"}, "was prepared as the kind 'weights', not data"),
         ({"kind": "../weights"}, "its kind is neither data nor weights"),
         ({"format": "letters/v2"}, "has the format 'letters/v2'; this flagbench reads letters/v1"),
         ({"facts": []}, "is damaged: facts is missing"),
-        ({"files": {}}, "is damaged: it names no files"),
-        ({"files": {"../../a.bin": SOME}}, "is damaged: '../../a.bin' is not the name of a file"),
-        ({"files": {"/etc/passwd": SOME}}, "is not the name of a file"),
-        ({"files": {"a.bin": {"bytes": "3", "sha256": ""}}}, "'a.bin' has no size or no sum"),
-        ({"files": {"a.bin": 3}}, "'a.bin' has no size or no sum"),
-        ({"files": {"a.bin": {"bytes": 4, "sha256": "0" * 64}}}, "has 3 bytes, not the 4 it was prepared with"),
-        ({"files": {"a.bin": SOME}}, "its sum is not the one it was prepared with"),
+        ({"files": {}}, "is damaged: it lists no files"),
+        ({"files": {"../../a.bin": SOME}}, "is damaged: '../../a.bin' is not a plain file name"),
+        ({"files": {"/etc/passwd": SOME}}, "is not a plain file name"),
+        ({"files": {"a.bin": {"bytes": "3", "sha256": ""}}}, "'a.bin' has no size or no checksum"),
+        ({"files": {"a.bin": 3}}, "'a.bin' has no size or no checksum"),
+        (
+            {"files": {"a.bin": {"bytes": 4, "sha256": "0" * 64}}},
+            "has 3 bytes; it was prepared with 4",
+        ),
+        ({"files": {"a.bin": SOME}}, "is damaged: its checksum differs"),
         ({"files": {"b.bin": SOME}}, "b.bin cannot be read (No such file or directory)"),
         ({"sources": {}}, "sources is not a list"),
     ],

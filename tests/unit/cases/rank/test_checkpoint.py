@@ -83,6 +83,9 @@ class Dropped(TrainWorkload):
         rows = torch.arange(16.0).view(4, 4)
         self.loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(rows), batch_size=1)
 
+    def setup(self) -> None:
+        pass
+
     def steps_per_epoch(self) -> int:
         return len(self.loader)
 
@@ -190,7 +193,7 @@ def test_half_a_checkpoint_is_none(tmp_path: Path) -> None:
 
 def test_other_data_or_weights_are_other_training(tmp_path: Path) -> None:
     run(tmp_path)
-    with pytest.raises(UsageError, match=r"contents\.weights is c here and b there"):
+    with pytest.raises(UsageError, match=r"contents\.weights is b, not c"):
         read(tmp_path / "out", {**CONTENTS, "weights": "c"})
 
 

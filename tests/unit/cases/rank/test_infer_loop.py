@@ -30,6 +30,12 @@ class Toy(InferWorkload):
         self.asked: list[str] = []
         self.run: list[tuple[str, int]] = []
 
+    def setup(self) -> None:
+        pass
+
+    def describe(self) -> dict[str, Any]:
+        return {}
+
     def passes(self) -> Sequence[str]:
         return tuple(self.sizes)
 

@@ -186,7 +186,7 @@ def test_an_epoch_that_gives_no_batch_is_an_error_and_no_endless_loop(tmp_path: 
         def batches(self, epoch: int) -> Iterator[int]:
             return iter(())
 
-    with pytest.raises(DataError, match="gave no batch"):
+    with pytest.raises(DataError, match="has no batches"):
         train(tmp_path, Dry(), WINDOW)
 
 

@@ -53,6 +53,12 @@ class Toy(TrainWorkload):
         self.probe: Any = None
         self.per_epoch = 4
 
+    def setup(self) -> None:
+        pass
+
+    def describe(self) -> dict[str, Any]:
+        return {}
+
     def steps_per_epoch(self) -> int:
         return self.per_epoch
 

@@ -55,7 +55,7 @@ def test_a_folder_of_checkpoints_means_the_newest(tmp_path: Path) -> None:
 
 def test_a_folder_without_any_is_refused(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "none"):
-        with pytest.raises(DataError, match="holds no checkpoint"):
+        with pytest.raises(DataError, match="has no checkpoint"):
             checkpoint_facts.find(str(folder), CONFIG)
 
 
@@ -65,12 +65,15 @@ def test_a_folder_without_any_is_refused(tmp_path: Path) -> None:
         ({"seed": 4}, "seed"),
         ({"precision": "bf16"}, "precision"),
         ({"gpus": 2}, "devices"),
-        ({"engine": {"name": "other"}}, r"engine\.name"),
+        (
+            {"engine": {"name": "other"}},
+            r"engine\.name",
+        ),
     ],
 )
 def test_other_training_is_refused_with_what_differs(tmp_path: Path, change: dict[str, Any], name: str) -> None:
     write(tmp_path, 9)
-    with pytest.raises(UsageError, match=f"of other training: {name} is"):
+    with pytest.raises(UsageError, match=name.replace(".", r"\.")):
         checkpoint_facts.find(str(tmp_path), {**CONFIG, **change})
 
 

@@ -68,7 +68,7 @@ def test_the_first_line_with_a_prefix(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("context", "own", "reason"),
     [
-        (None, None, "not run from an image"),
+        (None, None, "not running in an image"),
         ("sha256:c", None, "the launcher did not set FLAGBENCH_IMAGE_DIGEST"),
         ("sha256:c", "sha256:i", None),
     ],
@@ -89,7 +89,7 @@ def test_what_the_build_did_not_say_has_its_reason(value: str | None, monkeypatc
     for name in ("FLAGBENCH_LOCK_DIGEST", "FLAGBENCH_COMMIT"):
         monkeypatch.delenv(name, raising=False) if value is None else monkeypatch.setenv(name, value)
     monkeypatch.delenv("FLAGBENCH_CONTEXT_DIGEST", raising=False)
-    assert system.lock() == {"lock_digest": None, "lock_digest_reason": "not run from an image"}
+    assert system.lock() == {"lock_digest": None, "lock_digest_reason": "not running in an image"}
     monkeypatch.setenv("FLAGBENCH_CONTEXT_DIGEST", "sha256:c")
     assert system.lock() == {"lock_digest": None, "lock_digest_reason": "the build did not set FLAGBENCH_LOCK_DIGEST"}
     assert system.commit() == {"commit": None, "commit_reason": "the build did not set FLAGBENCH_COMMIT"}

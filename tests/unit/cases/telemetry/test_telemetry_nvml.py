@@ -132,7 +132,7 @@ def test_only_the_runs_devices_are_read(nvml_stub: Callable[..., dict[str, str]]
     [
         (None, {"NVML_STUB_NO_DRIVER": "1"}, "NVML: Driver Not Loaded"),
         ([0, 2], {}, "device 2 is not among the 2 that are visible"),
-        (None, {"CUDA_VISIBLE_DEVICES": ""}, "CUDA_VISIBLE_DEVICES= shows none of 2 devices"),
+        (None, {"CUDA_VISIBLE_DEVICES": ""}, "CUDA_VISIBLE_DEVICES= selects none of 2 devices"),
     ],
 )
 def test_an_unavailable_monitor_says_why(

@@ -51,8 +51,8 @@ def first_line(path: Path, sampler: subprocess.Popen[str]) -> dict[str, Any]:
         (["--interval", "nan"], "not an interval of 1.0 s or more"),
         (["--interval", "soon"], "not an interval of 1.0 s or more"),
         (["--monitor", "mx"], "invalid choice"),
-        (["--devices", "0,x"], "not a list of different device numbers"),
-        (["--devices", "1,1"], "not a list of different device numbers"),
+        (["--devices", "0,x"], "is not a list of distinct device numbers such as 0,1"),
+        (["--devices", "1,1"], "is not a list of distinct device numbers such as 0,1"),
         (["--pid", "4194999"], "process 4194999 does not run"),
     ],
 )

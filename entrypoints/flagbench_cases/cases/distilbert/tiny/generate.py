@@ -1,4 +1,4 @@
-"""Write the tiny set from its grammar, or prove that the shipped files are the grammar's output.
+"""Generate the tiny set from its grammar, or verify that the shipped files are up to date.
 
 python -m flagbench_cases.cases.distilbert.tiny.generate --out DIR
 python -m flagbench_cases.cases.distilbert.tiny.generate --check
@@ -44,7 +44,7 @@ class Example(NamedTuple):
 
 
 class Draw:
-    """Deterministic choices: only `Random.random` is promised to be the same in every Python version."""
+    """Deterministic choices, using only `Random.random`, which is the same in all Python versions."""
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)
@@ -119,7 +119,7 @@ def _pair(draw: Draw, frames: Sequence[str], other: int, label: int) -> str:
 
 
 def agreement(draw: Draw, label: int) -> str:
-    """Two clauses of one mind."""
+    """Two clauses that agree."""
     return _pair(draw, grammar.AGREEMENTS, label, label)
 
 

@@ -1,4 +1,4 @@
-"""The shipped set of the tiny preset: passages and queries in ReCoRD's form, and the generator that wrote them."""
+"""The data set of the tiny preset: passages and queries in ReCoRD's format, and their generator."""
 
 import os
 from typing import Tuple
@@ -12,15 +12,15 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def read(length: int, vocabulary_size: int) -> Tuple[ClozeSet, ClozeSet]:
-    """Training and evaluation set, read as the published files are; for a model of that size and length.
+    """Training and evaluation set, read like the published files.
 
-    Raises UsageError where the vocabulary does not fit the model.
+    Raises UsageError if the vocabulary does not fit the model.
     """
     vocabulary = read_vocabulary(os.path.join(HERE, "vocab.txt"))
     special = special_tokens(vocabulary)
     if special.eop >= vocabulary_size:
         raise UsageError(
-            "the shipped set has %d tokens and the model %d" % (special.eop + 1, vocabulary_size),
+            "the shipped set has %d tokens, but the model has %d" % (special.eop + 1, vocabulary_size),
             "use it with --preset tiny",
         )
     sets = []
@@ -32,4 +32,4 @@ def read(length: int, vocabulary_size: int) -> Tuple[ClozeSet, ClozeSet]:
 
 
 def _silent(phase: str, done: int, total: int) -> None:
-    """Reading the shipped set takes no time worth a word."""
+    """Reading the shipped set is too fast to report progress."""

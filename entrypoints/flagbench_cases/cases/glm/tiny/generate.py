@@ -1,4 +1,4 @@
-"""Write the tiny set, or prove that the shipped files are what this generator writes.
+"""Generate the tiny set, or verify that the shipped files are up to date.
 
 python -m flagbench_cases.cases.glm.tiny.generate --out DIR
 python -m flagbench_cases.cases.glm.tiny.generate --check
@@ -17,7 +17,7 @@ from flagbench_cases.shared import generated
 SEED = 7
 PASSAGES = {"train": 520, "val": 100}
 SENTENCES = 5
-# Which pairs meet in val only: one in this many.
+# One pair in this many occurs in val only.
 VAL_SHARE = 5
 
 PERSONS = ("Anna", "Ben", "Clara", "David", "Emma", "Felix", "Greta", "Hugo", "Ida", "Jonas", "Karla", "Leo")
@@ -32,7 +32,7 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 class Draw:
-    """Deterministic choices: only `Random.random` is promised to be the same in every Python version."""
+    """Deterministic choices, using only `Random.random`, which is the same in all Python versions."""
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)
@@ -49,13 +49,13 @@ class Draw:
 
 
 def split_of(first: str, second: str) -> str:
-    """The split in which these two meet, whichever comes first."""
+    """The split in which this pair occurs, in either order."""
     checksum = zlib.crc32(" ".join(sorted((first, second))).encode("ascii"))
     return "val" if checksum % VAL_SHARE == 0 else "train"
 
 
 def passage(draw: Draw, index: int, split: str) -> Dict[str, Any]:
-    """One line of a file: a passage that keeps to one person and one place, but for a sentence each."""
+    """One line of a file: a passage about one person and one place, except for one sentence each."""
     person, other_person = draw.pair(PERSONS, split)
     place, other_place = draw.pair(PLACES, split)
     persons, places = [person] * SENTENCES, [place] * SENTENCES

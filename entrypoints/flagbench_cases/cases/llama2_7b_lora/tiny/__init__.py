@@ -1,4 +1,4 @@
-"""The tiny set: text of samsum's and MMLU's forms, tokenised at the start by the code that `prepare` uses."""
+"""The tiny set: text in the formats of samsum and MMLU, tokenised at the start by the code of `prepare`."""
 
 import os
 from typing import Any
@@ -8,7 +8,7 @@ WEIGHTS = os.path.join(FOLDER, "weights")
 
 
 def tokenised(length: int, shots: int, vocabulary_size: int) -> Any:
-    """The set as blocks.Tokenised, for the length and number of shots of a preset. Takes some tenths of a second."""
+    """Tokenise the set for the length and number of shots of a preset. Takes a few tenths of a second."""
     from flagbench_cases.cases.llama2_7b_lora import blocks, mmlu, samsum
     from flagbench_cases.cases.llama2_7b_lora.tokens import Vocabulary
 
