@@ -147,7 +147,7 @@ class MxSmiMonitor:
         variable, value = command.visibility("CUDA_VISIBLE_DEVICES", "MACA_VISIBLE_DEVICES")
         shown = [device for device in visible_devices(value, uuids) if isinstance(device, int)]
         if not shown:
-            raise command.NoAnswer("%s=%s shows none of %d devices" % (variable, value, count))
+            raise command.NoAnswer("%s=%s selects none of %d devices" % (variable, value, count))
         wanted = range(len(shown)) if self._wanted is None else self._wanted
         missing = [index for index in wanted if index >= len(shown)]
         if missing:

@@ -130,14 +130,14 @@ def altered(key: str, row: int, column: int, value: int) -> dict[str, np.ndarray
         ({"label": np.array(LABELS[:4])}, "input_ids has the shape (5, 16), not (4, 16)"),
         ({"input_ids": published_arrays(17)["input_ids"]}, "input_ids has the shape (5, 17), not (5, 16)"),
         ({"attention_mask": published_arrays(15)["attention_mask"]}, "attention_mask has the shape (5, 15)"),
-        ({"label": np.array([0, 1, 2, 0, 1])}, "label 2 is out of range; it must lie in 0 to 1"),
+        ({"label": np.array([0, 1, 2, 0, 1])}, "label 2 is out of range; it must be in 0 to 1"),
         ({"label": np.array([0, 1, -1, 0, 1])}, "label -1 is out of range"),
-        (altered("input_ids", 2, 3, len(VOCABULARY)), "token id 13 is out of range; it must lie in 0 to 12"),
+        (altered("input_ids", 2, 3, len(VOCABULARY)), "token id 13 is out of range; it must be in 0 to 12"),
         (altered("input_ids", 2, 3, -7), "token id -7 is out of range"),
         (altered("attention_mask", 0, 3, 0), "attention_mask is not ones followed by zeros; pad on the right"),
         (altered("attention_mask", 0, 3, 2), "attention_mask is not ones followed by zeros"),
         ({"attention_mask": np.zeros((5, LENGTH), np.int64)}, "example 0 is empty"),
-        ({key: array[:0] for key, array in published_arrays().items()}, "holds no examples"),
+        ({key: array[:0] for key, array in published_arrays().items()}, "has no examples"),
     ],
 )
 def test_npz_with_wrong_values_is_refused(tmp_path: Path, changed: dict[str, Any], words: str) -> None:
@@ -186,9 +186,9 @@ def save_member_that_is_no_array(path: Path) -> None:
 @pytest.mark.parametrize(
     ("save", "words"),
     [
-        (lambda path: path.write_bytes(b"<html>404</html>"), "it is no zip archive"),
-        (lambda path: path.write_bytes(b"\x80\x04N."), "it is no zip archive"),  # a pickle
-        (save_single_array, "it is no zip archive"),
+        (lambda path: path.write_bytes(b"<html>404</html>"), "it is not a zip archive"),
+        (lambda path: path.write_bytes(b"\x80\x04N."), "it is not a zip archive"),  # a pickle
+        (save_single_array, "it is not a zip archive"),
         (save_member_that_is_no_array, "is not an array"),
     ],
     ids=["html", "pickle", "npy", "zip-of-text"],
@@ -201,12 +201,12 @@ def test_what_is_no_npz_is_refused(tmp_path: Path, save: Callable[[Path], Any], 
 @pytest.mark.parametrize("name", ["train_dataset.npz", "eval_dataset.npz"])
 def test_one_npz_missing_is_refused(tmp_path: Path, name: str) -> None:
     (write_npz(tmp_path) / "dataset" / name).unlink()
-    assert f"{name} does not exist; put both sets" in refusal(tmp_path)
+    assert f"{name} does not exist; put both" in refusal(tmp_path)
 
 
 def test_folder_missing_or_empty_is_refused(tmp_path: Path) -> None:
-    assert "does not exist; give --data a folder" in refusal(tmp_path / "nowhere")
-    assert "holds neither {train,eval}_dataset.npz nor {train,dev}.tsv" in refusal(tmp_path)
+    assert "does not exist; set --data" in refusal(tmp_path / "nowhere")
+    assert "{train,eval}_dataset.npz nor {train,dev}.tsv" in refusal(tmp_path)
 
 
 # TSV

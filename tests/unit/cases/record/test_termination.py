@@ -98,4 +98,6 @@ def test_a_file_that_cannot_be_written_is_a_warning(
 ) -> None:
     monkeypatch.setenv("FLAGBENCH_TERMINATION_LOG", str(tmp_path))
     termination.write(termination.of_record(record(), "p_core", 0))
-    assert capsys.readouterr().err == "warning: no termination message in %s (Is a directory)\n" % tmp_path
+    warning = capsys.readouterr().err
+    assert warning.startswith("warning: ")
+    assert str(tmp_path) in warning
