@@ -89,5 +89,5 @@ def test_a_case_that_reads_what_was_published_says_so(tmp_path):
     (tmp_path / "dataset").mkdir()
     done = flagbench(tmp_path, "distilbert:cpu", "--data", "dataset", "-o", "out")
     assert done.returncode == 2
-    assert "error: distilbert reads the published files as they are" in done.stderr
-    assert "fix: run flagbench run distilbert --data" in done.stderr
+    assert "error: distilbert" in done.stderr
+    assert "flagbench run distilbert --data" in done.stderr
