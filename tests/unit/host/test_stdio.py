@@ -18,9 +18,9 @@ import pytest
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.lookup import resolve_image
 from flagbench.errors import ExitCode
-from flagbench.launchers import RunRequest
 from flagbench.launchers.fallback import record_of_killed
 from flagbench.launchers.native import NEEDED
+from flagbench.request import LocalOptions, RunRequest
 from running import wait_until
 
 BUILDER = Path(__file__).parents[3] / "builder"
@@ -150,7 +150,7 @@ def test_a_terminal_that_is_gone_is_one_error(tmp_path: Path) -> None:
 def entrypoint(tmp_path: Path) -> tuple[str, str]:
     """An image side that resolves any request, and whose runs print a record with a failed check and end with 12; and
     that record's id."""
-    request = RunRequest(*resolve_image("distilbert:cpu", load_catalog()), gpus=1)
+    request = RunRequest(*resolve_image("distilbert:cpu", load_catalog()), LocalOptions(gpus=1))
     record = record_of_killed(request, "the check ranks_in_step failed", "look at it", ExitCode.INVALID)
     for name in NEEDED:
         (tmp_path / "site" / name).mkdir(parents=True)
