@@ -125,7 +125,7 @@ def test_a_loss_of_one_rank_that_is_not_finite_ends_the_run_unless_the_scaler_sk
 
 def test_a_check_that_fails_makes_the_run_fail_and_keeps_its_metrics(tmp_path, record_schema):
     """The parameters of one rank are not the others'."""
-    other = "sys.modules['__main__'].parameter_sum = lambda module: 1.0"
+    other = "sys.modules['flagbench_cases.rank.run'].parameter_sum = lambda module: 1.0"
     run = CaseRun(tmp_path, ["--gpus", "2", *SHORT], env=fault(tmp_path, 1, "before report", other))
     ended = run.wait()
     assert ended.code == 12

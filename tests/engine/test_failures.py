@@ -66,10 +66,10 @@ def write_npz(path, **changes):
         (["--gpus", "0"], ["--gpus"]),
         (["--no-such-option"], ["--no-such-option"]),
         (["--set", "batch_size=many"], ["batch_size", "many"]),
-        (["--nodes", "2", "--gpus", "1"], ["2 nodes"]),
+        (["--nodes", "2", "--gpus", "1"], ["--nodes 2"]),
         (["--division", "tuned"], ["tuned"]),
         (["--precision", "tf32"], ["TF32"]),
-        (["--resume", "/tmp"], ["checkpoints"]),
+        (["--resume", "/tmp"], ["distilbert", "resum"]),
         (["--steps", "5", "--full"], ["--full"]),
     ],
 )
@@ -162,7 +162,7 @@ def test_memory_limit(tmp_path, check, case, arguments, phase):
         script = 'echo $$ > "%s/cgroup.procs"; exec "$0" "$@"' % folder
         command = ["bash", "-c", script, os.sys.executable, "-m", "flagbench_cases", case]
         arguments = [*arguments, "--data", "synthetic", "--steps", "4"]
-        check(CaseRun(tmp_path, arguments, command=command).wait(), 5, phase, "memory")
+        check(CaseRun(tmp_path, arguments, command=command).wait(), 5, phase, "OOM")
     finally:
         wait_until(lambda: not open(os.path.join(folder, "cgroup.procs")).read(), 10)
         os.rmdir(folder)

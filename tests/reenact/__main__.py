@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Any, Dict, List
 
-from flagbench_cases.node import main as edge
+from flagbench_cases.node.main import print_error
 from flagbench_cases.shared import config as configuration
 from flagbench_cases.shared import output
 from flagbench_cases.shared.errors import CaseError, ExitCode
@@ -119,16 +119,16 @@ def main(argv: List[str]) -> int:
             if not arguments.json:
                 print("\n".join(lines(made[-1])), flush=True)
     except CaseError as error:
-        edge.tell(error.message, error.remedy)
+        print_error(error.message, error.remedy)
         return int(error.code)
     except KeyboardInterrupt:
-        edge.tell("interrupted", "give fewer cases or --starts")
+        print_error("interrupted", "give fewer cases or --starts")
         return int(ExitCode.INTERRUPTED)
     if arguments.json:
         print(json.dumps(made, indent=1, allow_nan=False))
     required = os.environ.get("CI") == "true"
     if required and not all(one["publisher_versions"] for one in made):
-        edge.tell("the publisher's library versions are not installed", "run `make bench`, which installs them")
+        print_error("the publisher's library versions are not installed", "run `make bench`, which installs them")
         return int(ExitCode.RANK_FAILED)
     kinds = ("faults",) if arguments.show_ratio else ("faults", "ratio_faults")
     faults = any(one[kind] and one["publisher_versions"] for one in made for kind in kinds)

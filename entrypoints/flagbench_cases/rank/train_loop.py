@@ -79,7 +79,9 @@ class TrainLoop:
         self.plan = plan
         self.spool = spool
         self.device = device
-        self.timer = StepTimer(workload, workload.step, spool, device, probe, counts, workload.after_step)
+        self.timer = StepTimer(
+            workload, lambda batch: workload.step(batch), spool, device, probe, counts, workload.after_step
+        )
         self.checkpoint = checkpoint
         self.resume = resume
         self.eval_seconds = 0.0

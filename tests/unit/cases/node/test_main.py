@@ -11,9 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from flagbench_cases.node import cli, supervisor
-from flagbench_cases.node import main as main_edge
-from flagbench_cases.node import request as edge
+from flagbench_cases.node import cli, main, request, supervisor
 from flagbench_cases.node.network import free_port
 from flagbench_cases.record import evidence
 from flagbench_cases.shared import config
@@ -48,7 +46,7 @@ def test_of_arguments_that_were_not_understood_only_names_are_kept() -> None:
 
 
 def test_a_refused_request_says_what_can_be_said() -> None:
-    early = edge.unresolved(["--nodes", "x", "distilbert"], None)
+    early = request.unresolved(["--nodes", "x", "distilbert"], None)
     assert (early.nodes, early.gpus, early.config, early.config_digest) == (1, 1, None, None)
     words = [
         "distilbert",
@@ -63,19 +61,19 @@ def test_a_refused_request_says_what_can_be_said() -> None:
         "--store",
         "s3://k:s@b",
     ]
-    late = edge.unresolved(words, cli.parse(words))
+    late = request.unresolved(words, cli.parse(words))
     assert (late.case, late.nodes, late.gpus, late.run_id, late.preset) == ("distilbert", 2, 4, "mine", "tiny")
     assert late.argv[-1] == "s3://b"
 
 
 def test_weights_lie_where_they_are_given_or_beside_the_data(tmp_path: Path) -> None:
-    assert edge.find_weights(None, None) is None
-    assert edge.find_weights(None, str(tmp_path)) is None
+    assert request.find_weights(None, None) is None
+    assert request.find_weights(None, str(tmp_path)) is None
     (tmp_path / "model").mkdir()
-    assert edge.find_weights(None, str(tmp_path)) is None  # a folder alone is no checkpoint
+    assert request.find_weights(None, str(tmp_path)) is None  # a folder alone is no checkpoint
     (tmp_path / "model" / "config.json").write_text("{}")
-    assert edge.find_weights(None, str(tmp_path)) == str(tmp_path / "model")
-    assert edge.find_weights("/given", str(tmp_path)) == "/given"
+    assert request.find_weights(None, str(tmp_path)) == str(tmp_path / "model")
+    assert request.find_weights("/given", str(tmp_path)) == "/given"
 
 
 def run(*arguments: str | bytes, **variables: str) -> subprocess.CompletedProcess[bytes]:
@@ -188,8 +186,8 @@ def test_describe_prints_the_configuration_and_its_digest_and_runs_nothing() -> 
 
 def test_a_second_signal_keeps_what_was_gathered_before_the_runs_files_went() -> None:
     argv = ["distilbert", "--preset", "tiny", "--data", "synthetic", "--steps", "1"]
-    attempt = main_edge.Attempt(argv, 1, False)
-    attempt.request, place, _ = edge.resolve(cli.parse(argv), attempt.request)
+    attempt = main.Attempt(argv, 1, False)
+    attempt.request, place, _ = request.resolve(cli.parse(argv), attempt.request)
     config = attempt.request.config
     assert config is not None
     limits = supervisor.Limits(1.0, None)
