@@ -66,11 +66,11 @@ def _declared_by(options: object) -> tuple[Declared, ...]:
 
 def takes_options(function: Callable[..., None]) -> Callable[..., None]:
     """A Typer command from `function`, with each parameter that is an options dataclass replaced by its options."""
-    hints = get_type_hints(function, include_extras=True)
     groups: dict[str, type] = {}
     parameters: list[inspect.Parameter] = []
-    for parameter in inspect.signature(function).parameters.values():
-        hint = hints[parameter.name]
+    # Not get_type_hints: before Python 3.11 it wraps the hint of a parameter whose default is None in Optional.
+    for parameter in inspect.signature(function, eval_str=True).parameters.values():
+        hint = parameter.annotation
         if is_dataclass(hint) and isinstance(hint, type):
             groups[parameter.name] = hint
             parameters += [option.parameter for option in declared(hint)]
