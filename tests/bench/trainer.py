@@ -12,7 +12,6 @@ import sys
 import tempfile
 import threading
 import time
-import types
 from concurrent.futures import ThreadPoolExecutor
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -23,10 +22,12 @@ import transformers
 
 from flagbench_cases.cases.distilbert import data as sst2
 from flagbench_cases.cases.distilbert.workload import DistilBertWorkload
+from flagbench_cases.contract import Context
 from flagbench_cases.rank.device import CpuDevice
 from flagbench_cases.rank.probe import CollectiveProbe
 from flagbench_cases.rank.train_loop import Plan, TrainLoop
 from flagbench_cases.shared import config as configuration
+from flagbench_cases.shared.layout import Layout
 from flagbench_cases.shared.spool import RankSpool
 
 PAIRS = 15
@@ -98,8 +99,7 @@ def ours(config, side):
     with tempfile.TemporaryDirectory() as folder:
         spool = RankSpool(folder, 0)
         probe = CollectiveProbe(device.clock)
-        place = {"rank": 0, "world": 1, "local_rank": 0, "data": None, "weights": None}
-        context = types.SimpleNamespace(config=config, device=device, probe=probe, spool=spool, **place)
+        context = Context(config, device, 0, Layout(), 0, probe, spool, None, None)
         workload = DistilBertWorkload(context)
         workload.setup()
         spool.reserve(STEPS)
