@@ -52,7 +52,7 @@ _MEANINGS = {
 
 
 class FlagbenchError(Exception):
-    """A failure with its remedy; the CLI's edge turns it into two sentences and an exit code."""
+    """A failure with its remedy; cli.main turns it into two sentences and an exit code."""
 
     def __init__(self, message: str, *, remedy: str, code: ExitCode = ExitCode.USAGE) -> None:
         super().__init__(message)

@@ -1,1 +1,1 @@
-"""The command line: commands without logic of their own, and the one edge where errors become text."""
+"""The command line: commands without logic of their own, and the one place where errors become text."""
