@@ -56,9 +56,9 @@ class CaseRun:
         self.folder = str(folder)
         env = dict(os.environ, PYTHONPATH=ENTRYPOINTS, TMPDIR=self.folder, OMP_NUM_THREADS="1")
         env.pop("FLAGBENCH_STACK", None)
-        if not isolated:
-            env.update(warm(ENTRYPOINTS))
         env.update(options.pop("env", {}))
+        if not isolated:
+            env.update(warm(env["PYTHONPATH"]))
         command = options.pop("command", [sys.executable, "-m", "flagbench_cases", "distilbert"])
         self.process = subprocess.Popen(
             command + arguments, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options

@@ -43,7 +43,7 @@ def test_one_of_two_ranks_that_leaves_before_it_has_joined(tmp_path, record_sche
 
 def test_a_rank_that_closes_its_group_and_leaves_is_named_rather_than_its_peer(tmp_path, record_schema):
     leave = "import torch.distributed as d; d.destroy_process_group(); os._exit(0)"
-    run = CaseRun(tmp_path, ["--gpus", "2", *ENDLESS], env=fault(tmp_path, 0, 30, leave))
+    run = CaseRun(tmp_path, ["--gpus", "2", *ENDLESS], isolated=False, env=fault(tmp_path, 0, 30, leave))
     ended = run.wait(120)
     assert ended.code == 4
     reason = check_failed(ended.record, record_schema, 4, "train")
@@ -81,7 +81,8 @@ w.DistilBertWorkload.evaluate = lambda self, last: os._exit(0)
 )
 def test_a_rank_that_leaves_in_any_phase_has_failed(tmp_path, record_schema, at, action, phase):
     real = ["--preset", "tiny", "--data", os.path.join(os.path.dirname(distilbert.__file__), "tiny")]
-    ended = CaseRun(tmp_path, real if phase == "eval" else SHORT, env=fault(tmp_path, 0, at, action)).wait(120)
+    arguments = real if phase == "eval" else SHORT
+    ended = CaseRun(tmp_path, arguments, isolated=False, env=fault(tmp_path, 0, at, action)).wait(120)
     assert ended.code == 4
     reason = check_failed(ended.record, record_schema, 4, phase)
     assert reason.startswith("rank 0 ended with exit 0 on node 0, in phase %s after" % phase)
@@ -114,7 +115,7 @@ w.DistilBertWorkload.scaler_skipped = lambda self: self.number < 22
 
 def test_a_loss_of_one_rank_that_is_not_finite_ends_the_run_unless_the_scaler_skips_the_step(tmp_path, record_schema):
     """Two steps without a finite loss that the scaler skips, and later one that it does not."""
-    run = CaseRun(tmp_path, ["--gpus", "2", *ENDLESS], env=fault(tmp_path, 1, 20, INFINITE))
+    run = CaseRun(tmp_path, ["--gpus", "2", *ENDLESS], isolated=False, env=fault(tmp_path, 1, 20, INFINITE))
     ended = run.wait(120)
     assert ended.code == 12
     reason = check_failed(ended.record, record_schema, 12, "train")
@@ -126,7 +127,7 @@ def test_a_loss_of_one_rank_that_is_not_finite_ends_the_run_unless_the_scaler_sk
 def test_a_check_that_fails_makes_the_run_fail_and_keeps_its_metrics(tmp_path, record_schema):
     """The parameters of one rank are not the others'."""
     other = "sys.modules['flagbench_cases.rank.run'].parameter_sum = lambda module: 1.0"
-    run = CaseRun(tmp_path, ["--gpus", "2", *SHORT], env=fault(tmp_path, 1, "before report", other))
+    run = CaseRun(tmp_path, ["--gpus", "2", *SHORT], isolated=False, env=fault(tmp_path, 1, "before report", other))
     ended = run.wait()
     assert ended.code == 12
     assert "ranks_in_step" in check_failed(ended.record, record_schema, 12, "report")

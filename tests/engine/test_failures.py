@@ -242,12 +242,13 @@ def test_out_disk_full(tmp_path, tiny_tmpfs):
 
 def test_spool_disk_full(tmp_path, tiny_tmpfs, check):
     arguments = ["--preset", "tiny", "--data", "synthetic", "--steps", "100000"]
-    ended = CaseRun(tiny_tmpfs, arguments).wait()
+    ended = run_case(tiny_tmpfs, *arguments)
     check(ended, 4, "data", "No space left")
 
 
 def test_reader_gone(tmp_path):
-    run = CaseRun(tmp_path, ["--preset", "tiny", "--data", "synthetic", "--steps", "1", "--out", str(tmp_path)])
+    arguments = ["--preset", "tiny", "--data", "synthetic", "--steps", "1", "--out", str(tmp_path)]
+    run = CaseRun(tmp_path, arguments, isolated=False)
     run.process.stdout.close()
     run.process.stdout = None
     _, stderr = run.process.communicate(timeout=120)
@@ -259,7 +260,7 @@ def test_reader_gone(tmp_path):
 def test_stdout_closed(tmp_path):
     command = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "flagbench_cases", "distilbert"]
     arguments = ["--preset", "tiny", "--data", "synthetic", "--steps", "1", "--out", str(tmp_path)]
-    ended = CaseRun(tmp_path, arguments, command=command).wait()
+    ended = run_case(tmp_path, *arguments, command=command)
     assert (ended.code, ended.lines) == (0, []), "the run's own: its record is kept"
     assert "stdout" in ended.stderr
     assert written_to(tmp_path)["status"]["state"] == "ok", "--out still has it"

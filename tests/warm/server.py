@@ -99,6 +99,7 @@ def _continue(asked, files):
     sys.argv = ["-m", *asked["arguments"]]
     code = 0
     try:
+        _customise(os.environ["PYTHONPATH"].split(os.pathsep))
         runpy.run_module(asked["module"], run_name="__main__", alter_sys=True)
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
@@ -110,6 +111,16 @@ def _continue(asked, files):
     with contextlib.suppress(Exception):
         sys.stderr.flush()
     os._exit(code)
+
+
+def _customise(folders):
+    """What the interpreter would have imported as it started, had ours not come first."""
+    ours = os.path.dirname(os.path.abspath(__file__))
+    files = (os.path.join(folder, "sitecustomize.py") for folder in folders if folder != ours)
+    file = next(filter(os.path.exists, files), None)
+    if file is not None:  # not runpy.run_path, which empties the namespace when it is done
+        with open(file, encoding="utf-8") as source:
+            exec(compile(source.read(), file, "exec"), {"__name__": "sitecustomize"})
 
 
 def _die_with_parent():
