@@ -68,7 +68,7 @@ def test_what_it_resumes_must_be_the_same_training(tmp_path):
     start(tmp_path / "first", *options).wait()
     other = start(tmp_path / "other", "--resume", str(out / "checkpoints/first"), "--set", "learning_rate=0.5").wait()
     assert (other.code, other.status["phase"]) == (2, "usage")
-    assert "train.learning_rate" in other.status["reason"]
+    assert "train.learning_rate is 0.01, not 0.5" in other.status["reason"]
 
 
 def test_checkpoints_need_a_place(tmp_path):

@@ -44,7 +44,7 @@ class DockerCommand:
 def find_client(environment: Mapping[str, str] = os.environ) -> DockerCommand:
     """The command that FLAGBENCH_DOCKER names, else the first `docker` on PATH that can build.
 
-    Raises EngineError: there is none, or none that builds with BuildKit, with the reason for each.
+    Raises EngineError if no client is installed, or none can build with BuildKit; it names each with its reason.
     """
     named = environment.get(VARIABLE)
     problems = []

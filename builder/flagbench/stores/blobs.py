@@ -63,7 +63,7 @@ class Blobs(Protocol):
         """
 
     def delete(self, key: str) -> None:
-        """Delete an object; nothing happens where there is none. Raises StoreError (NOT_STORED)."""
+        """Delete an object; a missing one is not an error. Raises StoreError (NOT_STORED)."""
 
     def health(self) -> Health:
         """Whether objects could be put now, found out without leaving anything behind."""

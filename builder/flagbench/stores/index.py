@@ -54,7 +54,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 def summary_of(record: Record) -> Summary:
-    """What is listed of a record; its verdict is added by whoever computes it."""
+    """What `results ls` shows of a record; the verdict is added when it is computed."""
     return Summary(
         created_at=record.created_at,
         preset=record.preset,

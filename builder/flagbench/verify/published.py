@@ -76,7 +76,7 @@ class Reproduction:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON; `problem` is null if there is none."""
+        """As JSON; `problem` is null for a row without one."""
         return {
             "claim": self.claim,
             "formula": self.formula.id,

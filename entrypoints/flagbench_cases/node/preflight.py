@@ -141,7 +141,7 @@ def rebuild(plan: Dict[str, Any]) -> str:
 
 
 def shared_memory(folder: str = "/dev/shm") -> Optional[int]:
-    """The size of the shared memory file system, bytes; None if there is none."""
+    """The size of the shared memory file system, bytes; None if it is not mounted."""
     try:
         found = os.statvfs(folder)
     except OSError:

@@ -37,7 +37,7 @@ class Evidence(NamedTuple):
         return [fact for fact in self.facts if fact["kind"] == kind]
 
     def first(self, kind: str) -> Dict[str, Any]:
-        """The values of the first fact of a kind; empty if there is none."""
+        """The values of the first fact of a kind; empty if no such fact was written."""
         found = self.of(kind)
         return {k: v for k, v in found[0].items() if k not in ("kind", "rank", "time")} if found else {}
 

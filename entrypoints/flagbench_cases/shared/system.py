@@ -115,7 +115,7 @@ def image() -> Dict[str, Optional[str]]:
 
 
 def lock() -> Dict[str, Optional[str]]:
-    """The digest of the lock of this image's packages, or why there is none."""
+    """The digest of the lock of this image's packages, or the reason for its absence."""
     digest = baked("FLAGBENCH_LOCK_DIGEST")
     found = {"lock_digest": digest}
     if digest is None:

@@ -155,7 +155,7 @@ IGNORED = {
 
 
 def replacement_of(module: str, name: str) -> Any:
-    """The replacement for `module.name` in a pickle; nothing is imported. Raises Refused if there is none."""
+    """The replacement for `module.name` in a pickle; nothing is imported. Raises Refused for a name without one."""
     module = {"__builtin__": "builtins"}.get(module, module)
     if (module, name) == ("collections", "OrderedDict"):
         return Table
@@ -192,7 +192,7 @@ class _Bounded:
         return piece
 
     def readline(self) -> bytes:
-        """Read a line with its terminator. Raises EOFError if there is none."""
+        """Read a line with its terminator. Raises EOFError at the end of the file."""
         line = self._file.readline(min(self._left, MAX_NAME_BYTES))
         if not line.endswith(b"\n"):
             raise EOFError("it is truncated")
