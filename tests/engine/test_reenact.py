@@ -7,7 +7,6 @@ import functools
 import importlib
 import itertools
 import tempfile
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -60,13 +59,6 @@ PUBLISHED = {
 }
 
 
-@pytest.fixture(autouse=True)
-def unfused() -> Iterator[None]:
-    """Scripted functions run operator by operator: once torch has compiled one, it rounds otherwise."""
-    with torch.jit.optimized_execution(False):
-        yield
-
-
 def configured(case: str, precision: str) -> dict[str, Any]:
     """The tiny preset on synthetic data, as CHANGED has it."""
     options = {"nodes": 1, "gpus": 1, "preset": "tiny", "division": "faithful", "source": "synthetic", "steps": STEPS}
@@ -105,7 +97,10 @@ def test_the_same_losses_from_the_same_weights(case: str) -> None:
 @pytest.mark.skipif(not hasattr(torch, "compile"), reason="a processor has had no fp16 products before torch 2")
 @pytest.mark.parametrize("case", ["glm", "llama2-7b-lora"])
 def test_the_same_losses_in_fp16(case: str) -> None:
-    (weights, losses), config = case_run(case, "fp16"), configured(case, "fp16")
+    config = configured(case, "fp16")
+    # Both once before: torch compiles the scripted GELU after it has seen it run, and then rounds otherwise.
+    reenacted(case, config, case_run.__wrapped__(case, "fp16")[0])
+    weights, losses = case_run.__wrapped__(case, "fp16")
     assert reenacted(case, config, weights) == pytest.approx(losses, abs=5e-5)
     faster = merge(config, {"train": {"learning_rate": 0.1}})  # not all updates were skipped
     assert reenacted(case, faster, weights) != pytest.approx(losses, abs=5e-4)
