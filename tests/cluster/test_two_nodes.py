@@ -37,7 +37,7 @@ def free_port():
 class Nodes:
     """Both nodes of a job, each with a folder of its own."""
 
-    def __init__(self, folder, arguments, other=None, isolated=True):
+    def __init__(self, folder, arguments, other=None, isolated=False):
         self.runs = []
         self.isolated = isolated
         self.folder = folder
@@ -73,7 +73,7 @@ def check_job(first, second, schema):
 
 
 def test_two_processes(tmp_path, record_schema):
-    nodes = Nodes(tmp_path, [*SHORT, "--run-id", "two"], isolated=False)
+    nodes = Nodes(tmp_path, [*SHORT, "--run-id", "two"])
     first, second = nodes.start(0), nodes.start(1)
     record = check_job(first.wait(), second.wait(), record_schema)
     assert record["run_id"] == "two"
@@ -118,7 +118,7 @@ def test_a_node_that_fails_before_it_joins_gives_the_record_its_cause(tmp_path):
 
 def test_node_0_ends_before_another_node_that_failed_first(tmp_path):
     """A cluster deletes node 0's pod, and the record in its log, once another pod has failed while it still runs."""
-    nodes = Nodes(tmp_path, ENDLESS, [*ENDLESS, "--max-minutes", "0.4"])
+    nodes = Nodes(tmp_path, ENDLESS, [*ENDLESS, "--max-minutes", "0.1"])
     first, second = nodes.start(0), nodes.start(1)
     assert second.process.wait(120) == 6
     assert first.process.poll() == 6
@@ -153,7 +153,7 @@ def test_a_killed_rank_of_another_node_is_named(tmp_path):
 
 def test_a_killed_node_is_named_though_sigterm_comes_first(tmp_path):
     """As a cluster's controller does it: it ends node 0 before node 0 has noticed that node 1 is gone."""
-    nodes = Nodes(tmp_path, ENDLESS)
+    nodes = Nodes(tmp_path, ENDLESS, isolated=True)
     first, second = nodes.start(0), nodes.start(1)
     first.wait_for_steps(1)
     os.kill(first.process.pid, signal.SIGSTOP)

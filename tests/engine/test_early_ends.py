@@ -60,7 +60,7 @@ def test_the_last_word_counts_and_the_record_is_kept_where_nobody_reads(tmp_path
     command = ["bash", "-c", 'exec "$@" >/dev/full 2> >(head -c 1 >/dev/null)', "bash", sys.executable]
     command += ["-m", "flagbench_cases", "distilbert"]
     env = fault(tmp_path, 0, "before done", noise)
-    ended = CaseRun(tmp_path, [*SHORT, "--out", str(out)], command=command, env=env).wait()
+    ended = CaseRun(tmp_path, [*SHORT, "--out", str(out)], isolated=False, command=command, env=env).wait()
     assert (ended.code, ended.lines) == (4, []), "the run's own code: its record is kept"
     (name,) = out.glob("*.json")
     record = json.loads(name.read_text())
@@ -90,7 +90,7 @@ def test_a_rank_that_leaves_in_any_phase_has_failed(tmp_path, record_schema, at,
 
 
 def test_a_spool_that_somebody_removes_ends_the_run(tmp_path, record_schema):
-    run = CaseRun(tmp_path, ENDLESS)
+    run = CaseRun(tmp_path, ENDLESS, isolated=False)
     run.wait_for_steps(1)
     pids = run.pids()
     (folder,) = glob.glob(os.path.join(str(tmp_path), "flagbench-*"))

@@ -102,7 +102,7 @@ def test_a_node_that_prints_no_record_says_that_it_ended_well(tmp_path):
         folder = tmp_path / rank
         folder.mkdir()
         env = {"FLAGBENCH_TERMINATION_LOG": str(folder / "termination-log")}
-        runs.append(CaseRun(folder, [*job, "--node-rank", rank], env=env))
+        runs.append(CaseRun(folder, [*job, "--node-rank", rank], isolated=False, env=env))
     record, second = runs[0].wait().record, runs[1].wait()
     messages = [json.loads((tmp_path / rank / "termination-log").read_text()) for rank in ("0", "1")]
     assert (second.code, second.lines) == (0, [])

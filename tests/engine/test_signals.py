@@ -121,6 +121,7 @@ def test_sigterm_through_tini(tmp_path, record_schema):
     run = CaseRun(
         tmp_path,
         ["--gpus", "2", *ENDLESS],
+        isolated=False,
         command=[tini, "-s", "-g", "--", sys.executable, "-m", "flagbench_cases", "distilbert"],
     )
     run.wait_for_steps(2, steps=30)
@@ -138,7 +139,7 @@ def children(pid):
 
 def test_an_interrupted_run_leaves_a_termination_message(tmp_path):
     log = tmp_path / "termination-log"
-    run = CaseRun(tmp_path, ENDLESS, env={"FLAGBENCH_TERMINATION_LOG": str(log)})
+    run = CaseRun(tmp_path, ENDLESS, isolated=False, env={"FLAGBENCH_TERMINATION_LOG": str(log)})
     run.wait_for_steps(1, steps=30)
     run.process.terminate()
     record = run.wait(30).record
