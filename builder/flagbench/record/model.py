@@ -58,7 +58,9 @@ class Status:
     """How a run ended, and where."""
 
     state: Literal["ok", "failed", "interrupted"]
-    phase: Literal["usage", "preflight", "launch", "init", "data", "warmup", "train", "eval", "report", "done"]
+    phase: Literal[
+        "usage", "preflight", "launch", "init", "data", "warmup", "train", "val", "infer", "eval", "report", "done"
+    ]
     reason: str | None
     exit_code: Count
     remedy: str | None = None
