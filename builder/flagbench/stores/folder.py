@@ -19,8 +19,7 @@ from pathlib import Path
 
 from flagbench.errors import ExitCode
 from flagbench.files import expanded, read_file, reason
-from flagbench.stores.blobs import Blob, Health
-from flagbench.stores.errors import StoreError, damaged
+from flagbench.stores.blobs import Blob, Health, StoreError, damaged
 from flagbench.stores.layout import checksum_name, checksum_text
 from flagbench.stores.layout import prefix as records_prefix
 from flagbench.terminal import brief
@@ -65,12 +64,8 @@ class FolderBlobs:
         try:
             _make_folder(path.parent)
             with _temporary(path.parent, checksum) as checksum_file, _temporary(path.parent, content) as file:
-                for temporary, target, wanted in (
-                    (checksum_file, _checksum(path), checksum),
-                    (file, path, content),
-                ):
-                    if not _link_if_absent(temporary, target) and not _holds(target, wanted):
-                        return False
+                if not (_link(checksum_file, _checksum(path), checksum) and _link(file, path, content)):
+                    return False
             _flush_folder(path.parent)
         except OSError as error:
             raise StoreError(
@@ -96,8 +91,7 @@ class FolderBlobs:
     def list(self, prefix: str) -> Iterator[Blob]:
         """The files below a folder; see Blobs.list."""
         try:
-            if not stat.S_ISDIR(self.root.stat().st_mode):
-                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+            os.stat(f"{self.root}/")  # noqa: PTH116  # pathlib drops the slash, with which a file is an error
         except FileNotFoundError:
             return  # nothing was stored yet
         except OSError as error:
@@ -241,18 +235,13 @@ def _temporary(folder: Path, content: bytes) -> Iterator[Path]:
         path.unlink(missing_ok=True)
 
 
-def _link_if_absent(source: Path, target: Path) -> bool:
-    """Give a file its name; False where the name is taken, by whichever writer was first."""
+def _link(source: Path, target: Path, content: bytes) -> bool:
+    """Give a file with `content` its name. False where the name is taken and the file there holds anything else."""
     try:
         os.link(source, target)
     except FileExistsError:
-        return False
+        try:
+            return read_file(target, len(content)) == content
+        except OSError:
+            return False
     return True
-
-
-def _holds(path: Path, content: bytes) -> bool:
-    """Whether a regular file holds exactly `content`."""
-    try:
-        return read_file(path, len(content)) == content
-    except OSError:
-        return False

@@ -12,15 +12,13 @@ wins; the rows of the other are read again from the records. 10,000 records take
 from __future__ import annotations
 
 import hashlib
-import os
-import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
-from flagbench.files import read_file
+from flagbench.files import read_file, write_atomically
 from flagbench.record.model import Record
 
 MAX_BYTES = 2**30
@@ -100,13 +98,9 @@ class Index:
             return
         rows = {key: row for key, row in {**self._read(), **self._changed}.items() if row is not None}
         self._changed = {}
-        temporary = self._path.with_name(f".{os.getpid()}-{secrets.token_hex(8)}.tmp")
+        content = msgspec.json.encode(rows)
         with suppress(OSError):
-            try:
-                temporary.write_bytes(_packed(rows))
-                temporary.replace(self._path)
-            finally:
-                temporary.unlink(missing_ok=True)
+            write_atomically(self._path, hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
 
     def _read(self) -> dict[str, Row]:
         if self._path is None:
@@ -118,8 +112,3 @@ class Index:
         except (OSError, ValueError):
             pass
         return {}
-
-
-def _packed(rows: Mapping[str, Row]) -> bytes:
-    content = msgspec.json.encode(rows)
-    return hashlib.sha256(content).hexdigest().encode() + b"\n" + content

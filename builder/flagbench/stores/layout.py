@@ -12,7 +12,7 @@ from flagbench.errors import ExitCode
 from flagbench.record.model import RECORD_ID, Record
 from flagbench.record.read import date_fault
 from flagbench.schema import shipped_manifests
-from flagbench.stores.errors import StoreError
+from flagbench.stores.blobs import StoreError
 from flagbench.terminal import brief
 
 _RECORD_ID = re.compile(RECORD_ID)

@@ -175,9 +175,9 @@ def test_one_bad_file_never_hides_the_others(store: Store, tmp_path: Path) -> No
     ]  # fmt: skip
     assert "note: " in last[2]
     assert compared[0] == 0
-    entries = [vars(entry) for entry in store.list()]
-    assert {entry["record_id"] for entry in entries if entry["problem"] is None} == {"the-older-one", "the-newer-one"}
-    assert bad < {entry["record_id"] for entry in entries if entry["problem"] is not None}
+    entries = list(store.list())
+    assert {entry.record_id for entry in entries if entry.problem is None} == {"the-older-one", "the-newer-one"}
+    assert bad < {entry.record_id for entry in entries if entry.problem is not None}
     assert table[2].count("note: ") == len(entries) - 2 or len(table[2]) == 4000
 
 
