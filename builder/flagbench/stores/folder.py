@@ -16,6 +16,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from flagbench.errors import ExitCode
 from flagbench.files import expanded, read_file, reason
@@ -115,21 +116,15 @@ class FolderBlobs:
 
     def health(self) -> Health:
         """Whether an object could be put here: tried with a file of the kind a put makes."""
+        records = self.root / records_prefix()
+        folder = next(there for there in (records, *records.parents) if os.path.lexists(there))
         try:
-            records = self.root / records_prefix()
-            folder = next(there for there in (records, *records.parents) if os.path.lexists(there))
-            if not folder.is_dir():
-                raise NotADirectoryError(errno.ENOTDIR, f"{folder} is not a folder")
-            if folder in self.root.parents:
-                # Tried, too: what the mode allows, a mount may refuse.
-                probe = folder / _temporary_name()
-                probe.mkdir()
-                probe.rmdir()
-                return Health(True, f"{self.root}: does not exist yet, made when the first record is stored")
-            with _temporary(folder, b"probe") as probe:
-                link = probe.with_suffix(".link")
-                os.link(probe, link)
-                link.unlink()
+            # Tried, too: what the mode allows, a mount may refuse.
+            with TemporaryDirectory(prefix=".", dir=folder) as probe:
+                if folder in self.root.parents:
+                    return Health(True, f"{self.root}: does not exist yet, made when the first record is stored")
+                with _temporary(Path(probe), b"probe") as file:
+                    os.link(file, file.with_suffix(".link"))
         except OSError as error:
             return Health(False, f"{self.root}: {error.strerror}", _remedy(error), writable=False)
         if unfinished := _unfinished(records):
@@ -165,8 +160,6 @@ def _walk(folder: str, prefix: str, above: frozenset[tuple[int, int]]) -> Iterat
 def _blob(entry: os.DirEntry[str], key: str, summed: bool) -> Blob:
     try:
         found = entry.stat()
-    except FileNotFoundError:
-        return Blob(key, problem="it is a dangling link")
     except OSError as error:
         return Blob(key, problem=f"it cannot be read: {reason(error)}")
     if not stat.S_ISREG(found.st_mode):
@@ -217,14 +210,10 @@ def _flush_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _temporary_name() -> str:
-    return f".{os.getpid()}-{secrets.token_hex(8)}.tmp"
-
-
 @contextmanager
 def _temporary(folder: Path, content: bytes) -> Iterator[Path]:
     """A flushed file with `content`, removed afterwards in any case."""
-    path = folder / _temporary_name()
+    path = folder / f".{os.getpid()}-{secrets.token_hex(8)}.tmp"
     try:
         with path.open("xb") as file:
             file.write(content)

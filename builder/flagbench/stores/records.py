@@ -12,7 +12,7 @@ from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.record.read import MAX_BYTES, parse, read_record
 from flagbench.stores.blobs import Blob, Blobs, Health, StoreError, damaged
 from flagbench.stores.index import Index, Summary, summary_of
-from flagbench.stores.layout import Place, check_record_id, parse_key, place_of, prefix
+from flagbench.stores.layout import Place, check_record_id, parse_key, prefix
 from flagbench.terminal import brief
 
 
@@ -58,7 +58,7 @@ class Store:
         kept or other bytes are already kept under the same id.
         """
         parsed = read_record(record)
-        place = place_of(parsed)
+        place = Place(parsed.case, parsed.stack, parsed.created_at[:10], parsed.record_id)
         key = place.key
         taken = self._taken(place)
         if taken or not self.blobs.put_if_absent(key, record):
