@@ -16,9 +16,8 @@ from flagbench.catalog.model import Case, Catalog, Stack
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.record.read import read_record
 from flagbench.report.architecture import layers
-from flagbench.report.badge import badge
 from flagbench.report.markdown import table
-from flagbench.report.picture import verdict_svg
+from flagbench.report.picture import badge, verdict_svg
 from flagbench.report.reference import reference
 from flagbench.verify import Verdict, choose_claim, reproductions, verify_claim
 from flagbench.verify.metric import HIGH, LOW

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TextIO
 
 from flagbench.page import Block, Lines, Table, render
@@ -11,7 +11,7 @@ from flagbench.record.model import Metric, Record
 from flagbench.verify import Agreement, Comparison, VerifyResult
 from flagbench.verify.compare import ABSENT
 from flagbench.verify.conditions import shown
-from flagbench.verify.interval import Estimate, Ratio, estimate
+from flagbench.verify.interval import Estimate, Ratio, common, estimate
 from flagbench.verify.numbers import estimate_text, ratio_text
 from flagbench.verify.result import MetricResult
 from flagbench.verify.sanity import ending
@@ -46,9 +46,9 @@ def verdict_table(
         chosen = "; it was chosen, as the one with the fewest differing conditions" if result.against.chosen else ""
         heading.append(f"held against the {result.against.kind} {result.against.id}{chosen}")
     blocks: list[Block] = [Lines(tuple(heading))]
-    rows = [*_held_rows(result), *_other_rows(records, result)]
-    if rows:
-        blocks.append(_metric_table(rows, "claim" if result is None else result.against.kind))
+    metrics = _metric_table(records, result)
+    if metrics.rows:
+        blocks.append(metrics)
     blocks.append(Lines(_interval_notes(records)))
     if result is None:
         blocks.append(Lines(tuple(ending(r) for r in records if r.status.state != "ok")))
@@ -92,18 +92,11 @@ def comparison_table(comparison: Comparison, *, stream: TextIO | None = None, wi
     return render(blocks, stream, wide=wide)
 
 
-def _metric_table(rows: Sequence[tuple[str, ...]], other: str) -> Table:
-    columns = ["metric", "measured", other, "unit", "ratio", "verdict", "held against"]
-    count = len(columns) if any(row[-1] for row in rows) else len(columns) - 1
-    drop = ("held against", "unit", "ratio", other)
-    cells = tuple(row[:count] for row in rows)
-    return Table(tuple(columns[:count]), cells, frozenset({"measured", other, "ratio"}), _STYLES, drop=drop)
-
-
-def _held_rows(result: VerifyResult | None) -> Iterable[tuple[str, ...]]:
-    """A row for each metric of the claim or baseline, by the name of the measured one that is held against it."""
-    for metric in () if result is None else result.metrics:
-        yield (
+def _metric_table(records: Sequence[Record], result: VerifyResult | None) -> Table:
+    """Each metric of the claim or baseline, by the measured one that is held against it; then the others."""
+    held = () if result is None else result.metrics
+    rows = [
+        (
             metric.held_by,
             _estimate(metric.measured),
             estimate_text(metric.expected),
@@ -112,24 +105,24 @@ def _held_rows(result: VerifyResult | None) -> Iterable[tuple[str, ...]]:
             _verdict(metric),
             "" if metric.held_by == metric.name else metric.name,
         )
-
-
-def _other_rows(records: Sequence[Record], result: VerifyResult | None) -> Iterable[tuple[str, ...]]:
-    """A row for each other metric that every record has in one unit."""
-    held = {metric.held_by for metric in result.metrics} if result is not None else set()
+        for metric in held
+    ]
+    names = {metric.held_by for metric in held}
     for name, found in _measured(records).items():
-        if name not in held:
-            yield name, estimate_text(estimate(found)), NOTHING, found[0].unit, NOTHING, NOTHING, ""
+        if name not in names:
+            rows.append((name, estimate_text(estimate(found)), NOTHING, found[0].unit, NOTHING, NOTHING, ""))
+    other = "claim" if result is None else result.against.kind
+    columns = ("metric", "measured", other, "unit", "ratio", "verdict", "held against")
+    count = len(columns) if any(row[-1] for row in rows) else len(columns) - 1
+    drop = ("held against", "unit", "ratio", other)
+    cells = tuple(row[:count] for row in rows)
+    return Table(columns[:count], cells, frozenset({"measured", other, "ratio"}), _STYLES, drop=drop)
 
 
 def _measured(records: Sequence[Record]) -> dict[str, list[Metric]]:
     """The metrics that every record has in one unit and scope, in the first one's order."""
-    found: dict[str, list[Metric]] = {}
-    for metric in records[0].metrics:
-        same = [m for m in (r.metric(metric.name) for r in records) if m is not None]
-        if len(same) == len(records) and len({(m.unit, m.scope) for m in same}) == 1:
-            found[metric.name] = same
-    return found
+    found = {metric.name: common(records, metric.name) for metric in records[0].metrics}
+    return {name: same for name, same in found.items() if len({(m.unit, m.scope) for m in same}) == 1}
 
 
 def _interval_notes(records: Sequence[Record]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flagbench.record.model import Metric
+from flagbench.record.model import Metric, Record
 
 RUNS_FOR_BETWEEN = 5
 """From this many runs on the interval is between runs: fewer say too little about the spread."""
@@ -57,6 +57,12 @@ def t95(df: int) -> float:
         return _T95[df]
     z = statistics.NormalDist().inv_cdf(0.975)
     return z + (z**3 + z) / (4 * df) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * df**2)
+
+
+def common(records: Sequence[Record], name: str) -> list[Metric]:
+    """A metric of each record; empty where a record lacks it."""
+    found = [metric for metric in (record.metric(name) for record in records) if metric is not None]
+    return found if len(found) == len(records) else []
 
 
 def estimate(metrics: Sequence[Metric]) -> Estimate:

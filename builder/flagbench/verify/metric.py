@@ -9,7 +9,7 @@ from flagbench.catalog.model import Case, MetricSpec
 from flagbench.record.model import Metric, Record
 from flagbench.verify import sanity
 from flagbench.verify.conditions import ConditionResult, describe, forbidding, same_work
-from flagbench.verify.interval import RUNS_FOR_BETWEEN, Estimate, Ratio, estimate, ratio
+from flagbench.verify.interval import RUNS_FOR_BETWEEN, Estimate, Ratio, common, estimate, ratio
 from flagbench.verify.numbers import estimate_text, ratio_text
 from flagbench.verify.result import Against, MetricResult, Verdict
 
@@ -68,7 +68,9 @@ def compare_metric(
     A published value depends on some of the conditions; a baseline's metrics depend on all of them.
     """
     spec = expected.spec
-    name, found = _find(records, candidates(spec, against))
+    names = candidates(spec, against)
+    name = next((name for name in names if common(records, name)), names[-1])
+    found = common(records, name)
     result = MetricResult(
         name=spec.name,
         held_by=name,
@@ -103,15 +105,6 @@ def compare_metric(
         return replace(result, ratio=None, difference=None, verdict=Verdict.INVALID, reason=partial)
     verdict, reason = _judge(result, expected, found, against)
     return replace(result, comparable=True, verdict=verdict, reason=reason)
-
-
-def _find(records: Sequence[Record], names: Sequence[str]) -> tuple[str, list[Metric]]:
-    """The first name that every record has, and its metrics; else the last name and an empty list."""
-    for name in names:
-        found = [m for m in (r.metric(name) for r in records) if m is not None]
-        if len(found) == len(records):
-            return name, found
-    return names[-1], []
 
 
 def _judge(

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -151,12 +150,3 @@ def test_a_store_that_takes_no_index_is_listed_all_the_same(root: Path, small_di
     assert ([entry.record_id for entry in entries], opened) == (["record-3", "record-2", "record-1"], 3)
     assert listed(store) == (entries, 3)
     assert not [name for _, _, names in os.walk(store) for name in names if "tmp" in name or "index" in name]
-
-
-def test_a_verdict_is_kept_for_the_content_it_was_computed_from(root: Path) -> None:
-    store = Store(FolderBlobs(root))
-    entry = next(store.list())
-    assert entry.summary is not None
-    judged = msgspec.structs.replace(entry.summary, verdict="BELOW", basis="b")
-    store.remember([replace(entry, summary=judged)])
-    assert next(store.list()).summary == judged
