@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flagbench.errors import ExitCode
-from flagbench.record.read import RecordError, read_record
+from flagbench.record.read import MAX_BYTES, MAX_DEPTH, MAX_VALUES, RecordError, read_record
 
 MakeRecord = Callable[..., bytes]
 
@@ -54,6 +54,24 @@ def test_another_version_is_named_before_anything_else() -> None:
 @pytest.mark.parametrize("content", [b"[]", b"{}", b'{"schema": 1}', b'{"schema": "case/v1"}', b"null"])
 def test_json_that_is_not_a_record(content: bytes) -> None:
     assert "record/v1" in refused(content).message
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b" ", "empty"),
+        (b" " * (MAX_BYTES + 1), "bytes"),
+        (b"[" + b"0," * MAX_VALUES + b"0]", "values"),
+        (b"[" * (MAX_DEPTH + 1) + b"]" * (MAX_DEPTH + 1), "levels"),
+        (b'{"a": 1, "a": 2}', "'a'"),
+        (b'{"a": -Infinity}', "-Infinity"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_json_that_is_not_strict_or_beyond_a_limit(content: bytes, why: str) -> None:
+    message = refused(content).message
+    assert "is not valid JSON" in message
+    assert why in message
 
 
 @pytest.mark.parametrize(

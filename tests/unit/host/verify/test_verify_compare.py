@@ -21,6 +21,8 @@ def pair(a: Record, b: Record, name: str) -> MetricPair:
 def test_identical_records_have_ratio_one_and_no_difference() -> None:
     found = compare_records(BASE, BASE)
     assert (found.conditions, found.config, found.problems) == ((), (), ())
+    unknown = edit(conditions={"driver": None})
+    assert compare_records(unknown, unknown).conditions == ()
     assert [m.ratio.value for m in found.metrics if m.ratio is not None] == [1.0] * len(BASE.metrics)
 
 

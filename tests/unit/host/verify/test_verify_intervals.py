@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -93,6 +95,7 @@ def test_under_five_runs_have_the_hull_of_their_own_intervals_or_none() -> None:
     assert estimate([one]) == Estimate(10.0, 1, (9.0, 11.0), "within-run block bootstrap")
     assert estimate([one, other]) == Estimate(12.0, 2, (9.0, 15.0), "hull of 2 within-run intervals")
     assert estimate([one, measured(14.0)]) == Estimate(12.0, 2)
+    assert estimate([replace(one, ci_method=None)]).ci_method == "within-run, method not stated"
 
 
 @pytest.mark.parametrize(
@@ -119,4 +122,5 @@ def test_five_runs_decide_what_one_value_could_not() -> None:
         assert result.verdict is Verdict.INCONCLUSIVE
         assert result.reason.endswith(f"; {why}")
     assert held(*runs(*spread)).verdict is Verdict.REPRODUCED
+    assert held(*runs(1500.0, 1700.0, 1900.0, 2100.0, 2300.0)).reason.endswith("; the interval crosses a limit")
     assert held(*runs(*spread[:2], ci95=lambda v: (v - 10, v + 10))).verdict is Verdict.REPRODUCED
