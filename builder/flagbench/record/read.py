@@ -44,7 +44,7 @@ class RecordError(FlagbenchError):
 
 
 def read_record(source: Path | bytes, name: str = "the record") -> Record:
-    """The record in a file or in bytes, which `name` calls in errors.
+    """Read a record from a file or from bytes, which errors call `name`.
 
     Raises RecordError (exit code 3), which says what is wrong with it.
     """
@@ -86,7 +86,7 @@ def read_standard_input() -> Record:
 
 
 def parse(content: bytes, name: str) -> dict[str, Any]:
-    """The JSON object in `content`, whose fields are not checked yet; errors call it `name`.
+    """Parse a JSON object without validating its fields; `name` is what errors call it.
 
     It must be UTF-8 without duplicate fields, lone surrogates, NaN or numbers beyond LARGEST, and keep to MAX_BYTES,
     MAX_VALUES and MAX_DEPTH. Raises RecordError for anything else, and for JSON that is not a `record/v1`.
@@ -122,7 +122,7 @@ def date_fault(created_at: str) -> str | None:
 
 
 def _strict_json(content: bytes) -> Any:
-    """What `content` holds as JSON. Raises ValueError or RecursionError for what `parse` does not allow."""
+    """Parse JSON. Raises ValueError or RecursionError for what `parse` does not allow."""
     if len(content) > MAX_BYTES:
         raise ValueError(f"it has {len(content):,} bytes, more than the {MAX_BYTES:,} allowed")
     if not content.strip():
@@ -143,7 +143,7 @@ def _strict_json(content: bytes) -> Any:
 
 
 def _check_depth(value: Any, levels: int = MAX_DEPTH) -> None:
-    """Raises RecursionError where objects and arrays are nested deeper than so many levels."""
+    """Raises RecursionError if objects and arrays are nested deeper than `levels`."""
     if not isinstance(value, dict | list):
         return
     if not levels:

@@ -34,7 +34,7 @@ def _harmless(cell: Cell) -> Cell:
 
 
 def _escaped(cell: Cell) -> str:
-    """A text without a meaning in Markdown; `table` itself escapes `|`."""
+    """Text with Markdown's characters escaped; `table` escapes `|`."""
     if not isinstance(cell, str):
         return "" if cell is None else f"{cell:.6g}"
     return re.sub(r"([\\`*_\[\]<>&#])", r"\\\1", visible(cell))

@@ -17,7 +17,7 @@ from flagbench.verify.result import MetricResult
 from flagbench.verify.sanity import ending
 
 NOTHING = "-"
-"""What a table shows where there is nothing."""
+"""Placeholder for an empty cell."""
 _STYLES = {
     "REPRODUCED": "bold green",
     "ABOVE": "bold green",

@@ -1,6 +1,6 @@
 """Objects in a folder: a file each, a checksum beside it, never overwritten.
 
-How a put stays whole. Content and checksum are first written to temporary files of the same folder and flushed to
+A put is atomic. Content and checksum are first written to temporary files of the same folder and flushed to
 the disk, so a full disk is noticed before anything is visible. Then both are hard-linked to their names, which either
 succeeds or finds the name taken: two writers never mix. The checksum is linked first. A crash between the two links
 leaves a checksum without a file, which no reader takes for an object and the next put of the same content completes.
@@ -39,7 +39,7 @@ _REMEDIES = {
 
 
 class FolderBlobs:
-    """Objects under one folder, which the first put makes."""
+    """Objects under one folder, which the first put creates."""
 
     def __init__(self, root: Path) -> None:
         self.root = expanded(root).absolute()

@@ -65,7 +65,7 @@ def summary_of(record: Record) -> Summary:
 
 
 class Index:
-    """The cache in a file; with None for the file, an empty one that is not kept."""
+    """The cache in a file; without a path it starts empty and is not saved."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -73,27 +73,27 @@ class Index:
         self._changed: dict[str, Row | None] = {}
 
     def get(self, key: str, stamp: str) -> Summary | None:
-        """What is known of an object; None where that is nothing, or of other content."""
+        """The summary of an object, or None if none is known for its present content."""
         row = self._rows.get(key)
         return row.summary if row is not None and row.stamp == stamp else None
 
     def outdated(self, key: str) -> Summary | None:
-        """What was known of an object, whatever it holds now."""
+        """The last known summary of an object, even if its content has changed."""
         row = self._rows.get(key)
         return None if row is None else row.summary
 
     def put(self, key: str, stamp: str, summary: Summary) -> None:
-        """Keep what is known of an object."""
+        """Set the summary of an object."""
         self._rows[key] = self._changed[key] = Row(stamp, summary)
 
     def drop_missing(self, prefix: str, found: Iterable[str]) -> None:
-        """Forget the objects below `prefix` that were not found there."""
+        """Remove the rows below `prefix` whose objects were not found."""
         for key in {key for key in self._rows if key.startswith(prefix)}.difference(found):
             del self._rows[key]
             self._changed[key] = None
 
     def save(self) -> None:
-        """Write what changed, on top of what others wrote meanwhile; nothing happens where that is not possible."""
+        """Write the changes, merged with what others wrote meanwhile; a failure is ignored."""
         if self._path is None or not self._changed:
             return
         rows = {key: row for key, row in {**self._read(), **self._changed}.items() if row is not None}

@@ -78,7 +78,7 @@ def checksum_text(content: bytes, name: str) -> bytes:
 
 
 def check_record_id(record_id: str) -> str:
-    """The id itself. Raises StoreError (USAGE) for one that no record can have, such as a path."""
+    """Return the id. Raises StoreError (USAGE) if it is not valid, such as a path."""
     if not _RECORD_ID.fullmatch(record_id):
         raise StoreError(
             f"'{brief(record_id)}' is not a record id",

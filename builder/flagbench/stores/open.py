@@ -1,4 +1,4 @@
-"""Which store is meant: the flag, the environment, or a folder of the user's."""
+"""Opens the store that an option or the environment names, else the user's own."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Store:
         return self.blobs.url
 
     def put(self, record: bytes) -> StoredRecord:
-        """Keep a record byte for byte. Idempotent: the same bytes again change nothing.
+        """Store a record byte for byte. Idempotent: the same bytes again change nothing.
 
         Raises RecordError where the bytes are not a valid record, and StoreError (NOT_STORED) where they could not be
         kept or other bytes are already kept under the same id.
@@ -116,7 +116,7 @@ class Store:
             index.save()
 
     def remember(self, entries: Iterable[StoredRecord]) -> None:
-        """Keep the summaries of listed records, to which a verdict was added, in the index."""
+        """Save the summaries of listed records, with their verdicts, in the index."""
         index = Index(self.blobs.cache)
         for entry in entries:
             if entry.summary is not None:
@@ -174,7 +174,7 @@ class Store:
         return StoredRecord(place.record_id, place.case, place.stack, created_at, location, blob)
 
     def _load(self, blob: Blob) -> bytes:
-        """The bytes of a record, checked to be the one its key names."""
+        """The bytes of a record, checked against its key."""
         location = self.blobs.location(blob.key)
         content = self.blobs.get(blob.key, MAX_BYTES)
         raw = parse(content, f"the stored record {location}")

@@ -15,7 +15,7 @@ from flagbench.verify.conditions import Agreement, ConditionResult, compare_cond
 from flagbench.verify.interval import Estimate, Ratio, estimate, quotient
 
 ABSENT = object()
-"""What stands for a setting that a configuration does not have; None is a setting's value."""
+"""Marks a setting that a configuration does not have; None is a value."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Comparison:
 
 
 def compare_records(a: Record, b: Record) -> Comparison:
-    """Lay record B beside record A. Differing conditions are shown and never refused.
+    """Compare record B with record A. Conditions that differ are reported, never refused.
 
     Raises:
         FlagbenchError: the records are of different cases.
@@ -109,7 +109,7 @@ def _config_differences(a: object, b: object) -> tuple[tuple[str, Any, Any], ...
 
 
 def _leaves(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:
-    """Every value of a configuration that is no group of settings, by path; none of a missing configuration."""
+    """The leaves of a configuration by path; an empty group is a leaf, a missing configuration has none."""
     if isinstance(value, Mapping) and (value or not path):
         for key, inner in value.items():
             yield from _leaves(inner, (*path, str(key)))

@@ -98,7 +98,7 @@ def case_conditions(case: Case) -> tuple[str, ...]:
 
 
 def forbidding(results: Iterable[ConditionResult], case: Case) -> tuple[ConditionResult, ...]:
-    """Those that make a metric not comparable. Software qualifies a verdict and never forbids it."""
+    """The conditions that make a metric not comparable; software only qualifies a verdict."""
     return tuple(r for r in results if r.forbids and r.name not in case.software_conditions)
 
 

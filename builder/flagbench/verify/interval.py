@@ -35,7 +35,7 @@ class Estimate:
 
     @property
     def ends(self) -> tuple[float, float] | None:
-        """The lowest and the highest value that it may have, or None where that is unknown."""
+        """The bounds of the value, or None if they are unknown."""
         return self.ci95 if self.runs else (self.value, self.value)
 
 

@@ -22,7 +22,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Expected:
-    """What a metric should be, in the unit and scope it was stated in."""
+    """The expected value of a metric, in the unit and scope it was stated in."""
 
     spec: MetricSpec
     estimate: Estimate
@@ -76,12 +76,7 @@ def compare_metric(
         held_by=name,
         unit=expected.unit,
         better=spec.better,
-        measured=None,
         expected=expected.estimate,
-        ratio=None,
-        difference=None,
-        comparable=False,
-        verdict=None,
         reason=f"{name} was not measured",
     )
     if not found:
@@ -122,12 +117,12 @@ def _judge(
         text = f"{text}; {name} itself is held, the record has no {spec.held_by}"
     verdict = classify(result.ratio)
     if verdict is Verdict.INCONCLUSIVE:
-        text = f"{text}; {_doubt(found, other)}"
+        text = f"{text}; {_why_inconclusive(found, other)}"
     return verdict, text
 
 
-def _doubt(found: Sequence[Metric], expected: Estimate) -> str:
-    """Why a ratio decides nothing."""
+def _why_inconclusive(found: Sequence[Metric], expected: Estimate) -> str:
+    """Why a ratio gives no verdict."""
     runs, without = len(found), sum(metric.ci95 is None for metric in found)
     if 1 < runs < RUNS_FOR_BETWEEN and without:
         return f"{without} of {runs} runs have no interval, and {RUNS_FOR_BETWEEN} runs would give one between them"

@@ -28,7 +28,7 @@ class Fit(str, Enum):
 
 
 ANOMALIES = {Fit.ROUNDED_UP: "mfu-rounding", Fit.NONE: "mfu-does-not-fit"}
-"""The id of the anomaly that names a row whose utilisation comes like that."""
+"""The anomaly that a row with such a utilisation must list."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Reproduction:
 
     @property
     def fit(self) -> Fit:
-        """By what rounding the computed value gives the printed one."""
+        """Which rounding of the computed value gives the printed one."""
         unit = Decimal(1).scaleb(int(self.printed.as_tuple().exponent))
         # A float's last bits are not the publisher's: 0.3605 must not read as 0.36049999.
         computed = Decimal(f"{self.computed:.12g}")

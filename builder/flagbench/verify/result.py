@@ -46,7 +46,7 @@ class Against:
         return "published" if self.kind == "claim" else "in the baseline"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MetricResult:
     """One metric held against its expected value.
 
@@ -60,12 +60,12 @@ class MetricResult:
     held_by: str
     unit: str
     better: str
-    measured: Estimate | None
+    measured: Estimate | None = None
     expected: Estimate
-    ratio: Ratio | None
-    difference: float | None
-    comparable: bool
-    verdict: Verdict | None
+    ratio: Ratio | None = None
+    difference: float | None = None
+    comparable: bool = False
+    verdict: Verdict | None = None
     reason: str
 
 
@@ -82,7 +82,7 @@ class VerifyResult:
     """Their ids."""
     metrics: tuple[MetricResult, ...]
     conditions: tuple[ConditionResult, ...]
-    anomalies: tuple[Anomaly, ...]
+    anomalies: tuple[Anomaly, ...] = ()
 
     @property
     def differing(self) -> tuple[ConditionResult, ...]:

@@ -11,10 +11,10 @@ from typing import Any
 from flagbench.record.model import Record
 
 MOST_CREDIT = 1.01
-"""The publisher's count over the samples trained on, at most: SST-2's 67,349 sentences are credited as 67,584."""
+"""Largest ratio of credited to trained samples: SST-2's 67,349 sentences are credited as 67,584."""
 
 CLOCK_DRIFT = 1e-4
-"""Of a device's clock against the host's, at most."""
+"""Largest relative drift between a device's clock and the host's."""
 
 # An interval of equal steps may miss its value in the last bits of a division.
 _ROUNDING = 1e-9
@@ -44,7 +44,7 @@ def problems(record: Record) -> Iterator[str]:
 
 
 def ending(record: Record) -> str:
-    """How a run ended that did not end well."""
+    """How a failed or interrupted run ended."""
     why = f": {record.status.reason}" if record.status.reason else ""
     return f"the run ended as {record.status.state} in {record.status.phase}{why}"
 

@@ -143,7 +143,6 @@ def _verdict(
         records=tuple(r.record_id for r in records),
         metrics=metrics,
         conditions=conditions,
-        anomalies=(),
     )
 
 

@@ -144,12 +144,12 @@ def test_one_bad_file_never_hides_the_others(store: Store, tmp_path: Path) -> No
     day = stack / "2026-01-02"
     bad = {path.name.removesuffix(".json") for path in hostile.make(day).values() if not path.is_dir()}
     for folder in ("9999-01-01", "not-a-day", "\u0662\u0660\u0662\u0666-01-01", "2026-02-31"):
-        (stack / folder).mkdir()
-        (stack / folder / f"{folder}-record.json").write_bytes(b"{}")
+        with_checksum(stack / folder / f"{folder}-record.json", b"{}")
         bad.add(f"{folder}-record")
     (day / os.fsdecode(b"\xff\xff.json")).write_bytes(b"{}")
     (stack / "a-file").write_bytes(b"")
     (stack / "2026-01-03").symlink_to("2026-01-03")
+    (stack / "2026-01-04").symlink_to(stack)
     lines = [
         ["results", "ls", "--limit", "1000", "--json"],
         ["results", "ls", "--limit", "1000"],
@@ -165,6 +165,7 @@ def test_one_bad_file_never_hides_the_others(store: Store, tmp_path: Path) -> No
     entries = list(store.list())
     assert {entry.record_id for entry in entries if entry.problem is None} == {"the-older-one", "the-newer-one"}
     assert bad < {entry.record_id for entry in entries if entry.problem is not None}
+    assert [entry.record_id for entry in entries].count("a-file") == 1
     assert table[2].count("note: ") == len(entries) - 2 or len(table[2]) == 4000
 
 

@@ -42,7 +42,7 @@ def root(tmp_path: Path, make_record: MakeRecord) -> Path:
     """A store of three records on three days."""
     store = Store(FolderBlobs(tmp_path / "store"))
     for day in (1, 2, 3):
-        store.put(make_record(record_id=f"record-{day}", created_at=f"2026-01-0{day}T00:00:00Z"))
+        store.put(make_record(record_id=f"record-{day}", created_at=f"2026-01-0{day}T12:00:00Z"))
     return tmp_path / "store"
 
 
@@ -57,7 +57,7 @@ def test_a_second_listing_opens_nothing(root: Path) -> None:
     assert opened == 3
     assert listed(root) == (first, 0)
     assert first[0].summary == Summary(
-        "2026-01-03T00:00:00Z", "tiny", "faithful", "ok", 12.5, None, {"p_core": 321.5}
+        "2026-01-03T12:00:00Z", "tiny", "faithful", "ok", 12.5, None, {"p_core": 321.5}
     )
 
 
@@ -77,7 +77,7 @@ def test_what_another_program_adds_replaces_and_deletes_is_noticed(root: Path, m
     sound = {entry.record_id: entry.error is None for entry in entries}
     assert sound == {"record-4": True, "record-3": False, "record-1": True}
     assert opened == 1
-    assert entries[1].created_at == "2026-01-03T00:00:00Z"
+    assert entries[1].created_at == "2026-01-03T12:00:00Z"
     rows = msgspec.json.decode((root / INDEX).read_bytes().partition(b"\n")[2])
     assert not any("record-2" in key for key in rows)
 
