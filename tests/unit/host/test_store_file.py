@@ -234,6 +234,8 @@ def test_which_store_is_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert open_store(str(tmp_path / "flag")).url == (tmp_path / "flag").as_uri()
     monkeypatch.chdir(tmp_path)
     assert open_store("relative").url == (tmp_path / "relative").as_uri()
+    strange = tmp_path / os.fsdecode(b"\xff")
+    assert open_store(strange.as_uri()).blobs.root == strange
 
 
 def test_the_default_store_is_the_user_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
