@@ -136,7 +136,7 @@ class FolderBlobs:
 def _walk(folder: str, prefix: str, above: frozenset[tuple[int, int]]) -> Iterator[Blob]:
     """The objects in a folder and below; links to folders are followed, but not in a circle."""
     try:
-        found = Path(folder).stat()
+        status = Path(folder).stat()
         with os.scandir(folder) as scan:
             entries = sorted(scan, key=lambda entry: entry.name)
     except FileNotFoundError:
@@ -144,35 +144,26 @@ def _walk(folder: str, prefix: str, above: frozenset[tuple[int, int]]) -> Iterat
     except OSError as error:
         yield Blob(prefix.rstrip("/"), problem=f"the folder cannot be read: {reason(error)}")
         return
-    here = (found.st_dev, found.st_ino)
+    here = (status.st_dev, status.st_ino)
     if here in above:
         return
     names = {entry.name for entry in entries}
     for entry in entries:
         if entry.name.startswith(".") or entry.name.endswith(checksum_name("")):
             continue
-        if _is_folder(entry):
-            yield from _walk(entry.path, f"{prefix}{entry.name}/", above | {here})
+        key = prefix + entry.name
+        try:
+            found = entry.stat()
+        except OSError as error:  # a link to nothing, to itself, or into a folder without permission
+            yield Blob(key, problem=f"it cannot be read: {reason(error)}")
+            continue
+        if stat.S_ISDIR(found.st_mode):
+            yield from _walk(entry.path, f"{key}/", above | {here})
+        elif not stat.S_ISREG(found.st_mode):
+            yield Blob(key, problem="it is not a regular file")
         else:
-            yield _blob(entry, prefix + entry.name, checksum_name(entry.name) in names)
-
-
-def _blob(entry: os.DirEntry[str], key: str, summed: bool) -> Blob:
-    try:
-        found = entry.stat()
-    except OSError as error:
-        return Blob(key, problem=f"it cannot be read: {reason(error)}")
-    if not stat.S_ISREG(found.st_mode):
-        return Blob(key, problem="it is not a regular file")
-    problem = None if summed else "it has no checksum beside it"
-    return Blob(key, found.st_size, f"{found.st_size}-{found.st_mtime_ns}", problem)
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link to a folder without permission
-        return False
+            problem = None if checksum_name(entry.name) in names else "it has no checksum beside it"
+            yield Blob(key, found.st_size, f"{found.st_size}-{found.st_mtime_ns}", problem)
 
 
 def _unfinished(folder: Path) -> int:

@@ -34,10 +34,6 @@ def table(record: Record, result: VerifyResult | None) -> str:
     return verdict_table([record], result, stream=io.StringIO())
 
 
-def cells(text: str) -> list[list[str]]:
-    return [row.split() for row in text.splitlines()]
-
-
 @pytest.mark.parametrize(
     ("value", "text"),
     [
@@ -62,7 +58,7 @@ def test_a_pipe_gets_plain_aligned_text() -> None:
     record = replay("a100-1x8-cuda11.8")
     text = table(record, held(record))
     assert "\x1b" not in text
-    rows = cells(text)
+    rows = [row.split() for row in text.splitlines()]
     assert ["metric", "measured", "claim", "unit", "ratio", "verdict", "held", "against"] in rows
     shown = ["p_core_host", "1940", "[1930,", "1950]", "1942.6", "samples/s", "0.999", "[0.994,", "1.004]"]
     assert [row for row in rows if row[:1] == ["p_core_host"]] == [[*shown, "REPRODUCED", "p_core"]]
