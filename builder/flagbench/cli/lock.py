@@ -12,8 +12,9 @@ from flagbench.catalog.model import Catalog, Stack
 from flagbench.cli.output import echo, echo_json
 from flagbench.cli.stacks import chosen_stacks, complete_stacks
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.locks import Lock, load_lock, lock_path, read_lock, write_lock
+from flagbench.locks.files import load_lock, lock_path, read_lock, stated_base, write_lock
 from flagbench.locks.metadata import read_tables
+from flagbench.locks.model import Lock
 from flagbench.locks.pylock import SHA256
 from flagbench.locks.sources import Sources
 from flagbench.render.roots import images_root
@@ -119,8 +120,8 @@ def _require_digest(base_digest: str | None, chosen: list[Stack]) -> None:
             f"{base_digest!r} is not a digest",
             remedy="give --base-digest sha256: and 64 hexadecimal digits, as `docker images --digests` shows them",
         )
-    _, _, stated = (chosen[0].base_image or "").partition("@")
-    if stated not in ("", base_digest):
+    _, stated = stated_base(chosen[0])
+    if stated not in (None, base_digest):
         raise FlagbenchError(
             f"--base-digest contradicts base.image of {chosen[0].name}, which has the digest {stated}",
             remedy=f"leave --base-digest out, or correct {chosen[0].path}",

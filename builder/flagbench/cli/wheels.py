@@ -13,7 +13,7 @@ from flagbench.catalog.lookup import get_stack
 from flagbench.cli.output import echo, echo_json
 from flagbench.cli.stacks import complete_stacks
 from flagbench.files import expanded
-from flagbench.locks import read_lock
+from flagbench.locks.files import read_lock
 from flagbench.locks.metadata import read_tables
 from flagbench.locks.sources import Sources
 from flagbench.locks.wheelhouse import fill_wheelhouse

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 from flagbench.errors import FlagbenchError
 from flagbench.locks.model import NO_BASE, Lock, LockEntry, Unresolved
-from flagbench.locks.pylock import IMAGE, NOT_EDITED, PIN, SHA256, STACK
+from flagbench.locks.pylock import NOT_EDITED, PIN, SHA256, checked
 
-_HEADER = re.compile(
-    rf"# Made by .*\n# stack: ({STACK.pattern})\n# python: (3\.\d+)\n"
-    rf"# base: ({IMAGE.pattern})@(unresolved|{SHA256.pattern})\n# inputs: ({SHA256.pattern})\n"
-)
+_HEADER = re.compile(r"# Made by .*\n# stack: (\S+)\n# python: (\S+)\n# base: (\S+)@(\S+)\n# inputs: (\S+)\n")
 _ENTRY = re.compile(rf"^{PIN.pattern} \\\n(?P<hashes>(?:    --hash={SHA256.pattern}(?: \\)?\n)+)", re.MULTILINE)
 _UNRESOLVED = re.compile(rf"^# unresolved: {PIN.pattern} \((?P<reason>[^\r\n]+)\)$", re.MULTILINE)
 
@@ -43,9 +41,10 @@ def parse_requirements(text: str, source: Path) -> Lock:
             ),
         )
         # Every line was read if and only if they can all be written again.
-        if lock.requirements == text:
-            _notice(source, stack)
-            return lock
+        with suppress(ValueError):
+            if checked(lock).requirements == text:
+                _notice(source, stack)
+                return lock
     raise FlagbenchError(f"{source} is not a lock as `flagbench lock` wrote it", remedy=NOT_EDITED)
 
 

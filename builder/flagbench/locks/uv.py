@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.locks.metadata import Table, uv_settings
+from flagbench.locks.metadata import Tables, uv_settings
 from flagbench.locks.model import canonical
 from flagbench.locks.toml import load_toml
 
@@ -43,7 +43,7 @@ class Request:
     """Canonical names of packages taken as source; everything else is taken as a wheel."""
     absent: frozenset[str]
     """Canonical names of packages that are never asked for, also where others need them."""
-    tables: tuple[Table, ...] = ()
+    tables: Tables = field(default_factory=dict)
     kept: Mapping[str, str] = field(default_factory=dict)
     """Versions to keep, by canonical name."""
     alone: bool = False
@@ -107,21 +107,16 @@ def resolve(request: Request, environment: Mapping[str, str]) -> list[Found]:
 def find_uv() -> str:
     """The uv program: the one installed beside flagbench, else the one on PATH.
 
-    Raises FlagbenchError (usage) where there is none, or one that is too old.
+    Raises FlagbenchError (usage) if there is none, or one so old that it lists the hashes of files that do not fit.
     """
     try:
-        return _new_enough(str(import_module("uv").find_uv_bin()))
+        program: str | None = import_module("uv").find_uv_bin()
     except (ImportError, FileNotFoundError):
-        found = shutil.which("uv")
-    if found is None:
+        program = shutil.which("uv")
+    if program is None:
         raise FlagbenchError(
             "uv, which resolves packages, is not installed", remedy="install it with `pip install 'flagbench[lock]'`"
         )
-    return _new_enough(found)
-
-
-def _new_enough(program: str) -> str:
-    """The program, or FlagbenchError (usage): older releases list the hashes of files that do not fit too."""
     said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
     version = re.match(r"uv (\d+)\.(\d+)", said)
     if version is None or (int(version[1]), int(version[2])) < OLDEST:
@@ -146,11 +141,11 @@ def _lay_out(request: Request, folder: Path) -> None:
 
 
 def _with_settings(request: Request, folder: Path, environment: Mapping[str, str]) -> Mapping[str, str]:
-    """The environment in which uv reads the request's tables, and the person's own settings as it would without."""
+    """The environment in which uv reads the request's tables beside the user's own settings."""
     settings = folder / "uv.toml"
     tables = uv_settings(request.tables)
     if not environment.keys() & {"UV_CONFIG_FILE", "UV_NO_CONFIG"}:
-        # uv.toml of the working directory is read beside the person's own.
+        # uv reads the uv.toml of its working directory beside that of the user.
         settings.write_text(tables, encoding="utf-8")
         return environment
     own = environment.get("UV_CONFIG_FILE")
@@ -226,17 +221,3 @@ def _failure(stderr: str) -> Exception:
         remedy="fix what it names; uv's own settings and pip's are honoured, --pip-source and --ca-bundle beat both",
         code=ExitCode.ENGINE,
     )
-
-
-def checked_sequence(lines: Sequence[str]) -> tuple[str, ...]:
-    """Requirement lines, none of which is an option of a requirements file or holds a line break.
-
-    Raises FlagbenchError (usage): a manifest may not point uv somewhere else.
-    """
-    for line in lines:
-        if line.lstrip().startswith("-") or "\n" in line or "\r" in line or " @ " in line:
-            raise FlagbenchError(
-                f"{line!r} is not a requirement like name==version",
-                remedy="correct build.packages in the manifest of the stack",
-            )
-    return tuple(lines)
