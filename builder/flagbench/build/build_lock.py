@@ -6,7 +6,8 @@ import fcntl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from flagbench.build.user_folders import cache_folder
+from platformdirs import user_cache_path
+
 from flagbench.errors import ExitCode, FlagbenchError
 
 
@@ -17,7 +18,7 @@ def build_lock(image: str, waiting: Callable[[], None]) -> Iterator[None]:
     `waiting` is called when another process has the lock. The engine would build both; the second would do all the
     work of the first once more.
     """
-    folder = cache_folder() / "building"
+    folder = user_cache_path("flagbench") / "building"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # Never removed: a process that waits has the old file open, and another would lock a new one.

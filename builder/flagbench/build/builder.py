@@ -5,32 +5,33 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from flagbench.build.base import Base, pull_base, require_locked, require_platform, resolve_base
+from flagbench.build.base import Base, require_locked, require_platform, resolve_base
 from flagbench.build.build_lock import build_lock
-from flagbench.build.compiler_jobs import compiler_jobs
-from flagbench.build.container import run_in_container
 from flagbench.build.contents import read_contents
 from flagbench.build.inputs import Inputs, make_inputs, secrets
 from flagbench.build.options import BuildOptions
 from flagbench.build.progress import Progress
 from flagbench.build.results import ImageResult, TierResult
-from flagbench.build.sbom_file import is_sbom_of, write_sbom
+from flagbench.build.sbom_file import is_sbom_of, sbom_path, write_sbom
 from flagbench.build.space import THIN, locked_bytes, require_space, stack_bytes
 from flagbench.build.tiers import BASE_LAYERS_LABEL, REVISION_LABEL, Tier, case_tier, stack_tier, stands_on
-from flagbench.build.user_folders import sbom_path
 from flagbench.catalog.lookup import get_stack, resolve_image
 from flagbench.catalog.model import Case, Catalog, Stack
 from flagbench.checkout import commit
-from flagbench.engines.base import BuildFailed, BuildRequest, Engine, ImageInfo
+from flagbench.engines.base import BuildFailed, BuildRequest, Engine, ImageInfo, Resources
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.locks.model import Lock, part_of
 from flagbench.render.context import context_tar
 from flagbench.render.image import ImageRenderer
 from flagbench.render.stack import interpreter
 from flagbench.render.steps import stack_packages
+
+JOB_BYTES = 9 * 2**30
+"""Peak memory of one compiler job, bytes: nvcc on flash-attn's kernels takes 8 to 9 GB. Source: setup.py of
+flash-attn 2.5.9 and 2.7.3, which without MAX_JOBS starts a job for each 9 GiB of free memory."""
 
 
 @dataclass(frozen=True)
@@ -145,14 +146,11 @@ class Builder:
         if tier.heavy:
             # Before the pull, which may take long for nothing, and after it: how large a base is shows only then.
             require_space(self._engine.free_bytes(), needed)
-            pull_base(base, tier.platform, self._pull)
+            if not base.is_here:
+                self._pull(base.reference, tier.platform)
         require_space(self._engine.free_bytes(), needed)
         if tier.below is not None and self._engine.inspect(tier.below) is None:
-            raise FlagbenchError(
-                f"the engine has no image {tier.below} any more, which {tier.name} is built on",
-                remedy="build again, and remove no image meanwhile",
-                code=ExitCode.BUILD_FAILED,
-            )
+            raise _removed(tier.below)
         request = self._request(tier, inputs, base)
         self._progress.note(f"building {tier.name}")
         started = time.monotonic()
@@ -223,15 +221,14 @@ def build_images(
         result = builder.build(target)
         file = sbom or sbom_path(result.top.tags[1])
         if not is_sbom_of(file, result.top.image_id):
-            from flagbench.build.sbom import (
-                sbom_json,  # CycloneDX's library, which few builds need, takes long to import
-            )
+            # CycloneDX's library, which few builds need, takes long to import.
+            from flagbench.build.sbom import sbom_json
 
             progress.note(f"listing what is in {result.top.tags[0]}")
-            contents = read_contents(_listed_image(engine, result), interpreter(target.stack), run_in_container)
+            contents = read_contents(_listed_image(engine, result), interpreter(target.stack))
             lock = builder.lock(target.stack)
             write_sbom(file, sbom_json(result, contents, lock, target.stack.build.indexes, options.epoch))
-        yield result.with_sbom(file)
+        yield replace(result, sbom=file)
 
 
 def _listed_image(engine: Engine, result: ImageResult) -> ImageInfo:
@@ -239,12 +236,22 @@ def _listed_image(engine: Engine, result: ImageResult) -> ImageInfo:
     refs = [result.top.image_id] if result.installs or result.below is None else [result.below, result.top.image_id]
     found = next((image for image in map(engine.inspect, refs) if image is not None), None)
     if found is None:
-        raise FlagbenchError(
-            f"the engine has no image {result.top.image_id} any more",
-            remedy="build again, and remove no image meanwhile",
-            code=ExitCode.BUILD_FAILED,
-        )
+        raise _removed(result.top.image_id)
     return found
+
+
+def compiler_jobs(engine: Resources, stages: int) -> int:
+    """MAX_JOBS for each of `stages` packages that are compiled in parallel; at least 1."""
+    together = min(engine.cpus, engine.memory // JOB_BYTES)
+    return max(1, together // max(1, stages))
+
+
+def _removed(image: str) -> FlagbenchError:
+    return FlagbenchError(
+        f"the engine no longer has the image {image}, which this build needs",
+        remedy="build again, and remove no image meanwhile",
+        code=ExitCode.BUILD_FAILED,
+    )
 
 
 def _interrupted(tier: Tier) -> FlagbenchError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ class ImageResult:
     base: Base
     lock: str
     """Digest of the stack's lock."""
-    sbom: Path | None = field(default=None)
+    sbom: Path | None = None
     below: str | None = None
     """The tag of the stack's image that a case's stands on; None for a stack's own."""
     installs: bool = True
@@ -46,10 +46,6 @@ class ImageResult:
     def top(self) -> TierResult:
         """The image itself."""
         return self.tiers[-1]
-
-    def with_sbom(self, path: Path) -> ImageResult:
-        """The same with its bill of materials."""
-        return replace(self, sbom=path)
 
     def as_json(self) -> dict[str, Any]:
         """For `--json`: the image itself at the top level, every tier with its steps under `tiers`."""

@@ -19,6 +19,7 @@ from flagbench._version import __version__
 from flagbench.build.contents import Contents, Package
 from flagbench.build.results import ImageResult
 from flagbench.build.sbom_file import serial_number
+from flagbench.images import parse_reference
 from flagbench.locks.model import Lock, canonical
 
 LICENSE = "Apache-2.0"
@@ -36,11 +37,11 @@ def sbom_json(image: ImageResult, contents: Contents, lock: Lock, indexes: Seque
         lock: of the stack; has the hashes of the installed files.
         indexes: the stack's package indexes beside the default one.
     """
-    name, _, version = image.top.tags[1].partition(":")
+    reference = parse_reference(image.top.tags[1])
     subject = Component(
         type=ComponentType.CONTAINER,
-        name=name,
-        version=version,
+        name=reference.name,
+        version=reference.tag,
         bom_ref=image.top.image_id,
         properties=[
             Property(name="dev.flagbench.base", value=image.base.identity),
@@ -53,7 +54,7 @@ def sbom_json(image: ImageResult, contents: Contents, lock: Lock, indexes: Seque
     tool = Component(type=ComponentType.APPLICATION, name="flagbench", version=__version__, bom_ref="tool:flagbench")
     components = [*_debian(contents), *_python(contents, lock, indexes)]
     if image.below is not None:
-        components.append(_own_code())
+        components.append(_component(Package("flagbench", __version__, license=LICENSE), "generic", None, {}))
     bom = Bom(
         serial_number=serial_number(image.top.image_id),
         metadata=BomMetaData(
@@ -95,10 +96,6 @@ def _repository(version: str, indexes: Sequence[str]) -> str | None:
     if not plus or not indexes:
         return None
     return next((url for url in indexes if url.rstrip("/").endswith(f"/{local}")), indexes[0])
-
-
-def _own_code() -> Component:
-    return _component(Package("flagbench", __version__, license=LICENSE), "generic", None, {})
 
 
 def _component(

@@ -7,15 +7,14 @@ from typing import Annotated
 
 import typer
 
-from flagbench.build.build_cache import BuildCache
 from flagbench.build.builder import build_images
-from flagbench.build.options import BuildOptions, make_options
+from flagbench.build.options import make_options
 from flagbench.build.progress import Progress
 from flagbench.build.results import ImageResult
 from flagbench.catalog.load import load_catalog
 from flagbench.cli import complete
 from flagbench.cli.output import echo, echo_json
-from flagbench.engines import Engine, open_engine
+from flagbench.engines import open_engine
 from flagbench.errors import FlagbenchError
 from flagbench.files import expanded
 
@@ -113,22 +112,12 @@ def command(
         allow_unlocked=allow_unlocked,
         template=template,
     )
-    cache = BuildCache(images, options)
-    with closing(open_engine()) as engine:
-        results = None if no_cache or sbom else cache.find(engine.inspect)
-        if results is None:
-            results = _build(images, options, engine, sbom, Progress(quiet=quiet or as_json))
-            if not sbom:
-                cache.store(results)
-    _print(results, quiet=quiet, as_json=as_json)
-
-
-def _build(
-    names: list[str], options: BuildOptions, engine: Engine, sbom: str | None, progress: Progress
-) -> list[ImageResult]:
-    """Build, and write each image's bill of materials."""
+    catalog = load_catalog(claims=False)
+    progress = Progress(quiet=quiet or as_json)
     file = expanded(sbom).absolute() if sbom else None
-    return list(build_images(names, load_catalog(claims=False), options, engine, progress, file))
+    with closing(open_engine()) as engine:
+        results = list(build_images(images, catalog, options, engine, progress, file))
+    _print(results, quiet=quiet, as_json=as_json)
 
 
 def _print(results: list[ImageResult], *, quiet: bool, as_json: bool) -> None:
