@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from platformdirs import user_cache_path
 
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 
 
 @contextmanager
@@ -27,7 +27,6 @@ def build_lock(image: str, waiting: Callable[[], None]) -> Iterator[None]:
         raise FlagbenchError(
             f"{folder} cannot be written: {error.strerror}",
             remedy="make it writable, or name another cache folder with XDG_CACHE_HOME",
-            code=ExitCode.USAGE,
         ) from error
     with file:
         try:

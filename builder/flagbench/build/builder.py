@@ -70,10 +70,6 @@ class Builder:
         self._revision = commit()
         self._made: dict[str, TierResult] = {}
 
-    def lock(self, stack: Stack) -> Lock:
-        """The lock that a stack's image is built from."""
-        return self._renderer.lock(stack)
-
     def build(self, target: Target) -> ImageResult:
         """Build an image, or find it up to date.
 
@@ -94,13 +90,13 @@ class Builder:
         rendered = self._renderer.stack(stack)
         heavy = stack_tier(stack, rendered, lock, base, self._options)
         if target.case is None:
-            return ImageResult(target.name, (self._ensure(heavy, lock, base),), base, lock.digest)
+            return ImageResult(target.name, (self._ensure(heavy, lock, base),), base, lock)
         thin_rendered = self._renderer.case(target.case, stack, rendered)
         thin = case_tier(target.case, stack, thin_rendered, lock, base, self._options, heavy)
         there = self._up_to_date(thin)
         # A case's image is complete by itself: where it is right, the stack's need not be here.
         results = [there] if there else [self._ensure(tier, lock, base) for tier in (heavy, thin)]
-        return ImageResult(target.name, tuple(results), base, lock.digest, below=thin.below, installs=thin.installs)
+        return ImageResult(target.name, tuple(results), base, lock, below=thin.below, installs=thin.installs)
 
     def _ensure(self, tier: Tier, lock: Lock, base: Base) -> TierResult:
         """The tier, built where it is not there; other processes that want the same wait."""
@@ -226,8 +222,7 @@ def build_images(
 
             progress.note(f"listing what is in {result.top.tags[0]}")
             contents = read_contents(_listed_image(engine, result), interpreter(target.stack))
-            lock = builder.lock(target.stack)
-            write_sbom(file, sbom_json(result, contents, lock, target.stack.build.indexes, options.epoch))
+            write_sbom(file, sbom_json(result, contents, target.stack.build.indexes, options.epoch))
         yield replace(result, sbom=file)
 
 

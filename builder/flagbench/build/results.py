@@ -8,6 +8,7 @@ from typing import Any
 
 from flagbench.build.base import Base
 from flagbench.engines.base import Step
+from flagbench.locks.model import Lock
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,8 @@ class ImageResult:
     tiers: tuple[TierResult, ...]
     """Lowest first; the last is the image itself."""
     base: Base
-    lock: str
-    """Digest of the stack's lock."""
+    lock: Lock
+    """The stack's."""
     sbom: Path | None = None
     below: str | None = None
     """The tag of the stack's image that a case's stands on; None for a stack's own."""
@@ -56,7 +57,7 @@ class ImageResult:
             "tags": list(self.top.tags),
             "skipped": self.top.skipped,
             "base": {"name": self.base.reference, "digest": self.base.identity},
-            "lock": self.lock,
+            "lock": self.lock.digest,
             "sbom": None if self.sbom is None else str(self.sbom),
             "tiers": [_tier_json(tier) for tier in self.tiers],
         }

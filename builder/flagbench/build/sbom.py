@@ -27,14 +27,13 @@ LICENSE = "Apache-2.0"
 _VERSIONED = re.compile(r"(\S+) \((\S+)\)$")
 
 
-def sbom_json(image: ImageResult, contents: Contents, lock: Lock, indexes: Sequence[str], epoch: int) -> str:
+def sbom_json(image: ImageResult, contents: Contents, indexes: Sequence[str], epoch: int) -> str:
     """The document, of CycloneDX 1.6.
 
     Its serial number comes from the image's id and its time is the image's, so that it does not depend on when it
     was written. The base, the lock and the context are properties of the image's component.
 
     Args:
-        lock: of the stack; has the hashes of the installed files.
         indexes: the stack's package indexes beside the default one.
     """
     reference = parse_reference(image.top.tags[1])
@@ -48,11 +47,11 @@ def sbom_json(image: ImageResult, contents: Contents, lock: Lock, indexes: Seque
             Property(name="dev.flagbench.base.name", value=image.base.name),
             Property(name="dev.flagbench.context", value=image.top.digest),
             Property(name="dev.flagbench.image", value=image.top.image_id),
-            Property(name="dev.flagbench.lock", value=image.lock),
+            Property(name="dev.flagbench.lock", value=image.lock.digest),
         ],
     )
     tool = Component(type=ComponentType.APPLICATION, name="flagbench", version=__version__, bom_ref="tool:flagbench")
-    components = [*_debian(contents), *_python(contents, lock, indexes)]
+    components = [*_debian(contents), *_python(contents, image.lock, indexes)]
     if image.below is not None:
         components.append(_component(Package("flagbench", __version__, license=LICENSE), "generic", None, {}))
     bom = Bom(

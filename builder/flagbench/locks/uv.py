@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.locks.metadata import Tables, uv_settings
-from flagbench.locks.model import canonical
+from flagbench.locks.model import LockEntry, canonical
 from flagbench.locks.toml import load_toml
 
 OLDEST = (0, 13)
@@ -51,15 +51,9 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Found:
-    """One package of the answer."""
+class Found(LockEntry):
+    """One package of the answer, with the files that fit; with all their names if the index states no hash."""
 
-    name: str
-    version: str
-    hashes: tuple[str, ...]
-    """`sha256:<64 hex>` of the files that fit, sorted; empty where the index states none."""
-    files: tuple[str, ...]
-    """Names of these files, in the same order; of all that fit where the index states no hash."""
     source: str | None = None
     """URL of the source archive, for a package that is compiled."""
 

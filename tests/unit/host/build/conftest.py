@@ -15,8 +15,8 @@ from flagbench.build.progress import Progress
 from flagbench.catalog.build import build_stack
 from flagbench.catalog.load import load_catalog
 from flagbench.engines.base import BuildFailed, BuildRequest, BuiltImage, ImageInfo, Resources, Step
-from flagbench.locks import Lock, LockEntry, Unresolved, write_lock
-from flagbench.locks.model import inputs_digest
+from flagbench.locks.files import write_lock
+from flagbench.locks.model import Lock, LockEntry, Unresolved, inputs_digest
 from flagbench.redaction import redact
 
 BASE_ID = "sha256:" + "b" * 64

@@ -36,7 +36,7 @@ def test_labels_say_what_an_image_was_made_from(build, engine):
     result = build()
     heavy, thin = engine.requests
     assert thin.labels["dev.flagbench.context"] == result.top.digest == thin.build_args["FLAGBENCH_CONTEXT_DIGEST"]
-    assert thin.labels["dev.flagbench.lock"] == result.lock
+    assert thin.labels["dev.flagbench.lock"] == result.lock.digest
     assert thin.labels["dev.flagbench.base"] == result.base.identity
     assert thin.labels["org.opencontainers.image.base.digest"] == result.base.identity
     assert (thin.labels["dev.flagbench.case"], thin.labels["dev.flagbench.stack"]) == ("distilbert", "mini")
