@@ -15,13 +15,13 @@ from flagbench.errors import FlagbenchError
 def build_lock(image: str, waiting: Callable[[], None]) -> Iterator[None]:
     """Lock the image, `stack/STACK` or `CASE/STACK`, against other processes of this user.
 
-    `waiting` is called when another process has the lock. The engine would build both; the second would do all the
-    work of the first once more.
+    `waiting` is called when another process has the lock. Without it, the second process would do all the work of the
+    first once more.
     """
     folder = user_cache_path("flagbench") / "building"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # Never removed: a process that waits has the old file open, and another would lock a new one.
+        # Never removed: a waiting process has the file open, and the next one would lock another.
         file = (folder / f"{image.replace('/', '--')}.lock").open("w")
     except OSError as error:
         raise FlagbenchError(

@@ -94,7 +94,7 @@ class Builder:
         thin_rendered = self._renderer.case(target.case, stack, rendered)
         thin = case_tier(target.case, stack, thin_rendered, lock, base, self._options, heavy)
         there = self._up_to_date(thin)
-        # A case's image is complete by itself: where it is right, the stack's need not be here.
+        # A case's image is complete by itself: if it is up to date, that of the stack is not needed.
         results = [there] if there else [self._ensure(tier, lock, base) for tier in (heavy, thin)]
         return ImageResult(target.name, tuple(results), base, lock, below=thin.below, installs=thin.installs)
 
@@ -121,7 +121,7 @@ class Builder:
         if self._options.no_cache:
             return None
         below = self._engine.inspect(tier.below) if tier.below else None
-        # A stack's image of before may still be there under its fixed tag, when only the moving tags went on.
+        # An earlier image of the stack may still have its fixed tag after the moving tags went to another one.
         for tag in dict.fromkeys([tier.tags[0], tier.fixed_tag]):
             image = self._engine.inspect(tag)
             if image is not None and tier.is_made_by(image, self._revision) and stands_on(image, below):
@@ -140,7 +140,7 @@ class Builder:
         inputs = make_inputs(self._options, part) if tier.installs else {}
         needed = stack_bytes(part, inputs) if tier.installs else THIN
         if tier.heavy:
-            # Before the pull, which may take long for nothing, and after it: how large a base is shows only then.
+            # Checked before the pull, which may take long, and after it: only then is the size of the base known.
             require_space(self._engine.free_bytes(), needed)
             if not base.is_here:
                 self._pull(base.reference, tier.platform)
@@ -162,7 +162,7 @@ class Builder:
         return result
 
     def _request(self, tier: Tier, inputs: Inputs, base: Base) -> BuildRequest:
-        # Empty where it is unknown: a case's image would have its stack's label otherwise.
+        # Empty if it is unknown: otherwise a case's image would inherit its stack's label.
         labels = {**tier.labels, REVISION_LABEL: self._revision or ""}
         build_args = dict(tier.build_args)
         if tier.heavy and (image := self._engine.inspect(base.reference)) is not None:

@@ -1,4 +1,4 @@
-"""What is installed in an image: asked of its own Python, in a container without a network."""
+"""Lists what is installed in an image, with its own Python in a container without a network."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flagbench.engines.connect import address, engine_errors
 from flagbench.errors import ExitCode, FlagbenchError
 
 _LABEL = {"dev.flagbench.role": "contents"}
-# For any Python from 3.8, with the standard library alone. It imports no package: it reads what installers noted.
+# For Python 3.8 and later, with the standard library alone. It imports no package: it reads the installers' metadata.
 _SCRIPT = r"""
 import json
 from importlib import metadata
@@ -73,9 +73,9 @@ class Contents:
 
 
 def read_contents(image: ImageInfo, interpreter: str) -> Contents:
-    """The packages of an image; of one with the same layers only the first time is a container started.
+    """The packages of an image; a container is started only for the first of all images with the same layers.
 
-    Raises FlagbenchError (build failed) where its Python does not answer.
+    Raises FlagbenchError (build failed) if its Python does not answer.
     """
     key = hashlib.sha256("\n".join([_SCRIPT, interpreter, *image.layers]).encode()).hexdigest()
     kept = user_cache_path("flagbench") / "contents" / f"{key}.json"
@@ -90,7 +90,7 @@ def read_contents(image: ImageInfo, interpreter: str) -> Contents:
             remedy=f"check that {interpreter} runs in it",
             code=ExitCode.BUILD_FAILED,
         ) from error
-    with suppress(OSError):  # then it is asked again
+    with suppress(OSError):  # the next build lists it again
         kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write_bytes(answer)
     return contents

@@ -1,4 +1,4 @@
-"""What came of a build, as data and as the JSON that scripts read."""
+"""The result of a build, as data and as JSON for scripts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flagbench.locks.model import Lock
 
 @dataclass(frozen=True)
 class TierResult:
-    """One tier that was built, or found as it should be."""
+    """One tier, built or found up to date."""
 
     name: str
     """`stack/STACK` or `CASE/STACK`."""
@@ -28,7 +28,7 @@ class TierResult:
 
 @dataclass(frozen=True)
 class ImageResult:
-    """One image that was asked for, with the tier below it where that had to be looked at."""
+    """One requested image, with the tier below it unless the image was up to date."""
 
     name: str
     """`case:stack`, or the stack's name alone."""

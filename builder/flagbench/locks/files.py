@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def lock_path(stack: str, images: Path) -> Path:
-    """Where the lock of a stack is, under an images folder: the name of a pylock.NAME.toml has no more dots."""
+    """The lock file of a stack in an images folder; NAME of pylock.NAME.toml has dashes for dots."""
     return images / "locks" / f"pylock.{stack.replace('.', '-')}.toml"
 
 
 def read_lock(stack: Stack, images: Path) -> Lock:
-    """The lock of a stack, which fits the stack's manifest.
+    """The lock of a stack, checked against the stack's manifest.
 
     Raises:
         FlagbenchError: (usage) it is missing, malformed, or made for another manifest.
@@ -57,7 +57,7 @@ def load_lock(stack: str, images: Path) -> Lock | None:
 
 
 def is_stale(lock: Lock, stack: Stack) -> str | None:
-    """Why a lock does not fit a stack's manifest any more, or None if it fits."""
+    """Why a lock no longer fits a stack's manifest, or None if it fits."""
     image, digest = stated_base(stack)
     if lock.stack != stack.name:
         return f"it is the lock of {lock.stack}, not of {stack.name}"

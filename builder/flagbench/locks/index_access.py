@@ -1,4 +1,4 @@
-"""Which package indexes refuse access: to uv, a refusal looks like an index that does not have the package."""
+"""Finds package indexes that refuse access: uv does not tell them from indexes without the package."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _REFUSALS = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.PROXY_AUT
 def refusing_indexes(stack: Stack, environment: Mapping[str, str], ca_bundle: Path | None) -> dict[str, int]:
     """The indexes that refuse every direct requirement of a stack: URL as configured, to HTTP status.
 
-    One refused package says nothing: there are indexes that answer so for a package that they do not have.
+    One refused package is not enough: some indexes refuse every package that they do not have.
 
     Args:
         environment: uv's, see `Sources.uv_environment`.

@@ -1,4 +1,4 @@
-"""Reading a lock of the format before pylock.toml, a requirements file; this version is the last that does."""
+"""Reads locks of the format before pylock.toml, a requirements file; the next version will not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UNRESOLVED = re.compile(rf"^# unresolved: {PIN.pattern} \((?P<reason>[^\r\n]+)\
 
 
 def parse_requirements(text: str, source: Path) -> Lock:
-    """The lock in a requirements file; the names of its files are not known.
+    """The lock in a requirements file, which does not name the files of packages.
 
     Raises:
         FlagbenchError: (usage) a line is not as `flagbench lock` wrote it.

@@ -1,4 +1,4 @@
-"""Dependencies of packages whose metadata no index has: images/locks/metadata.toml."""
+"""images/locks/metadata.toml: the dependencies of packages whose metadata no index has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of packages: the name and the version that a file's name states, and its sha256."""
+"""The files of packages: name and version from the name of a file, and its sha256."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BLOCK = 1 << 20
 
 
 def pin_of(file: str) -> tuple[str, Version] | None:
-    """Canonical name and version that a wheel's or a source archive's name states, or None for another file."""
+    """Canonical name and version of a wheel or a source archive, from its file name; None for another file."""
     parse = parse_wheel_filename if file.endswith(".whl") else parse_sdist_filename
     try:
         name, version = parse(file)[:2]

@@ -1,7 +1,7 @@
-"""Making the lock of a stack: packages from their indexes, the base's digest from its registry.
+"""Makes the lock of a stack: packages from their indexes, the base's digest from its registry.
 
-What cannot be asked for is written as unresolved, with the reason; no hash is made up. Hashes that an earlier lock
-had for the same version are kept.
+What cannot be found out is locked as unresolved, with the reason. Hashes that an earlier lock has for the same
+version are kept.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class _Packages:
         ) from None
 
     def _refused(self, environment: Mapping[str, str]) -> bool:
-        """Whether there was no solution because indexes refuse; those of the manifest are asked no more."""
+        """Whether there was no solution because indexes refuse access; the manifest's are then left out."""
         found = refusing_indexes(self.stack, environment, self.options.sources.ca_bundle)
         for index, status in found.items():
             if index not in self.indexes:

@@ -1,7 +1,4 @@
-"""HTTP sessions for registries and package indexes: retries that honour Retry-After, certificates, accounts.
-
-requests and urllib3 are docker-py's own dependencies; they also bring proxies, netrc and the parsing of challenges.
-"""
+"""HTTP sessions for registries and package indexes: retries that honour Retry-After, certificates, accounts."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ Origin = tuple[str, str, int]
 _PORTS = {"http": 80, "https": 443}
 _INDEX_NAME = re.compile(r"[A-Za-z0-9_.-]+=(?=[A-Za-z][A-Za-z0-9+.-]*://)")
 TIMEOUT = 60.0
-"""Seconds without an answer, or without a byte of it, after which a request is given up."""
+"""Seconds without a byte after which a request fails."""
 RETRIES = Retry(
     total=4,
     connect=1,

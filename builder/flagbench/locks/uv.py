@@ -1,8 +1,7 @@
-"""Asking uv which packages a stack needs, each with the hashes of the files that fit it.
+"""Asks uv which packages a stack needs, with the hashes of the files that fit it.
 
-uv resolves for another Python and another platform than its own, from the metadata of files it does not download
-whole, and states every file's sha256: pip resolves only by downloading, and only for a Python that is installed; a
-resolver of our own would be one more to maintain.
+uv resolves for any Python and platform, from metadata alone, and gives the sha256 of every file. pip would have to
+download the files, and resolves only for an installed Python.
 """
 
 from __future__ import annotations

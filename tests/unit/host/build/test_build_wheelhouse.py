@@ -24,7 +24,7 @@ def test_what_is_missing_and_what_is_another_file_is_named_up_to_a_few(wheelhous
         check_wheelhouse(wheelhouse, replace(lock, entries=(*lock.entries, *missing)))
     assert "psutil-7.2.2-py3-none-any.whl" in refused.value.message
     assert "package-0==1.0" in refused.value.message
-    assert "package-19==1.0" not in refused.value.message
+    assert "package-7==1.0 and 12 more" in refused.value.message
     assert refused.value.remedy == f"fill it with `flagbench wheels mini -o {wheelhouse}`"
 
 

@@ -148,11 +148,6 @@ def locked(stack, **changes):
     return Lock(**{**fields, **changes})
 
 
-def test_a_lock_that_fits_is_read(stack, tmp_path):
-    assert write_lock(locked(stack), tmp_path)
-    assert read_lock(stack, tmp_path) == locked(stack)
-
-
 @pytest.mark.parametrize("content", [None, b"\xff\xfe", b"stale"])
 def test_a_lock_that_cannot_be_used_says_how_to_make_another(content, stack, tmp_path):
     if content == b"stale":
