@@ -14,7 +14,7 @@ def test_a_bundle_is_read_as_it_is(ca_bundle):
     assert certificates(ca_bundle) == text.encode()
 
 
-KEY = b"-----BEGIN PRIVATE KEY-----\nx\n"
+KEY = b"-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n"
 
 
 @pytest.mark.parametrize(

@@ -106,11 +106,15 @@ def test_a_hash_that_was_known_is_kept_when_the_index_is_out_of_reach(made):
     ],
 )
 def test_another_index_out_of_reach_is_an_error(url, sources, made):
+    asked = []
+
     def dead(request, environment):
+        asked.append(request)
         raise IndexUnreachable(url, "dns error")
 
     with pytest.raises(FlagbenchError) as caught:
         made(dead, sources=sources)
+    assert len(asked) == 1
     assert "dns error" in caught.value.message
     assert caught.value.code is ExitCode.ENGINE
     assert "example" not in caught.value.message
