@@ -12,8 +12,8 @@ from flagbench.errors import FlagbenchError
 from flagbench.images import LOCAL, ImageReference, find_reference, parse_reference
 from flagbench.locks.model import Lock
 
-Pull = Callable[[str, str], ImageInfo]
-"""Pulls a reference for a platform."""
+Pull = Callable[[str], ImageInfo]
+"""Pulls a reference for the platform of the build."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def resolve_base(stack: Stack, lock: Lock, options: BuildOptions, engine: Engine
         reference = f"{lock.base_image}@{lock.base_digest}"
         return Base(reference, lock.base_digest, is_here=engine.inspect(reference) is not None)
     reference = options.base or lock.base_image or ""
-    image = engine.inspect(reference) or pull(reference, platform)
+    image = engine.inspect(reference) or pull(reference)
     if image.platform and _kind(image.platform) != _kind(platform):
         raise FlagbenchError(
             f"the base {reference} is for {image.platform}, the image to build is for {platform}",

@@ -82,9 +82,9 @@ class Builder:
         require_platform(stack, self._options)
         require_locked(stack, lock, self._options)
 
-        def pull(reference: str, platform: str) -> ImageInfo:
+        def pull(reference: str) -> ImageInfo:
             require_space(self._engine.free_bytes(), locked_bytes(part_of(lock, stack_packages(stack, lock))))
-            return self._pull(reference, platform)
+            return self._pull(reference, self._options.platform or stack.platform)
 
         base = resolve_base(stack, lock, self._options, self._engine, pull)
         rendered = self._renderer.stack(stack)
@@ -112,7 +112,11 @@ class Builder:
                 if there is None:
                     there = self._build(tier, lock, base)
         except KeyboardInterrupt:
-            raise _interrupted(tier) from None
+            raise FlagbenchError(
+                f"interrupted while building {tier.name}; the step was stopped and nothing was tagged",
+                remedy="build again when ready: the steps that ended are kept in the engine's cache",
+                code=ExitCode.INTERRUPTED,
+            ) from None
         self._made[tier.digest] = there
         return there
 
@@ -246,12 +250,4 @@ def _removed(image: str) -> FlagbenchError:
         f"the engine no longer has the image {image}, which this build needs",
         remedy="build again, and remove no image meanwhile",
         code=ExitCode.BUILD_FAILED,
-    )
-
-
-def _interrupted(tier: Tier) -> FlagbenchError:
-    return FlagbenchError(
-        f"interrupted while building {tier.name}; the step was stopped and nothing was tagged",
-        remedy="build again when ready: the steps that ended are kept in the engine's cache",
-        code=ExitCode.INTERRUPTED,
     )

@@ -47,13 +47,15 @@ def load_lock(stack: str, images: Path) -> Lock | None:
     Raises:
         FlagbenchError: (usage) the file cannot be read, or is malformed.
     """
-    path = lock_path(stack, images)
-    text = _text(path)
-    if text is not None:
-        return parse_pylock(text, str(path))
-    old = images / "locks" / f"{stack}.txt"
-    text = _text(old)
-    return None if text is None else parse_requirements(text, old)
+    formats = ((lock_path(stack, images), parse_pylock), (images / "locks" / f"{stack}.txt", parse_requirements))
+    for path, parse in formats:
+        try:
+            return parse(read_text(path), path)
+        except FileNotFoundError:
+            continue
+        except (OSError, UnicodeDecodeError) as error:
+            raise FlagbenchError(f"the lock {path} cannot be read: {error}", remedy=NOT_EDITED) from None
+    return None
 
 
 def is_stale(lock: Lock, stack: Stack) -> str | None:
@@ -107,12 +109,3 @@ def write_lock(lock: Lock, images: Path) -> bool:
             remedy="run the command where flagbench's images folder can be written, for example in a checkout",
         ) from None
     return True
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return read_text(path)
-    except FileNotFoundError:
-        return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise FlagbenchError(f"the lock {path} cannot be read: {error}", remedy=NOT_EDITED) from None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -53,8 +54,8 @@ class _Own(msgspec.Struct, omit_defaults=True):
     unresolved: list[_Unresolved] = []
 
 
-def parse_pylock(text: str, source: str) -> Lock:
-    """The lock that `text` is; `source` names it in errors.
+def parse_pylock(text: str, source: Path) -> Lock:
+    """The lock in the text of the file `source`.
 
     Raises:
         FlagbenchError: (usage) it is not TOML, not a pylock.toml, or not as `flagbench lock` writes it.

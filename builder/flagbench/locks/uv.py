@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -82,19 +82,29 @@ def resolve(request: Request, environment: Mapping[str, str]) -> list[Found]:
         FlagbenchError: uv is not installed (usage), or failed otherwise (engine).
     """
     program = find_uv()
-    with tempfile.TemporaryDirectory(prefix="flagbench-lock-") as folder:
-        _lay_out(request, Path(folder))
+    with tempfile.TemporaryDirectory(prefix="flagbench-lock-") as name:
+        folder = Path(name)
+        _write(folder / _INPUT, request.requirements)
+        # An override whose marker never holds leaves a package out, even if others require it.
+        _write(folder / _ABSENT, [f"{package} ; python_version < '0'" for package in sorted(request.absent)])
+        # Constraints, not uv's preferences from an earlier output: with several indexes it takes a preferred version
+        # from the first that has it, even if only another has a file that fits.
+        _write(folder / _KEPT, [f"{package}=={version}" for package, version in request.kept.items()])
         ended = subprocess.run(
             [program, *_arguments(request)],
             cwd=folder,
-            env={**_with_settings(request, Path(folder), environment), "UV_NO_PROGRESS": "1", "NO_COLOR": "1"},
+            env={**_with_settings(request, folder, environment), "UV_NO_PROGRESS": "1", "NO_COLOR": "1"},
             capture_output=True,
             text=True,
             check=False,
         )
         if ended.returncode != 0:
             raise _failure(ended.stderr)
-        return parse_answer(Path(folder, _OUTPUT).read_text(encoding="utf-8"), request.compiled)
+        return _packages((folder / _OUTPUT).read_text(encoding="utf-8"), request.compiled)
+
+
+def _write(path: Path, lines: Iterable[str]) -> None:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def find_uv() -> str:
@@ -118,19 +128,6 @@ def find_uv() -> str:
             remedy="install it with `pip install --upgrade 'flagbench[lock]'`",
         )
     return program
-
-
-def _lay_out(request: Request, folder: Path) -> None:
-    files = {
-        _INPUT: "".join(f"{line}\n" for line in request.requirements),
-        # An override whose marker never holds leaves a package out, also where others require it.
-        _ABSENT: "".join(f"{name} ; python_version < '0'\n" for name in sorted(request.absent)),
-        # Constraints, not uv's preferences from an earlier output: with several indexes it takes a preferred version
-        # from the first that has it, also where only another has a file that fits.
-        _KEPT: "".join(f"{name}=={version}\n" for name, version in request.kept.items()),
-    }
-    for name, text in files.items():
-        (folder / name).write_text(text, encoding="utf-8")
 
 
 def _with_settings(request: Request, folder: Path, environment: Mapping[str, str]) -> Mapping[str, str]:
@@ -165,7 +162,7 @@ def _arguments(request: Request) -> list[str]:
     return [*arguments, "--index-strategy", "unsafe-best-match"]
 
 
-def parse_answer(text: str, compiled: frozenset[str]) -> list[Found]:
+def _packages(text: str, compiled: frozenset[str]) -> list[Found]:
     """The packages of the pylock.toml that uv wrote, sorted by name.
 
     Not by packaging.pylock, which rejects the file of an index without hashes as a whole.

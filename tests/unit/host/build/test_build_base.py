@@ -25,14 +25,12 @@ def stack(mini):
 
 @pytest.fixture
 def resolve(stack, mini_lock, engine):
-    """The base of a build with the image `known` in the engine, or in a registry."""
+    """The base of a build with the image `known` in the engine."""
 
-    def resolve(base, known=IMAGE, lock=None, stack=stack, pulled=False, **options):
-        (engine.registry if pulled else engine.images)[base] = known
+    def resolve(base, known=IMAGE, lock=None, stack=stack, **options):
+        engine.images[base] = known
         options = BuildOptions(base=base, **options)
-        return resolve_base(
-            stack, lock or mini_lock(), options, engine, lambda ref, on: engine.pull(ref, platform=on)
-        )
+        return resolve_base(stack, lock or mini_lock(), options, engine, engine.pull)
 
     return resolve
 
@@ -117,13 +115,6 @@ def test_an_image_named_by_its_id_gets_a_name_that_a_dockerfile_can_use(name, re
 def test_a_name_that_looks_like_an_id_is_a_name(name, known, resolve, engine):
     assert resolve(name, replace(IMAGE, **known)).reference == name
     assert BY_ID not in engine.images
-
-
-def test_what_is_not_here_is_pulled_for_the_platform(resolve, stack, monkeypatch, engine):
-    pulled = []
-    monkeypatch.setattr(engine, "pull", lambda ref, platform: pulled.append((ref, platform)) or IMAGE)
-    resolve("vendor/base:1", pulled=True)
-    assert pulled == [("vendor/base:1", "linux/amd64")]
 
 
 def test_a_base_of_another_platform_is_refused(resolve, stack):

@@ -1,14 +1,11 @@
 """`flagbench build` as it is typed, with an engine in memory."""
 
 import json
-import shutil
-from pathlib import Path
 
 import pytest
 
 from flagbench.cli import main
 
-LOCKS = Path(__file__).parents[4] / "images" / "locks"
 ON_DEBIAN = ["--base", "debian:bookworm-slim"]
 CONTENTS = {"distribution": "debian", "release": "12", "debian": [], "python": [["psutil", "7.2.2", None]]}
 
@@ -102,12 +99,6 @@ def test_errors_say_what_is_wrong_and_what_to_do(arguments, code, said, capsys, 
     out, err = capsys.readouterr()
     assert said in err
     assert out == ""
-
-
-def test_a_stack_without_a_public_base_says_how_to_get_one(capsys, tmp_path):
-    shutil.copy(LOCKS / "pylock.c500-maca2-18.toml", tmp_path / "images" / "locks")
-    assert main.run(["build", "distilbert:c500-maca2.18"]) == 2
-    assert "has no public base image\nfix: ask MetaX" in capsys.readouterr().err
 
 
 def test_what_is_allowed_unlocked_is_built(engine):

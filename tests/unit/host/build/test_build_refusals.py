@@ -63,6 +63,10 @@ def test_another_platform_is_refused_before_anything_is_asked_for(build, engine)
     assert (engine.requests, engine.pulled) == ([], [])
 
 
-def test_a_variant_of_the_platform_is_the_platform(build, engine):
-    build(platform="linux/amd64/v3")
+def test_a_variant_of_the_platform_is_the_platform(build, engine, monkeypatch):
+    pulled = []
+    debian = engine.images["debian:bookworm-slim"]
+    monkeypatch.setattr(engine, "pull", lambda ref, platform, show: pulled.append((ref, platform)) or debian)
+    build(base="vendor/base:1", platform="linux/amd64/v3")
+    assert pulled == [("vendor/base:1", "linux/amd64/v3")]
     assert {request.platform for request in engine.requests} == {"linux/amd64/v3"}
