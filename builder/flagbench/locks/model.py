@@ -82,15 +82,13 @@ class Lock:
         """`sha256:<64 hex>` of `requirements`: it does not depend on the format of the lock file."""
         return "sha256:" + hashlib.sha256(self.requirements.encode()).hexdigest()
 
-    def hashed_requirements(self, exclude: Collection[str] = ()) -> str:
-        """For `pip install --no-deps --require-hashes -r`: every locked package except those in `exclude`."""
-        without = {canonical(name) for name in exclude}
-        return _requirements(entry for entry in self.entries if entry.name not in without)
+    def hashed_requirements(self) -> str:
+        """For `pip install --no-deps --require-hashes -r`: the locked packages."""
+        return _requirements(self.entries)
 
-    def unhashed_requirements(self, exclude: Collection[str] = ()) -> str:
-        """For `pip install --no-deps -r`: every unresolved package except those in `exclude`."""
-        without = {canonical(name) for name in exclude}
-        return "".join(f"{entry.pin}\n" for entry in self.unresolved if entry.name not in without)
+    def unhashed_requirements(self) -> str:
+        """For `pip install --no-deps -r`: the unresolved packages."""
+        return "".join(f"{entry.pin}\n" for entry in self.unresolved)
 
 
 def part_of(lock: Lock, names: Collection[str]) -> Lock:

@@ -104,15 +104,11 @@ class Sources:
 
 def parse_pip_configuration(listing: str) -> dict[str, str]:
     """The settings in the output of `pip config list`: the environment's beat `install.*`, those beat `global.*`."""
-    ranks = ("global", "install", ":env:")
-    found: dict[str, tuple[int, str]] = {}
-    for line in listing.splitlines():
-        key, equals, value = line.partition("=")
-        section, dot, name = key.rpartition(".")
-        if not (equals and dot) or section not in ranks:
-            continue
-        rank = ranks.index(section)
-        if rank >= found.get(name, (0, ""))[0]:
-            # pip prints a Python literal.
-            found[name] = (rank, str(ast.literal_eval(value)))
-    return {name: value for name, (_, value) in found.items()}
+    found: dict[str, str] = {}
+    for section in ("global.", "install.", ":env:."):
+        for line in listing.splitlines():
+            key, equals, value = line.partition("=")
+            if equals and key.startswith(section):
+                # pip prints a Python literal.
+                found[key.removeprefix(section)] = str(ast.literal_eval(value))
+    return found
