@@ -99,7 +99,6 @@ def _source_url(stack: Stack, entry: LockEntry, sources: Sources, tables: Tables
         python=stack.python,
         platform=uv_platform(stack),
         compiled=frozenset({entry.name}),
-        absent=frozenset(),
         tables={pin: tables[pin]} if pin in tables else {},
         alone=True,
     )

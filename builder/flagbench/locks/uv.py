@@ -40,7 +40,7 @@ class Request:
     """As uv names it, see `platforms`."""
     compiled: frozenset[str]
     """Canonical names of packages taken as source; everything else is taken as a wheel."""
-    absent: frozenset[str]
+    absent: frozenset[str] = frozenset()
     """Canonical names of packages that are never asked for, also where others need them."""
     tables: Tables = field(default_factory=dict)
     kept: Mapping[str, str] = field(default_factory=dict)
