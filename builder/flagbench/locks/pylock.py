@@ -45,8 +45,8 @@ class _Unresolved(msgspec.Struct):
     reason: str
 
 
-class _Own(msgspec.Struct, omit_defaults=True):
-    """[tool.flagbench]."""
+class _ToolTable(msgspec.Struct, omit_defaults=True):
+    """[tool.flagbench] of the file."""
 
     stack: str
     inputs: str
@@ -112,7 +112,7 @@ def _data(lock: Lock) -> Mapping[str, Any]:
             requires_python=SpecifierSet(f"=={lock.python}.*"),
             created_by="flagbench",
             packages=[_package(entry) for entry in checked(lock).entries],
-            tool={"flagbench": _own(lock)},
+            tool={"flagbench": _tool_table(lock)},
         )
         pylock.validate()
         return pylock.to_dict()
@@ -122,10 +122,10 @@ def _data(lock: Lock) -> Mapping[str, Any]:
         ) from None
 
 
-def _own(lock: Lock) -> Any:
+def _tool_table(lock: Lock) -> Any:
     unresolved = [_Unresolved(entry.name, entry.version, entry.reason) for entry in lock.unresolved]
     base = _Base(lock.base_image, lock.base_digest)
-    return msgspec.to_builtins(_Own(lock.stack, lock.inputs, base, unresolved))
+    return msgspec.to_builtins(_ToolTable(lock.stack, lock.inputs, base, unresolved))
 
 
 def _package(entry: LockEntry) -> Package:
@@ -146,7 +146,7 @@ def _package(entry: LockEntry) -> Package:
 
 def _lock(pylock: Pylock) -> Lock:
     try:
-        own = msgspec.convert((pylock.tool or {}).get("flagbench"), _Own)
+        own = msgspec.convert((pylock.tool or {}).get("flagbench"), _ToolTable)
     except msgspec.ValidationError as error:
         raise ValueError(f"tool.flagbench: {error}") from None
     python = str(pylock.requires_python or "")

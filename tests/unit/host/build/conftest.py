@@ -70,10 +70,9 @@ class MemoryEngine:
             show.write(redact(self.says, request.secrets))
         if self.failure is not None:
             raise self.failure
-        made = "sha256:" + hashlib.sha256(repr(sorted(request.labels.items())).encode()).hexdigest()
         labels = {} if self.forgets_labels else dict(request.labels)
         layers = self._layers(request)
-        made = "sha256:" + hashlib.sha256(repr((made, layers)).encode()).hexdigest()
+        made = "sha256:" + hashlib.sha256(repr((sorted(request.labels.items()), layers)).encode()).hexdigest()
         for tag in (*request.tags, made):
             self.images[tag] = image(made, labels=labels, layers=layers)
         return BuiltImage(made, (Step("[1/1] RUN install", 1.5, cached=False),))
