@@ -13,8 +13,7 @@ from functools import cache
 import msgspec
 
 from flagbench._version import __version__
-from flagbench.catalog.load import load_catalog
-from flagbench.catalog.locate import manifests_root
+from flagbench.catalog.load import load_catalog, manifests_root
 from flagbench.catalog.lookup import catalog_get, get_stack
 from flagbench.catalog.model import Catalog
 from flagbench.errors import FlagbenchError

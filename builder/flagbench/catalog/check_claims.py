@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from flagbench.catalog.checks import check_file_name, check_unique, unknown
+from flagbench.catalog.checks import check_file_name, check_unique, refuses
+from flagbench.catalog.documents import Document
 from flagbench.catalog.printed import printed_number
 from flagbench.catalog.settings import setting_fault
-from flagbench.catalog.yamlnodes import Document
 from flagbench.schema import FieldPath
 
 
@@ -29,68 +29,73 @@ def check_claims(
     for doc in docs:
         check_file_name(doc, "case")
         name = doc.data["case"]
-        if name not in case_names:
-            doc.problem(("case",), unknown("case", name, case_names))
+        doc.require_known(("case",), "case", name, case_names)
         if ("source" in doc.data) == ("sources" in doc.data):
             doc.problem((), "needs either `source`, one for all claims, or `sources`, one of which each claim names")
         for index, claim in enumerate(doc.data["claims"]):
             here: FieldPath = ("claims", index)
-            _check_claim_id(doc, claim["id"], (*here, "id"), first_use)
+            _check_id(doc, claim["id"], (*here, "id"), first_use)
             _check_sources(doc, claim, here)
-            if claim["stack"] is None:
-                if "no_stack" not in claim:
-                    doc.problem((*here, "no_stack"), "missing: a claim without a stack says why there is none")
-            elif "no_stack" in claim:
-                doc.problem((*here, "no_stack"), f"there is a stack, '{claim['stack']}'; remove one of the two")
-            elif claim["stack"] not in stack_names:
-                doc.problem((*here, "stack"), unknown("stack", claim["stack"], stack_names))
-            elif _refused(name, claim["stack"], cases, stacks):
-                doc.problem((*here, "stack"), f"the stack '{claim['stack']}' does not run '{name}'")
+            _check_stack(doc, claim, here, cases.get(name), stacks, stack_names)
             if name in cases:
-                _check_against_case(doc, claim, cases[name].data, here)
+                _check_run(doc, claim["run"], cases[name].data, (*here, "run"))
+                _check_conditions(doc, claim["conditions"], cases[name].data, (*here, "conditions"))
+                _check_metrics(doc, claim["metrics"], cases[name].data, (*here, "metrics"))
+
+
+def _check_id(doc: Document, claim_id: str, where: FieldPath, first_use: dict[str, str]) -> None:
+    if not claim_id.startswith(f"{doc.data['case']}/"):
+        doc.problem(where, f"'{claim_id}' must start with '{doc.data['case']}/'")
+    if claim_id in first_use:
+        doc.problem(where, f"'{claim_id}' is already the id of {first_use[claim_id]}")
+    first_use.setdefault(claim_id, f"{doc.shown}:{doc.line(where)}")
 
 
 def _check_sources(doc: Document, claim: Any, here: FieldPath) -> None:
     """That a claim and its values name entries of `sources`, and a claim of a file with one `source` names none."""
-    named = [((*here, "metrics", index), metric) for index, metric in enumerate(claim["metrics"])]
     known = doc.data.get("sources", {})
     if "sources" in doc.data and "source" not in claim:
         doc.problem((*here, "source"), f"missing; known: {', '.join(sorted(known)) or 'none'}")
-    for where, entry in [(here, claim), *named]:
-        if "source" in entry and entry["source"] not in known:
-            doc.problem((*where, "source"), unknown("entry of `sources`", entry["source"], known))
+    metrics = [((*here, "metrics", index), metric) for index, metric in enumerate(claim["metrics"])]
+    for where, entry in [(here, claim), *metrics]:
+        if "source" in entry:
+            doc.require_known((*where, "source"), "entry of `sources`", entry["source"], known)
 
 
-def _refused(case: str, stack: str, cases: Mapping[str, Document], stacks: Mapping[str, Document]) -> bool:
-    by_stack = stack in stacks and case in stacks[stack].data["does_not_run"]
-    return by_stack or (case in cases and stack in cases[case].data["does_not_run"])
+def _check_stack(
+    doc: Document,
+    claim: Any,
+    here: FieldPath,
+    case: Document | None,
+    stacks: Mapping[str, Document],
+    stack_names: Collection[str],
+) -> None:
+    """That a claim has either a stack that runs its case, or the reason why there is none."""
+    stack = claim["stack"]
+    if stack is None:
+        if "no_stack" not in claim:
+            doc.problem((*here, "no_stack"), "missing: a claim without a stack says why there is none")
+    elif "no_stack" in claim:
+        doc.problem((*here, "no_stack"), f"there is a stack, '{stack}'; remove one of the two")
+    elif (
+        doc.require_known((*here, "stack"), "stack", stack, stack_names)
+        and case is not None
+        and stack in stacks
+        and refuses(case, stacks[stack])
+    ):
+        doc.problem((*here, "stack"), f"the stack '{stack}' does not run '{case.data['name']}'")
 
 
-def _check_claim_id(doc: Document, claim_id: str, where: FieldPath, first_use: dict[str, str]) -> None:
-    if not claim_id.startswith(f"{doc.data['case']}/"):
-        doc.problem(where, f"'{claim_id}' must start with '{doc.data['case']}/'")
-    place = f"{doc.shown}:{doc.line(where)}"
-    first = first_use.setdefault(claim_id, place)
-    if first != place:
-        doc.problem(where, f"'{claim_id}' is already the id of {first}")
-
-
-def _check_against_case(doc: Document, claim: Any, case: Any, here: FieldPath) -> None:
-    run = claim["run"]
+def _check_run(doc: Document, run: Any, case: Any, here: FieldPath) -> None:
     for key, allowed in (("precision", case["precisions"]), ("division", case["divisions"])):
         if run[key] not in allowed:
-            problem = f"'{run[key]}' is not allowed; {case['name']} has {', '.join(allowed)}"
-            doc.problem((*here, "run", key), problem)
+            doc.problem((*here, key), f"'{run[key]}' is not allowed; {case['name']} has {', '.join(allowed)}")
     for name, value in run["set"].items():
-        where = (*here, "run", "set", name)
-        if name not in case["settable"]:
-            doc.problem(where, unknown(f"settable of {case['name']}", name, case["settable"]))
-        else:
+        where = (*here, "set", name)
+        if doc.require_known(where, f"settable of {case['name']}", name, case["settable"]):
             fault = setting_fault(case["settable"][name], value)
             if fault is not None:
                 doc.problem(where, fault)
-    _check_conditions(doc, claim["conditions"], case, (*here, "conditions"))
-    _check_metrics(doc, claim["metrics"], case, (*here, "metrics"))
 
 
 def _check_metrics(doc: Document, published: Any, case: Any, here: FieldPath) -> None:
@@ -98,9 +103,7 @@ def _check_metrics(doc: Document, published: Any, case: Any, here: FieldPath) ->
     check_unique(doc, [metric["name"] for metric in published], here, "name", "metric")
     for index, metric in enumerate(published):
         where = (*here, index)
-        if metric["name"] not in metrics:
-            kind = f"metric of {case['name']}"
-            doc.problem((*where, "name"), unknown(kind, metric["name"], metrics))
+        if not doc.require_known((*where, "name"), f"metric of {case['name']}", metric["name"], metrics):
             continue
         for key in ("unit", "scope"):
             expected = metrics[metric["name"]][key]
@@ -111,11 +114,10 @@ def _check_metrics(doc: Document, published: Any, case: Any, here: FieldPath) ->
             doc.problem((*where, "printed"), f"'{metric['printed']}' is not the value {metric['value']}")
 
 
-def _check_conditions(doc: Document, conditions: Any, case: Any, path: FieldPath) -> None:
+def _check_conditions(doc: Document, conditions: Any, case: Any, here: FieldPath) -> None:
     expected = {name for group in case["condition_groups"].values() for name in group}
     for name in conditions:
-        if name not in expected:
-            doc.problem((*path, name), unknown(f"condition of {case['name']}", name, expected))
+        doc.require_known((*here, name), f"condition of {case['name']}", name, expected)
     missing = sorted(expected - set(conditions))
     if missing:
-        doc.problem(path, f"missing: {', '.join(missing)} (write 'not published' where the source is silent)")
+        doc.problem(here, f"missing: {', '.join(missing)} (write 'not published' where the source is silent)")

@@ -2,106 +2,66 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
+from packaging.utils import canonicalize_name
+
+from flagbench.catalog.documents import Document
 from flagbench.catalog.settings import setting_fault
-from flagbench.catalog.yamlnodes import Document
-from flagbench.schema import FieldPath, nearest
-
-
-def unknown(kind: str, name: str, known: Collection[str]) -> str:
-    """`'x' is no group; did you mean 'y'?`, with all that is known where nothing is near."""
-    close = nearest(name, known)
-    if close is not None:
-        return f"'{name}' is no {kind}; did you mean '{close}'?"
-    return f"'{name}' is no {kind}; known: {', '.join(sorted(known)) or 'none'}"
+from flagbench.schema import FieldPath
 
 
 def check_case(doc: Document, stack_names: Collection[str]) -> None:
     """Names inside one case: its file, stacks, groups, metrics, settable paths, overrides and engines."""
     raw = doc.data
-    for stack in raw["does_not_run"]:
-        if stack not in stack_names:
-            doc.problem(("does_not_run", stack), unknown("stack", stack, stack_names))
     check_file_name(doc, "name")
-    metrics = [metric["name"] for metric in raw["metrics"]]
-    check_unique(doc, metrics, ("metrics",), "name", "metric")
+    for stack in raw["does_not_run"]:
+        doc.require_known(("does_not_run", stack), "stack", stack, stack_names)
+    precision = raw["default_precision"]
+    doc.require_known(("default_precision",), "precision of this case", precision, raw["precisions"])
     check_unique(doc, [quirk["id"] for quirk in raw["quirks"]], ("quirks",), "id", "quirk")
-    if raw["gate"] not in metrics:
-        doc.problem(("gate",), unknown("metric of this case", raw["gate"], metrics))
-    if raw["default_precision"] not in raw["precisions"]:
-        named = raw["default_precision"]
-        doc.problem(("default_precision",), unknown("precision of this case", named, raw["precisions"]))
-    for index, metric in enumerate(raw["metrics"]):
-        here: FieldPath = ("metrics", index)
-        for group in metric["depends_on"]:
-            if group not in raw["condition_groups"]:
-                known = raw["condition_groups"]
-                doc.problem((*here, "depends_on"), unknown("condition group", group, known))
-        held_by = metric.get("held_by")
-        if held_by is not None and held_by not in metrics:
-            doc.problem((*here, "held_by"), unknown("metric of this case", held_by, metrics))
+    _check_metrics(doc)
     _check_condition_groups(doc)
-    _check_named_conditions(doc)
     _check_settable(doc)
     reference = raw["presets"]["reference"]
     _check_overrides(doc, raw["presets"]["tiny"], reference, ("presets", "tiny"))
     for division, presets in raw.get("division_presets", {}).items():
-        if division not in raw["divisions"]:
-            doc.problem(("division_presets", division), unknown("division of this case", division, raw["divisions"]))
+        doc.require_known(("division_presets", division), "division of this case", division, raw["divisions"])
         for preset, changed in presets.items():
             _check_overrides(doc, changed, reference, ("division_presets", division, preset))
     _check_kind(doc)
     _check_engines(doc)
 
 
-def _check_kind(doc: Document) -> None:
-    """The section of the presets that says how long a run of this kind is."""
-    kind = doc.data.get("kind", "train")
-    section = doc.data["presets"]["reference"].get(kind)
-    for key in ("batch_size", "warmup_steps", "window_steps"):
-        if not isinstance(section, dict) or key not in section:
-            doc.problem(("presets", "reference"), f"a case of the kind {kind} has '{kind}.{key}'")
-
-
-def _check_engines(doc: Document) -> None:
-    """That the engine of a run is one that the manifest describes."""
-    engines, reference = doc.data["engines"], doc.data["presets"]["reference"]
-    chosen = reference.get("engine", {}).get("name")
-    if chosen is None:
-        if len(engines) > 1:
-            doc.problem(("presets", "reference"), "missing: engine.name, one of the engines above")
-    elif chosen not in engines:
-        doc.problem(("presets", "reference", "engine", "name"), unknown("engine of this case", chosen, engines))
-    for name, spec in doc.data["settable"].items():
-        if spec["path"] == "engine.name" and set(spec.get("choices", ())) != set(engines):
-            doc.problem(("settable", name), f"its choices must be the engines of this case: {', '.join(engines)}")
+def _check_metrics(doc: Document) -> None:
+    """That metrics are unique, and that each metric and condition group named elsewhere exists."""
+    raw = doc.data
+    names = [metric["name"] for metric in raw["metrics"]]
+    check_unique(doc, names, ("metrics",), "name", "metric")
+    doc.require_known(("gate",), "metric of this case", raw["gate"], names)
+    for index, metric in enumerate(raw["metrics"]):
+        for group in metric["depends_on"]:
+            where = ("metrics", index, "depends_on")
+            doc.require_known(where, "condition group", group, raw["condition_groups"])
+        if metric.get("held_by") is not None:
+            doc.require_known(("metrics", index, "held_by"), "metric of this case", metric["held_by"], names)
+    formula = raw["flops"].get("published")
+    if formula is not None:
+        doc.require_known(("flops", "published", "metric"), "metric of this case", formula["metric"], names)
 
 
 def _check_condition_groups(doc: Document) -> None:
+    """That a condition is in one group, and that `shapes` are conditions."""
     group_of: dict[str, str] = {}
     for group, conditions in doc.data["condition_groups"].items():
         for index, condition in enumerate(conditions):
-            first = group_of.setdefault(condition, group)
-            if first != group or condition in conditions[:index]:
+            if condition in group_of:
                 where = ("condition_groups", group, index)
-                doc.problem(where, f"'{condition}' already stands in the group '{first}'")
-
-
-def _check_named_conditions(doc: Document) -> None:
-    """The names of conditions and metrics outside their lists: `shapes`, and what the published formula takes."""
-    raw = doc.data
-    conditions = [name for group in raw["condition_groups"].values() for name in group]
-    for index, name in enumerate(raw.get("shapes", ())):
-        if name not in conditions:
-            doc.problem(("shapes", index), unknown("condition of this case", name, conditions))
-    formula = raw["flops"].get("published")
-    metrics = [metric["name"] for metric in raw["metrics"]]
-    if formula is not None and formula["metric"] not in metrics:
-        where = ("flops", "published", "metric")
-        doc.problem(where, unknown("metric of this case", formula["metric"], metrics))
+                doc.problem(where, f"'{condition}' is already in the group '{group_of[condition]}'")
+            group_of.setdefault(condition, group)
+    for index, name in enumerate(doc.data.get("shapes", ())):
+        doc.require_known(("shapes", index), "condition of this case", name, group_of)
 
 
 def _check_settable(doc: Document) -> None:
@@ -122,12 +82,34 @@ def _check_settable(doc: Document) -> None:
 def _check_overrides(doc: Document, changed: Any, reference: Any, path: FieldPath) -> None:
     for key, value in changed.items():
         where = (*path, key)
-        if key not in reference:
-            doc.problem(where, unknown("key of presets.reference here", key, reference))
-        elif isinstance(value, dict) != isinstance(reference[key], dict):
+        if not doc.require_known(where, "key of presets.reference", key, reference):
+            continue
+        if isinstance(value, dict) != isinstance(reference[key], dict):
             doc.problem(where, "is a mapping either here or in presets.reference, and a value in the other")
         elif isinstance(value, dict):
             _check_overrides(doc, value, reference[key], where)
+
+
+def _check_kind(doc: Document) -> None:
+    """The section of the presets that says how long a run of this kind is."""
+    kind = doc.data.get("kind", "train")
+    section = doc.data["presets"]["reference"].get(kind)
+    for key in ("batch_size", "warmup_steps", "window_steps"):
+        if not isinstance(section, dict) or key not in section:
+            doc.problem(("presets", "reference"), f"a case of the kind {kind} needs '{kind}.{key}'")
+
+
+def _check_engines(doc: Document) -> None:
+    """That the engine of a run is one that the manifest describes."""
+    engines, reference = doc.data["engines"], doc.data["presets"]["reference"]
+    chosen = reference.get("engine", {}).get("name")
+    if chosen is not None:
+        doc.require_known(("presets", "reference", "engine", "name"), "engine of this case", chosen, engines)
+    elif len(engines) > 1:
+        doc.problem(("presets", "reference"), "missing: engine.name, one of the engines above")
+    for name, spec in doc.data["settable"].items():
+        if spec["path"] == "engine.name" and set(spec.get("choices", ())) != set(engines):
+            doc.problem(("settable", name), f"its choices must be the engines of this case: {', '.join(engines)}")
 
 
 def check_stacks(docs: Sequence[Document], case_names: Collection[str]) -> None:
@@ -136,8 +118,7 @@ def check_stacks(docs: Sequence[Document], case_names: Collection[str]) -> None:
     for doc in docs:
         check_file_name(doc, "name")
         for case in doc.data["does_not_run"]:
-            if case not in case_names:
-                doc.problem(("does_not_run", case), unknown("case", case, case_names))
+            doc.require_known(("does_not_run", case), "case", case, case_names)
         base = doc.data["base"]
         if base["image"] is None and base["obtain"] is None:
             doc.problem(("base", "obtain"), "missing: a stack without a public base says how to get one")
@@ -151,7 +132,7 @@ def check_needs(cases: Sequence[Document], stacks: Sequence[Document]) -> None:
     """Each stack that runs a case states, for every package that the case needs, whether and how it provides it."""
     for case in cases:
         for stack in stacks:
-            if stack.data["name"] in case.data["does_not_run"] or case.data["name"] in stack.data["does_not_run"]:
+            if refuses(case, stack):
                 continue
             known = _packages_for_cases(stack.data["build"])
             for index, name in enumerate(case.data.get("needs", ())):
@@ -163,7 +144,12 @@ def check_needs(cases: Sequence[Document], stacks: Sequence[Document]) -> None:
 def _packages_for_cases(build: Any) -> set[str]:
     names = [package["name"] for package in build["compiled"]]
     names += [line.partition("==")[0] for line in build.get("optional", ())]
-    return {re.sub(r"[-_.]+", "-", name).lower() for name in (*names, *build["from_base"], *build["left_out"])}
+    return {canonicalize_name(name) for name in (*names, *build["from_base"], *build["left_out"])}
+
+
+def refuses(case: Document, stack: Document) -> bool:
+    """Whether the case or the stack says that the one does not run on the other."""
+    return stack.data["name"] in case.data["does_not_run"] or case.data["name"] in stack.data["does_not_run"]
 
 
 def check_file_name(doc: Document, key: str) -> None:
@@ -173,7 +159,7 @@ def check_file_name(doc: Document, key: str) -> None:
 
 
 def check_unique(doc: Document, names: Iterable[str], path: FieldPath, key: str, kind: str) -> None:
-    """Note each name that stands twice in a list; `key` is the field that holds it."""
+    """Note each name that is in a list twice; `key` is the field that holds it."""
     seen: set[str] = set()
     for index, name in enumerate(names):
         if name in seen:

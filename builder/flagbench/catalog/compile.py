@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from flagbench.catalog.model import Case, Catalog, Stack
 from flagbench.errors import FlagbenchError
 from flagbench.schema import shipped_manifests
 
 
-def compile_case(case: Case) -> str:
-    """The text of case.json: the whole manifest, keys sorted, indented by one, newline at the end."""
-    return _canonical(case.raw)
-
-
-def compile_stack(stack: Stack) -> str:
-    """The text of stacks/NAME.json, in the same form."""
-    return _canonical(stack.raw)
-
-
-def _canonical(raw: Mapping[str, Any]) -> str:
-    return json.dumps(raw, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+def compiled_manifest(manifest: Case | Stack) -> str:
+    """The whole manifest as case.json or stacks/NAME.json: keys sorted, indented by one, newline at the end."""
+    return json.dumps(manifest.raw, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def compiled_files(catalog: Catalog) -> dict[str, str]:
     """Every compiled file: its path inside the image side's package, and its text."""
-    files = {f"cases/{case.name.replace('-', '_')}/case.json": compile_case(case) for case in catalog.cases.values()}
-    files.update({f"shared/stacks/{stack.name}.json": compile_stack(stack) for stack in catalog.stacks.values()})
+    files = {
+        f"cases/{case.name.replace('-', '_')}/case.json": compiled_manifest(case) for case in catalog.cases.values()
+    }
+    files |= {f"shared/stacks/{stack.name}.json": compiled_manifest(stack) for stack in catalog.stacks.values()}
     files["shared/store.json"] = (shipped_manifests() / "store-v1.json").read_text(encoding="utf-8")
     return files
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from flagbench.catalog.build import build_case, build_claims, build_stack
 from flagbench.catalog.check_claims import check_claims
 from flagbench.catalog.checks import check_case, check_needs, check_stacks
-from flagbench.catalog.locate import manifests_root
+from flagbench.catalog.documents import Document, ManifestError, read_document
 from flagbench.catalog.model import Catalog, Claim
-from flagbench.catalog.problems import ManifestError
-from flagbench.catalog.yamlnodes import Document, read_document
-from flagbench.schema import Kind, violations
+from flagbench.errors import FlagbenchError
+from flagbench.files import expanded
+from flagbench.schema import Kind, shipped_manifests, violations
+
+_VARIABLE = "FLAGBENCH_MANIFESTS"
 
 
 class _Unread(Mapping[str, Claim]):
@@ -26,6 +29,24 @@ class _Unread(Mapping[str, Claim]):
 
     def __len__(self) -> int:
         raise RuntimeError("the catalog was loaded without claims")
+
+
+def manifests_root(root: Path | None = None) -> Path:
+    """The folder that holds cases/, stacks/ and claims/: `root`, else FLAGBENCH_MANIFESTS, else flagbench's own.
+
+    Raises FlagbenchError (usage) if that is not a folder of manifests.
+    """
+    named = os.environ.get(_VARIABLE, "")
+    if root is None and not named:
+        return shipped_manifests()
+    folder = expanded(named) if root is None else root
+    if not (folder / "cases").is_dir():
+        origin = f"{_VARIABLE} names" if root is None else "given was"
+        raise FlagbenchError(
+            f"no manifests at {folder}: there is no cases/ in it ({origin} this folder)",
+            remedy=f"name a folder with cases/, stacks/ and claims/, or unset {_VARIABLE} for flagbench's own",
+        )
+    return folder.resolve()
 
 
 def load_catalog(root: Path | None = None, *, claims: bool = True) -> Catalog:
@@ -71,18 +92,14 @@ def load_catalog(root: Path | None = None, *, claims: bool = True) -> Catalog:
 
 
 def _read_folder(root: Path, name: str, kind: Kind) -> list[Document]:
-    return [
-        _read_validated(path, f"{root.name}/{name}/{path.name}", kind)
-        for path in sorted((root / name).glob("*.yaml"))
+    """Every manifest of a folder, held against its schema."""
+    documents = [
+        read_document(path, f"{root.name}/{name}/{path.name}") for path in sorted((root / name).glob("*.yaml"))
     ]
-
-
-def _read_validated(path: Path, shown: str, kind: Kind) -> Document:
-    doc = read_document(path, shown)
-    if not doc.problems:
+    for doc in _sound(documents):
         for violation in violations(kind, doc.data):
             doc.problem(violation.path, violation.message)
-    return doc
+    return documents
 
 
 def _sound(documents: list[Document]) -> list[Document]:

@@ -10,6 +10,8 @@ from typing import Any
 NOT_PUBLISHED = "not published"
 """The value of a condition that the publisher did not state."""
 
+Number = int | float
+"""As it is written: `361` stays an integer."""
 Scalar = str | int | float | bool
 
 
@@ -23,7 +25,7 @@ class MetricSpec:
     better: str
     depends_on: tuple[str, ...]
     """Names of conditions, the groups of the manifest already expanded, in the manifest's order."""
-    held_by: str | None
+    held_by: str | None = None
     """The measured metric a published value of this name is held against, where it is another one."""
 
 
@@ -44,36 +46,34 @@ class PublishedFormula:
 
     id: str
     metric: str
-    flops_per_unit: float
-    peak: float
+    flops_per_unit: Number
+    peak: Number
     source: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Case:
     """One workload: a model, a dataset, a task and its metrics."""
 
     name: str
     title: str
-    task: str
     unit: str
     gate: str
     divisions: tuple[str, ...]
     precisions: tuple[str, ...]
-    default_precision: str
     presets: Mapping[str, Mapping[str, Any]]
     settable: Mapping[str, Mapping[str, Any]]
     condition_groups: Mapping[str, tuple[str, ...]]
     does_not_run: Mapping[str, str]
     """Stacks that cannot run this case, each with the reason."""
-    needs: tuple[str, ...]
+    needs: tuple[str, ...] = ()
     """Packages that a stack installs for this case alone, by their canonical names."""
     metrics: tuple[MetricSpec, ...]
     quirks: tuple[Quirk, ...]
     published: Mapping[str, str]
-    shapes: tuple[str, ...]
+    shapes: tuple[str, ...] = ("model", "sequence_length")
     """Conditions without which two speeds measure different work, so that their ratio means nothing."""
-    published_formula: PublishedFormula | None
+    published_formula: PublishedFormula | None = None
     """How the publisher makes a utilisation of a throughput; None where it publishes none."""
     raw: Mapping[str, Any]
     """The whole manifest, as it is compiled for the image side."""
@@ -98,7 +98,7 @@ class Case:
 class Peak:
     """A device's peak throughput at one precision, FLOP/s, with its source."""
 
-    flops: float
+    flops: Number
     source: str
 
 
@@ -108,7 +108,6 @@ class Accelerator:
 
     match: tuple[str, ...]
     name: str
-    memory_gib: float
     peaks: Mapping[str, Peak]
 
 
@@ -139,11 +138,11 @@ class StackBuild:
     """URLs of package indexes beside the default one."""
     compiled: tuple[Compiled, ...]
     """Only in images of cases that need them, like `optional`."""
-    optional: tuple[str, ...]
-    """Requirements like `packages`, installed only in images of cases that need them."""
     left_out: Mapping[str, str]
     """Packages a reader would look for, and why they are not here."""
     env: Mapping[str, str]
+    optional: tuple[str, ...] = ()
+    """Requirements like `packages`, installed only in images of cases that need them."""
 
 
 @dataclass(frozen=True)
@@ -200,11 +199,8 @@ class Stack:
     build: StackBuild
     device_kind: str
     visibility_variable: str | None
-    driver_floor: str | None
-    backend: str
     docker: DockerNeeds
     kubernetes: KubernetesNeeds
-    monitor: str
     accelerators: tuple[Accelerator, ...]
     raw: Mapping[str, Any]
     path: Path
@@ -215,10 +211,10 @@ class ClaimMetric:
     """One published value. `of` is the total where a cell was printed as used/total."""
 
     name: str
-    value: float
+    value: Number
     unit: str
     scope: str
-    of: float | None
+    of: Number | None = None
     printed: str | None = None
     """The cell as it was printed, where that is not `value`: `80.52%`."""
     source: Source | None = None
@@ -257,7 +253,7 @@ class ClaimRun:
     set: Mapping[str, Scalar]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Claim:
     """One published row: its source, its conditions and its metrics."""
 
@@ -267,8 +263,7 @@ class Claim:
     row: str
     stack: str | None
     """The stack that runs it; None where there is none for its hardware, and `no_stack` says why."""
-    no_stack: str | None
-    published_image: str
+    no_stack: str | None = None
     precision_label: str
     precision_executed: str
     precision_derivation: str

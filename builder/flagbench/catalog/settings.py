@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from typing import Any
 
 from flagbench.schema import type_name
+
+_BOUNDS = {
+    "minimum": (operator.ge, "at least"),
+    "exclusive_minimum": (operator.gt, "greater than"),
+    "maximum": (operator.le, "at most"),
+    "exclusive_maximum": (operator.lt, "less than"),
+}
 
 
 def schedule(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -21,12 +29,7 @@ def setting_fault(spec: Mapping[str, Any], value: Any) -> str | None:
         return f"expected {spec['type']}, got {kind} {value!r}"
     if "choices" in spec and value not in spec["choices"]:
         return f"{value!r} is not allowed; allowed: {', '.join(map(str, spec['choices']))}"
-    if "minimum" in spec and value < spec["minimum"]:
-        return f"{value!r} must be at least {spec['minimum']}"
-    if "exclusive_minimum" in spec and value <= spec["exclusive_minimum"]:
-        return f"{value!r} must be greater than {spec['exclusive_minimum']}"
-    if "maximum" in spec and value > spec["maximum"]:
-        return f"{value!r} must be at most {spec['maximum']}"
-    if "exclusive_maximum" in spec and value >= spec["exclusive_maximum"]:
-        return f"{value!r} must be less than {spec['exclusive_maximum']}"
+    for bound, (within, words) in _BOUNDS.items():
+        if bound in spec and not within(value, spec[bound]):
+            return f"{value!r} must be {words} {spec[bound]}"
     return None

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from flagbench.catalog.compile import compile_case, compile_stack
+from flagbench.catalog.compile import compiled_manifest
 from flagbench.catalog.model import Case, Compiled, Stack
 from flagbench.errors import FlagbenchError
 from flagbench.images import LOCAL
@@ -143,8 +143,8 @@ def code_files(case: Case, stack: Stack, code: Code) -> dict[str, bytes]:
         )
     skipped = tuple(f"{other}/" for other in (code.case_folders - {folder}) | {STACKS})
     carried = {path: content for path, content in code.files.items() if not path.startswith(skipped)}
-    carried[f"{folder}/case.json"] = compile_case(case).encode()
-    carried[f"{STACKS}/{stack.name}.json"] = compile_stack(stack).encode()
+    carried[f"{folder}/case.json"] = compiled_manifest(case).encode()
+    carried[f"{STACKS}/{stack.name}.json"] = compiled_manifest(stack).encode()
     return {f"{PACKAGE}/{path}": content for path, content in carried.items()}
 
 

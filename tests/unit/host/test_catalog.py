@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flagbench.catalog.compile import compile_case, compiled_files, stale_files, write_compiled
+from flagbench.catalog.compile import compiled_files, compiled_manifest, stale_files, write_compiled
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.lookup import UnknownNameError, catalog_get, get_stack, image_names, resolve_image
 from flagbench.errors import FlagbenchError
@@ -113,7 +113,7 @@ def test_a_case_may_refuse_a_stack_too(manifests: Path, edit: Edit) -> None:
 
 def test_compiled_case_is_the_whole_manifest_in_one_canonical_form() -> None:
     case = load_catalog().cases["distilbert"]
-    text = compile_case(case)
+    text = compiled_manifest(case)
     assert json.loads(text) == case.raw
     assert text == json.dumps(json.loads(text), sort_keys=True, indent=1, ensure_ascii=False) + "\n"
 

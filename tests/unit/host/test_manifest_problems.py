@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from flagbench.catalog.documents import ManifestError
 from flagbench.catalog.load import load_catalog
-from flagbench.catalog.problems import ManifestError
 from flagbench.errors import ExitCode
 
 Edit = Callable[[Path, str, str], None]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flagbench.catalog.compile import compile_case
+from flagbench.catalog.compile import compiled_manifest
 from flagbench.catalog.model import Catalog, Stack
 from flagbench.errors import FlagbenchError
 from flagbench.locks.model import Lock, canonical
@@ -77,7 +77,7 @@ def test_it_carries_the_case_and_no_other(
         "flagbench_cases/telemetry/nvml.py",
         "stack.digest",
     ]
-    assert rendered.files["flagbench_cases/cases/distilbert/case.json"].decode() == compile_case(case)
+    assert rendered.files["flagbench_cases/cases/distilbert/case.json"].decode() == compiled_manifest(case)
     assert json.loads(rendered.files["flagbench_cases/shared/stacks/cpu.json"])["name"] == "cpu"
     assert rendered.dockerfile.count("\nCOPY ") == 1
     assert "\nRUN " not in rendered.dockerfile

@@ -1,4 +1,4 @@
-"""YAML read strictly, with the line of every field kept, so that an error can point at it.
+"""Manifest files read strictly, with the line of every field, so that each problem is named by file and line.
 
 Stricter than a safe loader: a key given twice is an error (loaders keep the last one silently), and so
 is a value that JSON does not have, because manifests are compiled to JSON for the image side.
@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from flagbench.catalog.problems import Problem
+from flagbench.errors import FlagbenchError
 from flagbench.files import read_text
-from flagbench.schema import FieldPath
+from flagbench.schema import FieldPath, field_name, nearest
+
+_SHOWN = 20
+"""Problems an error message lists; the rest are counted."""
 
 # libyaml's parser is about ten times as fast; wheels have it, a build from source may not.
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -25,6 +29,34 @@ _BRACKETS = re.compile(r"[\[\]{}]")
 _INDENTED = re.compile(rf"^[ ?-]{{{_DEEPEST},}}", re.MULTILINE)
 _MERGE_TAG = "tag:yaml.org,2002:merge"
 _STRING_TAG = "tag:yaml.org,2002:str"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One fault of a manifest. `line` counts from 1; `file` is the path as a user would type it."""
+
+    file: str
+    line: int
+    path: FieldPath
+    message: str
+
+    def __str__(self) -> str:
+        field = field_name(self.path)
+        return f"{self.file}:{self.line}: {f'{field}: ' if field else ''}{self.message}"
+
+
+class ManifestError(FlagbenchError):
+    """Manifests that cannot be used, with every problem found in them."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(sorted(problems, key=lambda p: (p.file, p.line)))
+        lines = [str(problem) for problem in self.problems[:_SHOWN]]
+        if len(self.problems) > _SHOWN:
+            lines.append(f"... and {len(self.problems) - _SHOWN} more")
+        if len(self.problems) > 1:
+            lines.insert(0, f"the manifests have {len(self.problems)} problems:")
+        where = "that line" if len(self.problems) == 1 else "these lines"
+        super().__init__("\n  ".join(lines), remedy=f"correct {where} and run `flagbench list` again")
 
 
 @dataclass
@@ -40,14 +72,21 @@ class Document:
 
     def line(self, path: FieldPath) -> int:
         """The line (from 1) of a field, or of the nearest thing around it that exists."""
-        for length in range(len(path), -1, -1):
-            if path[:length] in self.lines:
-                return self.lines[path[:length]]
-        return 1
+        around = (path[:length] for length in range(len(path), -1, -1))
+        return next((self.lines[part] for part in around if part in self.lines), 1)
 
-    def problem(self, path: FieldPath, message: str) -> None:
+    def problem(self, path: FieldPath, message: str, line: int | None = None) -> None:
         """Note that the field at `path` is wrong."""
-        self.problems.append(Problem(self.shown, self.line(path), path, message))
+        self.problems.append(Problem(self.shown, line or self.line(path), path, message))
+
+    def require_known(self, path: FieldPath, kind: str, name: str, known: Collection[str]) -> bool:
+        """Whether `name` is known; if not, note the nearest name that is, or all of them if none is near."""
+        if name in known:
+            return True
+        close = nearest(name, known)
+        hint = f"did you mean '{close}'?" if close else f"known: {', '.join(sorted(known)) or 'none'}"
+        self.problem(path, f"unknown {kind} '{name}'; {hint}")
+        return False
 
 
 def read_document(path: Path, shown: str) -> Document:
@@ -70,8 +109,7 @@ def read_document(path: Path, shown: str) -> Document:
             document.data = _Reader(document, loader).value(node, ())
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        what = error.problem or "cannot be parsed"
-        document.problems.append(Problem(shown, line, (), f"not valid YAML: {what}"))
+        document.problem((), f"not valid YAML: {error.problem or 'cannot be parsed'}", line)
     except yaml.YAMLError as error:
         document.problem((), f"not valid YAML: {' '.join(str(error).split())}")
     except RecursionError:
@@ -119,23 +157,22 @@ class _Reader:
             self._open.discard(id(node))
 
     def _mapping(self, node: yaml.MappingNode, path: FieldPath) -> dict[str, Any]:
+        document = self._document
         data: dict[str, Any] = {}
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
             if key_node.tag == _MERGE_TAG:
-                self._note(line, path, "merge keys (<<) are not supported; write the fields out")
+                document.problem(path, "merge keys (<<) are not supported; write the fields out", line)
                 continue
             key = self._plain(key_node)
-            if not isinstance(key, str):
-                self._note(line, path, f"the key {key!r} is not a string; put it in quotes")
-                continue
             entry = (*path, key)
-            if key in data:
-                first = self._document.lines[entry]
-                self._note(line, entry, f"given twice, first in line {first}; remove one")
-                continue
-            self._document.lines[entry] = line
-            data[key] = self.value(value_node, entry)
+            if not isinstance(key, str):
+                document.problem(path, f"the key {key!r} is not a string; put it in quotes", line)
+            elif key in data:
+                document.problem(entry, f"given twice, first in line {document.lines[entry]}; remove one", line)
+            else:
+                document.lines[entry] = line
+                data[key] = self.value(value_node, entry)
         return data
 
     def _scalar(self, node: yaml.ScalarNode, path: FieldPath) -> Any:
@@ -156,6 +193,3 @@ class _Reader:
     def _plain(self, node: yaml.Node) -> Any:
         # Most nodes are strings already, and constructing them is half of the cost of reading a manifest.
         return node.value if node.tag == _STRING_TAG else self._loader.construct_object(node, deep=True)
-
-    def _note(self, line: int, path: FieldPath, message: str) -> None:
-        self._document.problems.append(Problem(self._document.shown, line, path, message))
