@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from flagbench.catalog.model import Case, Claim, Stack
+from flagbench.errors import FlagbenchError
 
 Raw = Mapping[str, Any]
+T = TypeVar("T")
 
 
 def build_case(raw: Raw, path: Path) -> Case:
@@ -21,7 +23,8 @@ def build_case(raw: Raw, path: Path) -> Case:
         for metric in raw["metrics"]
     ]
     formula = raw["flops"].get("published")
-    return msgspec.convert({**raw, "metrics": metrics, "published_formula": formula, "raw": raw, "path": path}, Case)
+    values = {**raw, "metrics": metrics, "published_formula": formula, "raw": raw, "path": path}
+    return _converted(values, Case)
 
 
 def build_stack(raw: Raw, path: Path, cases: Mapping[str, Case]) -> Stack:
@@ -43,7 +46,7 @@ def build_stack(raw: Raw, path: Path, cases: Mapping[str, Case]) -> Stack:
         "raw": raw,
         "path": path,
     }
-    return msgspec.convert(values, Stack)
+    return _converted(values, Stack)
 
 
 def build_claims(raw: Raw, path: Path) -> tuple[Claim, ...]:
@@ -61,4 +64,11 @@ def _claim(claim: Raw, file: Raw, path: Path) -> Claim:
         "source": file.get("source") or sources[claim["source"]],
         "path": path,
     }
-    return msgspec.convert(values, Claim)
+    return _converted(values, Claim)
+
+
+def _converted(values: Raw, kind: type[T]) -> T:
+    try:
+        return msgspec.convert(values, kind)
+    except msgspec.ValidationError as error:  # to JSON Schema, 8.0 is an integer
+        raise FlagbenchError(f"{values['path']}: {error}", remedy="correct that value") from None

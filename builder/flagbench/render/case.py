@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
-from functools import cached_property
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,24 +29,14 @@ WHEELS = f"{HOME}/wheels"
 """Where a stage that compiles leaves its wheel; it does not reach the image."""
 
 
-class Code:
-    """What images carry: the image side's package, flagbench_cases, as it is in a folder, and manifests.
-
-    Each file is read once, however many images carry it.
-    """
-
-    def __init__(self, package: Path) -> None:
-        self.package = package
-
-    @cached_property
-    def files(self) -> Mapping[str, bytes]:
-        """Every file but compiled Python and what is hidden: relative posix path to content."""
-        return {path: (self.package / path).read_bytes() for path in _paths(self.package)}
-
-    @cached_property
-    def case_folders(self) -> frozenset[str]:
-        """The folders that hold a case."""
-        return frozenset(posixpath.dirname(path) for path in self.files if CASE_MANIFEST.fullmatch(path))
+def read_code(package: Path) -> dict[str, bytes]:
+    """Every file of the image side's package but compiled Python and what is hidden: relative path to content."""
+    paths = {path.relative_to(package): path for path in package.rglob("*") if path.suffix not in (".pyc", ".pyo")}
+    return {
+        name.as_posix(): path.read_bytes()
+        for name, path in paths.items()
+        if path.is_file() and not any(part == "__pycache__" or part.startswith(".") for part in name.parts)
+    }
 
 
 def render_case(
@@ -56,7 +44,7 @@ def render_case(
     stack: Stack,
     stack_rendered: Rendered,
     lock: Lock,
-    code: Code,
+    code: Mapping[str, bytes],
     images: Path,
     template: Path | None = None,
 ) -> Rendered:
@@ -66,7 +54,7 @@ def render_case(
         stack_rendered: the stack's build directory; its digest is in a file beside the Dockerfile, so that this
             directory's digest changes with it.
         lock: the stack's.
-        code: what is carried of flagbench_cases.
+        code: flagbench_cases, as `read_code` reads it.
         images: the folder with templates/ and files/; what is not there is flagbench's own.
         template: a user's template that extends the case's.
 
@@ -130,28 +118,20 @@ def _compilation(package: Compiled, steps: Mapping[str, Step], stack: Stack, loc
     }
 
 
-def code_files(case: Case, stack: Stack, code: Code) -> dict[str, bytes]:
+def code_files(case: Case, stack: Stack, code: Mapping[str, bytes]) -> dict[str, bytes]:
     """What an image carries of flagbench_cases, by path: all but other cases' folders and other stacks' manifests.
 
-    The manifests of the case and the stack are compiled here, from the catalog, whatever lies in the package.
+    The manifests of the case and the stack are compiled here, from the catalog, whatever is in the package.
     """
     folder = f"cases/{case.name.replace('-', '_')}"
-    if not any(path.startswith(f"{folder}/") for path in code.files):
+    if not any(path.startswith(f"{folder}/") for path in code):
         raise FlagbenchError(
-            f"the case {case.name} has no code: there is no {code.package / folder}",
+            f"the case {case.name} has no code: there is no {PACKAGE}/{folder}",
             remedy="write its workload there; docs/add-a-case.md shows how",
         )
-    skipped = tuple(f"{other}/" for other in (code.case_folders - {folder}) | {STACKS})
-    carried = {path: content for path, content in code.files.items() if not path.startswith(skipped)}
+    others = {posixpath.dirname(path) for path in code if CASE_MANIFEST.fullmatch(path)} - {folder}
+    skipped = tuple(f"{other}/" for other in (*others, STACKS))
+    carried = {path: content for path, content in code.items() if not path.startswith(skipped)}
     carried[f"{folder}/case.json"] = compiled_manifest(case).encode()
     carried[f"{STACKS}/{stack.name}.json"] = compiled_manifest(stack).encode()
     return {f"{PACKAGE}/{path}": content for path, content in carried.items()}
-
-
-def _paths(package: Path) -> Iterator[str]:
-    for folder, names, files in os.walk(package):
-        names[:] = [name for name in names if name != "__pycache__" and not name.startswith(".")]
-        inside = os.path.relpath(folder, package).replace(os.sep, "/")
-        for name in files:
-            if not name.startswith(".") and not name.endswith((".pyc", ".pyo")):
-                yield name if inside == "." else f"{inside}/{name}"

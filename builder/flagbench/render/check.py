@@ -6,6 +6,7 @@ import difflib
 from dataclasses import dataclass
 from pathlib import Path
 
+from flagbench.files import write_atomically
 from flagbench.render.image import ImageRenderer
 from flagbench.render.model import Rendered
 
@@ -31,34 +32,34 @@ def committed_path(rendered: Rendered) -> str:
 
 def differences(renderer: ImageRenderer, images: Path) -> list[Difference]:
     """Every committed file under `images` that differs from today's, is missing or is left over, by path."""
-    wanted = _wanted(renderer)
     return [
-        Difference(path, diff)
-        for path in sorted({*wanted, *_found(images)})
-        if (diff := _diff(path, _text(images / path), wanted.get(path, "")))
+        Difference(path, _diff(path, _text(images / path) or "", text or ""))
+        for path, text in _stale(renderer, images).items()
     ]
 
 
 def refresh(renderer: ImageRenderer, images: Path) -> list[str]:
     """Bring the committed files up to date; returns the paths that were written or removed."""
-    wanted = _wanted(renderer)
-    changed = [
-        path for path in sorted(wanted) if _text(images / path) != wanted[path] or not (images / path).is_file()
-    ]
-    for name in changed:
+    stale = _stale(renderer, images)
+    for name, text in stale.items():
         path = images / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        scratch = path.with_name(f".{path.name}.new")
-        scratch.write_text(wanted[name], encoding="utf-8")
-        scratch.replace(path)
-    for name in sorted(_found(images) - wanted.keys()):
-        path = images / name
+        if text is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, text.encode())
+            continue
         path.unlink()
-        changed.append(name)
         for folder in path.relative_to(images / FOLDER).parents[:-1]:
             if not any((images / FOLDER / folder).iterdir()):
                 (images / FOLDER / folder).rmdir()
-    return changed
+    return list(stale)
+
+
+def _stale(renderer: ImageRenderer, images: Path) -> dict[str, str | None]:
+    """The files that are not what is rendered today, by path, with what they should be: None for a left-over file."""
+    wanted = _wanted(renderer)
+    found = (path.relative_to(images).as_posix() for pattern in _FILES for path in (images / FOLDER).glob(pattern))
+    paths = sorted({*wanted, *found})
+    return {path: wanted.get(path) for path in paths if _text(images / path) != wanted.get(path)}
 
 
 def _wanted(renderer: ImageRenderer) -> dict[str, str]:
@@ -70,13 +71,8 @@ def _wanted(renderer: ImageRenderer) -> dict[str, str]:
     return requirements | {committed_path(image): image.dockerfile for image in renderer.matrix()}
 
 
-def _found(images: Path) -> set[str]:
-    found = (path for pattern in _FILES for path in (images / FOLDER).glob(pattern))
-    return {path.relative_to(images).as_posix() for path in found}
-
-
-def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8") if path.is_file() else ""
+def _text(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.is_file() else None
 
 
 def _diff(path: str, old: str, new: str) -> str:

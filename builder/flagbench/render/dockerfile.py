@@ -6,6 +6,7 @@ Parsed by BuildKit's own parser (the package `dockerfile`): dockerfile-parse kno
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -75,11 +76,9 @@ class Stage:
 
 @dataclass(frozen=True)
 class Dockerfile:
-    """A Dockerfile to be checked, and what is known of its image."""
+    """A Dockerfile to be checked."""
 
     text: str
-    root: bool = False
-    """Whether its stack's device demands uid 0."""
     required: Mapping[str, str] = field(default_factory=dict)
     """Pieces of Dockerfile that it has to hold, by the name of the template's block that makes them."""
 
@@ -126,12 +125,15 @@ class Dockerfile:
         found: list[Stage] = []
         for instruction in self.instructions:
             if instruction.name == "FROM":
-                image, *rest = instruction.words or ("",)
-                name = rest[1].lower() if len(rest) == 2 and rest[0].upper() == "AS" else ""
-                found.append(Stage(len(found), name, image, instruction))
+                image, *alias = instruction.words or ("",)
+                found.append(Stage(len(found), alias[1].lower() if len(alias) == 2 else "", image, instruction))
             elif found:
                 found[-1].instructions.append(instruction)
         return tuple(found)
+
+    def earlier(self, stage: Stage, name: str) -> Stage | None:
+        """The stage of this name before `stage`."""
+        return next((found for found in self.stages[: stage.number] if found.name == name.lower() != ""), None)
 
     def runs(self) -> Iterator[tuple[Instruction, list[Call]]]:
         """Every RUN with the commands of its script."""
@@ -146,8 +148,7 @@ class Dockerfile:
 def _calls(instruction: Instruction, variables: Mapping[str, str]) -> list[Call]:
     if instruction.exec_form:
         # `["sh", "-c", SCRIPT]` is a command whose words need no quotes any more.
-        quoted = " ".join("'" + word.replace("'", "'\\''") + "'" for word in instruction.words)
-        return calls(quoted, variables)
+        return calls(shlex.join(instruction.words), variables)
     script = " ".join(instruction.words)
     if _HEREDOC.fullmatch(script.strip()):
         return [call for text in instruction.heredocs if _is_shell(text) for call in calls(text, variables)]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 from flagbench.errors import FlagbenchError
@@ -15,8 +15,6 @@ from flagbench.render.model import FILE_MODE, Rendered
 LISTING = "rendered.sha256"
 """The file of a build directory that names the others that we wrote, as `sha256sum --check` reads it."""
 _HEADER = "# Written by `flagbench render`: the files of this folder that it may replace."
-
-Renames = list[tuple[Path, Path]]
 
 
 def write_tree(directories: Mapping[str, Rendered], folder: Path) -> None:
@@ -31,48 +29,45 @@ def write_tree(directories: Mapping[str, Rendered], folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, image in directories.items():
-            _refuse_foreign(folder / name, image)
+            foreign = next(_foreign(folder / name, image), None)
+            if foreign is not None:
+                raise FlagbenchError(
+                    f"`flagbench render` would replace {foreign}, which it did not write or which was edited since",
+                    remedy="move it elsewhere, or name another folder with -o",
+                )
         # Inside the folder, so that files can be renamed from there and back.
-        with tempfile.TemporaryDirectory(prefix=".flagbench-", dir=folder) as scratch:
-            renames: Renames = []
+        with tempfile.TemporaryDirectory(prefix=".flagbench-", dir=folder) as scratch, ExitStack() as undo:
+            renames = []
             for name, image in directories.items():
                 made, old = Path(scratch, "new", name), Path(scratch, "old", name)
                 _write_files(image, made)
                 renames += _renames(folder / name, made, old)
-            _rename_all(renames)
+            for source, target in renames:
+                source.rename(target)
+                undo.callback(target.rename, source)  # after Ctrl-C too: half a build directory is of no use
+            undo.pop_all()
     except OSError as error:
         raise FlagbenchError(
             f"{folder} cannot be written: {error.strerror or error}", remedy="name another folder with -o"
         ) from None
 
 
-def _refuse_foreign(target: Path, image: Rendered) -> None:
-    """Raise FlagbenchError (usage) for the first file in the way of a build directory."""
-    foreign = next(_foreign(target, image), None)
-    if foreign is not None:
-        raise FlagbenchError(
-            f"`flagbench render` would replace {foreign}, which it did not write or which was edited since",
-            remedy="move it elsewhere, or name another folder with -o",
-        )
-
-
 def _foreign(target: Path, image: Rendered) -> Iterator[Path]:
-    if target.is_symlink() or not target.is_dir():
-        if target.is_symlink() or target.exists():
-            yield target
+    """What is in the way of a build directory: files that we did not write, or that were edited since."""
+    if target.is_symlink() or (target.exists() and not target.is_dir()):
+        yield target
         return
     listing = _listing(target / LISTING)
-    inputs = _own_inputs(image)
-    for path in _entries(target):
+    own_inputs = {name.split("/")[1] for name in image.files if name.startswith(f"{INPUTS}/")}
+    for path in sorted(target.rglob("*")):
         name = path.relative_to(target).as_posix()
         top, *below = name.split("/")
-        if top == INPUTS and below and below[0] not in inputs:
+        if top == INPUTS and below and below[0] not in own_inputs:
             continue  # the user's, and not in the way
-        if path.is_symlink() or not path.is_file():
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
             yield path
-        elif name == LISTING:
-            if not listing:
-                yield path
+        elif path.is_dir() or (name == LISTING and listing):
+            continue
         elif not _is_ours(path, listing.get(name), image.files.get(name)):
             yield path
 
@@ -83,22 +78,6 @@ def _is_ours(path: Path, before: str | None, now: bytes | None) -> bool:
         return False  # not read: it may be as large as it likes
     content = path.read_bytes()
     return content == now or _digest(content) == before
-
-
-def _entries(folder: Path) -> Iterator[Path]:
-    """Everything below a folder that is no folder itself, links to folders included, in order of path."""
-    for at, names, files in os.walk(folder, onerror=_raise):
-        names.sort()
-        yield from sorted(Path(at, name) for name in (*files, *(n for n in names if Path(at, n).is_symlink())))
-
-
-def _raise(error: OSError) -> None:
-    raise error  # a folder that cannot be looked into may hold anything
-
-
-def _own_inputs(image: Rendered) -> set[str]:
-    """What an image itself has directly under inputs/."""
-    return {name.split("/")[1] for name in image.files if name.startswith(f"{INPUTS}/")}
 
 
 def _listing(path: Path) -> dict[str, str]:
@@ -124,27 +103,16 @@ def _write_files(image: Rendered, folder: Path) -> None:
         path.chmod(FILE_MODE)
 
 
-def _renames(target: Path, made: Path, old: Path) -> Renames:
+def _renames(target: Path, made: Path, old: Path) -> list[tuple[Path, Path]]:
     """What puts a new build directory in the place of an old one of ours; the user's inputs never move."""
-    (target / INPUTS).mkdir(parents=True, exist_ok=True)
-    (old / INPUTS).mkdir(parents=True)
-    (made / INPUTS).mkdir(exist_ok=True)
-    own = {f"{INPUTS}/{path.name}" for path in (made / INPUTS).iterdir()}
-    before = {path.name for path in target.iterdir() if path.name != INPUTS}
-    before |= {name for name in own if (target / name).exists()}
-    after = {path.name for path in made.iterdir() if path.name != INPUTS} | own
-    return [(target / name, old / name) for name in sorted(before)] + [
-        (made / name, target / name) for name in sorted(after)
-    ]
+    for folder in (target, made, old):
+        (folder / INPUTS).mkdir(parents=True, exist_ok=True)
+    after = _entries(made)
+    before = [name for name in _entries(target) if name in after or name.parts[0] != INPUTS]
+    return [(target / name, old / name) for name in before] + [(made / name, target / name) for name in after]
 
 
-def _rename_all(renames: Renames) -> None:
-    done: Renames = []
-    try:
-        for source, target in renames:
-            source.rename(target)
-            done.append((source, target))
-    except BaseException:  # Ctrl-C too: half a build directory is of no use
-        for source, target in reversed(done):
-            target.rename(source)
-        raise
+def _entries(folder: Path) -> list[Path]:
+    """What is directly in a build directory, and directly in its inputs/: relative paths."""
+    found = (path.relative_to(folder) for path in (*folder.iterdir(), *(folder / INPUTS).iterdir()))
+    return sorted(path for path in found if path != Path(INPUTS))

@@ -38,8 +38,6 @@ def hadolint(dockerfiles: Mapping[str, str], configuration: Path | None = None) 
 
     Raises FlagbenchError: (usage) hadolint is missing; (bug) it did not answer as hadolint does.
     """
-    if not dockerfiles:
-        return []
     command = [hadolint_binary(), "--no-fail", "--format", "json"]
     if configuration is not None:
         command += ["--config", str(configuration)]

@@ -8,7 +8,7 @@ from pathlib import Path
 from flagbench.catalog.model import Case, Catalog, Stack
 from flagbench.locks.files import read_lock
 from flagbench.locks.model import Lock
-from flagbench.render.case import Code, render_case
+from flagbench.render.case import read_code, render_case
 from flagbench.render.environment import template_tier
 from flagbench.render.model import Rendered
 from flagbench.render.roots import case_package, images_root
@@ -22,7 +22,7 @@ class ImageRenderer:
         """Raises FlagbenchError (usage, or build failed) for a template that cannot be used."""
         self.catalog = catalog
         self.images = images_root(catalog)
-        self.code = Code(case_package(catalog))
+        self.code = read_code(case_package(catalog))
         self.tier = None if template is None else template_tier(template, self.images)
         self.template = template
 

@@ -48,10 +48,8 @@ def _sources(instruction: Instruction) -> Iterator[str]:
 
 def _is_earlier(source: str, stage: Stage, dockerfile: Dockerfile) -> bool:
     """Whether --from names a stage before this one, by name or by number."""
-    earlier = dockerfile.stages[: stage.number]
-    return source.lower() in {before.name for before in earlier if before.name} or (
-        source.isdigit() and int(source) < len(earlier)
-    )
+    by_number = source.isdigit() and int(source) < stage.number
+    return by_number or dockerfile.earlier(stage, source) is not None
 
 
 def _is_known(image: str, stage: Stage, dockerfile: Dockerfile, excused: set[int]) -> bool:
@@ -63,10 +61,9 @@ def _is_known(image: str, stage: Stage, dockerfile: Dockerfile, excused: set[int
         if argument is not None and (argument.line in excused or dict(argument.assigned)[name] is None):
             return True
     resolved = expand(image, dockerfile.defaults)
-    names = {before.name for before in dockerfile.stages[: stage.number] if before.name}
     return (
         resolved == "scratch"
-        or resolved.lower() in names
+        or dockerfile.earlier(stage, resolved) is not None
         or resolved.startswith(OUR_IMAGES)
         or bool(_DIGEST.search(resolved) or _GIVEN_DIGEST.search(resolved))
     )

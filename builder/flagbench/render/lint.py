@@ -37,7 +37,7 @@ def lint_catalog(catalog: Catalog, template: Path | None = None) -> list[Finding
         else:
             required = render_blocks("case.j2", _CASE_BLOCKS, case_values(catalog.cases[tier], stack, lock))
         path = f"images/{committed_path(rendered)}"
-        dockerfiles[path] = Dockerfile(rendered.dockerfile, stack.docker.root, required)
+        dockerfiles[path] = Dockerfile(rendered.dockerfile, required)
     return _lint(dockerfiles, catalog)
 
 

@@ -6,18 +6,10 @@ import json
 import re
 import shlex
 import unicodedata
-from collections.abc import Sequence
-from urllib.parse import urlsplit
+from collections.abc import Callable, Sequence
 
 from flagbench.errors import FlagbenchError
 from flagbench.images import find_reference
-
-_APT = re.compile(r"[a-z0-9][a-z0-9+.-]+")
-_PATH = re.compile(r"(/[A-Za-z0-9._+-]+)+")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
-_PYTHON = re.compile(r"3\.[0-9]+")
-_URL = re.compile(r"https://[A-Za-z0-9._~:/?#%&=+,-]+")
 
 
 def sh_quote(value: object) -> str:
@@ -58,44 +50,30 @@ def image_reference(value: object) -> str:
     return str(value)
 
 
-def apt_name(value: object) -> str:
-    """The name of a Debian package (policy 5.6.1), which can be no option of apt-get either."""
-    return _matching(_APT, value, "the name of a Debian package")
+def _plain(pattern: str, what: str) -> Callable[[object], str]:
+    """A function that returns a value as text if it matches, and else refuses it as not being `what`."""
+
+    def checked(value: object) -> str:
+        text = str(value)
+        if not re.fullmatch(pattern, text):
+            raise _refused(text, what)
+        return text
+
+    return checked
 
 
-def absolute_path(value: object) -> str:
-    """A file inside an image, by plain characters."""
-    return _matching(_PATH, value, "an absolute path of plain characters")
-
-
-def plain_name(value: object) -> str:
-    """The name of a case, a stack or a Python package."""
-    return _matching(_NAME, value, "a plain name")
-
-
-def variable_name(value: object) -> str:
-    """The name of an environment variable."""
-    return _matching(_VARIABLE, value, "the name of an environment variable")
-
-
-def python_version(value: object) -> str:
-    """A minor version of Python, like `3.11`."""
-    return _matching(_PYTHON, value, "a minor version of Python, like 3.11")
-
-
-def index_url(value: object) -> str:
-    """A package index: https, with nothing of an account in it, since it stays in the image's history."""
-    url = _matching(_URL, value, "the https address of a package index without an account")
-    if not urlsplit(url).hostname:
-        raise _refused(url, "the https address of a package index without an account")
-    return url
-
-
-def _matching(pattern: re.Pattern[str], value: object, what: str) -> str:
-    text = str(value)
-    if not pattern.fullmatch(text):
-        raise _refused(text, what)
-    return text
+apt_name = _plain(r"[a-z0-9][a-z0-9+.-]+", "the name of a Debian package")
+"""Debian policy 5.6.1; it cannot be an option of apt-get either."""
+absolute_path = _plain(r"(/[A-Za-z0-9._+-]+)+", "an absolute path of plain characters")
+plain_name = _plain(r"[A-Za-z0-9][A-Za-z0-9._-]*", "a plain name")
+"""Of a case, a stack or a Python package."""
+variable_name = _plain(r"[A-Z_][A-Z0-9_]*", "the name of an environment variable")
+python_version = _plain(r"3\.[0-9]+", "a minor version of Python, like 3.11")
+index_url = _plain(
+    r"https://[A-Za-z0-9.-]+(:[0-9]+)?([/?#][A-Za-z0-9._~:/?#%&=+,-]*)?",
+    "the https address of a package index without an account",
+)
+"""It stays in the image's history, so nothing of an account may be in it."""
 
 
 def _printable(text: str, what: str) -> str:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from textwrap import shorten
 
 from flagbench.redaction import has_userinfo, is_secret, is_secret_name
-from flagbench.render.dockerfile import Dockerfile, Instruction
+from flagbench.render.dockerfile import Dockerfile
 from flagbench.render.images import OUR_IMAGES, foreign_images
 from flagbench.render.permissions import too_open
 from flagbench.render.shell import SHELLS, Call, expand
@@ -80,39 +81,27 @@ def pinned_image(dockerfile: Dockerfile) -> Found:
 
 
 def no_root(dockerfile: Dockerfile) -> Found:
-    """What breaks out of a container as root is root on the host. Devices that demand it say so in their stack."""
-    stages = {stage.name: stage for stage in dockerfile.stages if stage.name}
+    """What breaks out of a container as root is root on the host. hadolint finds `USER 0` (DL3002)."""
     stage = dockerfile.stages[-1] if dockerfile.stages else None
     while stage is not None:
         users = [instruction for instruction in stage.instructions if instruction.name == "USER"]
         if users:
-            yield from _root(users[-1], dockerfile.root)
+            if not " ".join(users[-1].words).partition(":")[0].strip("\"'").isdigit():
+                yield users[-1].line, "USER by name: Kubernetes' runAsNonRoot can only check a number"
             return
         image = expand(stage.image, dockerfile.defaults)
         if image.startswith(OUR_IMAGES):
             return
-        before = stages.get(image.lower())
-        stage = before if before and before.number < stage.number else None
+        stage = dockerfile.earlier(stage, image)
     yield 1, "no USER: the image runs as the user that the base names, mostly root"
-
-
-def _root(user: Instruction, allowed: bool) -> Found:
-    name = " ".join(user.words).partition(":")[0].strip("\"'")
-    if name in {"0", "root"}:
-        if not allowed:
-            yield user.line, "the last USER is root"
-    elif not name.isdigit():
-        yield user.line, "USER by name: Kubernetes' runAsNonRoot can only check a number"
 
 
 def tini_first(dockerfile: Dockerfile) -> Found:
     """As process 1, a shell or Python ignores SIGTERM: `docker stop` waits ten seconds and kills, and the record is
     lost. tini -g forwards it to every process of the run."""
     for instruction in dockerfile.named("ENTRYPOINT"):
-        if not instruction.exec_form:
-            yield instruction.line, "a shell-form ENTRYPOINT"
-        elif instruction.words[:3] != ("/usr/bin/tini", "-g", "--"):
-            yield instruction.line, "an ENTRYPOINT that does not begin with /usr/bin/tini -g --"
+        if instruction.words[:3] != ("/usr/bin/tini", "-g", "--"):
+            yield instruction.line, 'an ENTRYPOINT that does not begin with ["/usr/bin/tini", "-g", "--", ...]'
 
 
 def no_pipe_to_shell(dockerfile: Dockerfile) -> Found:
@@ -226,17 +215,11 @@ def keeps_bytecode(dockerfile: Dockerfile) -> Found:
 def required_block(dockerfile: Dockerfile) -> Found:
     """What an image promises (its checks, user, environment and entry point) is made by blocks that a template may
     add to with {{ super() }}, but not leave out."""
-    there: set[tuple[str | None, ...]] = {_content(instruction) for instruction in dockerfile.instructions}
-    there |= {pair for instruction in dockerfile.named("ENV") for pair in instruction.assigned}
+    there = {instruction.text for instruction in dockerfile.instructions}
     for block, text in dockerfile.required.items():
         for instruction in Dockerfile(text).instructions if text.strip() else ():
-            assigned: list[tuple[str | None, ...]] = [*instruction.assigned]
-            wanted = set(assigned) if instruction.name == "ENV" else {_content(instruction)}
-            if not wanted <= there:
-                yield (
-                    1,
-                    f"the block {block} lacks `{instruction.text.split(maxsplit=1)[0]} {_shortened(instruction)}`",
-                )
+            if instruction.text not in there:
+                yield 1, f"the block {block} lacks `{shorten(instruction.text, 60, placeholder='...')}`"
 
 
 RULES: tuple[Rule, ...] = (
@@ -255,15 +238,6 @@ RULES: tuple[Rule, ...] = (
     keeps_bytecode,
     required_block,
 )
-
-
-def _content(instruction: Instruction) -> tuple[str | None, ...]:
-    return (instruction.name, *(f"{key}={value}" for key, value in instruction.flags), *instruction.words)
-
-
-def _shortened(instruction: Instruction) -> str:
-    text = " ".join(" ".join((instruction.name, *instruction.words)).split())
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _pip_words(call: Call) -> tuple[str, ...] | None:

@@ -7,7 +7,7 @@ or the Dockerfile sets is replaced by its value; one that is not set stays as `$
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from posixpath import basename
 
@@ -16,29 +16,22 @@ from tree_sitter import Language, Node, Parser
 
 _PARSER = Parser(Language(tree_sitter_bash.language()))
 SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh"})
-_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\+?=(.*)", re.DOTALL)
-_DECLARES = frozenset({"export", "declare", "typeset", "readonly", "local", "env"})
 # What runs the command in its arguments; options and assignments may come between.
 _WRAPPERS = frozenset(
-    {
-        "env",
-        "exec",
-        "command",
-        "sudo",
-        "nohup",
-        "time",
-        "nice",
-        "ionice",
-        "setsid",
-        "stdbuf",
-        "timeout",
-        "xargs",
-        "builtin",
-    }
+    {"builtin", "command", "env", "exec", "ionice", "nice", "nohup", "setsid", "stdbuf", "sudo", "time", "timeout"}
+    | {"xargs"}
+)
+_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\+?=(.*)", re.DOTALL)
+_VARIABLE = re.compile(
+    r"\$(?:(?P<plain>[A-Za-z_][A-Za-z0-9_]*)"
+    r"|\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?:(?P<operator>:?[-+])(?P<word>[^{}]*))?\})"
 )
 _COMMAND_OPTION = re.compile(r"-[A-Za-z]*c")
 _DEPTH = 5
 """How deep scripts may be nested, as in `sh -c "sh -c ..."`."""
+_SUBSTITUTIONS = ("command_substitution", "process_substitution")
+_DECLARATIONS = ("command", "declaration_command")
+_NO_WORDS = frozenset({"variable_assignment", "file_redirect", "herestring_redirect", "heredoc_redirect", "comment"})
 
 
 @dataclass(frozen=True)
@@ -79,11 +72,6 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
     return _VARIABLE.sub(value, text)
 
 
-_VARIABLE = re.compile(
-    r"\$(?:(?P<plain>[A-Za-z_][A-Za-z0-9_]*)|\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?:(?P<operator>:?[-+])(?P<word>[^{}]*))?\})"
-)
-
-
 class _Script:
     """One pass over a script; assignments count from where they stand."""
 
@@ -96,45 +84,45 @@ class _Script:
             yield from self._walk(_PARSER.parse(script.encode()).root_node, ())
 
     def _walk(self, node: Node, reads: tuple[str, ...]) -> Iterator[Call]:
+        """The commands in a node, those of substitutions first; `reads` is what is piped into them."""
+        if node.type in _SUBSTITUTIONS:
+            reads = ()
+        for child in node.named_children:
+            found = list(self._walk(child, reads))
+            yield from found
+            if node.type == "pipeline":
+                reads = (*reads, *(call.name for call in found))
         if node.type == "command":
             yield from self._command(node, reads)
-        elif node.type in ("declaration_command", "variable_assignment", "variable_assignments"):
-            yield from self._declaration(node)
-        elif node.type == "pipeline":
-            before = reads
-            for child in node.named_children:
-                found = list(self._walk(child, before))
-                yield from found
-                before = (*before, *(call.name for call in found))
-        else:
-            for child in node.named_children:
-                yield from self._walk(child, reads)
-            if node.type == "redirected_statement":
-                yield from self._heredocs(node)
+        elif node.type == "declaration_command":
+            yield self._declared(self._text(child) for child in node.named_children)
+        elif node.type == "variable_assignment" and node.parent and node.parent.type not in _DECLARATIONS:
+            yield self._declared([self._text(node)])
+        elif node.type == "redirected_statement":
+            yield from self._heredocs(node)
 
     def _command(self, node: Node, reads: tuple[str, ...]) -> Iterator[Call]:
-        yield from self._substitutions(node)
-        words = [self._text(child) for child in node.named_children if child.type not in _NO_WORDS]
+        texts = [(child.type, self._text(child)) for child in node.named_children]
+        words = [text for kind, text in texts if kind not in _NO_WORDS]
+        assigned = [text for kind, text in texts if kind == "variable_assignment"]
+        name = node.child_by_field_name("name")
         # An unquoted variable may hold several words.
-        if words and node.named_children and "$" in _source(node).split(maxsplit=1)[0]:
+        if words and name and "$" in _source(name):
             words = [*words[0].split(), *words[1:]]
-        assigned = [self._assign(child) for child in node.named_children if child.type == "variable_assignment"]
-        declares = bool(words) and words[0] in _DECLARES
         while words and basename(words[0]) in _WRAPPERS:
             words = words[1:]
-            while words and (words[0].startswith("-") or _ASSIGNMENT.fullmatch(words[0]) or words[0][0].isdigit()):
-                if match := _ASSIGNMENT.fullmatch(words[0]):
-                    assigned.append((match[1], match[2]))
+            while words and (words[0].startswith("-") or words[0][:1].isdigit() or _ASSIGNMENT.fullmatch(words[0])):
+                assigned.append(words[0])
                 words = words[1:]
-        if declares:
-            found = [match for word in words if (match := _ASSIGNMENT.fullmatch(word))]
-            assigned += [(match[1], match[2]) for match in found]
-            self.variables.update((match[1], match[2]) for match in found)
-        if not words:
-            self.variables.update(assigned)
-        call = Call(tuple(words), tuple(assigned), reads)
+        call = Call(tuple(words), _assignments(assigned), reads)
         yield call
         yield from self._inner(call)
+
+    def _declared(self, words: Iterable[str]) -> Call:
+        """`A=1` or `export A=1 B=2`: what follows in the script sees it."""
+        assigned = _assignments(words)
+        self.variables.update(assigned)
+        return Call((), assigned)
 
     def _inner(self, call: Call) -> Iterator[Call]:
         """The script among the words of `sh -c SCRIPT` and `eval WORD...`."""
@@ -146,25 +134,6 @@ class _Script:
                 if _COMMAND_OPTION.fullmatch(option):
                     yield from inner.run(script)
                     return
-
-    def _declaration(self, node: Node) -> Iterator[Call]:
-        yield from self._substitutions(node)
-        nodes = [node] if node.type == "variable_assignment" else node.named_children
-        assigned = [self._assign(child) for child in nodes if child.type == "variable_assignment"]
-        self.variables.update(assigned)
-        yield Call((), tuple(assigned))
-
-    def _assign(self, node: Node) -> tuple[str, str]:
-        name, _, _ = _source(node).partition("=")
-        value = node.child_by_field_name("value")
-        return name.rstrip("+"), "" if value is None else self._text(value)
-
-    def _substitutions(self, node: Node) -> Iterator[Call]:
-        for child in node.named_children:
-            if child.type in ("command_substitution", "process_substitution"):
-                yield from self._walk(child, ())
-            else:
-                yield from self._substitutions(child)
 
     def _heredocs(self, node: Node) -> Iterator[Call]:
         """The scripts that a shell reads as its input."""
@@ -185,12 +154,14 @@ class _Script:
             return re.sub(r"\\(.)", r"\1", _source(node), flags=re.DOTALL)
         if node.type in ("simple_expansion", "expansion"):
             return expand(_source(node), self.variables)
-        if node.type in ("string", "concatenation", "command_name", "translated_string"):
+        if node.type in ("string", "concatenation", "command_name", "translated_string", "variable_assignment"):
             return "".join(self._text(child) for child in node.children if child.type != '"')
         return _source(node)
 
 
-_NO_WORDS = frozenset({"variable_assignment", "file_redirect", "herestring_redirect", "heredoc_redirect", "comment"})
+def _assignments(words: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Names and values of the words that are assignments."""
+    return tuple((match[1], match[2]) for word in words if (match := _ASSIGNMENT.fullmatch(word)))
 
 
 def _source(node: Node) -> str:

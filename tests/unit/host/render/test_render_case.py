@@ -15,7 +15,7 @@ from flagbench.catalog.compile import compiled_manifest
 from flagbench.catalog.model import Catalog, Stack
 from flagbench.errors import FlagbenchError
 from flagbench.locks.model import Lock, canonical
-from flagbench.render.case import Code, render_case
+from flagbench.render.case import read_code, render_case
 from flagbench.render.dockerfile import Dockerfile, Instruction
 from flagbench.render.model import Rendered
 from flagbench.render.stack import render_stack
@@ -65,7 +65,7 @@ def test_it_carries_the_case_and_no_other(
     catalog: Catalog, images: Path, heavy: Rendered, lock: Lock, package: Path
 ) -> None:
     case, cpu = catalog.cases["distilbert"], catalog.stacks["cpu"]
-    rendered = render_case(case, cpu, heavy, lock, Code(package), images)
+    rendered = render_case(case, cpu, heavy, lock, read_code(package), images)
     assert list(rendered.files) == [
         "Dockerfile",
         "flagbench_cases/__init__.py",
@@ -87,13 +87,13 @@ def test_its_digest_changes_with_the_code_the_manifest_and_the_stack(
     catalog: Catalog, images: Path, heavy: Rendered, lock: Lock, package: Path
 ) -> None:
     case, cpu = catalog.cases["distilbert"], catalog.stacks["cpu"]
-    digests = [render_case(case, cpu, heavy, lock, Code(package), images).digest]
+    digests = [render_case(case, cpu, heavy, lock, read_code(package), images).digest]
     other = {**case.raw, "title": "another"}
-    digests.append(render_case(replace(case, raw=other), cpu, heavy, lock, Code(package), images).digest)
+    digests.append(render_case(replace(case, raw=other), cpu, heavy, lock, read_code(package), images).digest)
     changed = replace(heavy, files={**heavy.files, "inputs/README": b"another"})
-    digests.append(render_case(case, cpu, changed, lock, Code(package), images).digest)
+    digests.append(render_case(case, cpu, changed, lock, read_code(package), images).digest)
     (package / "contract.py").write_text("another", encoding="utf-8")
-    digests.append(render_case(case, cpu, heavy, lock, Code(package), images).digest)
+    digests.append(render_case(case, cpu, heavy, lock, read_code(package), images).digest)
     assert len(set(digests)) == 4
 
 
@@ -102,7 +102,7 @@ def test_a_case_without_code_is_refused(
 ) -> None:
     case = replace(catalog.cases["distilbert"], name="bert")
     with pytest.raises(FlagbenchError) as caught:
-        render_case(case, catalog.stacks["cpu"], heavy, lock, Code(package), images)
+        render_case(case, catalog.stacks["cpu"], heavy, lock, read_code(package), images)
     assert "bert" in str(caught.value)
 
 
@@ -111,7 +111,7 @@ def test_a_case_cannot_take_the_name_of_the_stacks_images(
 ) -> None:
     case = replace(catalog.cases["distilbert"], name="stack")
     with pytest.raises(FlagbenchError) as caught:
-        render_case(case, catalog.stacks["cpu"], heavy, lock, Code(package), images)
+        render_case(case, catalog.stacks["cpu"], heavy, lock, read_code(package), images)
     assert "stack" in str(caught.value)
 
 
@@ -120,13 +120,13 @@ def test_no_name_or_title_adds_an_instruction(
     value: str, catalog: Catalog, images: Path, heavy: Rendered, lock: Lock, package: Path
 ) -> None:
     case, cpu = catalog.cases["distilbert"], catalog.stacks["cpu"]
-    plain = render_case(case, cpu, heavy, lock, Code(package), images).dockerfile
-    titled = render_case(replace(case, title=value), cpu, heavy, lock, Code(package), images).dockerfile
+    plain = render_case(case, cpu, heavy, lock, read_code(package), images).dockerfile
+    titled = render_case(replace(case, title=value), cpu, heavy, lock, read_code(package), images).dockerfile
     assert titled.splitlines()[2:] == plain.splitlines()[2:]
     with pytest.raises(FlagbenchError):
-        render_case(replace(case, name=value), cpu, heavy, lock, Code(package), images)
+        render_case(replace(case, name=value), cpu, heavy, lock, read_code(package), images)
     with pytest.raises(FlagbenchError):
-        render_case(case, replace(cpu, name=value), heavy, lock, Code(package), images)
+        render_case(case, replace(cpu, name=value), heavy, lock, read_code(package), images)
 
 
 # -- packages that only some cases need ---------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def render(
     def made(*needs: str, stack: Stack = full) -> Rendered:
         case = replace(catalog.cases["distilbert"], needs=needs)
         lock = make_lock(stack)
-        return render_case(case, stack, render_stack(stack, lock, images), lock, Code(package), images)
+        return render_case(case, stack, render_stack(stack, lock, images), lock, read_code(package), images)
 
     return made
 
