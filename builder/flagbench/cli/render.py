@@ -110,13 +110,13 @@ def _show(images: dict[str, Rendered], out: Path | None, as_json: bool) -> None:
 def _compare(catalog: Catalog, renderer: ImageRenderer, as_json: bool) -> None:
     found = differences(renderer, _committed(catalog))
     if as_json:
-        echo_json({"differs": [vars(difference) for difference in found]})
+        echo_json({"differs": [{"path": path, "diff": diff} for path, diff in found.items()]})
     else:
-        for difference in found:
-            echo(difference.diff.rstrip("\n"))
+        for diff in found.values():
+            echo(diff.rstrip("\n"))
     if found:
         raise FlagbenchError(
-            f"committed files are stale: {', '.join(difference.path for difference in found)}",
+            f"committed files are stale: {', '.join(found)}",
             remedy="run `flagbench render --all`",
         )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
 from pathlib import Path
 
 from flagbench.files import write_atomically
@@ -14,28 +13,20 @@ FOLDER = "rendered"
 _FILES = ("*/requirements.txt", "*/*/Dockerfile")
 
 
-@dataclass(frozen=True)
-class Difference:
-    """A committed file that is not what is rendered today."""
-
-    path: str
-    """Relative to images/."""
-    diff: str
-    """Unified: from the committed file to today's; of a missing or a left-over file, the whole."""
-
-
 def committed_path(rendered: Rendered) -> str:
     """Where an image's Dockerfile is committed, relative to images/: `rendered/STACK/stack|CASE/Dockerfile`."""
     tier, _, stack = rendered.name.partition("/")
     return f"{FOLDER}/{stack}/{tier}/Dockerfile"
 
 
-def differences(renderer: ImageRenderer, images: Path) -> list[Difference]:
-    """Every committed file under `images` that differs from today's, is missing or is left over, by path."""
-    return [
-        Difference(path, _diff(path, _text(images / path) or "", text or ""))
-        for path, text in _stale(renderer, images).items()
-    ]
+def differences(renderer: ImageRenderer, images: Path) -> dict[str, str]:
+    """Committed files under `images` that differ from today's, are missing or are left over: by path a unified diff.
+
+    Paths are relative to `images`; the diff is from the committed file to today's.
+    """
+    return {
+        path: _diff(path, _text(images / path) or "", text or "") for path, text in _stale(renderer, images).items()
+    }
 
 
 def refresh(renderer: ImageRenderer, images: Path) -> list[str]:

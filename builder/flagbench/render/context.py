@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.files import reason
 from flagbench.render.model import FILE_MODE, Rendered
 
 INPUTS = "inputs"
@@ -25,7 +26,7 @@ def context_tar(rendered: Rendered, inputs: Inputs) -> Iterator[bytes]:
     root, modified at 0. `inputs` are added under inputs/, by relative posix path; files among them are streamed.
 
     Raises FlagbenchError: (usage) an input that cannot be read or has no plain relative path; (build failed) an input
-    that changed while it was read.
+    that became shorter while it was read.
     """
     members: dict[str, Path | bytes] = dict(rendered.files)
     for name, content in inputs.items():
@@ -59,24 +60,20 @@ def _file(path: str, source: Path) -> Iterator[bytes]:
         with source.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             yield _header(path, tarfile.REGTYPE, size, FILE_MODE)
-            left = size
-            while left:
-                chunk = file.read(min(_CHUNK, left))
+            while file.tell() < size:
+                chunk = file.read(min(_CHUNK, size - file.tell()))
                 if not chunk:
-                    break
-                left -= len(chunk)
+                    raise FlagbenchError(
+                        f"the build input {source} became shorter while it was read",
+                        remedy="build again when nothing writes to it",
+                        code=ExitCode.BUILD_FAILED,
+                    )
                 yield chunk
     except OSError as error:
         raise FlagbenchError(
-            f"the build input {source} cannot be read: {error.strerror or error}",
+            f"the build input {source} cannot be read: {reason(error)}",
             remedy="make it a readable file, or leave it out",
         ) from None
-    if left:
-        raise FlagbenchError(
-            f"the build input {source} became shorter while it was read",
-            remedy="build again when nothing writes to it",
-            code=ExitCode.BUILD_FAILED,
-        )
     yield _padding(size)
 
 

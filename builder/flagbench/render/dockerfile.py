@@ -32,8 +32,6 @@ class Instruction:
     """`("from", "base")` of `--from=base`."""
     line: int
     """Where it begins, from 1."""
-    end: int
-    """Its last line, of its heredocs too."""
     text: str
     """With its flags and heredocs, lines joined."""
     exec_form: bool = False
@@ -92,16 +90,6 @@ class Dockerfile:
         return (instruction for instruction in self.instructions if instruction.name in names)
 
     @cached_property
-    def comments(self) -> Mapping[int, str]:
-        """Comments between instructions, by line."""
-        inside = {line for instruction in self.instructions for line in range(instruction.line, instruction.end + 1)}
-        return {
-            number: line.strip().lstrip("#").strip()
-            for number, line in enumerate(self.text.splitlines(), 1)
-            if line.lstrip().startswith("#") and number not in inside
-        }
-
-    @cached_property
     def global_arguments(self) -> Mapping[str, Instruction]:
         """The ARG instructions before the first FROM, which every FROM sees, by name."""
         found: dict[str, Instruction] = {}
@@ -133,16 +121,21 @@ class Dockerfile:
 
     def earlier(self, stage: Stage, name: str) -> Stage | None:
         """The stage of this name before `stage`."""
-        return next((found for found in self.stages[: stage.number] if found.name == name.lower() != ""), None)
+        named = {found.name: found for found in self.stages[: stage.number] if found.name}
+        return named.get(name.lower())
 
-    def runs(self) -> Iterator[tuple[Instruction, list[Call]]]:
-        """Every RUN with the commands of its script."""
+    def variables(self) -> Iterator[tuple[Instruction, str]]:
+        """The name of every variable that an ENV or an ARG sets."""
+        return ((instruction, name) for instruction in self.named("ENV", "ARG") for name, _ in instruction.assigned)
+
+    def calls(self) -> Iterator[tuple[Instruction, Call]]:
+        """Every command of every RUN."""
         for stage in self.stages:
             variables = dict(self.defaults)
             for instruction in stage.instructions:
                 variables |= {name: value for name, value in instruction.assigned if value is not None}
                 if instruction.name == "RUN":
-                    yield instruction, _calls(instruction, variables)
+                    yield from ((instruction, call) for call in _calls(instruction, variables))
 
 
 def _calls(instruction: Instruction, variables: Mapping[str, str]) -> list[Call]:
@@ -177,7 +170,6 @@ def _parse(text: str, offset: int = 0) -> Iterator[Instruction]:
             words=tuple(command.value),
             flags=tuple((key, value) for key, _, value in (flag[2:].partition("=") for flag in command.flags)),
             line=offset + command.start_line,
-            end=offset + command.end_line,
             text=command.original,
             exec_form=command.json,
             heredocs=tuple(heredoc.content for heredoc in command.heredocs),

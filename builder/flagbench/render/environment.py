@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import traceback
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,22 +18,16 @@ from jinja2 import (
     Template,
     TemplateError,
     TemplateNotFound,
-    TemplateSyntaxError,
     nodes,
 )
 
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.files import read_text
-from flagbench.render import quoting
+from flagbench.render.quoting import env_value, exec_form, one_line, sh_quote
 from flagbench.render.roots import shipped_images
 
-FILTERS = {
-    "sh_quote": quoting.sh_quote,
-    "env_value": quoting.env_value,
-    "one_line": quoting.one_line,
-    "exec_form": quoting.exec_form,
-}
-TIERS = ("stack", "case")
+# `stack.j2`, `stacks/NAME.j2`, `case.j2` or `cases/NAME.j2`.
+_TIER = re.compile(r"(stack|case)(\.j2|s/.*)")
 
 
 @lru_cache(maxsize=8)
@@ -47,7 +43,7 @@ def environment(images: Path) -> Environment:
         # A Dockerfile is not HTML; each value is quoted by the filter of the grammar it lands in.
         autoescape=False,
     )
-    made.filters.update(FILTERS)
+    made.filters |= {"sh_quote": sh_quote, "env_value": env_value, "one_line": one_line, "exec_form": exec_form}
     return made
 
 
@@ -57,16 +53,9 @@ def render_template(images: Path, names: list[str], values: Mapping[str, Any], t
     Raises FlagbenchError (build failed) for what is wrong in a template, with file, line and name.
     """
     env = environment(images)
-    try:
+    with _errors_explained():
         chosen = env.select_template(names) if template is None else _users(env, template)
         return chosen.render(values)
-    except TemplateError as error:
-        raise _explained(error) from error
-    except (TypeError, ValueError, ArithmeticError, LookupError) as error:
-        # An expression of a template went wrong, as opposed to code of ours that a template called.
-        if _is_template(traceback.extract_tb(error.__traceback__)[-1]):
-            raise _explained(error) from error
-        raise
 
 
 def render_blocks(name: str, blocks: Collection[str], values: Mapping[str, Any]) -> dict[str, str]:
@@ -82,30 +71,18 @@ def template_tier(template: Path, images: Path) -> str:
     or has a block that it lacks, which would change nothing and say nothing.
     """
     env = environment(images)
-    try:
+    with _errors_explained():
         tree = env.parse(_source(template), filename=str(template))
         parent = next((found.template for found in tree.find_all(nodes.Extends)), None)
-        extended = parent.value if isinstance(parent, nodes.Const) else None
-        tier = "" if extended is None else _tier(extended)
-        if extended is None or not tier:
+        extended = str(parent.value) if isinstance(parent, nodes.Const) else ""
+        tier = _TIER.fullmatch(extended)
+        if tier is None:
             raise FlagbenchError(
                 f"{template} extends neither stack.j2 nor case.j2",
                 remedy='begin it with {% extends "stack.j2" %} or {% extends "case.j2" %} and override one block',
                 code=ExitCode.BUILD_FAILED,
             )
-        known = set(env.get_template(extended).blocks) | set(env.get_template(f"{tier}.j2").blocks)
-        _require_known_blocks(tree, known, template, extended)
-    except TemplateError as error:
-        raise _explained(error) from error
-    return tier
-
-
-def _tier(extended: str) -> str:
-    """The tier of a template's name: `stack.j2`, `stacks/NAME.j2`, `case.j2` or `cases/NAME.j2`."""
-    return next((tier for tier in TIERS if extended == f"{tier}.j2" or extended.startswith(f"{tier}s/")), "")
-
-
-def _require_known_blocks(tree: nodes.Template, known: set[str], template: Path, extended: str) -> None:
+        known = set(env.get_template(extended).blocks) | set(env.get_template(f"{tier[1]}.j2").blocks)
     # Blocks inside an overridden block are the user's own; only the outermost have to exist already.
     for block in tree.body:
         if isinstance(block, nodes.Block) and block.name not in known:
@@ -114,12 +91,12 @@ def _require_known_blocks(tree: nodes.Template, known: set[str], template: Path,
                 remedy=f"its blocks are: {', '.join(sorted(known))}",
                 code=ExitCode.BUILD_FAILED,
             )
+    return tier[1]
 
 
 def _users(env: Environment, template: Path) -> Template:
-    source = _source(template)
-    # Compiled under its own name, so that an error tells it.
-    code = env.compile(source, name=str(template), filename=str(template))
+    # Compiled under its own name, so that an error names it.
+    code = env.compile(_source(template), name=str(template), filename=str(template))
     return env.template_class.from_code(env, code, env.make_globals(None))
 
 
@@ -133,21 +110,21 @@ def _source(template: Path) -> str:
         ) from None
 
 
-def _explained(error: Exception) -> FlagbenchError:
-    """A template's error with its file and line."""
-    if isinstance(error, TemplateSyntaxError):
-        where = f"{error.filename or error.name or 'a template'}:{error.lineno}"
-    else:
+@contextmanager
+def _errors_explained() -> Iterator[None]:
+    """An error in a template as a FlagbenchError (build failed) with file and line; our own errors as they are."""
+    try:
+        yield
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
         # Jinja maps the frames of compiled templates back to their lines; the last is where it happened.
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_template(frame)]
-        where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "a template"
-    what = f"there is no template {error.message}" if isinstance(error, TemplateNotFound) else str(error)
-    return FlagbenchError(
-        f"{where}: {what}",
-        remedy="correct the template; images/README.md names what a template may use",
-        code=ExitCode.BUILD_FAILED,
-    )
-
-
-def _is_template(frame: traceback.FrameSummary) -> bool:
-    return not frame.filename.endswith(".py") and not frame.filename.startswith("<frozen")
+        lines = [frame for frame in frames if not frame.filename.endswith(".py") and "<frozen" not in frame.filename]
+        if not isinstance(error, TemplateError) and frames[-1] not in lines:
+            raise
+        where = f"{lines[-1].filename}:{lines[-1].lineno}" if lines else "a template"
+        what = f"there is no template {error.message}" if isinstance(error, TemplateNotFound) else str(error)
+        raise FlagbenchError(
+            f"{where}: {what}",
+            remedy="correct the template; images/README.md names what a template may use",
+            code=ExitCode.BUILD_FAILED,
+        ) from error

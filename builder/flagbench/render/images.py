@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import takewhile
 
 from flagbench.images import LOCAL
 from flagbench.render.dockerfile import Dockerfile, Instruction, Stage
@@ -17,39 +18,30 @@ _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 _SYNTAX = re.compile(r"#\s*syntax\s*=\s*(\S+)", re.IGNORECASE)
 
 
-def foreign_images(dockerfile: Dockerfile) -> Iterator[tuple[int, str]]:
-    """The line and the name of each image from outside that has no digest and is not said to be unresolved."""
+def pinned_image(dockerfile: Dockerfile) -> Iterator[tuple[int, str]]:
+    """A tag moves, and the image with it. What a Dockerfile takes from outside has its digest, is built here, or says
+    in the comment above that it is unresolved."""
     # BuildKit reads a directive in the first lines only, before anything else.
-    for number, line in enumerate(dockerfile.text.splitlines(), 1):
-        if not line.startswith("#"):
-            break
+    for number, line in enumerate(takewhile(_is_comment, dockerfile.text.splitlines()), 1):
         if (syntax := _SYNTAX.match(line)) and not _DIGEST.search(syntax[1]):
             yield number, f"the frontend {syntax[1]} has no digest"
     excused = _excused(dockerfile)
     for stage in dockerfile.stages:
-        if not stage.image:
-            yield stage.start.line, "FROM names no image"
-        elif not _is_known(stage.image, stage, dockerfile, excused) and stage.start.line not in excused:
-            yield stage.start.line, f"{expand(stage.image, dockerfile.defaults)} has no digest"
-        for instruction in stage.instructions:
-            for source in _sources(instruction):
-                if _is_earlier(source, stage, dockerfile) or instruction.line in excused:
-                    continue
-                if not _is_known(source, stage, dockerfile, excused):
-                    yield instruction.line, f"{expand(source, dockerfile.defaults)} has no digest"
+        for instruction, image in _taken(stage):
+            if instruction.line not in excused and not _is_known(image, stage, dockerfile, excused):
+                yield instruction.line, f"{expand(image, dockerfile.defaults) or 'FROM'} has no digest"
 
 
-def _sources(instruction: Instruction) -> Iterator[str]:
-    if instruction.name in ("COPY", "ADD") and (source := instruction.flag("from")):
-        yield source
-    if instruction.name == "RUN":
-        yield from (mount["from"] for mount in instruction.mounts() if mount.get("from"))
-
-
-def _is_earlier(source: str, stage: Stage, dockerfile: Dockerfile) -> bool:
-    """Whether --from names a stage before this one, by name or by number."""
-    by_number = source.isdigit() and int(source) < stage.number
-    return by_number or dockerfile.earlier(stage, source) is not None
+def _taken(stage: Stage) -> Iterator[tuple[Instruction, str]]:
+    """The images that a stage names, without the stages that it names by number."""
+    yield stage.start, stage.image
+    for instruction in stage.instructions:
+        sources = [mount.get("from") for mount in instruction.mounts()]
+        if instruction.name in ("COPY", "ADD"):
+            sources.append(instruction.flag("from"))
+        for source in filter(None, sources):
+            if not (source.isdigit() and int(source) < stage.number):
+                yield instruction, source
 
 
 def _is_known(image: str, stage: Stage, dockerfile: Dockerfile, excused: set[int]) -> bool:
@@ -71,11 +63,14 @@ def _is_known(image: str, stage: Stage, dockerfile: Dockerfile, excused: set[int
 
 def _excused(dockerfile: Dockerfile) -> set[int]:
     """The lines of instructions right below a comment `# unresolved: REASON`: one comment excuses one image."""
+    lines = dockerfile.text.splitlines()
     found = set()
     for instruction in dockerfile.instructions:
-        line = instruction.line - 1
-        while line in dockerfile.comments:
-            if dockerfile.comments[line].startswith("unresolved:"):
-                found.add(instruction.line)
-            line -= 1
+        above = takewhile(_is_comment, reversed(lines[: instruction.line - 1]))
+        if any(line.lstrip("# \t").startswith("unresolved:") for line in above):
+            found.add(instruction.line)
     return found
+
+
+def _is_comment(line: str) -> bool:
+    return line.lstrip().startswith("#")

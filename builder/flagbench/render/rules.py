@@ -12,8 +12,8 @@ from textwrap import shorten
 
 from flagbench.redaction import has_userinfo, is_secret, is_secret_name
 from flagbench.render.dockerfile import Dockerfile
-from flagbench.render.images import OUR_IMAGES, foreign_images
-from flagbench.render.permissions import too_open
+from flagbench.render.images import OUR_IMAGES, pinned_image
+from flagbench.render.permissions import TALKS, modes, too_open
 from flagbench.render.shell import SHELLS, Call, expand
 
 Found = Iterator[tuple[int, str]]
@@ -35,11 +35,7 @@ _OTHERS = {
     "uv": {"add", "sync", "tool"},
     "poetry": {"install", "add"},
     "pipx": {"install"},
-    "easy_install": set(),
 }
-_TALKS = frozenset({"echo", "printf", "grep", "sed", "test", "["})
-"""Commands whose words are texts, whatever they say."""
-_CHMOD_OPTION = re.compile(r"-(?![rwxXst]+$)")
 _KEPT_FILE = re.compile(r"/etc/pip\.conf|/etc/apt/sources")
 _KEPT_VARIABLE = re.compile(
     r"PIP_(?:EXTRA_)?INDEX_URL|UV_(?:DEFAULT_|EXTRA_)?INDEX(?:_URL)?|PIP_CERT|PIP_CONFIG_FILE|\w+_proxy|\w+_CA_BUNDLE"
@@ -74,12 +70,6 @@ def check(path: str, dockerfile: Dockerfile) -> list[Finding]:
     return sorted(found, key=lambda finding: (finding.line, finding.rule, finding.text))
 
 
-def pinned_image(dockerfile: Dockerfile) -> Found:
-    """A tag moves, and the image with it. What a Dockerfile takes from outside has its digest, is built here, or says
-    in the comment above that it is unresolved."""
-    yield from foreign_images(dockerfile)
-
-
 def no_root(dockerfile: Dockerfile) -> Found:
     """What breaks out of a container as root is root on the host. hadolint finds `USER 0` (DL3002)."""
     stage = dockerfile.stages[-1] if dockerfile.stages else None
@@ -106,12 +96,11 @@ def tini_first(dockerfile: Dockerfile) -> Found:
 
 def no_pipe_to_shell(dockerfile: Dockerfile) -> Found:
     """A script that is downloaded and run is not checked, and differs tomorrow."""
-    for instruction, calls in dockerfile.runs():
-        for call in calls:
-            runs = call.name in SHELLS | {"eval", "source", "."} or _INTERPRETER.fullmatch(call.name)
-            inside = any(re.search(r"[$<]\(\s*(?:curl|wget)\b|`\s*(?:curl|wget)\b", word) for word in call.words)
-            if runs and (inside or _DOWNLOADS & set(call.reads)):
-                yield instruction.line, f"a download that {call.name} runs"
+    for instruction, call in dockerfile.calls():
+        runs = call.name in SHELLS | {"eval", "source", "."} or _INTERPRETER.fullmatch(call.name)
+        inside = any(re.search(r"[$<]\(\s*(?:curl|wget)\b|`\s*(?:curl|wget)\b", word) for word in call.words)
+        if runs and (inside or _DOWNLOADS & set(call.reads)):
+            yield instruction.line, f"a download that {call.name} runs"
 
 
 def no_account_in_url(dockerfile: Dockerfile) -> Found:
@@ -124,66 +113,61 @@ def no_account_in_url(dockerfile: Dockerfile) -> Found:
 def code_last(dockerfile: Dockerfile) -> Found:
     """What is installed after the code is copied is installed again whenever the code changes."""
     copied = next((i.line for i in dockerfile.named("COPY", "ADD") if i.flag("from") is None), None)
-    for instruction, calls in dockerfile.runs():
-        if copied is not None and instruction.line > copied and any(_is_install(call) for call in calls):
+    for instruction, call in dockerfile.calls():
+        if copied is not None and instruction.line > copied and _is_install(call):
             yield instruction.line, f"an installation after the COPY of line {copied}"
 
 
 def through_installer(dockerfile: Dockerfile) -> Found:
     """Only install.sh uses the certificates, mirrors and wheels that a build is given, and leaves none behind."""
     given = {"type": "bind", "source": "inputs", "target": "/mnt"}
-    for instruction, calls in dockerfile.runs():
-        for call in calls:
-            if INSTALLER in call.words:
-                if given not in instruction.mounts():
-                    yield instruction.line, f"{INSTALLER} without --mount=type=bind,source=inputs,target=/mnt"
-            elif _is_install(call):
-                yield instruction.line, f"an installation without {INSTALLER}"
+    for instruction, call in dockerfile.calls():
+        if INSTALLER in call.words:
+            if given not in instruction.mounts():
+                yield instruction.line, f"{INSTALLER} without --mount=type=bind,source=inputs,target=/mnt"
+        elif _is_install(call):
+            yield instruction.line, f"an installation without {INSTALLER}"
 
 
 def with_hashes(dockerfile: Dockerfile) -> Found:
     """A requirement without a hash is whatever the index says today; with dependencies, it may replace torch."""
-    for instruction, calls in dockerfile.runs():
-        for words in filter(None, map(_pip, calls)):
-            if "--no-deps" not in words:
-                yield instruction.line, "pip without --no-deps"
-            known = {"--require-hashes", "--no-index", "/media/requirements.unlocked"}
-            if not known & set(words):
-                yield instruction.line, "pip without --require-hashes"
+    for instruction, call in dockerfile.calls():
+        words = _pip_install(call)
+        if words and "--no-deps" not in words:
+            yield instruction.line, "pip without --no-deps"
+        if words and not {"--require-hashes", "--no-index", "/media/requirements.unlocked"} & set(words):
+            yield instruction.line, "pip without --require-hashes"
 
 
 def no_secret_variable(dockerfile: Dockerfile) -> Found:
     """The value of an ENV is in the image, that of an ARG or a RUN in its history, for everyone who pulls it. Secrets
     come in by --mount=type=secret."""
-    for instruction in dockerfile.named("ARG", "ENV"):
-        for name, _ in instruction.assigned:
-            if is_secret_name(name):
+    for instruction, name in dockerfile.variables():
+        if is_secret_name(name):
+            yield instruction.line, f"{name} looks like a secret"
+    for instruction, call in dockerfile.calls():
+        for name, value in call.assigned:
+            # What a command prints, as `cat /run/secrets/token`, is not in the history.
+            if not value.startswith(("$", "`")) and is_secret(name, value):
                 yield instruction.line, f"{name} looks like a secret"
-    for instruction, calls in dockerfile.runs():
-        for call in calls:
-            for name, value in call.assigned:
-                # What a command prints, as `cat /run/secrets/token`, is not in the history.
-                if not value.startswith(("$", "`")) and is_secret(name, value):
-                    yield instruction.line, f"{name} looks like a secret"
-            for word in call.words:
-                if "$" not in word and not has_userinfo(word) and is_secret("", word):
-                    yield instruction.line, f"an argument of {call.name} looks like a secret"
+        for word in call.words:
+            if "$" not in word and not has_userinfo(word) and is_secret("", word):
+                yield instruction.line, f"an argument of {call.name} looks like a secret"
 
 
 def nothing_kept(dockerfile: Dockerfile) -> Found:
     """A mirror, a proxy or a certificate of the place of building breaks the image everywhere else."""
-    for instruction, calls in dockerfile.runs():
+    for instruction in dockerfile.named("RUN"):
         if kept := _KEPT_FILE.search(instruction.text):
             yield instruction.line, f"{kept[0]} stays in the image"
-        for call in calls:
-            if call.name == "git" and "config" in call.words and {"--global", "--system"} & set(call.words):
-                yield instruction.line, "git config stays in the image"
-            if {"config", "set"} <= set(call.words) and _pip_words(call) is not None:
-                yield instruction.line, "pip config set stays in the image"
-    for instruction in dockerfile.named("ENV", "ARG"):
-        for name, _ in instruction.assigned:
-            if _KEPT_VARIABLE.fullmatch(name):
-                yield instruction.line, f"{name} stays in the image"
+    for instruction, call in dockerfile.calls():
+        if call.name == "git" and "config" in call.words and {"--global", "--system"} & set(call.words):
+            yield instruction.line, "git config stays in the image"
+        if {"config", "set"} <= set(call.words) and _pip_words(call) is not None:
+            yield instruction.line, "pip config set stays in the image"
+    for instruction, name in dockerfile.variables():
+        if _KEPT_VARIABLE.fullmatch(name):
+            yield instruction.line, f"{name} stays in the image"
 
 
 def no_unchecked_add(dockerfile: Dockerfile) -> Found:
@@ -197,8 +181,8 @@ def no_unchecked_add(dockerfile: Dockerfile) -> Found:
 def narrow_permissions(dockerfile: Dockerfile) -> Found:
     """What everybody may write, anybody in the container may replace before root runs it; a setuid program makes its
     caller root. A folder for everybody has the sticky bit: 1777."""
-    for instruction, calls in dockerfile.runs():
-        for mode in filter(too_open, (mode for call in calls for mode in _modes(call))):
+    for instruction, call in dockerfile.calls():
+        for mode in filter(too_open, modes(call)):
             yield instruction.line, f"mode {mode}: writable by everybody, or setuid"
     for instruction in dockerfile.named("COPY", "ADD"):
         if too_open(mode := instruction.flag("chmod") or ""):
@@ -207,9 +191,9 @@ def narrow_permissions(dockerfile: Dockerfile) -> Found:
 
 def keeps_bytecode(dockerfile: Dockerfile) -> Found:
     """Without .pyc files every start of every rank compiles torch's thousands of modules again."""
-    for instruction in dockerfile.named("ENV", "ARG"):
-        if "PYTHONDONTWRITEBYTECODE" in dict(instruction.assigned):
-            yield instruction.line, "PYTHONDONTWRITEBYTECODE"
+    for instruction, name in dockerfile.variables():
+        if name == "PYTHONDONTWRITEBYTECODE":
+            yield instruction.line, name
 
 
 def required_block(dockerfile: Dockerfile) -> Found:
@@ -242,7 +226,7 @@ RULES: tuple[Rule, ...] = (
 
 def _pip_words(call: Call) -> tuple[str, ...] | None:
     """The arguments of the pip that a command runs, by whatever name or module; None if it runs none."""
-    if call.name in _TALKS:
+    if call.name in TALKS:
         return None
     for at, word in enumerate(call.words):
         name = word.rpartition("/")[2]
@@ -259,7 +243,7 @@ def _pip_words(call: Call) -> tuple[str, ...] | None:
     return None
 
 
-def _pip(call: Call) -> tuple[str, ...] | None:
+def _pip_install(call: Call) -> tuple[str, ...] | None:
     """The arguments of pip where it installs or builds wheels."""
     words = _pip_words(call)
     return words if words and {"install", "wheel", "download"} & set(words) else None
@@ -268,23 +252,6 @@ def _pip(call: Call) -> tuple[str, ...] | None:
 def _is_install(call: Call) -> bool:
     if INSTALLER in call.words:
         return call.words[call.words.index(INSTALLER) + 1 :][:1] in (("pip",), ("apt",))
-    if call.name in _TALKS:
-        return False
-    others = _OTHERS.get(call.name)
-    return _pip(call) is not None or (others is not None and (not others or bool(others & set(call.words))))
-
-
-def _modes(call: Call) -> Iterator[str]:
-    """The modes that a command sets: of chmod, also behind `find -exec`, and of `install -m` and `mkdir -m`."""
-    names = [word.rpartition("/")[2] for word in call.words]
-    if call.name not in _TALKS and "chmod" in names:
-        operands = (word for word in call.words[names.index("chmod") + 1 :] if not _CHMOD_OPTION.match(word))
-        yield next(operands, "")
-    if call.name == "umask" and re.fullmatch(r"[0-7]+", mask := "".join(call.words[1:2])) and not int(mask, 8) & 2:
-        yield "a+rwx"
-    if call.name in ("install", "mkdir"):
-        for word, following in zip(call.words, (*call.words[1:], ""), strict=True):
-            if word in ("-m", "--mode"):
-                yield following
-            elif match := re.fullmatch(r"(?:-m|--mode=)(.+)", word):
-                yield match[1]
+    if call.name == "easy_install" or _pip_install(call) is not None:
+        return True
+    return bool(_OTHERS.get(call.name, set()) & set(call.words))

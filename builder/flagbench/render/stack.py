@@ -66,7 +66,6 @@ def stack_values(stack: Stack, lock: Lock) -> dict[str, Any]:
     steps = stack_steps(stack.build, lock)
     return {
         "stack": stack,
-        "lock": lock,
         "base": _base(lock),
         "pinned": lock.base_digest is not None,
         "epoch": EPOCH,
