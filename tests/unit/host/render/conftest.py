@@ -6,13 +6,16 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.model import Catalog, Stack
 from flagbench.locks.model import Lock, LockEntry, Unresolved, canonical, inputs_digest
+from flagbench.render.model import Rendered
 from flagbench.render.roots import shipped_images
+from flagbench.render.stack import render_stack
 
 HASH = "sha256:" + "a" * 64
 DIGEST = "sha256:" + "d" * 64
@@ -76,3 +79,13 @@ def lock_of(
 def make_lock() -> Callable[..., Lock]:
     """Makes a lock up for a stack."""
     return lock_of
+
+
+@pytest.fixture(scope="session")
+def stack_image(images: Path) -> Callable[..., Rendered]:
+    """Renders a stack, with a lock made up for it and perhaps a template."""
+
+    def render(stack: Stack, template: Path | None = None, **lock: Any) -> Rendered:
+        return render_stack(stack, lock_of(stack, **lock), images, template)
+
+    return render

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,10 +13,11 @@ from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.locks.model import Lock
 from flagbench.render.environment import template_tier
 from flagbench.render.image import ImageRenderer
+from flagbench.render.model import Rendered
 from flagbench.render.roots import case_package, images_root, shipped_images
 from flagbench.render.stack import render_stack
 
-MakeLock = Callable[..., Lock]
+Render = Callable[..., Rendered]
 
 
 @pytest.fixture
@@ -33,32 +33,27 @@ def write(tmp_path: Path) -> Callable[[str], Path]:
 
 
 def test_a_persons_template_overrides_one_block(
-    write: Callable[[str], Path], full: Stack, images: Path, make_lock: MakeLock
+    write: Callable[[str], Path], full: Stack, images: Path, stack_image: Render
 ) -> None:
     mine = write(
         '{% extends "stack.j2" %}{% block user %}\n{{ super() }}RUN echo {{ stack.name | sh_quote }}\n{% endblock %}'
     )
-    plain = render_stack(full, make_lock(full), images).dockerfile
-    changed = render_stack(full, make_lock(full), images, mine).dockerfile
+    plain, changed = (stack_image(full, template).dockerfile.splitlines() for template in (None, mine))
     assert template_tier(mine, images) == "stack"
-    assert [line for line in changed.splitlines() if line not in plain.splitlines()] == ["RUN echo a100-cuda11.8"]
-    assert [line for line in plain.splitlines() if line not in changed.splitlines()] == []
+    assert [line for line in changed if line not in plain] == ["RUN echo a100-cuda11.8"]
+    assert [line for line in plain if line not in changed] == []
 
 
-def test_a_block_may_use_the_macros(
-    write: Callable[[str], Path], full: Stack, images: Path, make_lock: MakeLock
-) -> None:
+def test_a_block_may_use_the_macros(write: Callable[[str], Path], full: Stack, stack_image: Render) -> None:
     mine = write(
         '{% extends "stack.j2" %}{% import "macros.j2" as macros %}\n'
         '{% block apt %}\n{{ macros.install("apt") }}\n    sh /media/install.sh apt tini git\n{% endblock %}'
     )
-    assert "target=/media \\\n    sh /media/install.sh apt tini git\n" in (
-        render_stack(full, make_lock(full), images, mine).dockerfile
-    )
+    assert "target=/media \\\n    sh /media/install.sh apt tini git\n" in stack_image(full, mine).dockerfile
 
 
 def test_a_template_of_the_stack_beside_the_manifests_comes_first(
-    tmp_path: Path, full: Stack, make_lock: MakeLock
+    tmp_path: Path, full: Stack, make_lock: Callable[..., Lock]
 ) -> None:
     path = tmp_path / "templates" / "stacks" / f"{full.name}.j2"
     path.parent.mkdir(parents=True)
@@ -69,23 +64,23 @@ def test_a_template_of_the_stack_beside_the_manifests_comes_first(
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "said"),
+    ("block", "line", "said"),
     [
-        ('{% extends "stack.j2" %}\n{% block user %}\n{{ stack.naem }}\n{% endblock %}', 3, "naem"),
-        ('{% extends "stack.j2" %}\n{% block user %}\n{{ nobody }}\n{% endblock %}', 3, "nobody"),
-        ('{% extends "stack.j2" %}\n{% block user %}{{ epoch / 0 }}{% endblock %}', 2, "division by zero"),
-        ('{% extends "stack.j2" %}\n{% block user %}{{ "a" + 1 }}{% endblock %}', 2, "str"),
-        ('{% extends "stack.j2" %}\n{% block user %}\n{% if %}\n{% endblock %}', 3, "xpected"),
-        ('{% extends "stack.j2" %}\n{% block user %}{{ 1 | nofilter }}{% endblock %}', 2, "nofilter"),
-        ('{% extends "stack.j2" %}\n{% block user %}{% include "no.j2" %}{% endblock %}', 2, "no template no.j2"),
+        ("\n{{ stack.naem }}\n", 3, "naem"),
+        ("\n{{ nobody }}\n", 3, "nobody"),
+        ("{{ epoch / 0 }}", 2, "division by zero"),
+        ('{{ "a" + 1 }}', 2, "str"),
+        ("\n{% if %}\n", 3, "xpected"),
+        ("{{ 1 | nofilter }}", 2, "nofilter"),
+        ('{% include "no.j2" %}', 2, "no template no.j2"),
     ],
 )
 def test_an_error_in_a_template_names_file_line_and_name(
-    text: str, line: int, said: str, write: Callable[[str], Path], full: Stack, images: Path, make_lock: MakeLock
+    block: str, line: int, said: str, write: Callable[[str], Path], full: Stack, stack_image: Render
 ) -> None:
-    mine = write(text)
+    mine = write(f'{{% extends "stack.j2" %}}\n{{% block user %}}{block}{{% endblock %}}')
     with pytest.raises(FlagbenchError) as caught:
-        render_stack(full, make_lock(full), images, mine)
+        stack_image(full, mine)
     assert said in str(caught.value)
     assert caught.value.message.startswith(f"{mine}:{line}: ")
     assert caught.value.code == ExitCode.BUILD_FAILED
@@ -130,12 +125,3 @@ def test_images_and_code_beside_the_manifests_come_first(manifests: Path) -> Non
         folder.mkdir(parents=True)
     assert images_root(catalog) == images
     assert case_package(catalog) == package
-
-
-def test_a_stack_without_a_lock_says_how_to_make_one(manifests: Path) -> None:
-    shutil.copytree(shipped_images(), manifests.parent / "images")
-    (manifests.parent / "images" / "locks" / "pylock.cpu.toml").unlink()
-    catalog = load_catalog(manifests)
-    with pytest.raises(FlagbenchError) as caught:
-        ImageRenderer(catalog).stack(catalog.stacks["cpu"])
-    assert "flagbench lock cpu" in caught.value.remedy
