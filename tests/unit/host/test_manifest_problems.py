@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from flagbench.catalog.documents import ManifestError
 from flagbench.catalog.load import load_catalog
-from flagbench.errors import ExitCode
+from flagbench.errors import ExitCode, FlagbenchError
 
 Edit = Callable[[Path, str, str], None]
-CASE, CLAIMS, STACK = "cases/distilbert.yaml", "claims/distilbert.yaml", "stacks/cpu.yaml"
+CASE, LORA, STACK = "cases/distilbert.yaml", "cases/llama2-7b-lora.yaml", "stacks/cpu.yaml"
+CLAIMS, GLM = "claims/distilbert.yaml", "claims/glm.yaml"
+FIRST_ROW = '    row: "A100单机8卡（1x8） | fp32 | /"\n'
 
 
 def problems(root: Path) -> list[str]:
@@ -22,139 +26,108 @@ def problems(root: Path) -> list[str]:
     return [str(problem) for problem in caught.value.problems]
 
 
-def line_of(root: Path, name: str, text: str) -> int:
-    """The first line of a manifest that contains `text`."""
-    lines = (root / name).read_text(encoding="utf-8").splitlines()
-    return next(number for number, line in enumerate(lines, 1) if text in line)
+def is_named(root: Path, field: str, words: str) -> bool:
+    """Whether a problem of this field is reported that has all of these words."""
+    return any(f": {field}: " in problem and all(w in problem for w in words.split()) for problem in problems(root))
 
 
-def test_enum_error_names_file_line_field_and_what_is_allowed(manifests: Path, edit: Edit) -> None:
-    edit(
-        manifests / CLAIMS,
-        "{name: p_train, value: 1861.9, unit: samples/s",
-        "{name: p_train, value: 1861.9, unit: sample/s",
-    )
-    line = line_of(manifests, CLAIMS, "sample/s,")
+def test_a_problem_names_file_line_field_and_what_is_allowed(manifests: Path, edit: Edit) -> None:
+    edit(manifests / CLAIMS, "value: 1861.9, unit: samples/s", "value: 1861.9, unit: sample/s")
+    lines = (manifests / CLAIMS).read_text(encoding="utf-8").splitlines()
+    line = next(number for number, text in enumerate(lines, 1) if "sample/s," in text)
     assert problems(manifests) == [
         f"manifests/claims/distilbert.yaml:{line}: claims[0].metrics[2].unit: 'sample/s' is not allowed; "
         "allowed: samples/s, tokens/s, s, fraction, GiB, nats"
     ]
 
 
-def named_problem(root: Path, field: str, *named: str) -> bool:
-    """Whether a problem of this field is reported that names all of these."""
-    return any(f": {field}: " in problem and all(name in problem for name in named) for problem in problems(root))
+@pytest.mark.parametrize(
+    ("name", "old", "new", "field", "words"),
+    [
+        # What the schema does not allow.
+        (CASE, "task: text", "task: 7 # text", "task", "string integer 7"),
+        (CASE, "title: Dist", "titel: Dist", "titel", "'title'"),
+        (CASE, "title: Dist", "titel: Dist", "title", "missing"),
+        (CASE, "schema: case/v1", "schema: case/v2", "schema", "'case/v2' case/v1"),
+        (CASE, "divisions: [faithful]", "divisions: []", "divisions", "empty 1"),
+        (CASE, "{name: p_core,", "{name: p_core, naem: x,", "metrics[0].naem", "'name'"),
+        (STACK, 'python: "3.11"', "python: 3.11", "python", "string number 3.11"),
+        (STACK, 'python: "3.11"', "python: '2.7'", "python", "'2.7' ^3\\.[0-9]+$"),
+        (STACK, 'expects: {torch: "2.13"}', "expects: {}", "expects", "empty 1"),
+        (CLAIMS, "nodes: 1\n", "nodes: 0\n", "claims[0].run.nodes", "0 at least 1"),
+        (CLAIMS, "stack: a100-cuda11.6", "stack: null\n    no_stack: none", "claims[0].no_stack", "4 at least 10"),
+        (GLM, "sources:\n  nvidia:", "sources:\n  NVIDIA:", "sources", "'NVIDIA' pattern"),
+        # What contradicts another value.
+        (CASE, "name: distilbert\n", "name: bert\n", "name", "'bert' 'distilbert'"),
+        (CASE, "gate: p_core", "gate: p_cor", "gate", "'p_cor' 'p_core'"),
+        (CASE, "default_precision: tf32", "default_precision: fp16", "default_precision", "'fp16'"),
+        (CASE, "[hardware, work], held", "[hardwar, work], held", "metrics[0].depends_on", "'hardwar'"),
+        (CASE, "held_by: p_core_host", "held_by: p_host", "metrics[0].held_by", "'p_host'"),
+        (CASE, "path: train.batch_size,", "path: train.batch,", "settable.batch_size.path", "'train.batch'"),
+        (CASE, "dropout, type: number", "dropout, type: integer", "settable.dropout", "integer 0.1"),
+        (CASE, "  name: distilbert-tiny", "  nam: distilbert-tiny", "presets.tiny.model.nam", "'nam'"),
+        (CASE, "data: [data, weights]", "data: [data, seed]", "condition_groups.data[1]", "'seed' 'optimisation'"),
+        (STACK, "aliases: [cpu]", "aliases: [a100]", "aliases[0]", "'a100' 'a100-cuda11.6'"),
+        (STACK, "run: {}", "run: {distilbrt: it is misspelt}", "does_not_run.distilbrt", "'distilbrt' 'distilbert'"),
+        (LORA, "needs: [deepspeed]", "needs: [deepspeed, apex]", "needs[1]", "'apex' cpu"),
+        (CLAIMS, "id: distilbert/a100-1x8-fp32\n", "id: bert/a100\n", "claims[0].id", "'bert/a100'"),
+        (CLAIMS, "a100-1x8-fp32-bs96", "a100-1x8-fp32", "claims[1].id", "'distilbert/a100-1x8-fp32'"),
+        (CLAIMS, "stack: a100-cuda11.6", "stack: a100-cuda11.7", "claims[0].stack", "'a100-cuda11.7'"),
+        (CLAIMS, "stack: a100-cuda11.6\n", "stack: null\n", "claims[0].no_stack", "missing"),
+        (CLAIMS, "    row:", "    no_stack: there is none\n    row:", "claims[0].no_stack", "'a100-cuda11.6' remove"),
+        (CLAIMS, "      seed: 0\n", "", "claims[0].conditions", "seed 'not published'"),
+        (CLAIMS, "      seed: 0\n", "      seed: 0\n      sed: 0\n", "claims[0].conditions.sed", "'sed'"),
+        (CLAIMS, "set: {}", "set: {batch: 3}", "claims[0].run.set.batch", "'batch'"),
+        (CLAIMS, "set: {}", "set: {batch_size: 0}", "claims[0].run.set.batch_size", "0 at least 1"),
+        (CLAIMS, "set: {}", "set: {target_acc: 1.5}", "claims[0].run.set.target_acc", "1.5 at most 1"),
+        (CLAIMS, "tf32\n      set", "fp16\n      set", "claims[0].run.precision", "'fp16' tf32"),
+        (CLAIMS, "value: 361, unit: s,", "value: 361, unit: nats,", "claims[0].metrics[0].unit", "'nats' e2e_time"),
+        (CLAIMS, "value: 361,", "value: 361, printed: 36l,", "claims[0].metrics[0].printed", "'36l' 361"),
+        (CLAIMS, "{name: acc,", "{name: accuracy,", "claims[0].metrics[4].name", "'accuracy'"),
+        (CLAIMS, "{name: p_whole, value", "{name: p_train, value", "claims[0].metrics[2].name", "'p_train'"),
+        (GLM, 'printed: "80.52%"', 'printed: "80.5%"', "claims[11].metrics[0].printed", "'80.5%' 0.8052"),
+        (GLM, FIRST_ROW + "    source: nvidia\n", FIRST_ROW, "claims[0].source", "missing dcu, iluvatar"),
+        (GLM, "    source: nvidia\n", "    source: nvidai\n", "claims[0].source", "'nvidai' 'nvidia'"),
+        (GLM, "job, source: nvidia-first", "job, source: first", "claims[2].metrics[0].source", "'first'"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_named(
+    manifests: Path, edit: Edit, name: str, old: str, new: str, field: str, words: str
+) -> None:
+    edit(manifests / name, old, new)
+    assert is_named(manifests, field, words)
 
 
 @pytest.mark.parametrize(
-    ("name", "old", "new", "field", "named"),
-    [
-        (CASE, "task: text", "task: 7 # text", "task", ("string", "integer", "7")),
-        (CASE, "title: Dist", "titel: Dist", "titel", ("'title'",)),
-        (CASE, "title: Dist", "titel: Dist", "title", ("missing",)),
-        (CASE, "schema: case/v1", "schema: case/v2", "schema", ("'case/v2'", "case/v1")),
-        (STACK, 'python: "3.11"', "python: 3.11", "python", ("string", "number", "3.11")),
-        (STACK, 'python: "3.11"', "python: '2.7'", "python", ("'2.7'", "^3\\.[0-9]+$")),
-        (STACK, 'expects: {torch: "2.13"}', "expects: {}", "expects", ("empty", "1")),
-        (CLAIMS, "nodes: 1\n", "nodes: 0\n", "claims[0].run.nodes", ("0", "at least 1")),
-        (CASE, "divisions: [faithful]", "divisions: []", "divisions", ("empty", "1")),
-        (CASE, "{name: p_core,", "{name: p_core, naem: x,", "metrics[0].naem", ("'name'",)),
-    ],
+    ("changes", "named"),
+    [({}, False), ({"source": None}, True), ({"sources": {}}, True)],
+    ids=["one source", "none", "both"],
 )
-def test_a_value_that_the_schema_does_not_allow(
-    manifests: Path, edit: Edit, name: str, old: str, new: str, field: str, named: tuple[str, ...]
+def test_a_file_has_one_source_or_several_and_not_both_or_none(
+    manifests: Path, changes: dict[str, Any], named: bool
 ) -> None:
-    edit(manifests / name, old, new)
-    assert named_problem(manifests, field, *named)
-
-
-@pytest.mark.parametrize(
-    ("name", "old", "new", "field", "named"),
-    [
-        (CASE, "name: distilbert\n", "name: bert\n", "name", ("'bert'", "'distilbert'")),
-        (CASE, "gate: p_core", "gate: p_cor", "gate", ("'p_cor'", "'p_core'")),
-        (CASE, "default_precision: tf32", "default_precision: fp16", "default_precision", ("'fp16'",)),
-        (CASE, "[hardware, work], held", "[hardwar, work], held", "metrics[0].depends_on", ("'hardwar'",)),
-        (CASE, "held_by: p_core_host", "held_by: p_host", "metrics[0].held_by", ("'p_host'",)),
-        (CASE, "path: train.batch_size,", "path: train.batch,", "settable.batch_size.path", ("'train.batch'",)),
-        (
-            CASE,
-            "path: model.dropout, type: number",
-            "path: model.dropout, type: integer",
-            "settable.dropout",
-            ("integer", "0.1"),
-        ),
-        (
-            CASE,
-            "      name: distilbert-tiny",
-            "      nam: distilbert-tiny",
-            "presets.tiny.model.nam",
-            ("'nam'",),
-        ),
-        (
-            CASE,
-            "data: [data, weights]",
-            "data: [data, seed]",
-            "condition_groups.data[1]",
-            ("'seed'", "'optimisation'"),
-        ),
-        (STACK, "aliases: [cpu]", "aliases: [a100]", "aliases[0]", ("'a100'", "'a100-cuda11.6'")),
-        (
-            STACK,
-            "does_not_run: {}",
-            "does_not_run: {distilbrt: the name is misspelt}",
-            "does_not_run.distilbrt",
-            ("'distilbrt'", "'distilbert'"),
-        ),
-        (
-            "cases/llama2-7b-lora.yaml",
-            "needs: [deepspeed]",
-            "needs: [deepspeed, apex]",
-            "needs[1]",
-            ("'apex'", "cpu"),
-        ),
-        (CLAIMS, "id: distilbert/a100-1x8-fp32\n", "id: bert/a100\n", "claims[0].id", ("'bert/a100'",)),
-        (CLAIMS, "a100-1x8-fp32-bs96", "a100-1x8-fp32", "claims[1].id", ("'distilbert/a100-1x8-fp32'",)),
-        (CLAIMS, "stack: a100-cuda11.6", "stack: a100-cuda11.7", "claims[0].stack", ("'a100-cuda11.7'",)),
-        (CLAIMS, "      seed: 0\n", "", "claims[0].conditions", ("seed", "'not published'")),
-        (CLAIMS, "      seed: 0\n", "      seed: 0\n      sed: 0\n", "claims[0].conditions.sed", ("'sed'",)),
-        (CLAIMS, "set: {}", "set: {batch: 3}", "claims[0].run.set.batch", ("'batch'",)),
-        (CLAIMS, "set: {}", "set: {batch_size: 0}", "claims[0].run.set.batch_size", ("0", "at least 1")),
-        (CLAIMS, "set: {}", "set: {target_acc: 1.5}", "claims[0].run.set.target_acc", ("1.5", "at most 1")),
-        (
-            CLAIMS,
-            "precision: tf32\n      set",
-            "precision: fp16\n      set",
-            "claims[0].run.precision",
-            ("'fp16'", "tf32"),
-        ),
-        (
-            CLAIMS,
-            "{name: e2e_time, value: 361, unit: s,",
-            "{name: e2e_time, value: 361, unit: nats,",
-            "claims[0].metrics[0].unit",
-            ("'nats'", "e2e_time"),
-        ),
-        (CLAIMS, "{name: acc,", "{name: accuracy,", "claims[0].metrics[4].name", ("'accuracy'",)),
-        (
-            CLAIMS,
-            "{name: p_whole, value: 1764.0",
-            "{name: p_train, value: 1764.0",
-            "claims[0].metrics[2].name",
-            ("'p_train'",),
-        ),
-    ],
-)
-def test_a_value_that_contradicts_another(
-    manifests: Path, edit: Edit, name: str, old: str, new: str, field: str, named: tuple[str, ...]
-) -> None:
-    edit(manifests / name, old, new)
-    assert named_problem(manifests, field, *named)
+    file = yaml.safe_load((manifests / CLAIMS).read_text(encoding="utf-8"))
+    file["source"] = file.pop("sources")["nvidia"]
+    claims = [{k: v for k, v in claim.items() if k != "source"} for claim in file["claims"]]
+    file = {k: v for k, v in {**file, "claims": claims, **changes}.items() if v is not None}
+    (manifests / CLAIMS).write_text(yaml.safe_dump(file, allow_unicode=True), encoding="utf-8")
+    if named:
+        assert any("needs either `source`" in problem for problem in problems(manifests))
+    else:
+        assert {c.source.project for c in load_catalog(manifests).claims.values()} == {"FlagPerf"}
 
 
 def test_one_fault_of_a_case_is_not_repeated_for_its_claims(manifests: Path, edit: Edit) -> None:
     edit(manifests / CASE, "unit: samples\n", "unit: sample\n")
     assert len(problems(manifests)) == 1
+
+
+def test_a_number_that_json_schema_takes_for_an_integer_is_told(manifests: Path, edit: Edit) -> None:
+    edit(manifests / CLAIMS, "nodes: 1\n", "nodes: 1.0\n")
+    with pytest.raises(FlagbenchError) as caught:
+        load_catalog(manifests)
+    assert "distilbert.yaml" in caught.value.message
+    assert "run.nodes" in caught.value.message
 
 
 @pytest.mark.parametrize(
@@ -165,6 +138,7 @@ def test_one_fault_of_a_case_is_not_repeated_for_its_claims(manifests: Path, edi
         ("vendor: cpu", "vendor: 2024-01-01", "stacks/cpu.yaml:4: vendor: '2024-01-01' reads as a date"),
         ("vendor: cpu", "vendor: .inf", "vendor: '.inf' is not a finite number"),
         ("vendor: cpu", "vendor: cpu\n3: x", "the key 3 is not a string"),
+        ("vendor: cpu", f"vendor: {'[' * 100_000}", "stacks/cpu.yaml:1: it is nested too deeply"),
         ("expects: {torch", "<<: {a: b}\nexpects: {torch", "merge keys (<<) are not supported"),
         ("expects: {torch", "expects: &a {b: *a, torch", "expects.b: an alias stands inside what it names"),
         ("vendor: cpu", "vendor: !python/name:os.system x", "cannot be read: could not determine a constructor"),
