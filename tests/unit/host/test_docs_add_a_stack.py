@@ -51,10 +51,9 @@ def publish(index: Path, name: str, version: str, requires: str) -> str:
     return digest
 
 
-def image_digests(checkout: Checkout) -> list[str]:
+def other_images(checkout: Checkout) -> list[str]:
     """The digests of both tiers of an image that was there before."""
-    images = json.loads(checkout.run("flagbench render distilbert:cpu --json"))["images"]
-    return [image["digest"] for image in images]
+    return [image["digest"] for image in json.loads(checkout.run("flagbench render distilbert:cpu --json"))["images"]]
 
 
 @pytest.fixture(scope="module")
@@ -78,10 +77,10 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> Followed:
             "UV_NO_CONFIG": "1",
         },
     )
-    before, digests = checkout.state(), image_digests(checkout)
+    before, digests = checkout.state(), other_images(checkout)
     for _ in checkout.follow(page):
         pass
-    return Followed(page, checkout, checkout.changes(before), hashes, (digests, image_digests(checkout)))
+    return Followed(page, checkout, checkout.changes(before), hashes, (digests, other_images(checkout)))
 
 
 def test_the_page_names_everything_that_changes(followed: Followed) -> None:
@@ -110,13 +109,8 @@ def test_the_block_stands_in_the_image_with_the_rest_of_its_step(followed: Follo
 
 
 def test_the_generated_files_are_up_to_date(followed: Followed) -> None:
-    for command in (
-        "manifests compile --check",
-        "manifests docs --check",
-        "render --all --check",
-        "lock mini --check",
-    ):
-        followed.checkout.run(f"flagbench {command}")
+    for command in ("manifests compile", "manifests docs", "render --all", "lock mini"):
+        followed.checkout.run(f"flagbench {command} --check")
 
 
 def test_the_stack_is_listed_and_runs_every_case(followed: Followed) -> None:
