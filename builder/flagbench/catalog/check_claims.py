@@ -22,7 +22,7 @@ def check_claims(
 ) -> None:
     """Each claim against its case and its stack.
 
-    `cases` and `stacks` are the sound ones; the names are of all files, so that a faulty case is
+    `cases` and `stacks` are the valid ones; the names are of all files, so that a faulty case is
     reported once and not again as unknown in every claim.
     """
     first_use: dict[str, str] = {}

@@ -146,7 +146,7 @@ class _Reader:
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, path)
         if id(node) in self._open:
-            self._document.problem(path, "an alias stands inside what it names")
+            self._document.problem(path, "the alias refers to something that contains it")
             return None
         self._open.add(id(node))
         try:

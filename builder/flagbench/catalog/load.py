@@ -66,14 +66,14 @@ def load_catalog(root: Path | None = None, *, claims: bool = True) -> Catalog:
 
     case_names = {doc.path.stem for doc in cases}
     stack_names = {doc.path.stem for doc in stacks}
-    for doc in _sound(cases):
+    for doc in _valid(cases):
         check_case(doc, stack_names)
-    check_stacks(_sound(stacks), case_names)
-    check_needs(_sound(cases), _sound(stacks))
+    check_stacks(_valid(stacks), case_names)
+    check_needs(_valid(cases), _valid(stacks))
     check_claims(
-        _sound(published),
-        {doc.data["name"]: doc for doc in _sound(cases)},
-        {doc.data["name"]: doc for doc in _sound(stacks)},
+        _valid(published),
+        {doc.data["name"]: doc for doc in _valid(cases)},
+        {doc.data["name"]: doc for doc in _valid(stacks)},
         case_names,
         stack_names,
     )
@@ -96,12 +96,12 @@ def _read_folder(root: Path, name: str, kind: Kind) -> list[Document]:
     documents = [
         read_document(path, f"{root.name}/{name}/{path.name}") for path in sorted((root / name).glob("*.yaml"))
     ]
-    for doc in _sound(documents):
+    for doc in _valid(documents):
         for violation in violations(kind, doc.data):
             doc.problem(violation.path, violation.message)
     return documents
 
 
-def _sound(documents: list[Document]) -> list[Document]:
+def _valid(documents: list[Document]) -> list[Document]:
     """The documents whose shape can be relied on; the others are reported already."""
     return [doc for doc in documents if not doc.problems]

@@ -121,7 +121,7 @@ def _compilation(package: Compiled, steps: Mapping[str, Step], stack: Stack, loc
 def code_files(case: Case, stack: Stack, code: Mapping[str, bytes]) -> dict[str, bytes]:
     """What an image carries of flagbench_cases, by path: all but other cases' folders and other stacks' manifests.
 
-    The manifests of the case and the stack are compiled here, from the catalog, whatever is in the package.
+    The manifests of the case and the stack are compiled from the catalog; copies in the package are ignored.
     """
     folder = f"cases/{case.name.replace('-', '_')}"
     if not any(path.startswith(f"{folder}/") for path in code):

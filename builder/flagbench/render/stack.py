@@ -84,7 +84,7 @@ def stack_values(stack: Stack, lock: Lock) -> dict[str, Any]:
 
 
 def _require_plain(stack: Stack) -> None:
-    """Names that templates write as they stand, whatever a manifest's schema let through."""
+    """Refuse names that cannot be written unquoted, and variables that every image sets itself."""
     plain_name(stack.name)
     for name in stack.build.env:
         variable_name(name)
@@ -123,7 +123,7 @@ def _environment(stack: Stack, lock: Lock) -> dict[str, str]:
         "FLAGBENCH_LOCK_DIGEST": lock.digest,
         "HOME": USER_HOME,
         "XDG_CACHE_HOME": f"{USER_HOME}/.cache",
-        # Their defaults depend on the name of the user, which an arbitrary uid has not.
+        # Their defaults depend on the name of the user, and an arbitrary uid has none.
         "TORCHINDUCTOR_CACHE_DIR": f"{USER_HOME}/.cache/torchinductor",
         "TRITON_CACHE_DIR": f"{USER_HOME}/.cache/triton",
         "PYTHONUNBUFFERED": "1",

@@ -31,11 +31,6 @@ class Step:
     def __bool__(self) -> bool:
         return bool(self.locked or self.unlocked)
 
-    def files(self, name: str) -> dict[str, bytes]:
-        """Its files by path in a build directory."""
-        texts = {"requirements.lock": self.locked, "requirements.unlocked": self.unlocked}
-        return {f"steps/{name}/{file}": text.encode() for file, text in texts.items() if text}
-
 
 def stack_steps(build: StackBuild, lock: Lock) -> dict[str, Step]:
     """`torch`, where it is not the base's, and `packages`: what the image of a stack installs."""
@@ -92,9 +87,10 @@ def step_files(steps: Mapping[str, Step], install: bytes) -> dict[str, bytes]:
     """For each step what it needs and no more, so that nothing else repeats it."""
     files: dict[str, bytes] = {}
     for name, step in steps.items():
+        texts = {"requirements.lock": step.locked, "requirements.unlocked": step.unlocked}
+        files |= {f"steps/{name}/{file}": text.encode() for file, text in texts.items() if text}
         if step:
             files[f"steps/{name}/install.sh"] = install
-            files.update(step.files(name))
     return files
 
 

@@ -15,7 +15,7 @@ from flagbench.errors import ExitCode, FlagbenchError
 
 Edit = Callable[[Path, str, str], None]
 CASE, LORA, STACK = "cases/distilbert.yaml", "cases/llama2-7b-lora.yaml", "stacks/cpu.yaml"
-CLAIMS, GLM = "claims/distilbert.yaml", "claims/glm.yaml"
+CLAIMS, GLM, A100 = "claims/distilbert.yaml", "claims/glm.yaml", "stacks/a100-cuda11.6.yaml"
 FIRST_ROW = '    row: "A100单机8卡（1x8） | fp32 | /"\n'
 
 
@@ -67,6 +67,11 @@ def test_a_problem_names_file_line_field_and_what_is_allowed(manifests: Path, ed
         (CASE, "dropout, type: number", "dropout, type: integer", "settable.dropout", "integer 0.1"),
         (CASE, "  name: distilbert-tiny", "  nam: distilbert-tiny", "presets.tiny.model.nam", "'nam'"),
         (CASE, "data: [data, weights]", "data: [data, seed]", "condition_groups.data[1]", "'seed' 'optimisation'"),
+        (CASE, "      warmup_steps: 20\n", "", "presets.reference", "train train.warmup_steps"),
+        (LORA, "choices: [torch, deepspeed]", "choices: [torch]", "settable.engine", "torch, deepspeed"),
+        (LORA, "      name: torch\n", "      name: megatron\n", "presets.reference.engine.name", "'megatron'"),
+        (STACK, "image: debian:bookworm-slim", "image: null", "base.obtain", "missing"),
+        (A100, "run: {}", "run: {distilbert: it takes weeks}", "claims[0].stack", "'a100-cuda11.6' 'distilbert'"),
         (STACK, "aliases: [cpu]", "aliases: [a100]", "aliases[0]", "'a100' 'a100-cuda11.6'"),
         (STACK, "run: {}", "run: {distilbrt: it is misspelt}", "does_not_run.distilbrt", "'distilbrt' 'distilbert'"),
         (LORA, "needs: [deepspeed]", "needs: [deepspeed, apex]", "needs[1]", "'apex' cpu"),
@@ -139,7 +144,7 @@ def test_a_number_that_json_schema_takes_for_an_integer_is_told(manifests: Path,
         ("vendor: cpu", "vendor: .inf", "vendor: '.inf' is not a finite number"),
         ("vendor: cpu", "vendor: cpu\n3: x", "the key 3 is not a string"),
         ("expects: {torch", "<<: {a: b}\nexpects: {torch", "merge keys (<<) are not supported"),
-        ("expects: {torch", "expects: &a {b: *a, torch", "expects.b: an alias stands inside what it names"),
+        ("expects: {torch", "expects: &a {b: *a, torch", "expects.b: the alias refers to something that contains it"),
         ("vendor: cpu", "vendor: !python/name:os.system x", "cannot be read: could not determine a constructor"),
     ],
 )
