@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from flagbench.catalog.model import Case, Claim, Stack
+from flagbench.catalog.model import Case, Claim, ClaimMetric, Stack
 from flagbench.errors import FlagbenchError
 
 Raw = Mapping[str, Any]
@@ -56,11 +56,16 @@ def build_claims(raw: Raw, path: Path) -> tuple[Claim, ...]:
 
 def _claim(claim: Raw, file: Raw, path: Path) -> Claim:
     sources = file.get("sources", {})
+    # Every field is given, in its order: `flagbench list --json` prints them.
+    metrics = [
+        {**dict.fromkeys(ClaimMetric.__annotations__), **metric, "source": sources.get(metric.get("source"))}
+        for metric in claim["metrics"]
+    ]
     values = {
         **claim,
         "case": file["case"],
         **{f"precision_{key}": value for key, value in claim["precision"].items()},
-        "metrics": [{**metric, "source": sources.get(metric.get("source"))} for metric in claim["metrics"]],
+        "metrics": metrics,
         "source": file.get("source") or sources[claim["source"]],
         "path": path,
     }

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from flagbench.catalog.model import Case, Catalog, Stack
 from flagbench.errors import FlagbenchError
+from flagbench.files import write_atomically
 from flagbench.schema import shipped_manifests
+
+_PATTERNS = ("cases/*/case.json", "shared/stacks/*.json")
 
 
 def compiled_manifest(manifest: Case | Stack) -> str:
@@ -38,26 +42,42 @@ def image_package(catalog: Catalog) -> Path:
 
 def stale_files(catalog: Catalog, package: Path) -> list[str]:
     """Compiled files that are missing, differ from the manifests or have no manifest any more, sorted."""
-    wanted = compiled_files(catalog)
-    stale = {name for name, text in wanted.items() if _text(package / name) != text}
-    found = [*package.glob("cases/*/case.json"), *package.glob("shared/stacks/*.json")]
-    left_over = {path.relative_to(package).as_posix() for path in found} - set(wanted)
-    return sorted(stale | left_over)
+    return list(find_stale(package, compiled_files(catalog), _PATTERNS))
 
 
 def write_compiled(catalog: Catalog, package: Path) -> list[str]:
     """Bring the compiled files up to date; returns those that were written or removed."""
-    wanted = compiled_files(catalog)
-    changed = stale_files(catalog, package)
-    for name in changed:
-        path = package / name
-        if name not in wanted:
-            path.unlink()
+    return write_stale(package, find_stale(package, compiled_files(catalog), _PATTERNS))
+
+
+def find_stale(root: Path, wanted: Mapping[str, str], patterns: Iterable[str]) -> dict[str, str | None]:
+    """Generated files under `root` that are not as they should be, by path: the text each should have.
+
+    Args:
+        wanted: the text of every generated file by its path.
+        patterns: what matches a generated file; one that is not wanted is left over, and its text is None.
+    """
+    found = (path.relative_to(root).as_posix() for pattern in patterns for path in root.glob(pattern))
+    names = sorted({*wanted, *found})
+    return {name: wanted.get(name) for name in names if committed_text(root / name) != wanted.get(name)}
+
+
+def write_stale(root: Path, stale: Mapping[str, str | None]) -> list[str]:
+    """Bring files that `find_stale` found up to date, and remove the left-over; returns their paths."""
+    for name, text in stale.items():
+        path = root / name
+        if text is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, text.encode())
             continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(wanted[name], encoding="utf-8")
-    return changed
+        path.unlink()
+        for folder in path.parents:
+            if any(folder.iterdir()):
+                break
+            folder.rmdir()
+    return list(stale)
 
 
-def _text(path: Path) -> str | None:
+def committed_text(path: Path) -> str | None:
+    """The text of a generated file; None if it is missing."""
     return path.read_text(encoding="utf-8") if path.is_file() else None

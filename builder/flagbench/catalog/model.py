@@ -214,10 +214,10 @@ class ClaimMetric:
     value: Number
     unit: str
     scope: str
-    of: Number | None = None
-    printed: str | None = None
+    of: Number | None
+    printed: str | None
     """The cell as it was printed, where that is not `value`: `80.52%`."""
-    source: Source | None = None
+    source: Source | None
     """An earlier version of the table, whose value a later one took out; None for the claim's own source."""
 
 

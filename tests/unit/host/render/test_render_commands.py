@@ -13,7 +13,7 @@ import pytest
 
 from flagbench.catalog.load import load_catalog
 from flagbench.cli import main
-from flagbench.render import hadolint
+from flagbench.render import lint
 from flagbench.render.roots import shipped_images
 
 Run = Callable[..., Any]
@@ -148,6 +148,6 @@ def test_a_hadolint_that_is_missing_or_fails_is_told(
     if fake:
         (tmp_path / "hadolint").write_text(fake, encoding="utf-8")
         (tmp_path / "hadolint").chmod(0o755)
-    monkeypatch.setattr(hadolint.sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(lint.sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/bin" if fake else str(tmp_path))
     assert said in run("lint", code=2).err
