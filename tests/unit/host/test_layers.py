@@ -6,9 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -33,15 +31,6 @@ PLANTED = {
     "No case imports another": ("flagbench_cases.cases.glm", "flagbench_cases.cases.distilbert"),
 }
 """By the name of a contract: a module, and what it may not import."""
-
-
-def contracts() -> list[dict[str, Any]]:
-    """The contracts of pyproject.toml."""
-    toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-    found: list[dict[str, Any]] = toml.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"][
-        "contracts"
-    ]
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +63,8 @@ def broken(checkout: Path) -> set[str]:
 
 
 def test_every_contract_has_a_planted_violation() -> None:
-    assert {contract["name"] for contract in contracts()} == PLANTED.keys()
+    project = (ROOT / "pyproject.toml").read_text()
+    assert set(re.findall(r'\[tool\.importlinter\.contracts\]\]\nname = "(.+)"', project)) == PLANTED.keys()
 
 
 def test_the_packages_keep_every_contract(checkout: Path) -> None:
