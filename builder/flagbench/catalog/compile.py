@@ -72,7 +72,7 @@ def write_stale(root: Path, stale: Mapping[str, str | None]) -> list[str]:
             continue
         path.unlink()
         for folder in path.parents:
-            if any(folder.iterdir()):
+            if folder == root or any(folder.iterdir()):
                 break
             folder.rmdir()
     return list(stale)

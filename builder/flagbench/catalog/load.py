@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NoReturn
 
 from flagbench.catalog.build import build_case, build_claims, build_stack
 from flagbench.catalog.check_claims import check_claims
@@ -21,14 +22,10 @@ _VARIABLE = "FLAGBENCH_MANIFESTS"
 class _Unread(Mapping[str, Claim]):
     """Claims that were left out: asking for any is a mistake of the program, not an empty catalog."""
 
-    def __getitem__(self, key: str) -> Claim:
+    def _refuse(self, *_: object) -> NoReturn:
         raise RuntimeError("the catalog was loaded without claims")
 
-    def __iter__(self) -> Iterator[str]:
-        raise RuntimeError("the catalog was loaded without claims")
-
-    def __len__(self) -> int:
-        raise RuntimeError("the catalog was loaded without claims")
+    __getitem__ = __iter__ = __len__ = _refuse
 
 
 def manifests_root(root: Path | None = None) -> Path:
