@@ -25,12 +25,9 @@ def context_tar(rendered: Rendered, inputs: Inputs) -> Iterator[bytes]:
     In GNU's format, because BuildKit takes a tar that begins with a PAX header for a Dockerfile. Sorted, owned by
     root, modified at 0. `inputs` are added under inputs/, by relative posix path; files among them are streamed.
 
-    Raises FlagbenchError: (usage) an input that cannot be read or has no plain relative path; (build failed) an input
-    that became shorter while it was read.
+    Raises FlagbenchError: (usage) an input that cannot be read; (build failed) one that became shorter meanwhile.
     """
-    members: dict[str, Path | bytes] = dict(rendered.files)
-    for name, content in inputs.items():
-        members[_input_path(name, members)] = content
+    members: Inputs = {**rendered.files, **{f"{INPUTS}/{name}": content for name, content in inputs.items()}}
     written: set[str] = set()
     for path in sorted(members):
         for folder in reversed(PurePosixPath(path).parents[:-1]):
@@ -43,16 +40,6 @@ def context_tar(rendered: Rendered, inputs: Inputs) -> Iterator[bytes]:
         else:
             yield from _file(path, content)
     yield bytes(2 * tarfile.BLOCKSIZE)
-
-
-def _input_path(name: str, taken: Mapping[str, Path | bytes]) -> str:
-    plain = PurePosixPath(name)
-    path = f"{INPUTS}/{name}"
-    if plain.is_absolute() or ".." in plain.parts or str(plain) != name or not name.isprintable() or path in taken:
-        raise FlagbenchError(
-            f"a build input cannot be called {name!r}", remedy="give it a plain relative path of its own"
-        )
-    return path
 
 
 def _file(path: str, source: Path) -> Iterator[bytes]:

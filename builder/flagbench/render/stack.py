@@ -160,10 +160,5 @@ def _expectations(stack: Stack, steps: Mapping[str, Step]) -> str:
 
 def image_file(images: Path, name: str) -> bytes:
     """A file of images/files, else flagbench's own."""
-    for folder in (images, shipped_images()):
-        path = folder / "files" / name
-        if path.is_file():
-            return path.read_bytes()
-    raise FlagbenchError(
-        f"there is no {images / 'files' / name}", remedy="install flagbench again, or put the file back"
-    )
+    beside = images / "files" / name
+    return (beside if beside.is_file() else shipped_images() / "files" / name).read_bytes()
