@@ -30,7 +30,8 @@ _COMMAND_OPTION = re.compile(r"-[A-Za-z]*c")
 _DEPTH = 5
 """How deep scripts may be nested, as in `sh -c "sh -c ..."`."""
 _SUBSTITUTIONS = ("command_substitution", "process_substitution")
-_DECLARATIONS = ("command", "declaration_command")
+# Nodes whose assignments are read with them.
+_ASSIGNING = ("command", "declaration_command")
 _NO_WORDS = frozenset({"variable_assignment", "file_redirect", "herestring_redirect", "heredoc_redirect", "comment"})
 
 
@@ -51,13 +52,13 @@ class Call:
         return basename(self.words[0]) if self.words else ""
 
 
-def calls(script: str, variables: Mapping[str, str] | None = None) -> list[Call]:
+def calls(script: str, variables: Mapping[str, str]) -> list[Call]:
     """The commands of a script in order, with those of `sh -c`, of `eval` and of heredocs that a shell reads.
 
     Args:
         variables: values that are known before it runs.
     """
-    return list(_Script(dict(variables or {})).run(script))
+    return list(_Script(dict(variables)).run(script))
 
 
 def expand(text: str, variables: Mapping[str, str]) -> str:
@@ -96,7 +97,7 @@ class _Script:
             yield from self._command(node, reads)
         elif node.type == "declaration_command":
             yield self._declared(self._text(child) for child in node.named_children)
-        elif node.type == "variable_assignment" and node.parent and node.parent.type not in _DECLARATIONS:
+        elif node.type == "variable_assignment" and node.parent and node.parent.type not in _ASSIGNING:
             yield self._declared([self._text(node)])
         elif node.type == "redirected_statement":
             yield from self._heredocs(node)

@@ -47,7 +47,6 @@ BROKEN: dict[str, list[tuple[str, str, int]]] = {
         (DIGEST, "", 4),
         (DIGEST, "@sha256:abc", 4),
         ("FROM ${BASE}", "FROM debian:12", 4),
-        ("FROM ${BASE}", "from --platform=linux/amd64 debian:12", 4),
         ("FROM ${BASE}", "FROM ${OTHER:-debian:12}", 4),
         ("FROM ${BASE} AS base", "FROM", 4),
         (BASE, "ARG REPO=debian\nARG TAG=12\nFROM $REPO:${TAG} AS base", 4),
