@@ -9,13 +9,13 @@ import typer
 
 from flagbench.build.build_cache import BuildCache
 from flagbench.build.builder import build_images
-from flagbench.build.options import BuildOptions, make_options
+from flagbench.build.options import make_options
 from flagbench.build.progress import Progress
 from flagbench.build.results import ImageResult
 from flagbench.catalog.load import load_catalog
 from flagbench.cli import complete
-from flagbench.cli.output import echo, echo_json
-from flagbench.engines import Engine, open_engine
+from flagbench.cli.output import echo_json
+from flagbench.engines import open_engine
 from flagbench.errors import FlagbenchError
 from flagbench.files import expanded
 
@@ -117,18 +117,12 @@ def command(
     with closing(open_engine()) as engine:
         results = None if no_cache or sbom else cache.find(engine.inspect)
         if results is None:
-            results = _build(images, options, engine, sbom, Progress(quiet=quiet or as_json))
+            progress = Progress(quiet=quiet or as_json)
+            file = expanded(sbom).absolute() if sbom else None
+            results = list(build_images(images, load_catalog(claims=False), options, engine, progress, file))
             if not sbom:
                 cache.store(results)
     _print(results, quiet=quiet, as_json=as_json)
-
-
-def _build(
-    names: list[str], options: BuildOptions, engine: Engine, sbom: str | None, progress: Progress
-) -> list[ImageResult]:
-    """Build, and write each image's bill of materials."""
-    file = expanded(sbom).absolute() if sbom else None
-    return list(build_images(names, load_catalog(claims=False), options, engine, progress, file))
 
 
 def _print(results: list[ImageResult], *, quiet: bool, as_json: bool) -> None:
@@ -137,9 +131,9 @@ def _print(results: list[ImageResult], *, quiet: bool, as_json: bool) -> None:
         return
     for result in results:
         if quiet:
-            echo(result.top.image_id)
+            print(result.top.image_id)
             continue
         done = "up to date" if result.top.skipped else "built"
-        echo(f"{result.top.tags[0]}  {done}  {result.top.image_id}")
+        print(f"{result.top.tags[0]}  {done}  {result.top.image_id}")
         if not result.top.skipped:
-            echo(f"  bill of materials: {result.sbom}")
+            print(f"  bill of materials: {result.sbom}")

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
-from flagbench.cli.output import echo, echo_json, echo_table
+from flagbench.cli.options import JsonOption, StoreOption
+from flagbench.cli.output import echo_json, echo_table
 from flagbench.doctor import Level, examine
 from flagbench.errors import ExitCode
 
 
 def command(
-    store: Annotated[
-        str | None, typer.Option("--store", metavar="URL", help="The store to look at, else FLAGBENCH_STORE.")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    store: StoreOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Check this machine: installation, manifests, store, packages, hardware, container engine.
 
@@ -34,6 +31,6 @@ def command(
             if finding.remedy is not None:
                 remedies.setdefault(finding.remedy, []).append(finding.name)
         for remedy, names in remedies.items():
-            echo(f"fix: {', '.join(names)}: {remedy}")
+            print(f"fix: {', '.join(names)}: {remedy}")
     if failed:
         raise typer.Exit(int(ExitCode.USAGE))

@@ -62,11 +62,6 @@ class CheckedStdout:
             raise NotPrinted(error) from None
 
 
-def echo(text: str = "") -> None:
-    """Print a line."""
-    print(text)
-
-
 def echo_json(value: Any) -> None:
     """Print one JSON document, indented, keys in the order they were given."""
     echo_json_text(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
@@ -79,7 +74,7 @@ def echo_json_text(text: str) -> None:
     except UnicodeEncodeError:
         # Nothing but the texts of a JSON document is ever beyond ASCII.
         text = "".join(c if c.isascii() else json.dumps(c)[1:-1] for c in text)
-    echo(text)
+    print(text)
 
 
 def echo_table(
@@ -96,11 +91,11 @@ def echo_table(
     Each cell is one line: what cannot be printed in it is escaped (`flagbench.terminal.visible`).
     """
     if title:
-        echo(render([Lines((title,), "bold")]).rstrip("\n"))
+        print(render([Lines((title,), "bold")]).rstrip("\n"))
     table = Table(
         tuple(name.upper() for name in columns),
         tuple(tuple(row) for row in rows),
         cut=tuple(name.upper() for name in cut),
         drop=tuple(name.upper() for name in drop),
     )
-    echo(render([table], wide=wide).rstrip("\n"))
+    print(render([table], wide=wide).rstrip("\n"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from collections.abc import Mapping
@@ -11,7 +10,7 @@ from typing import Any
 import typer
 
 from flagbench.catalog.settings import schedule
-from flagbench.cli.output import echo, echo_json
+from flagbench.cli.output import echo_json
 from flagbench.errors import FlagbenchError
 from flagbench.launchers.describe import Described
 from flagbench.launchers.estimate import Estimate, duration
@@ -20,8 +19,7 @@ from flagbench.request import RunRequest
 
 def announce(request: RunRequest, via: str) -> None:
     """One line on stderr, at once: the run itself prints its first line only after a second."""
-    with contextlib.suppress(OSError):  # it is not essential
-        typer.echo(f"flagbench: {request.name}, {_shape(request)}, {via}", err=True)
+    typer.echo(f"flagbench: {request.name}, {_shape(request)}, {via}", err=True)
 
 
 def facts(
@@ -53,7 +51,7 @@ def show(request: RunRequest, shown: Mapping[str, Any], *, as_json: bool) -> Non
     if as_json:
         echo_json(shown)
     else:
-        echo(_text(request, shown))
+        print(_text(request, shown))
 
 
 def _text(request: RunRequest, shown: Mapping[str, Any]) -> str:
@@ -98,12 +96,14 @@ def asks(request: RunRequest, *, yes: bool) -> bool:
 def confirm(expected: Estimate | None) -> None:
     """Ask whether to run the published size on a processor. Raises typer.Abort unless the answer is yes."""
     takes = _takes(None, None) if expected is None else _takes(expected.seconds, expected.basis)
-    typer.echo(
-        "The reference preset is the published size, made for accelerators; --preset tiny takes seconds.", err=True
-    )
-    typer.echo(f"Time on this processor: {takes}.", err=True)
     # All on stderr: stdout is for the record.
-    typer.echo("Run it? [y/N] ", nl=False, err=True)
+    typer.echo(
+        "The reference preset is the published size, made for accelerators; --preset tiny takes seconds.\n"
+        f"Time on this processor: {takes}.\n"
+        "Run it? [y/N] ",
+        nl=False,
+        err=True,
+    )
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise typer.Abort
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 import json as json_module
 import sys
 from collections.abc import Sequence
-from enum import Enum
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-from flagbench.cli import results_remove
-from flagbench.cli.complete import records as complete_records
+from flagbench.cli import complete, results_remove
 from flagbench.cli.options import JsonOption, StoreOption, WideOption
-from flagbench.cli.output import echo, echo_json, echo_json_text, echo_table
+from flagbench.cli.output import echo_json, echo_json_text, echo_table
 from flagbench.cli.records import STORED_HELP, note, stored_record
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.files import reason, write_atomically
@@ -27,12 +25,7 @@ from flagbench.stores import Store, StoredRecord, open_store
 from flagbench.terminal import visible
 from flagbench.verify.conditions import shown
 
-app = typer.Typer(
-    help="List, show, export and remove stored records.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_completion=False)
 
 CaseOption = Annotated[str | None, typer.Option(help="Only this case.")]
 StackOption = Annotated[str | None, typer.Option(help="Only this stack, by name or alias.")]
@@ -41,17 +34,10 @@ SinceOption = Annotated[
     str | None, typer.Option(metavar="AGE|DATE", help="Only records since an age (12h, 30d, 2w) or a date.")
 ]
 
+Format = Literal["csv", "md", "jsonl"]
 
 _SUMMARY = ("preset", "division", "state", "duration", "verdict", "claim")
 _COLUMNS = ("record_id", "created_at", "case", "stack", *_SUMMARY)
-
-
-class Format(str, Enum):
-    """A format of exported records."""
-
-    CSV = "csv"
-    MD = "md"
-    JSONL = "jsonl"
 
 
 @app.command("ls")
@@ -81,7 +67,7 @@ def list_records(
         echo_json({"store": place.url, "records": [_as_json(entry) for entry in entries]})
         return
     if not entries:
-        echo(f"no records in {place.url}")
+        print(f"no records in {place.url}")
         return
     columns = ["record", "created", "image", "preset", "state", "duration", "gate", "verdict"]
     drop = ("created", "preset", "duration", "image", "gate", "state", "verdict")
@@ -146,13 +132,10 @@ def export_records(
     """
     place = open_store(store)
     entries = list(record_filter(case, stack, state, since).records(place))
-    if format is Format.JSONL:
-        text = "".join(_lines(place, entries))
-    else:
-        text = _table(with_verdicts(place, entries), format)
+    text = "".join(_lines(place, entries)) if format == "jsonl" else _table(with_verdicts(place, entries), format)
     if out is None:
         if text:
-            (echo_json_text if format is Format.JSONL else echo)(text.removesuffix("\n"))
+            (echo_json_text if format == "jsonl" else print)(text.removesuffix("\n"))
         return
     try:
         write_atomically(out, text.encode("utf-8"))
@@ -186,13 +169,13 @@ def _table(entries: Sequence[StoredRecord], format: Format) -> str:
     rows = [
         [*(entry[name] for name in _COLUMNS), *(entry["metrics"].get(name) for name in metrics)] for entry in good
     ]
-    return (to_csv if format is Format.CSV else to_markdown)([*_COLUMNS, *metrics], rows)
+    return (to_csv if format == "csv" else to_markdown)([*_COLUMNS, *metrics], rows)
 
 
 @app.command("show")
 def show_record(
     record: Annotated[
-        str, typer.Argument(metavar="[RECORD]", autocompletion=complete_records, help=STORED_HELP)
+        str, typer.Argument(metavar="[RECORD]", autocompletion=complete.records, help=STORED_HELP)
     ] = "last",
     store: StoreOption = None,
     wide: WideOption = False,
@@ -229,18 +212,18 @@ def _show(record: Record, wide: bool) -> None:
     }
     for name, fact in facts.items():
         if fact is not None:
-            echo(f"{name:<8} {visible(fact)}")
+            print(f"{name:<8} {visible(fact)}")
     if record.metrics:
-        echo()
+        print()
         columns = ["metric", "value", "unit", "scope", "95 % interval", "n", "note"]
         drop = ("note", "n", "scope", "95 % interval", "unit")
         echo_table(columns, [_metric_row(metric) for metric in record.metrics], cut=("note",), drop=drop, wide=wide)
     if record.conditions:
-        echo()
+        print()
         rows = [[name, shown(value)] for name, value in record.conditions.items()]
         echo_table(["condition", "value"], rows, cut=("value",), wide=wide)
     if record.checks:
-        echo()
+        print()
         rows = [[check.name, "ok" if check.ok else "FAILED", check.detail] for check in record.checks]
         echo_table(["check", "result", "detail"], rows, cut=("detail",), wide=wide)
 

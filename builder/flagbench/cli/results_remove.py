@@ -12,9 +12,9 @@ import typer
 
 from flagbench import prune as pruning
 from flagbench.catalog.load import load_catalog
-from flagbench.cli.complete import records as complete_records
+from flagbench.cli import complete
 from flagbench.cli.options import JsonOption, StoreOption, WideOption, YesOption
-from flagbench.cli.output import echo, echo_json, echo_table
+from flagbench.cli.output import echo_json, echo_table
 from flagbench.cli.records import stored_entries
 from flagbench.errors import FlagbenchError
 from flagbench.prune import Removable
@@ -27,7 +27,7 @@ def remove(
     records: Annotated[
         list[str],
         typer.Argument(
-            metavar="RECORD...", autocompletion=complete_records, help="Ids or beginnings of ids, last or last~1."
+            metavar="RECORD...", autocompletion=complete.records, help="Ids or beginnings of ids, last or last~1."
         ),
     ],
     yes: YesOption = False,
@@ -140,7 +140,7 @@ def _remove(found: Sequence[Removable], *, json: bool) -> None:
 
 def _table(found: Sequence[Removable], wide: bool) -> None:
     if not found:
-        echo("nothing to remove")
+        print("nothing to remove")
         return
     rows = [[one.kind, one.name, one.detail, _size(one.size)] for one in found]
     echo_table(["kind", "name", "detail", "size"], rows, drop=("detail", "kind"), wide=wide)

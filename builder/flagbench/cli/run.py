@@ -12,7 +12,7 @@ from flagbench.catalog.load import load_catalog
 from flagbench.catalog.lookup import catalog_get, resolve_image
 from flagbench.catalog.model import Case, Catalog, Stack
 from flagbench.cli import complete, preview
-from flagbench.cli.options import WideOption
+from flagbench.cli.options import StoreOption, WideOption
 from flagbench.cli.output import NotPrinted
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.launchers import Launcher, LaunchResult
@@ -42,9 +42,7 @@ def command(
         Via | None,
         typer.Option(help="In a container, or in this Python. Default: native for the stack cpu, else docker."),
     ] = None,
-    store: Annotated[
-        str | None, typer.Option(metavar="URL", help="Where records are kept. Default: FLAGBENCH_STORE.")
-    ] = None,
+    store: StoreOption = None,
     claim: Annotated[
         str | None,
         typer.Option(autocompletion=complete.claims, help="The claim to show beside it. Default: the nearest."),
@@ -94,7 +92,7 @@ def command(
     described = describe(request, container=how == "docker")
     line = launcher.command(request)
     if show_command:
-        typer.echo(line)
+        print(line)
         return
     if dry_run or preview.asks(request, yes=yes):
         expected = estimate(described, stack, records, catalog.claims.values())
@@ -111,7 +109,7 @@ def command(
     try:
         # A record that could not be stored is printed: it cost a run.
         if as_json or not kept:
-            typer.echo(result.record.decode("utf-8", "replace").rstrip("\n"))
+            print(result.record.decode("utf-8", "replace").rstrip("\n"))
         else:
             _show(result, catalog, case, claim, wide=wide)
         sys.stdout.flush()
@@ -172,4 +170,4 @@ def _show(result: LaunchResult, catalog: Catalog, case: Case, claim: str | None,
         None if not claims else catalog.claims[claim] if claim is not None else choose_claim(record, case, claims)
     )
     verdict = None if against is None else verify_claim([record], against, case, chosen=claim is None)
-    typer.echo(verdict_table([record], verdict, wide=wide), nl=False)
+    print(verdict_table([record], verdict, wide=wide), end="")

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from typer._completion_shared import Shells, _get_shell_name, get_completion_script, install
 
-from flagbench.cli.output import echo
 from flagbench.errors import FlagbenchError
 
 INSTALL, SHOW = "--install-completion", "--show-completion"
@@ -30,7 +29,7 @@ def set_up(arguments: Sequence[str]) -> None:
         raise FlagbenchError(f"{option} takes one shell at most", remedy=f"for example {option} bash")
     shell = _known(words[0] if words else None, option)
     if option == SHOW:
-        echo(get_completion_script(prog_name="flagbench", complete_var=_VARIABLE, shell=shell))
+        print(get_completion_script(prog_name="flagbench", complete_var=_VARIABLE, shell=shell))
         return
     try:
         _, path = install(shell=shell, prog_name="flagbench", complete_var=_VARIABLE)
@@ -41,7 +40,7 @@ def set_up(arguments: Sequence[str]) -> None:
             f"the completion of {shell} cannot be installed: {why}",
             remedy=f"print it with {SHOW} {shell} and put it where your shell reads it",
         ) from error
-    echo(f"completion of {shell} installed in {path}; start a new shell to use it")
+    print(f"completion of {shell} installed in {path}; start a new shell to use it")
 
 
 def _known(named: str | None, option: str) -> str:

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.model import Case, Catalog, Claim, Stack
 from flagbench.cli.options import JsonOption, WideOption
-from flagbench.cli.output import echo, echo_json, echo_table
-
-
-class What(str, Enum):
-    """The three kinds of things in the catalog."""
-
-    CASES = "cases"
-    STACKS = "stacks"
-    CLAIMS = "claims"
+from flagbench.cli.output import echo_json, echo_table
 
 
 def command(
-    what: Annotated[What | None, typer.Argument(help="One kind only; all three by default.")] = None,
+    what: Annotated[
+        Literal["cases", "stacks", "claims"] | None, typer.Argument(help="One kind only; all three by default.")
+    ] = None,
     wide: WideOption = False,
     json: JsonOption = False,
 ) -> None:
@@ -36,15 +29,15 @@ def command(
     not the value; a metric's source is null but for a value that a later table took out.
     """
     catalog = load_catalog()
-    kinds = list(What) if what is None else [what]
+    kinds = list(_AS_JSON) if what is None else [what]
     if json:
-        echo_json({kind.value: _AS_JSON[kind](catalog) for kind in kinds})
+        echo_json({kind: _AS_JSON[kind](catalog) for kind in kinds})
         return
     for index, kind in enumerate(kinds):
         if index:
-            echo()
+            print()
         columns, rows = _AS_TABLE[kind](catalog)
-        title = kind.value if what is None else None
+        title = kind if what is None else None
         echo_table(columns, rows, title=title, cut=columns[1:], drop=columns[:0:-1], wide=wide)
 
 
@@ -58,14 +51,15 @@ def _cases_table(catalog: Catalog) -> tuple[list[str], list[list[str]]]:
 
 def _stacks_table(catalog: Catalog) -> tuple[list[str], list[list[str]]]:
     rows = [
-        [stack.name, ", ".join(_other_names(stack)), ", ".join(stack.runs), stack.base_image or "none"]
+        [
+            stack.name,
+            ", ".join(alias for alias in stack.aliases if alias != stack.name),
+            ", ".join(stack.runs),
+            stack.base_image or "none",
+        ]
         for stack in catalog.stacks.values()
     ]
     return ["stack", "aliases", "runs", "base image"], rows
-
-
-def _other_names(stack: Stack) -> list[str]:
-    return [alias for alias in stack.aliases if alias != stack.name]
 
 
 def _claims_table(catalog: Catalog) -> tuple[list[str], list[list[str]]]:
@@ -131,5 +125,5 @@ def _claims_json(catalog: Catalog) -> list[dict[str, Any]]:
     ]
 
 
-_AS_TABLE = {What.CASES: _cases_table, What.STACKS: _stacks_table, What.CLAIMS: _claims_table}
-_AS_JSON = {What.CASES: _cases_json, What.STACKS: _stacks_json, What.CLAIMS: _claims_json}
+_AS_TABLE = {"cases": _cases_table, "stacks": _stacks_table, "claims": _claims_table}
+_AS_JSON = {"cases": _cases_json, "stacks": _stacks_json, "claims": _claims_json}
