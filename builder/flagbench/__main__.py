@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from io import TextIOWrapper
 
 
 def main() -> int:
@@ -11,10 +10,6 @@ def main() -> int:
     from flagbench import stdio
 
     stdio.install()
-    if isinstance(sys.stdout, TextIOWrapper):
-        # Where the terminal's encoding lacks a character, its number is shown. Before anything is printed, because
-        # this flushes.
-        sys.stdout.reconfigure(errors="backslashreplace")
     if sys.argv[1:] == ["--version"]:
         # Answered before anything else is imported: scripts ask for the version in loops.
         from flagbench._version import __version__

@@ -19,7 +19,8 @@ def install() -> None:
 
     Stdin is empty if it was closed, waits for a slow writer even if its descriptor is non-blocking, and accepts text
     in any encoding. Stdout waits for a slow reader in the same way, and raises OSError if it cannot be written to.
-    Stderr drops output that is not read: an unread message must not make a command fail or hang.
+    Stderr drops output that is not read: an unread message must not make a command fail or hang. A character that an
+    encoding lacks is shown as its number.
     """
     for descriptor, flags in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
         try:
@@ -28,16 +29,11 @@ def install() -> None:
             # Otherwise the next file or socket gets this number. Stdout is opened read-only, so that printing to it
             # fails instead of being lost silently.
             _open_as(descriptor, flags)
-    encoding = getattr(sys.stdin, "encoding", None) or "utf-8"
-    sys.stdin = io.TextIOWrapper(io.BufferedReader(_Stdin(0)), encoding=encoding, errors="backslashreplace")
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    errors = getattr(sys.stdout, "errors", None) or "strict"
-    sys.stdout = io.TextIOWrapper(
-        io.BufferedWriter(_Stdout(1)), encoding=encoding, errors=errors, line_buffering=os.isatty(1)
-    )
-    sys.stderr = io.TextIOWrapper(
-        io.BufferedWriter(_Stderr(2)), encoding=encoding, errors="backslashreplace", line_buffering=True
-    )
+    stdout: io.RawIOBase = _Stdout(1, "wb", closefd=False)
+    stderr: io.RawIOBase = _Stderr(2, "wb", closefd=False)
+    sys.stdin = _text(io.BufferedReader(_Stdin()), sys.stdin)
+    sys.stdout = _text(io.BufferedWriter(stdout), sys.stdout, line_buffering=stdout.isatty())
+    sys.stderr = _text(io.BufferedWriter(stderr), sys.stderr, line_buffering=True)
 
 
 def _open_as(descriptor: int, flags: int) -> None:
@@ -48,24 +44,19 @@ def _open_as(descriptor: int, flags: int) -> None:
     os.set_inheritable(descriptor, True)
 
 
-class _Descriptor(io.RawIOBase):
-    """A descriptor that is left open when its stream is closed."""
+def _text(
+    stream: io.BufferedReader | io.BufferedWriter, replaced: object, *, line_buffering: bool = False
+) -> io.TextIOWrapper:
+    encoding = getattr(replaced, "encoding", None) or "utf-8"
+    return io.TextIOWrapper(stream, encoding=encoding, errors="backslashreplace", line_buffering=line_buffering)
 
-    def __init__(self, descriptor: int, event: int) -> None:
-        self._descriptor = descriptor
-        self._waiting = select.poll()
-        self._waiting.register(descriptor, event)
 
+class _Stdin(io.RawIOBase):
     def fileno(self) -> int:
-        return self._descriptor
+        return 0
 
     def isatty(self) -> bool:
-        return os.isatty(self._descriptor)
-
-
-class _Stdin(_Descriptor):
-    def __init__(self, descriptor: int) -> None:
-        super().__init__(descriptor, select.POLLIN)
+        return os.isatty(0)
 
     def readable(self) -> bool:
         return True
@@ -73,37 +64,22 @@ class _Stdin(_Descriptor):
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         while True:
             try:
-                content = os.read(self._descriptor, len(buffer))
+                return os.readv(0, [buffer])
             except BlockingIOError:
-                self._waiting.poll()
-                continue
-            buffer[: len(content)] = content
-            return len(content)
+                select.select([self], [], [])
 
 
-class _Output(_Descriptor):
-    def __init__(self, descriptor: int) -> None:
-        super().__init__(descriptor, select.POLLOUT)
-
-    def writable(self) -> bool:
-        return True
-
-
-class _Stdout(_Output):
-    def write(self, content: bytes) -> int:  # type: ignore[override]
-        while True:
-            try:
-                return os.write(self._descriptor, content)
-            except BlockingIOError:
-                self._waiting.poll()
+class _Stdout(io.FileIO):
+    def write(self, content: memoryview) -> int:  # type: ignore[override]
+        while (taken := super().write(content)) is None:  # it is non-blocking and full
+            select.select([], [self], [])
+        return taken
 
 
-class _Stderr(_Output):
-    def __init__(self, descriptor: int) -> None:
-        super().__init__(descriptor)
-        self._patience = _PATIENCE_SECONDS
+class _Stderr(io.FileIO):
+    _patience = _PATIENCE_SECONDS
 
-    def write(self, content: bytes) -> int:  # type: ignore[override]
+    def write(self, content: memoryview) -> int:  # type: ignore[override]
         try:
             self._forward(bytes(content))
         except OSError:
@@ -113,11 +89,8 @@ class _Stderr(_Output):
     def _forward(self, left: bytes) -> None:
         deadline = time.monotonic() + self._patience
         while left:
-            ready = self._waiting.poll(max(0.0, deadline - time.monotonic()) * 1000)
-            try:
-                taken = os.write(self._descriptor, left[:_CHUNK]) if ready else 0
-            except BlockingIOError:
-                taken = 0
+            _, ready, _ = select.select([], [self], [], max(0.0, deadline - time.monotonic()))
+            taken = super().write(left[:_CHUNK]) if ready else None
             if taken:
                 left, self._patience = left[taken:], _PATIENCE_SECONDS
                 deadline = time.monotonic() + self._patience

@@ -87,6 +87,4 @@ def report_bug(kind: type[BaseException], error: BaseException, trace: Traceback
 
 
 def _print(text: str) -> None:
-    # Where stderr is closed, the exit code still says it.
-    with contextlib.suppress(OSError):
-        print("\n".join(map(visible, text.split("\n"))), file=sys.stderr)
+    print("\n".join(map(visible, text.split("\n"))), file=sys.stderr)
