@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from flagbench import doctor
+from flagbench.catalog.load import load_catalog
 from flagbench.doctor import Finding, Level
 from flagbench.engines.base import EngineError
 
@@ -33,14 +32,14 @@ class Engine:
 def test_the_images_that_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine("flagbench/distilbert:cpu", "flagbench/stack:cpu", "other:1")
     monkeypatch.setattr(doctor, "open_engine", lambda: engine)
-    assert doctor.engine(SOCKET) == Finding("docker", Level.OK, "Engine 1; images: distilbert:cpu")
+    assert doctor.engine(SOCKET, load_catalog()) == Finding("docker", Level.OK, "Engine 1; images: distilbert:cpu")
     assert engine.closed
 
 
-def test_none_are_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_none_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "open_engine", Engine)
-    assert "no image of a case, `flagbench build`" in doctor.engine(SOCKET).detail
-    assert doctor.engine(SOCKET, tmp_path / "no-manifests").level is Level.OK
+    for catalog in (load_catalog(), None):
+        assert "no image of a case, `flagbench build`" in doctor.engine(SOCKET, catalog).detail
 
 
 def test_an_engine_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,7 +47,7 @@ def test_an_engine_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None
         raise EngineError("it does not answer", remedy="restart it")
 
     monkeypatch.setattr(doctor, "open_engine", dead)
-    finding = doctor.engine(SOCKET)
+    finding = doctor.engine(SOCKET, None)
     assert (finding.level, finding.detail) == (Level.WARN, "it does not answer")
     assert finding.remedy == "restart it; --via native needs no engine"
 
@@ -56,4 +55,4 @@ def test_an_engine_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None
 def test_no_socket_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(doctor, "open_engine")
     missing = Finding("docker", Level.WARN, "no socket", "start it")
-    assert doctor.engine(missing) is missing
+    assert doctor.engine(missing, None) is missing
