@@ -68,7 +68,7 @@ def main(arguments: list[str]) -> int:
         return 2
     discard_partial(Path(subprocess.check_output([python, "-I", "-c", SITE], text=True).strip()))
     pins = venv / "constraints.txt"
-    held = constraints(LOCK.read_text(encoding="utf-8"), version_of(python))
+    held = constraints(LOCK.read_text(encoding="utf-8"), minor_version(str(python)))
     pins.write_text("".join(f"{line}\n" for line in held), encoding="utf-8")
     if what == "dev" and shutil.which("cc") is None and shutil.which("gcc") is None:
         say("note: no C compiler found, so tests that need one are skipped (Debian: apt-get install gcc libc6-dev)")
@@ -137,13 +137,6 @@ def make_venv(venv: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", *clear, str(venv)], check=True)
 
 
-def version_of(python: Path) -> tuple[int, int]:
-    """Major and minor version of an interpreter that is there."""
-    found = minor_version(str(python))
-    assert found is not None, python
-    return found
-
-
 def minor_version(python: str) -> tuple[int, int] | None:
     """Major and minor version of an interpreter; None for one that does not start."""
     try:
@@ -154,7 +147,7 @@ def minor_version(python: str) -> tuple[int, int] | None:
     return major, minor
 
 
-def constraints(lock: str, python: tuple[int, int]) -> list[str]:
+def constraints(lock: str, python: tuple[int, int] | None) -> list[str]:
     """The lock's versions as constraints of pip, without hashes and build labels like +cpu.
 
     On the lock's own Python these versions; on another no newer ones, because not all have files for it.

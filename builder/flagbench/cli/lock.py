@@ -62,8 +62,6 @@ def command(
     chosen = _chosen(catalog, stacks or [], every=every)
     _require_digest(base_digest, chosen)
     images = images_root(catalog)
-    for stack in chosen:
-        _require_own_path(stack, catalog, images)
     sources = Sources.chosen(pip_source, ca_bundle)
     results = []
     for stack in chosen:
@@ -129,17 +127,6 @@ def _require_digest(base_digest: str | None, chosen: list[Stack]) -> None:
             f"--base-digest contradicts base.image of {chosen[0].name}, which has the digest {stated}",
             remedy=f"leave --base-digest out, or correct {chosen[0].path}",
         )
-
-
-def _require_own_path(stack: Stack, catalog: Catalog, images: Path) -> None:
-    """Raises FlagbenchError (usage) where another stack's lock has the same file name."""
-    path = lock_path(stack.name, images)
-    for other in catalog.stacks:
-        if other != stack.name and lock_path(other, images) == path:
-            raise FlagbenchError(
-                f"the locks of {stack.name} and {other} have the same name, {path.name}",
-                remedy="rename one of the stacks: in the name of a lock, a dot becomes a dash",
-            )
 
 
 def _previous(stack: Stack, images: Path, upgrade: bool) -> Lock | None:

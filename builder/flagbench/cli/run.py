@@ -21,7 +21,7 @@ from flagbench.launchers.describe import describe
 from flagbench.launchers.docker import DockerLauncher
 from flagbench.launchers.estimate import estimate
 from flagbench.launchers.native import NativeLauncher
-from flagbench.options import takes_options
+from flagbench.options import takes_options, words
 from flagbench.record.read import read_record
 from flagbench.report import verdict_table
 from flagbench.request import LocalOptions, RunRequest
@@ -38,6 +38,7 @@ def command(
         typer.Argument(metavar="CASE:STACK", autocompletion=complete.images, help="For example distilbert:cpu."),
     ],
     options: LocalOptions,
+    container: DockerOptions,
     via: Annotated[
         Via | None,
         typer.Option(help="In a container, or in this Python. Default: native for the stack cpu, else docker."),
@@ -47,14 +48,6 @@ def command(
         str | None,
         typer.Option(autocompletion=complete.claims, help="The claim to show beside it. Default: the nearest."),
     ] = None,
-    image: Annotated[
-        str | None,
-        typer.Option("--image", metavar="REF", help="With docker: another image than usual."),
-    ] = None,
-    memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="With docker: the container's memory, like 64g; no swap.")
-    ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="With docker: leave the container when it has ended.")] = False,
     show_command: Annotated[
         bool,
         typer.Option("--show-command", help="With docker: print the command that does the same, run nothing."),
@@ -83,11 +76,11 @@ def command(
         )
     records = _usable(open_store(store))
     request = RunRequest(case, stack, options)
-    only_docker = {"--image": image, "--memory": memory, "--keep": keep, "--show-command": show_command}
-    how = _how(via, stack, [name for name, value in only_docker.items() if value])
+    only_docker = [word.partition("=")[0] for word in words(container)] + ["--show-command"] * show_command
+    how = _how(via, stack, only_docker)
     if not (dry_run or show_command):
         preview.announce(request, how)
-    docker = DockerLauncher(DockerOptions(image, memory, keep), shows=preview.progress_environment())
+    docker = DockerLauncher(container, shows=preview.progress_environment())
     launcher: Launcher = NativeLauncher() if how == "native" else docker
     described = describe(request, container=how == "docker")
     line = launcher.command(request)
@@ -97,7 +90,7 @@ def command(
     if dry_run or preview.asks(request, yes=yes):
         expected = estimate(described, stack, records, catalog.claims.values())
         if dry_run:
-            used = None if how == "native" else image or request.image
+            used = None if how == "native" else container.image or request.image
             shown = preview.facts(request, described, expected, image=used, command=line)
             preview.show(request, shown, as_json=as_json)
             return
