@@ -17,8 +17,10 @@ def main() -> int:
         try:
             print(f"flagbench {__version__}", flush=True)
             return 0
-        except OSError:
-            pass  # reported below, like all errors
+        except stdio.NotPrinted as error:
+            from flagbench.cli.main import not_printed
+
+            return not_printed(error)
     from flagbench.cli import main as cli
 
     sys.excepthook = cli.report_bug

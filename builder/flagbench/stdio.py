@@ -14,13 +14,17 @@ _CHUNK = 4096
 """Bytes that a ready pipe accepts without blocking."""
 
 
+class NotPrinted(Exception):
+    """Stdout is full or closed. Raised once; what is printed after that is discarded."""
+
+
 def install() -> None:
     """Open descriptors that are closed, and replace `sys.stdin`, `sys.stdout` and `sys.stderr`.
 
     Stdin is empty if it was closed, waits for a slow writer even if its descriptor is non-blocking, and accepts text
-    in any encoding. Stdout waits for a slow reader in the same way, and raises OSError if it cannot be written to.
-    Stderr drops output that is not read: an unread message must not make a command fail or hang. A character that an
-    encoding lacks is shown as its number.
+    in any encoding. Stdout waits for a slow reader in the same way, discards what a reader that went away (`| head`)
+    no longer reads, and raises NotPrinted if it cannot be written to. Stderr drops output that is not read: an unread
+    message must not make a command fail or hang. A character that an encoding lacks is shown as its number.
     """
     for descriptor, flags in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
         try:
@@ -70,10 +74,20 @@ class _Stdin(io.RawIOBase):
 
 
 class _Stdout(io.FileIO):
+    _lost = False
+
     def write(self, content: memoryview) -> int:  # type: ignore[override]
-        while (taken := super().write(content)) is None:  # it is non-blocking and full
-            select.select([], [self], [])
-        return taken
+        try:
+            while not self._lost:
+                if (taken := super().write(content)) is not None:
+                    return taken
+                select.select([], [self], [])  # it is non-blocking and full
+        except BrokenPipeError:
+            self._lost = True
+        except OSError as error:
+            self._lost = True
+            raise NotPrinted(f"stdout cannot be written to ({error.strerror})") from None
+        return len(content)
 
 
 class _Stderr(io.FileIO):

@@ -8,15 +8,15 @@ import sys
 import traceback
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, TextIO, cast
+from typing import Any
 
 import typer
 from typer.main import get_command
 
 from flagbench.cli import shells
 from flagbench.cli.app import app
-from flagbench.cli.output import CheckedStdout
 from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.stdio import NotPrinted
 from flagbench.terminal import visible
 
 # What newer releases of Typer return for an interrupt; older ones raise Abort.
@@ -29,19 +29,32 @@ def run(arguments: Sequence[str]) -> int:
     A FlagbenchError is printed as `error:` and `fix:`, a usage error in Typer's words. Anything else is a bug and
     passes through, to `report_bug`.
     """
-    stdout = CheckedStdout(sys.stdout)
-    with contextlib.redirect_stdout(cast(TextIO, stdout)):
-        try:
-            code = _invoke(arguments)
-            stdout.flush()
-        except FlagbenchError as error:
-            _print(f"error: {error.message}\nfix: {error.remedy}")
-            code = int(error.code)
-        except (KeyboardInterrupt, BrokenPipeError):
-            code = _interrupted()
-        with contextlib.suppress(FlagbenchError):  # other errors have been printed
-            stdout.flush()
+    try:
+        code = _invoke(arguments)
+        sys.stdout.flush()
+    except FlagbenchError as error:
+        code = _failed(error)
+    except NotPrinted as error:
+        code = not_printed(error)
+    except (KeyboardInterrupt, BrokenPipeError):
+        code = _interrupted()
+    with contextlib.suppress(NotPrinted):  # another error has been reported
+        sys.stdout.flush()
     return code
+
+
+def not_printed(error: NotPrinted) -> int:
+    """Report that the result of a command could not be printed; returns the exit code."""
+    return _failed(
+        FlagbenchError(
+            str(error), remedy="free space on that disk, or redirect stdout elsewhere", code=ExitCode.NOT_STORED
+        )
+    )
+
+
+def _failed(error: FlagbenchError) -> int:
+    _print(f"error: {error.message}\nfix: {error.remedy}")
+    return int(error.code)
 
 
 def _invoke(arguments: Sequence[str]) -> int:

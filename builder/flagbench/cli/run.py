@@ -13,7 +13,6 @@ from flagbench.catalog.lookup import catalog_get, resolve_image
 from flagbench.catalog.model import Case, Catalog, Stack
 from flagbench.cli import complete, preview
 from flagbench.cli.options import StoreOption, WideOption
-from flagbench.cli.output import NotPrinted
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.launchers import Launcher, LaunchResult
 from flagbench.launchers.container import DockerOptions
@@ -25,6 +24,7 @@ from flagbench.options import takes_options, words
 from flagbench.record.read import read_record
 from flagbench.report import verdict_table
 from flagbench.request import LocalOptions, RunRequest
+from flagbench.stdio import NotPrinted
 from flagbench.stores import Store, open_store
 from flagbench.verify import choose_claim, verify_claim
 
@@ -110,7 +110,10 @@ def command(
         if not kept:
             raise
         # It is stored: a failure to show it does not change how the run ended.
-        typer.echo(f"error: {error.message}\nfix: the record is kept; `flagbench results show last`", err=True)
+        typer.echo(
+            f"error: {error}\nfix: the record is kept; `flagbench results show last`",
+            err=True,
+        )
     raise typer.Exit(result.exit_code or (0 if kept else int(ExitCode.NOT_STORED)))
 
 
