@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from docker.errors import APIError
 
 from flagbench import prune
 from flagbench.catalog.load import load_catalog
@@ -23,7 +24,6 @@ from flagbench.stores import Store
 Flagbench = Callable[..., Any]
 MakeRecord = Callable[..., bytes]
 FAILED = {"state": "failed", "phase": "train", "reason": "a rank died", "exit_code": 4}
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(autouse=True)
@@ -196,46 +196,44 @@ def test_what_prepare_did_not_write_is_left_alone(tmp_path: Path, changes: dict[
     assert (folder / "train.bin").exists()
 
 
-def image(identity: str, *tags: str) -> SimpleNamespace:
-    """An image as docker-py gives it."""
+def removable_images(*images: tuple[str, ...], remove: Callable[[str], None]) -> list[prune.Removable]:
+    """Which of the images of an engine, given by their tags, can be removed; the first one has the id sha256:0."""
     title = {"org.opencontainers.image.title": "GLM on cpu"}
-    return SimpleNamespace(id=identity, tags=list(tags), labels=title, attrs={"Size": 1000})
+    listed = [
+        SimpleNamespace(id=f"sha256:{number}", tags=list(tags), labels=title, attrs={"Size": 1000})
+        for number, tags in enumerate(images)
+    ]
+
+    def list_images(filters: dict[str, str]) -> list[SimpleNamespace]:
+        assert filters == {"label": prune.IMAGE_LABEL}
+        return listed
+
+    client = SimpleNamespace(images=SimpleNamespace(list=list_images, remove=remove))
+    return prune.images(client, load_catalog(claims=False))
 
 
 def test_only_our_images_without_a_current_name_are_removed() -> None:
-    listed = [
-        image("sha256:1", "flagbench/glm:cpu", "flagbench/glm:cpu-0.1.0"),
-        image("sha256:2", "flagbench/glm:cpu-0.0.9", "localhost/flagbench/glm:cpu-0.0.9"),
-        image("sha256:3"),
-        image("sha256:4", "registry.example.com/bench/glm:cpu-0.0.9", "flagbench/glm:cpu-0.0.9"),
-        image("sha256:5", "flagbench/stack:cpu"),
-        image("sha256:6", "flagbench/glm:a100"),
-    ]
-    asked, gone = [], []
-
-    def list_images(**options: Any) -> list[SimpleNamespace]:
-        asked.append(options)
-        return listed
-
-    client = SimpleNamespace(images=SimpleNamespace(list=list_images, remove=gone.append))
-    found = prune.images(client, load_catalog(ROOT / "manifests", claims=False))
-    assert asked == [{"filters": {"label": prune.IMAGE_LABEL}}]
-    assert [one.name for one in found] == ["flagbench/glm:cpu-0.0.9", "sha256:3"]
+    gone: list[str] = []
+    found = removable_images(
+        ("flagbench/glm:cpu", "flagbench/glm:cpu-0.1.0"),
+        ("flagbench/glm:cpu-0.0.9", "localhost/flagbench/glm:cpu-0.0.9"),
+        (),
+        ("registry.example.com/bench/glm:cpu-0.0.9", "flagbench/glm:cpu-0.0.9"),
+        ("flagbench/stack:cpu",),
+        ("flagbench/glm:a100",),
+        remove=gone.append,
+    )
+    assert [one.name for one in found] == ["flagbench/glm:cpu-0.0.9", "sha256:2"]
     for one in found:
         one.remove()
-    assert gone == ["flagbench/glm:cpu-0.0.9", "localhost/flagbench/glm:cpu-0.0.9", "sha256:3"]
+    assert gone == ["flagbench/glm:cpu-0.0.9", "localhost/flagbench/glm:cpu-0.0.9", "sha256:2"]
 
 
 def test_an_image_in_use_is_named() -> None:
-    from docker.errors import APIError
-
     def refuse(name: str) -> None:
         raise APIError("conflict", explanation="it is used by container 0123")
 
-    images = SimpleNamespace(list=lambda **_: [image("sha256:3")], remove=refuse)
-    (found,) = prune.images(SimpleNamespace(images=images), load_catalog(ROOT / "manifests", claims=False))
-    with pytest.raises(FlagbenchError) as caught:
+    (found,) = removable_images((), remove=refuse)
+    with pytest.raises(FlagbenchError, match=r"sha256:0 .* container 0123") as caught:
         found.remove()
     assert caught.value.code is ExitCode.ENGINE
-    assert "sha256:3" in caught.value.message
-    assert "0123" in caught.value.message
