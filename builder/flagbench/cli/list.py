@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
+import msgspec
 import typer
 
 from flagbench.catalog.load import load_catalog
@@ -84,17 +85,11 @@ def _cases_json(catalog: Catalog) -> list[dict[str, Any]]:
 
 
 def _stacks_json(catalog: Catalog) -> list[dict[str, Any]]:
+    keys = ("name", "title", "vendor", "aliases", "runs", "base_image", "python", "expects")
     return [
         {
-            "name": stack.name,
-            "title": stack.title,
-            "vendor": stack.vendor,
-            "aliases": list(stack.aliases),
-            "runs": list(stack.runs),
+            **{key: getattr(stack, key) for key in keys},
             "does_not_run": {case: why for case in catalog.cases if (why := _why_not(catalog, case, stack))},
-            "base_image": stack.base_image,
-            "python": stack.python,
-            "expects": dict(stack.expects),
             "accelerators": [accelerator.name for accelerator in stack.accelerators],
         }
         for stack in catalog.stacks.values()
@@ -106,20 +101,11 @@ def _why_not(catalog: Catalog, case: str, stack: Stack) -> str | None:
 
 
 def _claims_json(catalog: Catalog) -> list[dict[str, Any]]:
+    keys = ("id", "case", "stack", "no_stack", "title", "run", "metrics", "source")
     return [
         {
-            "id": claim.id,
-            "case": claim.case,
-            "stack": claim.stack,
-            "no_stack": claim.no_stack,
-            "title": claim.title,
-            "run": vars(claim.run),
+            **{key: msgspec.to_builtins(getattr(claim, key)) for key in keys},
             "precision": {"label": claim.precision_label, "executed": claim.precision_executed},
-            "metrics": [
-                {**vars(metric), "source": None if metric.source is None else vars(metric.source)}
-                for metric in claim.metrics
-            ],
-            "source": vars(claim.source),
         }
         for claim in catalog.claims.values()
     ]

@@ -34,11 +34,7 @@ def facts(
         "command": command,
         "config": dict(config) or None,
         "config_digest": None if described is None else described.digest,
-        "devices": {
-            "nodes": request.options.nodes,
-            "per_node": request.options.gpus,
-            "kind": request.stack.device_kind,
-        },
+        "devices": {"nodes": asked.nodes, "per_node": asked.gpus, "kind": request.stack.device_kind},
         "data": {"source": config.get("data", {}).get("source"), "folder": asked.data},
         "weights": {"source": config.get("weights"), "folder": asked.weights},
         "expected_seconds": None if expected is None else expected.seconds,
