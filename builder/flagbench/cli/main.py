@@ -15,9 +15,9 @@ from typer.main import get_command
 
 from flagbench.cli import shells
 from flagbench.cli.app import app
+from flagbench.cli.output import print_error
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.stdio import NotPrinted
-from flagbench.terminal import visible
 
 # What newer releases of Typer return for an interrupt; older ones raise Abort.
 _TYPER_INTERRUPTED = 130
@@ -33,11 +33,13 @@ def run(arguments: Sequence[str]) -> int:
         code = _invoke(arguments)
         sys.stdout.flush()
     except FlagbenchError as error:
-        code = _failed(error)
+        print_error(error.message, error.remedy)
+        code = int(error.code)
     except NotPrinted as error:
         code = not_printed(error)
-    except (KeyboardInterrupt, BrokenPipeError):
-        code = _interrupted()
+    except (KeyboardInterrupt, typer.Abort, BrokenPipeError):
+        print_error("interrupted", "run the command again when ready")
+        code = int(ExitCode.INTERRUPTED)
     with contextlib.suppress(NotPrinted):  # another error has been reported
         sys.stdout.flush()
     return code
@@ -45,16 +47,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def not_printed(error: NotPrinted) -> int:
     """Report that the result of a command could not be printed; returns the exit code."""
-    return _failed(
-        FlagbenchError(
-            str(error), remedy="free space on that disk, or redirect stdout elsewhere", code=ExitCode.NOT_STORED
-        )
-    )
-
-
-def _failed(error: FlagbenchError) -> int:
-    _print(f"error: {error.message}\nfix: {error.remedy}")
-    return int(error.code)
+    print_error(str(error), "free space on that disk, or redirect stdout elsewhere")
+    return int(ExitCode.NOT_STORED)
 
 
 def _invoke(arguments: Sequence[str]) -> int:
@@ -69,21 +63,14 @@ def _invoke(arguments: Sequence[str]) -> int:
     except click_exception as error:
         error.show()
         return int(error.exit_code)
-    except typer.Abort:
-        return _interrupted()
     except SystemExit as stop:
         # Completion's way to end, and Typer's answer to a broken pipe that is not stdout.
         if isinstance(stop.__context__, BrokenPipeError):
-            return _interrupted()
+            raise stop.__context__ from None
         return stop.code if isinstance(stop.code, int) else int(ExitCode.OK)
     if result == _TYPER_INTERRUPTED:
-        return _interrupted()
+        raise KeyboardInterrupt
     return int(result) if isinstance(result, int) else int(ExitCode.OK)
-
-
-def _interrupted() -> int:
-    _print("error: interrupted\nfix: run the command again when ready")
-    return int(ExitCode.INTERRUPTED)
 
 
 def report_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -93,11 +80,7 @@ def report_bug(kind: type[BaseException], error: BaseException, trace: Traceback
     """
     if os.environ.get("FLAGBENCH_DEBUG") == "1":
         traceback.print_exception(kind, error, trace)
-    _print(
-        f"error: a bug in flagbench: {kind.__name__}: {' '.join(str(error).split())}\n"
-        "fix: run it again with FLAGBENCH_DEBUG=1 and report what it prints"
+    print_error(
+        f"a bug in flagbench: {kind.__name__}: {' '.join(str(error).split())}",
+        "run it again with FLAGBENCH_DEBUG=1 and report what it prints",
     )
-
-
-def _print(text: str) -> None:
-    print("\n".join(map(visible, text.split("\n"))), file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What commands print: aligned tables, and JSON for a script."""
+"""What commands print: aligned tables, JSON for a script, and errors on stderr."""
 
 from __future__ import annotations
 
@@ -8,8 +8,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from flagbench.page import Lines, Table, render
+from flagbench.terminal import visible
 
 Row = Sequence[str]
+
+
+def print_error(message: str, remedy: str) -> None:
+    """Print what is wrong and what to do about it on stderr; control characters are shown as numbers."""
+    print("\n".join(map(visible, f"error: {message}\nfix: {remedy}".split("\n"))), file=sys.stderr)
 
 
 def echo_json(value: Any) -> None:

@@ -14,13 +14,12 @@ from flagbench import prune as pruning
 from flagbench.catalog.load import load_catalog
 from flagbench.cli import complete
 from flagbench.cli.options import JsonOption, StoreOption, WideOption, YesOption
-from flagbench.cli.output import echo_json, echo_table
+from flagbench.cli.output import echo_json, echo_table, print_error
 from flagbench.cli.records import stored_entries
 from flagbench.errors import FlagbenchError
 from flagbench.prune import Removable
 from flagbench.results import State, record_filter
 from flagbench.stores import open_store
-from flagbench.terminal import visible
 
 
 def remove(
@@ -46,10 +45,7 @@ def remove(
         raise FlagbenchError(
             "results rm needs a terminal to ask for confirmation", remedy="give --yes to remove without asking"
         )
-    if not json:
-        _table(found, wide)
-    if yes or _agreed(found):
-        _remove(found, json=json)
+    _confirm_and_remove(found, dry_run=False, yes=yes, wide=wide, json=json)
 
 
 def prune(
@@ -128,7 +124,7 @@ def _remove(found: Sequence[Removable], *, json: bool) -> None:
             one.remove()
             removed.append(one)
         except FlagbenchError as error:
-            typer.echo("\n".join(map(visible, (f"error: {error.message}", f"fix: {error.remedy}"))), err=True)
+            print_error(error.message, error.remedy)
             failures.append(error)
     if json:
         echo_json({"removed": [_as_json(one) for one in removed]})

@@ -13,6 +13,7 @@ from flagbench.catalog.lookup import catalog_get, resolve_image
 from flagbench.catalog.model import Case, Catalog, Stack
 from flagbench.cli import complete, preview
 from flagbench.cli.options import StoreOption, WideOption
+from flagbench.cli.output import print_error
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.launchers import Launcher, LaunchResult
 from flagbench.launchers.container import DockerOptions
@@ -110,10 +111,7 @@ def command(
         if not kept:
             raise
         # It is stored: a failure to show it does not change how the run ended.
-        typer.echo(
-            f"error: {error}\nfix: the record is kept; `flagbench results show last`",
-            err=True,
-        )
+        print_error(str(error), "the record is kept; `flagbench results show last`")
     raise typer.Exit(result.exit_code or (0 if kept else int(ExitCode.NOT_STORED)))
 
 
@@ -152,7 +150,7 @@ def _keep(result: LaunchResult, store: Store) -> bool:
     try:
         kept = store.put(result.record)
     except FlagbenchError as error:
-        typer.echo(f"error: {error.message}\nfix: {error.remedy}; the record is on stdout", err=True)
+        print_error(error.message, f"{error.remedy}; the record is on stdout")
         return False
     typer.echo(f"record {kept.record_id} kept in {kept.location}", err=True)
     return True
