@@ -62,9 +62,7 @@ def _case_and_stack(image: str, catalog: Catalog) -> tuple[Case, Stack]:
     if stack or image.endswith(":"):
         return resolve_image(image, catalog)
     case = catalog_get(catalog.cases, name, kind="case")
-    able = sorted(
-        (s for s in catalog.stacks.values() if case.name in s.runs), key=lambda s: (s.name != "cpu", s.name)
-    )
+    able = [stack for stack in catalog.stacks.values() if case.name in stack.runs]
     if not able:
         raise FlagbenchError(f"no stack runs {case.name}", remedy="name one: CASE:STACK")
-    return case, able[0]
+    return case, min(able, key=lambda stack: (stack.name != "cpu", stack.name))
