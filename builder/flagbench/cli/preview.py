@@ -104,9 +104,9 @@ def confirm(expected: Estimate | None) -> None:
         raise typer.Abort
 
 
-def progress_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+def progress_environment() -> dict[str, str]:
     """Variables by which a container draws progress for this terminal; none if stderr is not one."""
-    if not sys.stderr.isatty() or environment.get("TERM", "dumb") in ("dumb", ""):
+    if not sys.stderr.isatty() or os.environ.get("TERM", "dumb") in ("dumb", ""):
         return {}
     try:
         columns = os.get_terminal_size(sys.stderr.fileno()).columns
