@@ -5,9 +5,10 @@ from __future__ import annotations
 import typer
 
 from flagbench.cli.options import JsonOption, StoreOption
-from flagbench.cli.output import echo_json, echo_table
+from flagbench.cli.output import echo_json, print_page
 from flagbench.doctor import Level, examine
 from flagbench.errors import ExitCode
+from flagbench.page import Table
 
 
 def command(
@@ -24,7 +25,7 @@ def command(
     if json:
         echo_json({"ok": not failed, "findings": [vars(finding) for finding in findings]})
     else:
-        echo_table(["check", "level", "detail"], [[f.name, f.level.value, f.detail] for f in findings])
+        print_page(Table(("CHECK", "LEVEL", "DETAIL"), [(f.name, f.level.value, f.detail) for f in findings]))
         # One remedy may answer several findings.
         remedies: dict[str, list[str]] = {}
         for finding in findings:

@@ -10,7 +10,8 @@ import typer
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.model import Case, Catalog, Claim, Stack
 from flagbench.cli.options import JsonOption, WideOption
-from flagbench.cli.output import echo_json, echo_table
+from flagbench.cli.output import echo_json, print_page
+from flagbench.page import Table
 
 
 def command(
@@ -34,12 +35,12 @@ def command(
     if json:
         echo_json({kind: _AS_JSON[kind](catalog) for kind in kinds})
         return
-    for index, kind in enumerate(kinds):
-        if index:
-            print()
-        columns, rows = _AS_TABLE[kind](catalog)
-        title = kind if what is None else None
-        echo_table(columns, rows, title=title, cut=columns[1:], drop=columns[:0:-1], wide=wide)
+    print_page(*(_table(kind, catalog, titled=what is None) for kind in kinds), wide=wide)
+
+
+def _table(kind: str, catalog: Catalog, *, titled: bool) -> Table:
+    columns, rows = _AS_TABLE[kind](catalog)
+    return Table(columns, rows, cut=columns[1:], drop=columns[:0:-1], title=kind if titled else "")
 
 
 def _cases_table(catalog: Catalog) -> tuple[list[str], list[list[str]]]:
@@ -47,7 +48,7 @@ def _cases_table(catalog: Catalog) -> tuple[list[str], list[list[str]]]:
         [case.name, case.title, ", ".join(case.divisions), ", ".join(case.precisions), case.gate]
         for case in catalog.cases.values()
     ]
-    return ["case", "title", "divisions", "precisions", "gate"], rows
+    return ["CASE", "TITLE", "DIVISIONS", "PRECISIONS", "GATE"], rows
 
 
 def _stacks_table(catalog: Catalog) -> tuple[list[str], list[list[str]]]:
@@ -60,7 +61,7 @@ def _stacks_table(catalog: Catalog) -> tuple[list[str], list[list[str]]]:
         ]
         for stack in catalog.stacks.values()
     ]
-    return ["stack", "aliases", "runs", "base image"], rows
+    return ["STACK", "ALIASES", "RUNS", "BASE IMAGE"], rows
 
 
 def _claims_table(catalog: Catalog) -> tuple[list[str], list[list[str]]]:
@@ -68,7 +69,7 @@ def _claims_table(catalog: Catalog) -> tuple[list[str], list[list[str]]]:
         [claim.id, claim.title, claim.stack or "none", _gate_value(claim, catalog.cases[claim.case])]
         for claim in catalog.claims.values()
     ]
-    return ["claim", "title", "stack", "published"], rows
+    return ["CLAIM", "TITLE", "STACK", "PUBLISHED"], rows
 
 
 def _gate_value(claim: Claim, case: Case) -> str:

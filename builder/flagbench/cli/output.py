@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from typing import Any
 
-from flagbench.page import Lines, Table, render
+from flagbench.page import Block, render
 from flagbench.terminal import visible
-
-Row = Sequence[str]
 
 
 def print_error(message: str, remedy: str) -> None:
@@ -33,25 +30,6 @@ def echo_json_text(text: str) -> None:
     print(text)
 
 
-def echo_table(
-    columns: Row,
-    rows: Sequence[Row],
-    *,
-    title: str | None = None,
-    cut: Row = (),
-    drop: Row = (),
-    wide: bool = False,
-) -> None:
-    """Print rows under their columns, which are shown in capitals; see `flagbench.page.Table`.
-
-    Each cell is one line: what cannot be printed in it is escaped (`flagbench.terminal.visible`).
-    """
-    if title:
-        print(render([Lines((title,), "bold")]).rstrip("\n"))
-    table = Table(
-        tuple(name.upper() for name in columns),
-        tuple(tuple(row) for row in rows),
-        cut=tuple(name.upper() for name in cut),
-        drop=tuple(name.upper() for name in drop),
-    )
-    print(render([table], wide=wide).rstrip("\n"))
+def print_page(*blocks: Block, wide: bool = False) -> None:
+    """Print tables and lines, a blank line between them."""
+    print(render(blocks, wide=wide), end="")

@@ -13,16 +13,16 @@ import typer
 
 from flagbench.cli import complete, results_remove
 from flagbench.cli.options import JsonOption, StoreOption, WideOption
-from flagbench.cli.output import echo_json, echo_json_text, echo_table
+from flagbench.cli.output import echo_json, echo_json_text, print_page
 from flagbench.cli.records import STORED_HELP, note, stored_record
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.files import reason, write_atomically
+from flagbench.page import Lines, Table
 from flagbench.record.model import Metric, Record
 from flagbench.record.read import read_record
 from flagbench.report.export import to_csv, to_markdown
 from flagbench.results import State, record_filter, state_of, with_verdicts
 from flagbench.stores import Store, StoredRecord, open_store
-from flagbench.terminal import visible
 from flagbench.verify.conditions import shown
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_completion=False)
@@ -69,9 +69,9 @@ def list_records(
     if not entries:
         print(f"no records in {place.url}")
         return
-    columns = ["record", "created", "image", "preset", "state", "duration", "gate", "verdict"]
-    drop = ("created", "preset", "duration", "image", "gate", "state", "verdict")
-    echo_table(columns, [_row(entry) for entry in entries], drop=drop, wide=wide)
+    columns = ("RECORD", "CREATED", "IMAGE", "PRESET", "STATE", "DURATION", "GATE", "VERDICT")
+    drop = ("CREATED", "PRESET", "DURATION", "IMAGE", "GATE", "STATE", "VERDICT")
+    print_page(Table(columns, [_row(entry) for entry in entries], drop=drop), wide=wide)
     for entry in entries:
         if entry.error is not None:
             note(entry.location, entry.error)
@@ -210,22 +210,26 @@ def _show(record: Record, wide: bool) -> None:
         "fix": status.remedy,
         "config": record.config_digest,
     }
-    for name, fact in facts.items():
-        if fact is not None:
-            print(f"{name:<8} {visible(fact)}")
-    if record.metrics:
-        print()
-        columns = ["metric", "value", "unit", "scope", "95 % interval", "n", "note"]
-        drop = ("note", "n", "scope", "95 % interval", "unit")
-        echo_table(columns, [_metric_row(metric) for metric in record.metrics], cut=("note",), drop=drop, wide=wide)
-    if record.conditions:
-        print()
-        rows = [[name, shown(value)] for name, value in record.conditions.items()]
-        echo_table(["condition", "value"], rows, cut=("value",), wide=wide)
-    if record.checks:
-        print()
-        rows = [[check.name, "ok" if check.ok else "FAILED", check.detail] for check in record.checks]
-        echo_table(["check", "result", "detail"], rows, cut=("detail",), wide=wide)
+    tables = (
+        Table(
+            ("METRIC", "VALUE", "UNIT", "SCOPE", "95 % INTERVAL", "N", "NOTE"),
+            [_metric_row(metric) for metric in record.metrics],
+            cut=("NOTE",),
+            drop=("NOTE", "N", "SCOPE", "95 % INTERVAL", "UNIT"),
+        ),
+        Table(
+            ("CONDITION", "VALUE"),
+            [(name, shown(value)) for name, value in record.conditions.items()],
+            cut=("VALUE",),
+        ),
+        Table(
+            ("CHECK", "RESULT", "DETAIL"),
+            [(check.name, "ok" if check.ok else "FAILED", check.detail) for check in record.checks],
+            cut=("DETAIL",),
+        ),
+    )
+    lines = Lines(tuple(f"{name:<8} {fact}" for name, fact in facts.items() if fact is not None))
+    print_page(lines, *(table for table in tables if table.rows), wide=wide)
 
 
 def _metric_row(metric: Metric) -> list[str]:

@@ -14,9 +14,10 @@ from flagbench import prune as pruning
 from flagbench.catalog.load import load_catalog
 from flagbench.cli import complete
 from flagbench.cli.options import JsonOption, StoreOption, WideOption, YesOption
-from flagbench.cli.output import echo_json, echo_table, print_error
+from flagbench.cli.output import echo_json, print_error, print_page
 from flagbench.cli.records import stored_entries
 from flagbench.errors import FlagbenchError
+from flagbench.page import Table
 from flagbench.prune import Removable
 from flagbench.results import State, record_filter
 from flagbench.stores import open_store
@@ -139,7 +140,7 @@ def _table(found: Sequence[Removable], wide: bool) -> None:
         print("nothing to remove")
         return
     rows = [[one.kind, one.name, one.detail, _size(one.size)] for one in found]
-    echo_table(["kind", "name", "detail", "size"], rows, drop=("detail", "kind"), wide=wide)
+    print_page(Table(("KIND", "NAME", "DETAIL", "SIZE"), rows, drop=("DETAIL", "KIND")), wide=wide)
 
 
 def _as_json(one: Removable) -> dict[str, str | int]:
