@@ -27,28 +27,21 @@ PROBE_SECONDS = 4.0
 """How long an index may take to answer."""
 SILENCE_SECONDS = 15.0
 """How long pip may print nothing before a line says that it still runs."""
-# Asked in pip's own session, which knows its proxy, certificates, trusted hosts and credentials. In a thread, because
-# name resolution has no timeout; the time counts from when pip is loaded.
+LOAD_SECONDS = 15.0
+"""How long pip may take to load and to resolve the index's name, for which it has no limit of its own."""
+# Asked in pip's own session, which knows its proxy, certificates, trusted hosts and credentials.
 PROBE = """
-import os, sys, threading
+import sys
 from pip._internal.commands import create_command
 from pip._vendor.requests import RequestException
 command = create_command("download")
 options, _ = command.parse_args(["--timeout", sys.argv[2], "--retries", "0", "--quiet", "x"])
-said = ["no answer in %s s" % sys.argv[2]]
-def ask(session):
-    try:
-        code = session.get(sys.argv[1], stream=True).status_code
-    except (RequestException, OSError) as error:
-        said.append(type(error).__name__)
-    else:
-        said.append("HTTP status %d" % code if code >= 400 else "")
 with command.main_context():
-    asked = threading.Thread(target=ask, args=[command.get_default_session(options)], daemon=True)
-    asked.start()
-    asked.join(float(sys.argv[2]))
-    os.write(1, said[-1].encode())
-    os._exit(0)
+    try:
+        code = command.get_default_session(options).get(sys.argv[1], stream=True).status_code
+        print("HTTP status %d" % code if code >= 400 else "")
+    except (RequestException, OSError) as error:
+        print(type(error).__name__)
 """
 
 
@@ -125,9 +118,13 @@ def has_torch(python: Path) -> bool:
 
 
 def unreachable(python: Path, url: str, seconds: float = PROBE_SECONDS) -> str | None:
-    """Why pip would not reach `url` within `seconds`; None where it does, or where this pip cannot be asked."""
-    asked = subprocess.run([python, "-c", PROBE, url, str(seconds)], capture_output=True, text=True, check=False)
-    return asked.stdout or None if asked.returncode == 0 else None
+    """Why pip would not reach `url`, which may take `seconds`; None where it does, or where pip cannot be asked."""
+    command = [python, "-c", PROBE, url, str(seconds)]
+    try:
+        asked = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds + LOAD_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        return f"no answer in {error.timeout:.0f} s"
+    return asked.stdout.strip() or None if asked.returncode == 0 else None
 
 
 def make_venv(venv: Path) -> None:
