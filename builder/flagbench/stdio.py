@@ -30,22 +30,14 @@ def install() -> None:
         try:
             os.fstat(descriptor)
         except OSError:
-            # Otherwise the next file or socket gets this number. Stdout is opened read-only, so that printing to it
-            # fails instead of being lost silently.
-            _open_as(descriptor, flags)
+            # Otherwise the next file or socket gets this number, the lowest that is free. Stdout is opened read-only,
+            # so that printing to it fails instead of being lost silently.
+            os.set_inheritable(os.open(os.devnull, flags), True)
     stdout: io.RawIOBase = _Stdout(1, "wb", closefd=False)
     stderr: io.RawIOBase = _Stderr(2, "wb", closefd=False)
     sys.stdin = _text(io.BufferedReader(_Stdin()), sys.stdin)
     sys.stdout = _text(io.BufferedWriter(stdout), sys.stdout, line_buffering=stdout.isatty())
     sys.stderr = _text(io.BufferedWriter(stderr), sys.stderr, line_buffering=True)
-
-
-def _open_as(descriptor: int, flags: int) -> None:
-    opened = os.open(os.devnull, flags)
-    if opened != descriptor:
-        os.dup2(opened, descriptor)
-        os.close(opened)
-    os.set_inheritable(descriptor, True)
 
 
 def _text(
