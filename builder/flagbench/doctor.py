@@ -23,7 +23,6 @@ from flagbench.catalog.model import Catalog
 from flagbench.engines import open_engine
 from flagbench.errors import FlagbenchError
 from flagbench.launchers.kubernetes.server import health
-from flagbench.redaction import redact
 from flagbench.stores import FolderBlobs, open_store
 
 GIB = 2**30
@@ -70,7 +69,7 @@ def examine(store_url: str | None = None) -> list[Finding]:
         leftovers(),
         accelerator(),
         kubernetes(),
-        engine(docker(os.environ), catalog),
+        docker(catalog),
     ]
 
 
@@ -216,35 +215,27 @@ def accelerator(driver: Path = Path("/proc/driver/nvidia/version")) -> Finding:
     return Finding("accelerator", Level.WARN, "no driver found", remedy)
 
 
-def docker(environment: Mapping[str, str], default: Path = Path("/var/run/docker.sock")) -> Finding:
-    """Whether a container engine's socket exists and is accessible; a remote engine is not contacted."""
+def docker(
+    catalog: Catalog | None,
+    environment: Mapping[str, str] = os.environ,
+    default: Path = Path("/var/run/docker.sock"),
+) -> Finding:
+    """The version of the container engine, and which of the catalog's images it has; the socket is checked first."""
     host = environment.get("DOCKER_HOST", "")
-    if host and not host.startswith("unix://"):
-        return Finding("docker", Level.OK, f"DOCKER_HOST={redact(host)} (not contacted)")
-    socket = Path(host.removeprefix("unix://")) if host else default
-    try:
-        is_socket = stat.S_ISSOCK(socket.stat().st_mode)
-    except OSError:
-        is_socket = False
-    if not is_socket:
-        remedy = "start the container engine or set DOCKER_HOST; --via native runs without one"
-        return Finding("docker", Level.WARN, f"no socket at {socket}", remedy)
-    if not os.access(socket, os.R_OK | os.W_OK):
-        remedy = "join the socket's group (usually docker) and log in again; --via native needs no engine"
-        return Finding("docker", Level.WARN, f"{socket} may not be used by this user", remedy)
-    return Finding("docker", Level.OK, f"socket {socket}")
-
-
-def engine(socket: Finding, catalog: Catalog | None) -> Finding:
-    """The version of the engine behind a usable socket, and which of the catalog's images it has."""
-    if socket.level is not Level.OK:
-        return socket
+    if not host or host.startswith("unix://"):
+        socket = Path(host.removeprefix("unix://")) if host else default
+        if not os.access(socket, os.F_OK):
+            remedy = "start the container engine or set DOCKER_HOST; --via native runs without one"
+            return Finding("docker", Level.WARN, f"no socket at {socket}", remedy)
+        if not os.access(socket, os.R_OK | os.W_OK):
+            remedy = "join the socket's group (usually docker) and log in again; --via native needs no engine"
+            return Finding("docker", Level.WARN, f"{socket} may not be used by this user", remedy)
     stacks = catalog.stacks.values() if catalog else ()
     names = sorted(f"{case}:{stack.name}" for stack in stacks for case in stack.runs)
     try:
-        with closing(open_engine()) as found:
-            there = [name for name in names if found.inspect(f"flagbench/{name}") is not None]
-            health = found.health()
+        with closing(open_engine()) as engine:
+            there = [name for name in names if engine.inspect(f"flagbench/{name}") is not None]
+            health = engine.health()
     except FlagbenchError as error:
         return Finding("docker", Level.WARN, error.message, f"{error.remedy}; --via native needs no engine")
     have = f"images: {', '.join(there)}" if there else "no image of a case, `flagbench build` makes them"

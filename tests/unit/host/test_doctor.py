@@ -16,7 +16,8 @@ import pytest
 
 from flagbench import doctor
 from flagbench.catalog.load import load_catalog
-from flagbench.doctor import GIB, Level
+from flagbench.doctor import GIB, Finding, Level
+from flagbench.engines.base import EngineError
 from flagbench.errors import ExitCode
 
 Flagbench = Callable[..., Any]
@@ -141,16 +142,50 @@ def test_doctor_works_with_docker_settings_that_make_no_sense(
     assert answer["findings"][-1]["name"] == "docker"
 
 
-def test_the_engine_s_socket(tmp_path: Path) -> None:
+def test_the_engine_is_asked_where_its_socket_can_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "docker.sock"
-    missing = doctor.docker({}, path)
-    assert missing.level is Level.WARN
-    assert "--via native" in str(missing.remedy)
+    monkeypatch.setattr(doctor, "open_engine", Engine)
+    for environment in ({}, {"DOCKER_HOST": f"unix://{path}"}):
+        missing = doctor.docker(None, environment, path)
+        assert (missing.level, missing.detail) == (Level.WARN, f"no socket at {path}")
+        assert "--via native" in str(missing.remedy)
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
-        assert doctor.docker({}, path).level is Level.OK
-        assert doctor.docker({"DOCKER_HOST": f"unix://{path}"}).detail == f"socket {path}"
-    assert doctor.docker({"DOCKER_HOST": "tcp://engine:2375"}).detail.endswith("(not contacted)")
+        assert doctor.docker(None, {}, path).level is Level.OK
+        assert doctor.docker(None, {"DOCKER_HOST": f"unix://{path}"}).level is Level.OK
+
+
+class Engine:
+    """An engine with some images."""
+
+    def __init__(self, *images: str) -> None:
+        self.images = images
+        self.closed = False
+
+    def health(self) -> str:
+        return "Engine 1"
+
+    def inspect(self, ref: str) -> object | None:
+        return ref if ref in self.images else None
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_what_an_engine_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    remote = {"DOCKER_HOST": "tcp://engine:2375"}
+    engine = Engine("flagbench/distilbert:cpu", "flagbench/stack:cpu", "other:1")
+    monkeypatch.setattr(doctor, "open_engine", lambda: engine)
+    assert doctor.docker(load_catalog(), remote) == Finding("docker", Level.OK, "Engine 1; images: distilbert:cpu")
+    assert engine.closed
+    assert "no image of a case, `flagbench build`" in doctor.docker(None, remote).detail
+
+    def dead() -> Engine:
+        raise EngineError("it does not answer", remedy="restart it")
+
+    monkeypatch.setattr(doctor, "open_engine", dead)
+    remedy = "restart it; --via native needs no engine"
+    assert doctor.docker(None, remote) == Finding("docker", Level.WARN, "it does not answer", remedy)
 
 
 def test_leftovers_of_killed_runs_are_listed_and_left(tmp_path: Path) -> None:
