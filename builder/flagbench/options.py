@@ -76,10 +76,11 @@ def takes_options(function: Callable[..., None]) -> Callable[..., None]:
     @wraps(function)
     def command(**given: Any) -> None:
         for name, kind in groups.items():
-            values = {option: given.pop(option.field) for option in declared(kind)}
-            given[name] = kind(
-                **{option.field: tuple(value or ()) if option.repeated else value for option, value in values.items()}
-            )
+            values = {}
+            for option in declared(kind):
+                value = given.pop(option.field)
+                values[option.field] = tuple(value or ()) if option.repeated else value
+            given[name] = kind(**values)
         function(**given)
 
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
