@@ -17,7 +17,7 @@ from flagbench.catalog.model import Catalog
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.files import TEXT_BYTES, read_file, reason
 from flagbench.images import REPOSITORY, is_ours
-from flagbench.results import Filter, state_of
+from flagbench.results import state_of
 from flagbench.stores import Store, StoredRecord
 
 IMAGE_LABEL = "dev.flagbench.context"
@@ -55,9 +55,9 @@ class _Prepared(msgspec.Struct):
     created_at: str = "unknown"
 
 
-def records(store: Store, selected: Filter, keep: int = 0) -> list[Removable]:
+def records(store: Store, selected: Iterable[StoredRecord], keep: int = 0) -> list[Removable]:
     """The selected records except the newest `keep`; never files that the store did not put there."""
-    found = (entry for entry in selected.records(store) if entry.problem is None)
+    found = (entry for entry in selected if entry.problem is None)
     return [stored_record(store, entry) for entry in islice(found, keep, None)]
 
 

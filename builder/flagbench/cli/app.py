@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -34,7 +33,6 @@ COMMANDS = {
 HIDDEN = {"manifests"}
 
 
-@cache
 def load(name: str) -> Any:
     """The click command of that name: what `flagbench.cli.NAME` has as `command` or, for a group, as `app`."""
     module = import_module(f"flagbench.cli.{name}")

@@ -21,7 +21,7 @@ from flagbench.page import Lines, Table
 from flagbench.record.model import Metric, Record
 from flagbench.record.read import read_record
 from flagbench.report.export import to_csv, to_markdown
-from flagbench.results import State, record_filter, state_of, with_verdicts
+from flagbench.results import State, select, state_of, with_verdicts
 from flagbench.stores import Store, StoredRecord, open_store
 from flagbench.verify.conditions import shown
 
@@ -61,7 +61,7 @@ def list_records(
     {name: value}. Of a damaged one, whose error says why, what is unknown is null and metrics is empty.
     """
     place = open_store(store)
-    found = record_filter(case, stack, state, since).records(place)
+    found = select(place, case=case, stack=stack, state=state, since=since)
     entries = with_verdicts(place, islice(found, min(limit, sys.maxsize)))
     if json:
         echo_json({"store": place.url, "records": [_as_json(entry) for entry in entries]})
@@ -131,7 +131,7 @@ def export_records(
     records themselves, a line each. Damaged records are left out, with the reason on stderr.
     """
     place = open_store(store)
-    entries = list(record_filter(case, stack, state, since).records(place))
+    entries = list(select(place, case=case, stack=stack, state=state, since=since))
     text = "".join(_lines(place, entries)) if format == "jsonl" else _table(with_verdicts(place, entries), format)
     if out is None:
         if text:

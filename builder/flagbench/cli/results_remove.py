@@ -19,7 +19,7 @@ from flagbench.cli.records import stored_entries
 from flagbench.errors import FlagbenchError
 from flagbench.page import Table
 from flagbench.prune import Removable
-from flagbench.results import State, record_filter
+from flagbench.results import State, select
 from flagbench.stores import open_store
 
 
@@ -85,8 +85,9 @@ def prune(
     found: list[Removable] = []
     chosen = (older_than, keep, state, case, stack)
     if any(option is not None for option in chosen):
-        selected = record_filter(case, stack, state, older_than=older_than)
-        found += pruning.records(open_store(store), selected, keep or 0)
+        place = open_store(store)
+        selected = select(place, case=case, stack=stack, state=state, older_than=older_than)
+        found += pruning.records(place, selected, keep or 0)
     elif not (images or prepared):
         raise FlagbenchError(
             "results prune: nothing is selected",
