@@ -171,13 +171,16 @@ def prepared(folder: Path, **changes: Any) -> Path:
 
 
 def test_prepared_folders_are_removed_with_what_they_name(tmp_path: Path, flagbench: Flagbench) -> None:
-    data, other = prepared(tmp_path / "glm" / "data"), prepared(tmp_path / "other")
+    data, other = prepared(tmp_path / "all" / "glm" / "data"), prepared(tmp_path / "other")
     (other / "notes.txt").write_text("mine")
+    prepared(tmp_path / "too" / "deep" / "to" / "look")
+    prepared(other / "inside")
+    (tmp_path / "link").symlink_to(data)
     assert removable(flagbench, f"--prepared {tmp_path}") == [str(data), str(other)]
     removed = flagbench(f"results prune --prepared {tmp_path} --yes --json").json["removed"]
     assert [one["size"] for one in removed] == [1000, 1000]
     assert not data.exists()
-    assert [path.name for path in other.iterdir()] == ["notes.txt"]
+    assert sorted(path.name for path in other.iterdir()) == ["inside", "notes.txt"]
 
 
 @pytest.mark.parametrize(
