@@ -86,22 +86,16 @@ class _Stderr(io.FileIO):
     _patience = _PATIENCE_SECONDS
 
     def write(self, content: memoryview) -> int:  # type: ignore[override]
-        try:
-            self._forward(bytes(content))
-        except OSError:
-            pass
-        return len(content)
-
-    def _forward(self, left: bytes) -> None:
         deadline = time.monotonic() + self._patience
-        while left:
-            _, ready, _ = select.select([], [self], [], max(0.0, deadline - time.monotonic()))
-            taken = super().write(left[:_CHUNK]) if ready else None
-            if taken:
-                left, self._patience = left[taken:], _PATIENCE_SECONDS
-                deadline = time.monotonic() + self._patience
-            elif time.monotonic() >= deadline:
-                self._patience = 0.0
-                return
-            else:
+        try:
+            while True:
+                _, ready, _ = select.select([], [self], [], max(0.0, deadline - time.monotonic()))
+                if ready and (taken := super().write(content[:_CHUNK])):
+                    self._patience = _PATIENCE_SECONDS
+                    return taken  # the rest is written next
+                if time.monotonic() >= deadline:
+                    self._patience = 0.0
+                    return len(content)
                 time.sleep(0.01)  # it reports ready and accepts nothing yet
+        except OSError:
+            return len(content)

@@ -130,6 +130,15 @@ def test_a_pipe_that_does_not_block_gets_everything(tmp_path: Path) -> None:
     assert child.wait(60) == 0
 
 
+def test_a_stderr_that_nobody_reads_stops_nothing_and_a_slow_reader_gets_all() -> None:
+    code = "from flagbench import stdio; stdio.install(); import sys; print('x' * 300_000, file=sys.stderr)"
+    reading, writing = os.pipe()
+    assert subprocess.run([sys.executable, "-c", code], stderr=writing, timeout=60).returncode == 0
+    os.close(writing)
+    os.close(reading)
+    assert subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE).stderr == b"x" * 300_000 + b"\n"
+
+
 def test_a_terminal_that_is_gone_is_one_error(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     os.close(ours)
