@@ -137,8 +137,8 @@ def make_venv(venv: Path) -> None:
 def minor_version(python: str) -> tuple[int, int] | None:
     """Major and minor version of an interpreter; None for one that does not start."""
     try:
-        said = subprocess.check_output([python, "-c", "import sys; print(*sys.version_info[:2])"], text=True)
-        major, minor = map(int, said.split())
+        answer = subprocess.check_output([python, "-c", "import sys; print(*sys.version_info[:2])"], text=True)
+        major, minor = map(int, answer.split())
     except (OSError, ValueError, subprocess.CalledProcessError):
         return None
     return major, minor
@@ -158,14 +158,14 @@ def discard_partial(site: Path) -> None:
     """Remove incomplete packages: pip writes the list of a package's files last, and trusts its metadata alone."""
     for found in list(distributions(path=[str(site)])):
         folder = Path(str(found._path))  # type: ignore[attr-defined]
-        if folder.suffix == ".dist-info" and not whole(found):
+        if folder.suffix == ".dist-info" and not is_complete(found):
             say(f"{folder.name} is incomplete and is installed again")
             shutil.rmtree(folder)
     for remains in site.glob("~*"):  # what pip moved aside and could not delete
         shutil.rmtree(remains, ignore_errors=True)
 
 
-def whole(package: Distribution) -> bool:
+def is_complete(package: Distribution) -> bool:
     """Whether a package lists its files and all exist, except compiled ones, which Python makes itself."""
     # Its `files` leave out those that do not exist, from Python 3.12 on.
     record = package.read_text("RECORD") or ""

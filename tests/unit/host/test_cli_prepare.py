@@ -80,7 +80,7 @@ def test_the_image_sides_code_is_the_commands(flagbench: Flagbench, image_side: 
         ("distilbert -o x", "torch"),
     ],
 )
-def test_what_makes_no_sense_is_refused(
+def test_invalid_arguments_are_refused(
     flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch, words: str, named: str
 ) -> None:
     monkeypatch.setattr(prepare, "find_spec", lambda name: None if name == "torch" else object())

@@ -69,7 +69,7 @@ def test_packages_are_looked_up_without_being_imported(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(("text", "version"), [(DRIVER, "550.54.15"), (OPEN_DRIVER, "570.86.10")])
-def test_the_driver_s_version(tmp_path: Path, text: str, version: str) -> None:
+def test_the_version_of_the_driver(tmp_path: Path, text: str, version: str) -> None:
     (tmp_path / "version").write_text(text)
     finding = doctor.accelerator(tmp_path / "version")
     assert (finding.level, finding.detail) == (Level.OK, f"NVIDIA driver {version}")
@@ -132,7 +132,7 @@ def test_doctor_works_where_no_temporary_file_can_be_written(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("host", "settings"), [("tcp://[::1", "{}"), ("", '{"currentContext": 5}'), ("", "[" * 100_000)]
 )
-def test_doctor_works_with_docker_settings_that_make_no_sense(
+def test_doctor_works_with_invalid_docker_settings(
     flagbench: Flagbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str, settings: str
 ) -> None:
     (tmp_path / "config.json").write_text(settings)

@@ -127,7 +127,7 @@ def test_what_is_missing_is_named_with_its_package(machine: Machine, system: str
     assert (ended.returncode, ended.stdout, package in ended.stderr) == (2, "", True)
 
 
-def test_the_check_is_true_of_this_python(machine: Machine) -> None:
+def test_this_python_passes_the_check(machine: Machine) -> None:
     """The real interpreter, which the tests run on: it is found fit, and install.py refuses what it does not know."""
     (machine.bin / "python3").symlink_to(sys.executable)
     command = ["/bin/sh", str(TOOLS / "install"), str(machine.folder / "venv"), "nosuch"]
@@ -142,7 +142,7 @@ def test_versions_are_the_locks_on_its_python_and_no_newer_on_another(install: M
     assert install.constraints(lock, (3, 10)) == ["numpy<=2.4.6", "torch<=2.13.0"]
 
 
-def test_packages_that_are_not_whole_are_forgotten(install: ModuleType, tmp_path: Path) -> None:
+def test_incomplete_packages_are_removed(install: ModuleType, tmp_path: Path) -> None:
     for name in ("whole", "cut", "unlisted"):
         info = tmp_path / f"{name}-1.dist-info"
         info.mkdir()
@@ -224,7 +224,7 @@ def test_an_index_that_does_not_answer_costs_its_time_once(
     assert install.torch_index(python) == []
 
 
-def test_what_pip_says_is_passed_on_and_its_silence_is_broken(
+def test_the_output_of_pip_is_passed_on_with_a_line_where_it_is_silent(
     install: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     pip = tmp_path / "python"

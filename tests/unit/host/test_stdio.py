@@ -62,7 +62,7 @@ def test_a_command_that_cannot_print_says_so_in_one_error(tmp_path: Path, line: 
         ("verify /nowhere 2> >(true)", ExitCode.DATA),
     ],
 )
-def test_where_stderr_is_lost_the_code_still_says_it(tmp_path: Path, line: str, code: int) -> None:
+def test_a_lost_stderr_does_not_change_the_exit_code(tmp_path: Path, line: str, code: int) -> None:
     done = shell(tmp_path, f"fb {line}")
     assert (done.returncode, done.stderr) == (code, "")
     assert bool(done.stdout) is (code == ExitCode.OK)
@@ -75,7 +75,7 @@ def test_a_reader_that_stops_reading_is_no_error(tmp_path: Path, line: str) -> N
     assert done.stdout.splitlines()[1] == "0"
 
 
-def test_a_stdin_that_is_closed_asks_nobody_and_is_empty(tmp_path: Path) -> None:
+def test_a_closed_stdin_is_empty_and_asks_nothing(tmp_path: Path) -> None:
     asked = shell(tmp_path, "fb run distilbert:cpu 0<&-")
     assert (asked.returncode, asked.stdout) == (ExitCode.USAGE, "")
     read = shell(tmp_path, "fb verify - 0<&-")
@@ -106,7 +106,7 @@ def _running(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "RD"
 
 
-def test_an_answer_in_any_encoding_is_no_yes(tmp_path: Path) -> None:
+def test_an_undecodable_answer_is_not_yes(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     os.write(ours, b"\xff\xfe\n")
     command = "PYTHONIOENCODING=utf-8:strict fb run distilbert:cpu --via docker"
