@@ -24,10 +24,13 @@ def set_up(arguments: Sequence[str]) -> None:
     Raises FlagbenchError (usage) for an unsupported shell.
     """
     option, _, given = arguments[0].partition("=")
-    words = [*([given] if given else []), *arguments[1:]]
-    if len(words) > 1:
-        raise FlagbenchError(f"{option} takes one shell at most", remedy=f"for example {option} bash")
-    shell = _known(words[0] if words else None, option)
+    shell = " ".join([given, *arguments[1:]]).strip() or _get_shell_name()
+    shells = [shell.value for shell in Shells]
+    if shell not in shells:
+        raise FlagbenchError(
+            f"there is no completion for the shell {shell!r}" if shell else "the shell could not be detected",
+            remedy=f"name one of: {', '.join(shells)}; for example {option} bash",
+        )
     if option == SHOW:
         print(get_completion_script(prog_name="flagbench", complete_var=_VARIABLE, shell=shell))
         return
@@ -41,13 +44,3 @@ def set_up(arguments: Sequence[str]) -> None:
             remedy=f"print it with {SHOW} {shell} and put it where your shell reads it",
         ) from error
     print(f"completion of {shell} installed in {path}; start a new shell to use it")
-
-
-def _known(named: str | None, option: str) -> str:
-    shells = [shell.value for shell in Shells]
-    shell = named if named is not None else _get_shell_name()
-    if shell not in shells:
-        unknown = f"there is no completion for the shell {shell!r}"
-        what = "the shell could not be detected" if shell is None else unknown
-        raise FlagbenchError(what, remedy=f"name one of: {', '.join(shells)}; for example {option} bash")
-    return shell
