@@ -37,6 +37,11 @@ class ImageReference:
     """`sha256:` and 64 hexadecimal digits."""
 
     @property
+    def tagged(self) -> str:
+        """Host, repository and tag, without digest."""
+        return f"{self.name}:{self.tag}" if self.tag else self.name
+
+    @property
     def name(self) -> str:
         """Host and repository, without tag and digest."""
         return f"{self.host}/{self.path}" if self.host else self.path
@@ -45,6 +50,14 @@ class ImageReference:
     def is_ours(self) -> bool:
         """Whether only a build or a load can bring this image here: no registry is ever asked for it."""
         return self.host in _LOCAL_HOSTS and self.path.startswith(f"{REPOSITORY}/")
+
+
+def parse_reference(text: str) -> ImageReference:
+    """The parsed reference. Raises ValueError if `text` is not one."""
+    reference = find_reference(text)
+    if reference is None:
+        raise ValueError(f"{text!r} is not an image reference")
+    return reference
 
 
 def find_reference(text: str) -> ImageReference | None:

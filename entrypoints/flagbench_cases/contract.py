@@ -5,14 +5,14 @@ or an InferWorkload, as the `kind` of its manifest says.
 """
 
 import abc
-from typing import TYPE_CHECKING, Any, Dict, Iterable, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Protocol, Sequence, Tuple
+
+import torch
+import torch.distributed
 
 from flagbench_cases.shared.errors import DataError
 from flagbench_cases.shared.layout import Layout
 from flagbench_cases.shared.spool import RankSpool
-
-if TYPE_CHECKING:
-    from flagbench_cases.rank.probe import CollectiveProbe
 
 INFER = "infer"
 """The pass over the data that an inference case is measured by."""
@@ -20,19 +20,44 @@ VALIDATE = "val"
 """The pass that an inference case may make before it, over data with known answers."""
 
 
+class Device(Protocol):
+    """The device of a rank, as far as cases and engines use it. `torch` is the torch.device, `kind` its type (cpu or
+    cuda), `backend` the backend of its process groups."""
+
+    kind: str
+    backend: str
+    torch: "torch.device"
+
+    def synchronize(self) -> None:
+        """Wait until the device has finished all queued work."""
+
+    def memory_peak(self) -> int:
+        """Peak of the memory in use, bytes."""
+
+
+class Probe(Protocol):
+    """Tells a rank's own work from its waiting for others. An engine attaches it; a step marks its backward pass."""
+
+    def attach(self, parameters: List[torch.nn.Parameter]) -> None:
+        """Watch the gradients of these parameters, given in the order of the forward pass."""
+
+    def backward_done(self) -> None:
+        """Must be called immediately after the backward pass."""
+
+
 class Context(NamedTuple):
     """What a workload receives: its configuration, its device, its rank and layout, and how to report progress."""
 
     config: Dict[str, Any]
-    device: Any
+    device: Device
     rank: int
     layout: Layout
     local_rank: int
-    probe: "CollectiveProbe"
+    probe: Probe
     spool: RankSpool
     data: Optional[str]
     weights: Optional[str]
-    groups: Mapping[str, Any] = {}
+    groups: Mapping[str, "torch.distributed.ProcessGroup"] = {}
     """The process group of this rank along each axis of the layout. Empty for pure data parallelism, where the
     default process group is used."""
 
@@ -89,9 +114,9 @@ def require_full_batch(examples: int, batch_size: int, replicas: int) -> None:
 class Workload(abc.ABC):
     """What both kinds of workload have in common. `setup` runs during init, the other methods in the loop."""
 
-    # The model, a torch.nn.Module created by `setup`. At the end of a run its parameters must be equal on all ranks
+    # The model, created by `setup`. At the end of a run its parameters must be equal on all ranks
     # of a data-parallel group.
-    module: Any
+    module: torch.nn.Module
 
     @abc.abstractmethod
     def setup(self) -> None:

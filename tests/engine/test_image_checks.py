@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 import torch
 
-from flagbench_cases.node import preflight
+from flagbench_cases.engines import preflight
 from flagbench_cases.node.network import free_port
 from flagbench_cases.shared import config
 from running import CaseRun, run_case

@@ -119,8 +119,8 @@ class Site:
 
     def _add_stack(self) -> None:
         from flagbench.catalog.load import load_catalog
-        from flagbench.locks import Lock, LockEntry, write_lock
-        from flagbench.locks.model import inputs_digest
+        from flagbench.locks.files import write_lock
+        from flagbench.locks.model import Lock, LockEntry, inputs_digest
 
         path = self.folder / "manifests" / "stacks" / f"{self.stack}.yaml"
         plain = yaml.safe_load((ROOT / "manifests" / "stacks" / "cpu.yaml").read_text(encoding="utf-8"))

@@ -21,7 +21,8 @@ import yaml
 
 from flagbench.catalog.load import load_catalog
 from flagbench.cli import main
-from flagbench.locks import LockEntry, Unresolved, load_lock, lock_path
+from flagbench.locks.files import load_lock, lock_path
+from flagbench.locks.model import LockEntry, Unresolved
 from flagbench.locks.resolve import LockOptions, make_lock
 from flagbench.locks.sources import Sources
 from running import need

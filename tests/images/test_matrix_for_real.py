@@ -18,8 +18,8 @@ import jsonschema
 import pytest
 
 from flagbench.catalog.load import load_catalog
-from flagbench.locks import LockEntry, read_lock, write_lock
-from flagbench.locks.model import inputs_digest
+from flagbench.locks.files import read_lock, write_lock
+from flagbench.locks.model import LockEntry, inputs_digest
 from running import need
 from standins.bases import DEBIAN, bases, ensure
 from standins.overlays import (

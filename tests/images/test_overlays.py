@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from flagbench.catalog.load import load_catalog
-from flagbench.locks import read_lock
+from flagbench.locks.files import read_lock
 from flagbench.render.image import ImageRenderer
 from standins.overlays import CHANGES, PREFIX, ROOT, make_catalog, real_manifest
 

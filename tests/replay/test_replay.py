@@ -17,7 +17,7 @@ import pytest
 from flagbench.catalog.load import load_catalog
 from flagbench.record.model import Record
 from flagbench.record.read import read_record
-from flagbench.verify import VerifyResult, choose_claim, verify_baseline, verify_claim
+from flagbench.verify import Verdict, VerifyResult, choose_claim, verify_baseline, verify_claim
 
 HERE = Path(__file__).parent
 FOLDERS = (HERE / "records", HERE.parent / "unit" / "host" / "verify" / "replays")
@@ -31,24 +31,22 @@ def read(name: str) -> Record:
 
 def verify(words: list[str]) -> VerifyResult:
     """As `flagbench verify` with these arguments."""
-    names, option, against = words, None, None
+    names, (option, against) = words, ("", "")
     if len(words) > 2 and words[-2].startswith("--"):
-        names, option, against = words[:-2], words[-2], words[-1]
+        names, (option, against) = words[:-2], words[-2:]
     records = [read(name) for name in names]
     case = CATALOG.cases[records[0].case]
     if option == "--baseline":
-        assert against is not None
         return verify_baseline(records, read(against), case)
-    claims = CATALOG.claims
     if option == "--claim":
-        assert against is not None
-        return verify_claim(records, claims[against], case)
-    return verify_claim(records, choose_claim(records[0], case, claims.values()), case, chosen=True)
+        return verify_claim(records, CATALOG.claims[against], case)
+    nearest = choose_claim(records[0], case, CATALOG.claims.values())
+    return verify_claim(records, nearest, case, chosen=True)
 
 
 @pytest.mark.parametrize("expected", EXPECTED, ids=lambda expected: " ".join(expected["verify"]))
 def test_a_record_keeps_its_verdict(expected: dict[str, Any]) -> None:
-    result = verify(expected["verify"]).to_dict()
+    result = json.loads(json.dumps(verify(expected["verify"]).to_dict()))
     assert {
         "verify": expected["verify"],
         "verdict": result["verdict"],
@@ -59,8 +57,6 @@ def test_a_record_keeps_its_verdict(expected: dict[str, Any]) -> None:
     } == expected
 
 
-def test_the_set_holds_every_case_and_every_verdict() -> None:
-    assert len(list((HERE / "records").glob("*.json"))) >= 50
-    assert {read(expected["verify"][0]).case for expected in EXPECTED} == set(CATALOG.cases)
-    verdicts = {expected["verdict"] for expected in EXPECTED}
-    assert verdicts == {"REPRODUCED", "BELOW", "ABOVE", "INCONCLUSIVE", "NOT_COMPARABLE", "INVALID"}
+def test_the_set_holds_every_claim_and_every_verdict() -> None:
+    assert {expected["against"] for expected in EXPECTED} >= set(CATALOG.claims)
+    assert {expected["verdict"] for expected in EXPECTED} == set(Verdict)

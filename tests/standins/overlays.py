@@ -21,7 +21,7 @@ from typing import Any
 import yaml
 
 from flagbench.errors import ExitCode
-from flagbench.locks import load_lock, lock_path, write_lock
+from flagbench.locks.files import load_lock, lock_path, write_lock
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = Path(__file__).parent / "locks"

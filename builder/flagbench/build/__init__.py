@@ -1,1 +1,1 @@
-"""From a rendered image to one that the engine has: options, tiers, cache, progress, bill of materials."""
+"""From a rendered image to one that the engine has: options, tiers, progress, bill of materials."""

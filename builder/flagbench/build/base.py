@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from flagbench.build.options import BuildOptions
 from flagbench.catalog.model import Stack
 from flagbench.engines.base import Engine, ImageInfo
 from flagbench.errors import FlagbenchError
-from flagbench.images import LOCAL, find_reference
+from flagbench.images import LOCAL, ImageReference, find_reference, parse_reference
 from flagbench.locks.model import Lock
 
-Pull = Callable[[str, str], ImageInfo]
-"""Pulls a reference for a platform."""
+Pull = Callable[[str], ImageInfo]
+"""Pulls a reference for the platform of the build."""
 
 
 @dataclass(frozen=True)
@@ -24,15 +24,13 @@ class Base:
     """As the engine finds it; the build argument BASE."""
     identity: str
     """`sha256:<64 hex>`: of its manifest where a registry gave one, else of its layers and configuration."""
-    image_id: str | None = None
-    """The engine's id of it; None where the lock's digest identifies it."""
     is_here: bool = False
     """Whether the engine had it when the base was resolved."""
 
     @property
     def name(self) -> str:
         """The reference without a digest, which an image's label has beside it."""
-        return self.reference.partition("@")[0]
+        return parse_reference(self.reference).tagged
 
 
 def require_platform(stack: Stack, options: BuildOptions) -> None:
@@ -83,12 +81,9 @@ def resolve_base(stack: Stack, lock: Lock, options: BuildOptions, engine: Engine
     platform = options.platform or stack.platform
     if options.base is None and lock.base_image is not None and lock.base_digest is not None:
         reference = f"{lock.base_image}@{lock.base_digest}"
-        here = engine.inspect(reference)
-        return Base(reference, lock.base_digest, is_here=here is not None)
+        return Base(reference, lock.base_digest, is_here=engine.inspect(reference) is not None)
     reference = options.base or lock.base_image or ""
-    image = engine.inspect(reference)
-    if image is None:
-        image = pull(reference, platform)
+    image = engine.inspect(reference) or pull(reference)
     if image.platform and _kind(image.platform) != _kind(platform):
         raise FlagbenchError(
             f"the base {reference} is for {image.platform}, the image to build is for {platform}",
@@ -99,33 +94,27 @@ def resolve_base(stack: Stack, lock: Lock, options: BuildOptions, engine: Engine
         # BuildKit takes only names in FROM.
         reference = f"{LOCAL}/base:{image.id.removeprefix('sha256:')[:12]}"
         engine.tag(image.id, reference)
-    return Base(reference, identity(image, reference, lock.base_digest), image.id, is_here=True)
+    return Base(reference, _identity(image, reference, lock.base_digest), is_here=True)
 
 
-def identity(image: ImageInfo, reference: str, expected: str | None) -> str:
+def _identity(image: ImageInfo, reference: str, expected: str | None) -> str:
     """A manifest's digest, the expected one before that of the reference; else the digest of the image's content."""
-    digests = {name: digest for name, _, digest in (known.partition("@") for known in image.repo_digests)}
+    digests = {known.name: known.digest for known in _references(image.repo_digests)}
     if expected is not None and expected in digests.values():
         return expected
-    _, at, given = reference.partition("@")
-    if at:
-        return given
-    digest = digests.get(_repository(reference))
+    given = parse_reference(reference)
+    if given.digest:
+        return given.digest
+    digest = digests.get(given.name)
     # With the containerd image store an image that was loaded has a digest too, its id, and no registry knows it.
-    return image.content_digest if digest in (None, image.id) else digest
-
-
-def pull_base(base: Base, platform: str, pull: Pull) -> None:
-    """Pull the base where the engine does not have it: how large it is must be known before the build."""
-    if not base.is_here:
-        pull(base.reference, platform)
+    return digest if digest and digest != image.id else image.content_digest
 
 
 def _require_fixed(stack: Stack, lock: Lock, options: BuildOptions, image: ImageInfo) -> None:
     """A lock of a stack without a public base may fix the image itself."""
     if lock.base_image is not None or lock.base_digest is None or options.allow_unlocked:
         return
-    known = {image.id, image.content_digest, *(digest.partition("@")[2] for digest in image.repo_digests)}
+    known = {image.id, image.content_digest, *(known.digest for known in _references(image.repo_digests))}
     if lock.base_digest not in known:
         raise FlagbenchError(
             f"--base {options.base} is the image {image.content_digest}, "
@@ -140,7 +129,7 @@ def _is_id(reference: str, image: ImageInfo) -> bool:
 
     An engine takes a beginning of any length that fits one image alone, and a name before that.
     """
-    names = {*image.repo_tags, *(name.partition("@")[0] for name in image.repo_digests)}
+    names = {known.tagged for known in _references((*image.repo_tags, *image.repo_digests))}
     if names & {reference, f"{reference}:latest"}:
         return False
     return image.id.removeprefix("sha256:").startswith(reference.removeprefix("sha256:"))
@@ -151,7 +140,6 @@ def _kind(platform: str) -> list[str]:
     return platform.split("/")[:2]
 
 
-def _repository(reference: str) -> str:
-    """A reference without its tag and digest."""
-    found = find_reference(reference)
-    return found.name if found else reference
+def _references(names: Iterable[str]) -> list[ImageReference]:
+    """An image's names, parsed; an engine may call an image without one `<none>`."""
+    return [reference for reference in map(find_reference, names) if reference]

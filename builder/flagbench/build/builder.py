@@ -5,32 +5,33 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from flagbench.build.base import Base, pull_base, require_locked, require_platform, resolve_base
+from flagbench.build.base import Base, require_locked, require_platform, resolve_base
 from flagbench.build.build_lock import build_lock
-from flagbench.build.compiler_jobs import compiler_jobs
-from flagbench.build.container import run_in_container
 from flagbench.build.contents import read_contents
 from flagbench.build.inputs import Inputs, make_inputs, secrets
 from flagbench.build.options import BuildOptions
 from flagbench.build.progress import Progress
 from flagbench.build.results import ImageResult, TierResult
-from flagbench.build.sbom_file import is_sbom_of, write_sbom
+from flagbench.build.sbom_file import is_sbom_of, sbom_path, write_sbom
 from flagbench.build.space import THIN, locked_bytes, require_space, stack_bytes
 from flagbench.build.tiers import BASE_LAYERS_LABEL, REVISION_LABEL, Tier, case_tier, stack_tier, stands_on
-from flagbench.build.user_folders import sbom_path
 from flagbench.catalog.lookup import get_stack, resolve_image
 from flagbench.catalog.model import Case, Catalog, Stack
 from flagbench.checkout import commit
-from flagbench.engines.base import BuildFailed, BuildRequest, Engine, ImageInfo
+from flagbench.engines.base import BuildFailed, BuildRequest, Engine, ImageInfo, Resources
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.locks.model import Lock, part_of
 from flagbench.render.context import context_tar
 from flagbench.render.image import ImageRenderer
 from flagbench.render.stack import interpreter
 from flagbench.render.steps import stack_packages
+
+JOB_BYTES = 9 * 2**30
+"""Peak memory of one compiler job, bytes: nvcc on flash-attn's kernels takes 8 to 9 GB. Source: setup.py of
+flash-attn 2.5.9 and 2.7.3, which without MAX_JOBS starts a job for each 9 GiB of free memory."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +70,6 @@ class Builder:
         self._revision = commit()
         self._made: dict[str, TierResult] = {}
 
-    def lock(self, stack: Stack) -> Lock:
-        """The lock that a stack's image is built from."""
-        return self._renderer.lock(stack)
-
     def build(self, target: Target) -> ImageResult:
         """Build an image, or find it up to date.
 
@@ -85,21 +82,21 @@ class Builder:
         require_platform(stack, self._options)
         require_locked(stack, lock, self._options)
 
-        def pull(reference: str, platform: str) -> ImageInfo:
+        def pull(reference: str) -> ImageInfo:
             require_space(self._engine.free_bytes(), locked_bytes(part_of(lock, stack_packages(stack, lock))))
-            return self._pull(reference, platform)
+            return self._pull(reference, self._options.platform or stack.platform)
 
         base = resolve_base(stack, lock, self._options, self._engine, pull)
         rendered = self._renderer.stack(stack)
         heavy = stack_tier(stack, rendered, lock, base, self._options)
         if target.case is None:
-            return ImageResult(target.name, (self._ensure(heavy, lock, base),), base, lock.digest)
+            return ImageResult(target.name, (self._ensure(heavy, lock, base),), base, lock)
         thin_rendered = self._renderer.case(target.case, stack, rendered)
         thin = case_tier(target.case, stack, thin_rendered, lock, base, self._options, heavy)
         there = self._up_to_date(thin)
-        # A case's image is complete by itself: where it is right, the stack's need not be here.
+        # A case's image is complete by itself: if it is up to date, that of the stack is not needed.
         results = [there] if there else [self._ensure(tier, lock, base) for tier in (heavy, thin)]
-        return ImageResult(target.name, tuple(results), base, lock.digest, below=thin.below, installs=thin.installs)
+        return ImageResult(target.name, tuple(results), base, lock, below=thin.below, installs=thin.installs)
 
     def _ensure(self, tier: Tier, lock: Lock, base: Base) -> TierResult:
         """The tier, built where it is not there; other processes that want the same wait."""
@@ -115,7 +112,11 @@ class Builder:
                 if there is None:
                     there = self._build(tier, lock, base)
         except KeyboardInterrupt:
-            raise _interrupted(tier) from None
+            raise FlagbenchError(
+                f"interrupted while building {tier.name}; the step was stopped and nothing was tagged",
+                remedy="build again when ready: the steps that ended are kept in the engine's cache",
+                code=ExitCode.INTERRUPTED,
+            ) from None
         self._made[tier.digest] = there
         return there
 
@@ -124,7 +125,7 @@ class Builder:
         if self._options.no_cache:
             return None
         below = self._engine.inspect(tier.below) if tier.below else None
-        # A stack's image of before may still be there under its fixed tag, when only the moving tags went on.
+        # An earlier image of the stack may still have its fixed tag after the moving tags went to another one.
         for tag in dict.fromkeys([tier.tags[0], tier.fixed_tag]):
             image = self._engine.inspect(tag)
             if image is not None and tier.is_made_by(image, self._revision) and stands_on(image, below):
@@ -143,16 +144,13 @@ class Builder:
         inputs = make_inputs(self._options, part) if tier.installs else {}
         needed = stack_bytes(part, inputs) if tier.installs else THIN
         if tier.heavy:
-            # Before the pull, which may take long for nothing, and after it: how large a base is shows only then.
+            # Checked before the pull, which may take long, and after it: only then is the size of the base known.
             require_space(self._engine.free_bytes(), needed)
-            pull_base(base, tier.platform, self._pull)
+            if not base.is_here:
+                self._pull(base.reference, tier.platform)
         require_space(self._engine.free_bytes(), needed)
         if tier.below is not None and self._engine.inspect(tier.below) is None:
-            raise FlagbenchError(
-                f"the engine has no image {tier.below} any more, which {tier.name} is built on",
-                remedy="build again, and remove no image meanwhile",
-                code=ExitCode.BUILD_FAILED,
-            )
+            raise _removed(tier.below)
         request = self._request(tier, inputs, base)
         self._progress.note(f"building {tier.name}")
         started = time.monotonic()
@@ -168,7 +166,7 @@ class Builder:
         return result
 
     def _request(self, tier: Tier, inputs: Inputs, base: Base) -> BuildRequest:
-        # Empty where it is unknown: a case's image would have its stack's label otherwise.
+        # Empty if it is unknown: otherwise a case's image would inherit its stack's label.
         labels = {**tier.labels, REVISION_LABEL: self._revision or ""}
         build_args = dict(tier.build_args)
         if tier.heavy and (image := self._engine.inspect(base.reference)) is not None:
@@ -223,15 +221,13 @@ def build_images(
         result = builder.build(target)
         file = sbom or sbom_path(result.top.tags[1])
         if not is_sbom_of(file, result.top.image_id):
-            from flagbench.build.sbom import (
-                sbom_json,  # CycloneDX's library, which few builds need, takes long to import
-            )
+            # CycloneDX's library, which few builds need, takes long to import.
+            from flagbench.build.sbom import sbom_json
 
             progress.note(f"listing what is in {result.top.tags[0]}")
-            contents = read_contents(_listed_image(engine, result), interpreter(target.stack), run_in_container)
-            lock = builder.lock(target.stack)
-            write_sbom(file, sbom_json(result, contents, lock, target.stack.build.indexes, options.epoch))
-        yield result.with_sbom(file)
+            contents = read_contents(_listed_image(engine, result), interpreter(target.stack))
+            write_sbom(file, sbom_json(result, contents, target.stack.build.indexes, options.epoch))
+        yield replace(result, sbom=file)
 
 
 def _listed_image(engine: Engine, result: ImageResult) -> ImageInfo:
@@ -239,17 +235,19 @@ def _listed_image(engine: Engine, result: ImageResult) -> ImageInfo:
     refs = [result.top.image_id] if result.installs or result.below is None else [result.below, result.top.image_id]
     found = next((image for image in map(engine.inspect, refs) if image is not None), None)
     if found is None:
-        raise FlagbenchError(
-            f"the engine has no image {result.top.image_id} any more",
-            remedy="build again, and remove no image meanwhile",
-            code=ExitCode.BUILD_FAILED,
-        )
+        raise _removed(result.top.image_id)
     return found
 
 
-def _interrupted(tier: Tier) -> FlagbenchError:
+def compiler_jobs(engine: Resources, stages: int) -> int:
+    """MAX_JOBS for each of `stages` packages that are compiled in parallel; at least 1."""
+    together = min(engine.cpus, engine.memory // JOB_BYTES)
+    return max(1, together // max(1, stages))
+
+
+def _removed(image: str) -> FlagbenchError:
     return FlagbenchError(
-        f"interrupted while building {tier.name}; the step was stopped and nothing was tagged",
-        remedy="build again when ready: the steps that ended are kept in the engine's cache",
-        code=ExitCode.INTERRUPTED,
+        f"the engine no longer has the image {image}, which this build needs",
+        remedy="build again, and remove no image meanwhile",
+        code=ExitCode.BUILD_FAILED,
     )

@@ -1,19 +1,23 @@
-"""What is installed in an image: asked of its own Python, in a container without a network."""
+"""Lists what is installed in an image, with its own Python in a container without a network."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from flagbench.build.user_folders import cache_folder
+from platformdirs import user_cache_path
+
+from flagbench.engines import open_client
 from flagbench.engines.base import ImageInfo
+from flagbench.engines.connect import address, engine_errors
 from flagbench.errors import ExitCode, FlagbenchError
 
-# For any Python from 3.8, with the standard library alone. It imports no package: it reads what installers noted.
+_LABEL = {"dev.flagbench.role": "contents"}
+# For Python 3.8 and later, with the standard library alone. It imports no package: it reads the installers' metadata.
 _SCRIPT = r"""
 import json
 from importlib import metadata
@@ -68,29 +72,25 @@ class Contents:
     python: tuple[Package, ...]
 
 
-Run = Callable[[str, Sequence[str]], bytes]
-"""Runs a command in a container of an image and returns what it printed on stdout."""
+def read_contents(image: ImageInfo, interpreter: str) -> Contents:
+    """The packages of an image; a container is started only for the first of all images with the same layers.
 
-
-def read_contents(image: ImageInfo, interpreter: str, run: Run) -> Contents:
-    """The packages of an image; of one with the same layers only the first time is a container started.
-
-    Raises FlagbenchError (build failed) where its Python does not answer.
+    Raises FlagbenchError (build failed) if its Python does not answer.
     """
     key = hashlib.sha256("\n".join([_SCRIPT, interpreter, *image.layers]).encode()).hexdigest()
-    kept = cache_folder() / "contents" / f"{key}.json"
+    kept = user_cache_path("flagbench") / "contents" / f"{key}.json"
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         return parse_contents(json.loads(kept.read_bytes()))
-    answer = run(image.id, [interpreter, "-I", "-B", "-c", _SCRIPT])
+    answer = run_in_container(image.id, [interpreter, "-I", "-B", "-c", _SCRIPT])
     try:
         contents = parse_contents(json.loads(answer))
     except (ValueError, KeyError, TypeError) as error:
         raise FlagbenchError(
-            f"the image {image.id} does not say what is installed in it: {answer[-200:]!r}",
+            f"the image {image.id} does not list what is installed in it: {answer[-200:]!r}",
             remedy=f"check that {interpreter} runs in it",
             code=ExitCode.BUILD_FAILED,
         ) from error
-    with suppress(OSError):  # then it is asked again
+    with suppress(OSError):  # the next build lists it again
         kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write_bytes(answer)
     return contents
@@ -104,3 +104,30 @@ def parse_contents(answer: dict[str, Any]) -> Contents:
     }
     python = {Package(name, version, license=given or "") for name, version, given in answer["python"]}
     return Contents(answer["distribution"], answer["release"], tuple(sorted(debian)), tuple(sorted(python)))
+
+
+def run_in_container(image_id: str, command: Sequence[str]) -> bytes:
+    """What a command prints on stdout in a container of an image, which has no network and is removed afterwards.
+
+    Raises:
+        FlagbenchError: (build failed) the command failed, with the last line of its stderr; (engine) the engine
+            could not run it.
+    """
+    with closing(open_client()) as client, engine_errors(f"run a container of {image_id}", address()):
+        container = client.containers.create(
+            image_id, list(command[1:]), entrypoint=[command[0]], network_mode="none", labels=_LABEL
+        )
+        try:
+            container.start()
+            status = int(container.wait()["StatusCode"])
+            answer = bytes(container.logs(stdout=True, stderr=False))
+            said = container.logs(stdout=False, stderr=True, tail=1) if status else b""
+        finally:
+            container.remove(force=True)
+    if status:
+        raise FlagbenchError(
+            f"{command[0]} in the image {image_id} ended with {status}: {said.decode('utf-8', 'replace').strip()}",
+            remedy="check that the interpreter that the stack's manifest names runs in the image",
+            code=ExitCode.BUILD_FAILED,
+        )
+    return answer

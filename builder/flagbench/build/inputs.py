@@ -1,4 +1,4 @@
-"""What a build is given beside its rendered files: mounted while a step installs, and gone afterwards.
+"""What a build gets besides its rendered files, mounted only while a step installs packages.
 
 The names are those that images/files/install.sh looks for.
 """
@@ -26,7 +26,7 @@ Inputs = Mapping[str, Path | bytes]
 def make_inputs(options: BuildOptions, lock: Lock) -> Inputs:
     """The build's inputs by their path under `inputs/`, each checked.
 
-    Raises FlagbenchError (usage) for a file that is not what its option is for, or a wheelhouse that lacks
+    Raises FlagbenchError (usage) for a file of another kind than its option names, or a wheelhouse that lacks
     something the lock names.
     """
     inputs: dict[str, Path | bytes] = {}
@@ -50,7 +50,7 @@ def pip_configuration(sources: tuple[str, ...]) -> bytes:
     lines = ["[global]", f"index-url = {first}"]
     if more:
         lines += ["extra-index-url =", *(f"    {url}" for url in more)]
-    # Without https there is nothing to verify, and pip asks to be told so.
+    # pip refuses an index without https unless it is told to trust the host.
     plain = {urlsplit(url).netloc.rpartition("@")[2] for url in sources if urlsplit(url).scheme == "http"}
     if plain:
         lines += ["trusted-host =", *(f"    {host}" for host in sorted(plain))]
@@ -58,7 +58,7 @@ def pip_configuration(sources: tuple[str, ...]) -> bytes:
 
 
 def secrets(options: BuildOptions, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """What must not be shown: the credentials in the URLs of the options and of the proxies, longest first."""
+    """The credentials in the URLs of the options and the proxies, which must not be shown; longest first."""
     urls = [*options.pip_source]
     if isinstance(options.apt_source, str):
         urls.append(options.apt_source)

@@ -1,4 +1,4 @@
-"""What a build tells a person: the client's own progress and a few lines around it, or failures alone."""
+"""The progress of a build: the client's own and a few lines around it, or failures alone."""
 
 from __future__ import annotations
 

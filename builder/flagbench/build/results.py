@@ -1,18 +1,19 @@
-"""What came of a build, as data and as the JSON that scripts read."""
+"""The result of a build, as data and as JSON for scripts."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from flagbench.build.base import Base
 from flagbench.engines.base import Step
+from flagbench.locks.model import Lock
 
 
 @dataclass(frozen=True)
 class TierResult:
-    """One tier that was built, or found as it should be."""
+    """One tier, built or found up to date."""
 
     name: str
     """`stack/STACK` or `CASE/STACK`."""
@@ -27,16 +28,16 @@ class TierResult:
 
 @dataclass(frozen=True)
 class ImageResult:
-    """One image that was asked for, with the tier below it where that had to be looked at."""
+    """One requested image, with the tier below it unless the image was up to date."""
 
     name: str
     """`case:stack`, or the stack's name alone."""
     tiers: tuple[TierResult, ...]
     """Lowest first; the last is the image itself."""
     base: Base
-    lock: str
-    """Digest of the stack's lock."""
-    sbom: Path | None = field(default=None)
+    lock: Lock
+    """The stack's."""
+    sbom: Path | None = None
     below: str | None = None
     """The tag of the stack's image that a case's stands on; None for a stack's own."""
     installs: bool = True
@@ -47,10 +48,6 @@ class ImageResult:
         """The image itself."""
         return self.tiers[-1]
 
-    def with_sbom(self, path: Path) -> ImageResult:
-        """The same with its bill of materials."""
-        return replace(self, sbom=path)
-
     def as_json(self) -> dict[str, Any]:
         """For `--json`: the image itself at the top level, every tier with its steps under `tiers`."""
         return {
@@ -60,7 +57,7 @@ class ImageResult:
             "tags": list(self.top.tags),
             "skipped": self.top.skipped,
             "base": {"name": self.base.reference, "digest": self.base.identity},
-            "lock": self.lock,
+            "lock": self.lock.digest,
             "sbom": None if self.sbom is None else str(self.sbom),
             "tiers": [_tier_json(tier) for tier in self.tiers],
         }

@@ -19,6 +19,7 @@ from flagbench._version import __version__
 from flagbench.build.contents import Contents, Package
 from flagbench.build.results import ImageResult
 from flagbench.build.sbom_file import serial_number
+from flagbench.images import parse_reference
 from flagbench.locks.model import Lock, canonical
 
 LICENSE = "Apache-2.0"
@@ -26,34 +27,33 @@ LICENSE = "Apache-2.0"
 _VERSIONED = re.compile(r"(\S+) \((\S+)\)$")
 
 
-def sbom_json(image: ImageResult, contents: Contents, lock: Lock, indexes: Sequence[str], epoch: int) -> str:
+def sbom_json(image: ImageResult, contents: Contents, indexes: Sequence[str], epoch: int) -> str:
     """The document, of CycloneDX 1.6.
 
     Its serial number comes from the image's id and its time is the image's, so that it does not depend on when it
     was written. The base, the lock and the context are properties of the image's component.
 
     Args:
-        lock: of the stack; has the hashes of the installed files.
         indexes: the stack's package indexes beside the default one.
     """
-    name, _, version = image.top.tags[1].partition(":")
+    reference = parse_reference(image.top.tags[1])
     subject = Component(
         type=ComponentType.CONTAINER,
-        name=name,
-        version=version,
+        name=reference.name,
+        version=reference.tag,
         bom_ref=image.top.image_id,
         properties=[
             Property(name="dev.flagbench.base", value=image.base.identity),
             Property(name="dev.flagbench.base.name", value=image.base.name),
             Property(name="dev.flagbench.context", value=image.top.digest),
             Property(name="dev.flagbench.image", value=image.top.image_id),
-            Property(name="dev.flagbench.lock", value=image.lock),
+            Property(name="dev.flagbench.lock", value=image.lock.digest),
         ],
     )
     tool = Component(type=ComponentType.APPLICATION, name="flagbench", version=__version__, bom_ref="tool:flagbench")
-    components = [*_debian(contents), *_python(contents, lock, indexes)]
+    components = [*_debian(contents), *_python(contents, image.lock, indexes)]
     if image.below is not None:
-        components.append(_own_code())
+        components.append(_component(Package("flagbench", __version__, license=LICENSE), "generic", None, {}))
     bom = Bom(
         serial_number=serial_number(image.top.image_id),
         metadata=BomMetaData(
@@ -95,10 +95,6 @@ def _repository(version: str, indexes: Sequence[str]) -> str | None:
     if not plus or not indexes:
         return None
     return next((url for url in indexes if url.rstrip("/").endswith(f"/{local}")), indexes[0])
-
-
-def _own_code() -> Component:
-    return _component(Package("flagbench", __version__, license=LICENSE), "generic", None, {})
 
 
 def _component(

@@ -1,15 +1,22 @@
-"""The file of a bill of materials: which image it is of, and writing it whole or not at all."""
+"""The file of a bill of materials: where it is, which image it is of, and writing it atomically."""
 
 from __future__ import annotations
 
 import json
-import os
-import secrets
 from pathlib import Path
 from uuid import NAMESPACE_URL, UUID, uuid5
 
+from platformdirs import user_data_path
+
 from flagbench.errors import FlagbenchError
-from flagbench.files import TEXT_BYTES, read_file
+from flagbench.files import TEXT_BYTES, read_file, reason, write_atomically
+from flagbench.images import parse_reference
+
+
+def sbom_path(image: str) -> Path:
+    """The default file for the image `flagbench/CASE:TAG`: images/CASE/TAG.cdx.json in the user's data folder."""
+    reference = parse_reference(image)
+    return user_data_path("flagbench") / "images" / Path(reference.path).name / f"{reference.tag}.cdx.json"
 
 
 def serial_number(image_id: str) -> UUID:
@@ -28,19 +35,11 @@ def is_sbom_of(path: Path, image_id: str) -> bool:
 
 def write_sbom(path: Path, document: str) -> None:
     """Write the document, whole or not at all. Raises FlagbenchError (usage)."""
-    scratch = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with scratch.open("x", encoding="utf-8") as file:
-                file.write(document)
-                file.flush()
-                os.fsync(file.fileno())
-            scratch.replace(path)
-        finally:
-            scratch.unlink(missing_ok=True)
+        write_atomically(path, document.encode("utf-8"))
     except OSError as error:
         raise FlagbenchError(
-            f"the image is built, but its bill of materials was not written to {path}: {error.strerror}",
+            f"the image is built, but its bill of materials was not written to {path}: {reason(error)}",
             remedy="name a file that can be written with --sbom and build again: the image is kept",
         ) from error

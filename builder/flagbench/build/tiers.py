@@ -1,4 +1,4 @@
-"""The two tiers of an image as the engine is asked for them: digest, tags, build arguments and labels."""
+"""The two tiers of an image: digest, tags, build arguments and labels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flagbench.build.base import Base
 from flagbench.build.options import BuildOptions
 from flagbench.catalog.model import Case, Stack
 from flagbench.engines.base import ImageInfo
-from flagbench.images import LOCAL, REPOSITORY
+from flagbench.images import LOCAL, image_of
 from flagbench.locks.model import Lock
 from flagbench.render.model import Rendered
 from flagbench.render.steps import case_packages, needed_to_compile, stack_packages
@@ -71,10 +71,10 @@ class Tier:
         return self.tags[-1] if self.heavy else self.tags[0]
 
     def is_made_by(self, image: ImageInfo, revision: str | None) -> bool:
-        """Whether an image has this tier's label and, for a case, tells of the commit `revision`.
+        """Whether an image has this tier's digest as its label and, for a case, the commit `revision`.
 
-        A stack's image is heavy and holds no code of ours: it may be of another commit. None, a flagbench that
-        knows no commit, contradicts none.
+        A stack's image contains no code of ours, so its commit does not matter; nor does that of a case if this
+        flagbench knows no commit (None).
         """
         if image.labels.get(CONTEXT_LABEL) != self.digest:
             return False
@@ -82,24 +82,23 @@ class Tier:
 
 
 def stands_on(image: ImageInfo, below: ImageInfo | None) -> bool:
-    """Whether a case's image has the layers of the stack's; one whose stack's image is gone is complete by itself.
+    """Whether a case's image is built on the layers of the stack's; without a stack's image it is complete by itself.
 
-    By layers and not by the label: a stack that was built again without the cache has the same label.
+    Layers are compared, not labels: a stack that is built again without the cache has the same label.
     """
     return below is None or image.layers[: len(below.layers)] == below.layers
 
 
 def stack_tier(stack: Stack, rendered: Rendered, lock: Lock, base: Base, options: BuildOptions) -> Tier:
-    """The heavy image: everything that is installed."""
+    """The stack's image, with everything that is installed."""
     platform = options.platform or stack.platform
     digest = _digest(rendered, base, platform, options.epoch, None)
-    repository = f"{REPOSITORY}/stack"
     return Tier(
         rendered=rendered,
         digest=digest,
         tags=(
-            f"{repository}:{stack.name}",
-            f"{repository}:{stack.name}-{VERSION}",
+            image_of("stack", stack.name),
+            image_of("stack", stack.name, VERSION),
             f"{LOCAL}/stack:{stack.name}-{digest.removeprefix('sha256:')[:_SHORT]}",
         ),
         build_args={"BASE": base.reference, "SOURCE_DATE_EPOCH": str(options.epoch)},
@@ -113,15 +112,14 @@ def stack_tier(stack: Stack, rendered: Rendered, lock: Lock, base: Base, options
 def case_tier(
     case: Case, stack: Stack, rendered: Rendered, lock: Lock, base: Base, options: BuildOptions, below: Tier
 ) -> Tier:
-    """The thin image on the stack's: code alone."""
+    """The case's image on the stack's: code alone."""
     platform = options.platform or stack.platform
     digest = _digest(rendered, base, platform, options.epoch, below.digest)
-    repository = f"{REPOSITORY}/{case.name}"
     names = dict.fromkeys([stack.name, f"{stack.name}-{VERSION}", *stack.aliases])
     return Tier(
         rendered=rendered,
         digest=digest,
-        tags=tuple(f"{repository}:{name}" for name in names),
+        tags=tuple(image_of(case.name, name) for name in names),
         build_args={
             "STACK_IMAGE": below.fixed_tag,
             "SOURCE_DATE_EPOCH": str(options.epoch),
@@ -139,8 +137,8 @@ def case_tier(
     )
 
 
-def project_urls() -> dict[str, str]:
-    """Labels with the project's addresses; empty ones where it has none, so that a base's do not stay."""
+def _project_urls() -> dict[str, str]:
+    """Labels with the project's URLs; empty where it has none, so that those of the base do not stay."""
     try:
         entries = metadata("flagbench").get_all("Project-URL") or []
     except PackageNotFoundError:  # a checkout that is not installed
@@ -162,13 +160,10 @@ def _digest(rendered: Rendered, base: Base, platform: str, epoch: int, below: st
 
 
 def _labels(title: str, stack: Stack, lock: Lock, base: Base, epoch: int, digest: str) -> dict[str, str]:
-    """Labels as the OCI image specification names them, and our own.
-
-    No licenses: what is inside has many, which the bill of materials names package by package.
-    """
+    """The labels of the OCI image specification, and our own; licenses are in the bill of materials, by package."""
     created = datetime.fromtimestamp(epoch, timezone.utc)
     return {
-        **project_urls(),
+        **_project_urls(),
         "org.opencontainers.image.title": title,
         "org.opencontainers.image.version": __version__,
         "org.opencontainers.image.created": created.strftime("%Y-%m-%dT%H:%M:%SZ"),

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from flagbench.build.build_cache import BuildCache
 from flagbench.build.builder import build_images
 from flagbench.build.options import make_options
 from flagbench.build.progress import Progress
@@ -113,15 +112,11 @@ def command(
         allow_unlocked=allow_unlocked,
         template=template,
     )
-    cache = BuildCache(images, options)
+    catalog = load_catalog(claims=False)
+    progress = Progress(quiet=quiet or as_json)
+    file = expanded(sbom).absolute() if sbom else None
     with closing(open_engine()) as engine:
-        results = None if no_cache or sbom else cache.find(engine.inspect)
-        if results is None:
-            progress = Progress(quiet=quiet or as_json)
-            file = expanded(sbom).absolute() if sbom else None
-            results = list(build_images(images, load_catalog(claims=False), options, engine, progress, file))
-            if not sbom:
-                cache.store(results)
+        results = list(build_images(images, catalog, options, engine, progress, file))
     _print(results, quiet=quiet, as_json=as_json)
 
 

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from flagbench.build.options import DEFAULT_EPOCH
 from flagbench.cli.options import JsonOption
 from flagbench.cli.output import echo_json
 from flagbench.engines import Engine, open_engine
 from flagbench.engines.base import ImageInfo
 from flagbench.engines.reproducible import differences, layers_of
 from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.render.stack import EPOCH
 from flagbench.terminal import visible
 
 
@@ -80,4 +80,4 @@ def _epoch(images: list[ImageInfo]) -> int:
     """The earliest time that the images say their files were made at; that of every default build if none does."""
     labels = [image.labels.get("dev.flagbench.epoch", "") for image in images]
     # An image may come from anywhere, and say anything.
-    return min((int(text) for text in labels if text.isascii() and text.isdigit()), default=DEFAULT_EPOCH)
+    return min((int(text) for text in labels if text.isascii() and text.isdigit()), default=EPOCH)

@@ -14,8 +14,9 @@ from flagbench.cli import complete
 from flagbench.cli.options import CaBundleOption, PipSourceOption
 from flagbench.cli.output import echo_json
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.locks import Lock, load_lock, lock_path, read_lock, write_lock
+from flagbench.locks.files import load_lock, lock_path, read_lock, stated_base, write_lock
 from flagbench.locks.metadata import read_tables
+from flagbench.locks.model import Lock
 from flagbench.locks.pylock import SHA256
 from flagbench.locks.sources import Sources
 from flagbench.render.roots import images_root
@@ -65,6 +66,7 @@ def command(
     sources = Sources.chosen(pip_source, ca_bundle)
     results = []
     for stack in chosen:
+        _require_own_path(stack, catalog, images)
         if check:
             lock, changed = read_lock(stack, images), False
         else:
@@ -121,8 +123,8 @@ def _require_digest(base_digest: str | None, chosen: list[Stack]) -> None:
             f"{base_digest!r} is not a digest",
             remedy="give --base-digest sha256: and 64 hexadecimal digits, as `docker images --digests` shows them",
         )
-    _, _, stated = (chosen[0].base_image or "").partition("@")
-    if stated not in ("", base_digest):
+    _, stated = stated_base(chosen[0])
+    if stated not in (None, base_digest):
         raise FlagbenchError(
             f"--base-digest contradicts base.image of {chosen[0].name}, which has the digest {stated}",
             remedy=f"leave --base-digest out, or correct {chosen[0].path}",
@@ -159,3 +161,14 @@ def _tell(result: dict[str, Any], *, checked: bool) -> None:
         print(f"  unresolved: the base {result['base']['image'] or '(none is public: name it with --base)'}")
     for entry in result["unresolved"]:
         print(f"  unresolved: {entry['name']}=={entry['version']} ({entry['reason']})")
+
+
+def _require_own_path(stack: Stack, catalog: Catalog, images: Path) -> None:
+    """Raises FlagbenchError (usage) if another stack's lock has the same file name."""
+    path = lock_path(stack.name, images)
+    for other in catalog.stacks:
+        if other != stack.name and lock_path(other, images) == path:
+            raise FlagbenchError(
+                f"the locks of {stack.name} and {other} have the same name, {path.name}",
+                remedy="rename one of the stacks: in the name of a lock, a dot becomes a dash",
+            )

@@ -14,7 +14,7 @@ from flagbench.cli import complete
 from flagbench.cli.options import CaBundleOption, PipSourceOption
 from flagbench.cli.output import echo_json
 from flagbench.files import expanded
-from flagbench.locks import read_lock
+from flagbench.locks.files import read_lock
 from flagbench.locks.metadata import read_tables
 from flagbench.locks.sources import Sources
 from flagbench.locks.wheelhouse import fill_wheelhouse

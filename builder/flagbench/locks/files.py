@@ -1,15 +1,13 @@
-"""The lock files of an images folder: read, compared with manifests, written atomically."""
+"""The lock files of an images folder: read, compared with manifests, written."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flagbench.errors import FlagbenchError
-from flagbench.files import read_text
+from flagbench.files import read_text, reason, write_atomically
+from flagbench.images import find_reference
 from flagbench.locks.legacy import parse_requirements
 from flagbench.locks.model import NO_BASE, Lock, inputs_digest
 from flagbench.locks.pylock import NOT_EDITED, dump_pylock, parse_pylock
@@ -19,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def lock_path(stack: str, images: Path) -> Path:
-    """Where the lock of a stack is, under an images folder: the name of a pylock.NAME.toml has no more dots."""
+    """The lock file of a stack in an images folder; NAME of pylock.NAME.toml has dashes for dots."""
     return images / "locks" / f"pylock.{stack.replace('.', '-')}.toml"
 
 
 def read_lock(stack: Stack, images: Path) -> Lock:
-    """The lock of a stack, which fits the stack's manifest.
+    """The lock of a stack, checked against the stack's manifest.
 
     Raises:
         FlagbenchError: (usage) it is missing, malformed, or made for another manifest.
@@ -49,18 +47,20 @@ def load_lock(stack: str, images: Path) -> Lock | None:
     Raises:
         FlagbenchError: (usage) the file cannot be read, or is malformed.
     """
-    path = lock_path(stack, images)
-    text = _text(path)
-    if text is not None:
-        return parse_pylock(text, str(path))
-    old = images / "locks" / f"{stack}.txt"
-    text = _text(old)
-    return None if text is None else parse_requirements(text, old)
+    formats = ((lock_path(stack, images), parse_pylock), (images / "locks" / f"{stack}.txt", parse_requirements))
+    for path, parse in formats:
+        try:
+            return parse(read_text(path), path)
+        except FileNotFoundError:
+            continue
+        except (OSError, UnicodeDecodeError) as error:
+            raise FlagbenchError(f"the lock {path} cannot be read: {error}", remedy=NOT_EDITED) from None
+    return None
 
 
 def is_stale(lock: Lock, stack: Stack) -> str | None:
-    """Why a lock does not fit a stack's manifest any more, or None if it fits."""
-    image, digest = split_digest(stack.base_image)
+    """Why a lock no longer fits a stack's manifest, or None if it fits."""
+    image, digest = stated_base(stack)
     if lock.stack != stack.name:
         return f"it is the lock of {lock.stack}, not of {stack.name}"
     if lock.python != stack.python:
@@ -74,17 +74,27 @@ def is_stale(lock: Lock, stack: Stack) -> str | None:
     return None
 
 
-def split_digest(image: str | None) -> tuple[str | None, str | None]:
-    """A manifest's base as its name and its digest; None for what it does not say."""
-    name, at, digest = (image or "").partition("@")
-    return name or None, digest if at else None
+def stated_base(stack: Stack) -> tuple[str | None, str | None]:
+    """The name and the digest of the base in a stack's manifest; None for what it does not say.
+
+    Raises FlagbenchError (usage) if it is not an image reference.
+    """
+    if stack.base_image is None:
+        return None, None
+    reference = find_reference(stack.base_image)
+    if reference is None:
+        raise FlagbenchError(
+            f"base.image of {stack.name}, {stack.base_image!r}, is not an image reference",
+            remedy=f"correct {stack.path}; write it like registry.example/base:1",
+        )
+    return reference.tagged, reference.digest
 
 
 def write_lock(lock: Lock, images: Path) -> bool:
-    """Put a lock where `read_lock` looks for it; returns whether the file changed.
+    """Write a lock atomically where `read_lock` looks for it; returns whether the file changed.
 
-    A process killed on the way leaves the old file. Raises FlagbenchError (usage) where the folder cannot be
-    written, tomlkit is not installed, or the lock holds a value that a lock must not hold.
+    Raises FlagbenchError (usage) if the folder cannot be written, tomlkit is not installed, or the lock has a value
+    that a lock must not have.
     """
     path = lock_path(lock.stack, images)
     text = dump_pylock(lock)
@@ -92,32 +102,10 @@ def write_lock(lock: Lock, images: Path) -> bool:
         if path.is_file() and path.read_bytes() == text.encode():
             return False
         path.parent.mkdir(parents=True, exist_ok=True)
-        _replace(path, text)
+        write_atomically(path, text.encode())
     except OSError as error:
         raise FlagbenchError(
-            f"the lock {path} cannot be written: {error.strerror or error}",
+            f"the lock {path} cannot be written: {reason(error)}",
             remedy="run the command where flagbench's images folder can be written, for example in a checkout",
         ) from None
     return True
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return read_text(path)
-    except FileNotFoundError:
-        return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise FlagbenchError(f"the lock {path} cannot be read: {error}", remedy=NOT_EDITED) from None
-
-
-def _replace(path: Path, text: str) -> None:
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            os.fchmod(file.fileno(), 0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(temporary).unlink()
-        raise

@@ -1,4 +1,4 @@
-"""Which package indexes refuse access: to uv, a refusal looks like an index that does not have the package."""
+"""Finds package indexes that refuse access: uv does not tell them from indexes without the package."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from requests import RequestException, Session
 
 from flagbench.locks.model import canonical
-from flagbench.locks.session import TIMEOUT, index_session
-from flagbench.locks.urls import index_urls
+from flagbench.locks.session import TIMEOUT, IndexSession, index_urls
 
 if TYPE_CHECKING:
     from flagbench.catalog.model import Stack
@@ -27,17 +26,17 @@ _REFUSALS = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.PROXY_AUT
 def refusing_indexes(stack: Stack, environment: Mapping[str, str], ca_bundle: Path | None) -> dict[str, int]:
     """The indexes that refuse every direct requirement of a stack: URL as configured, to HTTP status.
 
-    One refused package says nothing: there are indexes that answer so for a package that they do not have.
+    One refused package is not enough: some indexes refuse every package that they do not have.
 
     Args:
-        environment: uv's, see `sources.uv_environment`.
+        environment: uv's, see `Sources.uv_environment`.
         ca_bundle: certificates (PEM) to trust instead of the system's.
     """
     if environment.get("UV_NO_INDEX"):
         return {}
     names = [canonical(line.partition("==")[0].strip()) for line in (*stack.build.packages, *stack.build.optional)]
     names += [canonical(package.name) for package in stack.build.compiled]
-    with index_session(environment, ca_bundle, retries=0) as session:
+    with IndexSession(environment, ca_bundle, retries=0) as session:
         asked = {index: _refusal(session, index, names) for index in index_urls(environment)}
     return {index: status for index, status in asked.items() if status is not None}
 

@@ -1,26 +1,24 @@
-"""Reading a lock of the format before pylock.toml, a requirements file; this version is the last that does."""
+"""Reads locks of the format before pylock.toml, a requirements file; the next version will not."""
 
 from __future__ import annotations
 
 import re
 import sys
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 from flagbench.errors import FlagbenchError
 from flagbench.locks.model import NO_BASE, Lock, LockEntry, Unresolved
-from flagbench.locks.pylock import IMAGE, NOT_EDITED, PIN, SHA256, STACK
+from flagbench.locks.pylock import NOT_EDITED, PIN, SHA256, checked
 
-_HEADER = re.compile(
-    rf"# Made by .*\n# stack: ({STACK.pattern})\n# python: (3\.\d+)\n"
-    rf"# base: ({IMAGE.pattern})@(unresolved|{SHA256.pattern})\n# inputs: ({SHA256.pattern})\n"
-)
+_HEADER = re.compile(r"# Made by .*\n# stack: (\S+)\n# python: (\S+)\n# base: (\S+)@(\S+)\n# inputs: (\S+)\n")
 _ENTRY = re.compile(rf"^{PIN.pattern} \\\n(?P<hashes>(?:    --hash={SHA256.pattern}(?: \\)?\n)+)", re.MULTILINE)
 _UNRESOLVED = re.compile(rf"^# unresolved: {PIN.pattern} \((?P<reason>[^\r\n]+)\)$", re.MULTILINE)
 
 
 def parse_requirements(text: str, source: Path) -> Lock:
-    """The lock in a requirements file; the names of its files are not known.
+    """The lock in the text of a requirements file, which does not name the files of packages.
 
     Raises:
         FlagbenchError: (usage) a line is not as `flagbench lock` wrote it.
@@ -43,9 +41,10 @@ def parse_requirements(text: str, source: Path) -> Lock:
             ),
         )
         # Every line was read if and only if they can all be written again.
-        if lock.requirements == text:
-            _notice(source, stack)
-            return lock
+        with suppress(ValueError):
+            if checked(lock).requirements == text:
+                _notice(source, stack)
+                return lock
     raise FlagbenchError(f"{source} is not a lock as `flagbench lock` wrote it", remedy=NOT_EDITED)
 
 

@@ -1,4 +1,4 @@
-"""A stack's lock as data, and the requirements files that an image's build takes from it."""
+"""A stack's lock as data, and the requirements files made from it for an image's build."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class LockEntry:
 
 @dataclass(frozen=True)
 class Unresolved(LockEntry):
-    """A package whose files could not be seen when the lock was made: no hash is known, none is made up."""
+    """A package whose files could not be listed when the lock was made, so that their hashes are unknown."""
 
     reason: str = field(kw_only=True)
 
 
 @dataclass(frozen=True)
 class Lock:
-    """Every package of a stack's image that the base does not bring, and the base itself."""
+    """Every package of a stack's image that is not part of its base, and the base itself."""
 
     stack: str
     python: str
@@ -66,7 +66,7 @@ class Lock:
 
     @property
     def requirements(self) -> str:
-        """The lock as a requirements file: for a pip that reads no pylock.toml, and what `digest` is taken of."""
+        """The lock as a requirements file, for a pip that cannot read pylock.toml; `digest` is computed from it."""
         header = [
             f"# Made by `flagbench lock {self.stack}`. Do not edit.",
             f"# stack: {self.stack}",
@@ -79,22 +79,20 @@ class Lock:
 
     @property
     def digest(self) -> str:
-        """`sha256:<64 hex>` of `requirements`: of what is locked, whatever the file around it looks like."""
+        """`sha256:<64 hex>` of `requirements`: it does not depend on the format of the lock file."""
         return "sha256:" + hashlib.sha256(self.requirements.encode()).hexdigest()
 
-    def hashed_requirements(self, exclude: Collection[str] = ()) -> str:
-        """For `pip install --no-deps --require-hashes -r`: every locked package but those named in `exclude`."""
-        without = {canonical(name) for name in exclude}
-        return _requirements(entry for entry in self.entries if entry.name not in without)
+    def hashed_requirements(self) -> str:
+        """For `pip install --no-deps --require-hashes -r`: the locked packages."""
+        return _requirements(self.entries)
 
-    def unhashed_requirements(self, exclude: Collection[str] = ()) -> str:
-        """For `pip install --no-deps -r`: what is unresolved, `name==version` a line, but those in `exclude`."""
-        without = {canonical(name) for name in exclude}
-        return "".join(f"{entry.pin}\n" for entry in self.unresolved if entry.name not in without)
+    def unhashed_requirements(self) -> str:
+        """For `pip install --no-deps -r`: the unresolved packages."""
+        return "".join(f"{entry.pin}\n" for entry in self.unresolved)
 
 
 def part_of(lock: Lock, names: Collection[str]) -> Lock:
-    """The lock with its packages of these canonical names alone: what one tier of an image is built from."""
+    """The lock with only the packages of these canonical names: what one tier of an image installs."""
     return replace(
         lock,
         entries=tuple(entry for entry in lock.entries if entry.name in names),
@@ -109,19 +107,19 @@ def _requirements(entries: Iterable[LockEntry]) -> str:
 
 
 def inputs_digest(stack: Stack) -> str:
-    """`sha256:<64 hex>` over the part of a stack's manifest that decides its lock: the base is compared apart.
+    """`sha256:<64 hex>` over the part of a stack's manifest that determines its lock, except the base.
 
-    A changed order of packages changes nothing; a changed environment of a compilation neither.
+    Neither the order of packages nor the environment of a compilation counts.
     """
     build = stack.build
     inputs = {
         "python": stack.python,
         "platform": stack.platform,
-        # Where a package is installed decides nothing: one lock holds what any image of the stack may have.
+        # One lock has every package that any image of the stack may install.
         "packages": sorted((*build.packages, *build.optional)),
         "compiled": sorted(f"{package.name}=={package.version}" for package in build.compiled),
         "from_base": sorted(build.from_base),
-        # Order counts: it is the order in which indexes are asked.
+        # Their order counts: indexes are asked in it.
         "indexes": list(build.indexes),
     }
     text = json.dumps(inputs, sort_keys=True, separators=(",", ":"))

@@ -1,4 +1,4 @@
-"""The files of packages: the name and the version that a file's name states, and its sha256."""
+"""The files of packages: name and version from the name of a file, and its sha256."""
 
 from __future__ import annotations
 
@@ -6,21 +6,28 @@ import hashlib
 from pathlib import Path
 
 from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, parse_sdist_filename, parse_wheel_filename
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 _BLOCK = 1 << 20
 
 
 def pin_of(file: str) -> tuple[str, Version] | None:
-    """Canonical name and version that a wheel's or a source archive's name states, or None for another file."""
+    """Canonical name and version of a wheel or a source archive, from its file name; None for another file."""
+    parse = parse_wheel_filename if file.endswith(".whl") else parse_sdist_filename
     try:
-        if file.endswith(".whl"):
-            return parse_wheel_filename(file)[:2]
-        if file.endswith((".tar.gz", ".zip")):
-            return parse_sdist_filename(file)
-    except (InvalidWheelFilename, InvalidSdistFilename, InvalidVersion):
-        pass
-    return None
+        name, version = parse(file)[:2]
+    except (InvalidWheelFilename, InvalidSdistFilename):
+        return None
+    return name, version
+
+
+def package_files(folder: Path) -> dict[tuple[str, Version], list[Path]]:
+    """The wheels and source archives of a folder, by canonical name and version. Raises OSError."""
+    found: dict[tuple[str, Version], list[Path]] = {}
+    for path in sorted(folder.iterdir()):
+        if pin := pin_of(path.name):
+            found.setdefault(pin, []).append(path)
+    return found
 
 
 def sha256_of(path: Path) -> str:

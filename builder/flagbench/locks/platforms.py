@@ -1,4 +1,4 @@
-"""Which files fit a stack: the platform that uv resolves for, and the tags that pip downloads for."""
+"""The platform of a stack, as uv names it and as the tags of wheels that pip accepts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def uv_platform(stack: Stack) -> str:
 
 
 def pip_platforms(stack: Stack) -> list[str]:
-    """Every tag that fits, for `pip download --platform`, which adds none to those it is given; newest first."""
+    """Every tag that fits, newest first, for `pip download --platform`, which needs all of them listed."""
     processor = machine(stack)
     tags = []
     for minor in range(_glibc(stack), _FIRST - 1, -1):

@@ -1,50 +1,67 @@
-"""A lock as a pylock.toml (PEP 751), read strictly: its values end in a Dockerfile and on pip's command line.
+"""A lock as a pylock.toml (PEP 751), read strictly: its values end up in a Dockerfile and on pip's command line.
 
-The standard wants a URL or a path for each file. A lock names files by path: a lock made behind a mirror would
-otherwise hold the mirror's addresses, and with its files in one folder (`flagbench wheels`) any installer of the
-standard can use it. [tool.flagbench] holds what the standard has no place for.
+The standard requires a URL or a path for each file. Files are named by path: URLs would be those of the mirror behind
+which a lock was made, and with its files in one folder (`flagbench wheels`) any installer of the standard can use the
+lock. [tool.flagbench] has the values for which the standard has no place.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import msgspec
 from packaging.pylock import Package, PackageSdist, PackageWheel, Pylock, PylockValidationError
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from flagbench.errors import FlagbenchError
+from flagbench.images import DIGEST, find_reference
 from flagbench.locks.model import Lock, LockEntry, Unresolved
 from flagbench.locks.toml import load_toml
 
-STACK = re.compile(r"[a-z0-9][a-z0-9.-]*")
-IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]*")
-SHA256 = re.compile(r"sha256:[0-9a-f]{64}")
+SHA256 = re.compile(DIGEST)
 PIN = re.compile(r"(?P<name>[a-z0-9]+(?:-[a-z0-9]+)*)==(?P<version>[0-9][0-9A-Za-z.!+]*)")
-_PYTHON = re.compile(r"==(3\.\d+)\.\*")
+_STACK = re.compile(r"[a-z0-9][a-z0-9.-]*")
+_PYTHON = re.compile(r"3\.\d+")
 _REASON = re.compile(r"[^\r\n]+")
 NOT_EDITED = (
     "a lock is not edited by hand: `git checkout` it, or write a new one with `flagbench lock STACK --upgrade`"
 )
 
 
-class _Invalid(ValueError):
-    """A value that `flagbench lock` does not write."""
+class _Base(msgspec.Struct, omit_defaults=True):
+    image: str | None = None
+    digest: str | None = None
 
 
-def parse_pylock(text: str, source: str) -> Lock:
-    """The lock that `text` is; `source` names it in errors.
+class _Unresolved(msgspec.Struct):
+    name: str
+    version: str
+    reason: str
+
+
+class _ToolTable(msgspec.Struct, omit_defaults=True):
+    """[tool.flagbench] of the file."""
+
+    stack: str
+    inputs: str
+    base: _Base
+    unresolved: list[_Unresolved] = []
+
+
+def parse_pylock(text: str, source: Path) -> Lock:
+    """The lock in the text of the file `source`.
 
     Raises:
         FlagbenchError: (usage) it is not TOML, not a pylock.toml, or not as `flagbench lock` writes it.
     """
     try:
-        pylock = Pylock.from_dict(load_toml(text))
-        return _checked(_lock(pylock))
+        return checked(_lock(Pylock.from_dict(load_toml(text))))
     except (PylockValidationError, ValueError) as error:
         raise FlagbenchError(f"{source}: {error}", remedy=NOT_EDITED) from None
 
@@ -89,21 +106,13 @@ def _inline(value: Any) -> Any:
 
 
 def _data(lock: Lock) -> Mapping[str, Any]:
-    base = {"image": lock.base_image, "digest": lock.base_digest}
-    own: dict[str, Any] = {
-        "stack": lock.stack,
-        "inputs": lock.inputs,
-        "base": {key: value for key, value in base.items() if value is not None},
-    }
-    if lock.unresolved:
-        own["unresolved"] = [{"name": e.name, "version": e.version, "reason": e.reason} for e in lock.unresolved]
     try:
         pylock = Pylock(
             lock_version=Version("1.0"),
             requires_python=SpecifierSet(f"=={lock.python}.*"),
             created_by="flagbench",
-            packages=[_package(entry) for entry in _checked(lock).entries],
-            tool={"flagbench": own},
+            packages=[_package(entry) for entry in checked(lock).entries],
+            tool={"flagbench": _tool_table(lock)},
         )
         pylock.validate()
         return pylock.to_dict()
@@ -113,7 +122,15 @@ def _data(lock: Lock) -> Mapping[str, Any]:
         ) from None
 
 
+def _tool_table(lock: Lock) -> Any:
+    unresolved = [_Unresolved(entry.name, entry.version, entry.reason) for entry in lock.unresolved]
+    base = _Base(lock.base_image, lock.base_digest)
+    return msgspec.to_builtins(_ToolTable(lock.stack, lock.inputs, base, unresolved))
+
+
 def _package(entry: LockEntry) -> Package:
+    if len(entry.files) != len(entry.hashes):
+        raise ValueError(f"{entry.pin} lacks the names of its files")
     wheels: list[PackageWheel] = []
     sdist = None
     for file, digest in zip(entry.files, entry.hashes, strict=True):
@@ -128,75 +145,65 @@ def _package(entry: LockEntry) -> Package:
 
 
 def _lock(pylock: Pylock) -> Lock:
-    tool = (pylock.tool or {}).get("flagbench")
-    own = _Table(tool, "tool.flagbench")
-    base = _Table(own.get("base", {}), "tool.flagbench.base")
-    unresolved = own.get("unresolved", [])
+    try:
+        own = msgspec.convert((pylock.tool or {}).get("flagbench"), _ToolTable)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"tool.flagbench: {error}") from None
     python = str(pylock.requires_python or "")
-    if not isinstance(unresolved, list):
-        raise _Invalid("tool.flagbench.unresolved is not an array of tables")
+    minor = re.fullmatch(r"==(\d+\.\d+)\.\*", python)
     return Lock(
-        stack=own.text("stack", STACK),
-        python=_matching(python, _PYTHON, "requires-python").removeprefix("==").removesuffix(".*"),
-        base_image=base.text("image", IMAGE) if "image" in base else None,
-        base_digest=base.text("digest", SHA256) if "digest" in base else None,
-        inputs=own.text("inputs", SHA256),
+        stack=own.stack,
+        python=minor[1] if minor else python,
+        base_image=own.base.image,
+        base_digest=own.base.digest,
+        inputs=own.inputs,
         entries=tuple(_entry(package) for package in pylock.packages),
-        unresolved=tuple(_unresolved(_Table(raw, "tool.flagbench.unresolved")) for raw in unresolved),
+        unresolved=tuple(Unresolved(entry.name, entry.version, reason=entry.reason) for entry in own.unresolved),
     )
 
 
 def _entry(package: Package) -> LockEntry:
     if package.is_direct or package.marker is not None or package.version is None:
-        raise _Invalid(f"{package.name} is not a package of an index at one version")
-    files: Sequence[PackageWheel | PackageSdist] = [
-        *(package.wheels or ()),
-        *([package.sdist] if package.sdist else ()),
-    ]
+        raise ValueError(f"{package.name} is not a package of an index at one version")
+    files: list[PackageWheel | PackageSdist] = [*(package.wheels or ())]
+    if package.sdist:
+        files.append(package.sdist)
     for file in files:
         if set(file.hashes) != {"sha256"}:
-            raise _Invalid(f"{file.filename} has other hashes than its sha256")
+            raise ValueError(f"{file.filename} has other hashes than its sha256")
     known = sorted((f"sha256:{file.hashes['sha256']}", file.filename) for file in files)
     hashes, names = zip(*known, strict=True)
     return LockEntry(package.name, str(package.version), hashes, names)
 
 
-def _unresolved(raw: _Table) -> Unresolved:
-    return Unresolved(raw.text("name", _REASON), raw.text("version", _REASON), reason=raw.text("reason", _REASON))
+def checked(lock: Lock) -> Lock:
+    """The lock, with values that are safe in a Dockerfile and on a command line, and packages sorted and unique.
 
-
-def _checked(lock: Lock) -> Lock:
-    """The lock, whose packages are sorted, unique and safe on a command line; raises _Invalid."""
+    Raises ValueError naming the first value that `flagbench lock` does not write.
+    """
+    _require(lock.stack, _STACK, "tool.flagbench.stack")
+    _require(lock.python, _PYTHON, "requires-python")
+    _require(lock.inputs, SHA256, "tool.flagbench.inputs")
+    if lock.base_digest is not None:
+        _require(lock.base_digest, SHA256, "tool.flagbench.base.digest")
+    base = None if lock.base_image is None else find_reference(lock.base_image)
+    if lock.base_image != (base and base.tagged):
+        raise ValueError(f"tool.flagbench.base.image is {lock.base_image!r}, not an image without a digest")
     for entries in (lock.entries, lock.unresolved):
         for entry in entries:
-            _matching(entry.pin, PIN, "a package")
-            if len(entry.files) != len(entry.hashes):
-                raise _Invalid(f"{entry.pin} lacks the names of its files")
+            _require(entry.pin, PIN, "a package")
             for digest in entry.hashes:
-                _matching(digest, SHA256, f"a hash of {entry.pin}")
+                _require(digest, SHA256, f"a hash of {entry.pin}")
         for before, after in itertools.pairwise(entry.name for entry in entries):
             if before >= after:
-                raise _Invalid(f"{after} follows {before}: names are sorted and unique")
+                raise ValueError(f"{after} follows {before}: names are sorted and unique")
+    for entry in lock.unresolved:
+        _require(entry.reason, _REASON, f"tool.flagbench.unresolved.reason of {entry.pin}")
     if both := {entry.name for entry in lock.entries} & {entry.name for entry in lock.unresolved}:
-        raise _Invalid(f"{min(both)} is both locked and unresolved")
+        raise ValueError(f"{min(both)} is both locked and unresolved")
     return lock
 
 
-class _Table(dict[str, Any]):
-    """A table of the file, with its place in it for errors."""
-
-    def __init__(self, raw: object, place: str) -> None:
-        if not isinstance(raw, Mapping):
-            raise _Invalid(f"{place} is not a table, as `flagbench lock` writes it")
-        super().__init__(raw)
-        self.place = place
-
-    def text(self, key: str, pattern: re.Pattern[str]) -> str:
-        """A required text that matches a pattern."""
-        return _matching(self.get(key), pattern, f"{self.place}.{key}")
-
-
-def _matching(value: object, pattern: re.Pattern[str], what: str) -> str:
-    if not isinstance(value, str) or not pattern.fullmatch(value):
-        raise _Invalid(f"{what} is {value!r}, not like {pattern.pattern}")
-    return value
+def _require(value: str, pattern: re.Pattern[str], what: str) -> None:
+    if not pattern.fullmatch(value):
+        raise ValueError(f"{what} is {value!r}, not like {pattern.pattern}")

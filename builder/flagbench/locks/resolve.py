@@ -1,7 +1,7 @@
-"""Making the lock of a stack: packages from their indexes, the base's digest from its registry.
+"""Makes the lock of a stack: packages from their indexes, the base's digest from its registry.
 
-What cannot be asked for is written as unresolved, with the reason; no hash is made up. Hashes that an earlier lock
-had for the same version are kept.
+What cannot be found out is locked as unresolved, with the reason. Hashes that an earlier lock has for the same
+version are kept.
 """
 
 from __future__ import annotations
@@ -12,22 +12,21 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.locks.files import split_digest
+from flagbench.locks.files import stated_base
 from flagbench.locks.index_access import CAUSE, REMEDY, refusing_indexes
-from flagbench.locks.metadata import Table, Tables
+from flagbench.locks.metadata import Tables
 from flagbench.locks.model import Lock, LockEntry, Unresolved, canonical, inputs_digest
 from flagbench.locks.platforms import uv_platform
 from flagbench.locks.pylock import PIN
 from flagbench.locks.registry import RegistryError, base_digest
-from flagbench.locks.sources import Sources, pip_configuration, uv_environment
-from flagbench.locks.uv import Found, IndexUnreachable, NoSolution, Request, checked_sequence, resolve
+from flagbench.locks.sources import Sources
+from flagbench.locks.uv import Found, IndexUnreachable, NoSolution, Request, resolve
 
 if TYPE_CHECKING:
     from flagbench.catalog.model import Stack
 
 Report = Callable[[str], None]
 """Receives progress, a line at a time."""
-Solve = Callable[[Request, Mapping[str, str]], list[Found]]
 
 
 @dataclass(frozen=True)
@@ -44,18 +43,18 @@ class LockOptions:
     """The base's digest set by hand."""
 
 
-def make_lock(stack: Stack, options: LockOptions, report: Report, solve: Solve = resolve) -> Lock:
+def make_lock(stack: Stack, options: LockOptions, report: Report) -> Lock:
     """The lock of a stack.
 
     Raises:
         FlagbenchError: the manifest's packages do not go together (usage), or an index cannot be asked (engine).
     """
     report(f"{stack.name}: packages for Python {stack.python}")
-    entries, unresolved = _Packages(stack, options, report, solve).resolve()
+    entries, unresolved = _Packages(stack, options, report).resolve()
     return Lock(
         stack=stack.name,
         python=stack.python,
-        base_image=split_digest(stack.base_image)[0],
+        base_image=stated_base(stack)[0],
         base_digest=_base(stack, options, report),
         inputs=inputs_digest(stack),
         entries=entries,
@@ -64,7 +63,7 @@ def make_lock(stack: Stack, options: LockOptions, report: Report, solve: Solve =
 
 
 def _base(stack: Stack, options: LockOptions, report: Report) -> str | None:
-    image, stated = split_digest(stack.base_image)
+    image, stated = stated_base(stack)
     if chosen := options.base_digest or stated:
         return chosen
     previous = options.previous
@@ -82,12 +81,11 @@ def _base(stack: Stack, options: LockOptions, report: Report) -> str | None:
 class _Packages:
     """The search for a stack's packages; continues without an index of the manifest that does not answer."""
 
-    def __init__(self, stack: Stack, options: LockOptions, report: Report, solve: Solve) -> None:
+    def __init__(self, stack: Stack, options: LockOptions, report: Report) -> None:
         self.stack = stack
         self.options = options
         self.report = report
-        self.solve = solve
-        self.compiled = {canonical(package.name): package.version for package in stack.build.compiled}
+        self.compiled = dict(_pin(f"{package.name}=={package.version}") for package in stack.build.compiled)
         self.pins = dict(_pin(line) for line in (*stack.build.packages, *stack.build.optional))
         # A mirror given instead of them has to answer, or the command fails.
         self.indexes = [] if options.sources.further else list(stack.build.indexes)
@@ -96,14 +94,13 @@ class _Packages:
         self.lost: dict[str, str] = {}
         """Direct requirements that only such an index has: canonical name to version."""
         self.keep = options.previous is not None and not options.upgrade
-        self.pip = pip_configuration(options.sources)
 
     def resolve(self) -> tuple[tuple[LockEntry, ...], tuple[Unresolved, ...]]:
         """Locked and unresolved packages, both sorted by name."""
         while True:
-            environment = uv_environment(self.options.sources, self.pip, self.indexes)
+            environment = self.options.sources.uv_environment(self.indexes)
             try:
-                found = self.solve(self._request(), environment)
+                found = resolve(self._request(), environment)
             except IndexUnreachable as error:
                 self._unreachable(error)
             except NoSolution as error:
@@ -116,20 +113,19 @@ class _Packages:
         wanted = self.pins | self.compiled
         lines = [f"{name}=={version}" for name, version in wanted.items() if name not in self.lost]
         for name, version in self.lost.items():
-            if table := self.options.tables.get((name, version)):
-                lines += table.requires
+            lines += self.options.tables.get((name, version), ())
         earlier = self.options.previous.entries if self.options.previous and self.keep else ()
         return Request(
-            requirements=checked_sequence(lines),
+            requirements=tuple(lines),
             python=self.stack.python,
             platform=uv_platform(self.stack),
             compiled=frozenset(self.compiled),
             absent=frozenset({canonical(name) for name in self.stack.build.from_base} | set(self.lost)),
-            tables=tuple(self._table(name, version) for name, version in self.compiled.items()),
+            tables={pin: self._table(*pin) for pin in self.compiled.items()},
             kept={entry.name: entry.version for entry in earlier if entry.name not in wanted},
         )
 
-    def _table(self, name: str, version: str) -> Table:
+    def _table(self, name: str, version: str) -> tuple[str, ...]:
         try:
             return self.options.tables[(name, version)]
         except KeyError:
@@ -152,7 +148,7 @@ class _Packages:
         ) from None
 
     def _refused(self, environment: Mapping[str, str]) -> bool:
-        """Whether there was no solution because indexes refuse; those of the manifest are asked no more."""
+        """Whether there was no solution because indexes refuse access; the manifest's are then left out."""
         found = refusing_indexes(self.stack, environment, self.options.sources.ca_bundle)
         for index, status in found.items():
             if index not in self.indexes:

@@ -1,11 +1,9 @@
-"""HTTP sessions for registries and package indexes: retries that honour Retry-After, certificates, accounts.
-
-requests and urllib3 are docker-py's own dependencies; they also bring proxies, netrc and the parsing of challenges.
-"""
+"""HTTP sessions for registries and package indexes: retries that honour Retry-After, certificates, accounts."""
 
 from __future__ import annotations
 
 import os
+import re
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,10 +15,12 @@ from requests.auth import HTTPBasicAuth
 from requests.utils import get_netrc_auth
 from urllib3 import Retry
 
-from flagbench.locks.urls import Origin, index_urls, origin
-
+Origin = tuple[str, str, int]
+"""Scheme, host and port: an account is for one of these, and never sent to another."""
+_PORTS = {"http": 80, "https": 443}
+_INDEX_NAME = re.compile(r"[A-Za-z0-9_.-]+=(?=[A-Za-z][A-Za-z0-9+.-]*://)")
 TIMEOUT = 60.0
-"""Seconds without an answer, or without a byte of it, after which a request is given up."""
+"""Seconds without a byte after which a request fails."""
 RETRIES = Retry(
     total=4,
     connect=1,
@@ -33,10 +33,10 @@ RETRIES = Retry(
 )
 
 
-class _Session(Session):
-    """Sends no account, and trusts what --ca-bundle names, else what this machine trusts."""
+class PlainSession(Session):
+    """A session that sends no account, and trusts `ca_bundle` (PEM), else the certificates of this machine."""
 
-    def __init__(self, ca_bundle: Path | None, retries: Retry | int) -> None:
+    def __init__(self, ca_bundle: Path | None, retries: Retry | int = RETRIES) -> None:
         super().__init__()
         self.auth = lambda request: request  # not that of netrc
         system = ssl.get_default_verify_paths()
@@ -53,25 +53,20 @@ class _Session(Session):
         )
 
 
-def new_session(ca_bundle: Path | None) -> Session:
-    """A session that sends no account; `ca_bundle` holds certificates (PEM) to trust instead of the system's."""
-    return _Session(ca_bundle, RETRIES)
+class IndexSession(PlainSession):
+    """Sends each index of uv's environment its account, to its own origin alone, and other hosts that of netrc.
 
+    Each redirection is looked up again.
+    """
 
-def index_session(environment: Mapping[str, str], ca_bundle: Path | None, retries: Retry | int = RETRIES) -> Session:
-    """A session that sends each index of uv's environment its account; netrc has those of the other hosts."""
-    return _IndexSession(environment, ca_bundle, retries)
-
-
-class _IndexSession(_Session):
-    """Sends accounts to their own origin alone; each redirection is looked up again."""
-
-    def __init__(self, environment: Mapping[str, str], ca_bundle: Path | None, retries: Retry | int) -> None:
+    def __init__(
+        self, environment: Mapping[str, str], ca_bundle: Path | None, retries: Retry | int = RETRIES
+    ) -> None:
         super().__init__(ca_bundle, retries)
         self.auth = self._authorized
         self._accounts: dict[Origin, HTTPBasicAuth] = {}
         for url in [*index_urls(environment), *environment.get("UV_FIND_LINKS", "").split(",")]:
-            if (where := origin(url.strip())) and "@" in urlsplit(url).netloc:
+            if (where := _origin(url.strip())) and "@" in urlsplit(url).netloc:
                 self._accounts.setdefault(where, _account_of(url.strip()))
 
     def rebuild_auth(self, prepared_request: PreparedRequest, response: Response) -> None:
@@ -80,13 +75,29 @@ class _IndexSession(_Session):
 
     def _authorized(self, request: PreparedRequest) -> PreparedRequest:
         url = request.url or ""
-        where = origin(url)
+        where = _origin(url)
         if "@" in urlsplit(url).netloc:
             return _account_of(url)(request)
         if where and where in self._accounts:
             return self._accounts[where](request)
         found = get_netrc_auth(url)
         return HTTPBasicAuth(*(part.encode() for part in found))(request) if found else request
+
+
+def index_urls(environment: Mapping[str, str]) -> list[str]:
+    """The indexes in uv's environment, the default one first; their URLs may hold accounts."""
+    urls = [*environment.get("UV_DEFAULT_INDEX", "").split(), *environment.get("UV_INDEX", "").split()]
+    return [_INDEX_NAME.sub("", url, count=1) for url in urls]
+
+
+def _origin(url: str) -> Origin | None:
+    """What the account of a URL is for; None if it has no host."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or _PORTS.get(parts.scheme)
+    except ValueError:
+        return None
+    return (parts.scheme, parts.hostname, port) if parts.hostname and port else None
 
 
 def _account_of(url: str) -> HTTPBasicAuth:

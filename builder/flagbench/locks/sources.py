@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import ast
-import functools
 import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from flagbench.files import expanded
 from flagbench.locks.certificates import certificates
 from flagbench.locks.urls import WEB, check_url
 
-Environment = dict[str, str]
 _INDEXES = (*WEB, "file")
 """Unlike an image's build, `lock` and `wheels` see the folders of this machine."""
+_SAME = (
+    ("UV_FIND_LINKS", "find-links", ","),
+    ("UV_NO_INDEX", "no-index", ""),
+    ("UV_INSECURE_HOST", "trusted-host", " "),
+    ("UV_HTTP_TIMEOUT", "timeout", ""),
+    ("SSL_CERT_FILE", "cert", ""),
+)
+"""uv's variable, pip's setting, and what separates several values in the variable."""
 
 
 @dataclass(frozen=True)
@@ -50,82 +57,58 @@ class Sources:
         """Indexes to ask instead of the stack's further ones; empty: the stack's own are asked."""
         return self.indexes[1:]
 
+    @cached_property
+    def pip(self) -> Mapping[str, str]:
+        """The configuration of this Python's pip, by the name of the setting; empty if there is no pip."""
+        command = [sys.executable, "-m", "pip", "config", "list"]
+        listed = subprocess.run(command, env=dict(self.environ), capture_output=True, text=True, check=False)
+        return parse_pip_configuration(listed.stdout) if listed.returncode == 0 else {}
 
-def pip_environment(sources: Sources) -> Environment:
-    """The environment for a `pip` of this Python: its own configuration, and the options over it.
+    def pip_environment(self) -> dict[str, str]:
+        """The environment for a `pip` of this Python: its own configuration, and the options over it.
 
-    The environment, not the command line: an index may carry a password, and other users see command lines.
-    """
-    environment = dict(sources.environ)
-    if sources.indexes:
-        environment["PIP_INDEX_URL"] = sources.indexes[0]
-    if sources.further:
-        environment["PIP_EXTRA_INDEX_URL"] = " ".join(sources.further)
-    if sources.ca_bundle is not None:
-        environment["PIP_CERT"] = str(sources.ca_bundle)
-    return environment
+        The environment, not the command line: an index may carry a password, and other users see command lines.
+        """
+        environment = dict(self.environ)
+        if self.indexes:
+            environment["PIP_INDEX_URL"] = self.indexes[0]
+        if self.further:
+            environment["PIP_EXTRA_INDEX_URL"] = " ".join(self.further)
+        if self.ca_bundle is not None:
+            environment["PIP_CERT"] = str(self.ca_bundle)
+        return environment
 
+    def uv_environment(self, indexes: Sequence[str]) -> dict[str, str]:
+        """The environment for uv, which does not read pip's configuration: uv's own settings beat it, options both.
 
-def uv_environment(sources: Sources, pip: Mapping[str, str], indexes: Sequence[str]) -> Environment:
-    """The environment for uv, which does not read pip's configuration.
-
-    Args:
-        sources: the options, which beat everything.
-        pip: pip's configuration, see `pip_configuration`; what is configured for uv itself beats it.
-        indexes: the stack's package indexes beside the default one.
-    """
-    environment = dict(sources.environ)
-    own_default = environment.pop("UV_INDEX_URL", None) or pip.get("index-url")
-    if sources.indexes:
-        environment["UV_DEFAULT_INDEX"] = sources.indexes[0]
-    elif own_default:
-        environment.setdefault("UV_DEFAULT_INDEX", own_default)
-    older = environment.pop("UV_EXTRA_INDEX_URL", None)
-    own = environment.get("UV_INDEX") or older or pip.get("extra-index-url", "")
-    if beside := [*(sources.further or indexes), *own.split()]:
-        environment["UV_INDEX"] = " ".join(beside)
-    for name, key, separator in _SAME:
-        if key in pip:
-            environment.setdefault(name, separator.join(pip[key].split()))
-    if sources.ca_bundle is not None:
-        environment["SSL_CERT_FILE"] = str(sources.ca_bundle)
-    return environment
-
-
-_SAME = (
-    ("UV_FIND_LINKS", "find-links", ","),
-    ("UV_NO_INDEX", "no-index", ""),
-    ("UV_INSECURE_HOST", "trusted-host", " "),
-    ("UV_HTTP_TIMEOUT", "timeout", ""),
-    ("SSL_CERT_FILE", "cert", ""),
-)
-"""uv's variable, pip's setting, and what separates several values in the variable."""
-
-
-def pip_configuration(sources: Sources) -> dict[str, str]:
-    """What the pip of this Python is configured with, by the name of the setting; empty where there is no pip."""
-    return parse_pip_configuration(_pip_listing(sys.executable, frozenset(sources.environ.items())))
-
-
-@functools.cache
-def _pip_listing(python: str, environ: frozenset[tuple[str, str]]) -> str:
-    """What `pip config list` prints; asked once, as starting pip takes longer than resolving a stack from a cache."""
-    command = [python, "-m", "pip", "config", "list"]
-    listed = subprocess.run(command, env=dict(environ), capture_output=True, text=True, check=False)
-    return listed.stdout if listed.returncode == 0 else ""
+        Args:
+            indexes: the stack's package indexes beside the default one.
+        """
+        environment = dict(self.environ)
+        own_default = environment.pop("UV_INDEX_URL", None) or self.pip.get("index-url")
+        if self.indexes:
+            environment["UV_DEFAULT_INDEX"] = self.indexes[0]
+        elif own_default:
+            environment.setdefault("UV_DEFAULT_INDEX", own_default)
+        older = environment.pop("UV_EXTRA_INDEX_URL", None)
+        own = environment.get("UV_INDEX") or older or self.pip.get("extra-index-url", "")
+        if beside := [*(self.further or indexes), *own.split()]:
+            environment["UV_INDEX"] = " ".join(beside)
+        for name, key, separator in _SAME:
+            if key in self.pip:
+                environment.setdefault(name, separator.join(self.pip[key].split()))
+        if self.ca_bundle is not None:
+            environment["SSL_CERT_FILE"] = str(self.ca_bundle)
+        return environment
 
 
 def parse_pip_configuration(listing: str) -> dict[str, str]:
     """The settings in the output of `pip config list`: the environment's beat `install.*`, those beat `global.*`."""
-    ranks = ("global", "install", ":env:")
-    found: dict[str, tuple[int, str]] = {}
-    for line in listing.splitlines():
-        key, equals, value = line.partition("=")
-        section, dot, name = key.rpartition(".")
-        if not (equals and dot) or section not in ranks:
-            continue
-        rank = ranks.index(section)
-        if rank >= found.get(name, (0, ""))[0]:
-            # pip prints a Python literal.
-            found[name] = (rank, str(ast.literal_eval(value)))
-    return {name: value for name, (_, value) in found.items()}
+    found: dict[str, str] = {}
+    for section in ("global.", "install.", ":env:."):
+        for line in listing.splitlines():
+            key, equals, value = line.partition("=")
+            if equals and key.startswith(section):
+                # pip prints a Python literal.
+                found[key.removeprefix(section)] = str(ast.literal_eval(value))
+    return found

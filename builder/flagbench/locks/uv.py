@@ -1,8 +1,7 @@
-"""Asking uv which packages a stack needs, each with the hashes of the files that fit it.
+"""Asks uv which packages a stack needs, with the hashes of the files that fit it.
 
-uv resolves for another Python and another platform than its own, from the metadata of files it does not download
-whole, and states every file's sha256: pip resolves only by downloading, and only for a Python that is installed; a
-resolver of our own would be one more to maintain.
+uv resolves for any Python and platform, from metadata alone, and gives the sha256 of every file. pip would have to
+download the files, and resolves only for an installed Python.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -19,8 +18,8 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.locks.metadata import Table, uv_settings
-from flagbench.locks.model import canonical
+from flagbench.locks.metadata import Tables, uv_settings
+from flagbench.locks.model import LockEntry, canonical
 from flagbench.locks.toml import load_toml
 
 OLDEST = (0, 13)
@@ -41,9 +40,9 @@ class Request:
     """As uv names it, see `platforms`."""
     compiled: frozenset[str]
     """Canonical names of packages taken as source; everything else is taken as a wheel."""
-    absent: frozenset[str]
+    absent: frozenset[str] = frozenset()
     """Canonical names of packages that are never asked for, also where others need them."""
-    tables: tuple[Table, ...] = ()
+    tables: Tables = field(default_factory=dict)
     kept: Mapping[str, str] = field(default_factory=dict)
     """Versions to keep, by canonical name."""
     alone: bool = False
@@ -51,15 +50,9 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Found:
-    """One package of the answer."""
+class Found(LockEntry):
+    """One package of the answer, with the files that fit; with all their names if the index states no hash."""
 
-    name: str
-    version: str
-    hashes: tuple[str, ...]
-    """`sha256:<64 hex>` of the files that fit, sorted; empty where the index states none."""
-    files: tuple[str, ...]
-    """Names of these files, in the same order; of all that fit where the index states no hash."""
     source: str | None = None
     """URL of the source archive, for a package that is compiled."""
 
@@ -89,39 +82,44 @@ def resolve(request: Request, environment: Mapping[str, str]) -> list[Found]:
         FlagbenchError: uv is not installed (usage), or failed otherwise (engine).
     """
     program = find_uv()
-    with tempfile.TemporaryDirectory(prefix="flagbench-lock-") as folder:
-        _lay_out(request, Path(folder))
+    with tempfile.TemporaryDirectory(prefix="flagbench-lock-") as name:
+        folder = Path(name)
+        _write(folder / _INPUT, request.requirements)
+        # An override whose marker never holds leaves a package out, even if others require it.
+        _write(folder / _ABSENT, [f"{package} ; python_version < '0'" for package in sorted(request.absent)])
+        # Constraints, not uv's preferences from an earlier output: with several indexes it takes a preferred version
+        # from the first that has it, even if only another has a file that fits.
+        _write(folder / _KEPT, [f"{package}=={version}" for package, version in request.kept.items()])
         ended = subprocess.run(
             [program, *_arguments(request)],
             cwd=folder,
-            env={**_with_settings(request, Path(folder), environment), "UV_NO_PROGRESS": "1", "NO_COLOR": "1"},
+            env={**_with_settings(request, folder, environment), "UV_NO_PROGRESS": "1", "NO_COLOR": "1"},
             capture_output=True,
             text=True,
             check=False,
         )
         if ended.returncode != 0:
             raise _failure(ended.stderr)
-        return parse_answer(Path(folder, _OUTPUT).read_text(encoding="utf-8"), request.compiled)
+        return _packages((folder / _OUTPUT).read_text(encoding="utf-8"), request.compiled)
+
+
+def _write(path: Path, lines: Iterable[str]) -> None:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def find_uv() -> str:
     """The uv program: the one installed beside flagbench, else the one on PATH.
 
-    Raises FlagbenchError (usage) where there is none, or one that is too old.
+    Raises FlagbenchError (usage) if there is none, or one so old that it lists the hashes of files that do not fit.
     """
     try:
-        return _new_enough(str(import_module("uv").find_uv_bin()))
+        program: str | None = import_module("uv").find_uv_bin()
     except (ImportError, FileNotFoundError):
-        found = shutil.which("uv")
-    if found is None:
+        program = shutil.which("uv")
+    if program is None:
         raise FlagbenchError(
             "uv, which resolves packages, is not installed", remedy="install it with `pip install 'flagbench[lock]'`"
         )
-    return _new_enough(found)
-
-
-def _new_enough(program: str) -> str:
-    """The program, or FlagbenchError (usage): older releases list the hashes of files that do not fit too."""
     said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
     version = re.match(r"uv (\d+)\.(\d+)", said)
     if version is None or (int(version[1]), int(version[2])) < OLDEST:
@@ -132,25 +130,12 @@ def _new_enough(program: str) -> str:
     return program
 
 
-def _lay_out(request: Request, folder: Path) -> None:
-    files = {
-        _INPUT: "".join(f"{line}\n" for line in request.requirements),
-        # An override whose marker never holds leaves a package out, also where others require it.
-        _ABSENT: "".join(f"{name} ; python_version < '0'\n" for name in sorted(request.absent)),
-        # Constraints, not uv's preferences from an earlier output: with several indexes it takes a preferred version
-        # from the first that has it, also where only another has a file that fits.
-        _KEPT: "".join(f"{name}=={version}\n" for name, version in request.kept.items()),
-    }
-    for name, text in files.items():
-        (folder / name).write_text(text, encoding="utf-8")
-
-
 def _with_settings(request: Request, folder: Path, environment: Mapping[str, str]) -> Mapping[str, str]:
-    """The environment in which uv reads the request's tables, and the person's own settings as it would without."""
+    """The environment in which uv reads the request's tables beside the user's own settings."""
     settings = folder / "uv.toml"
     tables = uv_settings(request.tables)
     if not environment.keys() & {"UV_CONFIG_FILE", "UV_NO_CONFIG"}:
-        # uv.toml of the working directory is read beside the person's own.
+        # uv reads the uv.toml of its working directory beside that of the user.
         settings.write_text(tables, encoding="utf-8")
         return environment
     own = environment.get("UV_CONFIG_FILE")
@@ -177,7 +162,7 @@ def _arguments(request: Request) -> list[str]:
     return [*arguments, "--index-strategy", "unsafe-best-match"]
 
 
-def parse_answer(text: str, compiled: frozenset[str]) -> list[Found]:
+def _packages(text: str, compiled: frozenset[str]) -> list[Found]:
     """The packages of the pylock.toml that uv wrote, sorted by name.
 
     Not by packaging.pylock, which rejects the file of an index without hashes as a whole.
@@ -226,17 +211,3 @@ def _failure(stderr: str) -> Exception:
         remedy="fix what it names; uv's own settings and pip's are honoured, --pip-source and --ca-bundle beat both",
         code=ExitCode.ENGINE,
     )
-
-
-def checked_sequence(lines: Sequence[str]) -> tuple[str, ...]:
-    """Requirement lines, none of which is an option of a requirements file or holds a line break.
-
-    Raises FlagbenchError (usage): a manifest may not point uv somewhere else.
-    """
-    for line in lines:
-        if line.lstrip().startswith("-") or "\n" in line or "\r" in line or " @ " in line:
-            raise FlagbenchError(
-                f"{line!r} is not a requirement like name==version",
-                remedy="correct build.packages in the manifest of the stack",
-            )
-    return tuple(lines)

@@ -1,7 +1,7 @@
-"""Filling a wheelhouse: a folder with the files of a lock, for building images where there is no network.
+"""Fills a wheelhouse: a folder with the files of a lock, for building images without a network.
 
-A file comes into the folder under its name only when it is complete and its sha256 is right. So an interrupted run
-can be resumed, and a damaged file is fetched again; files of other stacks stay.
+A file gets its name in the folder only once it is complete and its sha256 is verified, so an interrupted run can be
+resumed and a damaged file is fetched again. Files of other stacks stay.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.files import reason
 from flagbench.locks.fetch import fetch_source, fetch_wheel
 from flagbench.locks.metadata import Tables
 from flagbench.locks.model import Lock, LockEntry, Unresolved, canonical
-from flagbench.locks.packages import pin_of, sha256_of
+from flagbench.locks.packages import package_files, sha256_of
 from flagbench.locks.sources import Sources
 from flagbench.locks.uv import find_uv
 
@@ -34,6 +35,8 @@ AT_ONCE = 4
 """Packages fetched at the same time: enough to hide an index's latency, few enough to be polite to it."""
 _UNFINISHED = ".flagbench-"
 Report = Callable[[str], None]
+Fetch = Callable[[LockEntry, Path], None]
+"""Puts the file of an entry into a folder."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ def fill_wheelhouse(
     allow_unlocked: bool = False,
     report: Report,
 ) -> list[WheelhouseFile]:
-    """The files of a lock, all in `folder` when this returns, sorted by package.
+    """Fetch the files of a lock that `folder` lacks; returns all of them, sorted by package.
 
     Raises:
         FlagbenchError: packages are unresolved and `allow_unlocked` is not given (usage), the folder cannot be
@@ -78,26 +81,34 @@ def fill_wheelhouse(
             "take what the index offers today",
         )
     with _exclusive(folder):
-        there = [file for entry in lock.entries if (file := _present(entry, folder))]
-        kept = {file.name for file in there}
-        missing = [entry for entry in (*lock.entries, *lock.unresolved) if entry.name not in kept]
-        report(f"{stack.name}: {len(there)} files are there, {len(missing)} are to be fetched")
-        if {entry.name for entry in missing} & {canonical(package.name) for package in stack.build.compiled}:
-            find_uv()  # finds sources: better missed now than after the wheels
-        fetch = _Fetch(stack, folder, sources, tables)
-        return sorted([*there, *fetch.all(missing, report)], key=lambda file: file.name)
+        files = package_files(folder)
+        kept = [file for entry in lock.entries if (file := _locked_file(entry, files))]
+        kept_names = {file.name for file in kept}
+        missing = [entry for entry in (*lock.entries, *lock.unresolved) if entry.name not in kept_names]
+        report(f"{stack.name}: {len(kept)} files are there, {len(missing)} are to be fetched")
+        compiled = {canonical(package.name) for package in stack.build.compiled}
+        if any(entry.name in compiled for entry in missing):
+            find_uv()  # finds sources: its absence is reported now, not after the wheels
+
+        def fetch(entry: LockEntry, into: Path) -> None:
+            if entry.name in compiled:
+                fetch_source(stack, entry, into, sources, tables)
+            else:
+                fetch_wheel(stack, entry, into, sources)
+
+        return sorted([*kept, *_fetch_all(missing, folder, fetch, report)], key=lambda file: file.name)
 
 
 @contextlib.contextmanager
 def _exclusive(folder: Path) -> Iterator[None]:
-    """Creates and locks the folder; removes what an earlier run left unfinished."""
+    """Create and lock the folder, and remove what an interrupted run left."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # The folder itself is the lock: nothing is left in it, and a killed process lets go.
+        # The folder itself is locked: no lock file stays behind, and the lock of a killed process is released.
         held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
         raise FlagbenchError(
-            f"the wheelhouse {folder} cannot be made: {error.strerror}",
+            f"the wheelhouse {folder} cannot be created: {reason(error)}",
             remedy="name a folder that can be written with --output",
         ) from None
     try:
@@ -114,14 +125,12 @@ def _exclusive(folder: Path) -> Iterator[None]:
         os.close(held)
 
 
-def _present(entry: LockEntry, folder: Path) -> WheelhouseFile | None:
-    """The file of an entry that is there and right."""
-    pin = (entry.name, Version(entry.version))
-    for path in sorted(folder.iterdir()):
-        if pin_of(path.name) == pin:
-            digest = sha256_of(path)
-            if digest in entry.hashes:
-                return _wheelhouse_file(entry, path, digest, fetched=False)
+def _locked_file(entry: LockEntry, files: Mapping[tuple[str, Version], Sequence[Path]]) -> WheelhouseFile | None:
+    """The file of an entry with one of its hashes, if there is one."""
+    for path in files.get((entry.name, Version(entry.version)), ()):
+        digest = sha256_of(path)
+        if digest in entry.hashes:
+            return _wheelhouse_file(entry, path, digest, fetched=False)
     return None
 
 
@@ -137,55 +146,41 @@ def _wheelhouse_file(entry: LockEntry, path: Path, digest: str, *, fetched: bool
     )
 
 
-@dataclass(frozen=True)
-class _Fetch:
-    """Bringing missing files."""
-
-    stack: Stack
-    folder: Path
-    sources: Sources
-    tables: Tables
-
-    def all(self, missing: list[LockEntry], report: Report) -> list[WheelhouseFile]:
-        """Every missing file; the first failure ends the run; what was fetched before stays."""
-        files = []
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            futures = [pool.submit(self.one, entry) for entry in missing]
-            try:
-                for future in as_completed(futures):
-                    file = future.result()
-                    files.append(file)
-                    report(f"  {len(files)}/{len(missing)} {file.file} ({file.size / 1e6:.1f} MB)")
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
-        return files
-
-    def one(self, entry: LockEntry) -> WheelhouseFile:
-        """One file, fetched beside its place and moved there when it is right."""
-        compiled = {canonical(package.name) for package in self.stack.build.compiled}
+def _fetch_all(entries: Sequence[LockEntry], folder: Path, fetch: Fetch, report: Report) -> list[WheelhouseFile]:
+    """Fetch a file for each entry. The first failure ends the run; files that are complete stay."""
+    files = []
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        futures = [pool.submit(_fetch_one, entry, folder, fetch) for entry in entries]
         try:
-            with tempfile.TemporaryDirectory(dir=self.folder, prefix=_UNFINISHED) as temporary:
-                place = Path(temporary, "file")
-                place.mkdir()
-                if entry.name in compiled:
-                    fetch_source(self.stack, entry, place, self.sources, self.tables)
-                else:
-                    fetch_wheel(self.stack, entry, place, self.sources)
-                return self._moved(entry, place)
-        except OSError as error:
-            raise FlagbenchError(
-                f"{entry.pin} could not be written to {self.folder}: {error.strerror or error}",
-                remedy="make room there, or name another folder; what is there already is kept",
-            ) from None
+            for future in as_completed(futures):
+                file = future.result()
+                files.append(file)
+                report(f"  {len(files)}/{len(entries)} {file.file} ({file.size / 1e6:.1f} MB)")
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return files
 
-    def _moved(self, entry: LockEntry, place: Path) -> WheelhouseFile:
-        (path,) = place.iterdir()
-        digest = sha256_of(path)
-        if entry.hashes and digest not in entry.hashes:
-            raise FlagbenchError(
-                f"{path.name} is not the file that was locked: its hash is {digest}",
-                remedy="find out which of the two is right before `flagbench lock`: a released file does not change",
-                code=ExitCode.DATA,
-            )
-        return _wheelhouse_file(entry, path.replace(self.folder / path.name), digest, fetched=True)
+
+def _fetch_one(entry: LockEntry, folder: Path, fetch: Fetch) -> WheelhouseFile:
+    """Fetch a file into a temporary folder, and move it into `folder` once its hash is verified."""
+    try:
+        with tempfile.TemporaryDirectory(dir=folder, prefix=_UNFINISHED) as temporary:
+            into = Path(temporary, "file")
+            into.mkdir()
+            fetch(entry, into)
+            (path,) = into.iterdir()
+            digest = sha256_of(path)
+            if entry.hashes and digest not in entry.hashes:
+                raise FlagbenchError(
+                    f"{path.name} is not the file that was locked: its hash is {digest}",
+                    remedy="find out which of the two is right before `flagbench lock`: a released file does not "
+                    "change",
+                    code=ExitCode.DATA,
+                )
+            return _wheelhouse_file(entry, path.replace(folder / path.name), digest, fetched=True)
+    except OSError as error:
+        raise FlagbenchError(
+            f"{entry.pin} could not be written to {folder}: {reason(error)}",
+            remedy="make room there, or name another folder; what is there already is kept",
+        ) from None

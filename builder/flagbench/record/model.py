@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 RECORD_ID = "[0-9A-Za-z][0-9A-Za-z._-]{7,159}"
-"""It matches no separator, so an id is never a path."""
+"""No path separator matches, so an id is never a path."""
 
 # `\Z` and not `$`, which also matches before a final newline.
 RecordId = Annotated[str, Meta(pattern=rf"^{RECORD_ID}\Z")]
@@ -58,7 +58,9 @@ class Status:
     """How a run ended, and where."""
 
     state: Literal["ok", "failed", "interrupted"]
-    phase: Literal["usage", "preflight", "launch", "init", "data", "warmup", "train", "eval", "report", "done"]
+    phase: Literal[
+        "usage", "preflight", "launch", "init", "data", "warmup", "train", "val", "infer", "eval", "report", "done"
+    ]
     reason: str | None
     exit_code: Count
     remedy: str | None = None
@@ -66,7 +68,7 @@ class Status:
 
 @dataclass(frozen=True)
 class Builder:
-    """The flagbench that made the record."""
+    """The version of flagbench that wrote the record."""
 
     version: str
     commit: str | None = None
@@ -110,7 +112,7 @@ class Image:
 
 @dataclass(frozen=True)
 class System:
-    """Where it ran."""
+    """The machines and devices of the run."""
 
     nodes: Positive
     devices_per_node: Positive
@@ -127,7 +129,7 @@ class System:
 
 @dataclass(frozen=True)
 class Software:
-    """What ran it."""
+    """The software of the run, by version."""
 
     python: str
     torch: str | None
@@ -187,7 +189,7 @@ class Peak:
 
 @dataclass(frozen=True)
 class Ceiling:
-    """What the device was measured to do in this run, FLOP/s."""
+    """The highest throughput measured in this run, FLOP/s per device."""
 
     flops: Amount
     precision: str
@@ -209,7 +211,7 @@ class Flops:
 
 @dataclass(frozen=True)
 class Work:
-    """What the whole run trained on, all ranks."""
+    """The work of the whole run, all ranks."""
 
     unit: str
     steps: Count
@@ -221,7 +223,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Quality:
-    """What says that the run is valid."""
+    """Checks, losses and evaluations of the run."""
 
     checks: tuple[Check, ...]
     loss_curve: tuple[tuple[Count, Number], ...] = ()
@@ -233,7 +235,7 @@ class Quality:
 
 @dataclass(frozen=True)
 class DeviceTelemetry:
-    """What the sampler saw of one device."""
+    """Telemetry of one device."""
 
     throttle_seconds: dict[str, Amount] = field(default_factory=dict)
     foreign_processes: Count = 0
@@ -242,7 +244,7 @@ class DeviceTelemetry:
 
 @dataclass(frozen=True)
 class Telemetry:
-    """Summary of the sampler."""
+    """Telemetry, summarised over the run."""
 
     devices: tuple[DeviceTelemetry, ...] = ()
 
@@ -266,7 +268,7 @@ class Rank:
 
 @dataclass(frozen=True)
 class Record:
-    """What one run printed."""
+    """The record of one run."""
 
     record_id: RecordId
     run_id: RunId
@@ -294,7 +296,7 @@ class Record:
     window: Window | None = None
     telemetry_reason: str | None = None
     raw: dict[str, Any] = field(default_factory=dict)
-    """The whole document as it was read, with the fields that are not here."""
+    """The whole document, including fields unknown to this model."""
 
     @property
     def checks(self) -> tuple[Check, ...]:

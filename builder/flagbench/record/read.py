@@ -8,9 +8,10 @@ manifests/schema/record-v1.json, so records are not validated twice.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 
@@ -38,62 +39,25 @@ _REMEDY = "give the record as it was printed: stdout of a run, without its stder
 class RecordError(FlagbenchError):
     """A record that cannot be read or is not one."""
 
-    def __init__(self, message: str, *, remedy: str, code: ExitCode = ExitCode.DATA) -> None:
-        super().__init__(visible(message), remedy=remedy, code=code)
+    def __init__(self, message: str, *, remedy: str = _REMEDY) -> None:
+        super().__init__(visible(message), remedy=remedy, code=ExitCode.DATA)
 
 
 def read_record(source: Path | bytes, name: str = "the record") -> Record:
-    """The record in a file or in bytes, which `name` calls in errors.
+    """Read a record from a file or from bytes, which errors call `name`.
 
     Raises RecordError (exit code 3), which says what is wrong with it.
     """
-    if isinstance(source, bytes):
-        return _typed(parse(source, name), name)
-    try:
-        content = read_input(source, MAX_BYTES)
-    except OSError as error:
-        raise RecordError(
-            f"the record {brief(str(source))} cannot be read: {reason(error)}",
-            remedy="name a file; `flagbench results ls` shows the stored records",
-        ) from error
-    shown = brief(str(source))
-    return _typed(parse(content, shown), shown)
-
-
-def read_standard_input() -> Record:
-    """The record on standard input. Raises RecordError as `read_record` does."""
-    try:
-        content = read_stdin(MAX_BYTES)
-    except OSError as error:
-        raise RecordError(f"standard input cannot be read: {reason(error)}", remedy=_REMEDY) from error
-    return read_record(content, "standard input")
-
-
-def parse(content: bytes, name: str) -> dict[str, Any]:
-    """The JSON object in `content`, whose fields are not checked yet; errors call it `name`.
-
-    It must be UTF-8 without duplicate fields, lone surrogates, NaN or numbers beyond LARGEST, and keep to MAX_BYTES,
-    MAX_VALUES and MAX_DEPTH. Raises RecordError for anything else, and for JSON that is not a `record/v1`.
-    """
-    try:
-        raw = _strict_json(content)
-    except (ValueError, RecursionError) as error:
-        why = f"it is nested deeper than {MAX_DEPTH} levels" if isinstance(error, RecursionError) else error
-        raise RecordError(f"{name} is not valid JSON: {why}", remedy=_REMEDY) from error
-    version = raw.get("schema") if isinstance(raw, dict) else None
-    if not (isinstance(raw, dict) and isinstance(version, str) and version.startswith("record/")):
-        raise RecordError(
-            f"{name} is JSON, but not a flagbench record: it has no schema field like '{VERSION}'",
-            remedy="give a record: what a run printed on stdout",
-        )
-    if version != VERSION:
-        raise RecordError(
-            f"this record is {brief(version)}; this flagbench reads {VERSION}", remedy="upgrade flagbench"
-        )
-    return raw
-
-
-def _typed(raw: dict[str, Any], name: str) -> Record:
+    if isinstance(source, Path):
+        name = brief(str(source))
+        try:
+            source = read_input(source, MAX_BYTES)
+        except OSError as error:
+            raise RecordError(
+                f"the record {name} cannot be read: {reason(error)}",
+                remedy="name a file; `flagbench results ls` shows the stored records",
+            ) from error
+    raw = parse(source, name)
     try:
         # `raw` last: a field of that name in the document is one to ignore.
         record = msgspec.convert({**raw, "raw": raw}, Record)
@@ -112,6 +76,38 @@ def _typed(raw: dict[str, Any], name: str) -> Record:
     return record
 
 
+def read_standard_input() -> Record:
+    """The record on standard input. Raises RecordError as `read_record` does."""
+    try:
+        content = read_stdin(MAX_BYTES)
+    except OSError as error:
+        raise RecordError(f"standard input cannot be read: {reason(error)}") from error
+    return read_record(content, "standard input")
+
+
+def parse(content: bytes, name: str) -> dict[str, Any]:
+    """Parse a JSON object without validating its fields; `name` is what errors call it.
+
+    It must be UTF-8 without duplicate fields, lone surrogates, NaN or numbers beyond LARGEST, and keep to MAX_BYTES,
+    MAX_VALUES and MAX_DEPTH. Raises RecordError for anything else, and for JSON that is not a `record/v1`.
+    """
+    try:
+        raw = _strict_json(content)
+    except RecursionError as error:
+        raise RecordError(f"{name} is not valid JSON: it is nested deeper than {MAX_DEPTH} levels") from error
+    except ValueError as error:
+        raise RecordError(f"{name} is not valid JSON: {error}") from error
+    fields: dict[str, Any] = raw if isinstance(raw, dict) else {}
+    version = fields.get("schema")
+    if not isinstance(version, str) or not version.startswith("record/"):
+        raise RecordError(f"{name} is JSON, but not a flagbench record: it has no schema field like '{VERSION}'")
+    if version != VERSION:
+        raise RecordError(
+            f"this record is {brief(version)}; this flagbench reads {VERSION}", remedy="upgrade flagbench"
+        )
+    return fields
+
+
 def date_fault(created_at: str) -> str | None:
     """Why a time like 2026-01-31T12:00:00Z cannot be when a record was made, or None."""
     # The pattern of the field also matches the 31st of February, which no folder of a store can have.
@@ -126,7 +122,7 @@ def date_fault(created_at: str) -> str | None:
 
 
 def _strict_json(content: bytes) -> Any:
-    """What `content` holds as JSON. Raises ValueError or RecursionError for what `parse` does not allow."""
+    """Parse JSON. Raises ValueError or RecursionError for what `parse` does not allow."""
     if len(content) > MAX_BYTES:
         raise ValueError(f"it has {len(content):,} bytes, more than the {MAX_BYTES:,} allowed")
     if not content.strip():
@@ -138,66 +134,40 @@ def _strict_json(content: bytes) -> Any:
     except UnicodeDecodeError as error:
         raise ValueError(f"it is not UTF-8 text: byte {error.start} is 0x{content[error.start]:02x}") from None
     raw = json.loads(
-        text,
-        parse_constant=_refuse_constant,
-        parse_float=_bounded,
-        parse_int=_integer,
-        object_pairs_hook=_unique_keys,
+        text, parse_constant=_number, parse_float=_number, parse_int=_integer, object_pairs_hook=_unique_keys
     )
-    # A lone surrogate can only be written as an escape: the decoder refuses its bytes.
-    _check_values(raw, texts="\\u" in text)
+    _check_depth(raw)
+    if "\\u" in text:  # a lone surrogate can only be written as an escape: the decoder refuses its bytes
+        json.dumps(raw, ensure_ascii=False).encode("utf-8")
     return raw
 
 
-def _check_values(raw: Any, *, texts: bool) -> None:
-    """Refuse what is nested too deeply and, if `texts`, strings with a lone surrogate."""
-    level: list[Any] = [raw]
-    depth = 0
-    while level:
-        if depth > MAX_DEPTH:
-            raise RecursionError
-        depth += 1
-        inner: list[Any] = []
-        for value in level:
-            if isinstance(value, dict):
-                inner += value.values()
-                if texts:
-                    inner += value
-            elif isinstance(value, list):
-                inner += value
-            elif texts and isinstance(value, str):
-                _check_text(value)
-        level = inner
+def _check_depth(value: Any, levels: int = MAX_DEPTH) -> None:
+    """Raises RecursionError if objects and arrays are nested deeper than `levels`."""
+    if not isinstance(value, dict | list):
+        return
+    if not levels:
+        raise RecursionError
+    for inner in value.values() if isinstance(value, dict) else value:
+        _check_depth(inner, levels - 1)
 
 
-def _check_text(text: str) -> None:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise ValueError(f"a string contains a lone surrogate, \\u{ord(text[error.start]):04x}") from None
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON number")
-
-
-def _bounded(text: str) -> float:
+def _number(text: str) -> float:
     value = float(text)
     if not abs(value) <= LARGEST:
-        raise ValueError(f"{brief(text, 40)} is too large for a number")
+        raise ValueError(f"{brief(text, 40)} is not a number up to {LARGEST:g}")
     return value
 
 
 def _integer(text: str) -> int:
     # JSON's integers have no limit, and every number of a record may be divided by another.
-    _bounded(text)
+    _number(text)
     return int(text)
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     data = dict(pairs)
     if len(data) != len(pairs):
-        seen: set[str] = set()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise ValueError(f"the field '{brief(twice)}' is given twice")
+        twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise ValueError(f"the field '{brief(twice)}' is given more than once")
     return data

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from flagbench.catalog.model import Case, Compiled, Stack, StackBuild
 from flagbench.errors import FlagbenchError
-from flagbench.locks.model import Lock, canonical
+from flagbench.locks.model import Lock, canonical, part_of
 
 # What `import torch` needs beside NVIDIA's libraries (Requires-Dist of its wheels): installed together with torch, so
 # that what is compiled against it finds it whole.
@@ -81,7 +81,7 @@ def wheel_key(package: Compiled, stack: Stack, lock: Lock) -> str:
     torch = stack_steps(stack.build, lock)["torch"]
     decisive = [
         [(step.locked, step.unlocked) for step in (_step(lock, {canonical(package.name)}), torch)],
-        lock.hashed_requirements(exclude=_names(lock) - _BUILD_TOOLS),
+        part_of(lock, _BUILD_TOOLS).hashed_requirements(),
         [stack.python, stack.platform, stack.build.interpreter, sorted(package.env.items())],
     ]
     summed = hashlib.sha256(json.dumps(decisive).encode()).hexdigest()
@@ -119,8 +119,8 @@ def _require_locked(build: StackBuild, lock: Lock) -> None:
 
 
 def _step(lock: Lock, wanted: Collection[str]) -> Step:
-    others = [name for name in _names(lock) if name not in wanted]
-    return Step(lock.hashed_requirements(exclude=others), lock.unhashed_requirements(exclude=others))
+    part = part_of(lock, wanted)
+    return Step(part.hashed_requirements(), part.unhashed_requirements())
 
 
 def _belongs_to_torch(name: str) -> bool:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from flagbench.errors import FlagbenchError
 from flagbench.report.markdown import table
 
-_TOML = "tomllib" if sys.version_info >= (3, 11) else "tomli"
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 SOURCES = {"flagbench": "builder", "flagbench_cases": "entrypoints"}
 """The folder of each import package in a checkout."""
 
@@ -31,14 +33,7 @@ def layers(root: Path, package: str) -> str:
 def _layers(root: Path, package: str) -> Sequence[Sequence[str]]:
     """The modules of each layer, without the package's name."""
     path = root / "pyproject.toml"
-    try:
-        toml = import_module(_TOML)
-    except ModuleNotFoundError as error:
-        raise FlagbenchError(
-            f"reading {path} needs {_TOML}, which is not installed", remedy="pip install 'flagbench[lock]'"
-        ) from error
-    text = path.read_text(encoding="utf-8")
-    contracts: list[dict[str, Any]] = toml.loads(text)["tool"]["importlinter"]["contracts"]
+    contracts = tomllib.loads(path.read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
     for contract in contracts:
         if contract["type"] == "layers" and contract["layers"][0].startswith(f"{package}."):
             return [

@@ -7,6 +7,7 @@ import io
 import re
 from collections.abc import Sequence
 
+from flagbench.report.markdown import table
 from flagbench.terminal import visible
 
 Cell = str | float | int | None
@@ -22,8 +23,7 @@ def to_csv(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
 
 def to_markdown(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
     """A pipe table of GitHub's Markdown; what a cell holds is shown as it is."""
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "".join(f"| {' | '.join(map(_escaped, line))} |\n" for line in lines)
+    return table(list(map(_escaped, columns)), [list(map(_escaped, row)) for row in rows])
 
 
 def _harmless(cell: Cell) -> Cell:
@@ -34,6 +34,7 @@ def _harmless(cell: Cell) -> Cell:
 
 
 def _escaped(cell: Cell) -> str:
+    """Text with Markdown's characters escaped; `table` escapes `|`."""
     if not isinstance(cell, str):
         return "" if cell is None else f"{cell:.6g}"
-    return cell if cell == "---" else re.sub(r"([\\|`*_\[\]<>&#])", r"\\\1", visible(cell))
+    return re.sub(r"([\\`*_\[\]<>&#])", r"\\\1", visible(cell))

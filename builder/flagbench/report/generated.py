@@ -8,18 +8,17 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
 from flagbench.catalog.model import Case, Catalog, Stack
-from flagbench.errors import FlagbenchError
+from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.record.read import read_record
 from flagbench.report.architecture import layers
-from flagbench.report.badge import badge
 from flagbench.report.markdown import table
-from flagbench.report.picture import verdict_svg
-from flagbench.report.reference import exit_codes, reference
+from flagbench.report.picture import badge, verdict_svg
+from flagbench.report.reference import reference
 from flagbench.verify import Verdict, choose_claim, reproductions, verify_claim
 from flagbench.verify.metric import HIGH, LOW
 
@@ -84,8 +83,11 @@ def _blocks(catalog: Catalog, root: Path) -> Blocks:
     return {
         "cases": lambda: table(("case", "what it does", "devices, as published", "claims"), _cases(catalog)),
         "cases-and-stacks": lambda: _cases_and_stacks(catalog, root),
-        "exit-codes": exit_codes,
-        "verdicts": lambda: table(("verdict", "meaning", "exit code"), _verdicts()),
+        "exit-codes": lambda: table(("code", "name", "meaning"), ((int(c), c.name, c.meaning) for c in ExitCode)),
+        "verdicts": lambda: table(
+            ("verdict", "meaning", "exit code"),
+            ((f"`{verdict.value}`", meaning, int(verdict.exit_code)) for verdict, meaning in _MEANINGS.items()),
+        ),
         "published-formulas": lambda: table(("case", "utilisation, as published", "source"), _formulas(catalog)),
         "published-utilisations": lambda: _utilisations(catalog),
         "host-layers": lambda: layers(root, "flagbench"),
@@ -130,19 +132,11 @@ def _measured(folder: Path) -> set[tuple[str, str]]:
     return {(record["case"], record["stack"]) for record in records if record.get("schema") == "record/v1"}
 
 
-def _verdicts() -> Iterable[tuple[str, str, int]]:
-    return ((f"`{verdict.value}`", _MEANINGS[verdict], int(verdict.exit_code)) for verdict in Verdict)
-
-
 def _formulas(catalog: Catalog) -> Iterator[tuple[str, str, str]]:
     for case in catalog.cases.values():
         if formula := case.published_formula:
-            source = case.raw["flops"]["published"]["source"].strip()
-            yield (
-                f"`{case.name}`",
-                f"{case.unit}/s of a device x {formula.flops_per_unit:g} / {formula.peak:g}",
-                source,
-            )
+            shown = f"{case.unit}/s of a device x {formula.flops_per_unit:g} / {formula.peak:g}"
+            yield f"`{case.name}`", shown, formula.source.strip()
 
 
 def _utilisations(catalog: Catalog) -> str:
@@ -150,16 +144,9 @@ def _utilisations(catalog: Catalog) -> str:
     for entry in reproductions(catalog):
         printed = catalog.claims[entry.claim].metric("mfu")
         share = f" / {entry.devices}" if entry.devices > 1 else ""
+        throughput = f"{entry.throughput.value:g}{share}"
         shown = (printed.printed or printed.value) if printed else ""
-        rows.append(
-            (
-                f"`{entry.claim}`",
-                f"{entry.throughput.value:g}{share}",
-                f"{entry.computed:.5f}",
-                shown,
-                entry.fit.value,
-            )
-        )
+        rows.append((f"`{entry.claim}`", throughput, f"{entry.computed:.5f}", shown, entry.fit.value))
     return table(("claim", "from its throughput", "computed", "printed", "by"), rows)
 
 

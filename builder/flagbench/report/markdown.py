@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A table with a newline at its end; a cell is one line, and its `|` are escaped."""
     lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join("| " + " | ".join(cell(value) for value in line) + " |" for line in lines) + "\n"
+    return "".join(f"| {' | '.join(map(cell, line))} |\n" for line in lines)
 
 
 def cell(value: object) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from flagbench.catalog.model import NOT_PUBLISHED, Case, Catalog, Claim, ClaimMetric, Stack
-from flagbench.errors import ExitCode
+from flagbench.catalog.model import NOT_PUBLISHED, Case, Catalog, ClaimMetric, Stack
 from flagbench.report.markdown import cell, table
 
 HEADER = """<!-- GENERATED from manifests/ by `flagbench manifests docs`. Do not edit. -->
@@ -17,9 +16,8 @@ HEADER = """<!-- GENERATED from manifests/ by `flagbench manifests docs`. Do not
 
 def reference(catalog: Catalog) -> str:
     """docs/reference.md: cases, stacks and claims, as Markdown."""
-    parts = [HEADER, *_cases(catalog.cases.values()), *_stacks(catalog.stacks.values()), *_matrix(catalog)]
-    parts += [*_claims(catalog)]
-    return "\n".join(parts) + "\n"
+    cases, stacks = catalog.cases.values(), catalog.stacks.values()
+    return "\n".join([HEADER, *_cases(cases), *_stacks(stacks), *_matrix(catalog), *_claims(catalog)]) + "\n"
 
 
 def _cases(cases: Iterable[Case]) -> Iterable[str]:
@@ -94,16 +92,12 @@ def _packages(stack: Stack) -> Iterable[tuple[str, str, str, str]]:
 
 def _matrix(catalog: Catalog) -> Iterable[str]:
     yield "## Which case runs on which stack\n"
-    rows = (
-        (f"`{case.name}`", f"`{stack.name}`", "yes" if case.name in stack.runs else "no", _why_not(case, stack))
-        for case in catalog.cases.values()
-        for stack in catalog.stacks.values()
-    )
+    rows = []
+    for case in catalog.cases.values():
+        for stack in catalog.stacks.values():
+            why_not = stack.does_not_run.get(case.name) or case.does_not_run.get(stack.name, "")
+            rows.append((f"`{case.name}`", f"`{stack.name}`", "yes" if case.name in stack.runs else "no", why_not))
     yield table(("case", "stack", "runs", "why not"), rows)
-
-
-def _why_not(case: Case, stack: Stack) -> str:
-    return stack.does_not_run.get(case.name) or case.does_not_run.get(stack.name, "")
 
 
 def _claims(catalog: Catalog) -> Iterable[str]:
@@ -118,7 +112,8 @@ def _claims(catalog: Catalog) -> Iterable[str]:
         )
         yield f"Stack: {f'`{claim.stack}`' if claim.stack else f'none: {claim.no_stack}'}.\n"
         yield table(("metric", "published", "unit"), ((f"`{m.name}`", _value(m), m.unit) for m in claim.metrics))
-        yield f"Not published: {', '.join(_silent(claim)) or 'nothing that a metric depends on'}.\n"
+        silent = [name for name, value in claim.conditions.items() if value == NOT_PUBLISHED]
+        yield f"Not published: {', '.join(silent) or 'nothing that a metric depends on'}.\n"
         yield from (f"- **{a.id}** (`{a.field}`): {a.note.strip()}" for a in claim.anomalies)
         yield ""
 
@@ -128,12 +123,3 @@ def _value(metric: ClaimMetric) -> str:
     total = "" if metric.of is None else f" of {metric.of}"
     withdrawn = "" if metric.source is None else f" (at `{metric.source.commit}` only)"
     return f"{shown}{total}{withdrawn}"
-
-
-def _silent(claim: Claim) -> list[str]:
-    return [name for name, value in claim.conditions.items() if value == NOT_PUBLISHED]
-
-
-def exit_codes() -> str:
-    """Every code that a flagbench process ends with."""
-    return table(("code", "name", "meaning"), ((int(code), code.name, code.meaning) for code in ExitCode))

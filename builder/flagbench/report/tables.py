@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Sequence
 from typing import TextIO
 
 from flagbench.page import Block, Lines, Table, render
 from flagbench.record.model import Metric, Record
-from flagbench.report.settings import setting_text
-from flagbench.verify import Agreement, Comparison, Estimate, MetricResult, Ratio, VerifyResult, numbers
+from flagbench.verify import Agreement, Comparison, VerifyResult
+from flagbench.verify.compare import ABSENT
 from flagbench.verify.conditions import shown
-from flagbench.verify.interval import estimate
-from flagbench.verify.result import estimate_text, ratio_text
+from flagbench.verify.interval import Estimate, Ratio, common, estimate
+from flagbench.verify.numbers import estimate_text, ratio_text
+from flagbench.verify.result import MetricResult
+from flagbench.verify.sanity import ending
 
-ABSENT = "-"
+NOTHING = "-"
+"""Placeholder for an empty cell."""
 _STYLES = {
     "REPRODUCED": "bold green",
     "ABOVE": "bold green",
@@ -37,38 +41,34 @@ def verdict_table(
     `run` ends with this table, and `verify` shows it again: metrics, conditions, anomalies, conclusion. Without a
     result, where no claim is at hand, it is the metrics and how the run ended.
     """
-    blocks: list[Block] = [Lines((", ".join(r.record_id for r in records), *_held_against(result)))]
-    rows = [*_held_rows(result), *_other_rows(records, result)]
-    if rows:
-        blocks.append(_metric_table(rows, "claim" if result is None else result.against.kind.value))
+    heading = [", ".join(r.record_id for r in records)]
+    if result is not None:
+        chosen = "; it was chosen, as the one with the fewest differing conditions" if result.against.chosen else ""
+        heading.append(f"held against the {result.against.kind} {result.against.id}{chosen}")
+    blocks: list[Block] = [Lines(tuple(heading))]
+    metrics = _metric_table(records, result)
+    if metrics.rows:
+        blocks.append(metrics)
     blocks.append(Lines(_interval_notes(records)))
     if result is None:
-        blocks.append(Lines(tuple(map(_ending, (r for r in records if r.status.state != "ok")))))
+        blocks.append(Lines(tuple(ending(r) for r in records if r.status.state != "ok")))
     else:
         blocks += _verdict_blocks(result)
     return render([b for b in blocks if b != Lines(())], stream, wide=wide, colour=colour)
-
-
-def _held_against(result: VerifyResult | None) -> tuple[str, ...]:
-    if result is None:
-        return ()
-    against = result.against
-    chosen = "; it was chosen, as the one with the fewest differing conditions" if against.chosen else ""
-    return (f"held against the {against.kind.value} {against.id}{chosen}",)
 
 
 def _verdict_blocks(result: VerifyResult) -> list[Block]:
     """What follows the metrics: conditions, anomalies, conclusion."""
     blocks: list[Block] = []
     if result.differing:
+        other = "published" if result.against.kind == "claim" else "baseline"
         differing = tuple((c.name, shown(c.here), shown(c.expected)) for c in result.differing)
-        columns = ("condition that differs", "here", result.against.column)
-        blocks.append(Table(columns, differing, cut=columns[1:]))
+        blocks.append(Table(("condition that differs", "here", other), differing, cut=("here", other)))
     if silent := [c.name for c in result.conditions if c.agreement is Agreement.NOT_PUBLISHED]:
         blocks.append(Lines((f"not published, so not compared: {', '.join(silent)}",)))
     if result.anomalies:
         blocks.append(Lines(tuple(f"anomaly of {a.field}: {a.note.strip()}" for a in result.anomalies)))
-    return [*blocks, _conclusion(result)]
+    return [*blocks, Lines((result.conclusion,), _STYLES[result.verdict.value])]
 
 
 def comparison_table(comparison: Comparison, *, stream: TextIO | None = None, wide: bool = False) -> str:
@@ -92,75 +92,53 @@ def comparison_table(comparison: Comparison, *, stream: TextIO | None = None, wi
     return render(blocks, stream, wide=wide)
 
 
-def _metric_table(rows: Sequence[tuple[str, ...]], other: str) -> Table:
-    columns = ["metric", "measured", other, "unit", "ratio", "verdict", "held against"]
-    count = len(columns) if any(row[-1] for row in rows) else len(columns) - 1
-    drop = ("held against", "unit", "ratio", other)
-    cells = tuple(row[:count] for row in rows)
-    return Table(tuple(columns[:count]), cells, frozenset({"measured", other, "ratio"}), _STYLES, drop=drop)
-
-
-def _held_rows(result: VerifyResult | None) -> Iterable[tuple[str, ...]]:
-    """A row for each metric of the claim or baseline, by the name of the measured one that is held against it."""
-    for metric in () if result is None else result.metrics:
-        yield (
+def _metric_table(records: Sequence[Record], result: VerifyResult | None) -> Table:
+    """Each metric of the claim or baseline, by the measured one that is held against it; then the others."""
+    held = () if result is None else result.metrics
+    rows = [
+        (
             metric.held_by,
             _estimate(metric.measured),
-            _expected(metric),
+            estimate_text(metric.expected),
             metric.unit,
             _relative(metric),
             _verdict(metric),
             "" if metric.held_by == metric.name else metric.name,
         )
-
-
-def _other_rows(records: Sequence[Record], result: VerifyResult | None) -> Iterable[tuple[str, ...]]:
-    """A row for each other metric that every record has in one unit."""
-    held = {metric.held_by for metric in result.metrics} if result is not None else set()
+        for metric in held
+    ]
+    names = {metric.held_by for metric in held}
     for name, found in _measured(records).items():
-        if name not in held:
-            yield name, estimate_text(estimate(found)), ABSENT, found[0].unit, ABSENT, ABSENT, ""
+        if name not in names:
+            rows.append((name, estimate_text(estimate(found)), NOTHING, found[0].unit, NOTHING, NOTHING, ""))
+    other = "claim" if result is None else result.against.kind
+    columns = ("metric", "measured", other, "unit", "ratio", "verdict", "held against")
+    count = len(columns) if any(row[-1] for row in rows) else len(columns) - 1
+    drop = ("held against", "unit", "ratio", other)
+    cells = tuple(row[:count] for row in rows)
+    return Table(columns[:count], cells, frozenset({"measured", other, "ratio"}), _STYLES, drop=drop)
 
 
 def _measured(records: Sequence[Record]) -> dict[str, list[Metric]]:
     """The metrics that every record has in one unit and scope, in the first one's order."""
-    found: dict[str, list[Metric]] = {}
-    for metric in records[0].metrics:
-        same = [m for m in (r.metric(metric.name) for r in records) if m is not None]
-        if len(same) == len(records) and len({(m.unit, m.scope) for m in same}) == 1:
-            found[metric.name] = same
-    return found
+    found = {metric.name: common(records, metric.name) for metric in records[0].metrics}
+    return {name: same for name, same in found.items() if len({(m.unit, m.scope) for m in same}) == 1}
 
 
 def _interval_notes(records: Sequence[Record]) -> tuple[str, ...]:
     """How the intervals were found: each way once, with the metrics that have it."""
     ways: dict[str, list[str]] = {}
     for name, metrics in _measured(records).items():
-        if (interval := estimate(metrics).interval) is not None:
-            ways.setdefault(interval.method, []).append(name)
+        if (method := estimate(metrics).ci_method) is not None:
+            ways.setdefault(method, []).append(name)
     return tuple(f"95 % interval of {', '.join(names)}: {way}" for way, names in ways.items())
-
-
-def _ending(record: Record) -> str:
-    why = f": {record.status.reason}" if record.status.reason else ""
-    return f"the run ended as {record.status.state} in {record.status.phase}{why}"
-
-
-def _conclusion(result: VerifyResult) -> Lines:
-    return Lines((result.conclusion,), _STYLES[result.verdict.value])
-
-
-def _expected(metric: MetricResult) -> str:
-    if metric.expected.runs:
-        return estimate_text(metric.expected)
-    return numbers.published(metric.expected.value)
 
 
 def _verdict(metric: MetricResult) -> str:
     if metric.verdict is not None:
         return metric.verdict.value
     if metric.measured is None:
-        return ABSENT
+        return NOTHING
     return "comparable" if metric.comparable else "not comparable"
 
 
@@ -172,8 +150,44 @@ def _relative(metric: MetricResult) -> str:
 
 
 def _estimate(value: Estimate | None) -> str:
-    return ABSENT if value is None else estimate_text(value)
+    return NOTHING if value is None else estimate_text(value)
 
 
 def _ratio(value: Ratio | None) -> str:
-    return ABSENT if value is None else ratio_text(value)
+    return NOTHING if value is None else ratio_text(value)
+
+
+def setting_text(value: object) -> str:
+    """A configuration value as a person writes it: `true`, `none`, `0.1`, `a, b`; `-` for one that is not there.
+
+    A text that would read as something else is quoted: "true" is not true.
+    """
+    if value is ABSENT:
+        return NOTHING
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False) if _misleading(value) else value
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_nested, value)) or "(empty)"
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {_nested(item)}" for name, item in value.items()) or "(empty)"
+    return str(value)
+
+
+def _nested(value: object) -> str:
+    """A value inside a list: brackets keep together what belongs together."""
+    text = setting_text(value)
+    return f"({text})" if isinstance(value, list | tuple | dict) and value else text
+
+
+def _misleading(text: str) -> bool:
+    if text.strip() != text or text in ("", NOTHING, "none", "true", "false", "(empty)"):
+        return True
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

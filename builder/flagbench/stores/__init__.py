@@ -1,10 +1,9 @@
 """Where records are kept: `records` (layout, index) over `blobs` (a folder; a bucket is another adapter)."""
 
-from flagbench.stores.blobs import Health
-from flagbench.stores.errors import StoreError
+from flagbench.stores.blobs import StoreError
 from flagbench.stores.folder import FolderBlobs
 from flagbench.stores.index import Summary
 from flagbench.stores.open import open_store
 from flagbench.stores.records import Store, StoredRecord
 
-__all__ = ["FolderBlobs", "Health", "Store", "StoreError", "StoredRecord", "Summary", "open_store"]
+__all__ = ["FolderBlobs", "Store", "StoreError", "StoredRecord", "Summary", "open_store"]

@@ -1,6 +1,6 @@
 """Objects in a folder: a file each, a checksum beside it, never overwritten.
 
-How a put stays whole. Content and checksum are first written to temporary files of the same folder and flushed to
+A put is atomic. Content and checksum are first written to temporary files of the same folder and flushed to
 the disk, so a full disk is noticed before anything is visible. Then both are hard-linked to their names, which either
 succeeds or finds the name taken: two writers never mix. The checksum is linked first. A crash between the two links
 leaves a checksum without a file, which no reader takes for an object and the next put of the same content completes.
@@ -16,11 +16,11 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from flagbench.errors import ExitCode
 from flagbench.files import expanded, read_file, reason
-from flagbench.stores.blobs import Blob, Health
-from flagbench.stores.errors import StoreError, damaged
+from flagbench.stores.blobs import Blob, Health, StoreError, damaged
 from flagbench.stores.layout import checksum_name, checksum_text
 from flagbench.stores.layout import prefix as records_prefix
 from flagbench.terminal import brief
@@ -39,7 +39,7 @@ _REMEDIES = {
 
 
 class FolderBlobs:
-    """Objects under one folder, which the first put makes."""
+    """Objects under one folder, which the first put creates."""
 
     def __init__(self, root: Path) -> None:
         self.root = expanded(root).absolute()
@@ -65,12 +65,8 @@ class FolderBlobs:
         try:
             _make_folder(path.parent)
             with _temporary(path.parent, checksum) as checksum_file, _temporary(path.parent, content) as file:
-                for temporary, target, wanted in (
-                    (checksum_file, _checksum(path), checksum),
-                    (file, path, content),
-                ):
-                    if not _link_if_absent(temporary, target) and not _holds(target, wanted):
-                        return False
+                if not (_link(checksum_file, _checksum(path), checksum) and _link(file, path, content)):
+                    return False
             _flush_folder(path.parent)
         except OSError as error:
             raise StoreError(
@@ -96,8 +92,7 @@ class FolderBlobs:
     def list(self, prefix: str) -> Iterator[Blob]:
         """The files below a folder; see Blobs.list."""
         try:
-            if not stat.S_ISDIR(self.root.stat().st_mode):
-                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+            os.stat(f"{self.root}/")  # noqa: PTH116  # pathlib drops the slash, with which a file is an error
         except FileNotFoundError:
             return  # nothing was stored yet
         except OSError as error:
@@ -121,21 +116,15 @@ class FolderBlobs:
 
     def health(self) -> Health:
         """Whether an object could be put here: tried with a file of the kind a put makes."""
+        records = self.root / records_prefix()
+        folder = next(there for there in (records, *records.parents) if os.path.lexists(there))
         try:
-            records = self.root / records_prefix()
-            folder = next(there for there in (records, *records.parents) if os.path.lexists(there))
-            if not folder.is_dir():
-                raise NotADirectoryError(errno.ENOTDIR, f"{folder} is not a folder")
-            if folder in self.root.parents:
-                # Tried, too: what the mode allows, a mount may refuse.
-                probe = folder / _temporary_name()
-                probe.mkdir()
-                probe.rmdir()
-                return Health(True, f"{self.root}: does not exist yet, made when the first record is stored")
-            with _temporary(folder, b"probe") as probe:
-                link = probe.with_suffix(".link")
-                os.link(probe, link)
-                link.unlink()
+            # Tried, too: what the mode allows, a mount may refuse.
+            with TemporaryDirectory(prefix=".", dir=folder) as probe:
+                if folder in self.root.parents:
+                    return Health(True, f"{self.root}: does not exist yet, made when the first record is stored")
+                with _temporary(Path(probe), b"probe") as file:
+                    os.link(file, file.with_suffix(".link"))
         except OSError as error:
             return Health(False, f"{self.root}: {error.strerror}", _remedy(error), writable=False)
         if unfinished := _unfinished(records):
@@ -147,7 +136,7 @@ class FolderBlobs:
 def _walk(folder: str, prefix: str, above: frozenset[tuple[int, int]]) -> Iterator[Blob]:
     """The objects in a folder and below; links to folders are followed, but not in a circle."""
     try:
-        found = Path(folder).stat()
+        status = Path(folder).stat()
         with os.scandir(folder) as scan:
             entries = sorted(scan, key=lambda entry: entry.name)
     except FileNotFoundError:
@@ -155,37 +144,26 @@ def _walk(folder: str, prefix: str, above: frozenset[tuple[int, int]]) -> Iterat
     except OSError as error:
         yield Blob(prefix.rstrip("/"), problem=f"the folder cannot be read: {reason(error)}")
         return
-    here = (found.st_dev, found.st_ino)
+    here = (status.st_dev, status.st_ino)
     if here in above:
         return
     names = {entry.name for entry in entries}
     for entry in entries:
         if entry.name.startswith(".") or entry.name.endswith(checksum_name("")):
             continue
-        if _is_folder(entry):
-            yield from _walk(entry.path, f"{prefix}{entry.name}/", above | {here})
+        key = prefix + entry.name
+        try:
+            found = entry.stat()
+        except OSError as error:  # a link to nothing, to itself, or into a folder without permission
+            yield Blob(key, problem=f"it cannot be read: {reason(error)}")
+            continue
+        if stat.S_ISDIR(found.st_mode):
+            yield from _walk(entry.path, f"{key}/", above | {here})
+        elif not stat.S_ISREG(found.st_mode):
+            yield Blob(key, problem="it is not a regular file")
         else:
-            yield _blob(entry, prefix + entry.name, checksum_name(entry.name) in names)
-
-
-def _blob(entry: os.DirEntry[str], key: str, summed: bool) -> Blob:
-    try:
-        found = entry.stat()
-    except FileNotFoundError:
-        return Blob(key, problem="it is a dangling link")
-    except OSError as error:
-        return Blob(key, problem=f"it cannot be read: {reason(error)}")
-    if not stat.S_ISREG(found.st_mode):
-        return Blob(key, problem="it is not a regular file")
-    problem = None if summed else "it has no checksum beside it"
-    return Blob(key, found.st_size, f"{found.st_size}-{found.st_mtime_ns}", problem)
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link to a folder without permission
-        return False
+            problem = None if checksum_name(entry.name) in names else "it has no checksum beside it"
+            yield Blob(key, found.st_size, f"{found.st_size}-{found.st_mtime_ns}", problem)
 
 
 def _unfinished(folder: Path) -> int:
@@ -223,14 +201,10 @@ def _flush_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _temporary_name() -> str:
-    return f".{os.getpid()}-{secrets.token_hex(8)}.tmp"
-
-
 @contextmanager
 def _temporary(folder: Path, content: bytes) -> Iterator[Path]:
     """A flushed file with `content`, removed afterwards in any case."""
-    path = folder / _temporary_name()
+    path = folder / f".{os.getpid()}-{secrets.token_hex(8)}.tmp"
     try:
         with path.open("xb") as file:
             file.write(content)
@@ -241,18 +215,13 @@ def _temporary(folder: Path, content: bytes) -> Iterator[Path]:
         path.unlink(missing_ok=True)
 
 
-def _link_if_absent(source: Path, target: Path) -> bool:
-    """Give a file its name; False where the name is taken, by whichever writer was first."""
+def _link(source: Path, target: Path, content: bytes) -> bool:
+    """Give a file with `content` its name. False where the name is taken and the file there holds anything else."""
     try:
         os.link(source, target)
     except FileExistsError:
-        return False
+        try:
+            return read_file(target, len(content)) == content
+        except OSError:
+            return False
     return True
-
-
-def _holds(path: Path, content: bytes) -> bool:
-    """Whether a regular file holds exactly `content`."""
-    try:
-        return read_file(path, len(content)) == content
-    except OSError:
-        return False

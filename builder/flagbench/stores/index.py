@@ -12,15 +12,13 @@ wins; the rows of the other are read again from the records. 10,000 records take
 from __future__ import annotations
 
 import hashlib
-import os
-import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
-from flagbench.files import read_file
+from flagbench.files import read_file, write_atomically
 from flagbench.record.model import Record
 
 MAX_BYTES = 2**30
@@ -67,7 +65,7 @@ def summary_of(record: Record) -> Summary:
 
 
 class Index:
-    """The cache in a file; with None for the file, an empty one that is not kept."""
+    """The cache in a file; without a path it starts empty and is not saved."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -75,38 +73,34 @@ class Index:
         self._changed: dict[str, Row | None] = {}
 
     def get(self, key: str, stamp: str) -> Summary | None:
-        """What is known of an object; None where that is nothing, or of other content."""
+        """The summary of an object, or None if none is known for its present content."""
         row = self._rows.get(key)
         return row.summary if row is not None and row.stamp == stamp else None
 
     def outdated(self, key: str) -> Summary | None:
-        """What was known of an object, whatever it holds now."""
+        """The last known summary of an object, even if its content has changed."""
         row = self._rows.get(key)
         return None if row is None else row.summary
 
     def put(self, key: str, stamp: str, summary: Summary) -> None:
-        """Keep what is known of an object."""
+        """Set the summary of an object."""
         self._rows[key] = self._changed[key] = Row(stamp, summary)
 
     def drop_missing(self, prefix: str, found: Iterable[str]) -> None:
-        """Forget the objects below `prefix` that were not found there."""
+        """Remove the rows below `prefix` whose objects were not found."""
         for key in {key for key in self._rows if key.startswith(prefix)}.difference(found):
             del self._rows[key]
             self._changed[key] = None
 
     def save(self) -> None:
-        """Write what changed, on top of what others wrote meanwhile; nothing happens where that is not possible."""
+        """Write the changes, merged with what others wrote meanwhile; a failure is ignored."""
         if self._path is None or not self._changed:
             return
         rows = {key: row for key, row in {**self._read(), **self._changed}.items() if row is not None}
         self._changed = {}
-        temporary = self._path.with_name(f".{os.getpid()}-{secrets.token_hex(8)}.tmp")
+        content = msgspec.json.encode(rows)
         with suppress(OSError):
-            try:
-                temporary.write_bytes(_packed(rows))
-                temporary.replace(self._path)
-            finally:
-                temporary.unlink(missing_ok=True)
+            write_atomically(self._path, hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
 
     def _read(self) -> dict[str, Row]:
         if self._path is None:
@@ -118,8 +112,3 @@ class Index:
         except (OSError, ValueError):
             pass
         return {}
-
-
-def _packed(rows: Mapping[str, Row]) -> bytes:
-    content = msgspec.json.encode(rows)
-    return hashlib.sha256(content).hexdigest().encode() + b"\n" + content

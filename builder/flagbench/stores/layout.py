@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import cache
 
 from flagbench.errors import ExitCode
-from flagbench.record.model import RECORD_ID, Record
+from flagbench.record.model import RECORD_ID
 from flagbench.record.read import date_fault
 from flagbench.schema import shipped_manifests
-from flagbench.stores.errors import StoreError
+from flagbench.stores.blobs import StoreError
 from flagbench.terminal import brief
 
 _RECORD_ID = re.compile(RECORD_ID)
@@ -38,7 +38,9 @@ class Place:
         """Why no record can belong there, or None."""
         if not _RECORD_ID.fullmatch(self.record_id):
             return "its name is not a record id"
-        return _day_problem(self.day)
+        if not _DAY.fullmatch(self.day):
+            return f"its folder {self.day!r} is not a date"
+        return date_fault(f"{self.day}T00:00:00Z")
 
 
 @cache
@@ -46,11 +48,6 @@ def layout() -> dict[str, str]:
     """The templates: `record`, the key of a record; `checksum`, the file beside it; `checksum_text`, its content."""
     text = (shipped_manifests() / "store-v1.json").read_text(encoding="utf-8")
     return dict(json.loads(text))
-
-
-def place_of(record: Record) -> Place:
-    """Where a record belongs."""
-    return Place(record.case, record.stack, record.created_at[:10], record.record_id)
 
 
 def parse_key(key: str) -> Place | None:
@@ -81,7 +78,7 @@ def checksum_text(content: bytes, name: str) -> bytes:
 
 
 def check_record_id(record_id: str) -> str:
-    """The id itself. Raises StoreError (USAGE) for one that no record can have, such as a path."""
+    """Return the id. Raises StoreError (USAGE) if it is not valid, such as a path."""
     if not _RECORD_ID.fullmatch(record_id):
         raise StoreError(
             f"'{brief(record_id)}' is not a record id",
@@ -89,11 +86,6 @@ def check_record_id(record_id: str) -> str:
             code=ExitCode.USAGE,
         )
     return record_id
-
-
-@cache
-def _day_problem(day: str) -> str | None:
-    return date_fault(f"{day}T00:00:00Z") if _DAY.fullmatch(day) else f"its folder {day!r} is not a date"
 
 
 @cache

@@ -5,15 +5,14 @@ from __future__ import annotations
 import builtins
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.record.read import MAX_BYTES, parse, read_record
-from flagbench.stores.blobs import Blob, Blobs, Health
-from flagbench.stores.errors import StoreError, damaged
+from flagbench.stores.blobs import Blob, Blobs, Health, StoreError, damaged
 from flagbench.stores.index import Index, Summary, summary_of
-from flagbench.stores.layout import Place, check_record_id, parse_key, place_of, prefix
+from flagbench.stores.layout import Place, check_record_id, parse_key, prefix
 from flagbench.terminal import brief
 
 
@@ -28,14 +27,17 @@ class StoredRecord:
     """UTC, as in the record; the start of its day where the record is damaged, empty without a day."""
     location: str
     """The file, or the object's URL, for a person."""
-    problem: str | None = None
-    """Why the store cannot have put this here: it is not a file, for example. None for a record, damaged or not."""
-    error: str | None = None
-    """Why the record cannot be read: what is damaged, or the problem. Only of listed records."""
-    summary: Summary | None = None
-    """What a listing shows. Only of listed records that can be read."""
-    blob: Blob = field(default=Blob(""), repr=False)
+    blob: Blob
     """The object that holds it."""
+    error: str | None = None
+    """Why the record cannot be read: what is damaged, or the problem."""
+    summary: Summary | None = None
+    """What a listing shows; None for a record that cannot be read."""
+
+    @property
+    def problem(self) -> str | None:
+        """Why the store cannot have put this here, such as `it is not a file`; None for a record, damaged or not."""
+        return self.blob.problem
 
 
 class Store:
@@ -50,13 +52,13 @@ class Store:
         return self.blobs.url
 
     def put(self, record: bytes) -> StoredRecord:
-        """Keep a record byte for byte. Idempotent: the same bytes again change nothing.
+        """Store a record byte for byte. Idempotent: the same bytes again change nothing.
 
         Raises RecordError where the bytes are not a valid record, and StoreError (NOT_STORED) where they could not be
         kept or other bytes are already kept under the same id.
         """
         parsed = read_record(record)
-        place = place_of(parsed)
+        place = Place(parsed.case, parsed.stack, parsed.created_at[:10], parsed.record_id)
         key = place.key
         taken = self._taken(place)
         if taken or not self.blobs.put_if_absent(key, record):
@@ -64,9 +66,7 @@ class Store:
                 f"another record is already stored as {place.record_id} ({self.blobs.location((*taken, key)[0])})",
                 remedy="compare the two: a record's id is made once, and stored records never change",
             )
-        return StoredRecord(
-            place.record_id, place.case, place.stack, parsed.created_at, self.blobs.location(key), blob=Blob(key)
-        )
+        return self._stored(place, Blob(key), parsed.created_at)
 
     def get(self, record_id: str) -> bytes:
         """The bytes that were put.
@@ -104,11 +104,7 @@ class Store:
         Opens only records that the index does not know, and of them only those of the days that are asked for.
         Raises StoreError (USAGE) where the address cannot be a store; one that does not exist yet has no records.
         """
-        found = [
-            (place, blob)
-            for place, blob in self._objects(prefix(case=case, stack=stack))
-            if case in (None, place.case) and stack in (None, place.stack)
-        ]
+        found = [*self._objects(case, stack)]
         index = Index(self.blobs.cache)
         if stack is None or case is not None:
             index.drop_missing(prefix(case=case, stack=stack), (blob.key for _, blob in found))
@@ -119,12 +115,8 @@ class Store:
         finally:
             index.save()
 
-    def last(self) -> StoredRecord | None:
-        """The newest record, or None in an empty store; what the store never put here is skipped."""
-        return next((entry for entry in self.list() if entry.problem is None), None)
-
     def remember(self, entries: Iterable[StoredRecord]) -> None:
-        """Keep the summaries of listed records, to which a verdict was added, in the index."""
+        """Save the summaries of listed records, with their verdicts, in the index."""
         index = Index(self.blobs.cache)
         for entry in entries:
             if entry.summary is not None:
@@ -139,16 +131,19 @@ class Store:
         """Whether records could be put now, found out without leaving anything behind."""
         return self.blobs.health()
 
-    def _objects(self, below: str | None = None) -> Iterator[tuple[Place, Blob]]:
-        """Everything found where records are kept, unopened; what cannot be a record has a `problem`."""
-        for blob in self.blobs.list(prefix() if below is None else below):
+    def _objects(self, case: str | None = None, stack: str | None = None) -> Iterator[tuple[Place, Blob]]:
+        """Everything found where records of a case and a stack are kept, unopened.
+
+        What cannot be a record has a `problem`; sound objects outside the layout are left out.
+        """
+        for blob in self.blobs.list(prefix(case=case, stack=stack)):
             place = parse_key(blob.key)
+            if place is None and blob.problem is None:
+                continue
             if place is None:
-                if blob.problem is None:
-                    continue  # no record is ever put there
                 place = _partial_place(blob.key)
-            problem = place.problem if blob.problem is None else blob.problem
-            yield place, Blob(blob.key, blob.size, blob.stamp, problem)
+            if case in (None, place.case) and stack in (None, place.stack):
+                yield place, replace(blob, problem=blob.problem or place.problem)
 
     def _taken(self, place: Place) -> builtins.list[str]:
         """Keys under which a record of this id is stored for another case, stack or day, so with other content.
@@ -171,20 +166,15 @@ class Store:
                 error = failure.message
         # A record that was damaged since it was listed keeps its rank among the others.
         known = summary or index.outdated(blob.key)
-        return StoredRecord(
-            record_id=place.record_id,
-            case=place.case,
-            stack=place.stack,
-            created_at=known.created_at if known else f"{place.day}T00:00:00Z" if place.day else "",
-            location=self.blobs.location(blob.key),
-            problem=blob.problem,
-            error=error,
-            summary=summary,
-            blob=blob,
-        )
+        created_at = known.created_at if known else f"{place.day}T00:00:00Z" if place.day else ""
+        return replace(self._stored(place, blob, created_at), error=error, summary=summary)
+
+    def _stored(self, place: Place, blob: Blob, created_at: str) -> StoredRecord:
+        location = self.blobs.location(blob.key)
+        return StoredRecord(place.record_id, place.case, place.stack, created_at, location, blob)
 
     def _load(self, blob: Blob) -> bytes:
-        """The bytes of a record, checked to be the one its key names."""
+        """The bytes of a record, checked against its key."""
         location = self.blobs.location(blob.key)
         content = self.blobs.get(blob.key, MAX_BYTES)
         raw = parse(content, f"the stored record {location}")
@@ -198,10 +188,10 @@ class Store:
         return content
 
 
-def _day(found: tuple[Place, Blob]) -> tuple[bool, str]:
+def _day(found: tuple[Place, Blob]) -> str:
     """Sort key: records by day; what has no valid day comes last."""
     place, blob = found
-    return (True, place.day) if blob.problem is None or place.problem is None else (False, "")
+    return place.day if blob.problem is None or place.problem is None else ""
 
 
 def _partial_place(key: str) -> Place:

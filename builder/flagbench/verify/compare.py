@@ -6,15 +6,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from flagbench.errors import FlagbenchError
 from flagbench.record.model import Record
 from flagbench.verify import sanity
 from flagbench.verify.conditions import Agreement, ConditionResult, compare_conditions
 from flagbench.verify.interval import Estimate, Ratio, estimate, quotient
-from flagbench.verify.result import estimate_dict, ratio_dict
 
 ABSENT = object()
-"""What stands for a setting that a configuration does not have; None is a setting's value."""
+"""Marks a setting that a configuration does not have; None is a value."""
 
 
 @dataclass(frozen=True)
@@ -26,16 +27,6 @@ class MetricPair:
     a: Estimate | None
     b: Estimate | None
     ratio: Ratio | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
-        return {
-            "name": self.name,
-            "unit": self.unit,
-            "a": None if self.a is None else estimate_dict(self.a),
-            "b": None if self.b is None else estimate_dict(self.b),
-            "ratio": ratio_dict(self.ratio),
-        }
 
 
 @dataclass(frozen=True)
@@ -67,13 +58,13 @@ class Comparison:
                 {"path": path, "a": None if a is ABSENT else a, "b": None if b is ABSENT else b}
                 for path, a, b in self.config
             ],
-            "metrics": [m.to_dict() for m in self.metrics],
+            "metrics": msgspec.to_builtins(self.metrics),
             "problems": list(self.problems),
         }
 
 
 def compare_records(a: Record, b: Record) -> Comparison:
-    """Lay record B beside record A. Differing conditions are shown and never refused.
+    """Compare record B with record A. Conditions that differ are reported, never refused.
 
     Raises:
         FlagbenchError: the records are of different cases.
@@ -93,21 +84,21 @@ def compare_records(a: Record, b: Record) -> Comparison:
             for c in conditions
             if c.agreement is not Agreement.EQUAL and not (c.here is None and c.expected is None)
         ),
-        config=_config_differences(a.raw.get("config"), b.raw.get("config")),
+        config=_config_differences(a.config, b.config),
         metrics=tuple(_pair(a, b, n) for n in dict.fromkeys(m.name for m in (*a.metrics, *b.metrics))),
         problems=tuple(f"{label}: {p}" for label, r in (("A", a), ("B", b)) for p in sanity.problems(r)),
     )
 
 
 def _pair(a: Record, b: Record, name: str) -> MetricPair:
-    left, right = a.metric(name), b.metric(name)
-    left_estimate = None if left is None else estimate([left])
-    right_estimate = None if right is None else estimate([right])
+    found = [record.metric(name) for record in (a, b)]
+    left, right = (None if metric is None else estimate([metric]) for metric in found)
+    kinds = {(metric.unit, metric.scope) for metric in found if metric is not None}
     ratio = None
-    if left is not None and right is not None and (left.unit, left.scope) == (right.unit, right.scope):
-        ratio = quotient(estimate([right]), estimate([left]))
-    units = dict.fromkeys(m.unit for m in (left, right) if m is not None)
-    return MetricPair(name, " | ".join(units), left_estimate, right_estimate, ratio)
+    if left is not None and right is not None and len(kinds) == 1:
+        ratio = quotient(right, left)
+    units = dict.fromkeys(metric.unit for metric in found if metric is not None)
+    return MetricPair(name, " | ".join(units), left, right, ratio)
 
 
 def _config_differences(a: object, b: object) -> tuple[tuple[str, Any, Any], ...]:
@@ -118,7 +109,7 @@ def _config_differences(a: object, b: object) -> tuple[tuple[str, Any, Any], ...
 
 
 def _leaves(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:
-    """Every value of a configuration that is no group of settings, by path; none of a missing configuration."""
+    """The leaves of a configuration by path; an empty group is a leaf, a missing configuration has none."""
     if isinstance(value, Mapping) and (value or not path):
         for key, inner in value.items():
             yield from _leaves(inner, (*path, str(key)))

@@ -6,15 +6,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
-from flagbench.catalog.model import NOT_PUBLISHED, Case, Scalar
+from flagbench.catalog.model import NOT_PUBLISHED, Case, MetricSpec, Scalar
 
 _RELATIVE_TOLERANCE = 1e-9
 """Wide enough for rounding in decimal text, far too narrow for a different setting."""
-
-SOFTWARE_DIFFERS = "software differs"
-SOFTWARE_UNKNOWN = "software unknown"
 
 VARIES = "varies between the runs"
 """The value of a condition that is not the same in all runs; it equals nothing."""
@@ -45,15 +42,6 @@ class ConditionResult:
     def forbids(self) -> bool:
         """Whether a metric that depends on this condition cannot be compared."""
         return self.agreement in (Agreement.DIFFERS, Agreement.UNKNOWN)
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
-        return {
-            "name": self.name,
-            "here": self.here,
-            "expected": self.expected,
-            "agreement": self.agreement.value,
-        }
 
 
 def agreement(here: Scalar | None, expected: Scalar | None) -> Agreement:
@@ -99,13 +87,18 @@ def claim_conditions(case: Case, conditions: Mapping[str, Scalar]) -> dict[str, 
     return {name: conditions.get(name, NOT_PUBLISHED) for name in case_conditions(case)}
 
 
+def gate_spec(case: Case) -> MetricSpec:
+    """The metric that decides."""
+    return next(spec for spec in case.metrics if spec.name == case.gate)
+
+
 def case_conditions(case: Case) -> tuple[str, ...]:
     """Names of all conditions of a case, groups expanded, in the manifest's order."""
     return tuple(dict.fromkeys(n for group in case.condition_groups.values() for n in group))
 
 
 def forbidding(results: Iterable[ConditionResult], case: Case) -> tuple[ConditionResult, ...]:
-    """Those that make a metric not comparable. Software qualifies a verdict and never forbids it."""
+    """The conditions that make a metric not comparable; software only qualifies a verdict."""
     return tuple(r for r in results if r.forbids and r.name not in case.software_conditions)
 
 
@@ -114,16 +107,15 @@ def software_qualifiers(results: Iterable[ConditionResult], case: Case) -> tuple
     software = [r for r in results if r.name in case.software_conditions]
     qualifiers = []
     if any(r.agreement is Agreement.DIFFERS for r in software):
-        qualifiers.append(SOFTWARE_DIFFERS)
+        qualifiers.append("software differs")
     if any(r.agreement is Agreement.UNKNOWN and r.here != r.expected for r in software):
-        qualifiers.append(SOFTWARE_UNKNOWN)
+        qualifiers.append("software unknown")
     return tuple(qualifiers)
 
 
 def work_qualifiers(results: Iterable[ConditionResult], case: Case) -> tuple[str, ...]:
     """The qualifiers for unpublished conditions of the work that the gate depends on, which are assumed equal."""
-    gate = case.metric(case.gate)
-    matters = set(case.work_conditions).intersection(gate.depends_on if gate is not None else ())
+    matters = set(case.work_conditions).intersection(gate_spec(case).depends_on)
     return tuple(
         f"{r.name} {NOT_PUBLISHED}" for r in results if r.name in matters and r.agreement is Agreement.NOT_PUBLISHED
     )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-from flagbench.record.model import Record
+from flagbench.record.model import DeviceTelemetry, Record
 
 LEAST_SECONDS = 1.0
 """The sampling interval: a shorter time is within one sample."""
@@ -17,34 +16,27 @@ _NO_THROTTLING = frozenset({"gpu_idle", "applications_clocks_setting", "display_
 """NVML's reasons for a lower clock that are not throttling: the clock was set, or the device was idle."""
 
 
-def disturbances(records: Sequence[Record]) -> tuple[str, ...]:
+def disturbances(records: Sequence[Record]) -> Iterator[str]:
     """What disturbed one or more runs, the worst of each kind; what was not measured counts as undisturbed.
 
     A window with at most 2 % of drift is steady, as its record says. Any second of throttling counts, and so does any
     process of another user on a device.
     """
-    devices = [device for record in records for device in (record.raw["telemetry"] or {}).get("devices", ())]
-    return (*_drift(records), *_throttling(devices), *_tenant(devices))
-
-
-def _drift(records: Sequence[Record]) -> Iterator[str]:
-    windows = [record.raw.get("window") or {} for record in records]
-    unsteady = [window.get("drift") or 0.0 for window in windows if window.get("steady") is False]
-    if unsteady:
-        worst = max(unsteady, key=abs)
+    drifts = [r.window.drift or 0.0 for r in records if r.window is not None and r.window.steady is False]
+    if drifts:
+        worst = max(drifts, key=abs)
         yield "window not steady" + (f" (drift {100 * worst:+.1f} %)" if worst else "")
+    devices = [device for r in records if r.telemetry is not None for device in r.telemetry.devices]
+    yield from _throttling(devices)
+    if any(d.foreign_processes or d.mem_used_before_bytes > MUCH_MEMORY for d in devices):
+        yield "another tenant on the device"
 
 
-def _throttling(devices: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _throttling(devices: Sequence[DeviceTelemetry]) -> Iterator[str]:
     longest: dict[str, float] = {}
     for device in devices:
-        for reason, seconds in device.get("throttle_seconds", {}).items():
+        for reason, seconds in device.throttle_seconds.items():
             longest[reason] = max(seconds, longest.get(reason, 0.0))
     for reason, seconds in longest.items():
         if seconds >= LEAST_SECONDS and reason not in _NO_THROTTLING:
             yield f"throttled {seconds:.0f} s ({reason})"
-
-
-def _tenant(devices: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    if any(d.get("foreign_processes", 0) or d.get("mem_used_before_bytes", 0) > MUCH_MEMORY for d in devices):
-        yield "another tenant on the device"

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flagbench.record.model import Metric
+from flagbench.record.model import Metric, Record
 
 RUNS_FOR_BETWEEN = 5
 """From this many runs on the interval is between runs: fewer say too little about the spread."""
@@ -19,43 +19,32 @@ _T95 = {
     13: 2.160, 14: 2.145, 15: 2.131, 16: 2.120, 17: 2.110, 18: 2.101, 19: 2.093, 20: 2.086, 21: 2.080,
     22: 2.074, 23: 2.069, 24: 2.064, 25: 2.060, 26: 2.056, 27: 2.052, 28: 2.048, 29: 2.045, 30: 2.042,
 }  # fmt: skip
-_Z95 = statistics.NormalDist().inv_cdf(0.975)
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A 95 % interval in the metric's unit, and how it was found."""
-
-    low: float
-    high: float
-    method: str
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A metric over one or more runs; `runs` is 0 for a published value.
+    """A metric over one or more runs, and its 95 % interval; `ci95` is None where the runs give none.
 
-    `interval` is None where the runs give none, and `reason` says why.
+    A published value has no runs and no interval: it is taken as exact.
     """
 
     value: float
     runs: int
-    interval: Interval | None
-    reason: str | None = None
+    ci95: tuple[float, float] | None = None
+    ci_method: str | None = None
 
-    @classmethod
-    def published(cls, value: float) -> Estimate:
-        """A published value: a number without spread, taken as exact."""
-        return cls(value, 0, Interval(value, value, "published value"))
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        """The bounds of the value, or None if they are unknown."""
+        return self.ci95 if self.runs else (self.value, self.value)
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """A ratio of two estimates; `low` and `high` are None where either has no interval."""
+    """A ratio of two estimates; `ci95` is None where either has no interval."""
 
     value: float
-    low: float | None = None
-    high: float | None = None
+    ci95: tuple[float, float] | None = None
 
 
 def t95(df: int) -> float:
@@ -64,12 +53,16 @@ def t95(df: int) -> float:
     Above 30 it is the normal quantile with the first two terms of Fisher's expansion
     (Abramowitz and Stegun 26.7.5), within 0.001 of the exact value.
     """
-    if df in _T95:
+    if df <= max(_T95):
         return _T95[df]
-    if df < min(_T95):
-        raise ValueError(f"no t quantile for {df} degrees of freedom")
-    z = _Z95
+    z = statistics.NormalDist().inv_cdf(0.975)
     return z + (z**3 + z) / (4 * df) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * df**2)
+
+
+def common(records: Sequence[Record], name: str) -> list[Metric]:
+    """A metric of each record; empty where a record lacks it."""
+    found = [metric for metric in (record.metric(name) for record in records) if metric is not None]
+    return found if len(found) == len(records) else []
 
 
 def estimate(metrics: Sequence[Metric]) -> Estimate:
@@ -78,51 +71,38 @@ def estimate(metrics: Sequence[Metric]) -> Estimate:
     From five runs on: their mean and Student's t interval, which is between runs. Under five: the
     run's own interval (within-run), or the hull of the runs' intervals, which is wider than either.
     """
-    if not metrics:
-        raise ValueError("an estimate needs at least one run")
     runs = len(metrics)
     values = [m.value for m in metrics]
     value = statistics.fmean(values)
     if runs >= RUNS_FOR_BETWEEN:
         half = t95(runs - 1) * statistics.stdev(values) / math.sqrt(runs)
-        return Estimate(value, runs, Interval(value - half, value + half, f"between {runs} runs, Student t"))
+        return Estimate(value, runs, (value - half, value + half), f"between {runs} runs, Student t")
     intervals = [m.ci95 for m in metrics if m.ci95 is not None]
     if len(intervals) < runs:
         # A hull over only some of the runs would pass for the spread of all of them.
-        return Estimate(value, runs, None, _no_interval(runs, runs - len(intervals)))
-    within = metrics[0].ci_method or "method not stated"
-    # The record's own label may already say what the interval is.
-    label = within if "within-run" in within else f"within-run, {within}"
-    method = label if runs == 1 else f"hull of {runs} within-run intervals"
-    return Estimate(value, runs, Interval(min(i[0] for i in intervals), max(i[1] for i in intervals), method))
+        return Estimate(value, runs)
+    method = f"hull of {runs} within-run intervals"
+    if runs == 1:
+        method = metrics[0].ci_method or "method not stated"
+        if "within-run" not in method:
+            method = f"within-run, {method}"
+    return Estimate(value, runs, (min(low for low, _ in intervals), max(high for _, high in intervals)), method)
 
 
 def ratio(measured: Estimate, expected: Estimate, better: str) -> Ratio | None:
-    """Measured over expected, or its inverse where `better` is `lower`: above 1 is always better.
-
-    The interval is the conservative one, lowest over highest to highest over lowest. None where the
-    denominator is not positive.
-    """
+    """Measured over expected, or its inverse where `better` is `lower`: above 1 is always better."""
     return quotient(expected, measured) if better == "lower" else quotient(measured, expected)
 
 
 def quotient(top: Estimate, bottom: Estimate) -> Ratio | None:
-    """`top` over `bottom` with the conservative interval; None where `bottom` is not positive."""
+    """`top` over `bottom`; None where `bottom` is not positive.
+
+    The interval is the conservative one, lowest over highest to highest over lowest.
+    """
     if bottom.value <= 0 or not math.isfinite(value := top.value / bottom.value):
         return None
-    if top.interval is None or bottom.interval is None or bottom.interval.low <= 0:
+    above, below = top.ends, bottom.ends
+    if above is None or below is None or below[0] <= 0:
         return Ratio(value)
-    corners = [t / b for t in _ends(top.interval) for b in _ends(bottom.interval)]
-    if not all(map(math.isfinite, corners)):
-        return Ratio(value)
-    return Ratio(value, min(corners), max(corners))
-
-
-def _ends(interval: Interval) -> tuple[float, float]:
-    return interval.low, interval.high
-
-
-def _no_interval(runs: int, without: int) -> str:
-    if runs == 1:
-        return "one value, no interval"
-    return f"{without} of {runs} runs have no interval, and {RUNS_FOR_BETWEEN} runs would give one between them"
+    corners = [a / b for a in above for b in below]
+    return Ratio(value, (min(corners), max(corners)) if all(map(math.isfinite, corners)) else None)

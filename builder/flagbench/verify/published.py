@@ -7,7 +7,6 @@ nearest or cut off, gives the printed digits. One that fits only when rounded up
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import ROUND_DOWN, ROUND_HALF_UP, Decimal
 from enum import Enum
@@ -29,7 +28,7 @@ class Fit(str, Enum):
 
 
 ANOMALIES = {Fit.ROUNDED_UP: "mfu-rounding", Fit.NONE: "mfu-does-not-fit"}
-"""The id of the anomaly that names a row whose utilisation comes like that."""
+"""The anomaly that a row with such a utilisation must list."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class Reproduction:
 
     @property
     def fit(self) -> Fit:
-        """By what rounding the computed value gives the printed one."""
+        """Which rounding of the computed value gives the printed one."""
         unit = Decimal(1).scaleb(int(self.printed.as_tuple().exponent))
         # A float's last bits are not the publisher's: 0.3605 must not read as 0.36049999.
         computed = Decimal(f"{self.computed:.12g}")
@@ -111,10 +110,9 @@ def reproduce_utilisation(claim: Claim, case: Case) -> Reproduction | None:
     )
 
 
-def reproductions(catalog: Catalog, claims: Iterable[Claim] | None = None) -> tuple[Reproduction, ...]:
-    """The published utilisations of all claims, or of the given ones, that can be computed again."""
-    chosen = catalog.claims.values() if claims is None else claims
-    found = (reproduce_utilisation(claim, catalog.cases[claim.case]) for claim in chosen)
+def reproductions(catalog: Catalog) -> tuple[Reproduction, ...]:
+    """The published utilisations of all claims that can be computed again."""
+    found = (reproduce_utilisation(claim, catalog.cases[claim.case]) for claim in catalog.claims.values())
     return tuple(entry for entry in found if entry is not None)
 
 

@@ -5,60 +5,65 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from flagbench.catalog.model import Case
-from flagbench.record.model import Metric, Record
+from flagbench.record.model import Record
 
 MOST_CREDIT = 1.01
-"""The publisher's count over the samples trained on, at most: SST-2's 67,349 sentences are credited as 67,584."""
+"""Largest ratio of credited to trained samples: SST-2's 67,349 sentences are credited as 67,584."""
 
 CLOCK_DRIFT = 1e-4
-"""Of a device's clock against the host's, at most."""
+"""Largest relative drift between a device's clock and the host's."""
 
 # An interval of equal steps may miss its value in the last bits of a division.
 _ROUNDING = 1e-9
 
 
 def config_digest(config: Mapping[str, Any]) -> str:
-    """`sha256:` and the digest of a configuration as canonical JSON: sorted keys, no spaces, UTF-8.
-
-    Raises:
-        ValueError: a number in it is not finite, which JSON cannot express.
-    """
-    text = json.dumps(config, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    """`sha256:` and the digest of a configuration as canonical JSON: sorted keys, no spaces, UTF-8."""
+    text = json.dumps(config, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return "sha256:" + hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
-def problems(record: Record) -> tuple[str, ...]:
-    """Everything that makes a record invalid, one clause each; empty where nothing does."""
-    found = []
+def problems(record: Record) -> Iterator[str]:
+    """Everything that makes a record invalid, one clause each; none where nothing does."""
     if record.status.state != "ok":
-        why = f": {record.status.reason}" if record.status.reason else ""
-        found.append(f"the run ended as {record.status.state} in {record.status.phase}{why}")
-    found += [f"check {c.name} failed: {c.detail}" for c in record.checks if not c.ok]
-    found += _digest_problems(record)
-    found += [f"metric {m.name} is not a finite number within its interval" for m in record.metrics if not _sound(m)]
-    found += _order_problems(record)
-    return tuple(found)
+        yield ending(record)
+    yield from (f"check {c.name} failed: {c.detail}" for c in record.checks if not c.ok)
+    if record.config is None or record.config_digest is None:
+        yield "it has no resolved configuration"
+    elif (digest := config_digest(record.config)) != record.config_digest:
+        yield f"config_digest is {record.config_digest}, and its configuration gives {digest}"
+    for metric in record.metrics:
+        low, high = metric.ci95 or (metric.value, metric.value)
+        rounding = _ROUNDING * abs(metric.value)
+        if not low - rounding <= metric.value <= high + rounding:
+            yield f"metric {metric.name} is not within its interval"
+    yield from _order_problems(record)
 
 
-def gate_problem(record: Record, case: Case, names: Sequence[str]) -> str | None:
-    """Why a record cannot answer the case's gate: it has none of the metrics, or no positive one."""
+def ending(record: Record) -> str:
+    """How a failed or interrupted run ended."""
+    why = f": {record.status.reason}" if record.status.reason else ""
+    return f"the run ended as {record.status.state} in {record.status.phase}{why}"
+
+
+def gate_problems(record: Record, names: Sequence[str]) -> Iterator[str]:
+    """Why a record cannot answer the case's gate: it has none of the metrics `names`, or no positive one."""
     gate = next((m for m in map(record.metric, names) if m is not None), None)
     if gate is None:
-        return f"the gate metric {case.gate} was not measured"
-    if gate.value <= 0:
-        return f"the gate metric {gate.name} is {gate.value}, which is not a speed"
-    return None
+        yield f"the gate metric {names[-1]} was not measured"
+    elif gate.value <= 0:
+        yield f"the gate metric {gate.name} is {gate.value}, which is not a speed"
 
 
 def partial_batches(records: Sequence[Record], name: str) -> str | None:
     """Why the metric `name`, which counts every batch as full, is meaningless: too many batches of a run were not."""
     for record in records:
-        work = record.raw["work"] or {}
-        credited, trained = work.get("samples_published_count", 0), work.get("samples_executed", 0)
+        if record.work is None:
+            continue
+        credited, trained = record.work.samples_published_count, record.work.samples_executed
         if credited > MOST_CREDIT * trained:
             return (
                 f"record {record.record_id}: {name} credits full batches, {credited:,} samples in all, and the run "
@@ -67,50 +72,28 @@ def partial_batches(records: Sequence[Record], name: str) -> str | None:
     return None
 
 
-def _order_problems(record: Record) -> list[str]:
-    """Where p_core >= p_train >= p_whole is violated by more than one step; empty if it holds or cannot be checked.
+def _order_problems(record: Record) -> Iterator[str]:
+    """Where p_core >= p_train >= p_whole is violated by more than one step; none if it holds or cannot be checked.
 
     p_core is over the window. So is p_train, but in a whole run, where it is over all steps: these take at least as
     long as the window's, and did as much more as the record counts.
     """
-    window, work = record.raw.get("window") or {}, record.raw.get("work") or {}
+    window, work = record.window, record.work
     core, train, whole = (record.metric(name) for name in ("p_core", "p_train", "p_whole"))
-    found = []
-    host = window.get("host_seconds")
-    if host is not None and window["steps"] and window["seconds"] > host * _one_step(window["steps"]):
-        found.append(f"the window's device time of {window['seconds']} s is longer than the {host} s it took")
+    if window and window.steps and window.host_seconds is not None:
+        device, host = window.seconds, window.host_seconds
+        if device > host * _one_step(window.steps):
+            yield f"the window's device time of {device} s is longer than the {host} s it took"
     if core and train and core.n and train.n:
         more = 1.0
         if core.n != train.n:
-            more = work.get("samples_executed", math.inf) / (window.get("samples") or 1)
+            more = work.samples_executed / (window.samples or 1) if work and window else math.inf
         if train.value > core.value * more * _one_step(core.n):
-            found.append(f"p_train is {train.value}, which is faster than p_core, {core.value}")
+            yield f"p_train is {train.value}, which is faster than p_core, {core.value}"
     if train and whole and train.n and whole.value > train.value * _one_step(train.n):
-        found.append(f"p_whole is {whole.value}, which is faster than p_train, {train.value}")
-    return found
+        yield f"p_whole is {whole.value}, which is faster than p_train, {train.value}"
 
 
 def _one_step(steps: int) -> float:
     """The share by which a time of so many steps may differ: one step, and a device's clock from the host's."""
     return 1 + 1 / steps + CLOCK_DRIFT
-
-
-def _digest_problems(record: Record) -> list[str]:
-    config = record.raw.get("config")
-    if not isinstance(config, Mapping) or record.config_digest is None:
-        return ["it has no resolved configuration"]
-    try:
-        digest = config_digest(config)
-    except ValueError:
-        return ["its configuration holds a number that is not finite"]
-    if digest != record.config_digest:
-        return [f"config_digest is {record.config_digest}, and its configuration gives {digest}"]
-    return []
-
-
-def _sound(metric: Metric) -> bool:
-    low, high = metric.ci95 or (metric.value, metric.value)
-    if not all(map(math.isfinite, (metric.value, low, high, metric.stdev or 0.0))):
-        return False
-    rounding = _ROUNDING * abs(metric.value)
-    return low - rounding <= metric.value <= high + rounding

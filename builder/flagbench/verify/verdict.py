@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
-from flagbench.catalog.model import Anomaly, Case, Claim, MetricSpec
+from flagbench.catalog.model import Case, Claim
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.record.model import Record
 from flagbench.terminal import visible
@@ -16,8 +17,7 @@ from flagbench.verify.conditions import (
     case_conditions,
     claim_conditions,
     compare_conditions,
-    forbidding,
-    same_work,
+    gate_spec,
     shared_conditions,
     shown,
     software_qualifiers,
@@ -26,7 +26,7 @@ from flagbench.verify.conditions import (
 from flagbench.verify.disturbances import disturbances
 from flagbench.verify.interval import Estimate, estimate
 from flagbench.verify.metric import Expected, candidates, compare_metric
-from flagbench.verify.result import Against, AgainstKind, MetricResult, Verdict, VerifyResult
+from flagbench.verify.result import Against, MetricResult, Verdict, VerifyResult
 
 
 def verify_claim(records: Sequence[Record], claim: Claim, case: Case, *, chosen: bool = False) -> VerifyResult:
@@ -48,27 +48,11 @@ def verify_claim(records: Sequence[Record], claim: Claim, case: Case, *, chosen:
     _check_alike(records, case)
     published = claim_conditions(case, claim.conditions)
     conditions = compare_conditions(published, shared_conditions([r.conditions for r in records]), published)
-    against = Against(AgainstKind.CLAIM, claim.id, chosen)
-    invalid = _invalid(records, case, candidates(_spec(case, case.gate)))
-    metrics: list[MetricResult] = []
-    for value in claim.metrics if invalid is None else ():
-        spec = _spec(case, value.name)
-        blocking = forbidding((c for c in conditions if c.name in spec.depends_on), case)
-        expected = Expected(Estimate.published(value.value), value.unit, value.scope)
-        metrics.append(
-            compare_metric(
-                records,
-                spec,
-                candidates(spec),
-                expected,
-                blocking,
-                same_work=same_work(conditions, case),
-                against=against,
-            )
-        )
-    compared = {m.name for m in metrics} | published.keys()
-    anomalies = tuple(a for a in claim.anomalies if metrics and a.field in compared)
-    return _conclude(case, against, records, conditions, metrics, invalid, anomalies)
+    specs = {spec.name: spec for spec in case.metrics}
+    expected = [Expected(specs[m.name], Estimate(m.value, runs=0), m.unit, m.scope) for m in claim.metrics]
+    result = _verdict(records, case, Against("claim", claim.id, chosen), conditions, expected)
+    compared = {m.name for m in result.metrics} | published.keys()
+    return replace(result, anomalies=tuple(a for a in claim.anomalies if result.metrics and a.field in compared))
 
 
 def verify_baseline(records: Sequence[Record], baseline: Record, case: Case) -> VerifyResult:
@@ -86,33 +70,22 @@ def verify_baseline(records: Sequence[Record], baseline: Record, case: Case) -> 
             f"the record {baseline.record_id} is its own baseline",
             remedy="hold it against the record of another run",
         )
-    if wrong := _invalid([baseline], case, (case.gate,)):
+    against = Against("baseline", baseline.record_id)
+    if wrong := _invalid([baseline], case, against):
         raise FlagbenchError(
             f"the baseline cannot be used: {visible(wrong)}",
             remedy="give the record of a run that ended well as the baseline",
             code=ExitCode.DATA,
         )
-    conditions = _baseline_conditions(records, baseline, case)
-    against = Against(AgainstKind.BASELINE, baseline.record_id)
-    invalid = _invalid(records, case, (case.gate,))
-    blocking = forbidding(conditions, case)
-    metrics: list[MetricResult] = []
-    for metric in baseline.metrics if invalid is None else ():
-        # A metric that the case does not know has no better direction, so it cannot be judged.
-        if (spec := case.metric(metric.name)) is not None:
-            expected = Expected(estimate([metric]), metric.unit, metric.scope)
-            metrics.append(
-                compare_metric(
-                    records,
-                    spec,
-                    (spec.name,),
-                    expected,
-                    blocking,
-                    same_work=same_work(conditions, case),
-                    against=against,
-                )
-            )
-    return _conclude(case, against, records, conditions, metrics, invalid)
+    here, there = (
+        shared_conditions([{**r.conditions, "config_digest": r.config_digest} for r in side])
+        for side in (records, (baseline,))
+    )
+    conditions = compare_conditions(dict.fromkeys((*case_conditions(case), *here, *there)), here, there)
+    # A metric that the case does not know has no better direction, so it cannot be judged.
+    known = ((case.metric(m.name), m) for m in baseline.metrics)
+    expected = [Expected(spec, estimate([m]), m.unit, m.scope) for spec, m in known if spec is not None]
+    return _verdict(records, case, against, conditions, expected)
 
 
 def choose_claim(record: Record, case: Case, claims: Iterable[Claim]) -> Claim:
@@ -123,8 +96,8 @@ def choose_claim(record: Record, case: Case, claims: Iterable[Claim]) -> Claim:
     Raises:
         FlagbenchError: the case has no claim.
     """
-    candidates = [c for c in claims if c.case == record.case]
-    if not candidates:
+    own = [c for c in claims if c.case == record.case]
+    if not own:
         raise FlagbenchError(
             f"there is no claim of the case {record.case}",
             remedy="hold the record against another one: `flagbench verify RECORD --baseline RECORD`",
@@ -135,43 +108,41 @@ def choose_claim(record: Record, case: Case, claims: Iterable[Claim]) -> Claim:
         differing = [c.name for c in compare_conditions(expected, record.conditions, expected) if c.forbids]
         return claim.metric(case.gate) is None and DEVICE in differing, len(differing)
 
-    return min(candidates, key=distance)
+    return min(own, key=distance)
 
 
-def _conclude(
+def _verdict(
+    records: Sequence[Record],
     case: Case,
     against: Against,
-    records: Sequence[Record],
     conditions: tuple[ConditionResult, ...],
-    metrics: Sequence[MetricResult],
-    invalid: str | None,
-    anomalies: tuple[Anomaly, ...] = (),
+    expected: Iterable[Expected],
 ) -> VerifyResult:
     """The verdict of the whole: that of the gate metric, unless a record is invalid."""
-    gate = next((m for m in metrics if m.name == case.gate), None)
-    if invalid is not None:
+    metrics: tuple[MetricResult, ...] = ()
+    if invalid := _invalid(records, case, against):
         verdict, reason = Verdict.INVALID, invalid
-    elif gate is None:
-        verdict, reason = Verdict.NOT_COMPARABLE, _without_gate(case, against, metrics)
-    elif gate.verdict is None:
-        # Each record holds the gate (checked before), and not all of them by the same metric.
-        verdict, reason = Verdict.INVALID, gate.reason
     else:
-        verdict, reason = gate.verdict, gate.reason
+        metrics = tuple(compare_metric(records, case, against, conditions, metric) for metric in expected)
+        gate = next((m for m in metrics if m.name == case.gate), None)
+        if gate is None:
+            verdict, reason = Verdict.NOT_COMPARABLE, _without_gate(case, against, metrics)
+        else:
+            # Without a verdict: every record has the gate metric, and not all of them by the same name.
+            verdict, reason = gate.verdict or Verdict.INVALID, gate.reason
     qualifiers: tuple[str, ...] = ()
     if verdict not in (Verdict.INVALID, Verdict.NOT_COMPARABLE):
         unlike = (*software_qualifiers(conditions, case), *work_qualifiers(conditions, case))
         qualifiers = (*unlike, *disturbances(records))
     return VerifyResult(
         verdict=verdict,
-        reason=reason,
         qualifiers=qualifiers,
+        reason=reason,
         gate=case.gate,
         against=against,
-        record_ids=tuple(r.record_id for r in records),
+        records=tuple(r.record_id for r in records),
+        metrics=metrics,
         conditions=conditions,
-        metrics=tuple(metrics),
-        anomalies=anomalies,
     )
 
 
@@ -181,36 +152,23 @@ def _without_gate(case: Case, against: Against, metrics: Sequence[MetricResult])
     # Nothing differs of a metric that was not measured, so its own reason says more than a condition would.
     others = [f"{m.name} cannot be compared: {m.reason}" for m in metrics if not m.comparable]
     found = [f"comparable here: {comparable}"] if comparable else []
-    lacking = f"the {against.kind.value} publishes no {case.gate}, so there is no verdict on speed"
+    lacking = f"the {against.kind} publishes no {case.gate}, so there is no verdict on speed"
     return "; ".join([lacking, *found, *others])
 
 
-def _baseline_conditions(records: Sequence[Record], baseline: Record, case: Case) -> tuple[ConditionResult, ...]:
-    """Every condition of either side, and the digest of what was configured."""
-    here, expected = (
-        shared_conditions([{**r.conditions, "config_digest": r.config_digest} for r in side])
-        for side in (records, (baseline,))
-    )
-    return compare_conditions(dict.fromkeys((*case_conditions(case), *here, *expected)), here, expected)
-
-
-def _invalid(records: Sequence[Record], case: Case, gate_names: Sequence[str]) -> str | None:
+def _invalid(records: Sequence[Record], case: Case, against: Against) -> str | None:
     """What is wrong with the first record that is invalid, or None."""
+    names = candidates(gate_spec(case), against)
     for record in records:
-        found = list(sanity.problems(record))
-        if (gate := sanity.gate_problem(record, case, gate_names)) is not None:
-            found.append(gate)
-        if found:
+        if found := [*sanity.problems(record), *sanity.gate_problems(record, names)]:
             return f"record {record.record_id}: {'; '.join(found)}"
     return None
 
 
 def _check_alike(records: Sequence[Record], case: Case) -> None:
     """Reject records of different work or software: their spread would not be that of one repeated run."""
-    if not records:
-        raise FlagbenchError("there is no record to verify", remedy="name at least one record")
     first, ids = records[0], [r.record_id for r in records]
-    names = (*_spec(case, case.gate).depends_on, *case.software_conditions)
+    names = (*gate_spec(case).depends_on, *case.software_conditions)
     for record in records:
         _check_case(record, case)
         if ids.count(record.record_id) > 1:
@@ -234,13 +192,3 @@ def _check_case(record: Record, case: Case) -> None:
             f"the record {record.record_id} is of the case {record.case}, not of {case.name}",
             remedy=f"give a record of {case.name}, or name a claim or baseline of {record.case}",
         )
-
-
-def _spec(case: Case, name: str) -> MetricSpec:
-    spec = case.metric(name)
-    if spec is None:
-        raise FlagbenchError(
-            f"the case {case.name} has no metric {name}",
-            remedy=f"describe {name} under `metrics` in the manifest of the case",
-        )
-    return spec

@@ -10,7 +10,8 @@ import tempfile
 import traceback
 from typing import Any, Dict
 
-from flagbench_cases.node import guard, preflight
+from flagbench_cases.engines import preflight
+from flagbench_cases.node import guard
 from flagbench_cases.shared import processes
 from flagbench_cases.shared.errors import CaseError, system_error
 

@@ -9,7 +9,7 @@ import traceback
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from flagbench_cases import __version__
-from flagbench_cases.node import cli, network, rendezvous, supervisor
+from flagbench_cases.node import cli, network, rendezvous, rendezvous_protocol, supervisor
 from flagbench_cases.node.placement import Placement, likely_rank
 from flagbench_cases.node.request import Request, resolve, unresolved
 from flagbench_cases.prepare import prepared_folder
@@ -203,14 +203,14 @@ def system_failure(error: Exception, running: Optional[supervisor.Run]) -> Outco
     return Outcome("failed", "launch", known.message, known.remedy, int(known.code))
 
 
-def node_info(attempt: Attempt) -> rendezvous.NodeInfo:
+def node_info(attempt: Attempt) -> rendezvous_protocol.NodeInfo:
     """This node's identity and the settings that must be equal on all nodes."""
     request, arguments = attempt.request, attempt.arguments
     same = {"version": __version__, "stack": request.stack["name"], "nodes": request.nodes, "gpus": request.gpus}
     same.update((key, value) for key, value in flat(request.config or {}) if key not in same)
     same["--resume"] = bool(arguments and arguments.resume)
     given = arguments.run_id if arguments else None
-    return rendezvous.NodeInfo(socket.gethostname(), request.run_id, given, same)
+    return rendezvous_protocol.NodeInfo(socket.gethostname(), request.run_id, given, same)
 
 
 def assemble(request: Request, evidence: Evidence, outcome: Outcome) -> Dict[str, Any]:

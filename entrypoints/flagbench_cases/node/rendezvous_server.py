@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 from flagbench_cases.node.network import free_port
 from flagbench_cases.node.peers import READ_SECONDS, NodeReport, Peers, node_name, parse_report
 from flagbench_cases.node.placement import Placement
-from flagbench_cases.node.rendezvous import (
+from flagbench_cases.node.rendezvous_protocol import (
     PROTOCOL,
     REPORT_FAILURE_SECONDS,
     RETRY_SECONDS,

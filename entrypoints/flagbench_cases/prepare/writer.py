@@ -75,7 +75,7 @@ class Writer:
         self._sources.append({"name": shown, "bytes": size, "sha256": sha256})
 
     def format(self, name: str) -> None:
-        """Set the format of the files, such as `glm-cloze/v1`."""
+        """Set the format of the files, as NAME/vNUMBER."""
         self._format = name
 
     def finish(self) -> None:

@@ -1,7 +1,7 @@
 """Communication among the ranks of a job, apart from that of the workload."""
 
-import datetime
 import os
+from datetime import timedelta
 from typing import Any, Dict, List
 
 import torch
@@ -18,7 +18,7 @@ class Job:
         self.rank = int(os.environ["RANK"])
         self.world = int(os.environ["WORLD_SIZE"])
         # The parent process detects hangs; the timeout of collectives is only a fallback.
-        self.limit = datetime.timedelta(seconds=2 * timeout + 600)
+        self.limit = timedelta(seconds=2 * timeout + 600)
         self.control: Any = None
         if self.world > 1:
             dist.init_process_group(device.backend, init_method="env://", timeout=self.limit)

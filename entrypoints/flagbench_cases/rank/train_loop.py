@@ -5,8 +5,7 @@ Our metrics: each rank sums its own times, and the job's time is the maximum of 
   p_train  samples / the same without evaluations and checkpoints: sum of (data wait + hand-over + step + after)
   p_core   samples / sum of device step times, by events; warm-up excluded
 So p_core >= p_train >= p_whole over the same steps: a rank's device times lie within its host times.
-The publisher's metrics (FlagPerf training/benchmarks/distilbert and glm): rank 0's host clock, batches counted as
-full:
+The publisher's metrics (FlagPerf, training/benchmarks): rank 0's host clock, batches counted as full:
   p_whole_published_count  train end - train start
   p_train_published_count  sum of (data wait + hand-over + step); `after` is in none of the publisher's clocks
   p_core_host              sum of host step times, even if the device has not finished

@@ -65,6 +65,20 @@ RECORD: dict[str, Any] = {
     "ranks": [],
     "status": {"state": "ok", "phase": "done", "reason": None, "exit_code": 0},
 }
+REPLAY = Path(__file__).parent / "verify" / "replays" / "a100-1x8.json"
+FULL_RECORD: dict[str, Any] = {
+    **json.loads(REPLAY.read_bytes()),
+    "telemetry": {"devices": [{"throttle_seconds": {"power": 1.5}, "foreign_processes": 0}]},
+    "argv": ["--nodes", "1"],
+    "layout": {"dp": 8, "tp": 1, "pp": 1},
+}
+"""A record that has every part."""
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The path of everything in a document; of a list only the first three entries."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value[:3]) if isinstance(value, list) else ()
+    return [path, *(place for key, item in inner for place in places(item, (*path, key)))]
 
 
 @pytest.fixture

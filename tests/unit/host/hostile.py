@@ -41,6 +41,7 @@ def _sparse(path: Path) -> None:
 CONTENTS: dict[str, bytes] = {
     "empty": b"",
     "blank": b" \n" * 10,
+    "text-before": b"step 1\n" + _record(),
     "truncated": _record()[:-20],
     "nul-bytes": b"\0" * 1000,
     "byte-order-mark": b"\xef\xbb\xbf" + _record(),
@@ -50,6 +51,7 @@ CONTENTS: dict[str, bytes] = {
     "nested-objects": b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
     "nested-in-a-record": _record(config=json.loads("[" * 200 + "]" * 200)),
     "huge-integer": _record(x=0).replace(b'"x": 0', b'"x": ' + b"9" * 10_000),
+    "huge-negative-integer": _record(x=0).replace(b'"x": 0', b'"x": -' + b"9" * 5_000),
     "many-digits": _record(x=0).replace(b'"x": 0', b'"x": 0.' + b"9" * MANY + b"e999"),
     "nan": _record(x=float("nan")),
     "infinity": _record(x=float("-inf")),

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from flagbench.catalog.load import load_catalog
-from flagbench.locks import load_lock
+from flagbench.locks.files import load_lock
 from pages import Changes, Checkout, Page, assert_page_tells_all, read_page
 from running import need
 

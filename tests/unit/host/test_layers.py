@@ -29,6 +29,7 @@ PLANTED = {
     ),
     "The parent of a node and the record are free of torch": ("flagbench_cases.record", "torch"),
     "Only the stopwatch reads a clock": ("flagbench_cases.rank", "time"),
+    "No cycles, in either package or below it": ("flagbench_cases.node.placement", "flagbench_cases.node.rendezvous"),
     "No case imports another": ("flagbench_cases.cases.glm", "flagbench_cases.cases.distilbert"),
 }
 """By the name of a contract: a module, and what it may not import."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,9 +14,8 @@ from flagbench.record.model import Record
 from flagbench.record.read import RecordError, read_record
 from flagbench.schema import validator, violations
 
-from .conftest import RECORD
+from .conftest import FULL_RECORD, places
 
-REPLAY = Path(__file__).parent / "verify" / "replays" / "a100-1x8.json"
 _values = st.one_of(
     st.booleans(),
     st.integers(-(10**6), 10**6),
@@ -26,20 +23,6 @@ _values = st.one_of(
     st.text(st.characters(codec="utf-8"), max_size=5),
     st.sampled_from([[], {}, [1], [1, 2.5], [1, 2, 3], {"a": 1}, {"a": "x"}, "ok", "job", "tiny", "a\n", "a" * 200]),
 )
-
-
-@cache
-def base() -> dict[str, Any]:
-    """A record that has every part."""
-    telemetry = {"devices": [{"throttle_seconds": {"power": 1.5}, "foreign_processes": 0}]}
-    layout = {"dp": 8, "tp": 1, "pp": 1}
-    return {**json.loads(REPLAY.read_bytes()), "telemetry": telemetry, "argv": ["--nodes", "1"], "layout": layout}
-
-
-def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The path of everything in a document."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value[:3]) if isinstance(value, list) else ()
-    return [path, *(place for key, item in inner for place in places(item, (*path, key)))]
 
 
 def accepted(raw: dict[str, Any]) -> bool:
@@ -52,13 +35,13 @@ def accepted(raw: dict[str, Any]) -> bool:
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
-@given(place=st.sampled_from(places(base())[1:]), value=_values, remove=st.booleans())
+@given(place=st.sampled_from(places(FULL_RECORD)[1:]), value=_values, remove=st.booleans())
 @example(place=("case",), value="a\n", remove=False)
 @example(place=("created_at",), value="2026-01-01T00:00:00Z\n", remove=False)
 def test_the_model_and_the_schema_agree(place: tuple[Any, ...], value: Any, remove: bool) -> None:
     # Not compared: whole floats as integers and null for an absent field, which only one of them takes, and what a
     # pattern cannot say of a date.
-    raw = copy.deepcopy(base())
+    raw = copy.deepcopy(FULL_RECORD)
     holder = raw
     for step in place[:-1]:
         holder = holder[step]
@@ -79,8 +62,3 @@ def names(schema: Any) -> set[str]:
 def test_the_model_has_every_field_of_the_schema() -> None:
     generated = msgspec.json.schema(Record)
     assert names(validator("record").schema) - names(generated) == {"schema"}
-
-
-def test_what_a_run_without_a_measurement_leaves_out_is_taken() -> None:
-    empty = {"metrics": [], "flops": None, "work": None, "quality": None, "telemetry": None, "ranks": []}
-    assert accepted({**RECORD, **empty, "window": None})

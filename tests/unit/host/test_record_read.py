@@ -1,8 +1,7 @@
-"""A record is read strictly, its version first, and unknown fields are ignored."""
+"""A record is read strictly, its version first, and unknown fields are ignored; hostile.py has what is refused."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,14 +9,14 @@ from typing import Any
 import pytest
 
 from flagbench.errors import ExitCode
-from flagbench.record.read import RecordError, read_record
+from flagbench.record.read import MAX_BYTES, MAX_DEPTH, MAX_VALUES, RecordError, read_record
 
 MakeRecord = Callable[..., bytes]
 
 
-def refused(content: bytes) -> RecordError:
+def refused(source: Path | bytes) -> RecordError:
     with pytest.raises(RecordError) as caught:
-        read_record(content)
+        read_record(source)
     assert caught.value.code is ExitCode.DATA
     return caught.value
 
@@ -27,7 +26,6 @@ def test_a_record_becomes_typed_data(make_record: MakeRecord, tmp_path: Path) ->
     path.write_bytes(make_record())
     record = read_record(path)
     p_core = record.metric("p_core")
-    assert p_core is not None
     assert (p_core.value, p_core.ci95, p_core.n) == (321.5, (318.0, 325.0), 50)
     assert record.status.state == "ok"
     assert record.checks[0].name == "loss_finite"
@@ -36,13 +34,14 @@ def test_a_record_becomes_typed_data(make_record: MakeRecord, tmp_path: Path) ->
 
 def test_unknown_fields_are_ignored_and_kept(make_record: MakeRecord) -> None:
     status = {"state": "ok", "phase": "done", "reason": None, "exit_code": 0, "mood": "good"}
-    record = read_record(make_record(weather="fine", status=status))
-    assert record.raw["weather"] == "fine"
+    record = read_record(make_record(weather="fine", status=status, raw=5))
+    assert (record.raw["weather"], record.raw["raw"]) == ("fine", 5)
 
 
-def test_a_failed_record_without_quality_is_a_record(make_record: MakeRecord) -> None:
+def test_a_failed_run_without_a_measurement_is_a_record(make_record: MakeRecord) -> None:
     status = {"state": "failed", "phase": "data", "reason": "no data", "remedy": "add some", "exit_code": 3}
-    record = read_record(make_record(quality=None, metrics=[], status=status))
+    nothing = dict.fromkeys(("flops", "work", "quality", "telemetry", "window"))
+    record = read_record(make_record(metrics=[], ranks=[], status=status, **nothing))
     assert (record.checks, record.metrics, record.status.remedy) == ((), (), "add some")
 
 
@@ -58,22 +57,21 @@ def test_json_that_is_not_a_record(content: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "content",
+    ("content", "why"),
     [
-        b"",
-        b"step 1\n{}",
-        b'{"a": NaN}',
-        b'{"a": -Infinity}',
-        b'{"a": 1e999}',
-        b'{"a": 1, "a": 2}',
-        b"\xff",
-        b"[" * 100_000,
-        b'{"a": ' + b"9" * 400 + b"}",
-        b'{"a": -' + b"9" * 5000 + b"}",
+        (b" ", "empty"),
+        (b" " * (MAX_BYTES + 1), "bytes"),
+        (b"[" + b"0," * MAX_VALUES + b"0]", "values"),
+        (b"[" * (MAX_DEPTH + 1) + b"]" * (MAX_DEPTH + 1), "levels"),
+        (b'{"a": 1, "a": 2}', "'a'"),
+        (b'{"a": -Infinity}', "-Infinity"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_content_that_is_not_strict_json(content: bytes) -> None:
-    assert "is not valid JSON" in refused(content).message
+def test_json_that_is_not_strict_or_beyond_a_limit(content: bytes, why: str) -> None:
+    message = refused(content).message
+    assert "is not valid JSON" in message
+    assert why in message
 
 
 @pytest.mark.parametrize(
@@ -83,7 +81,6 @@ def test_content_that_is_not_strict_json(content: bytes) -> None:
         ({"record_id": "../../etc/passwd"}, "record_id"),
         ({"case": "distilbert\n"}, "case"),
         ({"created_at": "2026-02-31T00:00:00Z"}, "created_at"),
-        ({"created_at": "yesterday"}, "created_at"),
         ({"flops": {"formula": "f", "useful": 1}}, "executed"),
         ({"conditions": {"devices": [1]}}, "conditions"),
         ({"metrics": [{"name": "p_core", "value": None, "unit": "s", "scope": "job"}]}, "metrics[0].value"),
@@ -95,15 +92,9 @@ def test_a_wrong_field_is_named_with_its_file(
 ) -> None:
     path = tmp_path / "wrong.json"
     path.write_bytes(make_record(**changes))
-    with pytest.raises(RecordError) as caught:
-        read_record(path)
-    assert caught.value.code is ExitCode.DATA
-    assert field in caught.value.message
-    assert str(path) in caught.value.message
-
-
-def test_a_field_named_raw_is_ignored(make_record: MakeRecord) -> None:
-    assert read_record(make_record(raw=5)).raw["raw"] == 5
+    message = refused(path).message
+    assert field in message
+    assert str(path) in message
 
 
 def test_a_refusal_is_one_line_whatever_the_record_holds(make_record: MakeRecord) -> None:
@@ -112,15 +103,5 @@ def test_a_refusal_is_one_line_whatever_the_record_holds(make_record: MakeRecord
         assert refused(content).message.isprintable()
 
 
-def test_a_missing_field_is_named(make_record: MakeRecord) -> None:
-    raw = json.loads(make_record())
-    del raw["created_at"]
-    message = refused(json.dumps(raw).encode()).message
-    assert "created_at" in message
-
-
-def test_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(RecordError) as caught:
-        read_record(tmp_path / "none.json")
-    assert caught.value.code is ExitCode.DATA
-    assert "none.json" in caught.value.message
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    assert "none.json" in refused(tmp_path / "none.json").message

@@ -17,7 +17,6 @@ from rich.cells import cell_len
 
 from flagbench.catalog.load import load_catalog
 from flagbench.page import Lines, Table, render
-from flagbench.record.model import Record
 from flagbench.record.read import read_record
 from flagbench.report import comparison_table, verdict_table
 from flagbench.stores import Store
@@ -132,16 +131,12 @@ _values = st.recursive(
 )
 
 
-def _configured(base: Record, config: Any) -> Record:
-    return replace(base, raw={**base.raw, "config": config})
-
-
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.none() | st.dictionaries(st.text("ab", min_size=1), _values, max_size=3), _values, _values)
 def test_a_comparison_never_prints_python(config: Any, one: Any, other: Any) -> None:
     base = read_record(REPLAYS / "a100-1x8.json")
     for left, right in ((config, {"x": one}), ({"x": one}, {"x": other}), ({"x": {"y": one}}, {"x": other})):
-        comparison = compare_records(_configured(base, left), _configured(base, right))
+        comparison = compare_records(replace(base, config=left), replace(base, config=right))
         table = comparison_table(comparison, stream=io.StringIO())
         start = table.find("setting that differs")
         settings_shown = table[start : table.index("\n\nmetric")] if start >= 0 else ""

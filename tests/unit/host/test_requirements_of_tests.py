@@ -10,7 +10,8 @@ import pytest
 from packaging.requirements import Requirement
 
 from flagbench.catalog.load import load_catalog
-from flagbench.locks import canonical, read_lock
+from flagbench.locks.files import read_lock
+from flagbench.locks.model import canonical
 from flagbench.render.roots import images_root
 
 ROOT = Path(__file__).parents[3]

@@ -6,7 +6,7 @@ import pytest
 
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.model import Stack
-from flagbench.locks import canonical
+from flagbench.locks.model import canonical
 
 CATALOG = load_catalog()
 # Sources that only `prepare` reads, and what every case imports.

@@ -1,16 +1,14 @@
-"""ReCoRD as a multi-token cloze task: the model's input, padded as by the publisher's loader.
-
-A choice is one row: `[CLS] passage query-with-[MASK] [PAD]`, then `<|startofpiece|> answer`. The targets of the
-second part are `answer <|endofpiece|>`. All of its tokens have the position of [MASK] in the first row of positions,
-and count from 1 in the second row, which is 0 in the first part. The rest up to T is 0.
-"""
+"""The data sets of the case: the prepared folder, the shipped set or random examples; and batches of them."""
 
 from typing import Any, Dict, List, NamedTuple, Optional
 
 import numpy as np
 import torch
 
+from flagbench_cases.cases.glm import tiny
+from flagbench_cases.cases.glm.cloze_set import ClozeSet, Example
 from flagbench_cases.cases.glm.ragged import FORMAT, RaggedExamples, Special, open_split
+from flagbench_cases.cases.glm.synthetic import synthetic
 from flagbench_cases.shared.errors import DataError
 
 # The source formats of a prepared folder.
@@ -28,18 +26,6 @@ OTHER_DATA = "files"
 F1_OVER = ("words", "wordpieces")
 
 
-class Example(NamedTuple):
-    """One example: C choices of T tokens, as numpy arrays, which loader workers transfer efficiently."""
-
-    tokens: np.ndarray  # int64 [C, T]
-    positions: np.ndarray  # int64 [C, 2, T]: position, block position
-    sep: np.ndarray  # int64 [C]: length of the first part, which every token may attend to
-    targets: np.ndarray  # int64 [C, T]
-    target_mask: np.ndarray  # int64 [C, T]: 1 where a target counts
-    answers: np.ndarray  # bool [C]: whether a choice is right; in training it is choice 0
-    index: int  # in its set
-
-
 class Batch(NamedTuple):
     """B examples, their choices padded to the largest number C among them by repeating choice 0."""
 
@@ -53,57 +39,6 @@ class Batch(NamedTuple):
     answers: torch.Tensor  # bool [B, C]: False for padding
     index: torch.Tensor  # int64 [B]
     useful: torch.Tensor  # int64 [B]: tokens of the example's own choices without padding
-
-
-class ClozeSet(torch.utils.data.Dataset):
-    """n examples of at most T tokens a choice.
-
-    choices [n] is the number of choices of each, lengths [sum of choices] the tokens of each choice without
-    padding (`sep` + `target_mask.sum()`), starts [n + 1] where an example's choices begin in lengths.
-    """
-
-    def __init__(self, examples: Any, length: int, special: Special) -> None:
-        self.examples = examples
-        self.length = length
-        self.special = special
-        self.choices = examples.choices
-        self.lengths = examples.lengths
-        self.starts = examples.starts
-        self._counting = np.arange(length + 1)
-
-    def __len__(self) -> int:
-        return len(self.choices)
-
-    def __getitem__(self, index: int) -> Example:
-        contexts, masks, answers, right = self.examples.example(index)
-        count, length, counting = len(answers), self.length, self._counting
-        tokens = np.zeros((count, length), dtype=np.int64)
-        positions = np.zeros((count, 2, length), dtype=np.int64)
-        targets = np.zeros((count, length), dtype=np.int64)
-        target_mask = np.zeros((count, length), dtype=np.int64)
-        if self.special.pad:
-            tokens.fill(self.special.pad)
-        sep = np.array([len(context) for context in contexts], dtype=np.int64)
-        for row, (begin, answer) in enumerate(zip(sep.tolist(), answers)):
-            last = begin + len(answer)
-            tokens[row, :begin] = contexts[row]
-            tokens[row, begin] = self.special.sop
-            tokens[row, begin + 1 : last + 1] = answer
-            positions[row, 0, :begin] = counting[:begin]
-            positions[row, 0, begin : last + 1] = masks[row]
-            positions[row, 1, begin : last + 1] = counting[1 : last + 2 - begin]
-            targets[row, begin:last] = answer
-            targets[row, last] = self.special.eop
-            target_mask[row, begin : last + 1] = 1
-        return Example(tokens, positions, sep, targets, target_mask, right, index)
-
-    def f1(self, index: int, choice: int) -> float:
-        """F1 of one choice against the right answers of its example; overlap.py has the definition."""
-        return self.examples.f1(index, choice)
-
-    def digest(self) -> str:
-        """sha256 of the examples."""
-        return self.examples.digest()
 
 
 class Sets(NamedTuple):
@@ -149,14 +84,10 @@ def share(examples: int, rank: int, world: int) -> range:
 def load(data: Dict[str, Any], model: Dict[str, Any], folder: Optional[str], seed: int) -> Sets:
     """Load the sets selected by the resolved `data` section. `folder` was written by `flagbench prepare glm`."""
     if data["source"] == "synthetic":
-        from flagbench_cases.cases.glm.synthetic import synthetic
-
         train = synthetic(data, model, "train", seed)
         return _sets(train, synthetic(data, model, "eval", seed), "synthetic", "wordpieces")
     if data["source"] == "shipped":
-        from flagbench_cases.cases.glm.tiny import read
-
-        return _sets(*read(data["sequence_length"], model["vocab_size"]), "shipped", "words")
+        return _sets(*tiny.read(data["sequence_length"], model["vocab_size"]), "shipped", "words")
     return read_prepared(folder, data["sequence_length"], model["vocab_size"])
 
 

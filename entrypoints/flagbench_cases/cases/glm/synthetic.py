@@ -11,7 +11,7 @@ from typing import Any, Dict
 
 import numpy as np
 
-from flagbench_cases.cases.glm.data import ClozeSet
+from flagbench_cases.cases.glm.cloze_set import ClozeSet
 from flagbench_cases.cases.glm.dataset_text import MAX_TRAINING_CHOICES
 from flagbench_cases.cases.glm.ragged import Cloze, Special
 

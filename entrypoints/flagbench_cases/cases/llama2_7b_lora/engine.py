@@ -5,20 +5,27 @@ update | plain update), read and display the loss, synchronise. Unusual parts ar
 manifest.
 """
 
-import inspect
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, Tuple
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from flagbench_cases.cases.llama2_7b_lora import engine_deepspeed
 from flagbench_cases.cases.llama2_7b_lora.lora import fill
+from flagbench_cases.cases.llama2_7b_lora.optimizer import (
+    OPTIMIZER,
+    adamw,
+    has_fused_adamw,
+    loss_of,
+    loss_scaler,
+)
+from flagbench_cases.contract import Context
 from flagbench_cases.engines.data_parallel import data_parallel
 from flagbench_cases.engines.precision import autocast
 from flagbench_cases.shared.errors import DataError, UsageError
 
 ACCUMULATED = 1  # batches before an update: the published loss is divided by it
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
-OPTIMIZER = "AdamW(betas=0.9/0.999, eps=1e-08, weight_decay=%g)"
 
 
 class TorchEngine:
@@ -26,7 +33,7 @@ class TorchEngine:
 
     name = "torch"
 
-    def __init__(self, context: Any, module: Any, parameters: Dict[str, torch.nn.Parameter]) -> None:
+    def __init__(self, context: Context, module: Any, parameters: Dict[str, torch.nn.Parameter]) -> None:
         self.context = context
         self.module = module
         self.parameters = parameters
@@ -121,33 +128,6 @@ class TorchEngine:
         self.taken = int(facts["taken"])
 
 
-def loss_of(network: Any, batch: Dict[str, torch.Tensor]) -> torch.Tensor:
-    """The mean loss over a batch, nats per token, in fp32."""
-    return network(**batch).loss
-
-
-def has_fused_adamw() -> bool:
-    """Whether this torch has the fused AdamW (torch 2.0)."""
-    return "fused" in inspect.signature(torch.optim.AdamW).parameters
-
-
-def adamw(parameters: List[torch.nn.Parameter], train: Dict[str, Any], fused: bool) -> torch.optim.AdamW:
-    """The published AdamW: fused for fp16, else one parameter at a time.
-
-    fused=False, as passed by the publisher, also disables the multi-tensor path, which is off by default on torch
-    1.12.
-    """
-    options = {"fused": fused} if has_fused_adamw() else {}
-    return torch.optim.AdamW(parameters, lr=train["learning_rate"], weight_decay=train["weight_decay"], **options)
-
-
-def loss_scaler(device: torch.device) -> Any:
-    """torch's GradScaler with its defaults, as published."""
-    if hasattr(torch, "amp") and hasattr(torch.amp, "GradScaler"):
-        return torch.amp.GradScaler(device.type)
-    return torch.cuda.amp.GradScaler()
-
-
 def leave_alone(module: torch.nn.Module, parameters: Dict[str, torch.nn.Parameter]) -> None:
     """Make DistributedDataParallel ignore the frozen weights and the buffers.
 
@@ -159,12 +139,10 @@ def leave_alone(module: torch.nn.Module, parameters: Dict[str, torch.nn.Paramete
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, names)
 
 
-def open_engine(context: Any, module: Any, parameters: Dict[str, torch.nn.Parameter]) -> Any:
+def open_engine(context: Context, module: Any, parameters: Dict[str, torch.nn.Parameter]) -> Any:
     """Create the configured engine for this rank."""
     if context.config["engine"]["name"] == "deepspeed":
-        from flagbench_cases.cases.llama2_7b_lora.engine_deepspeed import DeepSpeedEngine
-
-        return DeepSpeedEngine(context, module, parameters)
+        return engine_deepspeed.DeepSpeedEngine(context, module, parameters)
     return TorchEngine(context, module, parameters)
 
 
@@ -172,8 +150,6 @@ def refuse(config: Dict[str, Any], device: torch.device, world: int) -> None:
     """Raise UsageError for settings that the configured engine does not support, before anything is loaded."""
     engine = config["engine"]
     if engine["name"] == "deepspeed":
-        from flagbench_cases.cases.llama2_7b_lora import engine_deepspeed
-
         engine_deepspeed.refuse(config, device, world)
         return
     if engine["zero_stage"]:

@@ -8,7 +8,8 @@ from typing import Any, Dict, Tuple
 
 import torch
 
-from flagbench_cases.cases.llama2_7b_lora.engine import OPTIMIZER, adamw, loss_of
+from flagbench_cases.cases.llama2_7b_lora.optimizer import OPTIMIZER, adamw, loss_of
+from flagbench_cases.contract import Context
 from flagbench_cases.engines import deepspeed
 from flagbench_cases.shared.errors import UsageError
 
@@ -54,7 +55,7 @@ class DeepSpeedEngine:
 
     name = "deepspeed"
 
-    def __init__(self, context: Any, module: Any, parameters: Dict[str, torch.nn.Parameter]) -> None:
+    def __init__(self, context: Context, module: Any, parameters: Dict[str, torch.nn.Parameter]) -> None:
         self.context = context
         config = context.config
         self.ds_config = ds_config(config, context.layout.dp)

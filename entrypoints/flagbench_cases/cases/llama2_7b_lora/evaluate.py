@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from flagbench_cases.cases.llama2_7b_lora.data import batch_of
-from flagbench_cases.cases.llama2_7b_lora.engine import loss_of
+from flagbench_cases.cases.llama2_7b_lora.optimizer import loss_of
 
 Progress = Callable[[int, int], None]
 

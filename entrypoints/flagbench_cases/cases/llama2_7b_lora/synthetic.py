@@ -6,7 +6,7 @@ from typing import Any, Dict
 import numpy as np
 import torch
 
-from flagbench_cases.cases.llama2_7b_lora.data import BlockSet, MmluSet
+from flagbench_cases.cases.llama2_7b_lora.sets import BlockSet, MmluSet
 from flagbench_cases.cases.llama2_7b_lora.tokens import BOS, CHOICES, EOS
 
 # Tokens of a prompt's heading, and of a question with its choices: lognormal with this mean and sigma. Token counts

@@ -14,11 +14,19 @@ from typing import Any
 
 import pytest
 
-from flagbench_cases.node import peers, rendezvous, rendezvous_server, supervisor, wire
+from flagbench_cases.node import (
+    peers,
+    rendezvous,
+    rendezvous_client,
+    rendezvous_protocol,
+    rendezvous_server,
+    supervisor,
+    wire,
+)
 from flagbench_cases.node.network import free_port
 from flagbench_cases.node.peers import Peers
 from flagbench_cases.node.placement import Placement
-from flagbench_cases.node.rendezvous import NodeInfo
+from flagbench_cases.node.rendezvous_protocol import NodeInfo
 from flagbench_cases.record.evidence import Outcome
 from flagbench_cases.shared.errors import CaseError, ExitCode
 from flagbench_cases.shared.interruption import Interruption
@@ -32,8 +40,8 @@ DATA = Outcome("failed", "data", "the file x is missing", "fetch it", int(ExitCo
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits of seconds, as fractions of one."""
-    monkeypatch.setattr(rendezvous, "REPORT_SECONDS", 0.1)
-    monkeypatch.setattr(rendezvous, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(rendezvous_protocol, "REPORT_SECONDS", 0.1)
+    monkeypatch.setattr(rendezvous_client, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(rendezvous_server, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(rendezvous_server, "REPORT_FAILURE_SECONDS", 0.5)
     monkeypatch.setattr(peers, "SKEW_SECONDS", 0.2)
@@ -193,7 +201,7 @@ def test_another_protocol_on_that_port_is_named(
 def test_a_node_0_that_never_answers_is_a_timeout(
     port: int, stranger: Callable[[bytes | None], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rendezvous, "ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(rendezvous_client, "ANSWER_SECONDS", 0.3)
     stranger(None)
     with pytest.raises(CaseError) as caught:
         node(1, port)
@@ -495,7 +503,7 @@ def test_a_node_does_not_take_itself_for_node_0(port: int, monkeypatch: pytest.M
 
 
 def test_a_door_that_closes_at_once_is_not_stormed(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendezvous, "RETRY_SECONDS", 0.2)
+    monkeypatch.setattr(rendezvous_client, "RETRY_SECONDS", 0.2)
     listener = wire.listen(port)
     over = threading.Event()
     came = []

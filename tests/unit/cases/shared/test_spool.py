@@ -260,3 +260,8 @@ def test_a_new_run_begins_an_empty_step_file(tmp_path: Path) -> None:
     written(tmp_path, 3)
     RankSpool(str(tmp_path), 0)
     assert SpoolReader(str(tmp_path), 0).steps() == []
+
+
+def test_a_record_may_end_in_every_phase(record_schema):
+    phases = record_schema["properties"]["status"]["properties"]["phase"]["enum"]
+    assert set(spool.PHASES) <= set(phases)

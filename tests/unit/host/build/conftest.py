@@ -1,25 +1,22 @@
 """What the tests of building share: an engine in memory, and a catalog with a stack of one package."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import tarfile
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TextIO
 
 import pytest
 import yaml
 
 from flagbench import checkout
+from flagbench.build.builder import Builder, find_target
+from flagbench.build.options import BuildOptions
+from flagbench.build.progress import Progress
 from flagbench.catalog.build import build_stack
 from flagbench.catalog.load import load_catalog
-from flagbench.catalog.model import Catalog
 from flagbench.engines.base import BuildFailed, BuildRequest, BuiltImage, ImageInfo, Resources, Step
-from flagbench.locks import Lock, LockEntry, Unresolved, write_lock
-from flagbench.locks.model import inputs_digest
+from flagbench.locks.files import write_lock
+from flagbench.locks.model import Lock, LockEntry, Unresolved, inputs_digest
 from flagbench.redaction import redact
 
 BASE_ID = "sha256:" + "b" * 64
@@ -28,10 +25,10 @@ WHEEL_HASH = "sha256:" + hashlib.sha256(WHEEL).hexdigest()
 WHEEL_NAME = "psutil-7.2.2-py3-none-any.whl"
 
 
-def image(image_id: str = BASE_ID, **changes: object) -> ImageInfo:
+def image(image_id=BASE_ID, **changes):
     """An image as an engine describes it."""
     plain = ImageInfo(image_id, {}, 1000, (), {}, (), "linux/amd64")
-    return replace(plain, **changes)  # type: ignore[arg-type]
+    return replace(plain, **changes)
 
 
 @dataclass
@@ -53,21 +50,18 @@ class MemoryEngine:
     """How often something was installed: no two times give the same layer."""
     machine: Resources = field(default_factory=lambda: Resources(cpus=64, memory=256 * 2**30))
 
-    def health(self) -> str:
-        return "in memory"
-
-    def inspect(self, ref: str) -> ImageInfo | None:
+    def inspect(self, ref):
         by_id = {known.id: known for known in self.images.values()}
         return self.images.get(ref) or by_id.get(ref)
 
-    def pull(self, ref: str, *, platform: str | None = None, show: TextIO | None = None) -> ImageInfo:
+    def pull(self, ref, *, platform=None, show=None):
         self.pulled.append(ref)
         if ref not in self.registry:
             raise BuildFailed(f"cannot pull {ref}", remedy="name another")
         self.images[ref] = self.registry[ref]
         return self.images[ref]
 
-    def build(self, request: BuildRequest, *, show: TextIO | None = None) -> BuiltImage:
+    def build(self, request, *, show=None):
         self.requests.append(request)
         with tarfile.open(fileobj=io.BytesIO(b"".join(request.context))) as tar:
             files = {member.name: tar.extractfile(member) for member in tar if member.isfile()}
@@ -76,15 +70,14 @@ class MemoryEngine:
             show.write(redact(self.says, request.secrets))
         if self.failure is not None:
             raise self.failure
-        made = "sha256:" + hashlib.sha256(repr(sorted(request.labels.items())).encode()).hexdigest()
         labels = {} if self.forgets_labels else dict(request.labels)
         layers = self._layers(request)
-        made = "sha256:" + hashlib.sha256(repr((made, layers)).encode()).hexdigest()
+        made = "sha256:" + hashlib.sha256(repr((sorted(request.labels.items()), layers)).encode()).hexdigest()
         for tag in (*request.tags, made):
             self.images[tag] = image(made, labels=labels, layers=layers)
         return BuiltImage(made, (Step("[1/1] RUN install", 1.5, cached=False),))
 
-    def _layers(self, request: BuildRequest) -> tuple[str, ...]:
+    def _layers(self, request):
         """Those of the stack's image and the code, or of what is installed this time."""
         if "STACK_IMAGE" in request.build_args:
             below = self.inspect(request.build_args["STACK_IMAGE"])
@@ -93,32 +86,29 @@ class MemoryEngine:
         self.installs += 1
         return ("base", f"installed {self.installs}")
 
-    def tag(self, ref: str, name: str) -> None:
+    def tag(self, ref, name):
         found = self.inspect(ref)
         assert found is not None
         self.images[name] = found
 
-    def save(self, ref: str) -> Iterator[bytes]:
-        yield b""
-
-    def free_bytes(self) -> int | None:
+    def free_bytes(self):
         return self.free
 
-    def resources(self) -> Resources:
+    def resources(self):
         return self.machine
 
-    def close(self) -> None:
+    def close(self):
         pass
 
 
 @pytest.fixture
-def engine() -> MemoryEngine:
+def engine():
     """An engine that has the base of `mini`."""
     return MemoryEngine()
 
 
 @pytest.fixture(autouse=True)
-def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_folders(tmp_path, monkeypatch):
     """The user's folders are the test's, and neither a developer's options nor his commit reach it."""
     monkeypatch.setattr(checkout, "TOP", tmp_path / "no-checkout")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -129,7 +119,7 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def mini_lock(manifests: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Lock]:
+def mini_lock(manifests, monkeypatch):
     """Adds the stack `mini`, alias `small`, of psutil alone, and writes its lock; says how to write another."""
     plain = yaml.safe_load((manifests / "stacks" / "cpu.yaml").read_text(encoding="utf-8"))
     plain.update(name="mini", title="A stack of one package", aliases=["small"], expects={"psutil": "7.2.2"})
@@ -139,9 +129,7 @@ def mini_lock(manifests: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
     monkeypatch.setenv("FLAGBENCH_MANIFESTS", str(manifests))
     stack = build_stack(plain, manifest, {})
 
-    def write(
-        *, base_digest: str | None = None, hashes: tuple[str, ...] = (WHEEL_HASH,), unresolved: str | None = None
-    ) -> Lock:
+    def write(*, base_digest=None, hashes=(WHEEL_HASH,), unresolved=None):
         open_ends = () if unresolved is None else (Unresolved(unresolved, "1.0", reason="no index had it"),)
         files = tuple(f"psutil-7.2.2-cp{310 + at}-none-any.whl" for at, _ in enumerate(hashes))
         entries = (LockEntry("psutil", "7.2.2", hashes, files),)
@@ -154,13 +142,25 @@ def mini_lock(manifests: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
 
 
 @pytest.fixture
-def mini(mini_lock: Callable[..., Lock], manifests: Path) -> Catalog:
+def mini(mini_lock, manifests):
     """The catalog with the stack `mini`."""
     return load_catalog(manifests)
 
 
 @pytest.fixture
-def wheelhouse(tmp_path: Path) -> Path:
+def build(mini, engine):
+    """Builds an image on debian; `said` is the stream that progress goes to."""
+
+    def build(name="distilbert:mini", catalog=mini, engine=engine, said=None, **options):
+        chosen = BuildOptions(**{"base": "debian:bookworm-slim", **options})
+        progress = Progress(stream=said or io.StringIO())
+        return Builder(catalog, chosen, engine, progress).build(find_target(name, catalog))
+
+    return build
+
+
+@pytest.fixture
+def wheelhouse(tmp_path):
     """A folder with the one wheel that `mini` needs, and a file that it does not."""
     folder = tmp_path / "wheels"
     folder.mkdir()

@@ -1,65 +1,83 @@
-"""A case is built again when its stack's image or the commit is another, and only then."""
+"""When an image is up to date, and when it is built again."""
 
-from __future__ import annotations
-
-import io
-from typing import Any
+from dataclasses import replace
 
 import pytest
 
-from flagbench.build.builder import Builder, find_target
-from flagbench.build.options import BuildOptions
-from flagbench.build.progress import Progress
-from flagbench.build.results import ImageResult
-from flagbench.catalog.model import Catalog
 
-ON_DEBIAN = BuildOptions(base="debian:bookworm-slim")
-Engine = Any
-"""The engine in memory of this folder's conftest."""
+def skipped(result):
+    return [tier.skipped for tier in result.tiers]
 
 
-def build(
-    catalog: Catalog, engine: Engine, name: str = "distilbert:mini", options: BuildOptions = ON_DEBIAN
-) -> ImageResult:
-    """One image."""
-    return Builder(catalog, options, engine, Progress(stream=io.StringIO())).build(find_target(name, catalog))
+def test_a_case_is_complete_without_its_stacks_image(build, engine):
+    build()
+    for ref in [ref for ref in engine.images if "flagbench/stack" in ref]:
+        del engine.images[ref]
+    assert skipped(build()) == [True]
 
 
-def test_a_case_follows_a_stack_that_was_built_again(mini: Catalog, engine: Engine) -> None:
-    before = build(mini, engine)
-    build(mini, engine, "mini", BuildOptions(base="debian:bookworm-slim", no_cache=True))
-    after = build(mini, engine)
-    assert [tier.skipped for tier in after.tiers] == [True, False]
+def test_a_lost_tag_is_given_again(build, engine):
+    result = build()
+    del engine.images["flagbench/distilbert:small"]
+    build()
+    assert engine.images["flagbench/distilbert:small"].id == result.top.image_id
+    assert len(engine.requests) == 2
+
+
+def test_the_image_of_an_earlier_state_is_found_by_its_fixed_tag(build, engine, mini_lock):
+    before = build("mini")
+    mini_lock(hashes=("sha256:" + "1" * 64,))
+    assert skipped(build("mini")) == [False]
+    mini_lock()
+    assert skipped(build("mini")) == [True]
+    assert engine.images["flagbench/stack:mini"].id == before.top.image_id
+
+
+@pytest.mark.parametrize("options", [{"epoch": 1_700_000_000}, {"base": "other"}, {"no_cache": True}])
+def test_what_an_image_is_made_from_decides_whether_it_is_built(options, build, engine):
+    build()
+    engine.images["other"] = replace(
+        engine.images["debian:bookworm-slim"], id="sha256:" + "c" * 64, layers=("other",)
+    )
+    assert skipped(build(**options)) == [False, False]
+
+
+def test_inputs_change_nothing_that_is_built(build, engine, wheelhouse):
+    first = build()
+    options = {"wheelhouse": wheelhouse, "pip_source": ("https://user:planted@mirror.example/",)}
+    assert skipped(build(**options)) == [True]
+    again = build(engine=type(engine)(), **options)
+    assert [tier.digest for tier in again.tiers] == [tier.digest for tier in first.tiers]
+
+
+def test_a_case_follows_a_stack_that_was_built_again(build, engine):
+    before = build()
+    build("mini", no_cache=True)
+    after = build()
+    assert skipped(after) == [True, False]
     assert after.top.digest == before.top.digest
     stack = engine.images["flagbench/stack:mini"]
     assert engine.images["flagbench/distilbert:mini"].layers[:-1] == stack.layers
-    assert build(mini, engine).top.skipped
+    assert skipped(build()) == [True]
 
 
-def test_a_case_is_of_the_commit_it_is_built_from(
-    mini: Catalog, engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said = {"commit": "a" * 40 + "-dirty"}
-    monkeypatch.setattr("flagbench.build.builder.commit", lambda: said["commit"])
-    build(mini, engine)
-    assert build(mini, engine).top.skipped
-    said["commit"] = "a" * 40
-    after = build(mini, engine)
-    assert [tier.skipped for tier in after.tiers] == [True, False]
-    request = engine.requests[-1]
-    assert request.build_args["FLAGBENCH_COMMIT"] == "a" * 40
-    assert engine.images["flagbench/distilbert:mini"].labels["org.opencontainers.image.revision"] == "a" * 40
-    assert build(mini, engine, "mini").top.skipped
-
-
-def test_where_no_commit_is_known_any_will_do_and_none_is_claimed(
-    mini: Catalog, engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_case_is_of_the_commit_it_is_built_from(build, engine, monkeypatch):
+    monkeypatch.setattr("flagbench.build.builder.commit", lambda: "a" * 40 + "-dirty")
+    build()
+    assert skipped(build()) == [True]
     monkeypatch.setattr("flagbench.build.builder.commit", lambda: "a" * 40)
-    build(mini, engine)
+    assert skipped(build()) == [True, False]
+    assert engine.requests[-1].build_args["FLAGBENCH_COMMIT"] == "a" * 40
+    assert engine.images["flagbench/distilbert:mini"].labels["org.opencontainers.image.revision"] == "a" * 40
+    assert skipped(build("mini")) == [True]
+
+
+def test_where_no_commit_is_known_any_will_do_and_none_is_claimed(build, engine, monkeypatch):
+    monkeypatch.setattr("flagbench.build.builder.commit", lambda: "a" * 40)
+    build()
     monkeypatch.setattr("flagbench.build.builder.commit", lambda: None)
-    assert build(mini, engine).top.skipped
-    build(mini, engine, options=BuildOptions(base="debian:bookworm-slim", epoch=1_700_000_000))
+    assert skipped(build()) == [True]
+    build(epoch=1_700_000_000)
     # The stack's label would be the case's too, were there none.
     assert engine.requests[-1].labels["org.opencontainers.image.revision"] == ""
     assert "FLAGBENCH_COMMIT" not in engine.requests[-1].build_args

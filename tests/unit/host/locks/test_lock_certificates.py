@@ -8,34 +8,25 @@ from flagbench.locks.sources import Sources
 
 
 def test_a_bundle_is_read_as_it_is(ca_bundle):
-    assert certificates(ca_bundle) == ca_bundle.read_bytes()
-
-
-def test_what_stands_between_certificates_may_be_in_any_language(ca_bundle):
+    """What stands between certificates may be in any language."""
     text = f"# Főtanúsítvány\n{ca_bundle.read_text()}"
     ca_bundle.write_text(text, encoding="utf-8")
     assert certificates(ca_bundle) == text.encode()
 
 
-@pytest.mark.parametrize("content", [b"", b"no certificate", b"-----BEGIN CERTIFICATE-----\nMIIB", b"\xff"])
-def test_a_bundle_without_certificates_is_refused(content, tmp_path):
-    bundle = tmp_path / "ca.pem"
-    bundle.write_bytes(content)
+KEY = b"-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n"
+
+
+@pytest.mark.parametrize(
+    "content", [None, b"", b"no certificate", b"-----BEGIN CERTIFICATE-----\nMIIB", b"\xff", KEY, b"{bundle}" + KEY]
+)
+def test_another_file_is_refused(content, ca_bundle, tmp_path):
+    """One that is not there, without certificates, or with a private key."""
+    path = tmp_path / "ca.pem"
+    if content is not None:
+        path.write_bytes(content.replace(b"{bundle}", ca_bundle.read_bytes()))
     with pytest.raises(FlagbenchError) as caught:
-        Sources(ca_bundle=bundle)
-    assert "--ca-bundle" in str(caught.value)
-    assert caught.value.code is ExitCode.USAGE
-
-
-def test_a_bundle_with_a_private_key_is_refused(ca_bundle):
-    ca_bundle.write_text(ca_bundle.read_text() + "-----BEGIN PRIVATE KEY-----\nx\n")
-    with pytest.raises(FlagbenchError) as caught:
-        certificates(ca_bundle)
-    assert "--ca-bundle" in str(caught.value)
-
-
-def test_a_bundle_that_is_not_there(tmp_path):
-    with pytest.raises(FlagbenchError) as caught:
-        certificates(tmp_path / "none.crt")
-    assert "none.crt" in str(caught.value)
+        Sources(ca_bundle=path)
+    assert f"--ca-bundle {path}" in caught.value.message
     assert "PEM" in caught.value.remedy
+    assert caught.value.code is ExitCode.USAGE

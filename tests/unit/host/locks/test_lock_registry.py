@@ -2,13 +2,13 @@
 
 import base64
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from flagbench.locks.registry import Reference, RegistryError, base_digest
+from flagbench.images import parse_reference
+from flagbench.locks.registry import RegistryError, base_digest, manifest_url
 
 DIGEST = "sha256:" + "d" * 64
 BASIC = "Basic " + base64.b64encode(b"ann:s3cret").decode()
@@ -18,7 +18,7 @@ class Handler(BaseHTTPRequestHandler):
     """`team/cuda:1` wants a token, `private/cuda:1` an account's token, `basic/cuda:1` the account itself."""
 
     def do_HEAD(self):
-        self.server.seen.append((self.path, self.headers.get("Authorization"), self.headers.get("Accept")))
+        self.server.asked.append((self.path, self.headers.get("Authorization"), self.headers.get("Accept")))
         name = self.path.removeprefix("/v2/").partition("/")[0]
         host, sent = self.headers["Host"], self.headers.get("Authorization")
         if name in ("team", "private") and sent != f"Bearer {name}":
@@ -32,7 +32,7 @@ class Handler(BaseHTTPRequestHandler):
             return self.wfile.write(b"this is not a registry\r\n\r\n")
         if name == "odd":
             return self.answer(200, "Docker-Content-Digest", "sha256:short")
-        if name == "busy" and len(self.server.seen) < 3:
+        if name == "busy" and len(self.server.asked) < 3:
             return self.answer(429, "Retry-After", "0")
         if name in ("gone", "broken"):
             return self.answer({"gone": 404, "broken": 503}[name])
@@ -47,7 +47,7 @@ class Handler(BaseHTTPRequestHandler):
         self.give_token(form["scope"][0], form["refresh_token"][0])
 
     def give_token(self, scope, account):
-        self.server.seen.append((urlsplit(self.path).path, account, scope))
+        self.server.asked.append((urlsplit(self.path).path, account, scope))
         if "private" in scope and account not in (BASIC, "r3fresh"):
             return self.answer(401)
         body = json.dumps({"access_token": scope.split(":")[1] if scope else "any"}).encode()
@@ -60,22 +60,13 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header(*header)
         self.end_headers()
 
-    def log_message(self, *_):
-        pass
-
 
 @pytest.fixture
-def registry(tmp_path, monkeypatch):
-    """A registry, and docker without an account for it."""
+def registry(serve, tmp_path, monkeypatch):
+    """A registry and what it was asked, and docker without an account for it."""
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.seen = []
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"127.0.0.1:{server.server_port}", server.seen
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    server = serve(Handler)
+    return server.host, server.asked
 
 
 def log_in(folder, host, **entry):
@@ -84,21 +75,19 @@ def log_in(folder, host, **entry):
 
 
 @pytest.mark.parametrize(
-    ("image", "host", "repository", "tag"),
+    ("image", "url"),
     [
-        ("debian", "registry-1.docker.io", "library/debian", "latest"),
-        ("debian:bookworm-slim", "registry-1.docker.io", "library/debian", "bookworm-slim"),
-        ("nvidia/cuda:11.8.0-devel", "registry-1.docker.io", "nvidia/cuda", "11.8.0-devel"),
-        ("docker.io/nvidia/cuda", "registry-1.docker.io", "nvidia/cuda", "latest"),
-        ("nvcr.io/nvidia/pytorch:22.04-py3", "nvcr.io", "nvidia/pytorch", "22.04-py3"),
-        ("host:5000/a/b:c", "host:5000", "a/b", "c"),
-        ("localhost/a:b", "localhost", "a", "b"),
+        ("debian", "https://registry-1.docker.io/v2/library/debian/manifests/latest"),
+        ("debian:bookworm-slim", "https://registry-1.docker.io/v2/library/debian/manifests/bookworm-slim"),
+        ("index.docker.io/nvidia/cuda:11.8", "https://registry-1.docker.io/v2/nvidia/cuda/manifests/11.8"),
+        ("docker.io/nvidia/cuda", "https://registry-1.docker.io/v2/nvidia/cuda/manifests/latest"),
+        ("nvcr.io/nvidia/pytorch:22.04-py3", "https://nvcr.io/v2/nvidia/pytorch/manifests/22.04-py3"),
+        ("host:5000/a:c", "https://host:5000/v2/a/manifests/c"),
+        ("localhost/a:b", "http://localhost/v2/a/manifests/b"),
     ],
 )
-def test_names_are_read_as_docker_reads_them(image, host, repository, tag):
-    found = Reference.parse(image)
-    assert (found.host, found.repository, found.tag) == (host, repository, tag)
-    assert found.url.startswith("http://" if host == "localhost" else "https://")
+def test_names_are_read_as_docker_reads_them(image, url):
+    assert manifest_url(parse_reference(image)) == url
 
 
 def test_a_free_image(registry):
@@ -163,7 +152,7 @@ def test_a_busy_registry_is_asked_again_when_it_says(registry):
         ("gone", "tag"),
         ("broken", "503"),
         ("odd", "no digest"),
-        ("garbage", "could not be reached"),
+        ("garbage", "this is not a registry"),
     ],
 )
 def test_refusals(registry, name, why):
@@ -173,8 +162,8 @@ def test_refusals(registry, name, why):
     assert why in str(caught.value)
 
 
-def test_nobody_there(tmp_path, monkeypatch):
-    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+def test_nobody_there(registry):
     with pytest.raises(RegistryError) as caught:
         base_digest("127.0.0.1:1/open/cuda:1")
-    assert "127.0.0.1:1" in str(caught.value)
+    assert "127.0.0.1:1 could not be reached" in str(caught.value)
+    assert str(caught.value).endswith("Connection refused")

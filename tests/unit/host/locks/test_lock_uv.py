@@ -1,24 +1,26 @@
 """What uv is asked and what its answers mean, without uv."""
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.locks import uv
-from flagbench.locks.metadata import Table, read_tables, uv_settings
+from flagbench.locks.metadata import read_tables, uv_settings
 from flagbench.locks.toml import load_toml
 from flagbench.locks.uv import Found, IndexUnreachable, NoSolution, Request
 
 A, B, C = (digit * 64 for digit in "abc")
+SDIST = "flash_attn-2.7.3.tar.gz"
 REQUEST = Request(
     requirements=("numpy==2.2.6", "flash-attn==2.7.3"),
     python="3.10",
     platform="x86_64-manylinux_2_35",
     compiled=frozenset({"flash-attn"}),
     absent=frozenset({"torch"}),
-    tables=(Table("flash-attn", "2.7.3", ("torch", "einops")),),
+    tables={("flash-attn", "2.7.3"): ("torch", "einops")},
     kept={"einops": "0.8.1"},
 )
 PYLOCK = f"""\
@@ -34,7 +36,7 @@ wheels = [
 [[packages]]
 name = "Flash_Attn"
 version = "2.7.3"
-sdist = {{ url = "https://h/flash_attn-2.7.3.tar.gz", hashes = {{ sha256 = "{C}" }} }}
+sdist = {{ url = "https://h/{SDIST}", hashes = {{ sha256 = "{C}" }} }}
 [[packages]]
 name = "bare"
 version = "1"
@@ -66,13 +68,7 @@ def test_the_answer(fake_uv):
     fake_uv()
     assert uv.resolve(REQUEST, {}) == [
         Found("bare", "1", (), ("bare+cpu.whl",)),
-        Found(
-            "flash-attn",
-            "2.7.3",
-            (f"sha256:{C}",),
-            ("flash_attn-2.7.3.tar.gz",),
-            "https://h/flash_attn-2.7.3.tar.gz",
-        ),
+        Found("flash-attn", "2.7.3", (f"sha256:{C}",), (SDIST,), f"https://h/{SDIST}"),
         Found("numpy", "2.2.6", (f"sha256:{A}", f"sha256:{B}"), ("n2.whl", "n1.whl")),
     ]
 
@@ -114,32 +110,19 @@ def test_a_settings_file_that_is_not_there(fake_uv, tmp_path):
     assert "UV_CONFIG_FILE" in str(caught.value)
 
 
-UNREACHABLE = """\
-error: Request failed after 3 retries in 5.4s
-  cause: Failed to fetch: https://index.example/whl/numpy/
-  cause: client error (Connect)
-  cause: failed to lookup address information: Name or service not known
-"""
-OLDER = """\
-error: Failed to fetch: `https://index.example/whl/numpy/`
-  Caused by: dns error
-"""
-MISSING = """\
-error: No solution found when resolving dependencies
-  cause: Because there is no version of torch==2.6.0+cu118 and you require
-         torch==2.6.0+cu118, we can conclude that your requirements are
-         unsatisfiable.
-"""
-NAMELESS = """\
-error: No solution found when resolving dependencies:
-  cause: Because maca-torch was not found in the package registry and you require
-      maca-torch==1, we can conclude that your requirements are unsatisfiable.
-"""
-
-
 @pytest.mark.parametrize(
     ("stderr", "cause"),
-    [(UNREACHABLE, "failed to lookup address information: Name or service not known"), (OLDER, "dns error")],
+    [
+        (
+            "error: Request failed after 3 retries in 5.4s\n"
+            "  cause: Failed to fetch: https://index.example/whl/numpy/\n"
+            "  cause: client error (Connect)\n"
+            "  cause: failed to lookup address information: Name or service not known\n",
+            "failed to lookup address information: Name or service not known",
+        ),
+        # As older releases say it.
+        ("error: Failed to fetch: `https://index.example/whl/numpy/`\n  Caused by: dns error\n", "dns error"),
+    ],
 )
 def test_an_index_that_does_not_answer(fake_uv, stderr, cause):
     fake_uv(code=2, stderr=stderr)
@@ -148,9 +131,15 @@ def test_an_index_that_does_not_answer(fake_uv, stderr, cause):
     assert (caught.value.url, caught.value.cause) == ("https://index.example/whl/numpy/", cause)
 
 
-@pytest.mark.parametrize(("stderr", "pin"), [(MISSING, "torch==2.6.0+cu118"), (NAMELESS, "maca-torch")])
-def test_what_nobody_has(fake_uv, stderr, pin):
-    fake_uv(code=1, stderr=stderr)
+@pytest.mark.parametrize(
+    ("cause", "pin"),
+    [
+        ("there is no version of torch==2.6.0+cu118 and you\n      require torch==2.6.0+cu118", "torch==2.6.0+cu118"),
+        ("maca-torch was not found in the package registry and you\n      require maca-torch==1", "maca-torch"),
+    ],
+)
+def test_what_nobody_has(fake_uv, cause, pin):
+    fake_uv(code=1, stderr=f"error: No solution found when resolving dependencies\n  cause: Because {cause}, we can")
     with pytest.raises(NoSolution) as caught:
         uv.resolve(REQUEST, {})
     assert caught.value.missing == {pin}
@@ -164,45 +153,28 @@ def test_any_other_failure_is_told_as_it_is(fake_uv):
     assert caught.value.code is ExitCode.ENGINE
 
 
-def test_uv_that_is_not_installed(monkeypatch):
-    def absent(name):
-        raise ImportError(name)
-
-    monkeypatch.setattr(uv, "import_module", absent)
-    monkeypatch.setattr(uv.shutil, "which", lambda _: None)
+@pytest.mark.parametrize(
+    ("says", "named"), [(None, "not installed"), ("uv 0.9.30", "0.13"), ("uv 0.13.8 (x)", None), ("uv 1.0.0", None)]
+)
+def test_uv_on_the_path(says, named, monkeypatch, tmp_path):
+    program = tmp_path / "uv"
+    if says:
+        program.write_text(f"#!/bin/sh\necho '{says}'\n")
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "uv", None)  # not installed beside flagbench
+    if named is None:
+        assert uv.find_uv() == str(program)
+        return
     with pytest.raises(FlagbenchError) as caught:
         uv.find_uv()
-    assert "uv" in str(caught.value)
+    assert named in caught.value.message
     assert "flagbench[lock]" in caught.value.remedy
 
 
-@pytest.mark.parametrize(("says", "works"), [("uv 0.13.8 (x)", True), ("uv 1.0.0", True), ("uv 0.9.30", False)])
-def test_a_uv_that_is_too_old(monkeypatch, tmp_path, says, works):
-    program = tmp_path / "uv"
-    program.write_text(f"#!/bin/sh\necho '{says}'\n")
-    program.chmod(0o755)
-    monkeypatch.setattr(uv, "import_module", lambda _: (_ for _ in ()).throw(ImportError))
-    monkeypatch.setattr(uv.shutil, "which", lambda _: str(program))
-    if works:
-        assert uv.find_uv() == str(program)
-    else:
-        with pytest.raises(FlagbenchError) as caught:
-            uv.find_uv()
-        assert "0.13" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "line", ["-r other.txt", " --index-url=https://evil.example", "a==1\nb==2", "a @ https://evil.example/a.whl"]
-)
-def test_a_requirement_that_would_be_something_else(line):
-    with pytest.raises(FlagbenchError) as caught:
-        uv.checked_sequence([line])
-    assert repr(line) in str(caught.value)
-
-
 def test_tables_are_quoted():
-    table = Table('a"b', "1\\2", ('x>=1 ; extra == "y"',))
-    assert load_toml(uv_settings([table]))["dependency-metadata"] == [
+    settings = uv_settings({('a"b', "1\\2"): ('x>=1 ; extra == "y"',)})
+    assert load_toml(settings)["dependency-metadata"] == [
         {"name": 'a"b', "version": "1\\2", "requires-dist": ['x>=1 ; extra == "y"']}
     ]
 
@@ -211,12 +183,26 @@ def test_no_file_is_no_tables(tmp_path):
     assert read_tables(tmp_path) == {}
 
 
+TABLE = "[[dependency-metadata]]\nname = 'a'\nversion = '1'\nrequires-dist = [\"{}\"]\n"
+
+
 @pytest.mark.parametrize(
-    "text", ["[[dependency-metadata]]\nname = 'a'\n", "x = 1\n", "[[", "dependency-metadata = [1]\n"]
+    "text",
+    [
+        "[[dependency-metadata]]\nname = 'a'\n",
+        "x = 1\n",
+        "[[",
+        "dependency-metadata = [1]\n",
+        # Options of uv and a file of another place instead of requirements.
+        TABLE.format("-r other.txt"),
+        TABLE.format(" --index-url=https://evil.example"),
+        TABLE.format("a==1\\nb==2"),
+        TABLE.format("a @ https://evil.example/a.whl"),
+    ],
 )
 def test_a_file_that_holds_no_tables(tmp_path, text):
     (tmp_path / "locks").mkdir()
     (tmp_path / "locks" / "metadata.toml").write_text(text)
     with pytest.raises(FlagbenchError) as caught:
         read_tables(tmp_path)
-    assert "metadata.toml" in str(caught.value)
+    assert "metadata.toml" in caught.value.message

@@ -1,6 +1,7 @@
-"""What the tests of the verdict share: the case, its claim, replayed records and edits of them.
+"""What the tests of the verdict share: a case, its claim, replayed records and edits of them.
 
-Every file in replays/ is a whole record whose numbers are fixtures: made up, measured by nothing.
+Every file in replays/ is a whole record whose numbers are fixtures: made up, measured by nothing. All but `cpu-tiny`
+are BASE with few changes, which their names tell.
 """
 
 from __future__ import annotations
@@ -10,78 +11,62 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from flagbench.catalog.load import load_catalog
-from flagbench.catalog.model import Case, Catalog, Claim
+from flagbench.catalog.model import Claim
 from flagbench.record.model import Record
 from flagbench.record.read import read_record
+from flagbench.verify import VerifyResult, verify_claim
+from flagbench.verify.result import MetricResult
 
-MANIFESTS = Path(__file__).parents[4] / "manifests"
 REPLAYS = Path(__file__).parent / "replays"
-
-Edit = Callable[..., Record]
-
-
-@pytest.fixture(scope="session")
-def catalog() -> Catalog:
-    return load_catalog(MANIFESTS)
-
-
-@pytest.fixture(scope="session")
-def case(catalog: Catalog) -> Case:
-    return catalog.cases["distilbert"]
+ROWS = Path(__file__).parents[3] / "replay" / "records"
+MANIFESTS = Path(__file__).parents[4] / "manifests"
+CATALOG = load_catalog(MANIFESTS)
+CASE = CATALOG.cases["distilbert"]
+CLAIM = CATALOG.claims["distilbert/a100-1x8-fp32"]
+"""The claim that BASE equals in every condition."""
 
 
-@pytest.fixture(scope="session")
-def claim(catalog: Catalog) -> Claim:
-    """The claim that the replay a100-1x8 equals in every condition."""
-    return catalog.claims["distilbert/a100-1x8-fp32"]
+def replay(name: str) -> Record:
+    """A record of replays/ by name."""
+    return read_record(REPLAYS / f"{name}.json")
 
 
-@pytest.fixture(scope="session")
-def replay() -> Callable[[str], Record]:
-    """Reads a record of replays/ by name."""
-    return lambda name: read_record(REPLAYS / f"{name}.json")
+BASE = replay("a100-1x8")
+"""A record of eight A100 that reproduces its claim."""
 
 
-@pytest.fixture(scope="session")
-def base(replay: Callable[[str], Record]) -> Record:
-    """A record of eight A100 that reproduces its claim."""
-    return replay("a100-1x8")
+def edit(
+    record: Record = BASE,
+    *,
+    conditions: Mapping[str, Any] | None = None,
+    metrics: Mapping[str, Mapping[str, Any]] | None = None,
+    without: tuple[str, ...] = (),
+    **fields: Any,
+) -> Record:
+    """The record with other conditions, metrics and fields; `without` takes metrics out."""
+    edits = metrics or {}
+    return replace(
+        record,
+        conditions={**record.conditions, **(conditions or {})},
+        metrics=tuple(replace(m, **edits.get(m.name, {})) for m in record.metrics if m.name not in without),
+        **fields,
+    )
 
 
-@pytest.fixture(scope="session")
-def edit() -> Edit:
-    """Changes conditions and metrics of a record; `without` takes metrics out."""
-
-    def change(
-        record: Record,
-        *,
-        conditions: Mapping[str, Any] | None = None,
-        metrics: Mapping[str, Mapping[str, Any]] | None = None,
-        without: tuple[str, ...] = (),
-        **fields: Any,
-    ) -> Record:
-        edits = metrics or {}
-        return replace(
-            record,
-            conditions={**record.conditions, **(conditions or {})},
-            metrics=tuple(replace(m, **edits.get(m.name, {})) for m in record.metrics if m.name not in without),
-            **fields,
-        )
-
-    return change
+def runs(*values: float, ci95: Callable[[float], tuple[float, float] | None] = lambda value: None) -> list[Record]:
+    """Runs of BASE that differ in p_core_host only; `ci95` maps a value to its interval."""
+    return [
+        edit(record_id=f"fixture-run-{index}", metrics={"p_core_host": {"value": value, "ci95": ci95(value)}})
+        for index, value in enumerate(values)
+    ]
 
 
-@pytest.fixture(scope="session")
-def runs(base: Record, edit: Edit) -> Callable[..., list[Record]]:
-    """Runs of the base record that differ in p_core_host only; `ci95` maps a value to its interval."""
+def held(*records: Record, claim: Claim = CLAIM) -> VerifyResult:
+    """The records held against a claim of their case."""
+    return verify_claim(records, claim, CATALOG.cases[claim.case])
 
-    def make(*values: float, ci95: Callable[[float], tuple[float, float] | None] = lambda v: None) -> list[Record]:
-        return [
-            edit(base, record_id=f"fixture-run-{i}", metrics={"p_core_host": {"value": v, "ci95": ci95(v)}})
-            for i, v in enumerate(values)
-        ]
 
-    return make
+def line(result: VerifyResult, name: str) -> MetricResult:
+    """The line of an expected metric."""
+    return next(metric for metric in result.metrics if metric.name == name)

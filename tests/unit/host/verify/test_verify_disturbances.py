@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from flagbench.catalog.model import Case, Claim
-from flagbench.record.model import Record
+from flagbench.record.model import DeviceTelemetry, Telemetry, Window
 from flagbench.report import verdict_table
-from flagbench.verify import Verdict, verify_claim
+from flagbench.verify import Verdict
 from flagbench.verify.disturbances import MUCH_MEMORY
+
+from .conftest import edit, held, replay, runs
+
+
+def window(**fields: Any) -> Window:
+    return Window(first_step=0, steps=200, samples=51200, seconds=26.6, **fields)
 
 
 @pytest.mark.parametrize(
@@ -23,18 +27,16 @@ from flagbench.verify.disturbances import MUCH_MEMORY
         ("a100-1x8-tenant", "another tenant on the device"),
     ],
 )
-def test_a_disturbed_run_is_qualified(
-    replay: Callable[[str], Record], case: Case, claim: Claim, name: str, qualifier: str
-) -> None:
-    record = replay(name)
-    result = verify_claim([record], claim, case)
+def test_a_disturbed_run_is_qualified(name: str, qualifier: str) -> None:
+    result = held(replay(name))
     assert (result.verdict, result.qualifiers) == (Verdict.REPRODUCED, (qualifier,))
-    assert result.to_dict()["qualifiers"] == [qualifier]
-    assert f"REPRODUCED ({qualifier}): p_core_host 1940" in verdict_table([record], result, stream=io.StringIO())
+    assert list(result.to_dict()["qualifiers"]) == [qualifier]
+    shown = verdict_table([replay(name)], result, stream=io.StringIO())
+    assert f"REPRODUCED ({qualifier}): p_core_host 1940" in shown
 
 
 @pytest.mark.parametrize(
-    ("window", "device", "qualifiers"),
+    ("steadiness", "device", "qualifiers"),
     [
         ({"steady": True, "drift": 0.02}, {"foreign_processes": 0, "throttle_seconds": {}}, ()),
         ({"steady": None, "drift": None}, {"throttle_seconds": {"applications_clocks_setting": 90.0}}, ()),
@@ -45,31 +47,20 @@ def test_a_disturbed_run_is_qualified(
     ],
 )
 def test_what_disturbs_and_what_does_not(
-    base: Record,
-    edit: Callable[..., Record],
-    case: Case,
-    claim: Claim,
-    window: dict[str, Any],
-    device: dict[str, Any],
-    qualifiers: tuple[str, ...],
+    steadiness: dict[str, Any], device: dict[str, Any], qualifiers: tuple[str, ...]
 ) -> None:
-    raw = {**base.raw, "window": window, "telemetry": {"devices": [device]}}
-    assert verify_claim([edit(base, raw=raw)], claim, case).qualifiers == qualifiers
+    record = edit(window=window(**steadiness), telemetry=Telemetry((DeviceTelemetry(**device),)))
+    assert held(record).qualifiers == qualifiers
 
 
-def test_of_several_runs_the_worst_is_told(
-    base: Record, runs: Callable[..., list[Record]], edit: Callable[..., Record], case: Case, claim: Claim
-) -> None:
+def test_of_several_runs_the_worst_is_told() -> None:
     drifts = (0.03, -0.25, 0.0, 0.0, 0.0)
     disturbed = [
-        edit(run, raw={**base.raw, "window": {"steady": abs(drift) <= 0.02, "drift": drift}})
-        for run, drift in zip(runs(*[1940.0, 1941.0, 1942.0, 1943.0, 1944.0]), drifts, strict=True)
+        edit(run, window=window(steady=abs(drift) <= 0.02, drift=drift))
+        for run, drift in zip(runs(1940.0, 1941.0, 1942.0, 1943.0, 1944.0), drifts)
     ]
-    assert verify_claim(disturbed, claim, case).qualifiers == ("window not steady (drift -25.0 %)",)
+    assert held(*disturbed).qualifiers == ("window not steady (drift -25.0 %)",)
 
 
-def test_a_record_that_cannot_be_compared_has_no_qualifier(
-    replay: Callable[[str], Record], edit: Callable[..., Record], case: Case, claim: Claim
-) -> None:
-    elsewhere = edit(replay("a100-1x8-tenant"), conditions={"device_model": "another"})
-    assert verify_claim([elsewhere], claim, case).qualifiers == ()
+def test_a_record_that_cannot_be_compared_has_no_qualifier() -> None:
+    assert held(edit(replay("a100-1x8-tenant"), conditions={"device_model": "another"})).qualifiers == ()

@@ -3,7 +3,7 @@
 import os
 from typing import Tuple
 
-from flagbench_cases.cases.glm.data import ClozeSet
+from flagbench_cases.cases.glm.cloze_set import ClozeSet
 from flagbench_cases.cases.glm.dataset_text import build, read_vocabulary, special_tokens
 from flagbench_cases.cases.glm.ragged import Builder, RaggedExamples
 from flagbench_cases.shared.errors import UsageError

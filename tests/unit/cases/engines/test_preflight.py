@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from flagbench_cases.node import preflight
+from flagbench_cases.engines import preflight
 from flagbench_cases.shared import config
 from flagbench_cases.shared.errors import CaseError, ExitCode
 

@@ -1,0 +1,35 @@
+"""What both engines optimise with: the loss, AdamW and the loss scaler."""
+
+import inspect
+from typing import Any, Dict, List
+
+import torch
+
+OPTIMIZER = "AdamW(betas=0.9/0.999, eps=1e-08, weight_decay=%g)"
+
+
+def loss_of(network: Any, batch: Dict[str, torch.Tensor]) -> torch.Tensor:
+    """The mean loss over a batch, nats per token, in fp32."""
+    return network(**batch).loss
+
+
+def has_fused_adamw() -> bool:
+    """Whether this torch has the fused AdamW (torch 2.0)."""
+    return "fused" in inspect.signature(torch.optim.AdamW).parameters
+
+
+def adamw(parameters: List[torch.nn.Parameter], train: Dict[str, Any], fused: bool) -> torch.optim.AdamW:
+    """The published AdamW: fused for fp16, else one parameter at a time.
+
+    fused=False, as passed by the publisher, also disables the multi-tensor path, which is off by default on torch
+    1.12.
+    """
+    options = {"fused": fused} if has_fused_adamw() else {}
+    return torch.optim.AdamW(parameters, lr=train["learning_rate"], weight_decay=train["weight_decay"], **options)
+
+
+def loss_scaler(device: torch.device) -> Any:
+    """torch's GradScaler with its defaults, as published."""
+    if hasattr(torch, "amp") and hasattr(torch.amp, "GradScaler"):
+        return torch.amp.GradScaler(device.type)
+    return torch.cuda.amp.GradScaler()

@@ -1,0 +1,106 @@
+"""What the image side's code must not contain, where import-linter cannot see it: clocks, frameworks, case names."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[3]
+PACKAGE = ROOT / "entrypoints" / "flagbench_cases"
+CASES = {path.stem: yaml.safe_load(path.read_text()) for path in (ROOT / "manifests" / "cases").glob("*.yaml")}
+STOPWATCH = "rank/stopwatch.py"
+CLOCKS = {"time", "timeit", "datetime", "torch.utils.benchmark"}
+DURATION = "datetime.timedelta"  # not a clock
+CLOCK_CALLS = {"os.times", "torch.cuda.Event", "torch.Event"}
+FRAMEWORKS = {"torch", "transformers", "safetensors", "peft", "accelerate", "deepspeed", "tokenizers"}
+FREE_OF_TORCH = ("node/", "record/", "shared/", "telemetry/")
+# What the shared loop and engines take from the configuration of whichever case has it.
+OF_THE_LOOP = {"engine", "checkpoint_every_steps", "evaluate_every_samples", "max_samples"}
+# What every case may import of `engines`; the rest is an engine of that name.
+FOR_ALL = {"data_parallel", "groups", "precision", "process_group"}
+
+
+def imported(node: ast.AST) -> Iterator[str]:
+    """The modules that a statement or a call names: `import a.b`, `from a import b`, `import_module("a.b")`."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.module:
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)
+    elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("import_module", "__import__"):
+        yield from (arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str))
+
+
+def within(module: str, others: set[str]) -> bool:
+    """Whether a module is one of others or in one of them."""
+    return any(module == other or module.startswith(other + ".") for other in others)
+
+
+def own_options() -> set[str]:
+    """The hyper-parameters that only one case has, and that are its own."""
+    names = [name for case in CASES.values() for name in case["settable"]]
+    return {name for name in names if names.count(name) == 1} - OF_THE_LOOP
+
+
+def findings(path: str, source: str) -> list[str]:
+    """What a file of the image side, by its path in the package, must not contain."""
+    tree, folder = ast.parse(source), path.partition("/")[0]
+    case = path.split("/")[1] if folder == "cases" and path.count("/") > 1 else None
+    untimed = folder in ("rank", "cases") and path != STOPWATCH
+    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    found = []
+    for node in ast.walk(tree):
+        for module in imported(node):
+            engine = module.split(".")[2] if module.startswith("flagbench_cases.engines.") else None
+            if untimed and within(module, CLOCKS) and module != DURATION:
+                found.append(f"clock: {module}")
+            if path.startswith(FREE_OF_TORCH) and within(module, FRAMEWORKS):
+                found.append(f"framework: {module}")
+            if case and engine and engine not in FOR_ALL | engines_of(case):
+                found.append(f"engine: {engine}")
+        if untimed and isinstance(node, ast.Attribute) and ast.unparse(node) in CLOCK_CALLS:
+            found.append(f"clock: {ast.unparse(node)}")
+        text = node.value if isinstance(node, ast.Constant) and id(node) not in docs else None
+        if case is None and isinstance(text, str) and (text in CASES or text in OWN_OPTIONS):
+            found.append(f"case: {text}")
+    return found
+
+
+def engines_of(package: str) -> set[str]:
+    """The engines in the manifest of the case with that package."""
+    return set(next(case["engines"] for name, case in CASES.items() if name.replace("-", "_") == package))
+
+
+OWN_OPTIONS = own_options()
+
+
+def test_the_image_side_follows_the_rules() -> None:
+    found = {
+        str(path.relative_to(PACKAGE)): findings(path.relative_to(PACKAGE).as_posix(), path.read_text())
+        for path in PACKAGE.rglob("*.py")
+    }
+    assert {path: each for path, each in found.items() if each} == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "finding"),
+    [
+        ("cases/glm/workload.py", "from datetime import datetime", "clock: datetime.datetime"),
+        ("rank/run.py", "import time", "clock: time"),
+        ("rank/run.py", "import os\nos.times()", "clock: os.times"),
+        ("cases/glm/model.py", "import torch\ntorch.cuda.Event(enable_timing=True)", "clock: torch.cuda.Event"),
+        ("rank/job.py", "from torch.utils import benchmark", "clock: torch.utils.benchmark"),
+        ("shared/spool.py", "import importlib\nimportlib.import_module('torch')", "framework: torch"),
+        ("node/main.py", "import safetensors.torch", "framework: safetensors.torch"),
+        ("record/stats.py", "from transformers import AutoModel", "framework: transformers.AutoModel"),
+        ("cases/glm/workload.py", "from flagbench_cases.engines import deepspeed", "engine: deepspeed"),
+        ("cases/distilbert/data.py", "from flagbench_cases.engines.elastic import main", "engine: elastic"),
+        ("rank/run.py", "if name == 'glm':\n    pass", "case: glm"),
+        ("engines/elastic.py", "stage = config['zero_stage']", "case: zero_stage"),
+    ],
+)
+def test_a_planted_violation_is_found(path: str, source: str, finding: str) -> None:
+    assert findings(path, source) == [finding]

@@ -1,0 +1,68 @@
+"""Without --claim the nearest row is chosen: the one with the fewest conditions that differ.
+
+tests/replay has a record of what each row says, and holds it against that row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from flagbench.catalog.model import NOT_PUBLISHED, Claim
+from flagbench.errors import FlagbenchError
+from flagbench.record.model import Record
+from flagbench.record.read import read_record
+from flagbench.verify import choose_claim
+
+from .conftest import BASE, CASE, CATALOG, CLAIM, ROWS, edit
+
+CLAIMS = CATALOG.claims
+
+
+def row(name: str, **conditions: Any) -> Record:
+    """What a row says, as a record, with other conditions."""
+    return edit(read_record(ROWS / f"row-{name.replace('/', '-')}.json"), conditions=conditions)
+
+
+def chosen(record: Record) -> Claim:
+    return choose_claim(record, CATALOG.cases[record.case], CLAIMS.values())
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_the_nearest_row_of_what_a_row_says_is_that_row(name: str) -> None:
+    found, gate = chosen(row(name)), CATALOG.cases[CLAIMS[name].case].gate
+    # Two rows were published twice, of equal conditions: the later ones, which have a speed, come first.
+    again = found.conditions == CLAIMS[name].conditions and found.metric(gate) and not CLAIMS[name].metric(gate)
+    assert found is CLAIMS[name] or again
+
+
+@pytest.mark.parametrize("name", ["glm/a100-1x8-fp32", "llama2-7b-lora/a100-1x1-fp16-bs4"])
+def test_another_device_is_held_against_a_row_that_has_a_speed(name: str) -> None:
+    record = row(name, device_model="NVIDIA H200", torch="2.10", cuda="13.1", driver="580.1")
+    assert chosen(record).id == name
+
+
+def test_a_row_without_the_gate_is_the_nearest_for_its_own_device_only() -> None:
+    memory = next(m for m in CLAIM.metrics if m.name == "mem_peak")
+    silent = dict.fromkeys(("torch", "cuda", "driver"), NOT_PUBLISHED)
+    conditions = {**CLAIM.conditions, **silent, "device_model": "Other 64G"}
+    other = replace(CLAIM, id="distilbert/other-1x8", conditions=conditions, metrics=(memory,))
+    elsewhere = edit(conditions={"device_model": "Third", "torch": "2", "cuda": "13", "driver": "580"})
+    # Fewer of its conditions differ, for it says less; it says nothing of speed either.
+    assert choose_claim(elsewhere, CASE, [other, CLAIM]) is CLAIM
+    assert choose_claim(edit(elsewhere, conditions={"device_model": "Other 64G"}), CASE, [CLAIM, other]) is other
+
+
+def test_the_first_of_equals_is_chosen() -> None:
+    twin = replace(CLAIM, id="distilbert/twin")
+    assert choose_claim(BASE, CASE, [twin, CLAIM]) is twin
+    single = edit(conditions={"devices": 1, "batch_size": 96, "learning_rate": 0.00015})
+    assert chosen(single).id == "distilbert/a100-1x1-fp32-bs96"
+
+
+def test_a_case_without_a_claim_is_an_error() -> None:
+    with pytest.raises(FlagbenchError) as caught:
+        choose_claim(BASE, CASE, [])
+    assert "distilbert" in caught.value.message
