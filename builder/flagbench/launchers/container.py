@@ -5,6 +5,9 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Annotated
+
+import typer
 
 from flagbench.errors import FlagbenchError
 from flagbench.images import find_reference, is_image_id
@@ -23,12 +26,13 @@ DIGEST_VARIABLE = "FLAGBENCH_IMAGE_DIGEST"
 class DockerOptions:
     """What a user may choose about the container of a run."""
 
-    image: str | None = None
-    """Another image than `flagbench/CASE:STACK`."""
-    memory: str | None = None
-    """Memory limit, as docker writes it; no swap is granted on top."""
-    keep: bool = False
-    """Leave the container when it has ended."""
+    image: Annotated[
+        str | None, typer.Option("--image", metavar="REF", help="With docker: another image than usual.")
+    ] = None
+    memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="With docker: the container's memory, like 64g; no swap.")
+    ] = None
+    keep: Annotated[bool, typer.Option("--keep", help="With docker: leave the container when it has ended.")] = False
 
 
 @dataclass(frozen=True)
