@@ -47,6 +47,7 @@ def _problems(documents: Sequence[Document]) -> Iterator[Problem]:
             remedy = "make the job with `flagbench job`"
             yield job.problem((*POD, "containers"), f"there is no container called {CONTAINER}", remedy)
             continue
+        yield from _check_restart(job, path)
         yield from _check_arguments(job, path)
         yield from _check_devices(job, path)
         yield from _check_variables(job, path)
@@ -69,6 +70,8 @@ def _check_nodes(job: Document) -> Iterator[Problem]:
     apart = any(rule.get("topologyKey") == HOST_LABEL for _, rule in job.items(*rules))
     if not apart and is_count(completions, 2):
         yield job.problem(rules[:-1], "two pods may share a node", f"add a rule with topologyKey: {HOST_LABEL}")
+    if job.at(*POD, "nodeName") and is_count(completions, 2):
+        yield job.problem((*POD, "nodeName"), "puts every pod on one node", "leave it out")
 
 
 def _check_end(job: Document) -> Iterator[Problem]:
@@ -84,6 +87,16 @@ def _check_end(job: Document) -> Iterator[Problem]:
     if not is_count(attempts) or attempts:
         what = f"is {shown(attempts)}: a node that is started again cannot join the run"
         yield job.problem(("spec", "backoffLimit"), what, "write 0")
+    if job.at("spec", "backoffLimitPerIndex"):
+        what = "would start one node again, which cannot join the run"
+        yield job.problem(("spec", "backoffLimitPerIndex"), what, "leave it out")
+    if job.at("spec", "successPolicy") is not None:
+        what = "could complete the Job though a node failed"
+        yield job.problem(("spec", "successPolicy"), what, "leave it out")
+    grace = job.at(*POD, "terminationGracePeriodSeconds")
+    if grace is not None and not is_count(grace, 1):
+        what = f"is {shown(grace)}: a run that is ended could not write its record"
+        yield job.problem((*POD, "terminationGracePeriodSeconds"), what, "write 30")
     for path, rule in job.items("spec", "podFailurePolicy", "rules"):
         if "onExitCodes" not in rule:
             continue
@@ -96,8 +109,22 @@ def _check_end(job: Document) -> Iterator[Problem]:
             yield job.problem(where, f"is {shown(container)}, which does not run the image", f"write {CONTAINER}")
 
 
+def _check_restart(job: Document, container: FieldPath) -> Iterator[Problem]:
+    """The container's own restart rules, which beat the pod's."""
+    policy, rules = job.at(*container, "restartPolicy"), job.at(*container, "restartPolicyRules")
+    if policy not in (None, "Never") or rules:
+        field = "restartPolicyRules" if rules else "restartPolicy"
+        yield job.problem((*container, field), "a failed run would be repeated, and its record lost", "leave it out")
+
+
 def _check_rendezvous(job: Document, documents: Sequence[Document]) -> Iterator[Problem]:
     """Pods find node 0 by its name under the headless Service, before it is ready."""
+    policy = job.at(*POD, "dnsPolicy") or "ClusterFirst"
+    # On the host's network ClusterFirst means the node's own resolver.
+    unusable = {"Default", "ClusterFirst"} if job.at(*POD, "hostNetwork") is True else {"Default"}
+    if policy in unusable and is_count(job.at("spec", "completions"), 2):
+        what = f"is {shown(policy)}: the pods would not ask the cluster's DNS for node 0"
+        yield job.problem((*POD, "dnsPolicy"), what, "write ClusterFirstWithHostNet")
     subdomain = job.at(*POD, "subdomain")
     services = [found for found in documents if found.kind == "Service" and found.name and found.name == subdomain]
     if not services:
@@ -132,9 +159,10 @@ def _check_arguments(job: Document, container: FieldPath) -> Iterator[Problem]:
     if nodes is not None and nodes != str(completions):
         what = f"--nodes is {nodes} and completions {shown(completions)}"
         yield job.problem(path, what, "write the same in both")
-    minutes, deadline = given.get("--max-minutes", ""), job.at("spec", "activeDeadlineSeconds")
-    early = re.fullmatch(r"\d+(\.\d*)?", minutes) and is_count(deadline) and 0 < float(minutes) * 60 < deadline
-    if not early:
+    minutes, of_pod = given.get("--max-minutes", ""), job.at(*POD, "activeDeadlineSeconds")
+    deadlines = [job.at("spec", "activeDeadlineSeconds"), *([] if of_pod is None else [of_pod])]
+    seconds = float(minutes) * 60 if re.fullmatch(r"\d+(\.\d*)?", minutes) else 0
+    if not seconds or not all(is_count(deadline) and seconds < deadline for deadline in deadlines):
         what = f"--max-minutes is {minutes or 'missing'}: the cluster would end the run first and delete its log"
         yield job.problem(path, what, "write --max-minutes=M, well before activeDeadlineSeconds")
 

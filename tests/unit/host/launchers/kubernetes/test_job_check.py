@@ -107,6 +107,24 @@ OURS: dict[str, tuple[Callable[[Planted], Any], str]] = {
     "no anti-affinity": (lambda p: p.pod.pop("affinity"), f"{POD}.affinity.podAntiAffinity"),
     "no deadline": (lambda p: p.spec.pop("activeDeadlineSeconds"), "spec.activeDeadlineSeconds"),
     "a second attempt": (lambda p: p.spec.update(backoffLimit=3), "spec.backoffLimit"),
+    "another attempt of one node": (lambda p: p.spec.update(backoffLimitPerIndex=1), "spec.backoffLimitPerIndex"),
+    "success of node 0 alone": (
+        lambda p: p.spec.update(successPolicy={"rules": [{"succeededIndexes": "0"}]}),
+        "spec.successPolicy",
+    ),
+    "no time to write the record": (
+        lambda p: p.pod.update(terminationGracePeriodSeconds=0),
+        f"{POD}.terminationGracePeriodSeconds",
+    ),
+    "a restart of the container": (lambda p: p.main.update(restartPolicy="Always"), f"{MAIN}.restartPolicy"),
+    "rules for a restart": (
+        lambda p: p.main.update(restartPolicy="Never", restartPolicyRules=[{"action": "Restart"}]),
+        f"{MAIN}.restartPolicyRules",
+    ),
+    "one node for all pods": (lambda p: p.pod.update(nodeName="node-7"), f"{POD}.nodeName"),
+    "the node's DNS": (lambda p: p.pod.update(dnsPolicy="Default"), f"{POD}.dnsPolicy"),
+    "the node's DNS, on its network": (lambda p: p.pod.update(hostNetwork=True), f"{POD}.dnsPolicy"),
+    "a deadline of the pod": (lambda p: p.pod.update(activeDeadlineSeconds=60), ARGS),
     "a restart": (lambda p: p.pod.update(restartPolicy="OnFailure"), f"{POD}.restartPolicy"),
     "a failure that is ignored": (
         lambda p: p.rules[1].update(action="Ignore"),
@@ -171,7 +189,7 @@ def test_our_check_names_the_field(mistake: str, planted: Planted) -> None:
 
 def test_what_others_check_is_not_checked_twice(planted: Planted) -> None:
     """Valid or not is for the schemas and a server to say, rights are for the cluster's own policy."""
-    planted.pod["hostNetwork"] = True
+    planted.pod.update(hostNetwork=True, dnsPolicy="ClusterFirstWithHostNet")
     planted.main["imagePullPolicy"] = "Sometimes"
     planted.main["securityContext"]["privileged"] = True
     planted.job["metadata"]["labels"]["x"] = "a b"
