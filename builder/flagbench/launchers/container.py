@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from flagbench.catalog.model import DockerNeeds
 from flagbench.errors import FlagbenchError
 from flagbench.images import find_reference, is_image_id
 from flagbench.launchers.environment import passed_on
 from flagbench.launchers.folders import Folder, mount_folders
 from flagbench.launchers.host import Host
-from flagbench.launchers.needs import Grants, grants, memory_limit
 from flagbench.request import RunRequest, new_run_id
 
 RUN_LABEL = "dev.flagbench.run"
 """On every container of a run, with the run's id: `docker ps --filter label=dev.flagbench.run` finds them."""
 DIGEST_VARIABLE = "FLAGBENCH_IMAGE_DIGEST"
+_LEAST_MEMORY = 6 * 2**20
+"""Bytes; the engine refuses less."""
+_UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,8 @@ class Container:
     environment: Mapping[str, str]
     labels: Mapping[str, str]
     folders: tuple[Folder, ...]
-    grants: Grants
+    grants: DockerNeeds
+    """What its stack needs, as this machine has it."""
     user: str | None
     """`UID:GID`; None: the image's own."""
     groups: tuple[str, ...]
@@ -70,7 +75,7 @@ def plan(request: RunRequest, options: DockerOptions, environment: Mapping[str, 
     device demands it.
     """
     inside, folders = mount_folders(request.options)
-    granted = grants(request.stack.docker, request.options.nodes, host)
+    granted = host.grants(request.stack.docker, request.options.nodes)
     run = request.options.run_id or new_run_id()
     if request.options.nodes == 1:
         # With several nodes, node 0 makes the run id and sends it to the others.
@@ -90,6 +95,24 @@ def plan(request: RunRequest, options: DockerOptions, environment: Mapping[str, 
         network="host" if request.options.nodes > 1 else "bridge",
         memory=None if options.memory is None else memory_limit(options.memory),
     )
+
+
+def size_in_bytes(text: str, option: str) -> int:
+    """A size as docker writes it (512m, 2g; a bare number is bytes). Raises FlagbenchError (usage)."""
+    found = re.fullmatch(r"([1-9][0-9]{0,14})([bkmg]?)", text.lower())
+    if found is None:
+        raise FlagbenchError(
+            f"{option} {text!r} is not a size", remedy=f"write a number and m or g, like {option} 2g"
+        )
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def memory_limit(text: str) -> int:
+    """The value of `--memory`, bytes. Raises FlagbenchError (usage) for an invalid or too small size."""
+    size = size_in_bytes(text, "--memory")
+    if size < _LEAST_MEMORY:
+        raise FlagbenchError(f"--memory {text} is less than a container can have", remedy="give 6m or more")
+    return size
 
 
 def _reference(image: str) -> str:

@@ -5,35 +5,18 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from flagbench.errors import ExitCode
-
-
-@dataclass(frozen=True)
-class ContainerExit:
-    """Why a container left no record; goes into the record that the host writes instead."""
-
-    code: ExitCode
-    reason: str
-    remedy: str
-
+from flagbench.errors import ExitCode, FlagbenchError
 
 # Signals by which users and schedulers stop a process.
-_STOP_SIGNALS = (
-    signal.SIGHUP,
-    signal.SIGINT,
-    signal.SIGQUIT,
-    signal.SIGTERM,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGXCPU,
-)
+_STOP_SIGNALS = {
+    *(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM),
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU),
+}
+_SIGNALLED = 128
+"""Added to the number of a signal in the exit code of the process that it killed."""
 _OURS = frozenset(ExitCode) - {ExitCode.OK, ExitCode.BUG}
-# Exit codes of a process that one of these signals killed.
-_STOPPED = {128 + int(number): number for number in _STOP_SIGNALS}
-_KILLED = 128 + int(signal.SIGKILL)
 
 
 def record_in(stdout: bytes) -> bytes:
@@ -65,7 +48,7 @@ def exit_code(record: bytes, ended_with: int | None) -> int:
     return said if said in believed else int(ExitCode.RANK_FAILED)
 
 
-def explain(state: Mapping[str, Any] | None, signalled: int | None, overdue: float | None) -> ContainerExit:
+def explain(state: Mapping[str, Any] | None, signalled: int | None, overdue: float | None) -> FlagbenchError:
     """Why a container left no record.
 
     Args:
@@ -73,38 +56,32 @@ def explain(state: Mapping[str, Any] | None, signalled: int | None, overdue: flo
         signalled: the first signal that this process forwarded, if any.
         overdue: seconds after which the container was killed because it did not follow the signal, if it was.
     """
-    by = signal.Signals(signalled).name if signalled is not None else ""
-    if overdue is not None:
-        reason = f"interrupted by {by}; the container did not end within {overdue:.0f} s and was killed"
-        return ContainerExit(ExitCode.INTERRUPTED, reason, "run again")
-    if state is None:
-        if signalled is not None:
-            return ContainerExit(
-                ExitCode.INTERRUPTED, f"interrupted by {by}, and the container no longer exists", "run again"
-            )
-        return ContainerExit(ExitCode.RANK_FAILED, "the container was removed while it ran", "run again")
-    code = int(state.get("ExitCode") or 0)
-    words = f"(exit code {code}, OOMKilled {str(bool(state.get('OOMKilled'))).lower()})"
-    error = " ".join(str(state.get("Error") or "").split())
-    said = f": {error}" if error else ""
-    if state.get("OOMKilled"):
-        return ContainerExit(
-            ExitCode.OUT_OF_MEMORY,
-            f"the container was killed for memory {words}{said}",
-            "give it more memory (--memory), or a smaller batch with --set batch_size=N",
+    code = int((state or {}).get("ExitCode") or 0)
+    oom_killed = bool((state or {}).get("OOMKilled"))
+    error = " ".join(str((state or {}).get("Error") or "").split())
+    words = f"(exit code {code}, OOMKilled {str(oom_killed).lower()}){f': {error}' if error else ''}"
+    if oom_killed and overdue is None:
+        remedy = "give it more memory (--memory), or a smaller batch with --set batch_size=N"
+        return FlagbenchError(
+            f"the container was killed for memory {words}", remedy=remedy, code=ExitCode.OUT_OF_MEMORY
         )
+    if signalled is None and code - _SIGNALLED in _STOP_SIGNALS:
+        signalled = code - _SIGNALLED
     if signalled is not None:
-        return ContainerExit(
-            ExitCode.INTERRUPTED, f"interrupted by {by}; the container left no record {words}", "run again"
-        )
-    if code in _STOPPED:
-        name = _STOPPED[code].name
-        return ContainerExit(ExitCode.INTERRUPTED, f"the container was ended by {name} {words}{said}", "run again")
-    if code == _KILLED:
-        return ContainerExit(
-            ExitCode.RANK_FAILED,
-            f"the container was killed {words}{said}",
-            "by `docker kill`, or because the machine was out of memory: see the kernel log",
-        )
+        if overdue is not None:
+            how = f"; the container did not end within {overdue:.0f} s and was killed"
+        elif state is None:
+            how = ", and the container no longer exists"
+        else:
+            how = f"; the container left no record {words}"
+        reason = f"interrupted by {signal.Signals(signalled).name}{how}"
+        return FlagbenchError(reason, remedy="run again", code=ExitCode.INTERRUPTED)
+    if state is None:
+        reason, remedy = "the container was removed while it ran", "run again"
+    elif code == _SIGNALLED + signal.SIGKILL:
+        reason = f"the container was killed {words}"
+        remedy = "by `docker kill`, or because the machine was out of memory: see the kernel log"
+    else:
+        reason, remedy = f"the container ended without a record {words}", "see its messages above"
     ours = ExitCode(code) if code in _OURS else ExitCode.RANK_FAILED
-    return ContainerExit(ours, f"the container ended without a record {words}{said}", "see its messages above")
+    return FlagbenchError(reason, remedy=remedy, code=ours)

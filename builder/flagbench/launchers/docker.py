@@ -14,9 +14,9 @@ from flagbench.engines import open_client
 from flagbench.engines.connect import engine_errors
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.images import image_of
-from flagbench.launchers.base import LaunchResult
+from flagbench.launchers import LaunchResult
 from flagbench.launchers.container import RUN_LABEL, Container, DockerOptions, plan
-from flagbench.launchers.container_exit import ContainerExit, exit_code, explain, record_in
+from flagbench.launchers.container_exit import exit_code, explain, record_in
 from flagbench.launchers.docker_args import docker_line, engine_config
 from flagbench.launchers.engine_errors import engine_refusal, missing_image
 from flagbench.launchers.environment import is_another_node
@@ -82,18 +82,21 @@ class DockerLauncher:
             keep = self._options.keep
             with output_folder(request.options.out), made_container(api, container, image, keep=keep) as made:
                 if forwarder.early is not None:
-                    ended = ContainerExit(
-                        ExitCode.INTERRUPTED, "interrupted before the container started", "run again"
+                    error = FlagbenchError(
+                        "interrupted before the container started", remedy="run again", code=ExitCode.INTERRUPTED
                     )
-                    return _without_record(request, container, image, ended)
+                    return _without_record(request, container, image, error)
                 return _result(follow(api, made, forwarder, self._grace), request, container, image)
 
 
 def _result(seen: Watched | None, request: RunRequest, container: Container, image: Image) -> LaunchResult:
     if seen is None:
-        reason = f"the connection to the container engine was lost while the container {container.name} ran"
-        ended = ContainerExit(ExitCode.ENGINE, reason, "check that the engine runs, and see its log")
-        return _without_record(request, container, image, ended)
+        error = FlagbenchError(
+            f"the connection to the container engine was lost while the container {container.name} ran",
+            remedy="check that the engine runs, and see its log",
+            code=ExitCode.ENGINE,
+        )
+        return _without_record(request, container, image, error)
     record, code = record_in(seen.stdout), seen.exit_code
     if record:
         return LaunchResult(record, exit_code(record, code))
@@ -103,14 +106,13 @@ def _result(seen: Watched | None, request: RunRequest, container: Container, ima
     return _without_record(request, container, image, explain(seen.state, seen.signalled, seen.overdue))
 
 
-def _without_record(request: RunRequest, container: Container, image: Image, ended: ContainerExit) -> LaunchResult:
+def _without_record(request: RunRequest, container: Container, image: Image, error: FlagbenchError) -> LaunchResult:
     """The record that the host writes, because the container did not; on another node than 0, only its reason."""
     if request.options.nodes > 1 and is_another_node(request.options.node_rank, container.environment):
-        sys.stderr.write(f"error: {ended.reason}\nfix: {ended.remedy}\n")
-        return LaunchResult(b"", int(ended.code))
+        sys.stderr.write(f"error: {error.message}\nfix: {error.remedy}\n")
+        return LaunchResult(b"", int(error.code))
     named = replace(request, options=replace(request.options, run_id=container.run))
-    record = record_of_killed(named, ended.reason, ended.remedy, ended.code, image_digest=image.digest)
-    return LaunchResult(record, int(ended.code))
+    return LaunchResult(record_of_killed(named, error, image_digest=image.digest), int(error.code))
 
 
 def find_image(api: Any, name: str, case: Case, stack: Stack) -> Image:

@@ -7,9 +7,8 @@ import io
 import shlex
 from typing import Any
 
-from flagbench.launchers.container import Container
+from flagbench.launchers.container import Container, size_in_bytes
 from flagbench.launchers.folders import Folder
-from flagbench.launchers.needs import size_in_bytes
 
 
 def engine_config(container: Container, image: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 
 from flagbench.checkout import commit
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.launchers.base import LaunchResult
+from flagbench.launchers import LaunchResult
 from flagbench.launchers.container_exit import exit_code, record_in
 from flagbench.launchers.fallback import record_of_killed
 from flagbench.launchers.folders import output_folder
@@ -67,8 +67,8 @@ class NativeLauncher:
         # Only node 0 prints a record; the entrypoint may know its node rank from the platform's variables alone.
         if request.options.nodes > 1 and ended.code >= 0:
             return LaunchResult(b"", ended.code)
-        reason, remedy, code = ended.without_record()
-        return LaunchResult(record_of_killed(request, reason, remedy, code), int(code))
+        error = ended.without_record()
+        return LaunchResult(record_of_killed(request, error), int(error.code))
 
 
 @dataclass(frozen=True)
@@ -82,17 +82,17 @@ class Ended:
     overdue: float | None
     """The seconds from that signal after which it was killed, where it was."""
 
-    def without_record(self) -> tuple[str, str, ExitCode]:
-        """Reason, remedy and exit code of a child that printed nothing."""
+    def without_record(self) -> FlagbenchError:
+        """Why a child printed nothing."""
         if self.signalled is not None:
             reason = f"interrupted by {signal.Signals(self.signalled).name}"
             if self.overdue is not None:
                 reason += f"; the run did not end within {self.overdue:.0f} s and was killed"
-            return reason, "run again", ExitCode.INTERRUPTED
+            return FlagbenchError(reason, remedy="run again", code=ExitCode.INTERRUPTED)
         reason = f"the run ended with {_ending(self.code)} before it could print a record"
         remedy = "see its messages above; the kernel log names processes killed for memory"
         known = self.code in set(ExitCode) - {ExitCode.OK}
-        return reason, remedy, ExitCode(self.code) if known else ExitCode.RANK_FAILED
+        return FlagbenchError(reason, remedy=remedy, code=ExitCode(self.code) if known else ExitCode.RANK_FAILED)
 
 
 def follow(command: Sequence[str], environment: Mapping[str, str], grace: float = GRACE_SECONDS) -> Ended:

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from flagbench.catalog.model import DockerNeeds
 from flagbench.engines import open_client
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.images import image_of
@@ -21,7 +22,6 @@ from flagbench.launchers.docker import connected, find_image, follow, is_rootles
 from flagbench.launchers.folders import Folder, host_path, output_folder
 from flagbench.launchers.host import Host, this_host
 from flagbench.launchers.native import NEEDED
-from flagbench.launchers.needs import Grants
 from flagbench.launchers.signals import Forwarding
 from flagbench.launchers.watch import Watched
 from flagbench.request import PrepareRequest
@@ -30,7 +30,7 @@ SOURCES = ("data", "weights", "vocabulary")
 MOST_ENTRIES = 100_000
 """Entries of a source folder that are searched for links. Nothing that a case publishes has as many."""
 # A conversion needs no device, whatever the stack's runs need.
-_NOTHING = Grants(None, (), (), (), "64m", {}, root=False)
+_NOTHING = DockerNeeds(None, (), (), (), "64m", {}, False, (), ())
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,7 @@ def prepare_native(request: PrepareRequest) -> Prepared:
     ended = native.follow(command, environment)
     if ended.code in set(ExitCode):
         return Prepared(ended.printed, ended.code)
-    reason, remedy, code = ended.without_record()
-    raise FlagbenchError(reason, remedy=remedy, code=code)
+    raise ended.without_record()
 
 
 def prepare_in_container(
@@ -171,6 +170,7 @@ def _result(seen: Watched | None) -> Prepared:
     code = seen.exit_code
     if code is not None and code in set(ExitCode) and seen.overdue is None:
         return Prepared(seen.stdout, code)
-    ended = explain(seen.state, seen.signalled, seen.overdue)
-    remedy = "give the engine more memory" if ended.code is ExitCode.OUT_OF_MEMORY else ended.remedy
-    raise FlagbenchError(ended.reason, remedy=remedy, code=ended.code)
+    error = explain(seen.state, seen.signalled, seen.overdue)
+    if error.code is ExitCode.OUT_OF_MEMORY:
+        error.remedy = "give the engine more memory"
+    raise error

@@ -46,8 +46,8 @@ def test_a_value_that_looks_like_an_option_stays_a_value() -> None:
 
 
 def test_the_record_of_a_killed_run_is_valid(request_for_cpu: RunRequest) -> None:
-    code = ExitCode.OUT_OF_MEMORY
-    record = read_record(record_of_killed(request_for_cpu, "it was killed", "look at the log", code))
+    killed = FlagbenchError("it was killed", remedy="look at the log", code=ExitCode.OUT_OF_MEMORY)
+    record = read_record(record_of_killed(request_for_cpu, killed))
     assert (record.status.state, record.status.exit_code) == ("failed", 5)
     assert record.metrics == ()
 

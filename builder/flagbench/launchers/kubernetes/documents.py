@@ -11,7 +11,6 @@ from flagbench._version import __version__
 from flagbench.errors import FlagbenchError
 from flagbench.launchers.kubernetes import options
 from flagbench.launchers.kubernetes.check import check_documents
-from flagbench.launchers.kubernetes.options import Volume
 from flagbench.launchers.kubernetes.request import JobRequest
 from flagbench.launchers.kubernetes.template import CONTAINER, Template, container_in, list_in, mapping_in
 
@@ -20,7 +19,6 @@ JOB_NAME_LABEL = "batch.kubernetes.io/job-name"
 POD_LABELS = {"app.kubernetes.io/name": "flagbench"}
 """On the pods of every job; by these the Service selects them."""
 RUN_ID_ANNOTATION = f"{options.OWN_DOMAIN}/run-id"
-OUT, SHM = "/out", "/dev/shm"
 
 Documents = list[dict[str, Any]]
 
@@ -177,21 +175,14 @@ def _keep_pods(request: JobRequest, affinity: dict[str, Any], kind: str, keys: l
 
 
 def _arguments(request: JobRequest) -> list[str]:
-    words = replace(request.run, run_id=request.run_id, max_minutes=request.max_minutes).words()
-    # Named, though /data is the default: the tiny preset would take the set that it carries.
-    words += [f"--{name}=/{name}" for name in _read(request)]
-    return words if request.out is None else [*words, f"--out={OUT}"]
+    run = replace(request.run, run_id=request.run_id, max_minutes=request.max_minutes)
+    # /data is named though it is the default: the tiny preset would take the set that it carries.
+    return [*run.words(), *(f"--{name}=/{name}" for name in request.volumes)]
 
 
 def _escape(text: str) -> str:
     """`text` written so that the container gets `text`: Kubernetes replaces `$(NAME)`, and `$$` by `$`."""
     return text.replace("$", "$$")
-
-
-def _read(request: JobRequest) -> dict[str, Volume]:
-    """The volumes that are read from, by the name that option, volume and folder have."""
-    volumes = {"data": request.data, "weights": request.weights, "resume": request.resume}
-    return {name: volume for name, volume in volumes.items() if volume is not None}
 
 
 def _environment(request: JobRequest, service: str) -> dict[str, str]:
@@ -217,23 +208,16 @@ def _resources(request: JobRequest) -> dict[str, Any]:
 def _volumes(request: JobRequest, pod: dict[str, Any], container: dict[str, Any]) -> None:
     volumes, mounts = list_in(pod, "volumes"), list_in(container, "volumeMounts")
     volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": request.shm}})
-    mounts.append({"name": "shm", "mountPath": SHM})
-    for name, volume in _read(request).items():
-        # A claim that is also written to cannot be attached for reading alone.
-        read_only = request.out is None or request.out.name != volume.name
-        volumes.append(_claimed(name, volume, read_only))
-        mounts.append({"name": name, "mountPath": f"/{name}", **_subpath(volume), "readOnly": True})
-    if request.out is not None:
-        volumes.append(_claimed("out", request.out, False))
-        mounts.append({"name": "out", "mountPath": OUT, **_subpath(request.out)})
-
-
-def _claimed(name: str, volume: Volume, read_only: bool) -> dict[str, Any]:
-    source: dict[str, Any] = {"claimName": volume.name}
-    if read_only:
-        source["readOnly"] = True
-    return {"name": name, "persistentVolumeClaim": source}
-
-
-def _subpath(volume: Volume) -> dict[str, str]:
-    return {} if volume.subpath is None else {"subPath": volume.subpath}
+    mounts.append({"name": "shm", "mountPath": "/dev/shm"})
+    written = request.volumes["out"].name if "out" in request.volumes else None
+    for name, volume in request.volumes.items():
+        claim: dict[str, Any] = {"claimName": volume.name}
+        mount: dict[str, Any] = {"name": name, "mountPath": f"/{name}"}
+        if volume.subpath is not None:
+            mount["subPath"] = volume.subpath
+        if name != "out":
+            mount["readOnly"] = True
+        if volume.name != written:  # a claim that is also written to cannot be attached for reading alone
+            claim["readOnly"] = True
+        volumes.append({"name": name, "persistentVolumeClaim": claim})
+        mounts.append(mount)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from docker.errors import NotFound
 
-from flagbench.errors import ExitCode
+from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.launchers.container_exit import exit_code, explain, record_in
 from flagbench.launchers.docker import DockerLauncher
 from flagbench.launchers.fallback import record_of_killed
@@ -56,7 +56,7 @@ def test_why_there_is_no_record(
 ) -> None:
     ended = explain(seen, signalled, overdue)
     assert ended.code is code
-    assert named in ended.reason
+    assert named in ended.message
     assert ended.remedy
 
 
@@ -134,7 +134,8 @@ def test_a_removed_container_has_not_ended_well(
 
 
 def test_the_record_of_a_killed_container_says_which_image_it_was(make_request: Callable[..., RunRequest]) -> None:
-    line = record_of_killed(make_request(), "it was killed", "look", ExitCode.OUT_OF_MEMORY, image_digest="sha256:1")
+    killed = FlagbenchError("it was killed", remedy="look", code=ExitCode.OUT_OF_MEMORY)
+    line = record_of_killed(make_request(), killed, image_digest="sha256:1")
     record = read_record(line)
     assert record.status.exit_code == 5
     raw = json.loads(line)

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from flagbench.errors import FlagbenchError
-from flagbench.launchers.container import Container, DockerOptions, plan
+from flagbench.launchers.container import Container, DockerOptions, memory_limit, plan
 from flagbench.launchers.environment import is_another_node, passed_on
 from flagbench.launchers.host import Host, this_host
-from flagbench.launchers.needs import grants, memory_limit
 from flagbench.request import RunRequest
 
 MakeRequest = Callable[..., RunRequest]
@@ -61,7 +60,7 @@ def test_the_fabric_is_granted_to_several_nodes_that_have_it(
     devices: tuple[str, ...],
     capabilities: tuple[str, ...],
 ) -> None:
-    granted = grants(make_request("a100").stack.docker, nodes, make_host(nodes=there))
+    granted = make_host(nodes=there).grants(make_request("a100").stack.docker, nodes)
     assert (granted.devices, granted.capabilities) == (devices, capabilities)
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from flagbench import doctor
 from flagbench.cli import main
+from flagbench.doctor import Level
 from flagbench.launchers.kubernetes import server
 from flagbench.launchers.kubernetes.server import ServerCheck, check_on_server
 
@@ -124,10 +126,10 @@ def test_a_job_that_cannot_be_submitted(kubectl: Kubectl, capsys: pytest.Capture
 def test_submission_needs_kubectl(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["job", "distilbert:cpu", "--for", "kubernetes", "--submit"]) == 2
     assert "kubectl" in capsys.readouterr().err
-    assert not server.health().ok
+    assert doctor.kubernetes().level is Level.WARN
 
 
 def test_doctor_names_the_kubectl_that_is_used(kubectl: Kubectl, no_kubectl: Path) -> None:
     kubectl(version="exit 1")
-    assert server.health().ok
-    assert str(no_kubectl / "kubectl") in server.health().detail
+    assert doctor.kubernetes().level is Level.OK
+    assert str(no_kubectl / "kubectl") in doctor.kubernetes().detail
