@@ -17,7 +17,6 @@ from flagbench.request import RunRequest, new_run_id
 
 RUN_LABEL = "dev.flagbench.run"
 """On every container of a run, with the run's id: `docker ps --filter label=dev.flagbench.run` finds them."""
-DIGEST_VARIABLE = "FLAGBENCH_IMAGE_DIGEST"
 _LEAST_MEMORY = 6 * 2**20
 """Bytes; the engine refuses less."""
 _UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30}
@@ -56,10 +55,6 @@ class Container:
     network: str
     memory: int | None
     """Bytes."""
-
-    def with_digest(self, digest: str) -> Container:
-        """The same with the digest of its image, which an image cannot know by itself."""
-        return replace(self, environment={**self.environment, DIGEST_VARIABLE: digest})
 
     def of_rootless_engine(self) -> Container:
         """The same for an engine that runs as the caller, whose root in a container is the caller outside."""

@@ -75,8 +75,8 @@ class DockerLauncher:
         # First: a signal that arrives while the container is made must not leave it behind.
         with Forwarding() as forwarder, connected(self._connect, where) as api:
             image = find_image(api, container.image, request.case, request.stack)
-            container = container.with_digest(image.digest)
-            container = replace(container, environment={**container.environment, **self._shows})
+            told = {"FLAGBENCH_IMAGE_DIGEST": image.digest, **self._shows}
+            container = replace(container, environment={**container.environment, **told})
             if container.folders and is_rootless(api):
                 container = container.of_rootless_engine()
             keep = self._options.keep

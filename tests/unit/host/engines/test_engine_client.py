@@ -37,14 +37,6 @@ def test_a_named_client_comes_first(on_path, monkeypatch, fake_command):
     assert find_client().path == str(fake_command.path)
 
 
-def test_without_a_client_the_error_says_what_to_install(on_path):
-    on_path()
-    with pytest.raises(EngineError) as caught:
-        find_client()
-    assert "buildx" in caught.value.remedy
-    assert "FLAGBENCH_DOCKER" in caught.value.remedy
-
-
 @pytest.mark.parametrize(
     ("version", "reason"),
     [
@@ -62,11 +54,19 @@ def test_each_client_that_cannot_build_is_named_with_its_reason(on_path, version
     assert reason in caught.value.message
 
 
-def test_a_named_client_that_is_not_there(monkeypatch):
-    monkeypatch.setenv("FLAGBENCH_DOCKER", "/nowhere/docker")
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({"PATH": "/nowhere"}, "none is on PATH"),
+        ({"FLAGBENCH_DOCKER": "/nowhere/docker"}, "/nowhere/docker cannot be run"),
+    ],
+)
+def test_without_a_client_the_error_says_what_to_install(environment, said):
     with pytest.raises(EngineError) as caught:
-        find_client()
-    assert "/nowhere/docker cannot be run" in caught.value.message
+        find_client(environment)
+    assert said in caught.value.message
+    assert "buildx" in caught.value.remedy
+    assert "FLAGBENCH_DOCKER" in caught.value.remedy
 
 
 def run(script, **options):

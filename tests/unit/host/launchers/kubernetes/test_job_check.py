@@ -86,16 +86,8 @@ def planted(job_of: JobOf) -> Planted:
 
 SCHEMA_CATCHES: dict[str, tuple[Callable[[Planted], Any], str]] = {
     "misspelt backoffLimit": (lambda p: p.rename(p.spec, "backoffLimit", "backOffLimit"), "backOffLimit"),
-    "misspelt sizeLimit": (
-        lambda p: p.rename(p.pod["volumes"][0]["emptyDir"], "sizeLimit", "sizelimit"),
-        "sizelimit",
-    ),
-    "a number for a variable": (lambda p: p.main["env"].append({"name": "A", "value": 1}), "env"),
-    "a number among the arguments": (lambda p: p.main["args"].append(5), "args"),
     "completions as text": (lambda p: p.spec.update(completions="2"), "completions"),
-    "a rule without action": (lambda p: p.rules[1].pop("action"), "'action'"),
     "no template": (lambda p: p.spec.pop("template"), "'template'"),
-    "a port that is no number": (lambda p: p.service["spec"]["ports"][0].update(port="http"), "port"),
 }
 POD, MAIN = "spec.template.spec", "spec.template.spec.containers[0]"
 ENV, ARGS = f"{MAIN}.env", f"{MAIN}.args"

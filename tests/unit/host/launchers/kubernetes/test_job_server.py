@@ -49,14 +49,12 @@ def test_a_server_is_given_the_documents_and_creates_nothing(kubectl: Kubectl, n
     assert json.loads((no_kubectl / "applied").read_text())["items"] == DOCUMENTS
 
 
-def test_what_a_server_refuses_is_repeated(kubectl: Kubectl) -> None:
-    kubectl(apply="echo 'spec.completionMode: Unsupported value' >&2; exit 1")
-    assert check_on_server(DOCUMENTS) == ServerCheck(True, True, "spec.completionMode: Unsupported value")
-
-
-def test_a_warning_of_a_server_is_repeated(kubectl: Kubectl) -> None:
-    kubectl(apply="echo 'Warning: would violate PodSecurity' >&2")
-    assert check_on_server(DOCUMENTS) == ServerCheck(True, False, "Warning: would violate PodSecurity")
+@pytest.mark.parametrize(
+    ("said", "status"), [("spec.completionMode: Unsupported value", 1), ("Warning: would violate PodSecurity", 0)]
+)
+def test_what_a_server_says_is_repeated(kubectl: Kubectl, said: str, status: int) -> None:
+    kubectl(apply=f"echo '{said}' >&2; exit {status}")
+    assert check_on_server(DOCUMENTS) == ServerCheck(True, status != 0, said)
 
 
 @pytest.mark.parametrize(
