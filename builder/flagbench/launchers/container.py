@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from flagbench.catalog.model import DockerNeeds
 from flagbench.errors import FlagbenchError
-from flagbench.images import find_reference, is_image_id
+from flagbench.images import find_reference
 from flagbench.launchers.environment import passed_on
 from flagbench.launchers.folders import Folder, mount_folders
 from flagbench.launchers.host import Host
@@ -111,7 +111,7 @@ def memory_limit(text: str) -> int:
 
 
 def _reference(image: str) -> str:
-    if not is_image_id(image) and find_reference(image) is None:
+    if find_reference(image) is None:
         raise FlagbenchError(
             f"--image {image!r} is not an image", remedy="write a name like flagbench/distilbert:cpu, or sha256:..."
         )
