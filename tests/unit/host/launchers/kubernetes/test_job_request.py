@@ -111,12 +111,6 @@ def test_the_name_is_made_of_case_stack_and_run_and_always_fits(request_of: Call
     assert len(f"{first.job_name}-999") <= 63
 
 
-def test_the_deadline_leaves_time_to_schedule_and_pull(request_of: Callable[..., JobRequest]) -> None:
-    assert request_of().deadline == 4 * 3600
-    assert request_of(max_minutes=10.5).deadline == 630 + 1800
-    assert request_of(deadline=700, max_minutes=10).deadline == 700
-
-
 @pytest.mark.parametrize(
     ("options", "warned"),
     [
