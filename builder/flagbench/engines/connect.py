@@ -126,20 +126,13 @@ def engine_errors(doing: str, where: str) -> Iterator[None]:
         raise EngineError(f"the engine at {where} went away before it could {doing}", remedy=_RESTART) from None
 
 
-def _system_error(error: BaseException) -> OSError | None:
+def _system_error(error: BaseException | None) -> OSError | None:
     """The system's error beneath the ones that the HTTP libraries wrap around it."""
-    seen: set[int] = set()
-    queue: list[BaseException] = [error]
-    while queue:
-        one = queue.pop(0)
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
+    while error is not None:
         # A timeout has no number, nor have the errors of the HTTP libraries, which are of this type too. What
         # OpenSSL numbers is not the system's: its 1, a certificate that is not trusted, is EPERM there.
-        numbered = isinstance(one, OSError) and one.errno is not None and not isinstance(one, ssl.SSLError)
-        if isinstance(one, OSError) and (numbered or isinstance(one, TimeoutError)):
-            return one
-        inner = (one.__cause__, one.__context__, getattr(one, "reason", None), *one.args)
-        queue += [each for each in inner if isinstance(each, BaseException)]
+        numbered = isinstance(error, OSError) and error.errno is not None and not isinstance(error, ssl.SSLError)
+        if isinstance(error, OSError) and (numbered or isinstance(error, TimeoutError)):
+            return error
+        error = error.__cause__ or error.__context__
     return None
