@@ -8,7 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 
@@ -32,14 +32,14 @@ def command_of(request: RunRequest) -> list[str]:
     return [sys.executable, "-m", "flagbench_cases", *request.arguments()]
 
 
-def check_imports(request: RunRequest) -> None:
-    """Raise FlagbenchError (usage) where this Python lacks what the case imports."""
-    missing = [name for name in (*NEEDED, *request.case.raw.get("imports", ())) if find_spec(name) is None]
+def require_modules(names: Iterable[str], doing: str) -> None:
+    """Raise FlagbenchError (usage) where this Python lacks a module that `doing` imports."""
+    missing = [name for name in names if find_spec(name) is None]
     if missing:
         raise FlagbenchError(
-            f"a native run of {request.case.name} imports {', '.join(missing)}, not installed in this Python",
+            f"{doing} imports {', '.join(missing)}, not installed in this Python",
             remedy="install what cases import with `pip install 'flagbench[cases]'`, in a checkout of flagbench "
-            "with `pip install -e '.[cases]'`",
+            "with `pip install -e '.[cases]'`, or use --via docker",
         )
 
 
@@ -51,12 +51,12 @@ class NativeLauncher:
 
     def command(self, request: RunRequest) -> str:
         """The line that starts the entrypoint. Raises FlagbenchError (usage) where what it imports is missing."""
-        check_imports(request)
+        _require_imports(request)
         return f"FLAGBENCH_STACK={request.stack.name} {shlex.join(command_of(request))}"
 
     def launch(self, request: RunRequest) -> LaunchResult:
         """Run `python -m flagbench_cases`; its progress goes to this process's stderr."""
-        check_imports(request)
+        _require_imports(request)
         environment = dict(os.environ, FLAGBENCH_STACK=request.stack.name)
         if (known := commit()) is not None:
             environment.setdefault("FLAGBENCH_COMMIT", known)
@@ -69,6 +69,11 @@ class NativeLauncher:
             return LaunchResult(b"", ended.code)
         error = ended.without_record()
         return LaunchResult(record_of_killed(request, error), int(error.code))
+
+
+def _require_imports(request: RunRequest) -> None:
+    names = (*NEEDED, *request.case.raw.get("imports", ()))
+    require_modules(names, f"a native run of {request.case.name}")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ import secrets
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from flagbench.launchers.container_exit import explain
 from flagbench.launchers.docker import connected, find_image, follow, is_rootless, made_container
 from flagbench.launchers.folders import Folder, host_path, output_folder
 from flagbench.launchers.host import Host, this_host
-from flagbench.launchers.native import NEEDED
 from flagbench.launchers.signals import Forwarding
 from flagbench.launchers.watch import Watched
 from flagbench.request import PrepareRequest
@@ -43,12 +41,7 @@ class Prepared:
 
 def prepare_native(request: PrepareRequest) -> Prepared:
     """Prepare in this Python. Raises FlagbenchError (usage) where it lacks what the case imports."""
-    missing = [name for name in NEEDED if find_spec(name) is None]
-    if missing:
-        raise FlagbenchError(
-            f"preparing {request.case.name} imports {', '.join(missing)}, not installed in this Python",
-            remedy="install the image side's needs with `pip install 'flagbench[cases]'`, or use --via docker",
-        )
+    native.require_modules(native.NEEDED, f"preparing {request.case.name}")
     environment = dict(os.environ, FLAGBENCH_STACK=request.stack.name)
     command = [sys.executable, "-m", "flagbench_cases", "prepare", request.case.name, *request.arguments()]
     ended = native.follow(command, environment)

@@ -14,7 +14,7 @@ from flagbench.catalog.load import load_catalog
 from flagbench.catalog.lookup import resolve_image
 from flagbench.cli import main
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.launchers import prepare
+from flagbench.launchers import native, prepare
 from flagbench.launchers.docker_args import engine_config
 from flagbench.launchers.host import Host
 from flagbench.launchers.prepare import plan, prepare_in_container
@@ -34,7 +34,7 @@ def asked(out: Path | str, **options: Any) -> PrepareRequest:
 @pytest.fixture
 def image_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Makes `python -m flagbench_cases` print its arguments and end as the text `end` says."""
-    for name in prepare.NEEDED:
+    for name in native.NEEDED:
         (tmp_path / "site" / name).mkdir(parents=True)
         (tmp_path / "site" / name / "__init__.py").write_text("")
     code = "import os, sys; print(os.environ['FLAGBENCH_STACK'], *sys.argv[1:]); exec(open(os.environ['END']).read())"
@@ -70,7 +70,7 @@ def test_the_image_sides_code_is_the_commands(image_side: Path, end: str, code: 
 def test_a_python_without_the_needs_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(prepare, "find_spec", lambda name: None if name == "torch" else object())
+    monkeypatch.setattr(native, "find_spec", lambda name: None if name == "torch" else object())
     assert main.run(["prepare", "distilbert", "-o", str(tmp_path)]) == 2
     assert "torch" in capsys.readouterr().err
 

@@ -91,7 +91,6 @@ def test_an_engine_that_accepts_and_never_answers(fake_engine):
     ],
 )
 def test_what_cannot_be_used_as_an_engine(fake_engine, status, answer, said):
-    fake_engine.keeps_alive = False
     fake_engine.answers["/version"] = (status, answer)
     assert said in raises({"DOCKER_HOST": f"unix://{fake_engine.path}"})
 
