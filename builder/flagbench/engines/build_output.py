@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from textwrap import shorten
 
 from flagbench.engines.base import BuildFailed, Step
-from flagbench.engines.diagnose import diagnose, shorten
+from flagbench.engines.diagnose import diagnose
 
 SHOWN_LINES = 20
 # A cause may stand far above the end: pip reports a certificate long before it gives up.
@@ -68,7 +69,7 @@ class BuildOutput:
         lines = self._log(self._failed_step)
         found = diagnose(step, error, lines)
         return BuildFailed(
-            f"{what}: {found.cause} (in the step {shorten(self._failed_step)})",
+            f"{what}: {found.cause} (in the step {shorten(self._failed_step, 100, placeholder='...')})",
             remedy=found.remedy,
             step=step,
             lines=lines[-SHOWN_LINES:],

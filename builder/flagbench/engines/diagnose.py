@@ -190,12 +190,6 @@ def match_rule(rules: Iterable[Rule], text: str, **words: str) -> Diagnosis | No
     return None
 
 
-def shorten(step: str, width: int = 100) -> str:
-    """A step in one line of at most `width` characters."""
-    line = " ".join(step.split())
-    return line if len(line) <= width else line[: width - 3] + "..."
-
-
 def _generic(step: str | None, error: str) -> str:
     if step is not None and (code := _EXIT.search(error)):
         return f"a command ended with exit code {code[1]}"

@@ -7,7 +7,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -16,7 +16,6 @@ from flagbench.engines.build_output import BuildOutput
 from flagbench.engines.client import DockerCommand, find_client, run_client
 from flagbench.engines.connect import address, engine_errors, open_client
 from flagbench.images import is_ours
-from flagbench.redaction import redact
 
 _CHUNK = 2**20
 _LOCAL = "http+docker://localhost"
@@ -84,13 +83,8 @@ class Engine:
             )
         options = [f"--platform={platform}"] if platform else []
         output = BuildOutput()
-        code = run_client(
-            [self._command.path, "pull", *options, ref],
-            self._environment,
-            read=output.read,
-            redact=redact,
-            show=show,
-        )
+        command = [self._command.path, "pull", *options, ref]
+        code = run_client(command, self._environment, read=output.read, show=show)
         image = self.inspect(ref) if code == 0 else None
         if image is None:
             raise self._failure(output, f"cannot pull {ref}", f"pull {ref}")
@@ -117,7 +111,7 @@ class Engine:
                 [self._command.path, "build", *options, *build_options(request, proxies), "-"],
                 build_environment(self._environment, proxies),
                 read=output.read,
-                redact=partial(redact, known=request.secrets),
+                secrets=request.secrets,
                 content=request.context,
                 show=show,
             )

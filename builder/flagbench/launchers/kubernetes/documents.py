@@ -164,8 +164,8 @@ def _environment(request: JobRequest, service: str) -> dict[str, str]:
         options.MASTER_VARIABLE: f"{request.job_name}-0.{service}:{request.job.port}",
         options.TERMINATION_VARIABLE: "/dev/termination-log",
     }
-    if request.image_digest is not None:
-        found[options.DIGEST_VARIABLE] = request.image_digest
+    if request.reference.digest is not None:
+        found[options.DIGEST_VARIABLE] = request.reference.digest
     return {**found, **request.environment}
 
 

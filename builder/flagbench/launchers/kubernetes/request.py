@@ -12,7 +12,7 @@ from functools import cached_property
 from flagbench._version import __version__
 from flagbench.catalog.model import Case, Stack
 from flagbench.errors import FlagbenchError
-from flagbench.images import find_reference, image_of
+from flagbench.images import ImageReference, find_reference, image_of
 from flagbench.launchers.kubernetes import options as parse
 from flagbench.launchers.kubernetes import syntax
 from flagbench.launchers.kubernetes.options import JobOptions, Volume
@@ -79,11 +79,12 @@ class JobRequest:
         prefix = f"{self.job.registry}/" if self.job.registry else ""
         return prefix + image_of(self.case.name, self.stack.name, __version__)
 
-    @cached_property
-    def image_digest(self) -> str | None:
-        """`sha256:...` of the image, where it is known."""
+    @property
+    def reference(self) -> ImageReference:
+        """The image's name in parts."""
         reference = find_reference(self.image)
-        return reference.digest if reference else None
+        assert reference is not None, "checked when the request was made"
+        return reference
 
     @cached_property
     def deadline(self) -> int:
@@ -157,8 +158,7 @@ class JobRequest:
     def warnings(self) -> list[str]:
         """What may go wrong with a valid job, each with a way out."""
         found = []
-        reference = find_reference(self.image)
-        if reference is not None and not reference.host:
+        if not self.reference.host:
             found.append(f"clusters look for {self.image} at docker.io; name the registry by --registry or --image")
         if self.run.nodes > 1 and "out" not in self.volumes:
             found.append(

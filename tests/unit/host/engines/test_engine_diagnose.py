@@ -3,7 +3,7 @@
 import pytest
 
 from flagbench.engines.build_output import BuildOutput
-from flagbench.engines.diagnose import GENERIC_REMEDY, diagnose, shorten
+from flagbench.engines.diagnose import GENERIC_REMEDY, diagnose
 
 RUN = "[2/3] RUN install.sh pip python -m pip install -r requirements.lock"
 EXIT = "executor failed running [/bin/sh -c install.sh]: exit code: 1"
@@ -110,8 +110,3 @@ def test_a_command_that_only_mentions_a_symptom_is_not_diagnosed():
 def test_text_from_outside_is_no_format_string():
     found = diagnose(RUN, EXIT, ["flagbench: {base} {0.__class__} %s"])
     assert found.cause == "{base} {0.__class__} %s"
-
-
-def test_a_long_step_is_shortened_to_one_line():
-    assert shorten("RUN a &&\n    b") == "RUN a && b"
-    assert len(shorten("x" * 500)) == 100
