@@ -35,6 +35,14 @@ class DockerOptions:
 
 
 @dataclass(frozen=True)
+class Image:
+    """The image that is run: its id, and the digest that the record names."""
+
+    id: str
+    digest: str
+
+
+@dataclass(frozen=True)
 class Container:
     """Specification of a container."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from flagbench.errors import ExitCode, FlagbenchError
@@ -17,6 +18,24 @@ _STOP_SIGNALS = {
 _SIGNALLED = 128
 """Added to the number of a signal in the exit code of the process that it killed."""
 _OURS = frozenset(ExitCode) - {ExitCode.OK, ExitCode.BUG}
+
+
+@dataclass(frozen=True)
+class Watched:
+    """Output and end of a container."""
+
+    stdout: bytes
+    state: Mapping[str, Any] | None
+    """The engine's State at the end; None if the container no longer exists."""
+    signalled: int | None
+    """The first signal that was forwarded."""
+    overdue: float | None
+    """The seconds from the first signal after which it was killed, where it was."""
+
+    @property
+    def exit_code(self) -> int | None:
+        """The container's exit code; None if it no longer exists."""
+        return None if self.state is None else int(self.state.get("ExitCode") or 0)
 
 
 def record_in(stdout: bytes) -> bytes:
@@ -48,19 +67,13 @@ def exit_code(record: bytes, ended_with: int | None) -> int:
     return said if said in believed else int(ExitCode.RANK_FAILED)
 
 
-def explain(state: Mapping[str, Any] | None, signalled: int | None, overdue: float | None) -> FlagbenchError:
-    """Why a container left no record.
-
-    Args:
-        state: the engine's State (ExitCode, OOMKilled, Error); None if the container no longer exists.
-        signalled: the first signal that this process forwarded, if any.
-        overdue: seconds after which the container was killed because it did not follow the signal, if it was.
-    """
-    code = int((state or {}).get("ExitCode") or 0)
-    oom_killed = bool((state or {}).get("OOMKilled"))
-    error = " ".join(str((state or {}).get("Error") or "").split())
+def explain(ended: Watched) -> FlagbenchError:
+    """Why a container left no record."""
+    state, code, signalled = ended.state or {}, ended.exit_code or 0, ended.signalled
+    oom_killed = bool(state.get("OOMKilled"))
+    error = " ".join(str(state.get("Error") or "").split())
     words = f"(exit code {code}, OOMKilled {str(oom_killed).lower()}){f': {error}' if error else ''}"
-    if oom_killed and overdue is None:
+    if oom_killed and ended.overdue is None:
         remedy = "give it more memory (--memory), or a smaller batch with --set batch_size=N"
         return FlagbenchError(
             f"the container was killed for memory {words}", remedy=remedy, code=ExitCode.OUT_OF_MEMORY
@@ -68,15 +81,15 @@ def explain(state: Mapping[str, Any] | None, signalled: int | None, overdue: flo
     if signalled is None and code - _SIGNALLED in _STOP_SIGNALS:
         signalled = code - _SIGNALLED
     if signalled is not None:
-        if overdue is not None:
-            how = f"; the container did not end within {overdue:.0f} s and was killed"
-        elif state is None:
+        if ended.overdue is not None:
+            how = f"; the container did not end within {ended.overdue:.0f} s and was killed"
+        elif ended.state is None:
             how = ", and the container no longer exists"
         else:
             how = f"; the container left no record {words}"
         reason = f"interrupted by {signal.Signals(signalled).name}{how}"
         return FlagbenchError(reason, remedy="run again", code=ExitCode.INTERRUPTED)
-    if state is None:
+    if ended.state is None:
         reason, remedy = "the container was removed while it ran", "run again"
     elif code == _SIGNALLED + signal.SIGKILL:
         reason = f"the container was killed {words}"

@@ -16,12 +16,10 @@ from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.images import image_of
 from flagbench.launchers import native
 from flagbench.launchers.container import RUN_LABEL, Container
-from flagbench.launchers.container_exit import explain
-from flagbench.launchers.docker import connected, find_image, follow, is_rootless, made_container
+from flagbench.launchers.container_exit import Watched, explain
 from flagbench.launchers.folders import Folder, host_path, output_folder
 from flagbench.launchers.host import Host, this_host
 from flagbench.launchers.signals import Forwarding
-from flagbench.launchers.watch import Watched
 from flagbench.request import PrepareRequest
 
 SOURCES = ("data", "weights", "vocabulary")
@@ -62,6 +60,8 @@ def prepare_in_container(
     Raises FlagbenchError where nothing could be started: usage (2) for a missing image, data (3) for a missing
     source, engine (15) otherwise.
     """
+    from flagbench.launchers.engine_container import connected, find_image, follow, is_rootless, made_container
+
     container = plan(request, image, host or this_host())
     where = os.environ.get("DOCKER_HOST") or "its usual address"
     with Forwarding() as forwarder, connected(connect, where) as api:
@@ -163,7 +163,7 @@ def _result(seen: Watched | None) -> Prepared:
     code = seen.exit_code
     if code is not None and code in set(ExitCode) and seen.overdue is None:
         return Prepared(seen.stdout, code)
-    error = explain(seen.state, seen.signalled, seen.overdue)
+    error = explain(seen)
     if error.code is ExitCode.OUT_OF_MEMORY:
         error.remedy = "give the engine more memory"
     raise error

@@ -12,7 +12,7 @@ import pytest
 from docker.errors import NotFound
 
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.launchers.container_exit import exit_code, explain, record_in
+from flagbench.launchers.container_exit import Watched, exit_code, explain, record_in
 from flagbench.launchers.docker import DockerLauncher
 from flagbench.launchers.fallback import record_of_killed
 from flagbench.launchers.host import Host
@@ -48,7 +48,7 @@ def state(code: int, *, oom: bool = False, error: str = "") -> dict[str, Any]:
 def test_why_there_is_no_record(
     seen: dict[str, Any] | None, signalled: int | None, overdue: float | None, code: ExitCode, named: str
 ) -> None:
-    ended = explain(seen, signalled, overdue)
+    ended = explain(Watched(b"", seen, signalled, overdue))
     assert ended.code is code
     assert named in ended.message
     assert ended.remedy
