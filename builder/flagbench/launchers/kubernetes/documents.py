@@ -19,7 +19,7 @@ JOB_NAME_LABEL = "batch.kubernetes.io/job-name"
 POD_LABELS = {"app.kubernetes.io/name": "flagbench"}
 """On the pods of every job; by these the Service selects them."""
 RUN_ID_ANNOTATION = f"{options.OWN_DOMAIN}/run-id"
-_REPLACED = ("selector", "args", "resources")
+_REPLACED = ("selector", "args", "resources", "capabilities")
 """Fields of which nothing of the template's is kept."""
 
 T = TypeVar("T")

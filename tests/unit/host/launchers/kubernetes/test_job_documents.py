@@ -230,10 +230,11 @@ def test_the_run_always_ends_before_the_cluster_deletes_its_log(
     assert documents[1]["spec"]["activeDeadlineSeconds"] == seconds
 
 
-@pytest.mark.parametrize("image", ["distilbert:cpu", "distilbert:a100"])
-def test_a_network_device_called_gpu_is_not_taken_for_the_accelerator(job_of: JobOf, image: str) -> None:
-    documents = job_of(image, gpus=4, rdma_resource=("example.com/gpu=1",))
-    assert container_of(documents)["resources"]["limits"]["example.com/gpu"] == "1"
+def test_a_network_device_called_gpu_is_not_taken_for_the_accelerator(job_of: JobOf) -> None:
+    limits = container_of(job_of("distilbert:a100", gpus=4, rdma_resource=("example.com/gpu=1",)))["resources"][
+        "limits"
+    ]
+    assert (limits["example.com/gpu"], limits["nvidia.com/gpu"]) == ("1", "4")
 
 
 def test_the_template_is_blamed_only_where_one_was_given(
@@ -270,7 +271,10 @@ def test_an_operators_own_fields_are_kept(request_of: Callable[..., JobRequest],
         pod["priorityClassName"] = "batch"
         pod["tolerations"] = [{"key": "team", "operator": "Equal", "value": "a", "effect": "NoSchedule"}]
         pod["volumes"] = [{"name": "scratch", "emptyDir": {}}]
-        pod["containers"][0]["volumeMounts"] = [{"name": "scratch", "mountPath": "/scratch"}]
+        main = pod["containers"][0]
+        main["volumeMounts"] = [{"name": "scratch", "mountPath": "/scratch"}]
+        main.update(args=["--other"], resources={"limits": {"example.com/x": "1"}})
+        main["securityContext"]["capabilities"] = {"add": ["SYS_ADMIN"]}
         zone = {"key": "zone", "operator": "In", "values": ["a"]}
         pod["affinity"] = {
             "nodeAffinity": {
@@ -280,7 +284,13 @@ def test_an_operators_own_fields_are_kept(request_of: Callable[..., JobRequest],
             }
         }
 
-    documents = job_documents(request_of("distilbert:a100"), edited(tmp_path, edit))
+    request = request_of("distilbert:a100", rdma_resource=("rdma/hca=1",))
+    documents = job_documents(request, edited(tmp_path, edit))
+    main = container_of(documents)
+    assert "--other" not in main["args"]
+    assert set(main["resources"]["limits"]) == {"cpu", "memory", "nvidia.com/gpu", "rdma/hca"}
+    assert main["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
+    assert [mount["name"] for mount in main["volumeMounts"]] == ["scratch", "shm"]
     pod = pod_of(documents)
     assert pod["priorityClassName"] == "batch"
     assert [toleration["key"] for toleration in pod["tolerations"]] == ["team", "nvidia.com/gpu"]
