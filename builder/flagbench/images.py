@@ -67,7 +67,7 @@ def find_reference(text: str) -> ImageReference | None:
 
 
 def is_prefix(text: str) -> bool:
-    """Whether `text` can stand before a repository: `HOST[:PORT][/PATH]`."""
+    """Whether `text` can precede a repository: `HOST[:PORT][/PATH]`."""
     return _PREFIX.fullmatch(text) is not None
 
 

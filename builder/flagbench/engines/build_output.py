@@ -15,7 +15,7 @@ from flagbench.engines.base import BuildFailed, Step
 from flagbench.engines.diagnose import diagnose
 
 SHOWN_LINES = 20
-# A cause may stand far above the end: pip reports a certificate long before it gives up.
+# A cause may be far above the end: pip reports a certificate long before it gives up.
 _KEPT_LINES = 200
 _NUMBERED = re.compile(r"#(\d+) (.*)")
 _LOGGED = re.compile(r"\d+\.\d+(?: (.*))?$")
@@ -82,7 +82,7 @@ class BuildOutput:
 
     def _numbered(self, number: str, text: str) -> None:
         if logged := _LOGGED.match(text):
-            # After output without a line break the step's end stands on the same line.
+            # After output without a line break the step's end is on the same line.
             printed, ended, text = (logged[1] or "").rpartition(f"#{number} ")
             if not (ended and _ENDED.match(text)):
                 printed, text = logged[1] or "", ""
@@ -96,7 +96,7 @@ class BuildOutput:
             self.steps.append(Step(name, float(done[1]), cached=False))
 
     def _log(self, step: str) -> list[str]:
-        """What the failed step printed: all that is known of it, else what stands in the frame."""
+        """What the failed step printed: its whole log where it was seen, else the lines in the frame."""
         number = next((number for number, name in self._names.items() if name == step), "")
         lines = [*self._logs.get(number, self._framed_log)]
         while lines and not lines[-1].strip():
@@ -105,5 +105,5 @@ class BuildOutput:
 
 
 def _rewritten(line: str) -> str:
-    """A carriage return rewrites a line, as progress bars do: what stands at the end counts."""
+    """A carriage return rewrites a line, as progress bars do: the last state counts."""
     return line.rpartition("\r")[2]

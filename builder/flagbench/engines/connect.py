@@ -1,4 +1,4 @@
-"""The connection to the Docker Engine that docker's own settings name, and its failures in plain words.
+"""The connection to the Docker Engine that docker's own settings name, and its errors explained.
 
 Which engine: DOCKER_HOST (with DOCKER_TLS_VERIFY, DOCKER_CERT_PATH), else the context of DOCKER_CONTEXT or of
 docker's config.json, else the socket /var/run/docker.sock.
@@ -48,7 +48,7 @@ def address(environment: Mapping[str, str] = os.environ) -> str:
 
 
 def open_client(environment: Mapping[str, str] = os.environ, *, answer_seconds: float = ANSWER_SECONDS) -> Any:
-    """A `docker.DockerClient` for the engine, once that has said that it is there and can be used.
+    """A `docker.DockerClient` for the engine, after checking that it answers and can be used.
 
     Raises EngineError, with the cause (none there, not allowed, too old, Podman, not answering) and the remedy.
     """

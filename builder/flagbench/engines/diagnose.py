@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-GENERIC_REMEDY = "read the step's last lines; what it ran stands in the Dockerfile that `flagbench render` writes"
+GENERIC_REMEDY = "read the step's last lines; the Dockerfile that `flagbench render` writes shows what it ran"
 
 
 class Diagnosis(NamedTuple):
@@ -27,7 +27,7 @@ class Rule(NamedTuple):
 _NAME_OR_TAG = "name another with --base, or load the vendor's archive with `docker load` and name that image"
 _INDEX = "name a package index that is reachable with --pip-source, or packages fetched elsewhere with --wheelhouse"
 
-# In each list the first rule that matches counts: a symptom that several causes share stands below all of them.
+# In each list the first rule that matches counts: a symptom that several causes share comes after all of them.
 _ANYWHERE = (
     Rule(
         r"(?i)no space left on device|not enough free space|disk quota exceeded",
@@ -43,7 +43,7 @@ _ANYWHERE = (
 _BASE = (
     Rule(
         r"//localhost/v2/flagbench/",
-        "the engine has no image {base}, which this one stands on",
+        "the engine has no image {base}, which this one is built on",
         "build it first: `flagbench build` builds both, by hand it is the directory `stack`",
     ),
     Rule(
@@ -173,7 +173,7 @@ def diagnose(step: str | None, error: str, lines: Sequence[str] = ()) -> Diagnos
         lines: what the step printed last.
     """
     base = _BASE_STEP.match(step or "")
-    # The command stands in the engine's reason: what a rule looks for must be printed, not be part of a command.
+    # The engine's reason contains the command: what a rule looks for must be printed, not be part of a command.
     reason = _EXIT.search(error)
     text = "\n".join([reason[0] if reason else error, *lines])
     rules = (*_ANYWHERE, *(_BASE if base else _COMMAND))

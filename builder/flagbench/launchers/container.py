@@ -31,7 +31,7 @@ class DockerOptions:
     memory: str | None = None
     """Memory limit, as docker writes it; no swap is granted on top."""
     keep: bool = False
-    """Leave the container when it has ended."""
+    """Keep the container after it has ended."""
 
 
 @dataclass(frozen=True)

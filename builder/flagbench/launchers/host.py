@@ -1,4 +1,4 @@
-"""What a container depends on of this machine: the user, the groups, the device nodes; never `--privileged`."""
+"""The host of a container: its user, groups and device nodes, and which of them a container is granted."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class Host:
     uid: int
     gid: int
     groups: tuple[int, ...]
-    """The caller's further groups."""
+    """The caller's supplementary groups."""
     exists: Callable[[str], bool]
-    """Whether a device node, or a folder of them, is there."""
+    """Whether a device node, or a folder of them, exists."""
     group_id: Callable[[str], int | None]
     """The number of a group; None if this machine has no such group."""
 
     def grants(self, needs: DockerNeeds, nodes: int) -> DockerNeeds:
-        """What a container that is one of `nodes` gets of what its stack needs.
+        """The needs of a stack as this machine grants them to a container that is one of `nodes`.
 
         A device of several nodes' runs, like InfiniBand's, is granted where the machine has it: without it they talk
         over TCP, and its capability would be granted for nothing. Groups are numbers, because a name may have another
@@ -42,7 +42,7 @@ class Host:
 
 
 def this_host() -> Host:
-    """The machine and the user that this process has."""
+    """This machine and the user of this process."""
     gid = os.getegid()
     groups = tuple(sorted(set(os.getgroups()) - {gid}))
     return Host(os.geteuid(), gid, groups, lambda path: Path(path).exists(), _group_id)

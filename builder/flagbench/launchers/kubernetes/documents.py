@@ -205,7 +205,7 @@ def _merge(base: Any, over: Any, field: str) -> Any:
     """
     if isinstance(over, dict) and field not in _REPLACED:
         mapping = _typed(dict[str, Any], base, field)
-        # What the run sets stands below what the template alone has, and a name first of all.
+        # The fields that only the template has come first, after a name.
         keys = sorted([*(key for key in mapping if key not in over), *over], key=lambda key: key != "name")
         merged = {key: _merge(mapping.get(key), over.get(key), key) for key in keys}
         return {key: value for key, value in merged.items() if value is not None} or None

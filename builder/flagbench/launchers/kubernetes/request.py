@@ -1,4 +1,4 @@
-"""What is asked of a cluster: one run of a case on a stack, every value of it checked before it is written down."""
+"""A job: one run of a case on a stack, with every value checked before a document is written."""
 
 from __future__ import annotations
 

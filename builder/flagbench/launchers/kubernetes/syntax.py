@@ -82,7 +82,7 @@ def subpath_fault(path: str) -> str | None:
 
 
 def registry_fault(prefix: str) -> str | None:
-    """Why `prefix` cannot stand before an image's name: HOST[:PORT][/PATH]."""
+    """Why `prefix` cannot precede an image's name: HOST[:PORT][/PATH]."""
     return None if is_prefix(prefix) else "is not HOST[:PORT][/PATH] with a path in lower case"
 
 
