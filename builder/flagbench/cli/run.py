@@ -15,7 +15,7 @@ from flagbench.cli import complete, preview
 from flagbench.cli.options import WideOption
 from flagbench.cli.output import NotPrinted
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.launchers import Launcher, LaunchResult
+from flagbench.launchers import LaunchResult
 from flagbench.launchers.container import DockerOptions
 from flagbench.launchers.describe import describe
 from flagbench.launchers.docker import DockerLauncher
@@ -90,7 +90,7 @@ def command(
     if not (dry_run or show_command):
         preview.announce(request, how)
     docker = DockerLauncher(DockerOptions(image, memory, keep), shows=preview.progress_environment())
-    launcher: Launcher = NativeLauncher() if how == "native" else docker
+    launcher: NativeLauncher | DockerLauncher = NativeLauncher() if how == "native" else docker
     described = describe(request, container=how == "docker")
     line = launcher.command(request)
     if show_command:

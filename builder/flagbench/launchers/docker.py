@@ -44,7 +44,10 @@ class DockerLauncher:
         self._shows = shows or {}
 
     def command(self, request: RunRequest) -> str:
-        """The `docker run` line of the same container; the engine is not asked for anything."""
+        """The `docker run` line of the same container; the engine is not asked for anything.
+
+        Raises FlagbenchError (usage) for options that cannot be used, or (data) for missing folders.
+        """
         return docker_line(plan(request, self._options, self._environment, self._host))
 
     def launch(self, request: RunRequest) -> LaunchResult:

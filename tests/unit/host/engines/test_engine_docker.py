@@ -75,6 +75,9 @@ def test_buildkit_of_the_engine_builds(engine, fake_command, monkeypatch):
 @pytest.mark.parametrize("name", ["https_proxy", "HTTPS_PROXY"])
 def test_no_proxy_is_on_the_command_line_and_a_request_may_replace_it(engine, fake_command, monkeypatch, name):
     monkeypatch.setenv(name, "http://me:planted@proxy.example:1")
+    monkeypatch.setenv("ALL_PROXY", "")
+    engine.build(BuildRequest([b"x"]))
+    assert options(fake_command, "build-arg") == ["HTTPS_PROXY", "https_proxy"]
     engine.build(BuildRequest([b"x"], build_args={"https_proxy": "http://other.example"}))
     assert fake_command.environment["HTTPS_PROXY"] == "http://me:planted@proxy.example:1"
     assert "--build-arg=HTTPS_PROXY" in fake_command.arguments
