@@ -7,16 +7,28 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from flagbench.catalog.model import DockerNeeds
+from flagbench.catalog.model import DockerNeeds, Stack
 from flagbench.errors import FlagbenchError
 from flagbench.images import find_reference
-from flagbench.launchers.environment import passed_on
 from flagbench.launchers.folders import Folder, mount_folders
 from flagbench.launchers.host import Host
 from flagbench.request import RunRequest, new_run_id
 
 RUN_LABEL = "dev.flagbench.run"
 """On every container of a run, with the run's id: `docker ps --filter label=dev.flagbench.run` finds them."""
+# Settings of collectives and of thread pools.
+_PREFIXES = ("NCCL_", "MCCL_", "GLOO_")
+_NAMES = ("OMP_NUM_THREADS",)
+# Where a platform says which node this is, in the order in which the image reads them, and where node 0 is.
+_RANKS = ("FLAGBENCH_NODE_RANK", "JOB_COMPLETION_INDEX", "PET_NODE_RANK", "SLURM_NODEID", "SKYPILOT_NODE_RANK")
+_MASTERS = (
+    "FLAGBENCH_MASTER",
+    "PET_MASTER_ADDR",
+    "PET_MASTER_PORT",
+    "SLURM_STEP_NODELIST",
+    "SLURM_JOB_NODELIST",
+    "SKYPILOT_NODE_IPS",
+)
 _LEAST_MEMORY = 6 * 2**20
 """Bytes; the engine refuses less."""
 _UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30}
@@ -98,6 +110,30 @@ def plan(request: RunRequest, options: DockerOptions, environment: Mapping[str, 
         network="host" if request.options.nodes > 1 else "bridge",
         memory=None if options.memory is None else memory_limit(options.memory),
     )
+
+
+def passed_on(environment: Mapping[str, str], stack: Stack, nodes: int) -> dict[str, str]:
+    """The caller's variables that a container of this stack gets, sorted by name.
+
+    An allow-list, because the caller's environment contains secrets.
+    """
+    names = {name for name in environment if name.startswith(_PREFIXES)} | set(_NAMES)
+    if nodes > 1:
+        names |= {*_RANKS, *_MASTERS}
+    else:
+        # A container on a network of its own does not have the host's interfaces.
+        names = {name for name in names if not name.endswith("_SOCKET_IFNAME")}
+    if stack.visibility_variable is not None:
+        names.add(stack.visibility_variable)
+    return {name: environment[name] for name in sorted(names) if name in environment}
+
+
+def is_another_node(node_rank: int | None, environment: Mapping[str, str]) -> bool:
+    """Whether this is known to be another node than node 0, which alone prints the record."""
+    if node_rank is not None:
+        return node_rank > 0
+    rank = next((environment[name] for name in _RANKS if name in environment), "0")
+    return rank.strip().isdecimal() and int(rank) > 0
 
 
 def size_in_bytes(text: str, option: str) -> int:

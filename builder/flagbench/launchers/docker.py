@@ -11,10 +11,9 @@ from typing import Any
 from flagbench.engines import open_client
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.launchers import LaunchResult
-from flagbench.launchers.container import Container, DockerOptions, Image, plan
+from flagbench.launchers.container import Container, DockerOptions, Image, is_another_node, plan
 from flagbench.launchers.container_exit import Watched, exit_code, explain, record_in
 from flagbench.launchers.docker_args import docker_line
-from flagbench.launchers.environment import is_another_node
 from flagbench.launchers.fallback import record_of_killed
 from flagbench.launchers.folders import output_folder
 from flagbench.launchers.host import Host, this_host

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from flagbench.errors import FlagbenchError
-from flagbench.launchers.container import Container, DockerOptions, plan
-from flagbench.launchers.environment import is_another_node, passed_on
+from flagbench.launchers.container import Container, DockerOptions, is_another_node, passed_on, plan
 from flagbench.launchers.host import Host, this_host
 from flagbench.request import RunRequest
 
