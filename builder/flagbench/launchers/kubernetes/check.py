@@ -44,9 +44,9 @@ _OF_FAILURE_RULE: tuple[_Fixed, ...] = (
     (("onExitCodes", "containerName"), (CONTAINER, None), "that container does not run the image"),
 )
 _OF_CONTAINER: tuple[_Fixed, ...] = (
-    (("command",), (None,), "it replaces the image's entrypoint"),
+    (("command",), (None, []), "it replaces the image's entrypoint"),
     (("restartPolicy",), (None, "Never"), _REPEATED),
-    (("restartPolicyRules",), (None,), _REPEATED),
+    (("restartPolicyRules",), (None, []), _REPEATED),
 )
 _OF_SERVICE: tuple[_Fixed, ...] = (
     (("spec", "clusterIP"), ("None",), _NOT_FOUND),
