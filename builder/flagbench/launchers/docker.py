@@ -17,7 +17,7 @@ from flagbench.launchers.docker_args import docker_line
 from flagbench.launchers.fallback import record_of_killed
 from flagbench.launchers.folders import output_folder
 from flagbench.launchers.host import Host, this_host
-from flagbench.launchers.signals import GRACE_SECONDS, Forwarding
+from flagbench.launchers.signals import Forwarding
 from flagbench.request import RunRequest
 
 
@@ -31,7 +31,6 @@ class DockerLauncher:
         environment: Mapping[str, str] = os.environ,
         host: Host | None = None,
         connect: Callable[[], Any] = open_client,
-        grace: float = GRACE_SECONDS,
         shows: Mapping[str, str] | None = None,
     ) -> None:
         """`shows`: variables for the container that only decide how progress is drawn."""
@@ -39,7 +38,6 @@ class DockerLauncher:
         self._environment = environment
         self._host = host or this_host()
         self._connect = connect
-        self._grace = grace
         self._shows = shows or {}
 
     def command(self, request: RunRequest) -> str:
@@ -73,7 +71,7 @@ class DockerLauncher:
                         "interrupted before the container started", remedy="run again", code=ExitCode.INTERRUPTED
                     )
                     return _without_record(request, container, image, error)
-                return _result(follow(api, made, forwarder, self._grace), request, container, image)
+                return _result(follow(api, made, forwarder), request, container, image)
 
 
 def _result(seen: Watched | None, request: RunRequest, container: Container, image: Image) -> LaunchResult:

@@ -20,7 +20,7 @@ from flagbench.launchers.container import RUN_LABEL, Container, Image
 from flagbench.launchers.container_exit import Watched
 from flagbench.launchers.docker_args import engine_config
 from flagbench.launchers.engine_errors import engine_refusal, missing_image
-from flagbench.launchers.signals import GRACE_SECONDS, Forwarding
+from flagbench.launchers.signals import Forwarding
 from flagbench.launchers.watch import Watch
 
 ANSWER_SECONDS = 60.0
@@ -84,12 +84,12 @@ def made_container(api: Any, container: Container, image: Image, *, keep: bool) 
             _remove(api, made, container)
 
 
-def follow(api: Any, made: str, forwarder: Forwarding, grace: float = GRACE_SECONDS) -> Watched | None:
+def follow(api: Any, made: str, forwarder: Forwarding) -> Watched | None:
     """Start the container and wait until it has ended; None if the connection to the engine is lost.
 
     Raises FlagbenchError where the engine does not start it.
     """
-    watch = Watch(api, made, grace)
+    watch = Watch(api, made)
     try:
         watch.start()
     except APIError as error:

@@ -18,7 +18,7 @@ from flagbench.launchers import LaunchResult
 from flagbench.launchers.container_exit import exit_code, record_in
 from flagbench.launchers.fallback import record_of_killed
 from flagbench.launchers.folders import output_folder
-from flagbench.launchers.signals import GRACE_SECONDS, Forwarding, Grace
+from flagbench.launchers.signals import Forwarding, Grace
 from flagbench.request import RunRequest
 
 NEEDED = ("flagbench_cases", "torch", "numpy", "psutil", "tokenizers", "safetensors")
@@ -46,9 +46,6 @@ def require_modules(names: Iterable[str], doing: str) -> None:
 class NativeLauncher:
     """The launcher of `--via native`."""
 
-    def __init__(self, grace: float = GRACE_SECONDS) -> None:
-        self._grace = grace
-
     def command(self, request: RunRequest) -> str:
         """The line that starts the entrypoint. Raises FlagbenchError (usage) where what it imports is missing."""
         _require_imports(request)
@@ -61,7 +58,7 @@ class NativeLauncher:
         if (known := commit()) is not None:
             environment.setdefault("FLAGBENCH_COMMIT", known)
         with output_folder(request.options.out):
-            ended = follow(command_of(request), environment, self._grace)
+            ended = follow(command_of(request), environment)
         if record := record_in(ended.printed):
             return LaunchResult(record, exit_code(record, ended.code))
         # Only node 0 prints a record; the entrypoint may know its node rank from the platform's variables alone.
@@ -100,12 +97,12 @@ class Ended:
         return FlagbenchError(reason, remedy=remedy, code=ExitCode(self.code) if known else ExitCode.RANK_FAILED)
 
 
-def follow(command: Sequence[str], environment: Mapping[str, str], grace: float = GRACE_SECONDS) -> Ended:
+def follow(command: Sequence[str], environment: Mapping[str, str]) -> Ended:
     """Run a child to its end and read what it prints. Signals are passed on; after the grace period it is killed.
 
     It runs in its own session, so that Ctrl-C on a terminal reaches it only once, through this process.
     """
-    limit = Grace(grace)
+    limit = Grace()
     overdue: float | None = None
     # In this order: a signal that arrives while the child is started must not be lost.
     with (

@@ -27,11 +27,10 @@ class Watch:
     thread sleeps on a queue, which a signal handler may put to at any moment, and does everything else.
     """
 
-    def __init__(self, api: Any, container: str, grace: float = GRACE_SECONDS) -> None:
+    def __init__(self, api: Any, container: str) -> None:
         self._api = api
         self._container = container
-        self._grace = Grace(grace)
-        self._last_grace = grace
+        self._grace = Grace()
         self._stdout = bytearray()
         self._events: SimpleQueue[int | BaseException | None] = SimpleQueue()
         self._reader: Thread | None = None
@@ -62,7 +61,7 @@ class Watch:
         overdue: float | None = None
         while True:
             try:
-                event = self._events.get(timeout=self._grace.left() if overdue is None else self._last_grace)
+                event = self._events.get(timeout=self._grace.left() if overdue is None else GRACE_SECONDS)
             except Empty:
                 if overdue is not None:
                     return overdue  # a process stuck in a driver outlives even SIGKILL

@@ -53,9 +53,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request_for_cpu: RunReq
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
-    def launch(code: str, request: RunRequest = request_for_cpu, **options: float) -> LaunchResult:
+    def launch(code: str, request: RunRequest = request_for_cpu) -> LaunchResult:
         (tmp_path / "flagbench_cases" / "__main__.py").write_text(f"import json, os, signal, sys\n{code}")
-        return NativeLauncher(**options).launch(request)
+        return NativeLauncher().launch(request)
 
     return launch
 
@@ -135,9 +135,10 @@ signal.pause()
 def test_a_run_that_does_not_follow_is_killed_after_the_grace_or_at_the_second_signal(
     run: Run, monkeypatch: pytest.MonkeyPatch, code: str, grace: float
 ) -> None:
+    monkeypatch.setattr("flagbench.launchers.signals.GRACE_SECONDS", grace)
     monkeypatch.setattr("flagbench.launchers.signals.AT_ONCE_SECONDS", 0.2)
     began = time.monotonic()
-    result = run(code, grace=grace)
+    result = run(code)
     assert time.monotonic() - began < 60
     status = read_record(result.record).status
     assert (result.exit_code, status.exit_code, status.state) == (7, 7, "interrupted")
