@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TextIO
@@ -33,15 +33,14 @@ class Engine:
     Every method raises EngineError where the engine does not answer as it should.
     """
 
-    def __init__(self, client: Any, environment: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, client: Any) -> None:
         """`client`: a connected `docker.DockerClient`."""
         self._client = client
-        self._environment = environment
-        self._where = address(environment)
+        self._where = address()
 
     @cached_property
     def _command(self) -> DockerCommand:
-        return find_client(self._environment)
+        return find_client()
 
     def health(self) -> str:
         """One line on which engine it is, where, and what builds images with it."""
@@ -84,7 +83,7 @@ class Engine:
         options = [f"--platform={platform}"] if platform else []
         output = BuildOutput()
         command = [self._command.path, "pull", *options, ref]
-        code = run_client(command, self._environment, read=output.read, show=show)
+        code = run_client(command, os.environ, read=output.read, show=show)
         image = self.inspect(ref) if code == 0 else None
         if image is None:
             raise self._failure(output, f"cannot pull {ref}", f"pull {ref}")
@@ -99,17 +98,15 @@ class Engine:
             BuildFailed: a step failed, or the Dockerfile or the context is at fault.
         """
         output = BuildOutput()
-        proxies = {
-            name: value for name, value in _proxies(self._environment).items() if name not in request.build_args
-        }
+        proxies = {name: value for name, value in _proxies().items() if name not in request.build_args}
         # A line that is drawn is cut to the terminal's width, and a secret in it too: it would not be recognised.
         drawn = show is not None and show.isatty() and not request.secrets
         with tempfile.TemporaryDirectory(prefix="flagbench-") as folder:
             id_file = Path(folder, "id")
             options = [f"--progress={'tty' if drawn else 'plain'}", f"--iidfile={id_file}"]
             code = run_client(
-                [self._command.path, "build", *options, *build_options(request, proxies), "-"],
-                build_environment(self._environment, proxies),
+                [self._command.path, "build", *options, *_build_options(request, proxies), "-"],
+                _build_environment(proxies),
                 read=output.read,
                 secrets=request.secrets,
                 content=request.context,
@@ -175,7 +172,7 @@ def open_engine() -> Engine:
     return Engine(open_client())
 
 
-def build_options(request: BuildRequest, proxies: Mapping[str, str]) -> list[str]:
+def _build_options(request: BuildRequest, proxies: Iterable[str]) -> list[str]:
     """The options of `docker build`: each value is one argument, and no shell reads it."""
     options = [f"--tag={tag}" for tag in request.tags]
     options += [f"--label={name}={value}" for name, value in request.labels.items()]
@@ -189,14 +186,14 @@ def build_options(request: BuildRequest, proxies: Mapping[str, str]) -> list[str
     return options
 
 
-def build_environment(environment: Mapping[str, str], proxies: Mapping[str, str]) -> dict[str, str]:
+def _build_environment(proxies: Mapping[str, str]) -> dict[str, str]:
     """The environment of `docker build`: BuildKit, in the engine itself, which has the images of lower tiers."""
-    kept = {name: value for name, value in environment.items() if name != "BUILDX_BUILDER"}
+    kept = {name: value for name, value in os.environ.items() if name != "BUILDX_BUILDER"}
     # An attestation would make another image of the same layers.
     return {**kept, **proxies, "DOCKER_BUILDKIT": "1", "BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}
 
 
-def _proxies(environment: Mapping[str, str]) -> dict[str, str]:
+def _proxies() -> dict[str, str]:
     """The proxies that are set, in upper and in lower case: programs differ in which they read.
 
     An engine predefines these build arguments: every RUN step has them in its environment without declaring them,
@@ -205,7 +202,7 @@ def _proxies(environment: Mapping[str, str]) -> dict[str, str]:
     """
     variables = {}
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY"):
-        if value := environment.get(name.lower()) or environment.get(name):
+        if value := os.environ.get(name.lower()) or os.environ.get(name):
             variables.update({name: value, name.lower(): value})
     return variables
 
