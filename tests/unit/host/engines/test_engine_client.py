@@ -18,23 +18,22 @@ BUILDER = Path(__file__).parents[4] / "builder"
 OLD, NEW = "Docker version 20.10.24, build 1", "Docker version 28.2.2, build 2"
 
 
-def test_the_first_on_path_that_can_build_is_taken(on_path, monkeypatch):
-    commands = on_path(one=(NEW,), two=(OLD,), three=(NEW, True))
-    again = str(commands["one"].folder)
-    monkeypatch.setenv("PATH", f"{os.environ['PATH']}{os.pathsep}{again}")
-    found = find_client()
-    assert (found.path, found.version) == (str(commands["two"].path), "20.10.24")
+@pytest.mark.parametrize(
+    ("commands", "taken"),
+    [
+        ({"one": (NEW,), "two": (OLD,), "three": (NEW, True)}, "two"),
+        ({"one": (NEW, True), "two": (OLD,)}, "one"),
+    ],
+)
+def test_the_first_on_path_that_can_build_is_taken(on_path, commands, taken):
+    made = on_path(**commands)
+    assert find_client().path == str(made[taken].path)
 
 
-def test_a_new_client_builds_with_its_plugin(on_path):
-    commands = on_path(one=(NEW, True), two=(OLD,))
-    assert find_client().path == str(commands["one"].path)
-
-
-def test_a_named_client_comes_first(on_path, monkeypatch, fake_command):
-    on_path(one=(OLD,))
-    monkeypatch.setenv("FLAGBENCH_DOCKER", str(fake_command.path))
-    assert find_client().path == str(fake_command.path)
+def test_a_named_client_comes_first(on_path, fake_command):
+    commands = on_path(one=(OLD,))
+    environment = {"PATH": str(commands["one"].folder), "FLAGBENCH_DOCKER": str(fake_command.path)}
+    assert find_client(environment).path == str(fake_command.path)
 
 
 @pytest.mark.parametrize(

@@ -35,12 +35,6 @@ def kubectl(no_kubectl: Path) -> Kubectl:
     return write
 
 
-def test_without_kubectl_nothing_is_validated(no_kubectl: Path) -> None:
-    found = check_on_server(DOCUMENTS)
-    assert (found.validated, found.refused) == (False, False)
-    assert "kubectl" in found.said
-
-
 def test_a_server_is_given_the_documents_and_creates_nothing(kubectl: Kubectl, no_kubectl: Path) -> None:
     log = kubectl()
     assert check_on_server(DOCUMENTS) == ServerCheck(True, False, "")
@@ -78,7 +72,8 @@ def test_a_server_that_never_answers(kubectl: Kubectl, monkeypatch: pytest.Monke
     assert not check_on_server(DOCUMENTS).validated
 
 
-def test_a_kubectl_that_cannot_be_run(no_kubectl: Path) -> None:
+def test_a_kubectl_that_is_missing_or_cannot_be_run(no_kubectl: Path) -> None:
+    assert check_on_server(DOCUMENTS) == ServerCheck(False, False, "kubectl is not installed")
     (no_kubectl / "kubectl").write_text("#!/nonexistent\n")
     (no_kubectl / "kubectl").chmod(0o755)
     assert not check_on_server(DOCUMENTS).validated
