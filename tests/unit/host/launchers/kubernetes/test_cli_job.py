@@ -88,11 +88,12 @@ def test_check_for_a_script_reads_stdin(capsys: pytest.CaptureFixture[str], monk
     assert set(printed["problems"][0]) == {"document", "field", "message", "remedy"}
 
 
-def test_without_the_schemas_the_check_says_so(
+def test_without_the_schemas_or_a_server_the_check_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "job.yaml"
     main.run([*JOB, "--out", str(path)])
+    path.write_text(path.read_text().replace("IfNotPresent", "Sometimes"), encoding="utf-8")
     monkeypatch.setattr("flagbench.launchers.kubernetes.schemas.find_spec", lambda name: None)
     assert main.run(["job", "--check", str(path)]) == 0
     printed = capsys.readouterr()
@@ -107,7 +108,7 @@ def test_without_the_schemas_the_check_says_so(
         (["job"], "CASE:STACK"),
         (["job", "distilbert:cpu"], "--for"),
         (["job", "distilbert:cpu", "--check", "x"], "CASE:STACK"),
-        (["job", "--check", "x", "--nodes", "3"], "--nodes"),
+        (["job", "--check", "x", "--nodes", "1"], "--nodes"),
         (["job", "--check", "x", "--json", "--set", "a=1"], "--set"),
         (["job", "--check", "x", "--out", "y"], "--out"),
         (["job", "--check", "/nonexistent/x"], "/nonexistent/x"),
