@@ -221,7 +221,7 @@ def _merge_lists(base: list[Any], over: list[Any], field: str) -> list[Any]:
     if field == "nodeSelectorTerms" and over:
         # Terms are alternatives, so what is wanted belongs into each that the template has.
         return [_merge(term, over[0], field) for term in base or [{}]]
-    return [*base, *(item for item in over if item not in base)]
+    return [*base, *over]
 
 
 def _typed(kind: Callable[[], T], value: Any, field: str) -> T:
