@@ -101,6 +101,14 @@ def test_secrets_are_neither_shown_nor_reported(engine, fake_command):
         assert "***" in text
 
 
+@pytest.mark.parametrize(("secrets", "progress"), [((), "tty"), (("planted",), "plain")])
+def test_progress_that_would_cut_a_secret_is_not_drawn(engine, fake_command, monkeypatch, secrets, progress):
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
+    engine.build(BuildRequest([b"x"], secrets=secrets), show=terminal)
+    assert options(fake_command, "progress") == [progress]
+
+
 def test_a_failing_step_is_reported(engine, fake_command, recorded):
     fake_command.prints(recorded("failing_step"), status=1)
     with pytest.raises(BuildFailed) as caught:
