@@ -12,7 +12,7 @@ from functools import cached_property
 from flagbench._version import __version__
 from flagbench.catalog.model import Case, Stack
 from flagbench.errors import FlagbenchError
-from flagbench.images import ImageReference, find_reference, image_of
+from flagbench.images import ImageReference, image_of, parse_reference
 from flagbench.launchers.kubernetes import options as parse
 from flagbench.launchers.kubernetes import syntax
 from flagbench.launchers.kubernetes.options import JobOptions, Volume
@@ -82,9 +82,7 @@ class JobRequest:
     @property
     def reference(self) -> ImageReference:
         """The image's name in parts."""
-        reference = find_reference(self.image)
-        assert reference is not None, "checked when the request was made"
-        return reference
+        return parse_reference(self.image)
 
     @cached_property
     def deadline(self) -> int:
