@@ -27,28 +27,21 @@ PROBE_SECONDS = 4.0
 """How long an index may take to answer."""
 SILENCE_SECONDS = 15.0
 """How long pip may print nothing before a line says that it still runs."""
-# Asked in pip's own session, which knows its proxy, certificates, trusted hosts and credentials. In a thread, because
-# name resolution has no timeout; the time counts from when pip is loaded.
+LOAD_SECONDS = 15.0
+"""How long pip may take to load and to resolve the index's name, for which it has no limit of its own."""
+# Asked in pip's own session, which knows its proxy, certificates, trusted hosts and credentials.
 PROBE = """
-import os, sys, threading
+import sys
 from pip._internal.commands import create_command
 from pip._vendor.requests import RequestException
 command = create_command("download")
 options, _ = command.parse_args(["--timeout", sys.argv[2], "--retries", "0", "--quiet", "x"])
-said = ["no answer in %s s" % sys.argv[2]]
-def ask(session):
-    try:
-        code = session.get(sys.argv[1], stream=True).status_code
-    except (RequestException, OSError) as error:
-        said.append(type(error).__name__)
-    else:
-        said.append("HTTP status %d" % code if code >= 400 else "")
 with command.main_context():
-    asked = threading.Thread(target=ask, args=[command.get_default_session(options)], daemon=True)
-    asked.start()
-    asked.join(float(sys.argv[2]))
-    os.write(1, said[-1].encode())
-    os._exit(0)
+    try:
+        code = command.get_default_session(options).get(sys.argv[1], stream=True).status_code
+        print("HTTP status %d" % code if code >= 400 else "")
+    except (RequestException, OSError) as error:
+        print(type(error).__name__)
 """
 
 
@@ -68,7 +61,7 @@ def main(arguments: list[str]) -> int:
         return 2
     discard_partial(Path(subprocess.check_output([python, "-I", "-c", SITE], text=True).strip()))
     pins = venv / "constraints.txt"
-    held = constraints(LOCK.read_text(encoding="utf-8"), version_of(python))
+    held = constraints(LOCK.read_text(encoding="utf-8"), minor_version(str(python)))
     pins.write_text("".join(f"{line}\n" for line in held), encoding="utf-8")
     if what == "dev" and shutil.which("cc") is None and shutil.which("gcc") is None:
         say("note: no C compiler found, so tests that need one are skipped (Debian: apt-get install gcc libc6-dev)")
@@ -125,9 +118,13 @@ def has_torch(python: Path) -> bool:
 
 
 def unreachable(python: Path, url: str, seconds: float = PROBE_SECONDS) -> str | None:
-    """Why pip would not reach `url` within `seconds`; None where it does, or where this pip cannot be asked."""
-    asked = subprocess.run([python, "-c", PROBE, url, str(seconds)], capture_output=True, text=True, check=False)
-    return asked.stdout or None if asked.returncode == 0 else None
+    """Why pip would not reach `url`, which may take `seconds`; None where it does, or where pip cannot be asked."""
+    command = [python, "-c", PROBE, url, str(seconds)]
+    try:
+        asked = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds + LOAD_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        return f"no answer in {error.timeout:.0f} s"
+    return asked.stdout.strip() or None if asked.returncode == 0 else None
 
 
 def make_venv(venv: Path) -> None:
@@ -137,24 +134,17 @@ def make_venv(venv: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", *clear, str(venv)], check=True)
 
 
-def version_of(python: Path) -> tuple[int, int]:
-    """Major and minor version of an interpreter that is there."""
-    found = minor_version(str(python))
-    assert found is not None, python
-    return found
-
-
 def minor_version(python: str) -> tuple[int, int] | None:
     """Major and minor version of an interpreter; None for one that does not start."""
     try:
-        said = subprocess.check_output([python, "-c", "import sys; print(*sys.version_info[:2])"], text=True)
-        major, minor = map(int, said.split())
+        answer = subprocess.check_output([python, "-c", "import sys; print(*sys.version_info[:2])"], text=True)
+        major, minor = map(int, answer.split())
     except (OSError, ValueError, subprocess.CalledProcessError):
         return None
     return major, minor
 
 
-def constraints(lock: str, python: tuple[int, int]) -> list[str]:
+def constraints(lock: str, python: tuple[int, int] | None) -> list[str]:
     """The lock's versions as constraints of pip, without hashes and build labels like +cpu.
 
     On the lock's own Python these versions; on another no newer ones, because not all have files for it.
@@ -168,14 +158,14 @@ def discard_partial(site: Path) -> None:
     """Remove incomplete packages: pip writes the list of a package's files last, and trusts its metadata alone."""
     for found in list(distributions(path=[str(site)])):
         folder = Path(str(found._path))  # type: ignore[attr-defined]
-        if folder.suffix == ".dist-info" and not whole(found):
+        if folder.suffix == ".dist-info" and not is_complete(found):
             say(f"{folder.name} is incomplete and is installed again")
             shutil.rmtree(folder)
     for remains in site.glob("~*"):  # what pip moved aside and could not delete
         shutil.rmtree(remains, ignore_errors=True)
 
 
-def whole(package: Distribution) -> bool:
+def is_complete(package: Distribution) -> bool:
     """Whether a package lists its files and all exist, except compiled ones, which Python makes itself."""
     # Its `files` leave out those that do not exist, from Python 3.12 on.
     record = package.read_text("RECORD") or ""

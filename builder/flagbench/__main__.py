@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from io import TextIOWrapper
 
 
 def main() -> int:
@@ -11,10 +10,6 @@ def main() -> int:
     from flagbench import stdio
 
     stdio.install()
-    if isinstance(sys.stdout, TextIOWrapper):
-        # Where the terminal's encoding lacks a character, its number is shown. Before anything is printed, because
-        # this flushes.
-        sys.stdout.reconfigure(errors="backslashreplace")
     if sys.argv[1:] == ["--version"]:
         # Answered before anything else is imported: scripts ask for the version in loops.
         from flagbench._version import __version__
@@ -22,8 +17,10 @@ def main() -> int:
         try:
             print(f"flagbench {__version__}", flush=True)
             return 0
-        except OSError:
-            pass  # reported below, like all errors
+        except stdio.NotPrinted as error:
+            from flagbench.cli.main import not_printed
+
+            return not_printed(error)
     from flagbench.cli import main as cli
 
     sys.excepthook = cli.report_bug

@@ -11,7 +11,7 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from enum import Enum
@@ -19,9 +19,11 @@ from pathlib import Path
 
 from flagbench._version import __version__
 from flagbench.catalog.load import load_catalog
+from flagbench.catalog.model import Catalog
 from flagbench.engines import open_engine
 from flagbench.errors import FlagbenchError
-from flagbench.redaction import redact
+from flagbench.launchers.docker import DEFAULT_SOCKET, engine_health
+from flagbench.launchers.kubernetes.server import health
 from flagbench.stores import FolderBlobs, open_store
 
 GIB = 2**30
@@ -29,15 +31,10 @@ _NATIVE_REMEDY = "for runs without a container: pip install 'flagbench[cases]'"
 _MOST_LEFTOVERS = 4
 _PROC_REMEDY = "mount /proc, which runs read too"
 _DISK_REMEDY = "name folders on a disk with free space: TMPDIR for a run's own files, --store for its record"
-# Import name of what a case needs, and the distribution that brings it.
-_NATIVE = {
-    "torch": "torch",
-    "numpy": "numpy",
-    "psutil": "psutil",
-    "pynvml": "nvidia-ml-py",
-    "tokenizers": "tokenizers",
-    "safetensors": "safetensors",
-}
+_EVERY_CASE = ("torch", "numpy", "psutil", "pynvml", "tokenizers", "safetensors")
+"""What every case imports."""
+_DISTRIBUTIONS = {"pynvml": "nvidia-ml-py"}
+"""What brings a module, where its name is another."""
 
 
 class Level(str, Enum):
@@ -60,32 +57,33 @@ class Finding:
 
 def examine(store_url: str | None = None) -> list[Finding]:
     """Run every check. Imports no framework and leaves nothing behind."""
+    found, catalog = manifests()
     return [
         Finding("python", Level.OK, f"{platform.python_version()} ({platform.machine()})"),
         Finding("flagbench", Level.OK, __version__),
-        manifests(),
+        found,
         store(store_url),
-        *native_packages(case_imports()),
+        *native_packages(catalog),
         processors(),
         memory(),
         *disks(store_url),
         leftovers(),
         accelerator(),
         kubernetes(),
-        engine(docker(os.environ)),
+        docker(catalog),
     ]
 
 
-def manifests(root: Path | None = None) -> Finding:
-    """Whether the manifests are found and valid."""
+def manifests() -> tuple[Finding, Catalog | None]:
+    """Whether the manifests are found and valid, and what they hold."""
     try:
-        catalog = load_catalog(root)
+        catalog = load_catalog()
     except FlagbenchError as error:
         # The number of problems and the first one; `flagbench list` shows the others.
         detail = " ".join(line.strip() for line in error.message.splitlines()[:2])
-        return Finding("manifests", Level.FAIL, detail, error.remedy)
+        return Finding("manifests", Level.FAIL, detail, error.remedy), None
     counts = f"{len(catalog.cases)} cases, {len(catalog.stacks)} stacks, {len(catalog.claims)} claims"
-    return Finding("manifests", Level.OK, f"{catalog.root}: {counts}")
+    return Finding("manifests", Level.OK, f"{catalog.root}: {counts}"), catalog
 
 
 def store(url: str | None) -> Finding:
@@ -97,27 +95,19 @@ def store(url: str | None) -> Finding:
     return Finding("store", Level.OK if health.ok else Level.FAIL, health.detail, health.remedy)
 
 
-def case_imports(root: Path | None = None) -> dict[str, str]:
-    """Modules that only some cases import, each with the names of these cases, separated by commas."""
-    try:
-        cases = load_catalog(root, claims=False).cases.values()
-    except FlagbenchError:  # it is a finding of its own
-        return {}
-    modules = sorted({module for case in cases for module in case.raw.get("imports", ())})
-    return {
-        module: ", ".join(case.name for case in cases if module in case.raw.get("imports", ())) for module in modules
-    }
-
-
-def native_packages(case_imports: Mapping[str, str]) -> Iterator[Finding]:
+def native_packages(catalog: Catalog | None) -> Iterator[Finding]:
     """Packages that a run without a container imports: looked up only, because importing torch takes seconds."""
-    for module, distribution in {**_NATIVE, **{module: module.replace("_", "-") for module in case_imports}}.items():
+    importing: dict[str, list[str]] = {module: [] for module in _EVERY_CASE}
+    for case in catalog.cases.values() if catalog else ():
+        for module in sorted(case.raw.get("imports", ())):
+            importing.setdefault(module, []).append(case.name)
+    for module, cases in importing.items():
         if importlib.util.find_spec(module) is None:
-            wanted = f", and {case_imports[module]} imports it" if module in case_imports else ""
+            wanted = f", and {', '.join(cases)} imports it" if cases else ""
             yield Finding(module, Level.WARN, f"not installed{wanted}", _NATIVE_REMEDY)
             continue
         try:
-            version = importlib.metadata.version(distribution)
+            version = importlib.metadata.version(_DISTRIBUTIONS.get(module, module.replace("_", "-")))
         except importlib.metadata.PackageNotFoundError:
             version = "installed, version unknown"
         yield Finding(module, Level.OK, version)
@@ -132,15 +122,13 @@ def processors() -> Finding:
 def memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> Finding:
     """Available memory, and the control group's limit (version 2, else 1) if it is lower."""
     try:
-        found = re.findall(r"^(MemTotal|MemAvailable):\s+(\d+) kB", meminfo.read_text(), re.MULTILINE)
-    except OSError as error:
-        return Finding("memory", Level.WARN, f"unknown: {meminfo}: {error.strerror}", _PROC_REMEDY)
-    amounts = {name: int(kib) * 1024 for name, kib in found}
-    if len(amounts) != 2:
-        return Finding("memory", Level.WARN, f"unknown: {meminfo} has no MemTotal and MemAvailable", _PROC_REMEDY)
-    detail = f"{amounts['MemAvailable'] / GIB:.1f} of {amounts['MemTotal'] / GIB:.1f} GiB available"
+        amounts = dict(re.findall(r"^(\w+):\s+(\d+) kB", meminfo.read_text(), re.MULTILINE))
+        total, available = (int(amounts[name]) * 1024 for name in ("MemTotal", "MemAvailable"))
+    except (OSError, KeyError) as error:
+        return Finding("memory", Level.WARN, f"unknown: {meminfo}: {error}", _PROC_REMEDY)
+    detail = f"{available / GIB:.1f} of {total / GIB:.1f} GiB available"
     limits = [_number(cgroup / name) for name in ("memory.max", "memory/memory.limit_in_bytes")]
-    lower = [limit for limit in limits if limit is not None and limit < amounts["MemTotal"]]
+    lower = [limit for limit in limits if limit is not None and limit < total]
     if lower:
         detail += f"; limited to {min(lower) / GIB:.1f} GiB"
     return Finding("memory", Level.OK, detail)
@@ -156,51 +144,42 @@ def _number(path: Path) -> int | None:
 
 def disks(store_url: str | None) -> Iterator[Finding]:
     """The disks that a run writes to: its own files into the temporary folder, its record into the store."""
-    yield disk("temporary files", lambda: Path(tempfile.gettempdir()))
+    yield disk("temporary files")
     try:
         blobs = open_store(store_url).blobs
     except FlagbenchError:  # it is a finding of its own
         return
     if isinstance(blobs, FolderBlobs):
         folders = (blobs.root, *blobs.root.parents)
-        yield disk("disk of the store", lambda: next(folder for folder in folders if folder.exists()))
+        yield disk("disk of the store", next(folder for folder in folders if os.access(folder, os.F_OK)))
 
 
-def disk(name: str, find: Callable[[], Path], least: int = GIB) -> Finding:
-    """Free space on the disk of a folder; a run needs well under `least` bytes."""
+def disk(name: str, folder: Path | None = None, least: int = GIB) -> Finding:
+    """Free space on the disk of a folder, by default the temporary one; a run needs well under `least` bytes."""
     try:
-        folder = find()
+        folder = folder or Path(tempfile.gettempdir())
         free = shutil.disk_usage(folder).free
     except OSError as error:
         return Finding(name, Level.WARN, f"unknown: {error}", _DISK_REMEDY)
     detail = f"{free / GIB:.1f} GiB free at {folder}"
-    if free < least:
-        return Finding(name, Level.WARN, detail, _DISK_REMEDY)
-    return Finding(name, Level.OK, detail)
+    return Finding(name, Level.WARN, detail, _DISK_REMEDY) if free < least else Finding(name, Level.OK, detail)
 
 
 def leftovers(folder: Path | None = None) -> Finding:
-    """Folders that killed runs of this user left: their lock is no longer held by a process.
+    """Folders that killed runs of this user left in `folder`, by default the temporary one.
 
-    `folder`: where to look; default: the temporary folder.
+    No process holds their lock any more.
     """
     try:
         folder = folder or Path(tempfile.gettempdir())
-    except OSError as error:  # no temporary folder can be written to
+        found = sorted(path.name for path in folder.glob("flagbench-*") if _is_left(path))
+    except OSError as error:
         return Finding("leftovers", Level.WARN, f"unknown: {error}", _DISK_REMEDY)
-    found = sorted(path for path in _listed(folder) if _is_left(path))
     if not found:
         return Finding("leftovers", Level.OK, f"none in {folder}")
-    shown = ", ".join(path.name for path in found[:_MOST_LEFTOVERS]) + (", ..." * (len(found) > _MOST_LEFTOVERS))
+    shown = ", ".join(found[:_MOST_LEFTOVERS]) + (", ..." * (len(found) > _MOST_LEFTOVERS))
     detail = f"{len(found)} left by killed runs in {folder}: {shown}"
     return Finding("leftovers", Level.WARN, detail, "the next run with the same TMPDIR removes them")
-
-
-def _listed(folder: Path) -> list[Path]:
-    try:
-        return list(folder.glob("flagbench-*"))
-    except OSError:
-        return []
 
 
 def _is_left(folder: Path) -> bool:
@@ -237,52 +216,25 @@ def accelerator(driver: Path = Path("/proc/driver/nvidia/version")) -> Finding:
     return Finding("accelerator", Level.WARN, "no driver found", remedy)
 
 
-def docker(environment: Mapping[str, str], default: Path = Path("/var/run/docker.sock")) -> Finding:
-    """Whether a container engine's socket exists and is accessible; a remote engine is not contacted."""
-    host = environment.get("DOCKER_HOST", "")
-    if host and not host.startswith("unix://"):
-        return Finding("docker", Level.OK, f"DOCKER_HOST={redact(host)} (not contacted)")
-    socket = Path(host.removeprefix("unix://")) if host else default
+def docker(
+    catalog: Catalog | None, environment: Mapping[str, str] = os.environ, socket: Path = DEFAULT_SOCKET
+) -> Finding:
+    """The version of the container engine, and which of the catalog's images it has."""
+    found = engine_health(environment, socket)
+    if not found.ok:
+        return Finding("docker", Level.WARN, found.detail, f"{found.remedy}; --via native needs no engine")
+    stacks = catalog.stacks.values() if catalog else ()
+    names = sorted(f"{case}:{stack.name}" for stack in stacks for case in stack.runs)
     try:
-        is_socket = stat.S_ISSOCK(socket.stat().st_mode)
-    except OSError:
-        is_socket = False
-    if not is_socket:
-        remedy = "start the container engine or set DOCKER_HOST; --via native runs without one"
-        return Finding("docker", Level.WARN, f"no socket at {socket}", remedy)
-    if not os.access(socket, os.R_OK | os.W_OK):
-        remedy = "join the socket's group (usually docker) and log in again; --via native needs no engine"
-        return Finding("docker", Level.WARN, f"{socket} may not be used by this user", remedy)
-    return Finding("docker", Level.OK, f"socket {socket}")
-
-
-def engine(socket: Finding, root: Path | None = None) -> Finding:
-    """The version of the engine behind a usable socket, and which of the catalog's images it has."""
-    if socket.level is not Level.OK:
-        return socket
-    try:
-        with closing(open_engine()) as found:
-            there = [name for name in _image_names(root) if found.inspect(f"flagbench/{name}") is not None]
-            health = found.health()
+        with closing(open_engine()) as engine:
+            there = [name for name in names if engine.inspect(f"flagbench/{name}") is not None]
     except FlagbenchError as error:
         return Finding("docker", Level.WARN, error.message, f"{error.remedy}; --via native needs no engine")
     have = f"images: {', '.join(there)}" if there else "no image of a case, `flagbench build` makes them"
-    return Finding("docker", Level.OK, f"{health}; {have}")
+    return Finding("docker", Level.OK, f"{found.detail}; {have}")
 
 
 def kubernetes() -> Finding:
-    """Whether jobs can be checked by a server and submitted; kubectl is not started, and no server contacted."""
-    kubectl = shutil.which("kubectl")
-    if kubectl is None:
-        remedy = "needed to check and to submit jobs, not to print them"
-        return Finding("kubernetes", Level.WARN, "kubectl is not installed", remedy)
-    return Finding("kubernetes", Level.OK, f"{kubectl} (no server contacted)")
-
-
-def _image_names(root: Path | None) -> list[str]:
-    """Every `case:stack` by the stack's own name; empty if the manifests are broken, which is its own finding."""
-    try:
-        catalog = load_catalog(root, claims=False)
-    except FlagbenchError:
-        return []
-    return sorted(f"{case}:{stack.name}" for stack in catalog.stacks.values() for case in stack.runs)
+    """Whether jobs can be submitted to a cluster."""
+    found = health()
+    return Finding("kubernetes", Level.OK if found.ok else Level.WARN, found.detail, found.remedy)

@@ -6,49 +6,33 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """Every code a flagbench process ends with. 1 is left to our own bugs."""
+    """Every code a flagbench process ends with, each with one line for the table in the docs."""
 
-    OK = 0
-    BUG = 1
-    USAGE = 2
-    DATA = 3
-    RANK_FAILED = 4
-    OUT_OF_MEMORY = 5
-    TIMEOUT = 6
-    INTERRUPTED = 7
-    BUILD_FAILED = 8
-    BELOW = 9
-    NOT_COMPARABLE = 10
-    INCONCLUSIVE = 11
-    INVALID = 12
-    WRONG_HARDWARE = 13
-    NOT_STORED = 14
-    ENGINE = 15
+    meaning: str
 
-    @property
-    def meaning(self) -> str:
-        """One line for the table in the docs."""
-        return _MEANINGS[self]
+    def __new__(cls, code: int, meaning: str = "") -> ExitCode:
+        """A member from its code and its meaning."""
+        member = int.__new__(cls, code)
+        member._value_ = code
+        member.meaning = meaning
+        return member
 
-
-_MEANINGS = {
-    ExitCode.OK: "done; for verify: REPRODUCED or ABOVE",
-    ExitCode.BUG: "a bug in flagbench",
-    ExitCode.USAGE: "usage: unknown or contradictory arguments, an invalid manifest",
-    ExitCode.DATA: "data, weights or a record missing or corrupt",
-    ExitCode.RANK_FAILED: "a rank failed",
-    ExitCode.OUT_OF_MEMORY: "out of memory",
-    ExitCode.TIMEOUT: "timeout or hang",
-    ExitCode.INTERRUPTED: "interrupted; the record is kept",
-    ExitCode.BUILD_FAILED: "an image could not be built",
-    ExitCode.BELOW: "verdict BELOW",
-    ExitCode.NOT_COMPARABLE: "verdict NOT_COMPARABLE",
-    ExitCode.INCONCLUSIVE: "verdict INCONCLUSIVE",
-    ExitCode.INVALID: "verdict INVALID; a run whose own checks failed, or whose loss was not finite",
-    ExitCode.WRONG_HARDWARE: "wrong hardware, found before the run",
-    ExitCode.NOT_STORED: "measured, but the record could not be stored; or a command could not print its result",
-    ExitCode.ENGINE: "container engine or network",
-}
+    OK = 0, "done; for verify: REPRODUCED or ABOVE"
+    BUG = 1, "a bug in flagbench"
+    USAGE = 2, "usage: unknown or contradictory arguments, an invalid manifest"
+    DATA = 3, "data, weights or a record missing or corrupt"
+    RANK_FAILED = 4, "a rank failed"
+    OUT_OF_MEMORY = 5, "out of memory"
+    TIMEOUT = 6, "timeout or hang"
+    INTERRUPTED = 7, "interrupted; the record is kept"
+    BUILD_FAILED = 8, "an image could not be built"
+    BELOW = 9, "verdict BELOW"
+    NOT_COMPARABLE = 10, "verdict NOT_COMPARABLE"
+    INCONCLUSIVE = 11, "verdict INCONCLUSIVE"
+    INVALID = 12, "verdict INVALID; a run whose own checks failed, or whose loss was not finite"
+    WRONG_HARDWARE = 13, "wrong hardware, found before the run"
+    NOT_STORED = 14, "measured, but the record could not be stored; or a command could not print its result"
+    ENGINE = 15, "container engine or network"
 
 
 class FlagbenchError(Exception):

@@ -1,6 +1,6 @@
 """Options declared once, as fields of a dataclass: from them follow the Typer parameters, the words and the ranges.
 
-A field is `name: Annotated[type, typer.Option(...)] = default`. A field without `typer.Option` is not an option.
+A field is `name: Annotated[type, typer.Option(...)] = default`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 import unicodedata
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import cache
+from functools import wraps
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from typer.models import OptionInfo
@@ -31,37 +31,33 @@ class Declared:
     default: Any
 
     @property
+    def repeated(self) -> bool:
+        """Whether the option may be given several times: Typer gives a list where the dataclass holds a tuple."""
+        return get_origin(self.value) is tuple
+
+    @property
     def parameter(self) -> inspect.Parameter:
-        """The parameter that Typer reads; Typer gives a list where the dataclass holds a tuple."""
-        repeated = get_origin(self.value) is tuple
+        """The parameter that Typer reads."""
+        value = list[get_args(self.value)[0]] | None if self.repeated else self.value  # type: ignore[misc]
         default = inspect.Parameter.empty if self.default is MISSING else self.default
-        value = list[get_args(self.value)[0]] if repeated else self.value  # type: ignore[misc]
         return inspect.Parameter(
             self.field,
             inspect.Parameter.KEYWORD_ONLY,
-            default=None if repeated else default,
-            annotation=Annotated[value | None if repeated else value, self.info],
+            default=None if self.repeated else default,
+            annotation=Annotated[value, self.info],
         )
 
 
-@cache
 def declared(kind: type) -> tuple[Declared, ...]:
     """The options of a dataclass, in order."""
     hints = get_type_hints(kind, include_extras=True)
     found = []
     for field in fields(kind):
-        value, *more = get_args(hints[field.name]) if get_origin(hints[field.name]) is Annotated else (None,)
-        if more:
-            # Typer keeps the first name that `typer.Option` is given in `default`.
-            given = more[0].default if isinstance(more[0].default, str) else None
-            name = given or "--" + field.name.replace("_", "-")
-            found.append(Declared(field.name, name, value, more[0], field.default))
+        value, info = get_args(hints[field.name])
+        # Typer keeps the first name that `typer.Option` is given in `default`.
+        name = info.default if isinstance(info.default, str) else "--" + field.name.replace("_", "-")
+        found.append(Declared(field.name, name, value, info, field.default))
     return tuple(found)
-
-
-def _declared_by(options: object) -> tuple[Declared, ...]:
-    kind: Any = type(options)
-    return declared(kind)
 
 
 def takes_options(function: Callable[..., None]) -> Callable[..., None]:
@@ -75,21 +71,18 @@ def takes_options(function: Callable[..., None]) -> Callable[..., None]:
             groups[parameter.name] = hint
             parameters += [option.parameter for option in declared(hint)]
         else:
-            kind = inspect.Parameter.KEYWORD_ONLY
-            parameters.append(parameter.replace(annotation=hint, kind=kind))
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
 
+    @wraps(function)
     def command(**given: Any) -> None:
         for name, kind in groups.items():
-            values = {option.field: given.pop(option.field) for option in declared(kind)}
+            values = {}
             for option in declared(kind):
-                if get_origin(option.value) is tuple:
-                    values[option.field] = tuple(values[option.field] or ())
+                value = given.pop(option.field)
+                values[option.field] = tuple(value or ()) if option.repeated else value
             given[name] = kind(**values)
         function(**given)
 
-    command.__doc__ = function.__doc__
-    command.__name__ = function.__name__
-    command.__module__ = function.__module__
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return command
@@ -101,7 +94,7 @@ def words(options: Any) -> list[str]:
     One word each: a value that begins with a dash stays a value.
     """
     found = []
-    for option in _declared_by(options):
+    for option in declared(type(options)):
         value = getattr(options, option.field)
         if value == option.default:
             continue
@@ -112,7 +105,7 @@ def words(options: Any) -> list[str]:
 
 def check_ranges(options: Any) -> None:
     """Raise FlagbenchError (usage) for a number outside the `min` and `max` of its declaration."""
-    for option in _declared_by(options):
+    for option in declared(type(options)):
         value, least, most = getattr(options, option.field), option.info.min, option.info.max
         if value is None or least is None:
             continue

@@ -28,15 +28,16 @@ class Table:
 
     On a terminal too narrow for it, the columns in `cut` are shortened first, then those in `drop` are left out one
     after the other. A column in neither, like that of the ids, is always shown in full. `styles` are by the whole
-    text of a cell.
+    text of a cell. The title is a line above the columns.
     """
 
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
     right: frozenset[str] = frozenset()
     styles: Mapping[str, str] = field(default_factory=dict)
-    cut: tuple[str, ...] = ()
-    drop: tuple[str, ...] = ()
+    cut: Sequence[str] = ()
+    drop: Sequence[str] = ()
+    title: str = ""
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def _lines(block: Block, width: int | None, ellipsis: str, *, colour: bool) -> I
         for name, column in zip(block.columns, zip(*shown, strict=True), strict=True)
     }
     widths = natural if width is None else _fitted(block, natural, width)
-    lines = []
+    lines = [_styled(visible(block.title), "bold", colour=colour)] if block.title else []
     for row in shown:
         texts = []
         for name, cell in zip(block.columns, row, strict=True):

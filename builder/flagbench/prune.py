@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -17,7 +17,7 @@ from flagbench.catalog.model import Catalog
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.files import TEXT_BYTES, read_file, reason
 from flagbench.images import REPOSITORY, is_ours
-from flagbench.results import Filter, state_of
+from flagbench.results import state_of
 from flagbench.stores import Store, StoredRecord
 
 IMAGE_LABEL = "dev.flagbench.context"
@@ -48,16 +48,16 @@ class _File(msgspec.Struct):
 class _Prepared(msgspec.Struct):
     """What is needed of prepared.json."""
 
-    schema: str
+    schema: Literal["prepared/v1"]
     case: str
     kind: str
     files: dict[str, _File]
     created_at: str = "unknown"
 
 
-def records(store: Store, selected: Filter, keep: int = 0) -> list[Removable]:
+def records(store: Store, selected: Iterable[StoredRecord], keep: int = 0) -> list[Removable]:
     """The selected records except the newest `keep`; never files that the store did not put there."""
-    found = (entry for entry in selected.records(store) if entry.problem is None)
+    found = (entry for entry in selected if entry.problem is None)
     return [stored_record(store, entry) for entry in islice(found, keep, None)]
 
 
@@ -91,28 +91,26 @@ def prepared(folder: Path) -> list[Removable]:
     """The prepared folders in a folder and up to _DEPTH levels below. Raises FlagbenchError (usage) for a file."""
     if not folder.is_dir():
         raise FlagbenchError(f"--prepared: {folder} is not a folder", remedy="give what was given to `prepare --out`")
-    return list(_prepared(folder, _DEPTH))
+    found: list[Removable] = []
+    for root, below, files in os.walk(folder):
+        if _INDEX in files:
+            found += _prepared(Path(root))
+        if _INDEX in files or len(Path(root).relative_to(folder).parts) == _DEPTH:
+            below.clear()
+        below.sort()
+    return found
 
 
-def _prepared(folder: Path, levels: int) -> Iterator[Removable]:
-    index = folder / _INDEX
-    if index.is_file():
-        try:
-            found = msgspec.json.decode(read_file(index, TEXT_BYTES), type=_Prepared)
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-            return  # not written by prepare, or damaged
-        if found.schema == "prepared/v1" and all(map(_is_plain, found.files)):
-            detail = f"{found.case} {found.kind}, {found.created_at}"
-            size = sum(file.bytes for file in found.files.values())
-            remove = partial(_remove_prepared, folder, list(found.files))
-            yield Removable("prepared", str(folder), detail, size, remove)
-        return
+def _prepared(folder: Path) -> Iterator[Removable]:
     try:
-        below = sorted(entry.path for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False))
-    except OSError:
-        return
-    for path in below if levels else ():
-        yield from _prepared(Path(path), levels - 1)
+        index = msgspec.json.decode(read_file(folder / _INDEX, TEXT_BYTES), type=_Prepared)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return  # not written by prepare, or damaged
+    if all(map(_is_plain, index.files)):
+        detail = f"{index.case} {index.kind}, {index.created_at}"
+        size = sum(file.bytes for file in index.files.values())
+        remove = partial(_remove_prepared, folder, list(index.files))
+        yield Removable("prepared", str(folder), detail, size, remove)
 
 
 def _is_plain(name: str) -> bool:

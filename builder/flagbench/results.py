@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from enum import Enum
 from functools import cache
@@ -35,42 +35,29 @@ class State(str, Enum):
     DAMAGED = "damaged"
 
 
-@dataclass(frozen=True)
-class Filter:
-    """Which records are selected; None selects all."""
-
-    case: str | None = None
-    stack: str | None = None
-    """Its own name, not an alias."""
-    state: State | None = None
-    since: str | None = None
-    before: str | None = None
-    """UTC, as in a record."""
-
-    def records(self, store: Store) -> Iterator[StoredRecord]:
-        """The selected records of a store, newest first."""
-        for entry in store.list(self.case, self.stack):
-            if self.since is not None and entry.created_at < self.since:
-                return  # all others are older
-            if self.before is not None and entry.created_at >= self.before:
-                continue
-            if self.state in (None, state_of(entry)):
-                yield entry
-
-
-def record_filter(
+def select(
+    store: Store,
+    *,
     case: str | None = None,
     stack: str | None = None,
     state: State | None = None,
     since: str | None = None,
     older_than: str | None = None,
-) -> Filter:
-    """The filter of a command's options. Raises FlagbenchError (usage), also for names of no case or stack."""
+) -> Iterator[StoredRecord]:
+    """The records of a store for which every given option of a command holds, newest first.
+
+    Raises FlagbenchError (usage), also for names of no case or stack.
+    """
     if case or stack:
         catalog = load_catalog(claims=False)
         case = catalog_get(catalog.cases, case, kind="case").name if case else None
         stack = get_stack(stack, catalog).name if stack else None
-    return Filter(case, stack, state, moment(since, "--since"), moment(older_than, "--older-than"))
+    first, end = _moment(since, "--since"), _moment(older_than, "--older-than")
+    for entry in store.list(case, stack):
+        if first is not None and entry.created_at < first:
+            return  # all others are older
+        if (end is None or entry.created_at < end) and state in (None, state_of(entry)):
+            yield entry
 
 
 def state_of(entry: StoredRecord) -> State:
@@ -78,7 +65,7 @@ def state_of(entry: StoredRecord) -> State:
     return State.DAMAGED if entry.summary is None else State(entry.summary.state)
 
 
-def moment(text: str | None, option: str) -> str | None:
+def _moment(text: str | None, option: str) -> str | None:
     """A date such as 2026-01-31, or an age such as 30d, 12h or 2w, as a record writes a time, UTC.
 
     Raises FlagbenchError (usage), which names the option.

@@ -14,58 +14,45 @@ _CHUNK = 4096
 """Bytes that a ready pipe accepts without blocking."""
 
 
+class NotPrinted(Exception):
+    """Stdout is full or closed. Raised once; what is printed after that is discarded."""
+
+
 def install() -> None:
     """Open descriptors that are closed, and replace `sys.stdin`, `sys.stdout` and `sys.stderr`.
 
     Stdin is empty if it was closed, waits for a slow writer even if its descriptor is non-blocking, and accepts text
-    in any encoding. Stdout waits for a slow reader in the same way, and raises OSError if it cannot be written to.
-    Stderr drops output that is not read: an unread message must not make a command fail or hang.
+    in any encoding. Stdout waits for a slow reader in the same way, discards what a reader that went away (`| head`)
+    no longer reads, and raises NotPrinted if it cannot be written to. Stderr drops output that is not read: an unread
+    message must not make a command fail or hang. A character that an encoding lacks is shown as its number.
     """
     for descriptor, flags in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
         try:
             os.fstat(descriptor)
         except OSError:
-            # Otherwise the next file or socket gets this number. Stdout is opened read-only, so that printing to it
-            # fails instead of being lost silently.
-            _open_as(descriptor, flags)
-    encoding = getattr(sys.stdin, "encoding", None) or "utf-8"
-    sys.stdin = io.TextIOWrapper(io.BufferedReader(_Stdin(0)), encoding=encoding, errors="backslashreplace")
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    errors = getattr(sys.stdout, "errors", None) or "strict"
-    sys.stdout = io.TextIOWrapper(
-        io.BufferedWriter(_Stdout(1)), encoding=encoding, errors=errors, line_buffering=os.isatty(1)
-    )
-    sys.stderr = io.TextIOWrapper(
-        io.BufferedWriter(_Stderr(2)), encoding=encoding, errors="backslashreplace", line_buffering=True
-    )
+            # Otherwise the next file or socket gets this number, the lowest that is free. Stdout is opened read-only,
+            # so that printing to it fails instead of being lost silently.
+            os.set_inheritable(os.open(os.devnull, flags), True)
+    stdout: io.RawIOBase = _Stdout(1, "wb", closefd=False)
+    stderr: io.RawIOBase = _Stderr(2, "wb", closefd=False)
+    sys.stdin = _text(io.BufferedReader(_Stdin()), sys.stdin)
+    sys.stdout = _text(io.BufferedWriter(stdout), sys.stdout, line_buffering=stdout.isatty())
+    sys.stderr = _text(io.BufferedWriter(stderr), sys.stderr, line_buffering=True)
 
 
-def _open_as(descriptor: int, flags: int) -> None:
-    opened = os.open(os.devnull, flags)
-    if opened != descriptor:
-        os.dup2(opened, descriptor)
-        os.close(opened)
-    os.set_inheritable(descriptor, True)
+def _text(
+    stream: io.BufferedReader | io.BufferedWriter, replaced: object, *, line_buffering: bool = False
+) -> io.TextIOWrapper:
+    encoding = getattr(replaced, "encoding", None) or "utf-8"
+    return io.TextIOWrapper(stream, encoding=encoding, errors="backslashreplace", line_buffering=line_buffering)
 
 
-class _Descriptor(io.RawIOBase):
-    """A descriptor that is left open when its stream is closed."""
-
-    def __init__(self, descriptor: int, event: int) -> None:
-        self._descriptor = descriptor
-        self._waiting = select.poll()
-        self._waiting.register(descriptor, event)
-
+class _Stdin(io.RawIOBase):
     def fileno(self) -> int:
-        return self._descriptor
+        return 0
 
     def isatty(self) -> bool:
-        return os.isatty(self._descriptor)
-
-
-class _Stdin(_Descriptor):
-    def __init__(self, descriptor: int) -> None:
-        super().__init__(descriptor, select.POLLIN)
+        return os.isatty(0)
 
     def readable(self) -> bool:
         return True
@@ -73,56 +60,42 @@ class _Stdin(_Descriptor):
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         while True:
             try:
-                content = os.read(self._descriptor, len(buffer))
+                return os.readv(0, [buffer])
             except BlockingIOError:
-                self._waiting.poll()
-                continue
-            buffer[: len(content)] = content
-            return len(content)
+                select.select([self], [], [])
 
 
-class _Output(_Descriptor):
-    def __init__(self, descriptor: int) -> None:
-        super().__init__(descriptor, select.POLLOUT)
+class _Stdout(io.FileIO):
+    _lost = False
 
-    def writable(self) -> bool:
-        return True
-
-
-class _Stdout(_Output):
-    def write(self, content: bytes) -> int:  # type: ignore[override]
-        while True:
-            try:
-                return os.write(self._descriptor, content)
-            except BlockingIOError:
-                self._waiting.poll()
-
-
-class _Stderr(_Output):
-    def __init__(self, descriptor: int) -> None:
-        super().__init__(descriptor)
-        self._patience = _PATIENCE_SECONDS
-
-    def write(self, content: bytes) -> int:  # type: ignore[override]
+    def write(self, content: memoryview) -> int:  # type: ignore[override]
         try:
-            self._forward(bytes(content))
-        except OSError:
-            pass
+            while not self._lost:
+                if (taken := super().write(content)) is not None:
+                    return taken
+                select.select([], [self], [])  # it is non-blocking and full
+        except BrokenPipeError:
+            self._lost = True
+        except OSError as error:
+            self._lost = True
+            raise NotPrinted(f"stdout cannot be written to ({error.strerror})") from None
         return len(content)
 
-    def _forward(self, left: bytes) -> None:
+
+class _Stderr(io.FileIO):
+    _patience = _PATIENCE_SECONDS
+
+    def write(self, content: memoryview) -> int:  # type: ignore[override]
         deadline = time.monotonic() + self._patience
-        while left:
-            ready = self._waiting.poll(max(0.0, deadline - time.monotonic()) * 1000)
-            try:
-                taken = os.write(self._descriptor, left[:_CHUNK]) if ready else 0
-            except BlockingIOError:
-                taken = 0
-            if taken:
-                left, self._patience = left[taken:], _PATIENCE_SECONDS
-                deadline = time.monotonic() + self._patience
-            elif time.monotonic() >= deadline:
-                self._patience = 0.0
-                return
-            else:
+        try:
+            while True:
+                _, ready, _ = select.select([], [self], [], max(0.0, deadline - time.monotonic()))
+                if ready and (taken := super().write(content[:_CHUNK])):
+                    self._patience = _PATIENCE_SECONDS
+                    return taken  # the rest is written next
+                if time.monotonic() >= deadline:
+                    self._patience = 0.0
+                    return len(content)
                 time.sleep(0.01)  # it reports ready and accepts nothing yet
+        except OSError:
+            return len(content)

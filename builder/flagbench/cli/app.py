@@ -1,56 +1,78 @@
-"""The command line's commands: what each is called, where it is and what it is for."""
+"""The command line's commands; each is imported only when it is run, helped for or completed."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from flagbench._version import __version__
-from flagbench.cli.lazy import Entry, lazy_group
-from flagbench.cli.output import echo
 
 COMMANDS = {
-    "list": Entry("flagbench.cli.listing:command", "Show the cases, stacks and claims there are."),
-    "render": Entry("flagbench.cli.render:command", "Show how images are made."),
-    "lock": Entry("flagbench.cli.lock:command", "Lock the packages and the base of stacks, by hash."),
-    "wheels": Entry(
-        "flagbench.cli.wheels:command",
-        "Fetch every package of a stack's lock into a folder, each checked against its hash.",
-    ),
-    "lint": Entry("flagbench.cli.lint:command", "Check Dockerfiles against flagbench's rules and hadolint."),
-    "build": Entry("flagbench.cli.build:command", "Build images, each on its stack's image."),
-    "layers": Entry(
-        "flagbench.cli.layers:command",
-        "Compare images layer by layer, without what depends on when they were built.",
-    ),
-    "prepare": Entry(
-        "flagbench.cli.prepare:command", "Make the folders that a case's runs read out of what was downloaded."
-    ),
-    "run": Entry(
-        "flagbench.cli.run:command",
-        "Run a case, keep its record in the store, and show it beside the published row.",
-    ),
-    "job": Entry("flagbench.cli.job:command", "Print a Kubernetes job that runs a case, for `kubectl apply -f -`."),
-    "verify": Entry(
-        "flagbench.cli.verify:command", "Say whether a record reproduces a published number, and why not."
-    ),
-    "claims": Entry("flagbench.cli.claims:app", "Check the published rows against themselves."),
-    "compare": Entry(
-        "flagbench.cli.compare:command",
-        "Show what differs between two records of a case, and the ratio B/A of every metric.",
-    ),
-    "results": Entry("flagbench.cli.results:app", "List, show, export and remove stored records."),
-    "doctor": Entry(
-        "flagbench.cli.doctor:command",
-        "Check this machine: installation, manifests, store, packages, hardware, container engine.",
-    ),
-    "manifests": Entry("flagbench.cli.manifests:app", "Work on the manifests of a checkout.", hidden=True),
+    "list": "Show the cases, stacks and claims there are.",
+    "render": "Show how images are made.",
+    "lock": "Lock the packages and the base of stacks, by hash.",
+    "wheels": "Fetch every package of a stack's lock into a folder, each checked against its hash.",
+    "lint": "Check Dockerfiles against flagbench's rules and hadolint.",
+    "build": "Build images, each on its stack's image.",
+    "layers": "Compare images layer by layer, without what depends on when they were built.",
+    "prepare": "Make the folders that a case's runs read out of what was downloaded.",
+    "run": "Run a case, keep its record in the store, and show it beside the published row.",
+    "job": "Print a Kubernetes job that runs a case, for `kubectl apply -f -`.",
+    "verify": "Say whether a record reproduces a published number, and why not.",
+    "claims": "Check the published rows against themselves.",
+    "compare": "Show what differs between two records of a case, and the ratio B/A of every metric.",
+    "results": "List, show, export and remove stored records.",
+    "doctor": "Check this machine: installation, manifests, store, packages, hardware, container engine.",
+    "manifests": "Work on the manifests of a checkout.",
 }
+"""Each command with the first line of its docstring: --help shows these without importing any command."""
+HIDDEN = {"manifests"}
+
+
+def load(name: str) -> Any:
+    """The click command of that name: what `flagbench.cli.NAME` has as `command` or, for a group, as `app`."""
+    module = import_module(f"flagbench.cli.{name}")
+    group = getattr(module, "app", None)
+    if group is None:
+        # A Typer with one command becomes that command. Only the root offers to install completion.
+        group = typer.Typer(add_completion=False, rich_markup_mode=None)
+        group.command(name)(module.command)
+    command = get_command(group)
+    command.name = name
+    command.help = command.help or COMMANDS[name]
+    command.hidden = name in HIDDEN
+    return command
+
+
+class Commands(TyperGroup):
+    """The group of all commands."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        # For an unknown command Typer suggests one of these.
+        self.commands: Any = dict.fromkeys(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command, imported now; None for an unknown one."""
+        return load(cmd_name) if cmd_name in COMMANDS else None
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """All names, in the order of the table."""
+        return list(COMMANDS)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The list in --help."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, text in COMMANDS.items() if name not in HIDDEN])
+
 
 app = typer.Typer(
     name="flagbench",
-    cls=lazy_group(COMMANDS),
+    cls=Commands,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -60,7 +82,7 @@ app = typer.Typer(
 
 def _version(asked: bool) -> None:
     if asked:
-        echo(f"flagbench {__version__}")
+        print(f"flagbench {__version__}")
         raise typer.Exit()
 
 

@@ -13,7 +13,7 @@ from flagbench.build.progress import Progress
 from flagbench.build.results import ImageResult
 from flagbench.catalog.load import load_catalog
 from flagbench.cli import complete
-from flagbench.cli.output import echo, echo_json
+from flagbench.cli.output import echo_json
 from flagbench.engines import open_engine
 from flagbench.errors import FlagbenchError
 from flagbench.files import expanded
@@ -126,9 +126,9 @@ def _print(results: list[ImageResult], *, quiet: bool, as_json: bool) -> None:
         return
     for result in results:
         if quiet:
-            echo(result.top.image_id)
+            print(result.top.image_id)
             continue
         done = "up to date" if result.top.skipped else "built"
-        echo(f"{result.top.tags[0]}  {done}  {result.top.image_id}")
+        print(f"{result.top.tags[0]}  {done}  {result.top.image_id}")
         if not result.top.skipped:
-            echo(f"  bill of materials: {result.sbom}")
+            print(f"  bill of materials: {result.sbom}")

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from flagbench.catalog.load import load_catalog
-from flagbench.cli.output import echo, echo_json
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.cli.options import JsonOption
+from flagbench.cli.output import echo_json
+from flagbench.errors import FlagbenchError
 from flagbench.verify import reproductions
 
-app = typer.Typer(
-    help="Check the published rows against themselves.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_completion=False)
 
 
 @app.callback()
@@ -25,7 +19,7 @@ def group() -> None:
 
 
 @app.command("lint")
-def lint(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def lint(json: JsonOption = False) -> None:
     """Check every claim: its fields, its names, and that its utilisation follows from its throughput.
 
     Prints one line for each published utilisation, and exits 2 if one neither fits nor is named an anomaly.
@@ -35,14 +29,11 @@ def lint(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = Fal
     catalog = load_catalog()
     found = reproductions(catalog)
     if json:
-        entries = [entry.to_dict() for entry in found]
-        echo_json({"claims": len(catalog.claims), "utilisations": entries})
-        if any(entry.problem for entry in found):
-            raise typer.Exit(int(ExitCode.USAGE))
-        return
-    for entry in found:
-        echo(f"{entry}, as its anomaly says" if entry.listed and not entry.problem else str(entry))
-    echo(f"{len(catalog.claims)} claims, {len(found)} utilisations computed again")
+        echo_json({"claims": len(catalog.claims), "utilisations": [entry.to_dict() for entry in found]})
+    else:
+        for entry in found:
+            print(f"{entry}, as its anomaly says" if entry.listed and not entry.problem else entry)
+        print(f"{len(catalog.claims)} claims, {len(found)} utilisations computed again")
     problems = [entry.problem for entry in found if entry.problem]
     if problems:
         raise FlagbenchError(

@@ -9,8 +9,7 @@ import typer
 from flagbench.cli import complete
 from flagbench.cli.options import JsonOption, StoreOption, WideOption
 from flagbench.cli.output import echo_json
-from flagbench.cli.records import RECORD_HELP, load_record
-from flagbench.errors import FlagbenchError
+from flagbench.cli.records import RECORD_HELP, load_records
 from flagbench.report import comparison_table
 from flagbench.verify import compare_records
 
@@ -26,12 +25,8 @@ def command(
     as_json: JsonOption = False,
 ) -> None:
     """Show what differs between two records of a case, and the ratio B/A of every metric."""
-    if a == b == "-":
-        raise FlagbenchError(
-            "standard input (-) is named more than once", remedy="write the records to files and name those"
-        )
-    comparison = compare_records(load_record(a, store), load_record(b, store))
+    comparison = compare_records(*load_records([a, b], store))
     if as_json:
         echo_json(comparison.to_dict())
     else:
-        typer.echo(comparison_table(comparison, wide=wide), nl=False)
+        print(comparison_table(comparison, wide=wide), end="")

@@ -1,8 +1,11 @@
-"""What the shell completes: images, claims and stored records. A broken setup completes nothing."""
+"""What the shell completes: images, stacks, claims and stored records. A broken setup completes nothing."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from itertools import islice
+
+import typer
 
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.lookup import image_names
@@ -15,26 +18,38 @@ RECENT = 50
 
 def images(incomplete: str) -> list[str]:
     """Every `case:stack` that starts with what was typed."""
-    try:
-        return [name for name in image_names(load_catalog(claims=False)) if name.startswith(incomplete)]
-    except FlagbenchError:
-        return []
+    return _matching(incomplete, lambda: image_names(load_catalog(claims=False)))
+
+
+def stacks(incomplete: str) -> list[str]:
+    """Every stack and alias that starts with what was typed."""
+
+    def names() -> Iterable[str]:
+        found = load_catalog(claims=False).stacks.values()
+        return sorted({name for stack in found for name in (stack.name, *stack.aliases)})
+
+    return _matching(incomplete, names)
 
 
 def claims(incomplete: str) -> list[str]:
     """Every claim's id that starts with what was typed."""
-    try:
-        return [claim_id for claim_id in load_catalog().claims if claim_id.startswith(incomplete)]
-    except FlagbenchError:
-        return []
+    return _matching(incomplete, lambda: load_catalog().claims)
 
 
-def records(incomplete: str) -> list[str]:
-    """`last` and the newest records' ids that start with what was typed."""
+def records(context: typer.Context, incomplete: str) -> list[str]:
+    """`last` and the newest records' ids that start with what was typed, of the store that --store names."""
+
+    def names() -> Iterable[str]:
+        stored = open_store(context.params.get("store")).list()
+        recent = islice((entry.record_id for entry in stored if entry.problem is None), RECENT)
+        # A copy in a wrong place has the id of its original.
+        return dict.fromkeys(("last", *recent))
+
+    return _matching(incomplete, names)
+
+
+def _matching(incomplete: str, names: Callable[[], Iterable[str]]) -> list[str]:
     try:
-        stored = (entry.record_id for entry in open_store().list() if entry.problem is None)
-        recent = list(islice(stored, RECENT))
+        return [name for name in names() if name.startswith(incomplete)]
     except FlagbenchError:
         return []
-    # A copy in a wrong place has the id of its original.
-    return [name for name in dict.fromkeys(("last", *recent)) if name.startswith(incomplete)]

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
-from flagbench.cli.output import echo, echo_json, echo_table
+from flagbench.cli.options import JsonOption, StoreOption
+from flagbench.cli.output import echo_json, print_page
 from flagbench.doctor import Level, examine
 from flagbench.errors import ExitCode
+from flagbench.page import Table
 
 
 def command(
-    store: Annotated[
-        str | None, typer.Option("--store", metavar="URL", help="The store to look at, else FLAGBENCH_STORE.")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    store: StoreOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Check this machine: installation, manifests, store, packages, hardware, container engine.
 
@@ -27,13 +25,13 @@ def command(
     if json:
         echo_json({"ok": not failed, "findings": [vars(finding) for finding in findings]})
     else:
-        echo_table(["check", "level", "detail"], [[f.name, f.level.value, f.detail] for f in findings])
+        print_page(Table(("CHECK", "LEVEL", "DETAIL"), [(f.name, f.level.value, f.detail) for f in findings]))
         # One remedy may answer several findings.
         remedies: dict[str, list[str]] = {}
         for finding in findings:
             if finding.remedy is not None:
                 remedies.setdefault(finding.remedy, []).append(finding.name)
         for remedy, names in remedies.items():
-            echo(f"fix: {', '.join(names)}: {remedy}")
+            print(f"fix: {', '.join(names)}: {remedy}")
     if failed:
         raise typer.Exit(int(ExitCode.USAGE))

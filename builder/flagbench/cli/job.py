@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.lookup import resolve_image
 from flagbench.cli import complete
-from flagbench.cli.output import echo, echo_json
+from flagbench.cli.output import echo_json
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.launchers.kubernetes.check import check_documents
 from flagbench.launchers.kubernetes.documents import job_documents, job_list
@@ -71,21 +71,17 @@ def command(
     if send:
         if out is not None:
             raise FlagbenchError("--out and --submit contradict each other", remedy="give one of them")
-        _submit(request, documents, as_json)
+        said = submit(documents)
+        if as_json:
+            echo_json({"job": request.job_name, "run_id": request.run_id})
+        else:
+            print(visible(said))
         return
     if as_json:
         text = json.dumps(job_list(documents), indent=2, allow_nan=False) + "\n"
     else:
         text = dump_documents(documents, job_header(request.command(), request.image, request.job_name))
     _print(text, out)
-
-
-def _submit(request: JobRequest, documents: list[dict[str, Any]], as_json: bool) -> None:
-    said = submit(documents)
-    if as_json:
-        echo_json({"job": request.job_name, "run_id": request.run_id})
-    else:
-        echo(visible(said))
 
 
 def _given(context: typer.Context) -> set[str]:
@@ -100,7 +96,7 @@ def _given(context: typer.Context) -> set[str]:
 
 def _print(text: str, out: Path | None) -> None:
     if out is None:
-        echo(text.rstrip("\n"))
+        print(text.rstrip("\n"))
         return
     try:
         out.write_text(text, encoding="utf-8")
@@ -125,14 +121,14 @@ def _check(path: Path, as_json: bool) -> None:
         echo_json({"file": shown, "schemas": list(versions), "server": answer, "problems": found})
     else:
         for problem in problems:
-            echo(visible(f"{shown}: {problem}"))
+            print(visible(f"{shown}: {problem}"))
         for line in server.said.splitlines() if server.validated else ():
-            echo(visible(f"{shown}: server: {line}"))
+            print(visible(f"{shown}: server: {line}"))
         against = ["flagbench's own rules"]
         against += [f"the schemas of Kubernetes {', '.join(versions)}"] * bool(versions)
         against += ["a server"] * server.validated
         count = len(problems) + server.refused
-        echo(f"{shown}: {count or 'no'} problem{'' if count == 1 else 's'}; checked against {', '.join(against)}")
+        print(f"{shown}: {count or 'no'} problem{'' if count == 1 else 's'}; checked against {', '.join(against)}")
         if not server.validated:
             typer.echo(f"not validated by a server: {visible(server.said)}", err=True)
         if not versions:

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from flagbench.cli.output import echo, echo_json
+from flagbench.cli.options import JsonOption
+from flagbench.cli.output import echo_json
 from flagbench.engines import Engine, open_engine
 from flagbench.engines.base import ImageInfo
 from flagbench.engines.reproducible import differences, layers_of
@@ -29,7 +30,7 @@ def command(
             metavar="SECONDS", min=0, help="Later times become this one. Default: the earliest that a label names."
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Compare images layer by layer, without what depends on when they were built.
 
@@ -54,12 +55,12 @@ def command(
         echo_json({"epoch": epoch, "images": images, "differs": differs})
     elif other is None:
         for number, layer in enumerate(layers[0], 1):
-            echo(f"layer {number}: {layer.digest}")
+            print(f"layer {number}: {layer.digest}")
     else:
         for line in differs:
-            echo(visible(line))
+            print(visible(line))
         if not differs:
-            echo(f"the same: {len(layers[0])} layers, times set to {epoch} where they are later")
+            print(f"the same: {len(layers[0])} layers, times set to {epoch} where they are later")
     if differs:
         raise typer.Exit(int(ExitCode.USAGE))
 

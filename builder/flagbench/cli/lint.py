@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from flagbench.catalog.load import load_catalog
-from flagbench.cli.output import echo, echo_json
+from flagbench.cli.options import JsonOption
+from flagbench.cli.output import echo_json
 from flagbench.errors import ExitCode, FlagbenchError
 
 
@@ -20,7 +21,7 @@ def command(
     template: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Every image with a template of your own.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Check Dockerfiles against flagbench's rules and hadolint.
 
@@ -46,8 +47,8 @@ def command(
         echo_json({"findings": [vars(finding) for finding in findings]})
     else:
         for finding in findings:
-            echo(str(finding))
+            print(str(finding))
         if not findings:
-            echo("no findings")
+            print("no findings")
     if findings:
         raise typer.Exit(int(ExitCode.USAGE))

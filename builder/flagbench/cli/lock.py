@@ -8,9 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from flagbench.catalog.load import load_catalog
+from flagbench.catalog.lookup import get_stack
 from flagbench.catalog.model import Catalog, Stack
-from flagbench.cli.output import echo, echo_json
-from flagbench.cli.stacks import chosen_stacks, complete_stacks
+from flagbench.cli import complete
+from flagbench.cli.options import CaBundleOption, PipSourceOption
+from flagbench.cli.output import echo_json
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.locks.files import load_lock, lock_path, read_lock, stated_base, write_lock
 from flagbench.locks.metadata import read_tables
@@ -23,7 +25,7 @@ from flagbench.render.roots import images_root
 def command(
     stacks: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[STACK]...", autocompletion=complete_stacks, help="Stacks, by name or alias."),
+        typer.Argument(metavar="[STACK]...", autocompletion=complete.stacks, help="Stacks, by name or alias."),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every stack of the catalog.")] = False,
     check: Annotated[
@@ -44,18 +46,8 @@ def command(
             "has no public base.",
         ),
     ] = None,
-    pip_source: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="URL",
-            envvar="FLAGBENCH_PIP_SOURCE",
-            help="Package index instead of the configured one; given again: instead of the stack's further ones.",
-        ),
-    ] = None,
-    ca_bundle: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", envvar="FLAGBENCH_CA_BUNDLE", help="Certificates (PEM) of this network."),
-    ] = None,
+    pip_source: PipSourceOption = None,
+    ca_bundle: CaBundleOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was locked as JSON.")] = False,
 ) -> None:
     """Lock the packages and the base of stacks, by hash.
@@ -68,14 +60,13 @@ def command(
     version, reason}]}]}.
     """
     catalog = load_catalog(claims=False)
-    chosen = chosen_stacks(catalog, stacks or [], every=every)
+    chosen = _chosen(catalog, stacks or [], every=every)
     _require_digest(base_digest, chosen)
     images = images_root(catalog)
-    for stack in chosen:
-        _require_own_path(stack, catalog, images)
     sources = Sources.chosen(pip_source, ca_bundle)
     results = []
     for stack in chosen:
+        _require_own_path(stack, catalog, images)
         if check:
             lock, changed = read_lock(stack, images), False
         else:
@@ -99,6 +90,18 @@ def command(
             "digest with --base-digest",
             code=ExitCode.ENGINE,
         )
+
+
+def _chosen(catalog: Catalog, names: list[str], *, every: bool) -> list[Stack]:
+    """The named stacks, or all of them, each once. Raises FlagbenchError (usage) for none or an unknown one."""
+    if every == bool(names):
+        raise FlagbenchError(
+            "stacks are named, and --all is given too" if every else "no stack is named",
+            remedy="name stacks (`flagbench list stacks` shows them) or give --all",
+        )
+    if every:
+        return list(catalog.stacks.values())
+    return list({stack.name: stack for stack in (get_stack(name, catalog) for name in names)}.values())
 
 
 def _progress(line: str) -> None:
@@ -128,17 +131,6 @@ def _require_digest(base_digest: str | None, chosen: list[Stack]) -> None:
         )
 
 
-def _require_own_path(stack: Stack, catalog: Catalog, images: Path) -> None:
-    """Raises FlagbenchError (usage) where another stack's lock has the same file name."""
-    path = lock_path(stack.name, images)
-    for other in catalog.stacks:
-        if other != stack.name and lock_path(other, images) == path:
-            raise FlagbenchError(
-                f"the locks of {stack.name} and {other} have the same name, {path.name}",
-                remedy="rename one of the stacks: in the name of a lock, a dot becomes a dash",
-            )
-
-
 def _previous(stack: Stack, images: Path, upgrade: bool) -> Lock | None:
     """The lock that is there: versions of a stale one are kept too; a malformed one is replaced by --upgrade only."""
     try:
@@ -164,8 +156,19 @@ def _as_json(lock: Lock, images: Path, changed: bool) -> dict[str, Any]:
 
 def _tell(result: dict[str, Any], *, checked: bool) -> None:
     state = "fits its manifest" if checked else "written" if result["changed"] else "unchanged"
-    echo(f"{result['path']}: {state}, {result['packages']} packages")
+    print(f"{result['path']}: {state}, {result['packages']} packages")
     if result["base"]["digest"] is None:
-        echo(f"  unresolved: the base {result['base']['image'] or '(none is public: name it with --base)'}")
+        print(f"  unresolved: the base {result['base']['image'] or '(none is public: name it with --base)'}")
     for entry in result["unresolved"]:
-        echo(f"  unresolved: {entry['name']}=={entry['version']} ({entry['reason']})")
+        print(f"  unresolved: {entry['name']}=={entry['version']} ({entry['reason']})")
+
+
+def _require_own_path(stack: Stack, catalog: Catalog, images: Path) -> None:
+    """Raises FlagbenchError (usage) if another stack's lock has the same file name."""
+    path = lock_path(stack.name, images)
+    for other in catalog.stacks:
+        if other != stack.name and lock_path(other, images) == path:
+            raise FlagbenchError(
+                f"the locks of {stack.name} and {other} have the same name, {path.name}",
+                remedy="rename one of the stacks: in the name of a lock, a dot becomes a dash",
+            )

@@ -8,16 +8,16 @@ import sys
 import traceback
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, TextIO, cast
+from typing import Any
 
 import typer
 from typer.main import get_command
 
 from flagbench.cli import shells
 from flagbench.cli.app import app
-from flagbench.cli.output import CheckedStdout
+from flagbench.cli.output import print_error
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.terminal import visible
+from flagbench.stdio import NotPrinted
 
 # What newer releases of Typer return for an interrupt; older ones raise Abort.
 _TYPER_INTERRUPTED = 130
@@ -29,19 +29,26 @@ def run(arguments: Sequence[str]) -> int:
     A FlagbenchError is printed as `error:` and `fix:`, a usage error in Typer's words. Anything else is a bug and
     passes through, to `report_bug`.
     """
-    stdout = CheckedStdout(sys.stdout)
-    with contextlib.redirect_stdout(cast(TextIO, stdout)):
-        try:
-            code = _invoke(arguments)
-            stdout.flush()
-        except FlagbenchError as error:
-            _print(f"error: {error.message}\nfix: {error.remedy}")
-            code = int(error.code)
-        except (KeyboardInterrupt, BrokenPipeError):
-            code = _interrupted()
-        with contextlib.suppress(FlagbenchError):  # other errors have been printed
-            stdout.flush()
+    try:
+        code = _invoke(arguments)
+        sys.stdout.flush()
+    except FlagbenchError as error:
+        print_error(error.message, error.remedy)
+        code = int(error.code)
+    except NotPrinted as error:
+        code = not_printed(error)
+    except (KeyboardInterrupt, typer.Abort, BrokenPipeError):
+        print_error("interrupted", "run the command again when ready")
+        code = int(ExitCode.INTERRUPTED)
+    with contextlib.suppress(NotPrinted):  # another error has been reported
+        sys.stdout.flush()
     return code
+
+
+def not_printed(error: NotPrinted) -> int:
+    """Report that the result of a command could not be printed; returns the exit code."""
+    print_error(str(error), "free space on that disk, or redirect stdout elsewhere")
+    return int(ExitCode.NOT_STORED)
 
 
 def _invoke(arguments: Sequence[str]) -> int:
@@ -56,21 +63,14 @@ def _invoke(arguments: Sequence[str]) -> int:
     except click_exception as error:
         error.show()
         return int(error.exit_code)
-    except typer.Abort:
-        return _interrupted()
     except SystemExit as stop:
         # Completion's way to end, and Typer's answer to a broken pipe that is not stdout.
         if isinstance(stop.__context__, BrokenPipeError):
-            return _interrupted()
+            raise stop.__context__ from None
         return stop.code if isinstance(stop.code, int) else int(ExitCode.OK)
     if result == _TYPER_INTERRUPTED:
-        return _interrupted()
+        raise KeyboardInterrupt
     return int(result) if isinstance(result, int) else int(ExitCode.OK)
-
-
-def _interrupted() -> int:
-    _print("error: interrupted\nfix: run the command again when ready")
-    return int(ExitCode.INTERRUPTED)
 
 
 def report_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -80,13 +80,7 @@ def report_bug(kind: type[BaseException], error: BaseException, trace: Traceback
     """
     if os.environ.get("FLAGBENCH_DEBUG") == "1":
         traceback.print_exception(kind, error, trace)
-    _print(
-        f"error: a bug in flagbench: {kind.__name__}: {' '.join(str(error).split())}\n"
-        "fix: run it again with FLAGBENCH_DEBUG=1 and report what it prints"
+    print_error(
+        f"a bug in flagbench: {kind.__name__}: {' '.join(str(error).split())}",
+        "run it again with FLAGBENCH_DEBUG=1 and report what it prints",
     )
-
-
-def _print(text: str) -> None:
-    # Where stderr is closed, the exit code still says it.
-    with contextlib.suppress(OSError):
-        print("\n".join(map(visible, text.split("\n"))), file=sys.stderr)

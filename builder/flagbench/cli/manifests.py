@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from functools import partial
 from typing import Annotated, Any
 
@@ -10,23 +9,15 @@ import typer
 
 from flagbench.catalog.compile import image_package, stale_files, write_compiled
 from flagbench.catalog.load import load_catalog
-from flagbench.cli.app import COMMANDS
-from flagbench.cli.lazy import LazyCommands
-from flagbench.cli.output import echo, echo_json
+from flagbench.cli.app import COMMANDS, load
+from flagbench.cli.options import JsonOption
+from flagbench.cli.output import echo_json
 from flagbench.errors import FlagbenchError
 from flagbench.report.generated import generated_files
 from flagbench.report.markdown import table
 
-app = typer.Typer(
-    help="Work on the manifests of a checkout.", no_args_is_help=True, rich_markup_mode=None, add_completion=False
-)
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_completion=False)
 CheckOption = Annotated[bool, typer.Option("--check", help="Write nothing; exit 2 if something is stale.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
-
-@app.callback()
-def group() -> None:
-    """Work on the manifests of a checkout."""
 
 
 @app.command("compile")
@@ -46,9 +37,9 @@ def compile_manifests(check: CheckOption = False, json: JsonOption = False) -> N
         echo_json({"package": str(package), "changed": changed})
         return
     for name in changed:
-        echo(f"wrote or removed {package / name}")
+        print(f"wrote or removed {package / name}")
     if not changed:
-        echo(f"up to date: {package}")
+        print(f"up to date: {package}")
 
 
 @app.command("docs")
@@ -71,12 +62,12 @@ def write_docs(check: CheckOption = False, json: JsonOption = False) -> None:
     if json:
         echo_json({"changed": names})
         return
-    echo(f"wrote {', '.join(names)}" if names else f"up to date: {root / 'docs'}")
+    print(f"wrote {', '.join(names)}" if names else f"up to date: {root / 'docs'}")
 
 
 def _options(name: str) -> str:
     """A table of the options of a command and their help; hidden ones are left out."""
-    options = [p for p in LazyCommands(COMMANDS)[name].params if p.param_type_name == "option" and not p.hidden]
+    options = [p for p in load(name).params if p.param_type_name == "option" and not p.hidden]
     return table(("option", "meaning"), ((f"`{_usage(option)}`", _meaning(option)) for option in options))
 
 
@@ -88,9 +79,5 @@ def _usage(option: Any) -> str:
 
 
 def _meaning(option: Any) -> str:
-    default = "" if option.is_flag or option.default in (None, ...) else f" Default: {_text(option.default)}."
+    default = "" if option.is_flag or option.default in (None, ...) else f" Default: {option.default}."
     return f"{' '.join(option.help.split())}{default}"
-
-
-def _text(value: object) -> str:
-    return str(value.value if isinstance(value, Enum) else value)

@@ -17,4 +17,16 @@ WideOption = Annotated[
     bool,
     typer.Option("--wide", help="Show tables in full, however narrow the terminal; a pipe always gets them in full."),
 ]
+PipSourceOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="URL",
+        envvar="FLAGBENCH_PIP_SOURCE",
+        help="Package index instead of the configured one; given again: instead of the stack's further ones.",
+    ),
+]
+CaBundleOption = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", envvar="FLAGBENCH_CA_BUNDLE", help="Certificates (PEM) of this network."),
+]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

@@ -1,70 +1,18 @@
-"""What commands print: aligned tables, and JSON for a script."""
+"""What commands print: aligned tables, JSON for a script, and errors on stderr."""
 
 from __future__ import annotations
 
 import json
-import os
 import sys
-from collections.abc import Sequence
-from typing import Any, TextIO
+from typing import Any
 
-from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.page import Lines, Table, render
-
-Row = Sequence[str]
+from flagbench.page import Block, render
+from flagbench.terminal import visible
 
 
-class NotPrinted(FlagbenchError):
-    """What a command found could not be printed on stdout."""
-
-    def __init__(self, error: OSError) -> None:
-        super().__init__(
-            f"stdout cannot be written to ({os.strerror(error.errno or 0)})",
-            remedy="free space on that disk, or redirect stdout elsewhere",
-            code=ExitCode.NOT_STORED,
-        )
-
-
-class CheckedStdout:
-    """A stdout whose reader may go away (`| head`): what it no longer reads is discarded.
-
-    The command then continues, and its exit code still says what it found. If stdout is full or closed, NotPrinted is
-    raised once and the rest discarded. Everything but writing is the stream's own.
-    """
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        """Write `text`, or discard it; returns its length. Raises NotPrinted."""
-        try:
-            return self._stream.write(text)
-        except OSError as error:
-            self._discard(error)
-            return len(text)
-
-    def flush(self) -> None:
-        """Flush what was written, or discard it. Raises NotPrinted."""
-        try:
-            self._stream.flush()
-        except OSError as error:
-            self._discard(error)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def _discard(self, error: OSError) -> None:
-        # The descriptor, not the object: what is still buffered goes there too, also at exit.
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self._stream.fileno())
-        os.close(nowhere)
-        if not isinstance(error, BrokenPipeError):
-            raise NotPrinted(error) from None
-
-
-def echo(text: str = "") -> None:
-    """Print a line."""
-    print(text)
+def print_error(message: str, remedy: str) -> None:
+    """Print what is wrong and what to do about it on stderr; control characters are shown as numbers."""
+    print("\n".join(map(visible, f"error: {message}\nfix: {remedy}".split("\n"))), file=sys.stderr)
 
 
 def echo_json(value: Any) -> None:
@@ -79,28 +27,9 @@ def echo_json_text(text: str) -> None:
     except UnicodeEncodeError:
         # Nothing but the texts of a JSON document is ever beyond ASCII.
         text = "".join(c if c.isascii() else json.dumps(c)[1:-1] for c in text)
-    echo(text)
+    print(text)
 
 
-def echo_table(
-    columns: Row,
-    rows: Sequence[Row],
-    *,
-    title: str | None = None,
-    cut: Row = (),
-    drop: Row = (),
-    wide: bool = False,
-) -> None:
-    """Print rows under their columns, which are shown in capitals; see `flagbench.page.Table`.
-
-    Each cell is one line: what cannot be printed in it is escaped (`flagbench.terminal.visible`).
-    """
-    if title:
-        echo(render([Lines((title,), "bold")]).rstrip("\n"))
-    table = Table(
-        tuple(name.upper() for name in columns),
-        tuple(tuple(row) for row in rows),
-        cut=tuple(name.upper() for name in cut),
-        drop=tuple(name.upper() for name in drop),
-    )
-    echo(render([table], wide=wide).rstrip("\n"))
+def print_page(*blocks: Block, wide: bool = False) -> None:
+    """Print tables and lines, a blank line between them."""
+    print(render(blocks, wide=wide), end="")

@@ -10,7 +10,6 @@ from flagbench.catalog.load import load_catalog
 from flagbench.catalog.lookup import catalog_get, resolve_image
 from flagbench.catalog.model import Case, Catalog, Stack
 from flagbench.cli import complete
-from flagbench.cli.output import echo
 from flagbench.errors import FlagbenchError
 from flagbench.images import case_and_stack
 from flagbench.launchers.prepare import prepare_in_container, prepare_native
@@ -52,7 +51,7 @@ def command(
     contained = via == "docker" or image is not None
     done = prepare_in_container(request, image) if contained else prepare_native(request)
     if done.printed:
-        echo(done.printed.decode("utf-8", "replace").rstrip("\n"))
+        print(done.printed.decode("utf-8", "replace").rstrip("\n"))
     if done.exit_code:
         raise typer.Exit(done.exit_code)
 
@@ -63,9 +62,7 @@ def _case_and_stack(image: str, catalog: Catalog) -> tuple[Case, Stack]:
     if stack or image.endswith(":"):
         return resolve_image(image, catalog)
     case = catalog_get(catalog.cases, name, kind="case")
-    able = sorted(
-        (s for s in catalog.stacks.values() if case.name in s.runs), key=lambda s: (s.name != "cpu", s.name)
-    )
+    able = [stack for stack in catalog.stacks.values() if case.name in stack.runs]
     if not able:
         raise FlagbenchError(f"no stack runs {case.name}", remedy="name one: CASE:STACK")
-    return case, able[0]
+    return case, min(able, key=lambda stack: (stack.name != "cpu", stack.name))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from collections.abc import Mapping
@@ -11,7 +10,7 @@ from typing import Any
 import typer
 
 from flagbench.catalog.settings import schedule
-from flagbench.cli.output import echo, echo_json
+from flagbench.cli.output import echo_json
 from flagbench.errors import FlagbenchError
 from flagbench.launchers.describe import Described
 from flagbench.launchers.estimate import Estimate, duration
@@ -20,8 +19,7 @@ from flagbench.request import RunRequest
 
 def announce(request: RunRequest, via: str) -> None:
     """One line on stderr, at once: the run itself prints its first line only after a second."""
-    with contextlib.suppress(OSError):  # it is not essential
-        typer.echo(f"flagbench: {request.name}, {_shape(request)}, {via}", err=True)
+    typer.echo(f"flagbench: {request.name}, {_shape(request)}, {via}", err=True)
 
 
 def facts(
@@ -36,11 +34,7 @@ def facts(
         "command": command,
         "config": dict(config) or None,
         "config_digest": None if described is None else described.digest,
-        "devices": {
-            "nodes": request.options.nodes,
-            "per_node": request.options.gpus,
-            "kind": request.stack.device_kind,
-        },
+        "devices": {"nodes": asked.nodes, "per_node": asked.gpus, "kind": request.stack.device_kind},
         "data": {"source": config.get("data", {}).get("source"), "folder": asked.data},
         "weights": {"source": config.get("weights"), "folder": asked.weights},
         "expected_seconds": None if expected is None else expected.seconds,
@@ -53,7 +47,7 @@ def show(request: RunRequest, shown: Mapping[str, Any], *, as_json: bool) -> Non
     if as_json:
         echo_json(shown)
     else:
-        echo(_text(request, shown))
+        print(_text(request, shown))
 
 
 def _text(request: RunRequest, shown: Mapping[str, Any]) -> str:
@@ -98,19 +92,21 @@ def asks(request: RunRequest, *, yes: bool) -> bool:
 def confirm(expected: Estimate | None) -> None:
     """Ask whether to run the published size on a processor. Raises typer.Abort unless the answer is yes."""
     takes = _takes(None, None) if expected is None else _takes(expected.seconds, expected.basis)
-    typer.echo(
-        "The reference preset is the published size, made for accelerators; --preset tiny takes seconds.", err=True
-    )
-    typer.echo(f"Time on this processor: {takes}.", err=True)
     # All on stderr: stdout is for the record.
-    typer.echo("Run it? [y/N] ", nl=False, err=True)
+    typer.echo(
+        "The reference preset is the published size, made for accelerators; --preset tiny takes seconds.\n"
+        f"Time on this processor: {takes}.\n"
+        "Run it? [y/N] ",
+        nl=False,
+        err=True,
+    )
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise typer.Abort
 
 
-def progress_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+def progress_environment() -> dict[str, str]:
     """Variables by which a container draws progress for this terminal; none if stderr is not one."""
-    if not sys.stderr.isatty() or environment.get("TERM", "dumb") in ("dumb", ""):
+    if not sys.stderr.isatty() or os.environ.get("TERM", "dumb") in ("dumb", ""):
         return {}
     try:
         columns = os.get_terminal_size(sys.stderr.fileno()).columns

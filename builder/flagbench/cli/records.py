@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import typer
 
-from flagbench.errors import ExitCode
+from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.record.model import RECORD_ID, Record
 from flagbench.record.read import read_record, read_standard_input
 from flagbench.stores import Store, StoredRecord, StoreError, open_store
@@ -25,12 +25,21 @@ _CANDIDATES = 10
 """How many ids an error lists if the beginning of an id matches several."""
 
 
-def load_record(name: str, store_url: str | None) -> Record:
-    """The record named by `-`, `last`, `last~N`, a file, an id in the store, or the beginning of one.
+def load_records(names: Sequence[str], store_url: str | None) -> list[Record]:
+    """The records named by `-`, `last`, `last~N`, a file, an id in the store, or the beginning of one.
 
     A name that exists as a path, has a slash or ends in .json is a path. Raises FlagbenchError where there is no such
-    record, where it is not valid, and (usage) where the beginning of an id fits several.
+    record, where it is not valid, and (usage) where the beginning of an id fits several or `-` is named twice.
     """
+    # Standard input can be read once: a second `-` would be an empty record.
+    if names.count("-") > 1:
+        raise FlagbenchError(
+            "standard input (-) is named more than once", remedy="write the records to files and name those"
+        )
+    return [_load(name, store_url) for name in names]
+
+
+def _load(name: str, store_url: str | None) -> Record:
     if name == "-":
         return read_standard_input()
     if not _LAST.fullmatch(name) and ("/" in name or name.endswith(".json") or os.path.lexists(name)):
@@ -44,8 +53,8 @@ def stored_record(name: str, store: Store) -> bytes:
     Raises StoreError: usage for what is not an id or the beginning of several, data for what is missing or
     is damaged.
     """
-    if match := _LAST.fullmatch(name):
-        return store.read(_newest(store, 0 if match[1] is None else int(match[2] or 1)))
+    if last := _LAST.fullmatch(name):
+        return store.read(_newest(store, last))
     return store.get(_stored_id(name, store))
 
 
@@ -56,14 +65,13 @@ def stored_entries(names: Iterable[str], store: Store) -> list[StoredRecord]:
     """
     entries: dict[str, StoredRecord] = {}
     for name in names:
-        if match := _LAST.fullmatch(name):
-            newest = _newest(store, 0 if match[1] is None else int(match[2] or 1))
-            entries[newest.location] = newest
-            continue
-        record_id = _stored_id(name, store)
-        found = [entry for entry in store.list() if entry.record_id == record_id]
-        if not found:
-            store.get(record_id)  # which says that there is none
+        if last := _LAST.fullmatch(name):
+            found = [_newest(store, last)]
+        else:
+            record_id = _stored_id(name, store)
+            found = [entry for entry in store.list() if entry.record_id == record_id]
+            if not found:
+                store.get(record_id)  # which says that there is none
         entries.update((entry.location, entry) for entry in found)
     return list(entries.values())
 
@@ -95,8 +103,9 @@ def _stored_id(name: str, store: Store) -> str:
     )
 
 
-def _newest(store: Store, back: int) -> StoredRecord:
-    """The record `back` places before the newest. What was never stored is skipped, with a note on stderr."""
+def _newest(store: Store, last: re.Match[str]) -> StoredRecord:
+    """The record that a match of _LAST means. What was never stored is skipped, with a note on stderr."""
+    back = 0 if last[1] is None else int(last[2] or 1)
     count = 0
     for entry in store.list():
         if entry.problem is not None:

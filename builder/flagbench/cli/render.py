@@ -11,7 +11,8 @@ from flagbench.catalog.load import load_catalog
 from flagbench.catalog.lookup import get_stack, resolve_image
 from flagbench.catalog.model import Catalog
 from flagbench.cli import complete
-from flagbench.cli.output import echo, echo_json
+from flagbench.cli.options import JsonOption
+from flagbench.cli.output import echo_json
 from flagbench.errors import FlagbenchError
 from flagbench.render.check import differences, refresh
 from flagbench.render.folder import write_tree
@@ -36,7 +37,7 @@ def command(
     template: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A template that extends stack.j2 or case.j2.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Show how images are made.
 
@@ -104,7 +105,7 @@ def _show(images: dict[str, Rendered], out: Path | None, as_json: bool) -> None:
         )
         return
     for folder, rendered in images.items():
-        echo(rendered.dockerfile.rstrip("\n") if out is None else f"wrote {out / folder}")
+        print(rendered.dockerfile.rstrip("\n") if out is None else f"wrote {out / folder}")
 
 
 def _compare(catalog: Catalog, renderer: ImageRenderer, as_json: bool) -> None:
@@ -113,7 +114,7 @@ def _compare(catalog: Catalog, renderer: ImageRenderer, as_json: bool) -> None:
         echo_json({"differs": [vars(difference) for difference in found]})
     else:
         for difference in found:
-            echo(difference.diff.rstrip("\n"))
+            print(difference.diff.rstrip("\n"))
     if found:
         raise FlagbenchError(
             f"committed files are stale: {', '.join(difference.path for difference in found)}",
@@ -132,9 +133,9 @@ def _refresh(catalog: Catalog, renderer: ImageRenderer, as_json: bool) -> None:
         echo_json({"changed": changed})
         return
     for name in changed:
-        echo(f"wrote or removed {images / name}")
+        print(f"wrote or removed {images / name}")
     if not changed:
-        echo(f"up to date: {images / 'rendered'}")
+        print(f"up to date: {images / 'rendered'}")
 
 
 def _committed(catalog: Catalog) -> Path:

@@ -5,34 +5,27 @@ from __future__ import annotations
 import json as json_module
 import sys
 from collections.abc import Sequence
-from enum import Enum
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-from flagbench.cli import results_remove
-from flagbench.cli.complete import records as complete_records
+from flagbench.cli import complete, results_remove
 from flagbench.cli.options import JsonOption, StoreOption, WideOption
-from flagbench.cli.output import echo, echo_json, echo_json_text, echo_table
+from flagbench.cli.output import echo_json, echo_json_text, print_page
 from flagbench.cli.records import STORED_HELP, note, stored_record
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.files import reason, write_atomically
+from flagbench.page import Lines, Table
 from flagbench.record.model import Metric, Record
 from flagbench.record.read import read_record
 from flagbench.report.export import to_csv, to_markdown
-from flagbench.results import State, record_filter, state_of, with_verdicts
+from flagbench.results import State, select, state_of, with_verdicts
 from flagbench.stores import Store, StoredRecord, open_store
-from flagbench.terminal import visible
 from flagbench.verify.conditions import shown
 
-app = typer.Typer(
-    help="List, show, export and remove stored records.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_completion=False)
 
 CaseOption = Annotated[str | None, typer.Option(help="Only this case.")]
 StackOption = Annotated[str | None, typer.Option(help="Only this stack, by name or alias.")]
@@ -41,17 +34,10 @@ SinceOption = Annotated[
     str | None, typer.Option(metavar="AGE|DATE", help="Only records since an age (12h, 30d, 2w) or a date.")
 ]
 
+Format = Literal["csv", "md", "jsonl"]
 
 _SUMMARY = ("preset", "division", "state", "duration", "verdict", "claim")
 _COLUMNS = ("record_id", "created_at", "case", "stack", *_SUMMARY)
-
-
-class Format(str, Enum):
-    """A format of exported records."""
-
-    CSV = "csv"
-    MD = "md"
-    JSONL = "jsonl"
 
 
 @app.command("ls")
@@ -75,17 +61,17 @@ def list_records(
     {name: value}. Of a damaged one, whose error says why, what is unknown is null and metrics is empty.
     """
     place = open_store(store)
-    found = record_filter(case, stack, state, since).records(place)
+    found = select(place, case=case, stack=stack, state=state, since=since)
     entries = with_verdicts(place, islice(found, min(limit, sys.maxsize)))
     if json:
         echo_json({"store": place.url, "records": [_as_json(entry) for entry in entries]})
         return
     if not entries:
-        echo(f"no records in {place.url}")
+        print(f"no records in {place.url}")
         return
-    columns = ["record", "created", "image", "preset", "state", "duration", "gate", "verdict"]
-    drop = ("created", "preset", "duration", "image", "gate", "state", "verdict")
-    echo_table(columns, [_row(entry) for entry in entries], drop=drop, wide=wide)
+    columns = ("RECORD", "CREATED", "IMAGE", "PRESET", "STATE", "DURATION", "GATE", "VERDICT")
+    drop = ("CREATED", "PRESET", "DURATION", "IMAGE", "GATE", "STATE", "VERDICT")
+    print_page(Table(columns, [_row(entry) for entry in entries], drop=drop), wide=wide)
     for entry in entries:
         if entry.error is not None:
             note(entry.location, entry.error)
@@ -145,14 +131,11 @@ def export_records(
     records themselves, a line each. Damaged records are left out, with the reason on stderr.
     """
     place = open_store(store)
-    entries = list(record_filter(case, stack, state, since).records(place))
-    if format is Format.JSONL:
-        text = "".join(_lines(place, entries))
-    else:
-        text = _table(with_verdicts(place, entries), format)
+    entries = list(select(place, case=case, stack=stack, state=state, since=since))
+    text = "".join(_lines(place, entries)) if format == "jsonl" else _table(with_verdicts(place, entries), format)
     if out is None:
         if text:
-            (echo_json_text if format is Format.JSONL else echo)(text.removesuffix("\n"))
+            (echo_json_text if format == "jsonl" else print)(text.removesuffix("\n"))
         return
     try:
         write_atomically(out, text.encode("utf-8"))
@@ -186,13 +169,13 @@ def _table(entries: Sequence[StoredRecord], format: Format) -> str:
     rows = [
         [*(entry[name] for name in _COLUMNS), *(entry["metrics"].get(name) for name in metrics)] for entry in good
     ]
-    return (to_csv if format is Format.CSV else to_markdown)([*_COLUMNS, *metrics], rows)
+    return (to_csv if format == "csv" else to_markdown)([*_COLUMNS, *metrics], rows)
 
 
 @app.command("show")
 def show_record(
     record: Annotated[
-        str, typer.Argument(metavar="[RECORD]", autocompletion=complete_records, help=STORED_HELP)
+        str, typer.Argument(metavar="[RECORD]", autocompletion=complete.records, help=STORED_HELP)
     ] = "last",
     store: StoreOption = None,
     wide: WideOption = False,
@@ -227,22 +210,26 @@ def _show(record: Record, wide: bool) -> None:
         "fix": status.remedy,
         "config": record.config_digest,
     }
-    for name, fact in facts.items():
-        if fact is not None:
-            echo(f"{name:<8} {visible(fact)}")
-    if record.metrics:
-        echo()
-        columns = ["metric", "value", "unit", "scope", "95 % interval", "n", "note"]
-        drop = ("note", "n", "scope", "95 % interval", "unit")
-        echo_table(columns, [_metric_row(metric) for metric in record.metrics], cut=("note",), drop=drop, wide=wide)
-    if record.conditions:
-        echo()
-        rows = [[name, shown(value)] for name, value in record.conditions.items()]
-        echo_table(["condition", "value"], rows, cut=("value",), wide=wide)
-    if record.checks:
-        echo()
-        rows = [[check.name, "ok" if check.ok else "FAILED", check.detail] for check in record.checks]
-        echo_table(["check", "result", "detail"], rows, cut=("detail",), wide=wide)
+    tables = (
+        Table(
+            ("METRIC", "VALUE", "UNIT", "SCOPE", "95 % INTERVAL", "N", "NOTE"),
+            [_metric_row(metric) for metric in record.metrics],
+            cut=("NOTE",),
+            drop=("NOTE", "N", "SCOPE", "95 % INTERVAL", "UNIT"),
+        ),
+        Table(
+            ("CONDITION", "VALUE"),
+            [(name, shown(value)) for name, value in record.conditions.items()],
+            cut=("VALUE",),
+        ),
+        Table(
+            ("CHECK", "RESULT", "DETAIL"),
+            [(check.name, "ok" if check.ok else "FAILED", check.detail) for check in record.checks],
+            cut=("DETAIL",),
+        ),
+    )
+    lines = Lines(tuple(f"{name:<8} {fact}" for name, fact in facts.items() if fact is not None))
+    print_page(lines, *(table for table in tables if table.rows), wide=wide)
 
 
 def _metric_row(metric: Metric) -> list[str]:

@@ -12,22 +12,22 @@ import typer
 
 from flagbench import prune as pruning
 from flagbench.catalog.load import load_catalog
-from flagbench.cli.complete import records as complete_records
+from flagbench.cli import complete
 from flagbench.cli.options import JsonOption, StoreOption, WideOption, YesOption
-from flagbench.cli.output import echo, echo_json, echo_table
+from flagbench.cli.output import echo_json, print_error, print_page
 from flagbench.cli.records import stored_entries
 from flagbench.errors import FlagbenchError
+from flagbench.page import Table
 from flagbench.prune import Removable
-from flagbench.results import State, record_filter
+from flagbench.results import State, select
 from flagbench.stores import open_store
-from flagbench.terminal import visible
 
 
 def remove(
     records: Annotated[
         list[str],
         typer.Argument(
-            metavar="RECORD...", autocompletion=complete_records, help="Ids or beginnings of ids, last or last~1."
+            metavar="RECORD...", autocompletion=complete.records, help="Ids or beginnings of ids, last or last~1."
         ),
     ],
     yes: YesOption = False,
@@ -46,10 +46,7 @@ def remove(
         raise FlagbenchError(
             "results rm needs a terminal to ask for confirmation", remedy="give --yes to remove without asking"
         )
-    if not json:
-        _table(found, wide)
-    if yes or _agreed(found):
-        _remove(found, json=json)
+    _confirm_and_remove(found, dry_run=False, yes=yes, wide=wide, json=json)
 
 
 def prune(
@@ -88,8 +85,9 @@ def prune(
     found: list[Removable] = []
     chosen = (older_than, keep, state, case, stack)
     if any(option is not None for option in chosen):
-        selected = record_filter(case, stack, state, older_than=older_than)
-        found += pruning.records(open_store(store), selected, keep or 0)
+        place = open_store(store)
+        selected = select(place, case=case, stack=stack, state=state, older_than=older_than)
+        found += pruning.records(place, selected, keep or 0)
     elif not (images or prepared):
         raise FlagbenchError(
             "results prune: nothing is selected",
@@ -128,7 +126,7 @@ def _remove(found: Sequence[Removable], *, json: bool) -> None:
             one.remove()
             removed.append(one)
         except FlagbenchError as error:
-            typer.echo("\n".join(map(visible, (f"error: {error.message}", f"fix: {error.remedy}"))), err=True)
+            print_error(error.message, error.remedy)
             failures.append(error)
     if json:
         echo_json({"removed": [_as_json(one) for one in removed]})
@@ -140,10 +138,10 @@ def _remove(found: Sequence[Removable], *, json: bool) -> None:
 
 def _table(found: Sequence[Removable], wide: bool) -> None:
     if not found:
-        echo("nothing to remove")
+        print("nothing to remove")
         return
     rows = [[one.kind, one.name, one.detail, _size(one.size)] for one in found]
-    echo_table(["kind", "name", "detail", "size"], rows, drop=("detail", "kind"), wide=wide)
+    print_page(Table(("KIND", "NAME", "DETAIL", "SIZE"), rows, drop=("DETAIL", "KIND")), wide=wide)
 
 
 def _as_json(one: Removable) -> dict[str, str | int]:

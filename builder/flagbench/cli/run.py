@@ -12,19 +12,20 @@ from flagbench.catalog.load import load_catalog
 from flagbench.catalog.lookup import catalog_get, resolve_image
 from flagbench.catalog.model import Case, Catalog, Stack
 from flagbench.cli import complete, preview
-from flagbench.cli.options import WideOption
-from flagbench.cli.output import NotPrinted
+from flagbench.cli.options import StoreOption, WideOption
+from flagbench.cli.output import print_error
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.launchers import LaunchResult
+from flagbench.launchers import Launcher, LaunchResult
 from flagbench.launchers.container import DockerOptions
 from flagbench.launchers.describe import describe
 from flagbench.launchers.docker import DockerLauncher
 from flagbench.launchers.estimate import estimate
 from flagbench.launchers.native import NativeLauncher
-from flagbench.options import takes_options
+from flagbench.options import takes_options, words
 from flagbench.record.read import read_record
 from flagbench.report import verdict_table
 from flagbench.request import LocalOptions, RunRequest
+from flagbench.stdio import NotPrinted
 from flagbench.stores import Store, open_store
 from flagbench.verify import choose_claim, verify_claim
 
@@ -38,25 +39,16 @@ def command(
         typer.Argument(metavar="CASE:STACK", autocompletion=complete.images, help="For example distilbert:cpu."),
     ],
     options: LocalOptions,
+    container: DockerOptions,
     via: Annotated[
         Via | None,
         typer.Option(help="In a container, or in this Python. Default: native for the stack cpu, else docker."),
     ] = None,
-    store: Annotated[
-        str | None, typer.Option(metavar="URL", help="Where records are kept. Default: FLAGBENCH_STORE.")
-    ] = None,
+    store: StoreOption = None,
     claim: Annotated[
         str | None,
         typer.Option(autocompletion=complete.claims, help="The claim to show beside it. Default: the nearest."),
     ] = None,
-    image: Annotated[
-        str | None,
-        typer.Option("--image", metavar="REF", help="With docker: another image than usual."),
-    ] = None,
-    memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="With docker: the container's memory, like 64g; no swap.")
-    ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="With docker: leave the container when it has ended.")] = False,
     show_command: Annotated[
         bool,
         typer.Option("--show-command", help="With docker: print the command that does the same, run nothing."),
@@ -85,21 +77,21 @@ def command(
         )
     records = _usable(open_store(store))
     request = RunRequest(case, stack, options)
-    only_docker = {"--image": image, "--memory": memory, "--keep": keep, "--show-command": show_command}
-    how = _how(via, stack, [name for name, value in only_docker.items() if value])
+    only_docker = [word.partition("=")[0] for word in words(container)] + ["--show-command"] * show_command
+    how = _how(via, stack, only_docker)
     if not (dry_run or show_command):
         preview.announce(request, how)
-    docker = DockerLauncher(DockerOptions(image, memory, keep), shows=preview.progress_environment())
-    launcher: NativeLauncher | DockerLauncher = NativeLauncher() if how == "native" else docker
+    docker = DockerLauncher(container, shows=preview.progress_environment())
+    launcher: Launcher = NativeLauncher() if how == "native" else docker
     described = describe(request, container=how == "docker")
     line = launcher.command(request)
     if show_command:
-        typer.echo(line)
+        print(line)
         return
     if dry_run or preview.asks(request, yes=yes):
         expected = estimate(described, stack, records, catalog.claims.values())
         if dry_run:
-            used = None if how == "native" else image or request.image
+            used = None if how == "native" else container.image or request.image
             shown = preview.facts(request, described, expected, image=used, command=line)
             preview.show(request, shown, as_json=as_json)
             return
@@ -111,7 +103,7 @@ def command(
     try:
         # A record that could not be stored is printed: it cost a run.
         if as_json or not kept:
-            typer.echo(result.record.decode("utf-8", "replace").rstrip("\n"))
+            print(result.record.decode("utf-8", "replace").rstrip("\n"))
         else:
             _show(result, catalog, case, claim, wide=wide)
         sys.stdout.flush()
@@ -119,7 +111,7 @@ def command(
         if not kept:
             raise
         # It is stored: a failure to show it does not change how the run ended.
-        typer.echo(f"error: {error.message}\nfix: the record is kept; `flagbench results show last`", err=True)
+        print_error(str(error), "the record is kept; `flagbench results show last`")
     raise typer.Exit(result.exit_code or (0 if kept else int(ExitCode.NOT_STORED)))
 
 
@@ -158,7 +150,7 @@ def _keep(result: LaunchResult, store: Store) -> bool:
     try:
         kept = store.put(result.record)
     except FlagbenchError as error:
-        typer.echo(f"error: {error.message}\nfix: {error.remedy}; the record is on stdout", err=True)
+        print_error(error.message, f"{error.remedy}; the record is on stdout")
         return False
     typer.echo(f"record {kept.record_id} kept in {kept.location}", err=True)
     return True
@@ -172,4 +164,4 @@ def _show(result: LaunchResult, catalog: Catalog, case: Case, claim: str | None,
         None if not claims else catalog.claims[claim] if claim is not None else choose_claim(record, case, claims)
     )
     verdict = None if against is None else verify_claim([record], against, case, chosen=claim is None)
-    typer.echo(verdict_table([record], verdict, wide=wide), nl=False)
+    print(verdict_table([record], verdict, wide=wide), end="")

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from typer._completion_shared import Shells, _get_shell_name, get_completion_script, install
 
-from flagbench.cli.output import echo
 from flagbench.errors import FlagbenchError
 
 INSTALL, SHOW = "--install-completion", "--show-completion"
@@ -25,12 +24,15 @@ def set_up(arguments: Sequence[str]) -> None:
     Raises FlagbenchError (usage) for an unsupported shell.
     """
     option, _, given = arguments[0].partition("=")
-    words = [*([given] if given else []), *arguments[1:]]
-    if len(words) > 1:
-        raise FlagbenchError(f"{option} takes one shell at most", remedy=f"for example {option} bash")
-    shell = _known(words[0] if words else None, option)
+    shell = " ".join([given, *arguments[1:]]).strip() or _get_shell_name()
+    shells = [shell.value for shell in Shells]
+    if shell not in shells:
+        raise FlagbenchError(
+            f"there is no completion for the shell {shell!r}" if shell else "the shell could not be detected",
+            remedy=f"name one of: {', '.join(shells)}; for example {option} bash",
+        )
     if option == SHOW:
-        echo(get_completion_script(prog_name="flagbench", complete_var=_VARIABLE, shell=shell))
+        print(get_completion_script(prog_name="flagbench", complete_var=_VARIABLE, shell=shell))
         return
     try:
         _, path = install(shell=shell, prog_name="flagbench", complete_var=_VARIABLE)
@@ -41,14 +43,4 @@ def set_up(arguments: Sequence[str]) -> None:
             f"the completion of {shell} cannot be installed: {why}",
             remedy=f"print it with {SHOW} {shell} and put it where your shell reads it",
         ) from error
-    echo(f"completion of {shell} installed in {path}; start a new shell to use it")
-
-
-def _known(named: str | None, option: str) -> str:
-    shells = [shell.value for shell in Shells]
-    shell = named if named is not None else _get_shell_name()
-    if shell not in shells:
-        unknown = f"there is no completion for the shell {shell!r}"
-        what = "the shell could not be detected" if shell is None else unknown
-        raise FlagbenchError(what, remedy=f"name one of: {', '.join(shells)}; for example {option} bash")
-    return shell
+    print(f"completion of {shell} installed in {path}; start a new shell to use it")

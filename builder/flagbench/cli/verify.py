@@ -9,9 +9,9 @@ import typer
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.lookup import catalog_get
 from flagbench.cli import complete
-from flagbench.cli.options import StoreOption, WideOption
+from flagbench.cli.options import JsonOption, StoreOption, WideOption
 from flagbench.cli.output import echo_json
-from flagbench.cli.records import RECORD_HELP, load_record
+from flagbench.cli.records import RECORD_HELP, load_records
 from flagbench.errors import FlagbenchError
 from flagbench.record.model import Record
 from flagbench.report import verdict_table
@@ -44,7 +44,7 @@ def command(
     ] = None,
     store: StoreOption = None,
     wide: WideOption = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Say whether a record reproduces a published number, and why not.
 
@@ -56,25 +56,21 @@ def command(
             "a record is held against a claim or against a baseline, not both",
             remedy="give --claim or --baseline, and call verify again for the other",
         )
-    # Standard input can be read once: a second `-` would be an empty record.
-    if [*names, baseline].count("-") > 1:
-        raise FlagbenchError(
-            "standard input (-) is named more than once", remedy="write the records to files and name those"
-        )
-    runs = [load_record(name, store) for name in names]
-    result = _verified(runs, claim, baseline, store)
+    runs = load_records(names if baseline is None else [*names, baseline], store)
+    base = None if baseline is None else runs.pop()
+    result = _verified(runs, claim, base)
     if as_json:
         echo_json(result.to_dict())
     else:
-        typer.echo(verdict_table(runs, result, wide=wide), nl=False)
+        print(verdict_table(runs, result, wide=wide), end="")
     raise typer.Exit(int(result.verdict.exit_code))
 
 
-def _verified(records: list[Record], claim: str | None, baseline: str | None, store_url: str | None) -> VerifyResult:
+def _verified(records: list[Record], claim: str | None, baseline: Record | None) -> VerifyResult:
     catalog = load_catalog()
     case = catalog_get(catalog.cases, records[0].case, kind="case")
     if baseline is not None:
-        return verify_baseline(records, load_record(baseline, store_url), case)
+        return verify_baseline(records, baseline, case)
     if claim is not None:
         return verify_claim(records, catalog_get(catalog.claims, claim, kind="claim"), case)
     nearest = choose_claim(records[0], case, catalog.claims.values())

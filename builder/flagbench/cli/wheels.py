@@ -10,8 +10,9 @@ import typer
 
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.lookup import get_stack
-from flagbench.cli.output import echo, echo_json
-from flagbench.cli.stacks import complete_stacks
+from flagbench.cli import complete
+from flagbench.cli.options import CaBundleOption, PipSourceOption
+from flagbench.cli.output import echo_json
 from flagbench.files import expanded
 from flagbench.locks.files import read_lock
 from flagbench.locks.metadata import read_tables
@@ -22,7 +23,7 @@ from flagbench.render.roots import images_root
 
 def command(
     stack_name: Annotated[
-        str, typer.Argument(metavar="STACK", autocompletion=complete_stacks, help="The stack, by name or alias.")
+        str, typer.Argument(metavar="STACK", autocompletion=complete.stacks, help="The stack, by name or alias.")
     ],
     output: Annotated[
         Path,
@@ -31,18 +32,8 @@ def command(
     allow_unlocked: Annotated[
         bool, typer.Option("--allow-unlocked", help="Also fetch what the lock leaves unresolved, unchecked.")
     ] = False,
-    pip_source: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="URL",
-            envvar="FLAGBENCH_PIP_SOURCE",
-            help="Package index instead of the configured one; given again: instead of the stack's further ones.",
-        ),
-    ] = None,
-    ca_bundle: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", envvar="FLAGBENCH_CA_BUNDLE", help="Certificates (PEM) of this network."),
-    ] = None,
+    pip_source: PipSourceOption = None,
+    ca_bundle: CaBundleOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the files as JSON.")] = False,
 ) -> None:
     """Fetch every package of a stack's lock into a folder, each checked against its hash.
@@ -69,7 +60,7 @@ def command(
         echo_json({"stack": stack.name, "folder": str(output), "files": [asdict(file) for file in files]})
         return
     size = sum(file.size for file in files)
-    echo(f"{output}: {len(files)} files of {stack.name}, {size / 1e6:.0f} MB")
+    print(f"{output}: {len(files)} files of {stack.name}, {size / 1e6:.0f} MB")
     for file in files:
         if not file.locked:
-            echo(f"  not in the lock: {file.file} sha256:{file.sha256}")
+            print(f"  not in the lock: {file.file} sha256:{file.sha256}")

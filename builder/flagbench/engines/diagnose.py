@@ -30,9 +30,24 @@ _INDEX = "name a package index that is reachable with --pip-source, or packages 
 # In each list the first rule that matches counts: a symptom that several causes share comes after all of them.
 _ANYWHERE = (
     Rule(
+        r"(?i)unknown instruction: \S*@PaxHeader",
+        "the engine took the build context for a Dockerfile, because its tar begins with a PAX header",
+        "make the context a GNU-format tar with whole seconds, as flagbench's own contexts are",
+    ),
+    Rule(
+        r"--mount option requires BuildKit",
+        "the engine built without BuildKit, which the Dockerfile's --mount needs",
+        "use Docker Engine 20.10 or later",
+    ),
+    Rule(
         r"(?i)no space left on device|not enough free space|disk quota exceeded",
         "the disk of the engine is full",
         "free some space: `docker system df` shows what takes it, `docker builder prune` drops unused build cache",
+    ),
+    Rule(
+        r"base name \(\S*\) should not be blank",
+        "no base image was named, and the stack has none of its own",
+        "name one with --base",
     ),
     Rule(
         r"invalid reference format",
@@ -154,6 +169,23 @@ _COMMAND = (
         _INDEX,
     ),
 )
+_DOCKERFILE = (
+    Rule(
+        r'failed to (?:compute cache key|calculate checksum)[^\n]*?"(?P<path>[^"]+)"[^\n]*not found',
+        "the build context has no {path}",
+        "add it to the context, or correct the COPY in the template",
+    ),
+    Rule(
+        r"(?P<what>dockerfile parse error[^\n]*)",
+        "{what}",
+        "correct the template; `flagbench render` writes the Dockerfile and `flagbench lint` checks it",
+    ),
+    Rule(
+        r"secret \S+ not found|secret \S+: not found|no SSH key|ssh forward key",
+        "the Dockerfile mounts a secret or an ssh agent, and flagbench gives a build neither",
+        "mount what is needed from the build's inputs instead",
+    ),
+)
 
 # What the engine writes before the reason it gives.
 _PREFIX = re.compile(
@@ -176,7 +208,7 @@ def diagnose(step: str | None, error: str, lines: Sequence[str] = ()) -> Diagnos
     # The engine's reason contains the command: what a rule looks for must be printed, not be part of a command.
     reason = _EXIT.search(error)
     text = "\n".join([reason[0] if reason else error, *lines])
-    rules = (*_ANYWHERE, *(_BASE if base else _COMMAND))
+    rules = (*_ANYWHERE, *(_BASE if base else _COMMAND), *_DOCKERFILE)
     found = match_rule(rules, text, base=base["base"] if base else "")
     return found or Diagnosis(_generic(step, error), GENERIC_REMEDY)
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from flagbench.request import RunRequest
 
 
 @dataclass(frozen=True)
@@ -12,3 +16,28 @@ class LaunchResult:
     record: bytes
     """Empty on other nodes than node 0, which print none."""
     exit_code: int
+
+
+@dataclass(frozen=True)
+class Health:
+    """Whether a launcher can be used on this machine."""
+
+    ok: bool
+    detail: str
+    remedy: str | None = None
+
+
+class Launcher(Protocol):
+    """A way to run a case to its end. `launchers.kubernetes` submits instead, and does not wait."""
+
+    def health(self) -> Health:
+        """Whether it can be used here; starts nothing."""
+
+    def command(self, request: RunRequest) -> str:
+        """The plan: the shell command that does the same; nothing is started or asked.
+
+        Raises FlagbenchError (usage) for options that cannot be used, or (data) for missing folders.
+        """
+
+    def launch(self, request: RunRequest) -> LaunchResult:
+        """Run to the end. Raises FlagbenchError if nothing could be started."""

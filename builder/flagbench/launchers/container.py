@@ -6,6 +6,9 @@ import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Annotated
+
+import typer
 
 from flagbench.catalog.model import DockerNeeds, Stack
 from flagbench.errors import FlagbenchError
@@ -38,12 +41,13 @@ _UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 class DockerOptions:
     """What a user may choose about the container of a run."""
 
-    image: str | None = None
-    """Another image than `flagbench/CASE:STACK`."""
-    memory: str | None = None
-    """Memory limit, as docker writes it; no swap is granted on top."""
-    keep: bool = False
-    """Keep the container after it has ended."""
+    image: Annotated[
+        str | None, typer.Option("--image", metavar="REF", help="With docker: another image than usual.")
+    ] = None
+    memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="With docker: the container's memory, like 64g; no swap.")
+    ] = None
+    keep: Annotated[bool, typer.Option("--keep", help="With docker: leave the container when it has ended.")] = False
 
 
 @dataclass(frozen=True)

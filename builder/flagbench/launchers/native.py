@@ -14,7 +14,7 @@ from importlib.util import find_spec
 
 from flagbench.checkout import commit
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.launchers import LaunchResult
+from flagbench.launchers import Health, LaunchResult
 from flagbench.launchers.container_exit import exit_code, record_in
 from flagbench.launchers.fallback import record_of_killed
 from flagbench.launchers.folders import output_folder
@@ -45,6 +45,14 @@ def require_modules(names: Iterable[str], doing: str) -> None:
 
 class NativeLauncher:
     """The launcher of `--via native`."""
+
+    def health(self) -> Health:
+        """Whether what every case imports is installed in this Python."""
+        missing = [name for name in NEEDED if find_spec(name) is None]
+        if missing:
+            remedy = "pip install 'flagbench[cases]'"
+            return Health(False, f"not installed in this Python: {', '.join(missing)}", remedy)
+        return Health(True, f"this Python has {', '.join(NEEDED)}")
 
     def command(self, request: RunRequest) -> str:
         """The line that starts the entrypoint. Raises FlagbenchError (usage) where what it imports is missing."""

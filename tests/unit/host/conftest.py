@@ -1,4 +1,4 @@
-"""What the host's tests share: a valid record to vary, and a copy of the manifests to break."""
+"""What the host's tests share: the command line, a store, a valid record to vary, manifests to break."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+
+from flagbench.cli import main
+from flagbench.stores import FolderBlobs, Store
 
 MANIFESTS = Path(__file__).parents[3] / "manifests"
 
@@ -86,6 +89,38 @@ def make_record() -> Callable[..., bytes]:
         return json.dumps({**RECORD, **changes}).encode()
 
     return make
+
+
+class Ended(NamedTuple):
+    """The exit code of a command, and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """The answer of a command with --json."""
+        assert self.code == 0, self
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def flagbench(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
+    """`flagbench(words, *more)` runs the command line in this process; `words` is split at spaces."""
+
+    def run(words: str, *more: str) -> Ended:
+        code = main.run([*words.split(), *more])
+        return Ended(code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """The store that commands find in the environment; it is empty."""
+    monkeypatch.setenv("FLAGBENCH_STORE", str(tmp_path / "store"))
+    return Store(FolderBlobs(tmp_path / "store"))
 
 
 @pytest.fixture

@@ -2,144 +2,111 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 
 from flagbench._version import __version__
 from flagbench.cli import main
+from flagbench.cli.app import COMMANDS, HIDDEN, load
 from flagbench.errors import ExitCode, FlagbenchError
 
-BUILDER = Path(__file__).parents[3] / "builder"
-PYTHONPATH = os.pathsep.join([str(BUILDER), os.environ.get("PYTHONPATH", "")])
+Flagbench = Callable[..., Any]
 
 
-def flagbench(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The real command line in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "flagbench", *arguments],
-        env={**os.environ, "PYTHONPATH": PYTHONPATH, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
+def process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A process of this Python."""
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_has_the_first_line_of_each(name: str) -> None:
+    assert " ".join(load(name).help.split("\n\n")[0].split()) == COMMANDS[name]
+
+
+def test_help_lists_every_command_and_imports_none() -> None:
+    script = (
+        "import json, sys\n"
+        "from flagbench.cli import main\n"
+        "main.run(['--help'])\n"
+        "print(json.dumps([m for m in sys.modules if m.startswith('flagbench.cli.')]), file=sys.stderr)"
     )
+    done = process("-c", script)
+    assert COMMANDS.keys() & set(done.stdout.split("Commands:")[1].split()) == COMMANDS.keys() - HIDDEN
+    assert set(json.loads(done.stderr)) == {f"flagbench.cli.{name}" for name in ("app", "main", "output", "shells")}
 
 
-@pytest.fixture
-def ending(monkeypatch: pytest.MonkeyPatch) -> typer.Typer:
-    """A command line of one command, to be given its ending by the test."""
+@pytest.mark.parametrize(
+    ("error", "code", "printed"),
+    [
+        (
+            FlagbenchError("two problems:\n  a\x1b[2J\n  b", remedy="fix\rthem", code=ExitCode.DATA),
+            ExitCode.DATA,
+            "error: two problems:\n  a\\x1b[2J\n  b\nfix: fix\\rthem\n",
+        ),
+        (typer.Exit(ExitCode.BELOW), ExitCode.BELOW, ""),
+        (KeyboardInterrupt(), ExitCode.INTERRUPTED, "error: interrupted\nfix: run the command again when ready\n"),
+        (typer.Abort(), ExitCode.INTERRUPTED, "error: interrupted\nfix: run the command again when ready\n"),
+    ],
+)
+def test_what_a_command_raises_is_its_code_and_its_words(
+    flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, printed: str
+) -> None:
     app = typer.Typer(rich_markup_mode=None)
     monkeypatch.setattr(main, "app", app)
-    return app
 
-
-def test_a_known_failure_is_two_sentences_and_its_code(
-    ending: typer.Typer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    @ending.command()
+    @app.command()
     def fail() -> None:
-        raise FlagbenchError("the data are gone", remedy="bring them back", code=ExitCode.DATA)
+        raise error
 
-    assert main.run([]) == ExitCode.DATA
-    assert capsys.readouterr().err == "error: the data are gone\nfix: bring them back\n"
-
-
-def test_control_characters_of_an_error_are_shown_and_not_meant(
-    ending: typer.Typer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    @ending.command()
-    def fail() -> None:
-        raise FlagbenchError("two problems:\n  a\x1b[2J\n  b", remedy="mend\rthem")
-
-    assert main.run([]) == ExitCode.USAGE
-    assert capsys.readouterr().err == "error: two problems:\n  a\\x1b[2J\n  b\nfix: mend\\rthem\n"
+    assert flagbench("") == (code, "", printed)
 
 
-def test_an_exit_code_is_passed_on(ending: typer.Typer) -> None:
-    @ending.command()
-    def below() -> None:
-        raise typer.Exit(ExitCode.BELOW)
-
-    assert main.run([]) == ExitCode.BELOW
-
-
-@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, typer.Abort])
-def test_an_interrupt_exits_7(
-    ending: typer.Typer, capsys: pytest.CaptureFixture[str], interrupt: type[BaseException]
-) -> None:
-    @ending.command()
-    def stop() -> None:
-        raise interrupt
-
-    assert main.run([]) == ExitCode.INTERRUPTED
-    assert capsys.readouterr().err.startswith("error: interrupted\nfix: ")
-
-
-def test_a_bug_passes_through_to_the_hook(ending: typer.Typer) -> None:
-    @ending.command()
-    def bug() -> None:
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        main.run([])
-
-
-@pytest.mark.parametrize(("debug", "traceback"), [("0", False), ("1", True)])
-def test_a_bug_is_one_line_and_a_traceback_only_on_request(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, debug: str, traceback: bool
-) -> None:
-    monkeypatch.setenv("FLAGBENCH_DEBUG", debug)
-    error = ZeroDivisionError("division\nby zero")
-    main.report_bug(ZeroDivisionError, error, None)
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[-2] == "error: a bug in flagbench: ZeroDivisionError: division by zero"
-    assert lines[-1].startswith("fix: run it again with FLAGBENCH_DEBUG=1")
-    assert (len(lines) > 2) is traceback
+@pytest.mark.parametrize("debug", ["0", "1"])
+def test_a_bug_is_one_line_and_a_traceback_only_on_request(debug: str) -> None:
+    script = "import flagbench.__main__ as m, flagbench.cli.main as c; c.run = lambda _: {}['a\\nb']; m.main()"
+    done = process("-c", script, FLAGBENCH_DEBUG=debug)
+    *traceback, error, fix = done.stderr.splitlines()
+    assert (done.returncode, error) == (ExitCode.BUG, r"error: a bug in flagbench: KeyError: 'a\nb'")
+    assert fix.startswith("fix: run it again with FLAGBENCH_DEBUG=1")
+    assert bool(traceback) is (debug == "1")
 
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("nope",), "'nope'"),
-        (("list", "csaes"), "'csaes'"),
-        (("list", "--jsn"), "--jsn"),
-        (("results", "ls", "--limit", "0"), "--limit"),
+        ("nope", "'nope'"),
+        ("list csaes", "'csaes'"),
+        ("list --jsn", "--jsn"),
+        ("results ls --limit 0", "--limit"),
+        ("--show-completion nosuch", "'nosuch'"),
+        ("--show-completion bash zsh", "--show-completion"),
     ],
 )
-def test_usage_errors_exit_2(arguments: tuple[str, ...], expected: str) -> None:
-    done = flagbench(*arguments)
-    assert done.returncode == ExitCode.USAGE
-    assert expected in done.stderr
-    assert done.stdout == ""
-    assert "Traceback" not in done.stderr
+def test_usage_errors_exit_2(flagbench: Flagbench, arguments: str, expected: str) -> None:
+    ended = flagbench(arguments)
+    assert (ended.code, ended.out) == (ExitCode.USAGE, "")
+    assert expected in ended.err
 
 
-def test_version_is_one_answer_on_both_paths(capsys: pytest.CaptureFixture[str]) -> None:
-    fast = flagbench("--version")
-    assert fast.returncode == 0
-    assert main.run(["--version"]) == 0
-    assert capsys.readouterr().out == fast.stdout == f"flagbench {__version__}\n"
-
-
-@pytest.mark.parametrize("arguments", ["list", "list --json", "doctor", "--help"])
-def test_a_reader_that_goes_away_is_no_error(arguments: str, tmp_path: Path) -> None:
-    script = f"{sys.executable} -m flagbench {arguments} | true; echo ${{PIPESTATUS[0]}}"
-    done = subprocess.run(
-        ["bash", "-c", script],
-        env={**os.environ, "PYTHONPATH": PYTHONPATH, "FLAGBENCH_STORE": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
+def test_version_is_one_answer_on_both_paths(flagbench: Flagbench) -> None:
+    assert (
+        flagbench("--version").out == process("-m", "flagbench", "--version").stdout == f"flagbench {__version__}\n"
     )
-    assert done.stderr == ""
-    assert done.stdout == "0\n"
 
 
-def test_completion_is_offered_for_the_shell() -> None:
-    done = flagbench("--show-completion", "bash", _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
-    assert done.returncode == 0
-    assert "_FLAGBENCH_COMPLETE" in done.stdout
+def test_completion_is_offered_for_the_shell(
+    flagbench: Flagbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "_FLAGBENCH_COMPLETE" in flagbench("--show-completion bash").out
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert flagbench("--install-completion=bash").code == 0
+    assert (tmp_path / ".bashrc").exists()

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.lookup import resolve_image
-from flagbench.cli import main
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.launchers import native, prepare
 from flagbench.launchers.docker_args import engine_config
@@ -20,10 +18,11 @@ from flagbench.launchers.host import Host
 from flagbench.launchers.prepare import plan, prepare_in_container
 from flagbench.request import PrepareOptions, PrepareRequest
 
+Flagbench = Callable[..., Any]
 HOST = Host(1234, 100, (7,), lambda path: False, lambda name: None)
 
 
-def asked(out: Path | str, **options: Any) -> PrepareRequest:
+def asked(out: Path, **options: Any) -> PrepareRequest:
     case, stack = resolve_image("distilbert:cpu", load_catalog())
     return PrepareRequest(case, stack, PrepareOptions(str(out), **options))
 
@@ -46,47 +45,54 @@ def image_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "end"
 
 
-def test_what_was_asked_for_is_handed_on(image_side: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    words = ["distilbert:a100", "--data", "a b", "--weights", "-w", "--vocabulary", "v", "-o", "out", "--force"]
-    assert main.run(["prepare", *words, "--json"]) == 0
-    expected = "prepare distilbert --out=out --data=a b --weights=-w --vocabulary=v --force --json\n"
-    assert capfd.readouterr().out == "a100-cuda11.6 " + expected
-
-
-def test_a_case_alone_is_prepared_for_the_processor(image_side: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main.run(["prepare", "distilbert", "-o", "out", "--check"]) == 0
-    assert capfd.readouterr().out == "cpu prepare distilbert --out=out --check\n"
+@pytest.mark.parametrize(
+    ("typed", "handed_on"),
+    [
+        (
+            "distilbert:a100 --data a --weights -w --vocabulary v -o out --force --json",
+            "a100-cuda11.6 prepare distilbert --out=out --data=a --weights=-w --vocabulary=v --force --json\n",
+        ),
+        # Any stack can prepare a case; the processor's comes first.
+        ("distilbert -o out --check", "cpu prepare distilbert --out=out --check\n"),
+    ],
+)
+@pytest.mark.usefixtures("image_side")
+def test_what_was_asked_for_is_handed_on(flagbench: Flagbench, typed: str, handed_on: str) -> None:
+    assert flagbench(f"prepare {typed}")[:2] == (0, handed_on)
 
 
 @pytest.mark.parametrize(
     ("end", "code"),
     [("sys.exit(3)", 3), ("sys.exit(14)", 14), ("sys.exit(99)", 4), ("os.kill(os.getpid(), 9)", 4)],
 )
-def test_the_image_sides_code_is_the_commands(image_side: Path, end: str, code: int) -> None:
+def test_the_image_sides_code_is_the_commands(flagbench: Flagbench, image_side: Path, end: str, code: int) -> None:
     image_side.write_text(end)
-    assert main.run(["prepare", "distilbert", "-o", "out"]) == code
+    assert flagbench("prepare distilbert -o out").code == code
 
 
-def test_a_python_without_the_needs_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_package_is_named(flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "find_spec", lambda name: None if name == "torch" else object())
-    assert main.run(["prepare", "distilbert", "-o", str(tmp_path)]) == 2
-    assert "torch" in capsys.readouterr().err
+    ended = flagbench("prepare distilbert -o out")
+    assert ended.code == 2
+    assert "torch" in ended.err
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "named"),
     [
-        (["distilbrt", "-o", "x"], "'distilbrt'"),
-        (["distilbert:nope", "-o", "x"], "'nope'"),
-        (["distilbert"], "--out"),
-        (["distilbert", "-o", "x", "--via", "native", "--image", "y"], "--image"),
+        ("distilbrt -o x", "'distilbrt'"),
+        ("distilbert:nope -o x", "'nope'"),
+        ("distilbert", "--out"),
+        ("distilbert -o x --via native --image y", "--image"),
+        ("distilbert -o x", "torch"),
     ],
 )
-def test_what_makes_no_sense_is_refused(capsys: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
-    assert main.run(["prepare", *words]) == 2
-    assert said in capsys.readouterr().err
+def test_invalid_arguments_are_refused(
+    flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch, words: str, named: str
+) -> None:
+    monkeypatch.setattr(native, "find_spec", lambda name: None if name == "torch" else object())
+    ended = flagbench(f"prepare {words}")
+    assert (ended.code, named in ended.err) == (ExitCode.USAGE, True)
 
 
 # In a container
@@ -125,36 +131,23 @@ def test_sources_are_read_only_and_there_is_no_network(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists(), "made only once there is an image to start"
 
 
-def test_a_link_to_a_source_is_followed_and_links_out_of_one_are_refused(tmp_path: Path) -> None:
-    """A Hugging Face cache keeps its files elsewhere, which a container would not see."""
-    (tmp_path / "blobs").mkdir()
-    (tmp_path / "blobs" / "0123").write_text("{}")
-    (tmp_path / "snapshot").mkdir()
-    (tmp_path / "snapshot" / "here").write_text("")
-    (tmp_path / "snapshot" / "inside").symlink_to("here")
-    (tmp_path / "link").symlink_to("snapshot")
-    made = plan(asked(tmp_path / "out", weights=str(tmp_path / "link")), None, HOST)
-    assert made.folders[1].source == str(tmp_path / "snapshot")
-    (tmp_path / "snapshot" / "config.json").symlink_to("../blobs/0123")
-    error = refused_plan(tmp_path, weights=str(tmp_path / "link"))
-    assert error.code is ExitCode.DATA
-    assert "'config.json'" in error.message
-
-
-def test_a_link_that_only_the_host_can_follow_is_refused(tmp_path: Path) -> None:
-    """Its end lies in the folder, which is at another place in the container."""
-    folder = tmp_path / "source"
-    (folder / "deep").mkdir(parents=True)
-    (folder / "file").write_text("")
-    (folder / "deep" / "up").symlink_to("../file")
-    (folder / "around").symlink_to("around")
-    plan(asked(tmp_path / "out", data=str(folder)), None, HOST)
-    for target in (str(folder / "file"), "../source/file", "deep/../../source/file", str(folder)):
-        (folder / "link").symlink_to(target)
-        assert "'link'" in refused_plan(tmp_path, data=str(folder)).message
-        (folder / "link").unlink()
-    (folder / "deep" / "link").symlink_to("../../../source/file")
-    assert "'link'" in refused_plan(tmp_path, data=str(folder)).message
+def test_a_link_that_a_container_cannot_follow_is_refused(tmp_path: Path) -> None:
+    """A Hugging Face cache keeps its files elsewhere; and a container has the folder itself at another place."""
+    source, given = tmp_path / "source", tmp_path / "given"
+    (source / "deep").mkdir(parents=True)
+    (source / "file").write_text("")
+    (tmp_path / "blob").write_text("")
+    (source / "deep" / "up").symlink_to("../file")
+    (source / "around").symlink_to("around")
+    given.symlink_to("source")
+    made = plan(asked(tmp_path / "out", weights=str(given)), None, HOST)
+    assert made.folders[1].source == str(source)
+    link = source / "deep" / "link"
+    for target in ("../../blob", str(source / "file"), "../../source/file", "../deep/../../source/file", str(source)):
+        link.symlink_to(target)
+        error = refused_plan(tmp_path, weights=str(given))
+        assert (error.code, "'link'" in error.message) == (ExitCode.DATA, True)
+        link.unlink()
 
 
 def test_a_source_file_that_is_a_link_keeps_its_name(tmp_path: Path) -> None:
@@ -190,12 +183,12 @@ def test_what_cannot_be_mounted_is_refused(tmp_path: Path, options: dict[str, st
 class Engine:
     """As much of docker-py's low-level client as one container needs."""
 
-    def __init__(self, state: dict[str, Any], rootless: bool = False) -> None:
+    def __init__(self, state: dict[str, Any], *, case: str = "distilbert", rootless: bool = False) -> None:
         self.state = state
+        self.case = case
         self.security = ["name=rootless"] if rootless else []
         self.config: dict[str, Any] = {}
         self.removed = False
-        self.writes = False
         self.timeout = 0.0
         self.api = self
 
@@ -203,7 +196,7 @@ class Engine:
         return {"SecurityOptions": self.security}
 
     def inspect_image(self, name: str) -> dict[str, Any]:
-        return {"Id": "sha256:1", "Config": {"Labels": {"dev.flagbench.case": "distilbert"}}}
+        return {"Id": "sha256:1", "Config": {"Labels": {"dev.flagbench.case": self.case}}}
 
     def create_container_from_config(self, config: dict[str, Any], name: str) -> dict[str, Any]:
         self.config = config
@@ -214,9 +207,7 @@ class Engine:
 
     def start(self, container: str) -> None:
         out = Path(next(m["Source"] for m in self.config["HostConfig"]["Mounts"] if m["Target"] == "/out"))
-        assert out.is_dir(), "made here, so that it is the caller's"
-        if self.writes:
-            (out / "data").mkdir()
+        (out / "data").mkdir()  # OUT is there already, so that it is the caller's
 
     def wait(self, container: str, timeout: float | None) -> None:
         pass
@@ -231,73 +222,38 @@ class Engine:
         pass
 
 
-def in_container(engine: Engine, tmp_path: Path) -> prepare.Prepared:
-    return prepare_in_container(
-        asked(tmp_path / "out"), None, host=HOST, connect=lambda: SimpleNamespace(api=engine, close=engine.close)
-    )
+def in_container(engine: Engine, out: Path) -> prepare.Prepared:
+    return prepare_in_container(asked(out), None, host=HOST, connect=lambda: engine)
 
 
-def test_what_the_container_printed_is_printed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    engine = Engine({"ExitCode": 3})
-    assert in_container(engine, tmp_path) == prepare.Prepared(b'{"case": "distilbert"}\n', 3)
-    assert (engine.removed, engine.config["User"]) == (True, "1234:100")
+@pytest.mark.parametrize(("rootless", "user"), [(False, "1234:100"), (True, "0:0")])
+def test_what_the_container_printed_is_printed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], rootless: bool, user: str
+) -> None:
+    engine = Engine({"ExitCode": 3}, rootless=rootless)
+    assert in_container(engine, tmp_path / "out") == prepare.Prepared(b'{"case": "distilbert"}\n', 3)
+    assert (engine.removed, engine.config["User"]) == (True, user)
     assert capfd.readouterr() == ("", "flagbench: data: sums\n")
+    assert (tmp_path / "out" / "data").is_dir()
 
 
-def test_a_rootless_engines_root_is_the_caller(tmp_path: Path) -> None:
-    engine = Engine({"ExitCode": 0}, rootless=True)
-    in_container(engine, tmp_path)
-    assert engine.config["User"] == "0:0"
-
-
-@pytest.mark.parametrize(("code", "writes"), [(0, True), (3, True), (3, False)])
-@pytest.mark.parametrize("there", [False, True])
-def test_an_out_that_was_made_for_nothing_goes_again(tmp_path: Path, code: int, writes: bool, there: bool) -> None:
-    if there:
-        (tmp_path / "out").mkdir()
-    engine = Engine({"ExitCode": code})
-    engine.writes = writes
-    in_container(engine, tmp_path)
-    assert (tmp_path / "out").exists() is (writes or there)
-
-
-def test_without_an_image_no_out_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = Engine({"ExitCode": 0})
-    monkeypatch.setattr(
-        engine, "inspect_image", lambda name: {"Id": "x", "Config": {"Labels": {"dev.flagbench.case": "glm"}}}
-    )
+def test_without_an_image_no_out_is_made(tmp_path: Path) -> None:
     with pytest.raises(FlagbenchError):
-        in_container(engine, tmp_path)
+        in_container(Engine({"ExitCode": 0}, case="glm"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_an_out_that_cannot_be_made_is_said() -> None:
-    engine = Engine({"ExitCode": 0})
-    with pytest.raises(FlagbenchError) as caught:
-        prepare_in_container(
-            asked("/proc/none"), None, host=HOST, connect=lambda: SimpleNamespace(api=engine, close=engine.close)
-        )
-    assert caught.value.code == 2
-    assert "/proc/none" in caught.value.message
 
 
 @pytest.mark.parametrize(
     ("state", "code", "named"),
-    [
-        ({"ExitCode": 137, "OOMKilled": True}, 5, "OOMKilled true"),
-        ({"ExitCode": 137}, 4, "137"),
-        ({"ExitCode": 143}, 7, "SIGTERM"),
-        ({"ExitCode": 125}, 4, "125"),
-    ],
+    [({"ExitCode": 137, "OOMKilled": True}, 5, "OOMKilled true"), ({"ExitCode": 125}, 4, "125")],
 )
 def test_a_container_that_could_not_say_why_it_ended(
     tmp_path: Path, state: dict[str, Any], code: int, named: str
 ) -> None:
     engine = Engine(state)
     with pytest.raises(FlagbenchError) as caught:
-        in_container(engine, tmp_path)
+        in_container(engine, tmp_path / "out")
     assert caught.value.code == code
     assert named in caught.value.message
     assert "batch_size" not in caught.value.remedy
     assert engine.removed
-    assert not (tmp_path / "out").exists()

@@ -14,74 +14,65 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from docker.errors import APIError
 
 from flagbench import prune
 from flagbench.catalog.load import load_catalog
-from flagbench.cli import main
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.stores import FolderBlobs, Store
+from flagbench.stores import Store
 
+Flagbench = Callable[..., Any]
 MakeRecord = Callable[..., bytes]
 FAILED = {"state": "failed", "phase": "train", "reason": "a rank died", "exit_code": 4}
-ROOT = Path(__file__).parents[3]
 
 
-@pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_record: MakeRecord) -> Store:
-    """The store of the environment, with four records; record-2 failed, record-4 is of today."""
-    monkeypatch.setenv("FLAGBENCH_STORE", str(tmp_path / "store"))
-    made = Store(FolderBlobs(tmp_path / "store"))
+@pytest.fixture(autouse=True)
+def filled(store: Store, make_record: MakeRecord) -> None:
+    """Four records; record-2 failed, record-4 is of today."""
     for day in (1, 2, 3):
         status = {"status": FAILED} if day == 2 else {}
-        made.put(make_record(record_id=f"record-{day}", created_at=f"2026-01-0{day}T00:00:00Z", **status))
+        store.put(make_record(record_id=f"record-{day}", created_at=f"2026-01-0{day}T00:00:00Z", **status))
     now = datetime.now(timezone.utc) - timedelta(minutes=1)
-    made.put(make_record(record_id="record-4", created_at=f"{now:%Y-%m-%dT%H:%M:%SZ}"))
-    return made
+    store.put(make_record(record_id="record-4", created_at=f"{now:%Y-%m-%dT%H:%M:%SZ}"))
 
 
 def ids(store: Store) -> list[str]:
     return [entry.record_id for entry in store.list()]
 
 
-def test_rm_removes_the_named_records_and_their_checksums(store: Store) -> None:
-    assert main.run(["results", "rm", "record-1", "record-3", "--yes"]) == 0
+def test_rm_removes_the_named_records_and_their_checksums(store: Store, flagbench: Flagbench) -> None:
+    assert flagbench("results rm record-1 record-3 --yes").code == 0
     assert ids(store) == ["record-4", "record-2"]
     left = {path.name for path in Path(store.blobs.location("results/v1")).rglob("*") if path.is_file()}
     assert left == {f"record-{n}.json{suffix}" for n in (2, 4) for suffix in ("", ".sha256")}
 
 
-def test_rm_takes_last_and_the_beginning_of_an_id(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run(["results", "rm", "last", "--yes", "--json"]) == 0
-    (removed,) = json.loads(capsys.readouterr().out)["removed"]
+def test_rm_takes_last_the_beginning_of_an_id_and_a_damaged_record(store: Store, flagbench: Flagbench) -> None:
+    (removed,) = flagbench("results rm last --yes --json").json["removed"]
     assert (removed["kind"], removed["name"]) == ("record", "record-4")
     assert removed["size"] > 100
-    for name in ("record-1", "record-2"):
-        assert main.run(["results", "rm", name, "--yes"]) == 0
-    assert main.run(["results", "rm", "rec", "--yes"]) == 0
+    Path(store.blobs.location(next(store.list()).blob.key)).write_bytes(b"{}")
+    assert flagbench("results rm record-3 --yes").code == 0
+    assert flagbench("results rm record-1 --yes").code == 0
+    assert flagbench("results rm rec --yes").code == 0
     assert ids(store) == []
 
 
 @pytest.mark.parametrize(
-    ("name", "code"),
-    [("rec", ExitCode.USAGE), ("no-such-record", ExitCode.DATA), ("x", ExitCode.DATA), ("../store", ExitCode.USAGE)],
+    ("arguments", "code", "named"),
+    [
+        ("record-1 rec --yes", ExitCode.USAGE, "rec"),
+        ("record-1 no-such-record --yes", ExitCode.DATA, "no-such-record"),
+        ("record-1 ../store --yes", ExitCode.USAGE, "../store"),
+        ("record-1", ExitCode.USAGE, "--yes"),
+        ("record-1 --json", ExitCode.USAGE, "--yes"),
+    ],
 )
-def test_one_wrong_name_removes_nothing(
-    store: Store, capsys: pytest.CaptureFixture[str], name: str, code: ExitCode
+def test_rm_of_a_wrong_name_or_without_an_answer_removes_nothing(
+    store: Store, flagbench: Flagbench, arguments: str, code: ExitCode, named: str
 ) -> None:
-    assert main.run(["results", "rm", "record-1", name, "--yes"]) == code
-    assert name in capsys.readouterr().err
-    assert len(ids(store)) == 4
-
-
-def test_rm_removes_a_damaged_record(store: Store) -> None:
-    Path(store.blobs.location(next(store.list()).blob.key)).write_bytes(b"{}")
-    assert main.run(["results", "rm", "record-4", "--yes"]) == 0
-    assert len(ids(store)) == 3
-
-
-def test_rm_without_a_terminal_needs_yes(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run(["results", "rm", "record-1"]) == ExitCode.USAGE
-    assert "--yes" in capsys.readouterr().err
+    ended = flagbench(f"results rm {arguments}")
+    assert (ended.code, named in ended.err) == (code, True)
     assert len(ids(store)) == 4
 
 
@@ -92,7 +83,6 @@ def test_a_terminal_is_asked(store: Store, command: list[str], answer: str, left
     with os.fdopen(master, "wb", buffering=0) as keyboard:
         process = subprocess.Popen(
             [sys.executable, "-m", "flagbench", "results", *command],
-            env={**os.environ, "PYTHONPATH": str(ROOT / "builder")},
             stdin=slave,
             stdout=subprocess.PIPE,
             stderr=slave,
@@ -105,9 +95,8 @@ def test_a_terminal_is_asked(store: Store, command: list[str], answer: str, left
     assert len(ids(store)) == left
 
 
-def removable(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
-    assert main.run(["results", "prune", *arguments, "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
+def removable(flagbench: Flagbench, options: str) -> list[str]:
+    shown = flagbench(f"results prune {options} --json").json
     assert shown["bytes"] == sum(one["size"] for one in shown["removable"])
     return [one["name"] for one in shown["removable"]]
 
@@ -115,54 +104,61 @@ def removable(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (["--older-than", "30d"], ["record-3", "record-2", "record-1"]),
-        (["--older-than", "2026-01-03"], ["record-2", "record-1"]),
-        (["--older-than", "2026-01-02T12:00:00Z"], ["record-2", "record-1"]),
-        (["--state", "failed"], ["record-2"]),
-        (["--keep", "3"], ["record-1"]),
-        (["--keep", "1", "--older-than", "1w"], ["record-2", "record-1"]),
-        (["--case", "glm"], []),
-        (["--stack", "cpu", "--state", "ok"], ["record-4", "record-3", "record-1"]),
+        ("--older-than 30d", ["record-3", "record-2", "record-1"]),
+        ("--older-than 2026-01-03", ["record-2", "record-1"]),
+        ("--older-than 2026-01-02T12:00:00Z", ["record-2", "record-1"]),
+        ("--state failed", ["record-2"]),
+        ("--keep 3", ["record-1"]),
+        ("--keep 1 --older-than 1w", ["record-2", "record-1"]),
+        ("--case glm", []),
+        ("--stack cpu --state ok", ["record-4", "record-3", "record-1"]),
     ],
 )
 def test_prune_means_the_records_for_which_all_options_hold(
-    store: Store, capsys: pytest.CaptureFixture[str], options: list[str], expected: list[str]
+    store: Store, flagbench: Flagbench, options: str, expected: list[str]
 ) -> None:
-    assert removable(capsys, *options) == expected
+    assert removable(flagbench, options) == expected
     assert len(ids(store)) == 4
-    assert main.run(["results", "prune", *options]) == 0  # no terminal, no --yes
-    assert main.run(["results", "prune", *options, "--yes", "--dry-run"]) == 0
+    assert flagbench(f"results prune {options}").code == 0  # no terminal, no --yes
+    assert flagbench(f"results prune {options} --yes --dry-run").code == 0
     assert len(ids(store)) == 4
-    assert main.run(["results", "prune", *options, "--yes"]) == 0
+    assert flagbench(f"results prune {options} --yes").code == 0
     assert len(ids(store)) == 4 - len(expected)
 
 
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ([], "--older-than"),
-        (["--older-than", "soon"], "--older-than"),
-        (["--older-than", "30m"], "--older-than"),
-        (["--older-than", "99999w"], "--older-than"),
-        (["--case", "distilbrt"], "distilbrt"),
-        (["--prepared", "/nowhere"], "/nowhere"),
+        ("", "--older-than"),
+        ("--older-than soon", "--older-than"),
+        ("--older-than 30m", "--older-than"),
+        ("--older-than 99999w", "--older-than"),
+        ("--case distilbrt", "distilbrt"),
+        ("--prepared /nowhere", "/nowhere"),
     ],
 )
-def test_what_cannot_be_pruned_is_a_usage_error(
-    store: Store, capsys: pytest.CaptureFixture[str], options: list[str], named: str
-) -> None:
-    assert main.run(["results", "prune", *options]) == ExitCode.USAGE
-    assert named in capsys.readouterr().err
+def test_what_cannot_be_pruned_is_a_usage_error(store: Store, flagbench: Flagbench, options: str, named: str) -> None:
+    ended = flagbench(f"results prune {options}")
+    assert (ended.code, named in ended.err) == (ExitCode.USAGE, True)
     assert len(ids(store)) == 4
 
 
-def test_prune_keeps_files_that_are_not_records(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prune_keeps_files_that_are_not_records(store: Store, flagbench: Flagbench) -> None:
     foreign = Path(next(store.list()).location).with_name("somebody-else-s.json")
     foreign.write_bytes(b"{}")
-    assert "somebody-else-s" not in removable(capsys, "--older-than", "2100-01-01")
-    assert main.run(["results", "prune", "--older-than", "2100-01-01", "--yes"]) == 0
+    assert flagbench("results prune --older-than 2100-01-01 --yes").code == 0
     assert foreign.exists()
     assert [entry.record_id for entry in store.list() if entry.problem is None] == []
+
+
+def test_a_record_that_cannot_be_removed_does_not_keep_the_others(store: Store, flagbench: Flagbench) -> None:
+    # A folder in the place of the checksum: even root cannot unlink it.
+    checksum = Path(next(store.list()).location + ".sha256")
+    checksum.unlink()
+    (checksum / "x").mkdir(parents=True)
+    ended = flagbench("results prune --keep 0 --yes")
+    assert (ended.code, "record-4" in ended.err) == (ExitCode.NOT_STORED, True)
+    assert ids(store) == []
 
 
 def prepared(folder: Path, **changes: Any) -> Path:
@@ -174,15 +170,17 @@ def prepared(folder: Path, **changes: Any) -> Path:
     return folder
 
 
-def test_prepared_folders_are_removed_with_what_they_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data, other = prepared(tmp_path / "glm" / "data"), prepared(tmp_path / "other")
+def test_prepared_folders_are_removed_with_what_they_name(tmp_path: Path, flagbench: Flagbench) -> None:
+    data, other = prepared(tmp_path / "all" / "glm" / "data"), prepared(tmp_path / "other")
     (other / "notes.txt").write_text("mine")
-    arguments = ("--prepared", str(tmp_path))
-    assert removable(capsys, *arguments) == [str(data), str(other)]
-    assert main.run(["results", "prune", *arguments, "--yes", "--json"]) == 0
-    assert [one["size"] for one in json.loads(capsys.readouterr().out)["removed"]] == [1000, 1000]
+    prepared(tmp_path / "too" / "deep" / "to" / "look")
+    prepared(other / "inside")
+    (tmp_path / "link").symlink_to(data)
+    assert removable(flagbench, f"--prepared {tmp_path}") == [str(data), str(other)]
+    removed = flagbench(f"results prune --prepared {tmp_path} --yes --json").json["removed"]
+    assert [one["size"] for one in removed] == [1000, 1000]
     assert not data.exists()
-    assert [path.name for path in other.iterdir()] == ["notes.txt"]
+    assert sorted(path.name for path in other.iterdir()) == ["inside", "notes.txt"]
 
 
 @pytest.mark.parametrize(
@@ -201,58 +199,44 @@ def test_what_prepare_did_not_write_is_left_alone(tmp_path: Path, changes: dict[
     assert (folder / "train.bin").exists()
 
 
-def image(identity: str, *tags: str) -> SimpleNamespace:
-    """An image as docker-py gives it."""
+def removable_images(*images: tuple[str, ...], remove: Callable[[str], None]) -> list[prune.Removable]:
+    """Which of the images of an engine, given by their tags, can be removed; the first one has the id sha256:0."""
     title = {"org.opencontainers.image.title": "GLM on cpu"}
-    return SimpleNamespace(id=identity, tags=list(tags), labels=title, attrs={"Size": 1000})
+    listed = [
+        SimpleNamespace(id=f"sha256:{number}", tags=list(tags), labels=title, attrs={"Size": 1000})
+        for number, tags in enumerate(images)
+    ]
+
+    def list_images(filters: dict[str, str]) -> list[SimpleNamespace]:
+        assert filters == {"label": prune.IMAGE_LABEL}
+        return listed
+
+    client = SimpleNamespace(images=SimpleNamespace(list=list_images, remove=remove))
+    return prune.images(client, load_catalog(claims=False))
 
 
 def test_only_our_images_without_a_current_name_are_removed() -> None:
-    listed = [
-        image("sha256:1", "flagbench/glm:cpu", "flagbench/glm:cpu-0.1.0"),
-        image("sha256:2", "flagbench/glm:cpu-0.0.9", "localhost/flagbench/glm:cpu-0.0.9"),
-        image("sha256:3"),
-        image("sha256:4", "registry.example.com/bench/glm:cpu-0.0.9", "flagbench/glm:cpu-0.0.9"),
-        image("sha256:5", "flagbench/stack:cpu"),
-        image("sha256:6", "flagbench/glm:a100"),
-    ]
-    asked, gone = [], []
-
-    def list_images(**options: Any) -> list[SimpleNamespace]:
-        asked.append(options)
-        return listed
-
-    client = SimpleNamespace(images=SimpleNamespace(list=list_images, remove=gone.append))
-    found = prune.images(client, load_catalog(ROOT / "manifests", claims=False))
-    assert asked == [{"filters": {"label": prune.IMAGE_LABEL}}]
-    assert [one.name for one in found] == ["flagbench/glm:cpu-0.0.9", "sha256:3"]
+    gone: list[str] = []
+    found = removable_images(
+        ("flagbench/glm:cpu", "flagbench/glm:cpu-0.1.0"),
+        ("flagbench/glm:cpu-0.0.9", "localhost/flagbench/glm:cpu-0.0.9"),
+        (),
+        ("registry.example.com/bench/glm:cpu-0.0.9", "flagbench/glm:cpu-0.0.9"),
+        ("flagbench/stack:cpu",),
+        ("flagbench/glm:a100",),
+        remove=gone.append,
+    )
+    assert [one.name for one in found] == ["flagbench/glm:cpu-0.0.9", "sha256:2"]
     for one in found:
         one.remove()
-    assert gone == ["flagbench/glm:cpu-0.0.9", "localhost/flagbench/glm:cpu-0.0.9", "sha256:3"]
+    assert gone == ["flagbench/glm:cpu-0.0.9", "localhost/flagbench/glm:cpu-0.0.9", "sha256:2"]
 
 
 def test_an_image_in_use_is_named() -> None:
-    from docker.errors import APIError
-
     def refuse(name: str) -> None:
         raise APIError("conflict", explanation="it is used by container 0123")
 
-    images = SimpleNamespace(list=lambda **_: [image("sha256:3")], remove=refuse)
-    (found,) = prune.images(SimpleNamespace(images=images), load_catalog(ROOT / "manifests", claims=False))
-    with pytest.raises(FlagbenchError) as caught:
+    (found,) = removable_images((), remove=refuse)
+    with pytest.raises(FlagbenchError, match=r"sha256:0 .* container 0123") as caught:
         found.remove()
     assert caught.value.code is ExitCode.ENGINE
-    assert "sha256:3" in caught.value.message
-    assert "0123" in caught.value.message
-
-
-def test_a_record_that_cannot_be_removed_does_not_keep_the_others(
-    store: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
-    # A folder in the place of the checksum: even root cannot unlink it.
-    checksum = Path(next(store.list()).location + ".sha256")
-    checksum.unlink()
-    (checksum / "x").mkdir(parents=True)
-    assert main.run(["results", "prune", "--keep", "0", "--yes"]) == ExitCode.NOT_STORED
-    assert "record-4" in capsys.readouterr().err
-    assert ids(store) == []

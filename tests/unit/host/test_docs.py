@@ -14,8 +14,7 @@ import pytest
 
 from flagbench.catalog.load import load_catalog
 from flagbench.cli import main
-from flagbench.cli.app import COMMANDS
-from flagbench.cli.lazy import LazyCommands
+from flagbench.cli.app import COMMANDS, load
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.record.read import read_record
 from flagbench.report.generated import BADGES, MEASURED, generated_files
@@ -72,7 +71,7 @@ def test_every_command_of_a_page_is_one_that_there_is(name: str) -> None:
     for words in commands(ROOT / name):
         if words[0].startswith("-"):
             continue
-        command, rest = LazyCommands(COMMANDS)[words[0]], words[1:]
+        command, rest = load(words[0]), words[1:]
         if hasattr(command, "commands"):
             command, rest = command.commands[rest[0]], rest[1:]
         context = command.context_class(command, resilient_parsing=True)

@@ -7,14 +7,21 @@ import json
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flagbench import doctor
-from flagbench.cli import main
-from flagbench.doctor import GIB, Level
+from flagbench.catalog.load import load_catalog
+from flagbench.doctor import GIB, Finding, Level
+from flagbench.engines.base import EngineError
 from flagbench.errors import ExitCode
+from flagbench.launchers import docker
+
+Flagbench = Callable[..., Any]
 
 DRIVER = """NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024
 GCC version:  gcc version 11.4.0 (Ubuntu 11.4.0-1ubuntu1~22.04)
@@ -22,65 +29,48 @@ GCC version:  gcc version 11.4.0 (Ubuntu 11.4.0-1ubuntu1~22.04)
 OPEN_DRIVER = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.10  Release Build\n"
 
 
-def test_doctor_passes_with_warnings_and_fails_with_a_failure(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main.run(["doctor", "--store", str(tmp_path / "store"), "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
+def test_doctor_passes_with_warnings_and_fails_with_a_failure(flagbench: Flagbench, tmp_path: Path) -> None:
+    answer = flagbench(f"doctor --store {tmp_path / 'store'} --json").json
     assert answer["ok"] is True
     assert {finding["level"] for finding in answer["findings"]} <= {"ok", "warn"}
+    assert all(finding["remedy"] for finding in answer["findings"] if finding["level"] == "warn")
     names = [finding["name"] for finding in answer["findings"]]
     assert names[:4] == ["python", "flagbench", "manifests", "store"]
     assert names[-3:] == ["accelerator", "kubernetes", "docker"]
     assert not (tmp_path / "store").exists()
 
     (tmp_path / "file").write_text("")
-    assert main.run(["doctor", "--store", str(tmp_path / "file")]) == ExitCode.USAGE
-    assert "fix: store: part of the path is a file" in capsys.readouterr().out
+    failed = flagbench(f"doctor --store {tmp_path / 'file'}")
+    assert (failed.code, "fix: store: part of the path is a file" in failed.out) == (ExitCode.USAGE, True)
 
 
-def test_whatever_is_not_ok_has_a_remedy(tmp_path: Path) -> None:
-    findings = doctor.examine(str(tmp_path))
-    assert all(finding.remedy for finding in findings if finding.level is not Level.OK)
-
-
-def test_broken_manifests_fail_in_one_line(manifests: Path) -> None:
+def test_broken_manifests_fail_in_one_line(
+    flagbench: Flagbench, manifests: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (manifests / "stacks" / "cpu.yaml").write_text("schema: stack/v1\n")
-    finding = doctor.manifests(manifests)
-    assert finding.level is Level.FAIL
-    assert "problems: manifests/stacks/cpu.yaml:1: " in finding.detail
-    assert "\n" not in finding.detail
+    monkeypatch.setenv("FLAGBENCH_MANIFESTS", str(manifests))
+    ended = flagbench(f"doctor --store {tmp_path / 'store'}")
+    (line,) = (line for line in ended.out.splitlines() if line.startswith("manifests "))
+    assert (ended.code, line.split()[1]) == (ExitCode.USAGE, "fail")
+    assert "problems: manifests/stacks/cpu.yaml:1: " in line
 
 
-def test_a_missing_package_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(doctor._NATIVE, "no_such_module", "no-such-distribution")
-    finding = {found.name: found for found in doctor.native_packages({})}["no_such_module"]
-    assert (finding.level, finding.detail) == (Level.WARN, "not installed")
-    assert "flagbench[cases]" in str(finding.remedy)
-
-
-def test_what_single_cases_import_is_looked_up_too() -> None:
-    asked = {"no_such_module": "llama2-7b-lora", "jinja2": "other"}
-    found = {finding.name: finding for finding in doctor.native_packages(asked)}
-    assert found["no_such_module"].detail == "not installed, and llama2-7b-lora imports it"
-    assert found["jinja2"].level is Level.OK
-    assert "llama2-7b-lora" in doctor.case_imports()["peft"]
-    assert "torch" not in doctor.case_imports()
-
-
-def test_broken_manifests_ask_for_no_packages(manifests: Path) -> None:
-    (manifests / "stacks" / "cpu.yaml").write_text("schema: stack/v1\n")
-    assert doctor.case_imports(manifests) == {}
-
-
-def test_torch_is_looked_up_without_being_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packages_are_looked_up_without_being_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "torch", raising=False)
-    list(doctor.native_packages({}))
+    catalog = load_catalog()
+    case = replace(catalog.cases["glm"], raw={"imports": ["no_such_module", "jinja2"]})
+    found = {f.name: f for f in doctor.native_packages(replace(catalog, cases={**catalog.cases, "glm": case}))}
+    assert found["jinja2"].level is Level.OK
+    missing = found["no_such_module"]
+    assert (missing.level, missing.detail) == (Level.WARN, "not installed, and glm imports it")
+    assert "flagbench[cases]" in str(missing.remedy)
+    assert {"torch", "peft"} <= found.keys()
     assert "torch" not in sys.modules
+    assert "torch" in {finding.name for finding in doctor.native_packages(None)}
 
 
 @pytest.mark.parametrize(("text", "version"), [(DRIVER, "550.54.15"), (OPEN_DRIVER, "570.86.10")])
-def test_the_driver_s_version(tmp_path: Path, text: str, version: str) -> None:
+def test_the_version_of_the_driver(tmp_path: Path, text: str, version: str) -> None:
     (tmp_path / "version").write_text(text)
     finding = doctor.accelerator(tmp_path / "version")
     assert (finding.level, finding.detail) == (Level.OK, f"NVIDIA driver {version}")
@@ -104,34 +94,25 @@ def test_memory_and_its_limit(tmp_path: Path) -> None:
     assert doctor.memory(tmp_path / "none").level is Level.WARN
 
 
-def test_little_disk_is_a_warning(tmp_path: Path) -> None:
-    assert doctor.disk("disk", lambda: tmp_path, least=0).level is Level.OK
-    assert doctor.disk("disk", lambda: tmp_path, least=2**80).level is Level.WARN
-
-
 def test_the_disks_are_those_that_a_run_writes_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "scratch").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "scratch"))
     temporary, kept = doctor.disks(str(tmp_path / "not" / "yet" / "there"))
     assert temporary.detail.endswith(f"GiB free at {tmp_path / 'scratch'}")
     assert kept.detail.endswith(f"GiB free at {tmp_path}")
-    (tmp_path / "scratch").rmdir()
-    gone = next(doctor.disks(str(tmp_path)))
-    assert gone.level is Level.WARN
-    assert gone.detail.endswith(f"No such file or directory: '{tmp_path / 'scratch'}'")
-    assert gone.remedy
+    assert doctor.disk("disk", tmp_path, least=0).level is Level.OK
+    assert doctor.disk("disk", tmp_path, least=2**80).level is Level.WARN
 
 
 def test_doctor_works_in_a_folder_that_is_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    flagbench: Flagbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
-    assert main.run(["doctor", "--store", str(tmp_path / "store")]) == 0
-    capsys.readouterr()
-    assert main.run(["doctor", "--store", "relative"]) == ExitCode.USAGE
-    assert "the store relative" in capsys.readouterr().out
+    assert flagbench(f"doctor --store {tmp_path / 'store'}").code == 0
+    failed = flagbench("doctor --store relative")
+    assert (failed.code, "the store relative" in failed.out) == (ExitCode.USAGE, True)
 
 
 def test_doctor_works_where_no_temporary_file_can_be_written(tmp_path: Path) -> None:
@@ -152,26 +133,66 @@ def test_doctor_works_where_no_temporary_file_can_be_written(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("host", "settings"), [("tcp://[::1", "{}"), ("", '{"currentContext": 5}'), ("", "[" * 100_000)]
 )
-def test_doctor_works_with_docker_settings_that_make_no_sense(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], host: str, settings: str
+def test_doctor_works_with_invalid_docker_settings(
+    flagbench: Flagbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str, settings: str
 ) -> None:
     (tmp_path / "config.json").write_text(settings)
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     monkeypatch.setenv("DOCKER_HOST", host)
-    assert main.run(["doctor", "--store", str(tmp_path / "store"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["findings"][-1]["name"] == "docker"
+    answer = flagbench(f"doctor --store {tmp_path / 'store'} --json").json
+    assert answer["findings"][-1]["name"] == "docker"
 
 
-def test_the_engine_s_socket(tmp_path: Path) -> None:
+def test_the_engine_is_asked_where_its_socket_can_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "docker.sock"
-    missing = doctor.docker({}, path)
-    assert missing.level is Level.WARN
-    assert "--via native" in str(missing.remedy)
+    use_engine(monkeypatch, Engine)
+    for environment in ({}, {"DOCKER_HOST": f"unix://{path}"}):
+        missing = doctor.docker(None, environment, path)
+        assert (missing.level, missing.detail) == (Level.WARN, f"no socket at {path}")
+        assert "--via native" in str(missing.remedy)
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
-        assert doctor.docker({}, path).level is Level.OK
-        assert doctor.docker({"DOCKER_HOST": f"unix://{path}"}).detail == f"socket {path}"
-    assert doctor.docker({"DOCKER_HOST": "tcp://engine:2375"}).detail.endswith("(not contacted)")
+        assert doctor.docker(None, {}, path).level is Level.OK
+        assert doctor.docker(None, {"DOCKER_HOST": f"unix://{path}"}).level is Level.OK
+
+
+def use_engine(monkeypatch: pytest.MonkeyPatch, connect: Callable[[], Engine]) -> None:
+    """Have doctor connect to this engine."""
+    for module in (doctor, docker):
+        monkeypatch.setattr(module, "open_engine", connect)
+
+
+class Engine:
+    """An engine with some images."""
+
+    def __init__(self, *images: str) -> None:
+        self.images = images
+        self.closed = False
+
+    def health(self) -> str:
+        return "Engine 1"
+
+    def inspect(self, ref: str) -> object | None:
+        return ref if ref in self.images else None
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_what_an_engine_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    remote = {"DOCKER_HOST": "tcp://engine:2375"}
+    engine = Engine("flagbench/distilbert:cpu", "flagbench/stack:cpu", "other:1")
+    use_engine(monkeypatch, lambda: engine)
+    assert doctor.docker(load_catalog(), remote) == Finding("docker", Level.OK, "Engine 1; images: distilbert:cpu")
+    assert engine.closed
+    assert "no image of a case, `flagbench build`" in doctor.docker(None, remote).detail
+
+    def dead() -> Engine:
+        raise EngineError("it does not answer", remedy="restart it")
+
+    use_engine(monkeypatch, dead)
+    remedy = "restart it; --via native needs no engine"
+    assert doctor.docker(None, remote) == Finding("docker", Level.WARN, "it does not answer", remedy)
 
 
 def test_leftovers_of_killed_runs_are_listed_and_left(tmp_path: Path) -> None:

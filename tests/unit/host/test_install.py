@@ -38,32 +38,30 @@ class Machine:
         self.bin.mkdir()
         for tool in ("dirname", "ls", "sort", "tr", "env"):
             (self.bin / tool).symlink_to(Path("/usr/bin") / tool)
-        self.release("debian")
 
-    def release(self, system: str) -> None:
-        (self.folder / "os-release").write_text(f"ID={system}\n")
-
-    def python(self, name: str, *, check: int = 0, folder: Path | None = None) -> None:
+    def python(self, name: str, *, check: int = 0, folder: str = "bin") -> None:
         """An interpreter that ends with `check` when it is asked what it can do, and else says what it was given."""
-        path = (folder or self.bin) / name
+        path = self.folder / folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         asked = '[ "$1" = -c ] && echo 3.12 && exit 0'
         lines = ("#!/bin/sh", f'[ "$1" = -I ] && exit {check}', asked, 'echo "$0" "$@"')
         path.write_text("".join(f"{line}\n" for line in lines))
         path.chmod(0o755)
 
-    def install(self, **environment: str) -> subprocess.CompletedProcess[str]:
-        env = {"PATH": str(self.bin), "HOME": str(self.folder), "OS_RELEASE": str(self.folder / "os-release")}
+    def install(self, system: str = "debian", **environment: str) -> subprocess.CompletedProcess[str]:
+        release = self.folder / "os-release"
+        release.write_text(f"ID={system}\n")
+        env = {"PATH": str(self.bin), "HOME": str(self.folder), "OS_RELEASE": str(release), **environment}
         command = ["/bin/sh", str(TOOLS / "install"), str(self.folder / "venv"), "cases"]
-        return subprocess.run(command, env={**env, **environment}, capture_output=True, text=True, check=False)
+        return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
 
     def taken(self, **environment: str) -> str:
-        """The interpreter that install.py was started with."""
+        """The interpreter that install.py was started with, by its path in the folder."""
         ended = self.install(**environment)
         assert ended.returncode == 0, ended.stderr
-        words = ended.stdout.split()
-        assert words[1:] == [str(TOOLS / "install.py"), str(self.folder / "venv"), "cases"]
-        return Path(words[0]).name
+        python, *words = ended.stdout.split()
+        assert words == [str(TOOLS / "install.py"), str(self.folder / "venv"), "cases"]
+        return str(Path(python).relative_to(self.folder))
 
 
 @pytest.fixture
@@ -71,74 +69,65 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
+PYENV = ".pyenv/versions/3.13.{}/bin"
+
+
 @pytest.mark.parametrize(
     ("there", "taken"),
     [
-        (["python3.10", "python3.11", "python3.13", "python3"], "python3.11"),
-        (["python3.10", "python3.12", "python3.13", "python3"], "python3.13"),
-        (["python3.10", "python3"], "python3.10"),
-        (["python3"], "python3"),
-        (["python"], "python"),
+        (["python3.10", "python3.11", "python3.13", "python3"], "bin/python3.11"),
+        (["python3.10", "python3.12", "python3.13", "python3"], "bin/python3.13"),
+        (["python3.10", "python3"], "bin/python3.10"),
+        (["python"], "bin/python"),
+        # A shim of pyenv that does not start, and a version that is too old.
+        ([("python3.11", 127), ("python3.12", 3), "python3"], "bin/python3"),
+        # One without venv, and another that has it.
+        ([("python3", 4), "python3.10"], "bin/python3.10"),
+        # pyenv has versions that are not on PATH.
+        (
+            [("python3", 3), ("python3.13", 0, PYENV.format(9)), ("python3.13", 0, PYENV.format(10))],
+            f"{PYENV.format(10)}/python3.13",
+        ),
+        # An environment that works is used.
+        (["python3.11", ("python", 0, "venv/bin")], "venv/bin/python"),
+        (["python3.11", ("python", 1, "venv/bin")], "bin/python3.11"),
     ],
 )
-def test_the_locks_python_is_taken_else_the_newest(machine: Machine, there: list[str], taken: str) -> None:
-    for name in there:
-        machine.python(name)
+def test_the_locks_python_is_taken_else_the_newest(
+    machine: Machine, there: list[str | tuple[Any, ...]], taken: str
+) -> None:
+    for python in there:
+        name, check, folder = (python, 0, "bin") if isinstance(python, str) else (*python, "bin")[:3]
+        machine.python(name, check=check, folder=folder)
     assert machine.taken() == taken
-
-
-def test_what_does_not_start_or_is_too_old_is_passed_over(machine: Machine) -> None:
-    machine.python("python3.11", check=127)  # a shim of pyenv
-    machine.python("python3.12", check=3)
-    machine.python("python3")
-    assert machine.taken() == "python3"
-
-
-def test_pyenv_has_versions_that_are_not_on_the_path(machine: Machine) -> None:
-    machine.python("python3", check=3)
-    for patch in ("9", "10"):
-        machine.python("python3.13", folder=machine.folder / ".pyenv" / "versions" / f"3.13.{patch}" / "bin")
-    ended = machine.install()
-    assert "/versions/3.13.10/bin/python3.13" in ended.stdout
-
-
-def test_an_environment_that_works_is_used(machine: Machine) -> None:
-    machine.python("python3.11")
-    machine.python("python", folder=machine.folder / "venv" / "bin")
-    assert machine.taken() == "python"
-    machine.python("python", check=1, folder=machine.folder / "venv" / "bin")
-    assert machine.taken() == "python3.11"
 
 
 def test_python_names_one(machine: Machine) -> None:
     machine.python("python3.11")
     machine.python("python3.12")
-    assert machine.taken(PYTHON="python3.12") == "python3.12"
+    assert machine.taken(PYTHON="python3.12") == "bin/python3.12"
     ended = machine.install(PYTHON="python3.9")
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert "python3.9" in ended.stderr
+    assert (ended.returncode, ended.stdout, "python3.9" in ended.stderr) == (2, "", True)
 
 
 @pytest.mark.parametrize(
-    ("system", "package"), [("debian", "python3-venv"), ("ubuntu", "python3-venv"), ("fedora", "dnf"), ("x", "pyenv")]
+    ("system", "venv", "package"),
+    [
+        ("debian", True, "python3-venv"),
+        ("ubuntu", True, "python3-venv"),
+        ("fedora", True, "dnf"),
+        ("x", True, "pyenv"),
+        ("debian", False, "python3.12-venv"),
+    ],
 )
-def test_a_missing_python_is_named_with_its_package(machine: Machine, system: str, package: str) -> None:
-    machine.release(system)
-    ended = machine.install()
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert package in ended.stderr
+def test_what_is_missing_is_named_with_its_package(machine: Machine, system: str, venv: bool, package: str) -> None:
+    if not venv:
+        machine.python("python3", check=4)
+    ended = machine.install(system)
+    assert (ended.returncode, ended.stdout, package in ended.stderr) == (2, "", True)
 
 
-def test_a_missing_venv_module_is_named_with_its_package(machine: Machine) -> None:
-    machine.python("python3", check=4)
-    ended = machine.install()
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert "python3.12-venv" in ended.stderr
-    machine.python("python3.10")
-    assert machine.taken() == "python3.10", "another one that has it is taken"
-
-
-def test_the_check_is_true_of_this_python(machine: Machine) -> None:
+def test_this_python_passes_the_check(machine: Machine) -> None:
     """The real interpreter, which the tests run on: it is found fit, and install.py refuses what it does not know."""
     (machine.bin / "python3").symlink_to(sys.executable)
     command = ["/bin/sh", str(TOOLS / "install"), str(machine.folder / "venv"), "nosuch"]
@@ -153,7 +142,7 @@ def test_versions_are_the_locks_on_its_python_and_no_newer_on_another(install: M
     assert install.constraints(lock, (3, 10)) == ["numpy<=2.4.6", "torch<=2.13.0"]
 
 
-def test_packages_that_are_not_whole_are_forgotten(install: ModuleType, tmp_path: Path) -> None:
+def test_incomplete_packages_are_removed(install: ModuleType, tmp_path: Path) -> None:
     for name in ("whole", "cut", "unlisted"):
         info = tmp_path / f"{name}-1.dist-info"
         info.mkdir()
@@ -235,7 +224,7 @@ def test_an_index_that_does_not_answer_costs_its_time_once(
     assert install.torch_index(python) == []
 
 
-def test_what_pip_says_is_passed_on_and_its_silence_is_broken(
+def test_the_output_of_pip_is_passed_on_with_a_line_where_it_is_silent(
     install: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     pip = tmp_path / "python"

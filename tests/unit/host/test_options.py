@@ -26,7 +26,6 @@ class Options:
     max_count: Annotated[int | None, typer.Option(min=1, max=9)] = None
     set_: Annotated[tuple[str, ...], typer.Option("--set")] = ()
     flag: Annotated[bool, typer.Option("--flag")] = False
-    inside: str = "no option"
 
 
 @pytest.fixture

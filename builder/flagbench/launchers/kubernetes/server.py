@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.launchers import Health
 from flagbench.launchers.kubernetes.documents import job_list
 
 ANSWER_SECONDS = 5
@@ -33,6 +34,14 @@ class ServerCheck:
 
 class _NoAnswer(Exception):
     """kubectl could not be run, or gave no answer in time."""
+
+
+def health() -> Health:
+    """Whether jobs can be checked by a server and submitted; kubectl is not started, and no server contacted."""
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        return Health(False, "kubectl is not installed", "needed to check and to submit jobs, not to print them")
+    return Health(True, f"{kubectl} (no server contacted)")
 
 
 def check_on_server(documents: Sequence[dict[str, Any]]) -> ServerCheck:

@@ -20,8 +20,11 @@ RECORDED = {
     "pull_failure": ("registry of the base registry.invalid/vendor/base:1 cannot be reached", "--base"),
     "base_private": ("does not let you pull the base localhost:5011/private/base:1", "docker login"),
     "base_unknown": ("has no base localhost:5011/vendor/base:11.6", "--base"),
-    "unknown_instruction": ("line 2: unknown instruction: RUM", GENERIC_REMEDY),
-    "missing_file": ('"/nothing" not found', GENERIC_REMEDY),
+    "pax": ("PAX header", "GNU-format"),
+    "secret": ("mounts a secret", "inputs"),
+    "base_noname": ("no base image was named", "--base"),
+    "unknown_instruction": ("line 2: unknown instruction: RUM", "flagbench lint"),
+    "missing_file": ("build context has no /nothing", "COPY"),
     "failing_step": ("a command ended with exit code 3", GENERIC_REMEDY),
 }
 
@@ -42,6 +45,7 @@ WRITTEN = [
     (RUN, 'process "/bin/sh -c x" did not complete successfully: exit code: 137', "", "killed", "MAX_JOBS"),
     (RUN, EXIT, "exec /bin/sh: exec format error", "another processor", "add a stack"),
     (RUN, EXIT, "ERROR: HTTP error 403 while getting https://index.example/x", "refuses access", "--pip-source"),
+    (None, "the --mount option requires BuildKit. Refer to https://docs.example", "", "without BuildKit", "20.10"),
     (None, "failed to create LLB definition: invalid reference format", "", "malformed", "registry/name:tag"),
     (
         LOAD,

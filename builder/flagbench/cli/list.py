@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
+import msgspec
 import typer
 
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.model import Case, Catalog, Claim, Stack
 from flagbench.cli.options import JsonOption, WideOption
-from flagbench.cli.output import echo, echo_json, echo_table
-
-
-class What(str, Enum):
-    """The three kinds of things in the catalog."""
-
-    CASES = "cases"
-    STACKS = "stacks"
-    CLAIMS = "claims"
+from flagbench.cli.output import echo_json, print_page
+from flagbench.page import Table
 
 
 def command(
-    what: Annotated[What | None, typer.Argument(help="One kind only; all three by default.")] = None,
+    what: Annotated[
+        Literal["cases", "stacks", "claims"] | None, typer.Argument(help="One kind only; all three by default.")
+    ] = None,
     wide: WideOption = False,
     json: JsonOption = False,
 ) -> None:
@@ -36,16 +31,16 @@ def command(
     not the value; a metric's source is null but for a value that a later table took out.
     """
     catalog = load_catalog()
-    kinds = list(What) if what is None else [what]
+    kinds = list(_AS_JSON) if what is None else [what]
     if json:
-        echo_json({kind.value: _AS_JSON[kind](catalog) for kind in kinds})
+        echo_json({kind: _AS_JSON[kind](catalog) for kind in kinds})
         return
-    for index, kind in enumerate(kinds):
-        if index:
-            echo()
-        columns, rows = _AS_TABLE[kind](catalog)
-        title = kind.value if what is None else None
-        echo_table(columns, rows, title=title, cut=columns[1:], drop=columns[:0:-1], wide=wide)
+    print_page(*(_table(kind, catalog, titled=what is None) for kind in kinds), wide=wide)
+
+
+def _table(kind: str, catalog: Catalog, *, titled: bool) -> Table:
+    columns, rows = _AS_TABLE[kind](catalog)
+    return Table(columns, rows, cut=columns[1:], drop=columns[:0:-1], title=kind if titled else "")
 
 
 def _cases_table(catalog: Catalog) -> tuple[list[str], list[list[str]]]:
@@ -53,19 +48,20 @@ def _cases_table(catalog: Catalog) -> tuple[list[str], list[list[str]]]:
         [case.name, case.title, ", ".join(case.divisions), ", ".join(case.precisions), case.gate]
         for case in catalog.cases.values()
     ]
-    return ["case", "title", "divisions", "precisions", "gate"], rows
+    return ["CASE", "TITLE", "DIVISIONS", "PRECISIONS", "GATE"], rows
 
 
 def _stacks_table(catalog: Catalog) -> tuple[list[str], list[list[str]]]:
     rows = [
-        [stack.name, ", ".join(_other_names(stack)), ", ".join(stack.runs), stack.base_image or "none"]
+        [
+            stack.name,
+            ", ".join(alias for alias in stack.aliases if alias != stack.name),
+            ", ".join(stack.runs),
+            stack.base_image or "none",
+        ]
         for stack in catalog.stacks.values()
     ]
-    return ["stack", "aliases", "runs", "base image"], rows
-
-
-def _other_names(stack: Stack) -> list[str]:
-    return [alias for alias in stack.aliases if alias != stack.name]
+    return ["STACK", "ALIASES", "RUNS", "BASE IMAGE"], rows
 
 
 def _claims_table(catalog: Catalog) -> tuple[list[str], list[list[str]]]:
@@ -73,7 +69,7 @@ def _claims_table(catalog: Catalog) -> tuple[list[str], list[list[str]]]:
         [claim.id, claim.title, claim.stack or "none", _gate_value(claim, catalog.cases[claim.case])]
         for claim in catalog.claims.values()
     ]
-    return ["claim", "title", "stack", "published"], rows
+    return ["CLAIM", "TITLE", "STACK", "PUBLISHED"], rows
 
 
 def _gate_value(claim: Claim, case: Case) -> str:
@@ -90,17 +86,11 @@ def _cases_json(catalog: Catalog) -> list[dict[str, Any]]:
 
 
 def _stacks_json(catalog: Catalog) -> list[dict[str, Any]]:
+    keys = ("name", "title", "vendor", "aliases", "runs", "base_image", "python", "expects")
     return [
         {
-            "name": stack.name,
-            "title": stack.title,
-            "vendor": stack.vendor,
-            "aliases": list(stack.aliases),
-            "runs": list(stack.runs),
+            **{key: getattr(stack, key) for key in keys},
             "does_not_run": {case: why for case in catalog.cases if (why := _why_not(catalog, case, stack))},
-            "base_image": stack.base_image,
-            "python": stack.python,
-            "expects": dict(stack.expects),
             "accelerators": [accelerator.name for accelerator in stack.accelerators],
         }
         for stack in catalog.stacks.values()
@@ -112,24 +102,15 @@ def _why_not(catalog: Catalog, case: str, stack: Stack) -> str | None:
 
 
 def _claims_json(catalog: Catalog) -> list[dict[str, Any]]:
+    keys = ("id", "case", "stack", "no_stack", "title", "run", "metrics", "source")
     return [
         {
-            "id": claim.id,
-            "case": claim.case,
-            "stack": claim.stack,
-            "no_stack": claim.no_stack,
-            "title": claim.title,
-            "run": vars(claim.run),
+            **{key: msgspec.to_builtins(getattr(claim, key)) for key in keys},
             "precision": {"label": claim.precision_label, "executed": claim.precision_executed},
-            "metrics": [
-                {**vars(metric), "source": None if metric.source is None else vars(metric.source)}
-                for metric in claim.metrics
-            ],
-            "source": vars(claim.source),
         }
         for claim in catalog.claims.values()
     ]
 
 
-_AS_TABLE = {What.CASES: _cases_table, What.STACKS: _stacks_table, What.CLAIMS: _claims_table}
-_AS_JSON = {What.CASES: _cases_json, What.STACKS: _stacks_json, What.CLAIMS: _claims_json}
+_AS_TABLE = {"cases": _cases_table, "stacks": _stacks_table, "claims": _claims_table}
+_AS_JSON = {"cases": _cases_json, "stacks": _stacks_json, "claims": _claims_json}
