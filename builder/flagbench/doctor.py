@@ -22,6 +22,7 @@ from flagbench.catalog.load import load_catalog
 from flagbench.catalog.model import Catalog
 from flagbench.engines import open_engine
 from flagbench.errors import FlagbenchError
+from flagbench.launchers.docker import DEFAULT_SOCKET, engine_health
 from flagbench.launchers.kubernetes.server import health
 from flagbench.stores import FolderBlobs, open_store
 
@@ -216,30 +217,21 @@ def accelerator(driver: Path = Path("/proc/driver/nvidia/version")) -> Finding:
 
 
 def docker(
-    catalog: Catalog | None,
-    environment: Mapping[str, str] = os.environ,
-    default: Path = Path("/var/run/docker.sock"),
+    catalog: Catalog | None, environment: Mapping[str, str] = os.environ, socket: Path = DEFAULT_SOCKET
 ) -> Finding:
-    """The version of the container engine, and which of the catalog's images it has; the socket is checked first."""
-    host = environment.get("DOCKER_HOST", "")
-    if not host or host.startswith("unix://"):
-        socket = Path(host.removeprefix("unix://")) if host else default
-        if not os.access(socket, os.F_OK):
-            remedy = "start the container engine or set DOCKER_HOST; --via native runs without one"
-            return Finding("docker", Level.WARN, f"no socket at {socket}", remedy)
-        if not os.access(socket, os.R_OK | os.W_OK):
-            remedy = "join the socket's group (usually docker) and log in again; --via native needs no engine"
-            return Finding("docker", Level.WARN, f"{socket} may not be used by this user", remedy)
+    """The version of the container engine, and which of the catalog's images it has."""
+    found = engine_health(environment, socket)
+    if not found.ok:
+        return Finding("docker", Level.WARN, found.detail, f"{found.remedy}; --via native needs no engine")
     stacks = catalog.stacks.values() if catalog else ()
     names = sorted(f"{case}:{stack.name}" for stack in stacks for case in stack.runs)
     try:
         with closing(open_engine()) as engine:
             there = [name for name in names if engine.inspect(f"flagbench/{name}") is not None]
-            health = engine.health()
     except FlagbenchError as error:
         return Finding("docker", Level.WARN, error.message, f"{error.remedy}; --via native needs no engine")
     have = f"images: {', '.join(there)}" if there else "no image of a case, `flagbench build` makes them"
-    return Finding("docker", Level.OK, f"{health}; {have}")
+    return Finding("docker", Level.OK, f"{found.detail}; {have}")
 
 
 def kubernetes() -> Finding:

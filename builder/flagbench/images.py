@@ -21,7 +21,6 @@ _REFERENCE = re.compile(
     rf"(:(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}}))?(@(?P<digest>{DIGEST}))?"
 )
 _PREFIX = re.compile(rf"{_HOST}(/{_PATH_PART})*")
-_ID = re.compile(DIGEST)
 
 
 @dataclass(frozen=True)
@@ -46,11 +45,6 @@ class ImageReference:
         """Host and repository, without tag and digest."""
         return f"{self.host}/{self.path}" if self.host else self.path
 
-    @property
-    def is_ours(self) -> bool:
-        """Whether only a build or a load can bring this image here: no registry is ever asked for it."""
-        return self.host in _LOCAL_HOSTS and self.path.startswith(f"{REPOSITORY}/")
-
 
 def parse_reference(text: str) -> ImageReference:
     """The parsed reference. Raises ValueError if `text` is not one."""
@@ -61,7 +55,7 @@ def parse_reference(text: str) -> ImageReference:
 
 
 def find_reference(text: str) -> ImageReference | None:
-    """The parsed reference; None if `text` is not one."""
+    """The parsed reference; None if `text` is not one. An id, `sha256:...`, is one too."""
     match = _REFERENCE.fullmatch(text)
     if match is None:
         return None
@@ -72,20 +66,15 @@ def find_reference(text: str) -> ImageReference | None:
     return ImageReference(host, path, match["tag"], match["digest"])
 
 
-def is_image_id(text: str) -> bool:
-    """Whether `text` is an image's id, `sha256:...`."""
-    return _ID.fullmatch(text) is not None
-
-
 def is_prefix(text: str) -> bool:
-    """Whether `text` can stand before a repository: `HOST[:PORT][/PATH]`."""
+    """Whether `text` can precede a repository: `HOST[:PORT][/PATH]`."""
     return _PREFIX.fullmatch(text) is not None
 
 
 def is_ours(text: str) -> bool:
-    """Whether `text` names one of flagbench's own images, for which no registry is ever asked."""
-    reference = find_reference(text)
-    return reference is not None and reference.is_ours
+    """Whether `text` names one of flagbench's own images: only a build or a load brings it, no registry is asked."""
+    found = find_reference(text)
+    return found is not None and found.host in _LOCAL_HOSTS and found.path.startswith(f"{REPOSITORY}/")
 
 
 def case_and_stack(text: str) -> tuple[str, str]:

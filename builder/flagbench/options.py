@@ -109,9 +109,10 @@ def check_ranges(options: Any) -> None:
         value, least, most = getattr(options, option.field), option.info.min, option.info.max
         if value is None or least is None:
             continue
-        if not least <= value <= (math.inf if most is None else most):
-            limit = f"from {least} on" if most is None else f"from {least} to {most}"
-            raise FlagbenchError(f"{option.name} {value} is out of range", remedy=f"give a number {limit}")
+        for number in value if isinstance(value, tuple) else (value,):
+            if not least <= number <= (math.inf if most is None else most):
+                limit = f"from {least} on" if most is None else f"from {least} to {most}"
+                raise FlagbenchError(f"{option.name} {number} is out of range", remedy=f"give a number {limit}")
 
 
 def text_fault(text: str) -> str | None:

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from flagbench.engines.base import BuildRequest, Engine
+from flagbench.engines import Engine
+from flagbench.engines.base import BuildRequest
 from flagbench.render.context import context_tar
 from flagbench.render.model import rendered
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from flagbench.build.options import BuildOptions
 from flagbench.catalog.model import Stack
-from flagbench.engines.base import Engine, ImageInfo
+from flagbench.engines import Engine
+from flagbench.engines.base import ImageInfo
 from flagbench.errors import FlagbenchError
 from flagbench.images import LOCAL, ImageReference, find_reference, parse_reference
 from flagbench.locks.model import Lock

@@ -21,7 +21,8 @@ from flagbench.build.tiers import BASE_LAYERS_LABEL, REVISION_LABEL, Tier, case_
 from flagbench.catalog.lookup import get_stack, resolve_image
 from flagbench.catalog.model import Case, Catalog, Stack
 from flagbench.checkout import commit
-from flagbench.engines.base import BuildFailed, BuildRequest, Engine, ImageInfo, Resources
+from flagbench.engines import Engine
+from flagbench.engines.base import BuildFailed, BuildRequest, ImageInfo, Resources
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.locks.model import Lock, part_of
 from flagbench.render.context import context_tar

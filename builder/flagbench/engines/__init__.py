@@ -1,7 +1,6 @@
-"""Container engines: images are inspected, pulled and built through one protocol."""
+"""The container engine: with it images are inspected, pulled and built."""
 
-from flagbench.engines.base import Engine
 from flagbench.engines.connect import open_client
-from flagbench.engines.docker import open_engine
+from flagbench.engines.docker import Engine, open_engine
 
 __all__ = ["Engine", "open_client", "open_engine"]

@@ -1,13 +1,12 @@
-"""What a container engine is asked, and what it answers: one protocol, plain data."""
+"""What a container engine is asked, and what it answers, as plain data."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol, TextIO
 
 from flagbench.errors import ExitCode, FlagbenchError
 
@@ -110,44 +109,3 @@ class EngineError(FlagbenchError):
 
     def __init__(self, message: str, *, remedy: str) -> None:
         super().__init__(message, remedy=remedy, code=ExitCode.ENGINE)
-
-
-class Engine(Protocol):
-    """A container engine. Every method raises EngineError where the engine does not answer as it should."""
-
-    def health(self) -> str:
-        """One line on which engine it is, where, and what builds images with it."""
-
-    def inspect(self, ref: str) -> ImageInfo | None:
-        """The image of that name or id; None where the engine has none. Never pulls."""
-
-    def pull(self, ref: str, *, platform: str | None = None, show: TextIO | None = None) -> ImageInfo:
-        """Pull an image with the credentials of `docker login`; the client's progress goes to `show`.
-
-        Raises:
-            BuildFailed: it does not exist, may not be read or its registry cannot be reached.
-        """
-
-    def build(self, request: BuildRequest, *, show: TextIO | None = None) -> BuiltImage:
-        """Build; the client's own progress goes to `show`, drawn where that is a terminal.
-
-        An exception such as KeyboardInterrupt cancels the build: the running step is stopped and nothing is tagged.
-
-        Raises:
-            BuildFailed: a step failed, or the Dockerfile or the context is at fault.
-        """
-
-    def tag(self, ref: str, name: str) -> None:
-        """Give the image `ref` one more name, `repository:tag`."""
-
-    def save(self, ref: str) -> Iterator[bytes]:
-        """Chunks of the image as an archive, as `docker save` writes it."""
-
-    def free_bytes(self) -> int | None:
-        """Bytes free where the engine keeps images; None where that cannot be seen from here (another machine)."""
-
-    def resources(self) -> Resources:
-        """The processors and the memory that its builds share."""
-
-    def close(self) -> None:
-        """Close its connections."""

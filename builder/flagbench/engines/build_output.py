@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from textwrap import shorten
 
 from flagbench.engines.base import BuildFailed, Step
-from flagbench.engines.diagnose import diagnose, shorten
+from flagbench.engines.diagnose import diagnose
 
 SHOWN_LINES = 20
-# A cause may stand far above the end: pip reports a certificate long before it gives up.
+# A cause may be far above the end: pip reports a certificate long before it gives up.
 _KEPT_LINES = 200
 _NUMBERED = re.compile(r"#(\d+) (.*)")
 _LOGGED = re.compile(r"\d+\.\d+(?: (.*))?$")
@@ -68,7 +69,7 @@ class BuildOutput:
         lines = self._log(self._failed_step)
         found = diagnose(step, error, lines)
         return BuildFailed(
-            f"{what}: {found.cause} (in the step {shorten(self._failed_step)})",
+            f"{what}: {found.cause} (in the step {shorten(self._failed_step, 100, placeholder='...')})",
             remedy=found.remedy,
             step=step,
             lines=lines[-SHOWN_LINES:],
@@ -81,7 +82,7 @@ class BuildOutput:
 
     def _numbered(self, number: str, text: str) -> None:
         if logged := _LOGGED.match(text):
-            # After output without a line break the step's end stands on the same line.
+            # After output without a line break the step's end is on the same line.
             printed, ended, text = (logged[1] or "").rpartition(f"#{number} ")
             if not (ended and _ENDED.match(text)):
                 printed, text = logged[1] or "", ""
@@ -95,7 +96,7 @@ class BuildOutput:
             self.steps.append(Step(name, float(done[1]), cached=False))
 
     def _log(self, step: str) -> list[str]:
-        """What the failed step printed: all that is known of it, else what stands in the frame."""
+        """What the failed step printed: its whole log where it was seen, else the lines in the frame."""
         number = next((number for number, name in self._names.items() if name == step), "")
         lines = [*self._logs.get(number, self._framed_log)]
         while lines and not lines[-1].strip():
@@ -104,5 +105,5 @@ class BuildOutput:
 
 
 def _rewritten(line: str) -> str:
-    """A carriage return rewrites a line, as progress bars do: what stands at the end counts."""
+    """A carriage return rewrites a line, as progress bars do: the last state counts."""
     return line.rpartition("\r")[2]

@@ -17,6 +17,7 @@ from threading import Thread, current_thread, main_thread
 from typing import IO, TextIO
 
 from flagbench.engines.base import EngineError
+from flagbench.redaction import redact
 
 VARIABLE = "FLAGBENCH_DOCKER"
 """Names the docker command to use, instead of the first on PATH that can build."""
@@ -63,14 +64,15 @@ def run_client(
     environment: Mapping[str, str],
     *,
     read: Callable[[str], None],
-    redact: Callable[[str], str],
+    secrets: Sequence[str] = (),
     content: Iterable[bytes] | None = None,
     show: TextIO | None = None,
 ) -> int:
     """Run the command to its end; returns its exit status.
 
-    `content` is its standard input. Every line that it prints, redacted, goes to `read` and to `show`; where `show`
-    is a terminal, the command prints to one of that size. An exception here stops the command, as Ctrl-C does.
+    `content` is its standard input. Every line that it prints, without credentials and `secrets`, goes to `read` and
+    to `show`; where `show` is a terminal, the command prints to one of that size. An exception here stops the
+    command, as Ctrl-C does.
     """
     terminal = show is not None and show.isatty()
     output, its_output = pty.openpty() if terminal else os.pipe()
@@ -87,7 +89,7 @@ def run_client(
         raise EngineError(f"{command[0]} cannot be run: {error.strerror}", remedy=_INSTALL) from None
     finally:
         os.close(its_output)
-    reader = Thread(target=_read_output, args=(output, read, redact, show, terminal), daemon=True)
+    reader = Thread(target=_read_output, args=(output, read, secrets, show, terminal), daemon=True)
     try:
         with _termination_as_interrupt():
             _start(reader)
@@ -181,14 +183,14 @@ def _termination_as_interrupt() -> Iterator[None]:
 
 
 def _read_output(
-    output: int, read: Callable[[str], None], redact: Callable[[str], str], show: TextIO | None, terminal: bool
+    output: int, read: Callable[[str], None], secrets: Sequence[str], show: TextIO | None, terminal: bool
 ) -> None:
     # A terminal's other end ends with an error (EIO), a pipe without.
     with suppress(OSError), open(output, "rb") as lines:
         if terminal and show is not None:
             _copy_size(show, output)
         for line in lines:
-            text = redact(line.decode("utf-8", "replace"))
+            text = redact(line.decode("utf-8", "replace"), secrets)
             read(text)
             if show is None:
                 continue

@@ -1,4 +1,4 @@
-"""The connection to the Docker Engine that docker's own settings name, and its failures in plain words.
+"""The connection to the Docker Engine that docker's own settings name, and its errors explained.
 
 Which engine: DOCKER_HOST (with DOCKER_TLS_VERIFY, DOCKER_CERT_PATH), else the context of DOCKER_CONTEXT or of
 docker's config.json, else the socket /var/run/docker.sock.
@@ -48,7 +48,7 @@ def address(environment: Mapping[str, str] = os.environ) -> str:
 
 
 def open_client(environment: Mapping[str, str] = os.environ, *, answer_seconds: float = ANSWER_SECONDS) -> Any:
-    """A `docker.DockerClient` for the engine, once that has said that it is there and can be used.
+    """A `docker.DockerClient` for the engine, after checking that it answers and can be used.
 
     Raises EngineError, with the cause (none there, not allowed, too old, Podman, not answering) and the remedy.
     """
@@ -126,20 +126,13 @@ def engine_errors(doing: str, where: str) -> Iterator[None]:
         raise EngineError(f"the engine at {where} went away before it could {doing}", remedy=_RESTART) from None
 
 
-def _system_error(error: BaseException) -> OSError | None:
+def _system_error(error: BaseException | None) -> OSError | None:
     """The system's error beneath the ones that the HTTP libraries wrap around it."""
-    seen: set[int] = set()
-    queue: list[BaseException] = [error]
-    while queue:
-        one = queue.pop(0)
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
+    while error is not None:
         # A timeout has no number, nor have the errors of the HTTP libraries, which are of this type too. What
         # OpenSSL numbers is not the system's: its 1, a certificate that is not trusted, is EPERM there.
-        numbered = isinstance(one, OSError) and one.errno is not None and not isinstance(one, ssl.SSLError)
-        if isinstance(one, OSError) and (numbered or isinstance(one, TimeoutError)):
-            return one
-        inner = (one.__cause__, one.__context__, getattr(one, "reason", None), *one.args)
-        queue += [each for each in inner if isinstance(each, BaseException)]
+        numbered = isinstance(error, OSError) and error.errno is not None and not isinstance(error, ssl.SSLError)
+        if isinstance(error, OSError) and (numbered or isinstance(error, TimeoutError)):
+            return error
+        error = error.__cause__ or error.__context__
     return None

@@ -3,36 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-GENERIC_REMEDY = "read the step's last lines; what it ran stands in the Dockerfile that `flagbench render` writes"
+GENERIC_REMEDY = "read the step's last lines; the Dockerfile that `flagbench render` writes shows what it ran"
 
 
-@dataclass(frozen=True)
-class Diagnosis:
+class Diagnosis(NamedTuple):
     """Why a build failed, in words that follow `cannot build: `, and what to do."""
 
     cause: str
     remedy: str
 
 
-class Where(Enum):
-    """What failed: getting a base image, a command in an image, or anything."""
-
-    BASE = "base"
-    COMMAND = "command"
-    ANYWHERE = "anywhere"
-
-
-@dataclass(frozen=True)
-class Rule:
+class Rule(NamedTuple):
     """A cause, known by a pattern in the error or in the lines; `{}` fields are the pattern's groups, and `base`."""
 
-    where: Where
     pattern: str
-    """Compiled when it is used: most builds do not fail."""
     cause: str
     remedy: str
 
@@ -40,146 +27,126 @@ class Rule:
 _NAME_OR_TAG = "name another with --base, or load the vendor's archive with `docker load` and name that image"
 _INDEX = "name a package index that is reachable with --pip-source, or packages fetched elsewhere with --wheelhouse"
 
-# The first rule that matches counts: a symptom that several causes share stands below all of them.
-RULES = (
+# In each list the first rule that matches counts: a symptom that several causes share comes after all of them.
+_ANYWHERE = (
     Rule(
-        Where.ANYWHERE,
         r"(?i)unknown instruction: \S*@PaxHeader",
         "the engine took the build context for a Dockerfile, because its tar begins with a PAX header",
         "make the context a GNU-format tar with whole seconds, as flagbench's own contexts are",
     ),
     Rule(
-        Where.ANYWHERE,
         r"--mount option requires BuildKit",
         "the engine built without BuildKit, which the Dockerfile's --mount needs",
         "use Docker Engine 20.10 or later",
     ),
     Rule(
-        Where.ANYWHERE,
         r"(?i)no space left on device|not enough free space|disk quota exceeded",
         "the disk of the engine is full",
         "free some space: `docker system df` shows what takes it, `docker builder prune` drops unused build cache",
     ),
-    # Getting a base image.
     Rule(
-        Where.BASE,
+        r"base name \(\S*\) should not be blank",
+        "no base image was named, and the stack has none of its own",
+        "name one with --base",
+    ),
+    Rule(
+        r"invalid reference format",
+        "the name of an image is malformed",
+        "write it as registry/name:tag, registry/name@sha256:... or the id of a local image",
+    ),
+)
+_BASE = (
+    Rule(
         r"//localhost/v2/flagbench/",
-        "the engine has no image {base}, which this one stands on",
+        "the engine has no image {base}, which this one is built on",
         "build it first: `flagbench build` builds both, by hand it is the directory `stack`",
     ),
     Rule(
-        Where.BASE,
         r"(?i)unauthorized|authentication required|access denied|access forbidden|no basic auth|insufficient_scope"
         r"|authorization failed|status(?: code)?:? 40[13]",
         "the registry does not let you pull the base {base}: it is private, or it does not exist",
         "log in with `docker login` and build again, or " + _NAME_OR_TAG,
     ),
     Rule(
-        Where.BASE,
         r"(?i)toomanyrequests|too many requests|rate limit",
         "the registry of the base {base} refuses more pulls for now",
         "log in with `docker login`, wait, or " + _NAME_OR_TAG,
     ),
     Rule(
-        Where.BASE,
         r"(?i)x509|certificate|tls: ",
         "the engine does not trust the certificate of the registry of the base {base}",
         "give the engine that certificate (/etc/docker/certs.d/HOST/ca.crt), or " + _NAME_OR_TAG,
     ),
     Rule(
-        Where.BASE,
         r"(?i)no match for platform|does not match the specified platform|no matching manifest",
         "the base {base} does not exist for the platform asked for",
         "add a stack for a platform that it exists for, or " + _NAME_OR_TAG,
     ),
     Rule(
-        Where.BASE,
         r"(?i)manifest(?: for \S+)? (?:unknown|not found)|name unknown|: not found|status(?: code)?:? 404",
         "the registry has no base {base}; vendors delete the tags of versions they no longer support",
         _NAME_OR_TAG,
     ),
     Rule(
-        Where.BASE,
         r"(?i)no such host|dial tcp|connection re(?:fused|set)|timeout|unreachable|misbehaving|EOF|proxyconnect",
         "the registry of the base {base} cannot be reached from the engine",
         "give the engine a network or a proxy, or " + _NAME_OR_TAG,
     ),
+)
+# A command in the image. What flagbench's own checks in the image say is meant for a person already.
+_COMMAND = (
     Rule(
-        Where.ANYWHERE,
-        r"base name \(\S*\) should not be blank",
-        "no base image was named, and the stack has none of its own",
-        "name one with --base",
-    ),
-    Rule(
-        Where.ANYWHERE,
-        r"invalid reference format",
-        "the name of an image is malformed",
-        "write it as registry/name:tag, registry/name@sha256:... or the id of a local image",
-    ),
-    # A command in the image. What flagbench's own checks in the image say is meant for a person already.
-    Rule(
-        Where.COMMAND,
         r"^flagbench: (?P<package>\S+) of the base was (?P<old>\S+) and is (?P<new>\S+) now",
         "{package} of the base was {old}, and an install made it {new}",
         "name {package} under from_base in the stack's manifest and lock the stack again",
     ),
     Rule(
-        Where.COMMAND,
         r"^flagbench: (?P<what>.+)$",
         "{what}",
         "check that --base is the stack's base, and what the stack's manifest expects",
     ),
     Rule(
-        Where.COMMAND,
         r"exit code: 137\b|signal: killed|fatal error: Killed|Killed signal terminated program",
         "a process was killed, as the kernel does when memory runs out",
         "give the engine more memory, or compile with fewer jobs at once: MAX_JOBS in the stack's manifest",
     ),
     Rule(
-        Where.COMMAND,
         r"exec format error",
         "the base is for another processor than the engine's",
         "name a base of the stack's platform with --base and build on a machine of that platform, "
         "or add a stack for this one's",
     ),
     Rule(
-        Where.COMMAND,
         r"(?i)CERTIFICATE_VERIFY_FAILED|certificate verif(?:y|ication) failed|unknown authority|SSL certificate prob",
         "a server's certificate is not trusted inside the image, so packages could not be fetched",
         "name the certificates of your network with --ca-bundle, on Debian /etc/ssl/certs/ca-certificates.crt",
     ),
     Rule(
-        Where.COMMAND,
         r"THESE PACKAGES DO NOT MATCH THE HASHES[^\n]*\n\s*(?P<package>\S+)",
         "{package} is not the file that the stack's lock names: its hash differs",
         "take it from the index it was locked from, or look into the change and lock the stack with `flagbench lock`",
     ),
     Rule(
-        Where.COMMAND,
         r"In --require-hashes mode|Hashes are required in --require-hashes mode",
         "the stack's lock has no hash for a package that pip wants to install",
         "lock the stack again with `flagbench lock`",
     ),
     Rule(
-        Where.COMMAND,
         r"(?:Temporary failure resolving|Could not resolve) '(?P<host>[^']+)'",
         "apt could not find the host {host}",
         "name a mirror that is reachable with --apt-source, or set HTTP_PROXY",
     ),
     Rule(
-        Where.COMMAND,
         r"^(?:E|W): Failed to fetch (?P<url>\S+)|^E: The repository '(?P<repository>[^']+)'",
         "apt could not fetch {url}{repository}",
         "name a mirror that is reachable and has it with --apt-source, or set HTTP_PROXY",
     ),
     Rule(
-        Where.COMMAND,
         r"^E: Unable to locate package (?P<package>\S+)|^E: Package '(?P<other>[^']+)' has no installation candidate",
         "apt knows no package {package}{other}",
         "check that --base is of the distribution the stack expects, or name a complete mirror with --apt-source",
     ),
     Rule(
-        Where.COMMAND,
         # pip tries again, so a broken connection alone says nothing: it also has to have given up.
         r"(?:NewConnectionError|ConnectTimeoutError|ReadTimeoutError|Failed to resolve|ProxyError|RemoteDisconnected)"
         r"[\s\S]*(?:No matching distribution found|Could not install packages|Max retries exceeded)",
@@ -187,38 +154,33 @@ RULES = (
         _INDEX + ", or set HTTPS_PROXY",
     ),
     Rule(
-        Where.COMMAND,
         r"HTTP error 40[13]|40[13] Client Error|User for \S+:",
         "the package index refuses access",
         "give credentials in the URL of --pip-source: they are not kept in the image",
     ),
     Rule(
-        Where.COMMAND,
         r"Looking in links: (?P<folder>\S+)[\s\S]*No matching distribution found for (?P<package>\S+)",
         "the wheelhouse has no file of {package} for the image's Python and platform",
         "fill it with `flagbench wheels`, or build without --wheelhouse",
     ),
     Rule(
-        Where.COMMAND,
         r"No matching distribution found for (?P<package>\S+)",
         "the package index has no file of {package} for the image's Python and platform",
         _INDEX,
     ),
-    # The Dockerfile and the context.
+)
+_DOCKERFILE = (
     Rule(
-        Where.ANYWHERE,
         r'failed to (?:compute cache key|calculate checksum)[^\n]*?"(?P<path>[^"]+)"[^\n]*not found',
         "the build context has no {path}",
         "add it to the context, or correct the COPY in the template",
     ),
     Rule(
-        Where.ANYWHERE,
         r"(?P<what>dockerfile parse error[^\n]*)",
         "{what}",
         "correct the template; `flagbench render` writes the Dockerfile and `flagbench lint` checks it",
     ),
     Rule(
-        Where.ANYWHERE,
         r"secret \S+ not found|secret \S+: not found|no SSH key|ssh forward key",
         "the Dockerfile mounts a secret or an ssh agent, and flagbench gives a build neither",
         "mount what is needed from the build's inputs instead",
@@ -243,28 +205,24 @@ def diagnose(step: str | None, error: str, lines: Sequence[str] = ()) -> Diagnos
         lines: what the step printed last.
     """
     base = _BASE_STEP.match(step or "")
-    # The command stands in the engine's reason: what a rule looks for must be printed, not be part of a command.
+    # The engine's reason contains the command: what a rule looks for must be printed, not be part of a command.
     reason = _EXIT.search(error)
     text = "\n".join([reason[0] if reason else error, *lines])
-    for rule in RULES:
-        if rule.where is (Where.COMMAND if base else Where.BASE):
-            continue
+    rules = (*_ANYWHERE, *(_BASE if base else _COMMAND), *_DOCKERFILE)
+    found = match_rule(rules, text, base=base["base"] if base else "")
+    return found or Diagnosis(_generic(step, error), GENERIC_REMEDY)
+
+
+def match_rule(rules: Iterable[Rule], text: str, **words: str) -> Diagnosis | None:
+    """What the first rule says whose pattern is in the text; its groups and `words` fill the `{}` fields."""
+    for rule in rules:
         if found := re.search(rule.pattern, text, re.MULTILINE):
-            words = {name: value or "" for name, value in found.groupdict().items()}
-            words["base"] = base["base"] if base else ""
+            words |= {name: value or "" for name, value in found.groupdict().items()}
             return Diagnosis(rule.cause.format(**words), rule.remedy.format(**words))
-    return Diagnosis(_generic(step, error), GENERIC_REMEDY)
-
-
-def shorten(step: str, width: int = 100) -> str:
-    """A step in one line of at most `width` characters."""
-    line = " ".join(step.split())
-    return line if len(line) <= width else line[: width - 3] + "..."
+    return None
 
 
 def _generic(step: str | None, error: str) -> str:
-    if step is None:
-        return _PREFIX.sub("", error.strip()) or "the engine gives no reason"
-    if code := _EXIT.search(error):
+    if step is not None and (code := _EXIT.search(error)):
         return f"a command ended with exit code {code[1]}"
     return _PREFIX.sub("", error.strip()) or "the engine gives no reason"

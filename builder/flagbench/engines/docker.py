@@ -6,8 +6,8 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
-from functools import cached_property, partial
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -15,9 +15,7 @@ from flagbench.engines.base import BuildFailed, BuildRequest, BuiltImage, Engine
 from flagbench.engines.build_output import BuildOutput
 from flagbench.engines.client import DockerCommand, find_client, run_client
 from flagbench.engines.connect import address, engine_errors, open_client
-from flagbench.engines.proxies import proxy_variables
 from flagbench.images import is_ours
-from flagbench.redaction import redact
 
 _CHUNK = 2**20
 _LOCAL = "http+docker://localhost"
@@ -29,21 +27,23 @@ _UNREACHABLE = re.compile(
 _CONFIG = ("Cmd", "Entrypoint", "User", "WorkingDir")
 
 
-class DockerEngine:
-    """The Docker Engine that docker's own settings name."""
+class Engine:
+    """The Docker Engine that docker's own settings name.
 
-    def __init__(self, client: Any, environment: Mapping[str, str] = os.environ) -> None:
+    Every method raises EngineError where the engine does not answer as it should.
+    """
+
+    def __init__(self, client: Any) -> None:
         """`client`: a connected `docker.DockerClient`."""
         self._client = client
-        self._environment = environment
-        self._where = address(environment)
+        self._where = address()
 
     @cached_property
     def _command(self) -> DockerCommand:
-        return find_client(self._environment)
+        return find_client()
 
     def health(self) -> str:
-        """One line on which engine it is, and what builds images with it."""
+        """One line on which engine it is, where, and what builds images with it."""
         with engine_errors("answer", self._where):
             version = self._client.version()
         engine = " ".join(("Docker Engine", str(version.get("Version", "")))).strip()
@@ -55,7 +55,7 @@ class DockerEngine:
             return f"{line}; cannot build: {error.message}"
 
     def inspect(self, ref: str) -> ImageInfo | None:
-        """The image of that name or id, or None."""
+        """The image of that name or id; None where the engine has none. Never pulls."""
         from docker.errors import ImageNotFound  # type: ignore[import-untyped]
 
         with engine_errors(f"describe the image {ref}", self._where):
@@ -65,7 +65,11 @@ class DockerEngine:
                 return None
 
     def pull(self, ref: str, *, platform: str | None = None, show: TextIO | None = None) -> ImageInfo:
-        """Pull an image; see `Engine.pull`."""
+        """Pull an image with the credentials of `docker login`; the client's progress goes to `show`.
+
+        Raises:
+            BuildFailed: it does not exist, may not be read or its registry cannot be reached.
+        """
         if ref.startswith("sha256:"):
             raise BuildFailed(
                 f"the engine has no image {ref}, and an id cannot be pulled",
@@ -78,36 +82,33 @@ class DockerEngine:
             )
         options = [f"--platform={platform}"] if platform else []
         output = BuildOutput()
-        code = run_client(
-            [self._command.path, "pull", *options, ref],
-            self._environment,
-            read=output.read,
-            redact=redact,
-            show=show,
-        )
+        command = [self._command.path, "pull", *options, ref]
+        code = run_client(command, os.environ, read=output.read, show=show)
         image = self.inspect(ref) if code == 0 else None
         if image is None:
             raise self._failure(output, f"cannot pull {ref}", f"pull {ref}")
         return image
 
     def build(self, request: BuildRequest, *, show: TextIO | None = None) -> BuiltImage:
-        """Build; see `Engine.build`."""
+        """Build; the client's own progress goes to `show`, drawn where that is a terminal.
+
+        An exception such as KeyboardInterrupt cancels the build: the running step is stopped and nothing is tagged.
+
+        Raises:
+            BuildFailed: a step failed, or the Dockerfile or the context is at fault.
+        """
         output = BuildOutput()
-        proxies = {
-            name: value
-            for name, value in proxy_variables(self._environment).items()
-            if name not in request.build_args
-        }
+        proxies = {name: value for name, value in _proxies().items() if name not in request.build_args}
         # A line that is drawn is cut to the terminal's width, and a secret in it too: it would not be recognised.
         drawn = show is not None and show.isatty() and not request.secrets
         with tempfile.TemporaryDirectory(prefix="flagbench-") as folder:
             id_file = Path(folder, "id")
             options = [f"--progress={'tty' if drawn else 'plain'}", f"--iidfile={id_file}"]
             code = run_client(
-                [self._command.path, "build", *options, *build_options(request, proxies), "-"],
-                build_environment(self._environment, proxies),
+                [self._command.path, "build", *options, *_build_options(request, proxies), "-"],
+                _build_environment(proxies),
                 read=output.read,
-                redact=partial(redact, known=request.secrets),
+                secrets=request.secrets,
                 content=request.context,
                 show=show,
             )
@@ -121,18 +122,18 @@ class DockerEngine:
         return BuiltImage(image_id, tuple(output.steps))
 
     def tag(self, ref: str, name: str) -> None:
-        """Give an image one more name."""
+        """Give the image `ref` one more name, `repository:tag`."""
         repository, _, tag = name.rpartition(":")
         with engine_errors(f"name {ref} {name}", self._where):
             self._client.api.tag(ref, repository, tag)
 
     def save(self, ref: str) -> Iterator[bytes]:
-        """Chunks of the image as an archive."""
+        """Chunks of the image as an archive, as `docker save` writes it."""
         with engine_errors(f"save the image {ref}", self._where):
             yield from self._client.api.get_image(ref, chunk_size=_CHUNK)
 
     def free_bytes(self) -> int | None:
-        """Bytes free at the engine's data root, where the engine has its socket and its files on this machine."""
+        """Bytes free where the engine keeps images; None where that cannot be seen from here (another machine)."""
         if self._client.api.base_url != _LOCAL:
             return None
         root = self._info().get("DockerRootDir")
@@ -142,7 +143,7 @@ class DockerEngine:
             return None  # a socket that is mounted here from elsewhere
 
     def resources(self) -> Resources:
-        """Processors and memory of the engine's machine, as it describes itself."""
+        """The processors and the memory that its builds share."""
         info = self._info()
         return Resources(int(info.get("NCPU") or 1), int(info.get("MemTotal") or 0))
 
@@ -163,15 +164,15 @@ class DockerEngine:
         return output.failure(what, step)
 
 
-def open_engine() -> DockerEngine:
+def open_engine() -> Engine:
     """The engine that docker's settings name, connected.
 
     Raises EngineError, with the cause (none there, not allowed, too old, not answering) and the remedy.
     """
-    return DockerEngine(open_client())
+    return Engine(open_client())
 
 
-def build_options(request: BuildRequest, proxies: Mapping[str, str]) -> list[str]:
+def _build_options(request: BuildRequest, proxies: Iterable[str]) -> list[str]:
     """The options of `docker build`: each value is one argument, and no shell reads it."""
     options = [f"--tag={tag}" for tag in request.tags]
     options += [f"--label={name}={value}" for name, value in request.labels.items()]
@@ -185,11 +186,25 @@ def build_options(request: BuildRequest, proxies: Mapping[str, str]) -> list[str
     return options
 
 
-def build_environment(environment: Mapping[str, str], proxies: Mapping[str, str]) -> dict[str, str]:
+def _build_environment(proxies: Mapping[str, str]) -> dict[str, str]:
     """The environment of `docker build`: BuildKit, in the engine itself, which has the images of lower tiers."""
-    kept = {name: value for name, value in environment.items() if name != "BUILDX_BUILDER"}
+    kept = {name: value for name, value in os.environ.items() if name != "BUILDX_BUILDER"}
     # An attestation would make another image of the same layers.
     return {**kept, **proxies, "DOCKER_BUILDKIT": "1", "BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}
+
+
+def _proxies() -> dict[str, str]:
+    """The proxies that are set, in upper and in lower case: programs differ in which they read.
+
+    An engine predefines these build arguments: every RUN step has them in its environment without declaring them,
+    and neither the image's history nor its environment nor the cache key of a step contains them. The client adds
+    those of docker's config.json itself.
+    """
+    variables = {}
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY"):
+        if value := os.environ.get(name.lower()) or os.environ.get(name):
+            variables.update({name: value, name.lower(): value})
+    return variables
 
 
 def image_info(raw: dict[str, Any]) -> ImageInfo:

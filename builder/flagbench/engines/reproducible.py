@@ -13,7 +13,7 @@ import io
 import json
 import posixpath
 import tarfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any, cast
 
@@ -52,8 +52,8 @@ def layers_of(archive: Iterable[bytes], epoch: int) -> list[Layer]:
         with tarfile.open(fileobj=cast("IO[bytes]", _Chunks(archive)), mode="r|", bufsize=_CHUNK) as outer:
             for member in outer:
                 if member.issym():
-                    # Engines before 25 keep a layer that an image has twice as a link to the first.
-                    links[member.name] = _resolve(member.name, member.linkname)
+                    # Engines before 25 keep a layer that an image has twice as a link, `../<id>/layer.tar`.
+                    links[member.name] = posixpath.normpath(posixpath.join(member.name, "..", member.linkname))
                 elif member.isfile():
                     content = io.BufferedReader(cast(Any, outer.extractfile(member)), _CHUNK)
                     if member.name == "manifest.json":
@@ -72,40 +72,15 @@ def layers_of(archive: Iterable[bytes], epoch: int) -> list[Layer]:
         ) from None
 
 
-def differences(first: Iterable[Layer], second: Iterable[Layer]) -> list[str]:
+def differences(first: Sequence[Layer], second: Sequence[Layer]) -> list[str]:
     """What differs between two builds, a line each: `layer 2: usr/bin/tool`; empty where nothing does."""
-    lines = []
-    ours, theirs = list(first), list(second)
-    if len(ours) != len(theirs):
-        lines.append(f"{len(ours)} layers and {len(theirs)}")
-    for number, (one, other) in enumerate(zip(ours, theirs, strict=False), 1):
+    lines = [] if len(first) == len(second) else [f"{len(first)} layers and {len(second)}"]
+    for number, (one, other) in enumerate(zip(first, second, strict=False), 1):
         if one.digest == other.digest:
             continue
         paths = sorted(p for p in one.files.keys() | other.files.keys() if one.files.get(p) != other.files.get(p))
         lines += [f"layer {number}: {path}" for path in paths or ["the order of its files"]]
     return lines
-
-
-def normalise(layer: IO[bytes], out: IO[bytes], epoch: int) -> dict[str, str]:
-    """Rewrite a layer's tar without its times; returns path to digest of each member.
-
-    Kept are names, kinds, modes, owners, links, devices, contents and extended attributes, in the layer's order.
-    """
-    files = {}
-    with tarfile.open(fileobj=layer, mode="r|", bufsize=_CHUNK) as source:
-        for member in source:
-            content = source.extractfile(member) if member.isfile() else None
-            header = _header(member, epoch)
-            out.write(header)
-            digest = hashlib.sha256(header)
-            while content and (chunk := content.read(_CHUNK)):
-                out.write(chunk)
-                digest.update(chunk)
-            if content:
-                out.write(bytes(-member.size % tarfile.BLOCKSIZE))
-            files[member.name] = digest.hexdigest()
-    out.write(bytes(2 * tarfile.BLOCKSIZE))
-    return files
 
 
 def _header(member: tarfile.TarInfo, epoch: int) -> bytes:
@@ -121,52 +96,39 @@ def _header(member: tarfile.TarInfo, epoch: int) -> bytes:
 
 
 def _layer(content: io.BufferedReader, epoch: int) -> Layer | None:
-    """The member of an archive as a layer; None for a configuration and other JSON."""
+    """The member of an archive as a layer; None for a configuration and other JSON.
+
+    Kept are names, kinds, modes, owners, links, devices, contents and extended attributes, in the layer's order.
+    """
     start = content.peek(512)[:512]
     source: IO[bytes] = content
     if start[:2] == b"\x1f\x8b":
         source = cast("IO[bytes]", gzip.GzipFile(fileobj=content))
     elif not start or (start[257:262] != b"ustar" and start.strip(b"\0")):
         return None  # an empty layer is zeros
-    sink = _Digest()
-    files = normalise(source, cast("IO[bytes]", sink), epoch)
-    return Layer(f"sha256:{sink.sha256.hexdigest()}", files)
-
-
-def _resolve(name: str, target: str) -> str:
-    """A link such as `../<id>/layer.tar` in a folder of the archive's root."""
-    return posixpath.normpath(posixpath.join(posixpath.dirname(name), target))
-
-
-class _Digest(io.RawIOBase):
-    """A file that keeps only the digest of what is written to it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sha256 = hashlib.sha256()
-
-    def write(self, data: Any) -> int:
-        self.sha256.update(data)
-        return len(data)
+    whole = hashlib.sha256()
+    files = {}
+    with tarfile.open(fileobj=source, mode="r|", bufsize=_CHUNK) as tar:
+        for member in tar:
+            digest = hashlib.sha256(header := _header(member, epoch))
+            whole.update(header)
+            file = tar.extractfile(member) if member.isfile() else None
+            while file and (chunk := file.read(_CHUNK)):
+                digest.update(chunk)
+                whole.update(chunk)
+            if file:
+                whole.update(bytes(-member.size % tarfile.BLOCKSIZE))
+            files[member.name] = digest.hexdigest()
+    whole.update(bytes(2 * tarfile.BLOCKSIZE))
+    return Layer(f"sha256:{whole.hexdigest()}", files)
 
 
 class _Chunks:
     """What tarfile needs of a file, over chunks."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
-        self._chunks = iter(chunks)
-        self._rest = memoryview(b"")
+        self._chunks = filter(None, chunks)
 
     def read(self, size: int) -> bytes:
-        """`size` bytes; fewer at the end."""
-        parts = []
-        while size:
-            if not self._rest:
-                chunk = next(self._chunks, None)
-                if chunk is None:
-                    break
-                self._rest = memoryview(chunk)
-            parts.append(self._rest[:size])
-            self._rest = self._rest[size:]
-            size -= len(parts[-1])
-        return b"".join(parts)
+        """The next chunk, whatever its size: tarfile takes that of a stream. Empty at the end."""
+        return next(self._chunks, b"")

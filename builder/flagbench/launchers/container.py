@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -9,17 +10,31 @@ from typing import Annotated
 
 import typer
 
+from flagbench.catalog.model import DockerNeeds, Stack
 from flagbench.errors import FlagbenchError
-from flagbench.images import find_reference, is_image_id
-from flagbench.launchers.environment import passed_on
+from flagbench.images import find_reference
 from flagbench.launchers.folders import Folder, mount_folders
 from flagbench.launchers.host import Host
-from flagbench.launchers.needs import Grants, grants, memory_limit
 from flagbench.request import RunRequest, new_run_id
 
 RUN_LABEL = "dev.flagbench.run"
 """On every container of a run, with the run's id: `docker ps --filter label=dev.flagbench.run` finds them."""
-DIGEST_VARIABLE = "FLAGBENCH_IMAGE_DIGEST"
+# Settings of collectives and of thread pools.
+_PREFIXES = ("NCCL_", "MCCL_", "GLOO_")
+_NAMES = ("OMP_NUM_THREADS",)
+# Where a platform says which node this is, in the order in which the image reads them, and where node 0 is.
+_RANKS = ("FLAGBENCH_NODE_RANK", "JOB_COMPLETION_INDEX", "PET_NODE_RANK", "SLURM_NODEID", "SKYPILOT_NODE_RANK")
+_MASTERS = (
+    "FLAGBENCH_MASTER",
+    "PET_MASTER_ADDR",
+    "PET_MASTER_PORT",
+    "SLURM_STEP_NODELIST",
+    "SLURM_JOB_NODELIST",
+    "SKYPILOT_NODE_IPS",
+)
+_LEAST_MEMORY = 6 * 2**20
+"""Bytes; the engine refuses less."""
+_UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 
 
 @dataclass(frozen=True)
@@ -36,6 +51,14 @@ class DockerOptions:
 
 
 @dataclass(frozen=True)
+class Image:
+    """The image that is run: its id, and the digest that the record names."""
+
+    id: str
+    digest: str
+
+
+@dataclass(frozen=True)
 class Container:
     """Specification of a container."""
 
@@ -48,17 +71,14 @@ class Container:
     environment: Mapping[str, str]
     labels: Mapping[str, str]
     folders: tuple[Folder, ...]
-    grants: Grants
+    grants: DockerNeeds
+    """What its stack needs, as this machine has it."""
     user: str | None
     """`UID:GID`; None: the image's own."""
     groups: tuple[str, ...]
     network: str
     memory: int | None
     """Bytes."""
-
-    def with_digest(self, digest: str) -> Container:
-        """The same with the digest of its image, which an image cannot know by itself."""
-        return replace(self, environment={**self.environment, DIGEST_VARIABLE: digest})
 
     def of_rootless_engine(self) -> Container:
         """The same for an engine that runs as the caller, whose root in a container is the caller outside."""
@@ -74,7 +94,7 @@ def plan(request: RunRequest, options: DockerOptions, environment: Mapping[str, 
     device demands it.
     """
     inside, folders = mount_folders(request.options)
-    granted = grants(request.stack.docker, request.options.nodes, host)
+    granted = host.grants(request.stack.docker, request.options.nodes)
     run = request.options.run_id or new_run_id()
     if request.options.nodes == 1:
         # With several nodes, node 0 makes the run id and sends it to the others.
@@ -96,8 +116,50 @@ def plan(request: RunRequest, options: DockerOptions, environment: Mapping[str, 
     )
 
 
+def passed_on(environment: Mapping[str, str], stack: Stack, nodes: int) -> dict[str, str]:
+    """The caller's variables that a container of this stack gets, sorted by name.
+
+    An allow-list, because the caller's environment contains secrets.
+    """
+    names = {name for name in environment if name.startswith(_PREFIXES)} | set(_NAMES)
+    if nodes > 1:
+        names |= {*_RANKS, *_MASTERS}
+    else:
+        # A container on a network of its own does not have the host's interfaces.
+        names = {name for name in names if not name.endswith("_SOCKET_IFNAME")}
+    if stack.visibility_variable is not None:
+        names.add(stack.visibility_variable)
+    return {name: environment[name] for name in sorted(names) if name in environment}
+
+
+def is_another_node(node_rank: int | None, environment: Mapping[str, str]) -> bool:
+    """Whether this is known to be another node than node 0, which alone prints the record."""
+    if node_rank is not None:
+        return node_rank > 0
+    rank = next((environment[name] for name in _RANKS if name in environment), "0")
+    return rank.strip().isdecimal() and int(rank) > 0
+
+
+def size_in_bytes(text: str, option: str) -> int:
+    """A size as docker writes it (512m, 2g; a bare number is bytes). Raises FlagbenchError (usage)."""
+    found = re.fullmatch(r"([1-9][0-9]{0,14})([bkmg]?)", text.lower())
+    if found is None:
+        raise FlagbenchError(
+            f"{option} {text!r} is not a size", remedy=f"write a number and m or g, like {option} 2g"
+        )
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def memory_limit(text: str) -> int:
+    """The value of `--memory`, bytes. Raises FlagbenchError (usage) for an invalid or too small size."""
+    size = size_in_bytes(text, "--memory")
+    if size < _LEAST_MEMORY:
+        raise FlagbenchError(f"--memory {text} is less than a container can have", remedy="give 6m or more")
+    return size
+
+
 def _reference(image: str) -> str:
-    if not is_image_id(image) and find_reference(image) is None:
+    if find_reference(image) is None:
         raise FlagbenchError(
             f"--image {image!r} is not an image", remedy="write a name like flagbench/distilbert:cpu, or sha256:..."
         )

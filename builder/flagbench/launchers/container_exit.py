@@ -8,32 +8,34 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flagbench.errors import ExitCode
+from flagbench.errors import ExitCode, FlagbenchError
+
+# Signals by which users and schedulers stop a process.
+_STOP_SIGNALS = {
+    *(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM),
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU),
+}
+_SIGNALLED = 128
+"""Added to the number of a signal in the exit code of the process that it killed."""
+_OURS = frozenset(ExitCode) - {ExitCode.OK, ExitCode.BUG}
 
 
 @dataclass(frozen=True)
-class ContainerExit:
-    """Why a container left no record; goes into the record that the host writes instead."""
+class Watched:
+    """Output and end of a container."""
 
-    code: ExitCode
-    reason: str
-    remedy: str
+    stdout: bytes
+    state: Mapping[str, Any] | None
+    """The engine's State at the end; None if the container no longer exists."""
+    signalled: int | None
+    """The first signal that was forwarded."""
+    overdue: float | None
+    """The seconds from the first signal after which it was killed, where it was."""
 
-
-# Signals by which users and schedulers stop a process.
-_STOP_SIGNALS = (
-    signal.SIGHUP,
-    signal.SIGINT,
-    signal.SIGQUIT,
-    signal.SIGTERM,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGXCPU,
-)
-_OURS = frozenset(ExitCode) - {ExitCode.OK, ExitCode.BUG}
-# Exit codes of a process that one of these signals killed.
-_STOPPED = {128 + int(number): number for number in _STOP_SIGNALS}
-_KILLED = 128 + int(signal.SIGKILL)
+    @property
+    def exit_code(self) -> int | None:
+        """The container's exit code; None if it no longer exists."""
+        return None if self.state is None else int(self.state.get("ExitCode") or 0)
 
 
 def record_in(stdout: bytes) -> bytes:
@@ -65,46 +67,34 @@ def exit_code(record: bytes, ended_with: int | None) -> int:
     return said if said in believed else int(ExitCode.RANK_FAILED)
 
 
-def explain(state: Mapping[str, Any] | None, signalled: int | None, overdue: float | None) -> ContainerExit:
-    """Why a container left no record.
-
-    Args:
-        state: the engine's State (ExitCode, OOMKilled, Error); None if the container no longer exists.
-        signalled: the first signal that this process forwarded, if any.
-        overdue: seconds after which the container was killed because it did not follow the signal, if it was.
-    """
-    by = signal.Signals(signalled).name if signalled is not None else ""
-    if overdue is not None:
-        reason = f"interrupted by {by}; the container did not end within {overdue:.0f} s and was killed"
-        return ContainerExit(ExitCode.INTERRUPTED, reason, "run again")
-    if state is None:
-        if signalled is not None:
-            return ContainerExit(
-                ExitCode.INTERRUPTED, f"interrupted by {by}, and the container no longer exists", "run again"
-            )
-        return ContainerExit(ExitCode.RANK_FAILED, "the container was removed while it ran", "run again")
-    code = int(state.get("ExitCode") or 0)
-    words = f"(exit code {code}, OOMKilled {str(bool(state.get('OOMKilled'))).lower()})"
+def explain(ended: Watched) -> FlagbenchError:
+    """Why a container left no record."""
+    state, code, signalled = ended.state or {}, ended.exit_code or 0, ended.signalled
+    oom_killed = bool(state.get("OOMKilled"))
     error = " ".join(str(state.get("Error") or "").split())
-    said = f": {error}" if error else ""
-    if state.get("OOMKilled"):
-        return ContainerExit(
-            ExitCode.OUT_OF_MEMORY,
-            f"the container was killed for memory {words}{said}",
-            "give it more memory (--memory), or a smaller batch with --set batch_size=N",
+    words = f"(exit code {code}, OOMKilled {str(oom_killed).lower()}){f': {error}' if error else ''}"
+    if oom_killed and ended.overdue is None:
+        remedy = "give it more memory (--memory), or a smaller batch with --set batch_size=N"
+        return FlagbenchError(
+            f"the container was killed for memory {words}", remedy=remedy, code=ExitCode.OUT_OF_MEMORY
         )
+    if signalled is None and code - _SIGNALLED in _STOP_SIGNALS:
+        signalled = code - _SIGNALLED
     if signalled is not None:
-        return ContainerExit(
-            ExitCode.INTERRUPTED, f"interrupted by {by}; the container left no record {words}", "run again"
-        )
-    if code in _STOPPED:
-        name = _STOPPED[code].name
-        return ContainerExit(ExitCode.INTERRUPTED, f"the container was ended by {name} {words}{said}", "run again")
-    if code == _KILLED:
-        return ContainerExit(
-            ExitCode.RANK_FAILED,
-            f"the container was killed {words}{said}",
-            "by `docker kill`, or because the machine was out of memory: see the kernel log",
-        )
+        if ended.overdue is not None:
+            how = f"; the container did not end within {ended.overdue:.0f} s and was killed"
+        elif ended.state is None:
+            how = ", and the container no longer exists"
+        else:
+            how = f"; the container left no record {words}"
+        reason = f"interrupted by {signal.Signals(signalled).name}{how}"
+        return FlagbenchError(reason, remedy="run again", code=ExitCode.INTERRUPTED)
+    if ended.state is None:
+        reason, remedy = "the container was removed while it ran", "run again"
+    elif code == _SIGNALLED + signal.SIGKILL:
+        reason = f"the container was killed {words}"
+        remedy = "by `docker kill`, or because the machine was out of memory: see the kernel log"
+    else:
+        reason, remedy = f"the container ended without a record {words}", "see its messages above"
     ours = ExitCode(code) if code in _OURS else ExitCode.RANK_FAILED
-    return ContainerExit(ours, f"the container ended without a record {words}{said}", "see its messages above")
+    return FlagbenchError(reason, remedy=remedy, code=ours)

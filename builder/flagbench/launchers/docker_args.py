@@ -5,11 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import shlex
+from collections.abc import Iterable
 from typing import Any
 
-from flagbench.launchers.container import Container
+from flagbench.launchers.container import Container, size_in_bytes
 from flagbench.launchers.folders import Folder
-from flagbench.launchers.needs import size_in_bytes
 
 
 def engine_config(container: Container, image: str) -> dict[str, Any]:
@@ -57,30 +57,24 @@ def _host_config(container: Container) -> dict[str, Any]:
 def docker_line(container: Container) -> str:
     """`docker run ...` for a shell, every word quoted. The image's digest is not among it: it is asked for later."""
     granted = container.grants
-    words = ["docker", "run", "--rm"]
-    for name, value in container.labels.items():
-        words += ["--label", f"{name}={value}"]
-    for name, value in container.environment.items():
-        words += ["--env", f"{name}={value}"]
-    words += ["--user", container.user] if container.user else []
-    words += ["--network", container.network]
-    words += ["--gpus", granted.gpus] if granted.gpus else []
-    for option, values in (
-        ("--device", granted.devices),
-        ("--group-add", container.groups),
-        ("--cap-add", granted.capabilities),
-    ):
-        for value in values:
-            words += [option, value]
-    words += ["--shm-size", granted.shm_size]
-    for name, limit in sorted(granted.ulimits.items()):
-        words += ["--ulimit", f"{name}={limit}"]
-    if container.memory is not None:
-        words += ["--memory", str(container.memory), "--memory-swap", str(container.memory)]
-    for folder in container.folders:
-        words += ["--mount", _mount(folder)]
-    words += [container.image, *container.arguments]
-    return " ".join(shlex.quote(word) for word in words)
+    memory = [] if container.memory is None else [str(container.memory)]
+    options: dict[str, Iterable[str]] = {
+        "--label": (f"{name}={value}" for name, value in container.labels.items()),
+        "--env": (f"{name}={value}" for name, value in container.environment.items()),
+        "--user": [container.user] if container.user else [],
+        "--network": [container.network],
+        "--gpus": [granted.gpus] if granted.gpus else [],
+        "--device": granted.devices,
+        "--group-add": container.groups,
+        "--cap-add": granted.capabilities,
+        "--shm-size": [granted.shm_size],
+        "--ulimit": (f"{name}={limit}" for name, limit in sorted(granted.ulimits.items())),
+        "--memory": memory,
+        "--memory-swap": memory,
+        "--mount": map(_mount, container.folders),
+    }
+    words = [word for option, values in options.items() for value in values for word in (option, value)]
+    return shlex.join(["docker", "run", "--rm", *words, container.image, *container.arguments])
 
 
 def _mount(folder: Folder) -> str:

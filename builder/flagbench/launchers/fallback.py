@@ -9,14 +9,12 @@ from datetime import datetime, timezone
 from typing import Any
 
 from flagbench._version import __version__
-from flagbench.errors import ExitCode
+from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.request import RunRequest
 
 
-def record_of_killed(
-    request: RunRequest, reason: str, remedy: str, code: ExitCode, *, image_digest: str | None = None
-) -> bytes:
-    """A valid `record/v1` that says how the run ended and contains no measurement.
+def record_of_killed(request: RunRequest, error: FlagbenchError, *, image_digest: str | None = None) -> bytes:
+    """A valid `record/v1` that says by which error the run ended and contains no measurement.
 
     `image_digest` is that of the image whose container it was; None for a run without one. Then the Python is this
     process's own, else the one that the stack's manifest says, because the container can no longer be asked.
@@ -54,11 +52,11 @@ def record_of_killed(
         "telemetry_reason": "the run was killed",
         "ranks": [],
         "status": {
-            "state": "interrupted" if code is ExitCode.INTERRUPTED else "failed",
+            "state": "interrupted" if error.code is ExitCode.INTERRUPTED else "failed",
             "phase": "launch",
-            "reason": reason,
-            "remedy": remedy,
-            "exit_code": int(code),
+            "reason": error.message,
+            "remedy": error.remedy,
+            "exit_code": int(error.code),
         },
     }
     return json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"

@@ -16,10 +16,10 @@ SYNTHETIC = "synthetic"
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder of the host and where the container sees it."""
+    """A folder or file of the host, mounted into a container."""
 
     source: str
-    """Absolute."""
+    """Absolute path on the host."""
     target: str
     writable: bool
 
@@ -27,7 +27,7 @@ class Folder:
 def mount_folders(options: LocalOptions) -> tuple[LocalOptions, tuple[Folder, ...]]:
     """The options with the paths inside the container, and what to mount there.
 
-    Looks at the folders to read and makes nothing: `--out` need not be there yet. Raises FlagbenchError: data (3) for
+    Checks the folders to read and makes nothing: `--out` need not exist yet. Raises FlagbenchError: data (3) for
     folders to read that are not there, usage (2) for what is not a path.
     """
     folders = []
@@ -70,7 +70,7 @@ def output_folder(given: str | None) -> Iterator[None]:
 
 
 def host_path(given: str, option: str) -> Path:
-    """The path of a file or a folder of this machine, absolute and without links; it need not be there.
+    """The path of a file or a folder of this machine, absolute and with links resolved; it need not exist.
 
     Raises FlagbenchError (usage) for what is not a path, or is one that the engine cannot be asked for.
     """
@@ -82,7 +82,7 @@ def host_path(given: str, option: str) -> Path:
         # Resolved: the engine removes `..` from a path without following symbolic links. Not by pathlib, which
         # raises RuntimeError for a link to itself.
         path = Path(os.path.realpath(given))
-        # The engine is asked in JSON, whose texts cannot hold any other name.
+        # The engine is asked in JSON, whose strings cannot hold any other name.
         f"{given}{path}".encode()
         path.exists()  # for its errors: a name that is too long, a folder closed to us
     except UnicodeEncodeError:

@@ -7,30 +7,26 @@ import secrets
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from flagbench.catalog.model import DockerNeeds
 from flagbench.engines import open_client
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.images import image_of
 from flagbench.launchers import native
 from flagbench.launchers.container import RUN_LABEL, Container
-from flagbench.launchers.container_exit import explain
-from flagbench.launchers.docker import connected, find_image, follow, is_rootless, made_container
+from flagbench.launchers.container_exit import Watched, explain
 from flagbench.launchers.folders import Folder, host_path, output_folder
 from flagbench.launchers.host import Host, this_host
-from flagbench.launchers.native import NEEDED
-from flagbench.launchers.needs import Grants
 from flagbench.launchers.signals import Forwarding
-from flagbench.launchers.watch import Watched
 from flagbench.request import PrepareRequest
 
 SOURCES = ("data", "weights", "vocabulary")
 MOST_ENTRIES = 100_000
 """Entries of a source folder that are searched for links. Nothing that a case publishes has as many."""
 # A conversion needs no device, whatever the stack's runs need.
-_NOTHING = Grants(None, (), (), (), "64m", {}, root=False)
+_NOTHING = DockerNeeds(None, (), (), (), "64m", {}, False, (), ())
 
 
 @dataclass(frozen=True)
@@ -43,19 +39,13 @@ class Prepared:
 
 def prepare_native(request: PrepareRequest) -> Prepared:
     """Prepare in this Python. Raises FlagbenchError (usage) where it lacks what the case imports."""
-    missing = [name for name in NEEDED if find_spec(name) is None]
-    if missing:
-        raise FlagbenchError(
-            f"preparing {request.case.name} imports {', '.join(missing)}, not installed in this Python",
-            remedy="install the image side's needs with `pip install 'flagbench[cases]'`, or use --via docker",
-        )
+    native.require_modules(native.NEEDED, f"preparing {request.case.name}")
     environment = dict(os.environ, FLAGBENCH_STACK=request.stack.name)
     command = [sys.executable, "-m", "flagbench_cases", "prepare", request.case.name, *request.arguments()]
     ended = native.follow(command, environment)
     if ended.code in set(ExitCode):
         return Prepared(ended.printed, ended.code)
-    reason, remedy, code = ended.without_record()
-    raise FlagbenchError(reason, remedy=remedy, code=code)
+    raise ended.without_record()
 
 
 def prepare_in_container(
@@ -70,6 +60,8 @@ def prepare_in_container(
     Raises FlagbenchError where nothing could be started: usage (2) for a missing image, data (3) for a missing
     source, engine (15) otherwise.
     """
+    from flagbench.launchers.engine_container import connected, find_image, follow, is_rootless, made_container
+
     container = plan(request, image, host or this_host())
     where = os.environ.get("DOCKER_HOST") or "its usual address"
     with Forwarding() as forwarder, connected(connect, where) as api:
@@ -171,6 +163,7 @@ def _result(seen: Watched | None) -> Prepared:
     code = seen.exit_code
     if code is not None and code in set(ExitCode) and seen.overdue is None:
         return Prepared(seen.stdout, code)
-    ended = explain(seen.state, seen.signalled, seen.overdue)
-    remedy = "give the engine more memory" if ended.code is ExitCode.OUT_OF_MEMORY else ended.remedy
-    raise FlagbenchError(ended.reason, remedy=remedy, code=ended.code)
+    error = explain(seen)
+    if error.code is ExitCode.OUT_OF_MEMORY:
+        error.remedy = "give the engine more memory"
+    raise error

@@ -21,10 +21,9 @@ AT_ONCE_SECONDS = 4.0
 class Grace:
     """How long a run may take to end after a signal."""
 
-    def __init__(self, seconds: float = GRACE_SECONDS) -> None:
+    def __init__(self) -> None:
         self.signalled: int | None = None
         """The first signal that was passed on."""
-        self._seconds = seconds
         self._began = 0.0
         self._deadline: float | None = None
 
@@ -32,7 +31,7 @@ class Grace:
         """A signal was passed on."""
         clock = time.monotonic()
         if self._deadline is None:
-            self.signalled, self._began, self._deadline = number, clock, clock + self._seconds
+            self.signalled, self._began, self._deadline = number, clock, clock + GRACE_SECONDS
         else:
             self._deadline = min(self._deadline, clock + AT_ONCE_SECONDS)
 

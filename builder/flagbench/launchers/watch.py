@@ -6,34 +6,18 @@ import contextlib
 import signal
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any
 
+from docker.errors import APIError, DockerException, NotFound  # type: ignore[import-untyped]
+
+from flagbench.launchers.container_exit import Watched
 from flagbench.launchers.signals import GRACE_SECONDS, Grace
 
 MOST_BYTES = 64 * 2**20
 """Bytes of stdout that are kept, from its end: a record has some tens of KB."""
 _DRAIN_SECONDS = 5.0
-
-
-@dataclass(frozen=True)
-class Watched:
-    """Output and end of a container."""
-
-    stdout: bytes
-    state: Mapping[str, Any] | None
-    """The engine's State at the end; None if the container no longer exists."""
-    signalled: int | None
-    """The first signal that was forwarded."""
-    overdue: float | None
-    """The seconds from the first signal after which it was killed, where it was."""
-
-    @property
-    def exit_code(self) -> int | None:
-        """The container's exit code; None if it no longer exists."""
-        return None if self.state is None else int(self.state.get("ExitCode") or 0)
 
 
 class Watch:
@@ -43,11 +27,10 @@ class Watch:
     thread sleeps on a queue, which a signal handler may put to at any moment, and does everything else.
     """
 
-    def __init__(self, api: Any, container: str, grace: float = GRACE_SECONDS) -> None:
+    def __init__(self, api: Any, container: str) -> None:
         self._api = api
         self._container = container
-        self._grace = Grace(grace)
-        self._last_grace = grace
+        self._grace = Grace()
         self._stdout = bytearray()
         self._events: SimpleQueue[int | BaseException | None] = SimpleQueue()
         self._reader: Thread | None = None
@@ -78,7 +61,7 @@ class Watch:
         overdue: float | None = None
         while True:
             try:
-                event = self._events.get(timeout=self._grace.left() if overdue is None else self._last_grace)
+                event = self._events.get(timeout=self._grace.left() if overdue is None else GRACE_SECONDS)
             except Empty:
                 if overdue is not None:
                     return overdue  # a process stuck in a driver outlives even SIGKILL
@@ -93,15 +76,11 @@ class Watch:
             self._signal(event)
 
     def _signal(self, number: int) -> None:
-        from docker.errors import APIError  # type: ignore[import-untyped]
-
         # It may have ended just now. What cannot be signalled for another reason is killed after the grace.
         with contextlib.suppress(APIError):
             self._api.kill(self._container, signal.Signals(number).name)
 
     def _kill(self) -> None:
-        from docker.errors import APIError
-
         # A paused container does not even see SIGKILL before it runs again.
         for call in (self._api.unpause, self._api.kill):
             with contextlib.suppress(APIError):
@@ -109,12 +88,9 @@ class Watch:
 
     def _wait(self) -> None:
         """In a thread: tell the main thread that the container has ended, or why that cannot be known."""
-        from docker.errors import APIError, DockerException
-        from requests.exceptions import RequestException
-
         try:
             self._api.wait(self._container, timeout=None)
-        except (APIError, DockerException, RequestException, OSError, ValueError) as error:
+        except (DockerException, OSError, ValueError) as error:
             # ValueError: the engine died in the middle of its answer.
             gone = isinstance(error, APIError) and error.status_code == 404
             self._events.put(None if gone else error)
@@ -132,8 +108,6 @@ class Watch:
                     del self._stdout[:-MOST_BYTES]
 
     def _state(self) -> Mapping[str, Any] | None:
-        from docker.errors import NotFound
-
         try:
             state: Mapping[str, Any] = self._api.inspect_container(self._container)["State"]
         except NotFound:

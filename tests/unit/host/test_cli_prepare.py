@@ -12,7 +12,7 @@ import pytest
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.lookup import resolve_image
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.launchers import prepare
+from flagbench.launchers import native, prepare
 from flagbench.launchers.docker_args import engine_config
 from flagbench.launchers.host import Host
 from flagbench.launchers.prepare import plan, prepare_in_container
@@ -33,7 +33,7 @@ def asked(out: Path, **options: Any) -> PrepareRequest:
 @pytest.fixture
 def image_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Makes `python -m flagbench_cases` print its arguments and end as the text `end` says."""
-    for name in prepare.NEEDED:
+    for name in native.NEEDED:
         (tmp_path / "site" / name).mkdir(parents=True)
         (tmp_path / "site" / name / "__init__.py").write_text("")
     code = "import os, sys; print(os.environ['FLAGBENCH_STACK'], *sys.argv[1:]); exec(open(os.environ['END']).read())"
@@ -70,6 +70,13 @@ def test_the_image_sides_code_is_the_commands(flagbench: Flagbench, image_side: 
     assert flagbench("prepare distilbert -o out").code == code
 
 
+def test_a_missing_package_is_named(flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "find_spec", lambda name: None if name == "torch" else object())
+    ended = flagbench("prepare distilbert -o out")
+    assert ended.code == 2
+    assert "torch" in ended.err
+
+
 @pytest.mark.parametrize(
     ("words", "named"),
     [
@@ -83,7 +90,7 @@ def test_the_image_sides_code_is_the_commands(flagbench: Flagbench, image_side: 
 def test_invalid_arguments_are_refused(
     flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch, words: str, named: str
 ) -> None:
-    monkeypatch.setattr(prepare, "find_spec", lambda name: None if name == "torch" else object())
+    monkeypatch.setattr(native, "find_spec", lambda name: None if name == "torch" else object())
     ended = flagbench(f"prepare {words}")
     assert (ended.code, named in ended.err) == (ExitCode.USAGE, True)
 

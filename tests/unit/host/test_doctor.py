@@ -19,6 +19,7 @@ from flagbench.catalog.load import load_catalog
 from flagbench.doctor import GIB, Finding, Level
 from flagbench.engines.base import EngineError
 from flagbench.errors import ExitCode
+from flagbench.launchers import docker
 
 Flagbench = Callable[..., Any]
 
@@ -144,7 +145,7 @@ def test_doctor_works_with_invalid_docker_settings(
 
 def test_the_engine_is_asked_where_its_socket_can_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "docker.sock"
-    monkeypatch.setattr(doctor, "open_engine", Engine)
+    use_engine(monkeypatch, Engine)
     for environment in ({}, {"DOCKER_HOST": f"unix://{path}"}):
         missing = doctor.docker(None, environment, path)
         assert (missing.level, missing.detail) == (Level.WARN, f"no socket at {path}")
@@ -153,6 +154,12 @@ def test_the_engine_is_asked_where_its_socket_can_be_used(tmp_path: Path, monkey
         server.bind(str(path))
         assert doctor.docker(None, {}, path).level is Level.OK
         assert doctor.docker(None, {"DOCKER_HOST": f"unix://{path}"}).level is Level.OK
+
+
+def use_engine(monkeypatch: pytest.MonkeyPatch, connect: Callable[[], Engine]) -> None:
+    """Have doctor connect to this engine."""
+    for module in (doctor, docker):
+        monkeypatch.setattr(module, "open_engine", connect)
 
 
 class Engine:
@@ -175,7 +182,7 @@ class Engine:
 def test_what_an_engine_has(monkeypatch: pytest.MonkeyPatch) -> None:
     remote = {"DOCKER_HOST": "tcp://engine:2375"}
     engine = Engine("flagbench/distilbert:cpu", "flagbench/stack:cpu", "other:1")
-    monkeypatch.setattr(doctor, "open_engine", lambda: engine)
+    use_engine(monkeypatch, lambda: engine)
     assert doctor.docker(load_catalog(), remote) == Finding("docker", Level.OK, "Engine 1; images: distilbert:cpu")
     assert engine.closed
     assert "no image of a case, `flagbench build`" in doctor.docker(None, remote).detail
@@ -183,7 +190,7 @@ def test_what_an_engine_has(monkeypatch: pytest.MonkeyPatch) -> None:
     def dead() -> Engine:
         raise EngineError("it does not answer", remedy="restart it")
 
-    monkeypatch.setattr(doctor, "open_engine", dead)
+    use_engine(monkeypatch, dead)
     remedy = "restart it; --via native needs no engine"
     assert doctor.docker(None, remote) == Finding("docker", Level.WARN, "it does not answer", remedy)
 

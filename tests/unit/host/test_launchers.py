@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,22 +16,20 @@ import pytest
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.lookup import resolve_image
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.launchers.fallback import record_of_killed
+from flagbench.launchers import LaunchResult
 from flagbench.launchers.native import NEEDED, NativeLauncher
 from flagbench.record.read import read_record
 from flagbench.request import LocalOptions, RunRequest
 
 ENTRYPOINTS = Path(__file__).parents[3] / "entrypoints"
 
+Run = Callable[..., LaunchResult]
+
 
 @pytest.fixture(scope="module")
 def request_for_cpu() -> RunRequest:
     """One run of distilbert on the cpu stack."""
     return RunRequest(*resolve_image("distilbert:cpu", load_catalog()), LocalOptions(gpus=2))
-
-
-def with_options(request: RunRequest, **options: object) -> RunRequest:
-    return RunRequest(request.case, request.stack, LocalOptions(**options))  # type: ignore[arg-type]
 
 
 def test_only_what_was_asked_for_is_handed_on(request_for_cpu: RunRequest) -> None:
@@ -45,38 +44,29 @@ def test_a_value_that_looks_like_an_option_stays_a_value() -> None:
     assert "--full" not in words
 
 
-def test_the_record_of_a_killed_run_is_valid(request_for_cpu: RunRequest) -> None:
-    code = ExitCode.OUT_OF_MEMORY
-    record = read_record(record_of_killed(request_for_cpu, "it was killed", "look at the log", code))
-    assert (record.status.state, record.status.exit_code) == ("failed", 5)
-    assert record.metrics == ()
-
-
 @pytest.fixture
-def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
-    """Makes `python -m flagbench_cases` run a line of one's own; the real entrypoint is run in tests/engine."""
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request_for_cpu: RunRequest) -> Run:
+    """Runs lines of Python in place of `python -m flagbench_cases`; the real entrypoint is run in tests/engine."""
+    for name in NEEDED:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
-    def write(code: str) -> None:
-        for name in NEEDED:
-            package = tmp_path / name
-            package.mkdir(exist_ok=True)
-            (package / "__init__.py").write_text("")
-        (tmp_path / "flagbench_cases" / "__main__.py").write_text(code)
-        monkeypatch.syspath_prepend(str(tmp_path))
-        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    def launch(code: str, request: RunRequest = request_for_cpu) -> LaunchResult:
+        (tmp_path / "flagbench_cases" / "__main__.py").write_text(f"import json, os, signal, sys\n{code}")
+        return NativeLauncher().launch(request)
 
-    return write
+    return launch
 
 
-def test_what_was_printed_is_the_record(stand_in, request_for_cpu: RunRequest) -> None:  # type: ignore[no-untyped-def]
-    stand_in(
-        "import json, os, sys\n"
+def test_what_was_printed_is_the_record(run: Run) -> None:
+    result = run(
         "words = [os.environ['FLAGBENCH_STACK'], *sys.argv[1:]]\n"
         "print('a banner')\n"
         "print(json.dumps({'schema': 'record/v1', 'argv': words, 'status': {'exit_code': 5}}))\n"
         "sys.exit(5)"
     )
-    result = NativeLauncher().launch(request_for_cpu)
     assert json.loads(result.record)["argv"] == ["cpu", "distilbert", "--nodes=1", "--gpus=2"]
     assert result.exit_code == 5
 
@@ -85,61 +75,38 @@ def test_what_was_printed_is_the_record(stand_in, request_for_cpu: RunRequest) -
     ("ends", "state", "said", "code"),
     [
         ("sys.exit(0)", "ok", 0, 0),
-        ("sys.exit(12)", "failed", 12, 12),
-        ("sys.exit(14)", "ok", 0, 14),
         ("sys.exit(0)", "failed", 12, 12),
-        ("sys.exit(0)", "failed", 0, 4),
-        ("sys.exit(120)", "failed", 3, 3),
-        ("sys.exit(120)", "ok", 0, 4),
         ("sys.stdout.flush(); os.kill(os.getpid(), 9)", "ok", 0, 4),
-        ("sys.stdout.flush(); os.kill(os.getpid(), 9)", "interrupted", 7, 7),
     ],
 )
 def test_the_code_is_the_runs_and_no_failure_becomes_a_success(
-    stand_in,  # type: ignore[no-untyped-def]
-    request_for_cpu: RunRequest,
-    ends: str,
-    state: str,
-    said: int,
-    code: int,
+    run: Run, ends: str, state: str, said: int, code: int
 ) -> None:
     record = {"schema": "record/v1", "status": {"state": state, "exit_code": said}}
-    stand_in(f"import os, sys\nprint({json.dumps(json.dumps(record))})\n{ends}")
-    result = NativeLauncher().launch(request_for_cpu)
+    result = run(f"print({json.dumps(json.dumps(record))})\n{ends}")
     assert (json.loads(result.record), result.exit_code) == (record, code)
 
 
-def test_a_run_that_died_without_a_word_gets_a_record(stand_in, request_for_cpu: RunRequest) -> None:  # type: ignore[no-untyped-def]
-    stand_in("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
-    result = NativeLauncher().launch(request_for_cpu)
-    record = read_record(result.record)
-    assert (record.status.exit_code, result.exit_code) == (4, 4)
-    assert "SIGKILL" in (record.status.reason or "")
+@pytest.mark.parametrize(
+    ("end", "code", "named"),
+    [("os.kill(os.getpid(), signal.SIGKILL)", 4, "SIGKILL"), ("sys.exit(14)", 14, "14"), ("sys.exit(0)", 4, "0")],
+)
+def test_a_run_that_printed_nothing_gets_a_record(run: Run, end: str, code: int, named: str) -> None:
+    result = run(end)
+    status = read_record(result.record).status
+    assert (status.state, status.exit_code, result.exit_code) == ("failed", code, code)
+    assert named in (status.reason or "")
 
 
 @pytest.mark.parametrize("code", [0, 2, 4])
-def test_another_node_says_nothing(stand_in, request_for_cpu: RunRequest, code: int) -> None:  # type: ignore[no-untyped-def]
+def test_another_node_says_nothing(run: Run, request_for_cpu: RunRequest, code: int) -> None:
     """Which node it is may stand in the platform's environment alone, so the flag does not decide."""
-    stand_in(f"import sys; sys.exit({code})")
-    second = with_options(request_for_cpu, nodes=2, gpus=1)
-    result = NativeLauncher().launch(second)
+    second = RunRequest(request_for_cpu.case, request_for_cpu.stack, LocalOptions(nodes=2))
+    result = run(f"sys.exit({code})", second)
     assert (result.record, result.exit_code) == (b"", code)
 
 
-def test_a_code_that_says_more_than_that_a_rank_failed_is_kept(stand_in, request_for_cpu: RunRequest) -> None:  # type: ignore[no-untyped-def]
-    stand_in("import sys; sys.exit(14)")
-    result = NativeLauncher().launch(request_for_cpu)
-    assert result.exit_code == read_record(result.record).status.exit_code == 14
-
-
-def test_a_signal_before_the_run_has_started_is_kept_for_it(
-    stand_in,  # type: ignore[no-untyped-def]
-    request_for_cpu: RunRequest,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    stand_in(
-        "import signal, sys; signal.signal(signal.SIGTERM, lambda *a: sys.exit(7)); signal.sigwait([signal.SIGUSR1])"
-    )
+def test_a_signal_before_the_run_has_started_is_kept_for_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     real = subprocess.Popen.__init__
 
     def interrupted_start(self: object, *args: object, **kwargs: object) -> None:
@@ -148,15 +115,14 @@ def test_a_signal_before_the_run_has_started_is_kept_for_it(
 
     monkeypatch.setattr(subprocess.Popen, "__init__", interrupted_start)
     monkeypatch.setattr("flagbench.launchers.native.commit", lambda: None)
-    result = NativeLauncher().launch(request_for_cpu)
+    result = run("signal.signal(signal.SIGTERM, lambda *a: sys.exit(7)); signal.sigwait([signal.SIGUSR1])")
     assert result.exit_code != 0
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 # Hands over once it can be signalled; each wait is for what this tool has handed on.
-STOPPED = "import os, signal; os.kill(os.getppid(), signal.SIGTERM); os.kill(os.getpid(), signal.SIGSTOP)"
+STOPPED = "os.kill(os.getppid(), signal.SIGTERM); os.kill(os.getpid(), signal.SIGSTOP)"
 DEAF = """
-import os, signal
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
 for _ in range(2):
     os.kill(os.getppid(), signal.SIGINT)
@@ -165,40 +131,28 @@ signal.pause()
 """
 
 
-def test_a_stopped_run_is_killed_after_the_grace(stand_in, request_for_cpu: RunRequest) -> None:  # type: ignore[no-untyped-def]
-    stand_in(STOPPED)
-    result = NativeLauncher(grace=0.2).launch(request_for_cpu)
+@pytest.mark.parametrize(("code", "grace"), [(STOPPED, 0.2), (DEAF, 600.0)], ids=["stopped", "deaf"])
+def test_a_run_that_does_not_follow_is_killed_after_the_grace_or_at_the_second_signal(
+    run: Run, monkeypatch: pytest.MonkeyPatch, code: str, grace: float
+) -> None:
+    monkeypatch.setattr("flagbench.launchers.signals.GRACE_SECONDS", grace)
+    monkeypatch.setattr("flagbench.launchers.signals.AT_ONCE_SECONDS", 0.2)
+    began = time.monotonic()
+    result = run(code)
+    assert time.monotonic() - began < 60
     status = read_record(result.record).status
     assert (result.exit_code, status.exit_code, status.state) == (7, 7, "interrupted")
 
 
-def test_a_second_signal_ends_a_run_that_does_not_follow_the_first(
-    stand_in,  # type: ignore[no-untyped-def]
-    request_for_cpu: RunRequest,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("flagbench.launchers.signals.AT_ONCE_SECONDS", 0.2)
-    stand_in(DEAF)
-    began = time.monotonic()
-    result = NativeLauncher(grace=600.0).launch(request_for_cpu)
-    assert time.monotonic() - began < 60
-    assert (result.exit_code, read_record(result.record).status.state) == (7, "interrupted")
-
-
 @pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGUSR1, signal.SIGHUP, signal.SIGXCPU])
-def test_whatever_asks_this_tool_to_end_is_handed_on(
-    stand_in,  # type: ignore[no-untyped-def]
-    request_for_cpu: RunRequest,
-    number: signal.Signals,
-) -> None:
-    stand_in(
-        "import os, signal\n"
+def test_whatever_asks_this_tool_to_end_is_handed_on(run: Run, number: signal.Signals) -> None:
+    result = run(
         f"signal.pthread_sigmask(signal.SIG_BLOCK, [{int(number)}])\n"
         f"os.kill(os.getppid(), {int(number)})\n"
         f"number = int(signal.sigwait([{int(number)}]))\n"
-        'print(\'{"schema": "record/v1", "number": %d}\' % number)\n'
+        "print(json.dumps({'schema': 'record/v1', 'number': number}))"
     )
-    assert json.loads(NativeLauncher().launch(request_for_cpu).record)["number"] == number
+    assert json.loads(result.record)["number"] == number
 
 
 def test_what_a_native_run_needs_is_named(monkeypatch: pytest.MonkeyPatch, request_for_cpu: RunRequest) -> None:
@@ -209,17 +163,12 @@ def test_what_a_native_run_needs_is_named(monkeypatch: pytest.MonkeyPatch, reque
     assert "flagbench[cases]" in caught.value.remedy
 
 
-def test_what_one_case_imports_another_does_not_need(
-    monkeypatch: pytest.MonkeyPatch,
-    stand_in,  # type: ignore[no-untyped-def]
-    request_for_cpu: RunRequest,
-) -> None:
-    stand_in('print(\'{"schema": "record/v1"}\')')
+def test_what_one_case_imports_another_does_not_need(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.util.find_spec
     lora = RunRequest(*resolve_image("llama2-7b-lora:cpu", load_catalog()))
     absent = lora.case.raw["imports"]
     monkeypatch.setattr("flagbench.launchers.native.find_spec", lambda name: None if name in absent else real(name))
-    assert NativeLauncher().launch(request_for_cpu).record == b'{"schema": "record/v1"}\n'
+    assert run("print(json.dumps({'schema': 'record/v1'}))").record == b'{"schema": "record/v1"}\n'
     with pytest.raises(FlagbenchError) as caught:
         NativeLauncher().launch(lora)
     assert all(name in caught.value.message for name in absent)

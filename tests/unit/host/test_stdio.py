@@ -17,7 +17,7 @@ import pytest
 
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.lookup import resolve_image
-from flagbench.errors import ExitCode
+from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.launchers.fallback import record_of_killed
 from flagbench.launchers.native import NEEDED
 from flagbench.request import LocalOptions, RunRequest
@@ -153,7 +153,8 @@ def entrypoint(tmp_path: Path) -> tuple[str, str]:
     """An image side that resolves any request, and whose runs print a record with a failed check and end with 12; and
     that record's id."""
     request = RunRequest(*resolve_image("distilbert:cpu", load_catalog()), LocalOptions(gpus=1))
-    record = record_of_killed(request, "the check ranks_in_step failed", "look at it", ExitCode.INVALID)
+    failed = FlagbenchError("the check ranks_in_step failed", remedy="look at it", code=ExitCode.INVALID)
+    record = record_of_killed(request, failed)
     for name in NEEDED:
         (tmp_path / "site" / name).mkdir(parents=True)
         (tmp_path / "site" / name / "__init__.py").write_text("")

@@ -6,9 +6,10 @@ valid is left to Kubernetes' schemas (`schemas.py`) and to a server (`server.py`
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from flagbench.images import find_reference
 from flagbench.launchers.kubernetes.options import (
@@ -27,6 +28,30 @@ from flagbench.redaction import is_secret
 from flagbench.schema import FieldPath
 
 POD = ("spec", "template", "spec")
+_Fixed: TypeAlias = tuple[FieldPath, tuple[object, ...], str]
+"""A field, the values that it may have (None: it is left out; the first is the remedy), and why no other."""
+_REPEATED = "a failed run would be repeated, and its record lost"
+_NOT_FOUND = "node 0 would not be found while it starts"
+_OF_JOB: tuple[_Fixed, ...] = (
+    (("spec", "completionMode"), ("Indexed",), "pods are not told which node they are"),
+    (("spec", "backoffLimit"), (0,), "a node that is started again cannot join the run"),
+    (("spec", "backoffLimitPerIndex"), (None, 0), "a node that is started again cannot join the run"),
+    (("spec", "successPolicy"), (None,), "the Job could complete though a node failed"),
+    ((*POD, "restartPolicy"), ("Never",), _REPEATED),
+)
+_OF_FAILURE_RULE: tuple[_Fixed, ...] = (
+    (("action",), ("FailJob",), _REPEATED),
+    (("onExitCodes", "containerName"), (CONTAINER, None), "that container does not run the image"),
+)
+_OF_CONTAINER: tuple[_Fixed, ...] = (
+    (("command",), (None, []), "it replaces the image's entrypoint"),
+    (("restartPolicy",), (None, "Never"), _REPEATED),
+    (("restartPolicyRules",), (None, []), _REPEATED),
+)
+_OF_SERVICE: tuple[_Fixed, ...] = (
+    (("spec", "clusterIP"), ("None",), _NOT_FOUND),
+    (("spec", "publishNotReadyAddresses"), (True,), _NOT_FOUND),
+)
 
 
 def check_documents(documents: Sequence[Mapping[str, Any]]) -> list[Problem]:
@@ -39,6 +64,7 @@ def _problems(documents: Sequence[Document]) -> Iterator[Problem]:
     if not jobs:
         yield Problem("the file", (), "there is no Job in it", "make one with `flagbench job CASE:STACK`")
     for job in jobs:
+        yield from _check_fixed(job, (), _OF_JOB)
         yield from _check_nodes(job)
         yield from _check_end(job)
         yield from _check_rendezvous(job, documents)
@@ -47,16 +73,23 @@ def _problems(documents: Sequence[Document]) -> Iterator[Problem]:
             remedy = "make the job with `flagbench job`"
             yield job.problem((*POD, "containers"), f"there is no container called {CONTAINER}", remedy)
             continue
+        yield from _check_fixed(job, path, _OF_CONTAINER)
         yield from _check_arguments(job, path)
         yield from _check_devices(job, path)
         yield from _check_variables(job, path)
 
 
+def _check_fixed(document: Document, within: FieldPath, fields: Iterable[_Fixed]) -> Iterator[Problem]:
+    for path, allowed, why in fields:
+        found = document.at(*within, *path)
+        if not any(type(found) is type(value) and found == value for value in allowed):
+            remedy = "leave it out" if allowed[0] is None else "write " + json.dumps(allowed[0]).strip('"')
+            yield document.problem((*within, *path), f"is {shown(found)}: {why}", remedy)
+
+
 def _check_nodes(job: Document) -> Iterator[Problem]:
     """As many pods as nodes, all at once, each on a node of its own and told which one it is."""
     completions, parallelism = job.at("spec", "completions"), job.at("spec", "parallelism")
-    if job.at("spec", "completionMode") != "Indexed":
-        yield job.problem(("spec", "completionMode"), "pods are not told which node they are", "write Indexed")
     if not is_count(completions, 1):
         yield job.problem(("spec", "completions"), f"is {shown(completions)}", "write the number of nodes")
     elif completions != parallelism:
@@ -69,6 +102,8 @@ def _check_nodes(job: Document) -> Iterator[Problem]:
     apart = any(rule.get("topologyKey") == HOST_LABEL for _, rule in job.items(*rules))
     if not apart and is_count(completions, 2):
         yield job.problem(rules[:-1], "two pods may share a node", f"add a rule with topologyKey: {HOST_LABEL}")
+    if job.at(*POD, "nodeName") and is_count(completions, 2):
+        yield job.problem((*POD, "nodeName"), "puts every pod on one node", "leave it out")
 
 
 def _check_end(job: Document) -> Iterator[Problem]:
@@ -77,27 +112,23 @@ def _check_end(job: Document) -> Iterator[Problem]:
         yield job.problem(
             ("spec", "activeDeadlineSeconds"), "nothing ends a job that hangs", "write a number of seconds"
         )
-    restart, attempts = job.at(*POD, "restartPolicy"), job.at("spec", "backoffLimit")
-    if restart != "Never":
-        what = f"is {shown(restart)}: a failed run would be repeated, and its record lost"
-        yield job.problem((*POD, "restartPolicy"), what, "write Never")
-    if not is_count(attempts) or attempts:
-        what = f"is {shown(attempts)}: a node that is started again cannot join the run"
-        yield job.problem(("spec", "backoffLimit"), what, "write 0")
+    grace = job.at(*POD, "terminationGracePeriodSeconds")
+    if grace is not None and not is_count(grace, 1):
+        what = f"is {shown(grace)}: a run that is ended could not write its record"
+        yield job.problem((*POD, "terminationGracePeriodSeconds"), what, "write 30")
     for path, rule in job.items("spec", "podFailurePolicy", "rules"):
-        if "onExitCodes" not in rule:
-            continue
-        if rule.get("action") != "FailJob":
-            what = f"is {shown(rule.get('action'))}: a failed run would be repeated"
-            yield job.problem((*path, "action"), what, "write FailJob")
-        container = job.at(*path, "onExitCodes", "containerName")
-        if container not in (None, CONTAINER):
-            where = (*path, "onExitCodes", "containerName")
-            yield job.problem(where, f"is {shown(container)}, which does not run the image", f"write {CONTAINER}")
+        if "onExitCodes" in rule:
+            yield from _check_fixed(job, path, _OF_FAILURE_RULE)
 
 
 def _check_rendezvous(job: Document, documents: Sequence[Document]) -> Iterator[Problem]:
     """Pods find node 0 by its name under the headless Service, before it is ready."""
+    policy = job.at(*POD, "dnsPolicy") or "ClusterFirst"
+    # On the host's network ClusterFirst means the node's own resolver.
+    unusable = ("Default", "ClusterFirst") if job.at(*POD, "hostNetwork") is True else ("Default",)
+    if policy in unusable and is_count(job.at("spec", "completions"), 2):
+        what = f"is {shown(policy)}: the pods would not ask the cluster's DNS for node 0"
+        yield job.problem((*POD, "dnsPolicy"), what, "write ClusterFirstWithHostNet")
     subdomain = job.at(*POD, "subdomain")
     services = [found for found in documents if found.kind == "Service" and found.name and found.name == subdomain]
     if not services:
@@ -106,10 +137,7 @@ def _check_rendezvous(job: Document, documents: Sequence[Document]) -> Iterator[
     set_by_controller = {"batch.kubernetes.io/job-name": job.name, "job-name": job.name}
     labels = {**job.mapping("spec", "template", "metadata", "labels"), **set_by_controller}
     for service in services:
-        for field, wanted, text in (("clusterIP", "None", "None"), ("publishNotReadyAddresses", True, "true")):
-            if service.at("spec", field) != wanted:
-                what = f"is {shown(service.at('spec', field))}: node 0 would not be found while it starts"
-                yield service.problem(("spec", field), what, f"write {text}")
+        yield from _check_fixed(service, (), _OF_SERVICE)
         selector = service.mapping("spec", "selector")
         if not selector or not selector.items() <= labels.items():
             what = f"{shown(dict(selector))} does not select the pods of {job.name}"
@@ -122,8 +150,6 @@ def _check_rendezvous(job: Document, documents: Sequence[Document]) -> Iterator[
 def _check_arguments(job: Document, container: FieldPath) -> Iterator[Problem]:
     """What the image is told: which run, how many nodes, and to end before the cluster ends it."""
     path = (*container, "args")
-    if job.at(*container, "command"):
-        yield job.problem((*container, "command"), "replaces the image's entrypoint", "leave it out")
     given = _arguments(job.at(*path))
     for option in ("--nodes", "--gpus", "--run-id"):
         if option not in given:
@@ -132,9 +158,10 @@ def _check_arguments(job: Document, container: FieldPath) -> Iterator[Problem]:
     if nodes is not None and nodes != str(completions):
         what = f"--nodes is {nodes} and completions {shown(completions)}"
         yield job.problem(path, what, "write the same in both")
-    minutes, deadline = given.get("--max-minutes", ""), job.at("spec", "activeDeadlineSeconds")
-    early = re.fullmatch(r"\d+(\.\d*)?", minutes) and is_count(deadline) and 0 < float(minutes) * 60 < deadline
-    if not early:
+    minutes, of_pod = given.get("--max-minutes", ""), job.at(*POD, "activeDeadlineSeconds")
+    deadlines = [job.at("spec", "activeDeadlineSeconds"), *([] if of_pod is None else [of_pod])]
+    seconds = float(minutes) * 60 if re.fullmatch(r"\d+(\.\d*)?", minutes) else 0
+    if not seconds or not all(is_count(deadline) and seconds < deadline for deadline in deadlines):
         what = f"--max-minutes is {minutes or 'missing'}: the cluster would end the run first and delete its log"
         yield job.problem(path, what, "write --max-minutes=M, well before activeDeadlineSeconds")
 

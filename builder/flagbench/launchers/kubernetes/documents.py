@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from flagbench._version import __version__
 from flagbench.errors import FlagbenchError
 from flagbench.launchers.kubernetes import options
 from flagbench.launchers.kubernetes.check import check_documents
-from flagbench.launchers.kubernetes.options import Volume
 from flagbench.launchers.kubernetes.request import JobRequest
-from flagbench.launchers.kubernetes.template import CONTAINER, Template, container_in, list_in, mapping_in
+from flagbench.launchers.kubernetes.template import CONTAINER, Template
 
 JOB_NAME_LABEL = "batch.kubernetes.io/job-name"
 """Set on every pod by the Job controller (Kubernetes 1.27 and later)."""
 POD_LABELS = {"app.kubernetes.io/name": "flagbench"}
 """On the pods of every job; by these the Service selects them."""
 RUN_ID_ANNOTATION = f"{options.OWN_DOMAIN}/run-id"
-OUT, SHM = "/out", "/dev/shm"
+_REPLACED = ("selector", "args", "resources", "capabilities")
+"""Fields of which nothing of the template's is kept."""
 
+T = TypeVar("T")
 Documents = list[dict[str, Any]]
 
 
@@ -31,8 +32,10 @@ def job_documents(request: JobRequest, template: Template) -> Documents:
     Raises:
         FlagbenchError: (usage) the template's shape, or what our own check finds in the result.
     """
-    service = _service(request, deepcopy(template.service))
-    documents = [service, _job(request, deepcopy(template.job), service["metadata"]["name"])]
+    service = _merge({"metadata": {"name": options.SERVICE}}, template.service, "Service")
+    service = _merge(service, _service(request), "Service")
+    job = _merge(template.job, _job(request, service["metadata"]["name"]), "Job")
+    documents = deepcopy([service, job])
     problems = check_documents(documents)
     if problems:
         given = request.job.template
@@ -49,56 +52,18 @@ def job_list(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "List", "items": list(documents)}
 
 
-def _service(request: JobRequest, service: dict[str, Any]) -> dict[str, Any]:
+def _service(request: JobRequest) -> dict[str, Any]:
     """The Service of the namespace. Nothing of the job is in it: the next job applies the same one again."""
-    metadata = mapping_in(service, "metadata")
-    metadata.setdefault("name", options.SERVICE)
-    if request.job.namespace is not None:
-        metadata["namespace"] = request.job.namespace
-    mapping_in(metadata, "labels").update({**POD_LABELS, "app.kubernetes.io/managed-by": "flagbench"})
-    mapping_in(service, "spec")["selector"] = dict(POD_LABELS)
-    return _ordered(service, "apiVersion", "kind", "metadata")
-
-
-def _job(request: JobRequest, job: dict[str, Any], service: str) -> dict[str, Any]:
-    """The Job. `service` is the name of the Service, under which its pods are found."""
-    metadata = mapping_in(job, "metadata")
-    metadata["name"] = request.job_name
-    if request.job.namespace is not None:
-        metadata["namespace"] = request.job.namespace
-    mapping_in(metadata, "labels").update(_labels(request))
-    mapping_in(job, "metadata", "annotations")[RUN_ID_ANNOTATION] = request.run_id
-    resource = request.stack.kubernetes.resource
-    mapping_in(job, "metadata", "annotations")[options.RESOURCE_ANNOTATION] = resource or options.NO_RESOURCE
-    spec = mapping_in(job, "spec")
-    spec["completions"] = spec["parallelism"] = request.run.nodes
-    spec["activeDeadlineSeconds"] = request.deadline
-    if request.job.ttl is not None:
-        spec["ttlSecondsAfterFinished"] = request.job.ttl
-    if request.job.queue is not None:
-        mapping_in(job, "metadata", "labels")[options.QUEUE_LABEL] = request.job.queue
-        # Kueue starts it when it is admitted. The deadline is counted from then on.
-        spec["suspend"] = True
-    template = mapping_in(spec, "template")
-    mapping_in(template, "metadata", "labels").update(_labels(request))
-    annotations = mapping_in(template, "metadata", "annotations")
-    annotations["kubectl.kubernetes.io/default-container"] = CONTAINER
-    annotations.update(request.annotations)
-    pod = mapping_in(template, "spec")
-    _pod(request, pod, service)
-    template["spec"] = _ordered(pod, "subdomain", "containers", "volumes")
-    spec["template"] = _ordered(template, "metadata", "spec")
-    job["spec"] = _ordered(spec, "suspend", "completionMode", "completions", "parallelism", "activeDeadlineSeconds")
-    return _ordered(job, "apiVersion", "kind", "metadata", "spec")
-
-
-def _ordered(mapping: dict[str, Any], *first: str) -> dict[str, Any]:
-    """The same mapping with these keys first, as a person expects to read them."""
-    return {key: mapping[key] for key in (*first, *mapping) if key in mapping}
-
-
-def _labels(request: JobRequest) -> dict[str, str]:
+    labels = {**POD_LABELS, "app.kubernetes.io/managed-by": "flagbench"}
     return {
+        "metadata": {"namespace": request.job.namespace, "labels": labels},
+        "spec": {"selector": POD_LABELS},
+    }
+
+
+def _job(request: JobRequest, service: str) -> dict[str, Any]:
+    """The Job. `service` is the name of the Service, under which its pods are found."""
+    labels = {
         **POD_LABELS,
         "app.kubernetes.io/instance": request.job_name,
         "app.kubernetes.io/component": request.case.name,
@@ -108,90 +73,89 @@ def _labels(request: JobRequest) -> dict[str, str]:
         f"{options.OWN_DOMAIN}/stack": request.stack.name,
         **request.labels,
     }
+    annotations = {
+        RUN_ID_ANNOTATION: request.run_id,
+        options.RESOURCE_ANNOTATION: request.stack.kubernetes.resource or options.NO_RESOURCE,
+    }
+    return {
+        "metadata": {
+            "name": request.job_name,
+            "namespace": request.job.namespace,
+            "labels": {**labels, options.QUEUE_LABEL: request.job.queue},
+            "annotations": annotations,
+        },
+        "spec": {
+            # Kueue starts it when it is admitted. The deadline is counted from then on.
+            "suspend": None if request.job.queue is None else True,
+            "completions": request.run.nodes,
+            "parallelism": request.run.nodes,
+            "activeDeadlineSeconds": request.deadline,
+            "ttlSecondsAfterFinished": request.job.ttl,
+            "template": {
+                "metadata": {
+                    "labels": labels,
+                    "annotations": {"kubectl.kubernetes.io/default-container": CONTAINER, **request.annotations},
+                },
+                "spec": _pod(request, service),
+            },
+        },
+    }
 
 
-def _pod(request: JobRequest, pod: dict[str, Any], service: str) -> None:
-    pod["subdomain"] = service
-    needs = request.stack.kubernetes
-    # Without an effect: for every effect of the taint.
-    list_in(pod, "tolerations").extend({"key": key, "operator": "Exists"} for key in needs.tolerations)
-    _affinity(request, pod)
-    if request.job.pull_secret:
-        list_in(pod, "imagePullSecrets").extend({"name": name} for name in request.job.pull_secret)
-    security = mapping_in(pod, "securityContext")
-    if request.root:
-        security.update(runAsNonRoot=False, runAsUser=0, runAsGroup=0)
-    if request.job.group:
-        list_in(security, "supplementalGroups").extend(request.job.group)
-    container = container_in(pod)
-    container["image"] = request.image
-    container["imagePullPolicy"] = request.job.pull_policy or "IfNotPresent"
-    container["args"] = [_escape(word) for word in _arguments(request)]
-    list_in(container, "env").extend(
-        {"name": name, "value": _escape(value)} for name, value in _environment(request, service).items()
-    )
-    if request.job.env_from_secret:
-        list_in(container, "envFrom").extend({"secretRef": {"name": name}} for name in request.job.env_from_secret)
-    if request.rdma:
-        capabilities = mapping_in(container, "securityContext", "capabilities")
-        capabilities.update(drop=["ALL"], add=["IPC_LOCK"])
-    container["resources"] = _resources(request)
-    _volumes(request, pod, container)
-    containers = pod["containers"]
-    containers[containers.index(container)] = _ordered(container, "name", "image", "imagePullPolicy", "args", "env")
-    if not pod["tolerations"]:
-        del pod["tolerations"]
+def _pod(request: JobRequest, service: str) -> dict[str, Any]:
+    volumes, mounts = _volumes(request)
+    root = {"runAsNonRoot": False, "runAsUser": 0, "runAsGroup": 0} if request.root else {}
+    return {
+        "subdomain": service,
+        # Without an effect: for every effect of the taint.
+        "tolerations": [{"key": key, "operator": "Exists"} for key in request.stack.kubernetes.tolerations],
+        "affinity": _affinity(request),
+        "imagePullSecrets": [{"name": name} for name in request.job.pull_secret],
+        "securityContext": {**root, "supplementalGroups": list(request.job.group)},
+        "containers": [_container(request, service, mounts)],
+        "volumes": volumes,
+    }
 
 
-def _affinity(request: JobRequest, pod: dict[str, Any]) -> None:
+def _container(request: JobRequest, service: str, mounts: list[dict[str, Any]]) -> dict[str, Any]:
+    run = replace(request.run, run_id=request.run_id, max_minutes=request.max_minutes)
+    # /data is named though it is the default: the tiny preset would take the set that it carries.
+    arguments = [*run.words(), *(f"--{name}=/{name}" for name in request.volumes)]
+    return {
+        "name": CONTAINER,
+        "image": request.image,
+        "imagePullPolicy": request.job.pull_policy or "IfNotPresent",
+        "args": [_escape(word) for word in arguments],
+        "env": [{"name": name, "value": _escape(value)} for name, value in _environment(request, service).items()],
+        "envFrom": [{"secretRef": {"name": name}} for name in request.job.env_from_secret],
+        "securityContext": {"capabilities": {"drop": ["ALL"], "add": ["IPC_LOCK"]} if request.rdma else None},
+        "resources": _resources(request),
+        "volumeMounts": mounts,
+    }
+
+
+def _affinity(request: JobRequest) -> dict[str, Any]:
     """Nodes by their product's label, all of one product, and never two pods on one node."""
-    affinity = mapping_in(pod, "affinity")
-    if request.node_labels:
-        required = mapping_in(affinity, "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
-        wanted = [
-            {"key": key, "operator": "In", "values": list(values)} for key, values in request.node_labels.items()
-        ]
-        # Terms are alternatives, so what is wanted belongs into each that the template has.
-        terms = list_in(required, "nodeSelectorTerms")
-        if not terms:
-            terms.append({})
-        for term in terms:
-            if not isinstance(term, dict):
-                raise FlagbenchError(
-                    "a term of the template's node affinity is not a mapping",
-                    remedy="write a list of matchExpressions there",
-                )
-            list_in(term, "matchExpressions").extend(deepcopy(wanted))
-    alike = [key for key, values in request.node_labels.items() if len(values) > 1 and key != options.HOST_LABEL]
-    if request.run.nodes > 1 and alike:
+    labels = request.node_labels
+    wanted = [{"key": key, "operator": "In", "values": list(values)} for key, values in labels.items()]
+    alike = [key for key, values in labels.items() if len(values) > 1 and key != options.HOST_LABEL]
+    own = {"matchLabels": {JOB_NAME_LABEL: request.job_name}}
+
+    def by(keys: list[str]) -> list[dict[str, Any]]:
+        return [{"labelSelector": own, "topologyKey": key} for key in keys]
+
+    required = {
+        "nodeAffinity": {"nodeSelectorTerms": [{"matchExpressions": wanted}] if wanted else []},
         # Where the first pod goes the others follow: the scheduler lets a pod that fits its own rule begin.
-        _keep_pods(request, affinity, "podAffinity", alike)
-    _keep_pods(request, affinity, "podAntiAffinity", [options.HOST_LABEL])
-
-
-def _keep_pods(request: JobRequest, affinity: dict[str, Any], kind: str, keys: list[str]) -> None:
-    """Keep the job's own pods together, or apart, by these labels of nodes."""
-    list_in(mapping_in(affinity, kind), "requiredDuringSchedulingIgnoredDuringExecution").extend(
-        {"labelSelector": {"matchLabels": {JOB_NAME_LABEL: request.job_name}}, "topologyKey": key} for key in keys
-    )
-
-
-def _arguments(request: JobRequest) -> list[str]:
-    words = replace(request.run, run_id=request.run_id, max_minutes=request.max_minutes).words()
-    # Named, though /data is the default: the tiny preset would take the set that it carries.
-    words += [f"--{name}=/{name}" for name in _read(request)]
-    return words if request.out is None else [*words, f"--out={OUT}"]
+        "podAffinity": by(alike) if request.run.nodes > 1 else [],
+        "podAntiAffinity": by([options.HOST_LABEL]),
+    }
+    return {kind: {"requiredDuringSchedulingIgnoredDuringExecution": rules} for kind, rules in required.items()}
 
 
 def _escape(text: str) -> str:
     """`text` written so that the container gets `text`: Kubernetes replaces `$(NAME)`, and `$$` by `$`."""
     return text.replace("$", "$$")
-
-
-def _read(request: JobRequest) -> dict[str, Volume]:
-    """The volumes that are read from, by the name that option, volume and folder have."""
-    volumes = {"data": request.data, "weights": request.weights, "resume": request.resume}
-    return {name: volume for name, volume in volumes.items() if volume is not None}
 
 
 def _environment(request: JobRequest, service: str) -> dict[str, str]:
@@ -200,8 +164,8 @@ def _environment(request: JobRequest, service: str) -> dict[str, str]:
         options.MASTER_VARIABLE: f"{request.job_name}-0.{service}:{request.job.port}",
         options.TERMINATION_VARIABLE: "/dev/termination-log",
     }
-    if request.image_digest is not None:
-        found[options.DIGEST_VARIABLE] = request.image_digest
+    if request.reference.digest is not None:
+        found[options.DIGEST_VARIABLE] = request.reference.digest
     return {**found, **request.environment}
 
 
@@ -214,26 +178,60 @@ def _resources(request: JobRequest) -> dict[str, Any]:
     return {"requests": dict(amounts), "limits": dict(amounts)}
 
 
-def _volumes(request: JobRequest, pod: dict[str, Any], container: dict[str, Any]) -> None:
-    volumes, mounts = list_in(pod, "volumes"), list_in(container, "volumeMounts")
-    volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": request.shm}})
-    mounts.append({"name": "shm", "mountPath": SHM})
-    for name, volume in _read(request).items():
-        # A claim that is also written to cannot be attached for reading alone.
-        read_only = request.out is None or request.out.name != volume.name
-        volumes.append(_claimed(name, volume, read_only))
-        mounts.append({"name": name, "mountPath": f"/{name}", **_subpath(volume), "readOnly": True})
-    if request.out is not None:
-        volumes.append(_claimed("out", request.out, False))
-        mounts.append({"name": "out", "mountPath": OUT, **_subpath(request.out)})
+def _volumes(request: JobRequest) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Volumes of the pod, and where its container sees them."""
+    volumes: list[dict[str, Any]] = [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": request.shm}}]
+    mounts: list[dict[str, Any]] = [{"name": "shm", "mountPath": "/dev/shm"}]
+    written = request.volumes["out"].name if "out" in request.volumes else None
+    for name, volume in request.volumes.items():
+        claim: dict[str, Any] = {"claimName": volume.name}
+        mount: dict[str, Any] = {"name": name, "mountPath": f"/{name}"}
+        if volume.subpath is not None:
+            mount["subPath"] = volume.subpath
+        if name != "out":
+            mount["readOnly"] = True
+        if volume.name != written:  # a claim that is also written to cannot be attached for reading alone
+            claim["readOnly"] = True
+        volumes.append({"name": name, "persistentVolumeClaim": claim})
+        mounts.append(mount)
+    return volumes, mounts
 
 
-def _claimed(name: str, volume: Volume, read_only: bool) -> dict[str, Any]:
-    source: dict[str, Any] = {"claimName": volume.name}
-    if read_only:
-        source["readOnly"] = True
-    return {"name": name, "persistentVolumeClaim": source}
+def _merge(base: Any, over: Any, field: str) -> Any:
+    """`over` on top of a template's `base`: fields are set, lists are added to. None and empty values change nothing.
+
+    Raises:
+        FlagbenchError: (usage) the template has something else where a mapping or a list belongs.
+    """
+    if isinstance(over, dict) and field not in _REPLACED:
+        mapping = _typed(dict[str, Any], base, field)
+        # The fields that only the template has come first, after a name.
+        keys = sorted([*(key for key in mapping if key not in over), *over], key=lambda key: key != "name")
+        merged = {key: _merge(mapping.get(key), over.get(key), key) for key in keys}
+        return {key: value for key, value in merged.items() if value is not None} or None
+    if isinstance(over, list) and field not in _REPLACED:
+        return _merge_lists(_typed(list[Any], base, field), over, field) or None
+    return base if over is None else over
 
 
-def _subpath(volume: Volume) -> dict[str, str]:
-    return {} if volume.subpath is None else {"subPath": volume.subpath}
+def _merge_lists(base: list[Any], over: list[Any], field: str) -> list[Any]:
+    if field == "containers":
+        ours = [isinstance(item, dict) and item.get("name") == CONTAINER for item in base]
+        return [_merge(item, over[0], CONTAINER) if own else item for own, item in zip(ours, base, strict=True)]
+    if field == "nodeSelectorTerms" and over:
+        # Terms are alternatives, so what is wanted belongs into each that the template has.
+        return [_merge(term, over[0], field) for term in base or [{}]]
+    return [*base, *over]
+
+
+def _typed(kind: Callable[[], T], value: Any, field: str) -> T:
+    """A field of the template as a mapping or a list; an empty one where there is none."""
+    empty = kind()
+    if value is None:
+        return empty
+    if not isinstance(value, type(empty)):
+        what = "mapping" if isinstance(empty, dict) else "list"
+        raise FlagbenchError(
+            f"the template's field {field} is not a {what}", remedy=f"write a {what}, or leave it out"
+        )
+    return value

@@ -86,7 +86,12 @@ class JobOptions:
     ] = ()
     group: Annotated[
         tuple[int, ...],
-        typer.Option(metavar="GID", help="Supplementary group: of the cluster's device files; repeatable."),
+        typer.Option(
+            metavar="GID",
+            min=0,
+            max=2**31 - 1,
+            help="Supplementary group: of the cluster's device files; repeatable.",
+        ),
     ] = ()
     data_pvc: Annotated[str | None, typer.Option(metavar=_VOLUME, help="PersistentVolumeClaim read at /data.")] = None
     weights_pvc: Annotated[str | None, typer.Option(metavar=_VOLUME, help="The same, read at /weights.")] = None
@@ -155,10 +160,8 @@ def pairs(option: str, texts: Iterable[str]) -> Mapping[str, str]:
     return found
 
 
-def volume(option: str, text: str | None) -> Volume | None:
+def volume(option: str, text: str) -> Volume:
     """`NAME[:SUBPATH]` as a volume."""
-    if text is None:
-        return None
     name, colon, subpath = text.partition(":")
     refuse(option, name, syntax.subdomain_fault, "give the name of a PersistentVolumeClaim")
     if colon:
@@ -194,9 +197,10 @@ def node_labels(texts: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
     return found
 
 
-def check_environment(environment: Mapping[str, str], stack: Stack) -> None:
-    """Refuse invalid names, variables that the job sets itself, and secrets, which would be written down."""
-    for name, value in environment.items():
+def environment(texts: Iterable[str], stack: Stack) -> Mapping[str, str]:
+    """`NAME=VALUE` texts by name; none that the job sets itself, no secret, which would be written down."""
+    found = pairs("--env", texts)
+    for name, value in found.items():
         refuse("--env", name, syntax.variable_fault)
         if name in _RESERVED_VARIABLES:
             raise FlagbenchError(f"--env {name}: the job, the image or the cluster sets it", remedy="leave it out")
@@ -212,23 +216,28 @@ def check_environment(environment: Mapping[str, str], stack: Stack) -> None:
             )
         if fault := text_fault(value):
             raise FlagbenchError(f"the value of --env {name} {fault}", remedy="give a value without it")
+    return found
 
 
-def check_labels(labels: Mapping[str, str]) -> None:
-    """Refuse labels that Kubernetes would, and those by which flagbench and the Job controller find their pods."""
-    for key, value in labels.items():
+def labels(texts: Iterable[str]) -> Mapping[str, str]:
+    """`KEY=VALUE` texts by key; none by which flagbench or the Job controller finds its pods."""
+    found = pairs("--label", texts)
+    for key, value in found.items():
         _check_key("--label", key)
         refuse(f"--label {key}", value, syntax.label_value_fault)
+    return found
 
 
-def check_annotations(annotations: Mapping[str, str]) -> None:
-    """Refuse annotations that Kubernetes would, and our own."""
-    for key, value in annotations.items():
+def pod_annotations(texts: Iterable[str]) -> Mapping[str, str]:
+    """`KEY=VALUE` texts by key; none of our own."""
+    found = pairs("--annotation", texts)
+    for key, value in found.items():
         _check_key("--annotation", key)
         if fault := text_fault(value):
             raise FlagbenchError(f"the value of --annotation {key} {fault}", remedy="give a value without it")
-    if sum(len(key) + len(value.encode()) for key, value in annotations.items()) > 128 * 1024:
+    if sum(len(key) + len(value.encode()) for key, value in found.items()) > 128 * 1024:
         raise FlagbenchError("--annotation: all together are longer than 128 KiB", remedy="give shorter values")
+    return found
 
 
 def _check_key(option: str, key: str) -> None:

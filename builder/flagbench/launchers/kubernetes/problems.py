@@ -59,7 +59,7 @@ class Document:
         return value
 
     def mapping(self, *path: str | int) -> Mapping[str, Any]:
-        """The mapping at a path; an empty one where something else stands."""
+        """The mapping at a path; empty if it is something else."""
         value = self.at(*path)
         return value if isinstance(value, Mapping) else {}
 
@@ -81,6 +81,6 @@ def is_count(value: Any, least: int = 0) -> bool:
 
 
 def shown(value: Any) -> str:
-    """A value as it stands in a message, short."""
+    """A value as shown in a message, at most 60 characters."""
     text = "missing" if value is None else repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

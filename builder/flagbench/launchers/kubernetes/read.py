@@ -1,4 +1,4 @@
-"""Reading Kubernetes documents strictly: what is ambiguous, or what the cluster would read otherwise, is an error."""
+"""Reads Kubernetes documents strictly: anything ambiguous, or that a cluster would read differently, is an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of a cluster: one run of a case on a stack, every value of it checked before it is written down."""
+"""A job: one run of a case on a stack, with every value checked before a document is written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from functools import cached_property
 from flagbench._version import __version__
 from flagbench.catalog.model import Case, Stack
 from flagbench.errors import FlagbenchError
-from flagbench.images import find_reference, image_of
+from flagbench.images import ImageReference, image_of, parse_reference
 from flagbench.launchers.kubernetes import options as parse
 from flagbench.launchers.kubernetes import syntax
 from flagbench.launchers.kubernetes.options import JobOptions, Volume
@@ -22,7 +22,6 @@ from flagbench.request import RunOptions, can_resume, check_options, new_run_id
 DEFAULT_DEADLINE = 4 * 3600
 DEADLINE_SLACK = 1800
 """Seconds beyond --max-minutes for scheduling, pulling a large image and starting."""
-_MAX_GROUP = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -44,16 +43,15 @@ class JobRequest:
         self._check_names()
         self._check_image()
         self._check_resources()
-        parse.check_environment(self.environment, self.stack)
-        parse.check_labels(self.labels)
-        parse.check_annotations(self.annotations)
+        # Parsed for their errors.
+        _ = self.volumes, self.rdma, self.environment, self.labels, self.annotations, self.node_labels
         if self.run.data not in (None, "synthetic"):
             raise FlagbenchError(
                 f"--data {self.run.data!r} is not on the cluster", remedy="give --data synthetic, or --data-pvc CLAIM"
             )
-        if self.data is not None and self.run.data is not None:
+        if "data" in self.volumes and self.run.data is not None:
             raise FlagbenchError("--data and --data-pvc contradict each other", remedy="give one of them")
-        if self.resume is not None and not can_resume(self.run, self.case):
+        if "resume" in self.volumes and not can_resume(self.run, self.case):
             raise FlagbenchError(
                 f"--resume-pvc: {self.case.name} writes no checkpoints with this engine",
                 remedy="leave out --resume-pvc",
@@ -81,11 +79,10 @@ class JobRequest:
         prefix = f"{self.job.registry}/" if self.job.registry else ""
         return prefix + image_of(self.case.name, self.stack.name, __version__)
 
-    @cached_property
-    def image_digest(self) -> str | None:
-        """`sha256:...` of the image, where it is known."""
-        reference = find_reference(self.image)
-        return reference.digest if reference else None
+    @property
+    def reference(self) -> ImageReference:
+        """The image's name in parts."""
+        return parse_reference(self.image)
 
     @cached_property
     def deadline(self) -> int:
@@ -105,24 +102,10 @@ class JobRequest:
         return math.floor(minutes) if minutes >= 1 else minutes
 
     @cached_property
-    def data(self) -> Volume | None:
-        """The volume for /data."""
-        return parse.volume("--data-pvc", self.job.data_pvc)
-
-    @cached_property
-    def weights(self) -> Volume | None:
-        """The volume for /weights."""
-        return parse.volume("--weights-pvc", self.job.weights_pvc)
-
-    @cached_property
-    def out(self) -> Volume | None:
-        """The volume for /out."""
-        return parse.volume("--out-pvc", self.job.out_pvc)
-
-    @cached_property
-    def resume(self) -> Volume | None:
-        """The volume for /resume: the checkpoints of a run, or one of them."""
-        return parse.volume("--resume-pvc", self.job.resume_pvc)
+    def volumes(self) -> Mapping[str, Volume]:
+        """Volumes by the name that option, volume and folder have: data, weights, resume, out."""
+        given = {name: getattr(self.job, f"{name}_pvc") for name in ("data", "weights", "resume", "out")}
+        return {name: parse.volume(f"--{name}-pvc", text) for name, text in given.items() if text is not None}
 
     @cached_property
     def rdma(self) -> Mapping[str, int]:
@@ -132,17 +115,17 @@ class JobRequest:
     @cached_property
     def environment(self) -> Mapping[str, str]:
         """Variables asked for, by name."""
-        return parse.pairs("--env", self.job.env)
+        return parse.environment(self.job.env, self.stack)
 
     @cached_property
     def labels(self) -> Mapping[str, str]:
         """Labels asked for, by key."""
-        return parse.pairs("--label", self.job.label)
+        return parse.labels(self.job.label)
 
     @cached_property
     def annotations(self) -> Mapping[str, str]:
         """Annotations of the pods, by key."""
-        return parse.pairs("--annotation", self.job.annotation)
+        return parse.pod_annotations(self.job.annotation)
 
     @cached_property
     def node_labels(self) -> Mapping[str, tuple[str, ...]]:
@@ -173,10 +156,9 @@ class JobRequest:
     def warnings(self) -> list[str]:
         """What may go wrong with a valid job, each with a way out."""
         found = []
-        reference = find_reference(self.image)
-        if reference is not None and not reference.host:
+        if not self.reference.host:
             found.append(f"clusters look for {self.image} at docker.io; name the registry by --registry or --image")
-        if self.run.nodes > 1 and self.out is None:
+        if self.run.nodes > 1 and "out" not in self.volumes:
             found.append(
                 "where one node fails, the others are deleted with their logs, node 0's record among them; "
                 "--out-pvc CLAIM keeps it"
@@ -198,11 +180,6 @@ class JobRequest:
                 f"the cluster would end the job after {self.deadline} s, before --max-minutes {minutes:g}",
                 remedy="give a longer --deadline, or leave it out",
             )
-        for number in self.job.group:
-            if not 0 <= number <= _MAX_GROUP:
-                raise FlagbenchError(
-                    f"--group {number} is out of range", remedy=f"give a number from 0 to {_MAX_GROUP}"
-                )
 
     def _check_names(self) -> None:
         parse.refuse("--name", self.job_name, syntax.label_fault, "give a short name, like distilbert-2x8")
@@ -215,10 +192,10 @@ class JobRequest:
             parse.refuse("--namespace", self.job.namespace, syntax.label_fault)
         if self.job.queue is not None:
             parse.refuse("--queue", self.job.queue, syntax.label_fault, "give the name of a LocalQueue")
-        for secret in self.job.env_from_secret:
-            parse.refuse("--env-from-secret", secret, syntax.subdomain_fault, "give the name of a Secret")
-        for secret in self.job.pull_secret:
-            parse.refuse("--pull-secret", secret, syntax.subdomain_fault, "give the name of a Secret")
+        secrets = {"--env-from-secret": self.job.env_from_secret, "--pull-secret": self.job.pull_secret}
+        for option, names in secrets.items():
+            for name in names:
+                parse.refuse(option, name, syntax.subdomain_fault, "give the name of a Secret")
 
     def _check_image(self) -> None:
         if self.job.image is not None and self.job.registry is not None:
@@ -238,5 +215,3 @@ class JobRequest:
                 f"--shm: /dev/shm of {self.shm} leaves nothing of --memory {self.memory}",
                 remedy="what is written there counts against --memory: give a smaller --shm or more memory",
             )
-        # Parsed for their errors.
-        _ = self.rdma, self.node_labels, self.data, self.weights, self.out, self.resume

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
+from textwrap import shorten
 from typing import Any
 
 from flagbench.launchers.kubernetes.problems import Document, Problem
@@ -37,7 +38,7 @@ def check_schemas(documents: Sequence[dict[str, Any]], versions: Sequence[str] =
             try:
                 kubernetes_validate.validate(data, version, strict=True)
             except kubernetes_validate.ValidationError as error:
-                message = f"{_short(error.message)} (schema of Kubernetes {version})"
+                message = f"{shorten(error.message, 200, placeholder='...')} (schema of Kubernetes {version})"
                 problem = document.problem(tuple(error.absolute_path), message, "see the API reference of this field")
                 problems.append(problem)
                 # The next releases would mostly say the same again.
@@ -45,8 +46,3 @@ def check_schemas(documents: Sequence[dict[str, Any]], versions: Sequence[str] =
             except kubernetes_validate.SchemaNotFoundError:
                 break
     return problems
-
-
-def _short(message: str) -> str:
-    line = " ".join(message.split())
-    return line if len(line) <= 200 else f"{line[:197]}..."

@@ -13,42 +13,38 @@ from flagbench.images import find_reference, is_prefix
 from flagbench.options import text_fault
 
 LABEL_LENGTH = 63
-SUBDOMAIN_LENGTH = 253
-_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
-_SUBDOMAIN = re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*")
-_WORD = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_QUANTITY = re.compile(r"(?P<number>\+?(\d+\.?\d*|\.\d+))(?P<suffix>[KMGTPE]i|[numkMGTPE]|[eE][+-]?\d+)?")
-_POWERS = {"": 0, "n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_SUBDOMAIN_LENGTH = 253
+_LABEL = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?"
+_SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
+_WORD = r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
+_QUANTITY = re.compile(r"(?P<number>\+?(\d+\.?\d*|\.\d+))((?P<unit>[KMGTPE]i|[numkMGTPE])|[eE](?P<power>[+-]?\d+))?")
+_POWERS = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _LONGEST_QUANTITY = 32
 
 
 def label_fault(name: str) -> str | None:
     """Why `name` is not an RFC 1123 label (the name of a namespace, a Service, a host or a container)."""
-    if len(name) > LABEL_LENGTH:
-        return f"has {len(name)} characters, at most {LABEL_LENGTH} are allowed"
-    if not _LABEL.fullmatch(name):
-        return "may contain lower-case letters, digits and '-', and begins and ends with a letter or digit"
-    return None
+    allowed = "lower-case letters, digits and '-', and begins and ends with a letter or digit"
+    return _name_fault(name, _LABEL, LABEL_LENGTH, allowed)
 
 
 def subdomain_fault(name: str) -> str | None:
     """Why `name` is not an RFC 1123 subdomain (the name of a Secret or a PersistentVolumeClaim)."""
-    if len(name) > SUBDOMAIN_LENGTH:
-        return f"has {len(name)} characters, at most {SUBDOMAIN_LENGTH} are allowed"
-    if not _SUBDOMAIN.fullmatch(name):
-        return "may contain lower-case letters, digits, '-' and '.', each part begins and ends with a letter or digit"
-    return None
+    allowed = "lower-case letters, digits, '-' and '.', each part begins and ends with a letter or digit"
+    return _name_fault(name, _SUBDOMAIN, _SUBDOMAIN_LENGTH, allowed)
 
 
 def label_value_fault(value: str) -> str | None:
     """Why `value` cannot be the value of a label; an empty one can."""
-    if len(value) > LABEL_LENGTH:
-        return f"has {len(value)} characters, at most {LABEL_LENGTH} are allowed"
-    if value and not _WORD.fullmatch(value):
-        return "may contain letters, digits, '-', '_' and '.', and begins and ends with a letter or digit"
-    return None
+    allowed = "letters, digits, '-', '_' and '.', and begins and ends with a letter or digit"
+    return _name_fault(value, _WORD, LABEL_LENGTH, allowed) if value else None
+
+
+def _name_fault(name: str, pattern: str, longest: int, allowed: str) -> str | None:
+    if len(name) > longest:
+        return f"has {len(name)} characters, at most {longest} are allowed"
+    return None if re.fullmatch(pattern, name) else f"may contain {allowed}"
 
 
 def key_fault(key: str) -> str | None:
@@ -71,7 +67,7 @@ def resource_fault(name: str) -> str | None:
 
 def variable_fault(name: str) -> str | None:
     """Why `name` is not an environment variable that every cluster and every shell takes."""
-    if not _VARIABLE.fullmatch(name):
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         return "may contain letters, digits and '_', and does not begin with a digit"
     return None
 
@@ -86,7 +82,7 @@ def subpath_fault(path: str) -> str | None:
 
 
 def registry_fault(prefix: str) -> str | None:
-    """Why `prefix` cannot stand before an image's name: HOST[:PORT][/PATH]."""
+    """Why `prefix` cannot precede an image's name: HOST[:PORT][/PATH]."""
     return None if is_prefix(prefix) else "is not HOST[:PORT][/PATH] with a path in lower case"
 
 
@@ -107,9 +103,9 @@ def quantity(text: str) -> Decimal | None:
     match = _QUANTITY.fullmatch(text) if len(text) <= _LONGEST_QUANTITY and text.isascii() else None
     if match is None:
         return None
-    number, suffix = Decimal(match["number"]), match["suffix"] or ""
-    if suffix in _BINARY:
-        return number * Decimal(2 ** _BINARY[suffix])
-    power = _POWERS[suffix] if suffix in _POWERS else int(suffix[1:])
+    number, unit = Decimal(match["number"]), match["unit"]
+    if unit in _BINARY:
+        return number * Decimal(2 ** _BINARY[unit])
+    power = int(match["power"] or _POWERS.get(unit, 0))
     # Beyond any machine; Decimal would raise on the largest.
     return number.scaleb(power) if abs(power) <= 100 else None

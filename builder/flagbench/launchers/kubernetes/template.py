@@ -48,30 +48,3 @@ def read_template(path: Path) -> Template:
                 f"the template {path} has a {kind} that is not of {version}", remedy=f"write apiVersion: {version}"
             )
     return Template(by_kind["Service"], by_kind["Job"])
-
-
-def mapping_in(parent: dict[str, Any], *keys: str) -> dict[str, Any]:
-    """The mapping at these keys, made where there is none; FlagbenchError (usage) where something else stands."""
-    for key in keys:
-        parent = parent.setdefault(key, {})
-        if not isinstance(parent, dict):
-            raise FlagbenchError(
-                f"the template's field {key} is not a mapping", remedy="write a mapping, or leave it out"
-            )
-    return parent
-
-
-def list_in(parent: dict[str, Any], key: str) -> list[Any]:
-    """The list at this key, made where there is none; FlagbenchError (usage) where something else stands."""
-    found = parent.setdefault(key, [])
-    if not isinstance(found, list):
-        raise FlagbenchError(f"the template's field {key} is not a list", remedy="write a list, or leave it out")
-    return found
-
-
-def container_in(pod: dict[str, Any]) -> dict[str, Any]:
-    """The container that runs the image."""
-    for container in list_in(pod, "containers"):
-        if isinstance(container, dict) and container.get("name") == CONTAINER:
-            return container
-    raise FlagbenchError(f"the template's Job has no container called {CONTAINER}", remedy="name one of them so")

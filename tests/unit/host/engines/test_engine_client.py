@@ -18,31 +18,22 @@ BUILDER = Path(__file__).parents[4] / "builder"
 OLD, NEW = "Docker version 20.10.24, build 1", "Docker version 28.2.2, build 2"
 
 
-def test_the_first_on_path_that_can_build_is_taken(on_path, monkeypatch):
-    commands = on_path(one=(NEW,), two=(OLD,), three=(NEW, True))
-    again = str(commands["one"].folder)
-    monkeypatch.setenv("PATH", f"{os.environ['PATH']}{os.pathsep}{again}")
-    found = find_client()
-    assert (found.path, found.version) == (str(commands["two"].path), "20.10.24")
+@pytest.mark.parametrize(
+    ("commands", "taken"),
+    [
+        ({"one": (NEW,), "two": (OLD,), "three": (NEW, True)}, "two"),
+        ({"one": (NEW, True), "two": (OLD,)}, "one"),
+    ],
+)
+def test_the_first_on_path_that_can_build_is_taken(on_path, commands, taken):
+    made = on_path(**commands)
+    assert find_client().path == str(made[taken].path)
 
 
-def test_a_new_client_builds_with_its_plugin(on_path):
-    commands = on_path(one=(NEW, True), two=(OLD,))
-    assert find_client().path == str(commands["one"].path)
-
-
-def test_a_named_client_comes_first(on_path, monkeypatch, fake_command):
-    on_path(one=(OLD,))
-    monkeypatch.setenv("FLAGBENCH_DOCKER", str(fake_command.path))
-    assert find_client().path == str(fake_command.path)
-
-
-def test_without_a_client_the_error_says_what_to_install(on_path):
-    on_path()
-    with pytest.raises(EngineError) as caught:
-        find_client()
-    assert "buildx" in caught.value.remedy
-    assert "FLAGBENCH_DOCKER" in caught.value.remedy
+def test_a_named_client_comes_first(on_path, fake_command):
+    commands = on_path(one=(OLD,))
+    environment = {"PATH": str(commands["one"].folder), "FLAGBENCH_DOCKER": str(fake_command.path)}
+    assert find_client(environment).path == str(fake_command.path)
 
 
 @pytest.mark.parametrize(
@@ -62,24 +53,32 @@ def test_each_client_that_cannot_build_is_named_with_its_reason(on_path, version
     assert reason in caught.value.message
 
 
-def test_a_named_client_that_is_not_there(monkeypatch):
-    monkeypatch.setenv("FLAGBENCH_DOCKER", "/nowhere/docker")
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({"PATH": "/nowhere"}, "none is on PATH"),
+        ({"FLAGBENCH_DOCKER": "/nowhere/docker"}, "/nowhere/docker cannot be run"),
+    ],
+)
+def test_without_a_client_the_error_says_what_to_install(environment, said):
     with pytest.raises(EngineError) as caught:
-        find_client()
-    assert "/nowhere/docker cannot be run" in caught.value.message
+        find_client(environment)
+    assert said in caught.value.message
+    assert "buildx" in caught.value.remedy
+    assert "FLAGBENCH_DOCKER" in caught.value.remedy
 
 
 def run(script, **options):
     """A shell script's status, what was read of it, and what was shown."""
     lines, shown = [], io.StringIO()
-    given = {"read": lines.append, "redact": lambda text: text, "show": shown, **options}
+    given = {"read": lines.append, "show": shown, **options}
     status = run_client(["sh", "-c", script], os.environ, **given)
     return status, "".join(lines), shown.getvalue()
 
 
 def test_what_it_prints_is_redacted_read_and_shown():
-    hide = lambda text: text.replace("secret", "***")  # noqa: E731
-    assert run("echo a secret; echo b >&2; exit 3", redact=hide) == (3, "a ***\nb\n", "a ***\nb\n")
+    script = "echo a planted; echo TOKEN=x >&2; exit 3"
+    assert run(script, secrets=["planted"]) == (3, "a ***\nTOKEN=***\n", "a ***\nTOKEN=***\n")
     assert run("echo a", show=None)[1] == "a\n"
 
 
@@ -125,7 +124,7 @@ import os
 from flagbench.engines.client import run_client
 script = "trap 'echo stopped; exit 1' INT; echo ready; while :; do sleep 0.1; done"
 try:
-    run_client(["sh", "-c", script], os.environ, read=lambda line: print(line, end="", flush=True), redact=str)
+    run_client(["sh", "-c", script], os.environ, read=lambda line: print(line, end="", flush=True))
 except KeyboardInterrupt:
     print("interrupted")
 """

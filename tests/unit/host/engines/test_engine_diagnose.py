@@ -3,7 +3,7 @@
 import pytest
 
 from flagbench.engines.build_output import BuildOutput
-from flagbench.engines.diagnose import GENERIC_REMEDY, RULES, diagnose, shorten
+from flagbench.engines.diagnose import GENERIC_REMEDY, diagnose
 
 RUN = "[2/3] RUN install.sh pip python -m pip install -r requirements.lock"
 EXIT = "executor failed running [/bin/sh -c install.sh]: exit code: 1"
@@ -17,11 +17,11 @@ RECORDED = {
     "apt_dns": ("apt could not find the host deb.invalid", "--apt-source"),
     "nospace": ("disk of the engine is full", "docker system df"),
     "killed": ("a process was killed", "MAX_JOBS"),
-    "pax": ("PAX header", "GNU-format"),
-    "secret": ("mounts a secret", "inputs"),
     "pull_failure": ("registry of the base registry.invalid/vendor/base:1 cannot be reached", "--base"),
     "base_private": ("does not let you pull the base localhost:5011/private/base:1", "docker login"),
     "base_unknown": ("has no base localhost:5011/vendor/base:11.6", "--base"),
+    "pax": ("PAX header", "GNU-format"),
+    "secret": ("mounts a secret", "inputs"),
     "base_noname": ("no base image was named", "--base"),
     "unknown_instruction": ("line 2: unknown instruction: RUM", "flagbench lint"),
     "missing_file": ("build context has no /nothing", "COPY"),
@@ -99,14 +99,6 @@ def test_a_known_text_is_explained(step, error, lines, cause, remedy):
     assert remedy in found.remedy
 
 
-def test_each_rule_is_the_answer_to_some_text(recorded):
-    causes = [diagnose(step, error, lines.splitlines()).remedy for step, error, lines, _, _ in WRITTEN]
-    causes += [failure(recorded(name)).remedy for name in RECORDED]
-    for rule in RULES:
-        static = rule.remedy.partition("{")[0]
-        assert [remedy for remedy in causes if remedy.startswith(static)], rule.cause
-
-
 def test_a_broken_connection_that_was_tried_again_is_not_the_cause():
     lines = ["WARNING: Retrying after connection broken by 'NewConnectionError(...)'", "error: command 'gcc' failed"]
     assert diagnose(RUN, EXIT, lines).cause == "a command ended with exit code 1"
@@ -122,8 +114,3 @@ def test_a_command_that_only_mentions_a_symptom_is_not_diagnosed():
 def test_text_from_outside_is_no_format_string():
     found = diagnose(RUN, EXIT, ["flagbench: {base} {0.__class__} %s"])
     assert found.cause == "{base} {0.__class__} %s"
-
-
-def test_a_long_step_is_shortened_to_one_line():
-    assert shorten("RUN a &&\n    b") == "RUN a && b"
-    assert len(shorten("x" * 500)) == 100

@@ -4,45 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flagbench.errors import FlagbenchError
-from flagbench.launchers.container import Container, DockerOptions, plan
-from flagbench.launchers.environment import is_another_node, passed_on
+from flagbench.launchers.container import Container, DockerOptions, is_another_node, passed_on, plan
 from flagbench.launchers.host import Host, this_host
-from flagbench.launchers.needs import grants, memory_limit
 from flagbench.request import RunRequest
 
 MakeRequest = Callable[..., RunRequest]
 MakeHost = Callable[..., Host]
+Planned = Callable[..., Container]
 FABRIC = frozenset({"/dev/infiniband"})
 
 
-def planned(request: RunRequest, host: Host, **options: object) -> Container:
-    return plan(request, DockerOptions(**options), {}, host)  # type: ignore[arg-type]
+@pytest.fixture
+def planned(make_request: MakeRequest, make_host: MakeHost) -> Planned:
+    """`planned(stack, host={...}, image=..., memory=..., **options)`: the container of a run on some machine."""
+
+    def make(stack: str = "cpu", *, host: dict[str, Any] | None = None, **options: Any) -> Container:
+        of_docker = {name: options.pop(name) for name in ("image", "memory") if name in options}
+        return plan(make_request(stack, **options), DockerOptions(**of_docker), {}, make_host(**(host or {})))
+
+    return make
 
 
-def test_a_processor_needs_nothing_but_shared_memory(make_request: MakeRequest, make_host: MakeHost) -> None:
-    granted = planned(make_request("cpu"), make_host()).grants
+def test_a_processor_needs_nothing_but_shared_memory(planned: Planned) -> None:
+    granted = planned().grants
     assert (granted.gpus, granted.devices, granted.groups, granted.capabilities) == (None, (), (), ())
     assert granted.shm_size == "1g"
     assert not granted.root
 
 
-def test_the_devices_of_a_stack(make_request: MakeRequest, make_host: MakeHost) -> None:
-    nvidia = planned(make_request("a100"), make_host()).grants
+def test_the_devices_of_a_stack(planned: Planned) -> None:
+    nvidia = planned("a100").grants
     assert nvidia.gpus == "all"
     assert nvidia.ulimits == {"memlock": -1, "stack": 67108864}
-    metax = planned(make_request("c500-maca3"), make_host(groups={"video": 44})).grants
+    metax = planned("c500-maca3", host={"groups": {"video": 44}}).grants
     assert metax.devices == ("/dev/mxcd", "/dev/dri")
     assert metax.groups == ("44",), "by number: the image's own group video may have another"
-
-
-def test_a_group_that_this_machine_has_not_got_is_the_image_s_to_know(
-    make_request: MakeRequest, make_host: MakeHost
-) -> None:
-    assert planned(make_request("c500-maca3"), make_host()).grants.groups == ("video",)
+    assert planned("c500-maca3").grants.groups == ("video",), "without the group here, the image must know it"
 
 
 @pytest.mark.parametrize(
@@ -54,74 +56,61 @@ def test_a_group_that_this_machine_has_not_got_is_the_image_s_to_know(
     ],
 )
 def test_the_fabric_is_granted_to_several_nodes_that_have_it(
-    make_request: MakeRequest,
-    make_host: MakeHost,
-    nodes: int,
-    there: frozenset[str],
-    devices: tuple[str, ...],
-    capabilities: tuple[str, ...],
+    planned: Planned, nodes: int, there: frozenset[str], devices: tuple[str, ...], capabilities: tuple[str, ...]
 ) -> None:
-    granted = grants(make_request("a100").stack.docker, nodes, make_host(nodes=there))
+    granted = planned("a100", host={"nodes": there}, nodes=nodes).grants
     assert (granted.devices, granted.capabilities) == (devices, capabilities)
 
 
-def test_several_nodes_use_the_host_s_network_and_one_has_its_own(
-    make_request: MakeRequest, make_host: MakeHost
-) -> None:
-    assert planned(make_request(), make_host()).network == "bridge"
-    assert planned(make_request(nodes=2), make_host()).network == "host"
+def test_several_nodes_use_the_host_s_network_and_one_has_its_own(planned: Planned) -> None:
+    assert planned().network == "bridge"
+    assert planned(nodes=2).network == "host"
 
 
-def test_whose_a_container_is(make_request: MakeRequest, make_host: MakeHost, tmp_path: Path) -> None:
-    host = make_host(uid=1234, gid=100, further=(20, 30))
-    alone = planned(make_request(), host)
+def test_whose_a_container_is(planned: Planned, tmp_path: Path) -> None:
+    host = {"uid": 1234, "gid": 100, "further": (20, 30)}
+    alone = planned(host=host)
     assert (alone.user, alone.groups) == (None, ()), "the image's own user, where no folder is the caller's"
-    writing = planned(make_request(out=str(tmp_path)), host)
+    writing = planned(host=host, out=str(tmp_path))
     assert (writing.user, writing.groups) == ("1234:100", ("20", "30"))
     assert writing.of_rootless_engine().user == "0:0", "whose root is the caller"
-    root = planned(make_request(out=str(tmp_path)), make_host(uid=0, gid=0, further=(4, 20)))
+    root = planned(host={"uid": 0, "gid": 0, "further": (4, 20)}, out=str(tmp_path))
     assert (root.user, root.groups) == ("0:0", ())
 
 
-def test_root_only_where_a_device_demands_it(make_request: MakeRequest, make_host: MakeHost, tmp_path: Path) -> None:
-    stacks = {
-        name: planned(make_request(name), make_host()).user for name in ("cpu", "a100", "c500", "hopper-cuda13")
-    }
-    roots = {name for name in stacks if make_request(name).stack.docker.root}
-    assert {name for name, user in stacks.items() if user == "0:0"} == roots
+@pytest.mark.parametrize("stack", ["cpu", "a100", "c500", "hopper-cuda13"])
+def test_root_only_where_a_device_demands_it(planned: Planned, make_request: MakeRequest, stack: str) -> None:
+    assert (planned(stack).user == "0:0") == make_request(stack).stack.docker.root
 
 
-def test_one_node_s_run_is_named_by_its_label_and_its_record_alike(
-    make_request: MakeRequest, make_host: MakeHost
-) -> None:
-    container = planned(make_request(), make_host())
+def test_one_node_s_run_is_named_by_its_label_and_its_record_alike(planned: Planned) -> None:
+    container = planned()
     assert container.labels == {"dev.flagbench.run": container.run}
     assert f"--run-id={container.run}" in container.arguments
     assert container.name.startswith(f"flagbench-{container.run}-")
-    assert planned(make_request(), make_host()).run != container.run
+    assert planned().run != container.run
 
 
-def test_of_several_nodes_node_0_names_the_run(make_request: MakeRequest, make_host: MakeHost) -> None:
-    unnamed = planned(make_request(nodes=2), make_host())
-    assert not any(word.startswith("--run-id") for word in unnamed.arguments)
-    assert "--run-id=mine" in planned(make_request(nodes=2, run_id="mine"), make_host()).arguments
+def test_of_several_nodes_node_0_names_the_run(planned: Planned) -> None:
+    assert not any(word.startswith("--run-id") for word in planned(nodes=2).arguments)
+    assert "--run-id=mine" in planned(nodes=2, run_id="mine").arguments
 
 
-def test_the_image(make_request: MakeRequest, make_host: MakeHost) -> None:
-    assert planned(make_request("a100"), make_host()).image == "flagbench/distilbert:a100-cuda11.6"
-    assert planned(make_request(), make_host(), image="sha256:12ab").image == "sha256:12ab"
+def test_the_image(planned: Planned) -> None:
+    assert planned("a100").image == "flagbench/distilbert:a100-cuda11.6"
+    assert planned(image="sha256:12ab").image == "sha256:12ab"
     for hostile in ("--privileged", "", "a b", "a\nb", "$(id)", "a;b"):
         with pytest.raises(FlagbenchError) as caught:
-            planned(make_request(), make_host(), image=hostile)
+            planned(image=hostile)
         assert "--image" in caught.value.message
 
 
-def test_the_memory_of_a_container(make_request: MakeRequest, make_host: MakeHost) -> None:
-    assert planned(make_request(), make_host(), memory="2g").memory == 2 * 2**30
-    assert memory_limit("512M") == 512 * 2**20
+def test_the_memory_of_a_container(planned: Planned) -> None:
+    assert planned(memory="2g").memory == 2 * 2**30
+    assert planned(memory="512M").memory == 512 * 2**20
     for wrong in ("", "2", "1m", "-1", "2x", "0g", "1.5g", "2g --privileged", "9" * 30 + "g"):
         with pytest.raises(FlagbenchError) as caught:
-            memory_limit(wrong)
+            planned(memory=wrong)
         assert "--memory" in caught.value.message
 
 
@@ -142,11 +131,6 @@ def test_the_caller_s_environment_stays_outside(make_request: MakeRequest, make_
     assert one == {"CUDA_VISIBLE_DEVICES": "0,1", "NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "4"}
     several = passed_on(caller, make_request("cpu").stack, 2)
     assert set(several) == {"FLAGBENCH_MASTER", "NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "OMP_NUM_THREADS"}
-
-
-def test_the_digest_is_the_launcher_s_to_say(make_request: MakeRequest, make_host: MakeHost) -> None:
-    container = planned(make_request(), make_host())
-    assert container.with_digest("sha256:1").environment == {"FLAGBENCH_IMAGE_DIGEST": "sha256:1"}
 
 
 @pytest.mark.parametrize(

@@ -14,16 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flagbench.catalog.model import DockerNeeds
 from flagbench.launchers.container import Container, DockerOptions, plan
 from flagbench.launchers.docker_args import docker_line, engine_config
 from flagbench.launchers.folders import Folder
 from flagbench.launchers.host import Host
-from flagbench.launchers.needs import Grants
 from flagbench.request import RunRequest
 
 MakeRequest = Callable[..., RunRequest]
 MakeHost = Callable[..., Host]
-_NOTHING = Grants(None, (), (), (), "1g", {}, root=False)
+_NOTHING = DockerNeeds(None, (), (), (), "1g", {}, False, (), ())
 HOSTILE = ["a:b", "a,readonly", "a b", 'q"q', "ünïcode", "new\nline", "$(id)", "`id`", "'", "--privileged", "\\", "%"]
 
 

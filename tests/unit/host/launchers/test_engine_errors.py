@@ -66,12 +66,6 @@ REFUSALS = [
         "docker system df",
     ),
     (
-        'Conflict. The container name "/flagbench-x" is already in use by container "1".',
-        ExitCode.ENGINE,
-        "name is taken",
-        "run again",
-    ),
-    (
         "failed to create endpoint x on network bridge: adding interface veth1 to bridge docker0 failed: could not "
         "find bridge docker0: route ip+net: no such network interface",
         ExitCode.ENGINE,

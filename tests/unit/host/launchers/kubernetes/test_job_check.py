@@ -46,136 +46,145 @@ def good(job_of: JobOf, name: str) -> Documents:
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_good_jobs_pass_our_check(name: str, job_of: JobOf) -> None:
-    assert check_documents(good(job_of, name)) == []
-
-
-@pytest.mark.parametrize("name", GOOD)
 @pytest.mark.usefixtures("schemas")
 def test_good_jobs_pass_the_schemas_of_the_last_three_releases(name: str, job_of: JobOf) -> None:
     assert len(VERSIONS) == 3
     assert check_schemas(good(job_of, name)) == []
 
 
-class Planted:
-    """A good job of two nodes with RDMA and volumes, to be spoilt in one place."""
-
-    def __init__(self, documents: Documents) -> None:
-        self.documents = documents
-        self.service, self.job = documents
-        self.spec: Data = self.job["spec"]
-        self.pod: Data = self.spec["template"]["spec"]
-        self.main: Data = self.pod["containers"][0]
-        self.limits: Data = self.main["resources"]["limits"]
-        self.rules: list[Data] = self.spec["podFailurePolicy"]["rules"]
-
-    def rename(self, mapping: Data, old: str, new: str) -> None:
-        """Misspell a field."""
-        mapping[new] = mapping.pop(old)
-
-    def without(self, option: str) -> None:
-        """Take an argument from the container."""
-        self.main["args"] = [word for word in self.main["args"] if not word.startswith(option)]
+GONE = object()
+POD, MAIN = "spec.template.spec", "spec.template.spec.containers[0]"
+ENV, ARGS = f"{MAIN}.env", f"{MAIN}.args"
 
 
 @pytest.fixture
-def planted(job_of: JobOf) -> Planted:
+def planted(job_of: JobOf) -> Documents:
+    """A good job of two nodes with RDMA and a volume, to be spoilt in one place."""
     options = {"rdma_resource": ("rdma/hca=1",), "data_pvc": "sets", "image": f"r.io/x@{DIGEST}"}
-    return Planted(copy.deepcopy(job_of("distilbert:a100", name="fb", nodes=2, gpus=8, **options)))
+    return copy.deepcopy(job_of("distilbert:a100", name="fb", nodes=2, gpus=8, **options))
 
 
-SCHEMA_CATCHES: dict[str, tuple[Callable[[Planted], Any], str]] = {
-    "misspelt backoffLimit": (lambda p: p.rename(p.spec, "backoffLimit", "backOffLimit"), "backOffLimit"),
-    "misspelt sizeLimit": (
-        lambda p: p.rename(p.pod["volumes"][0]["emptyDir"], "sizeLimit", "sizelimit"),
-        "sizelimit",
-    ),
-    "a number for a variable": (lambda p: p.main["env"].append({"name": "A", "value": 1}), "env"),
-    "a number among the arguments": (lambda p: p.main["args"].append(5), "args"),
-    "completions as text": (lambda p: p.spec.update(completions="2"), "completions"),
-    "a rule without action": (lambda p: p.rules[1].pop("action"), "'action'"),
-    "no template": (lambda p: p.spec.pop("template"), "'template'"),
-    "a port that is no number": (lambda p: p.service["spec"]["ports"][0].update(port="http"), "port"),
-}
-POD, MAIN = "spec.template.spec", "spec.template.spec.containers[0]"
-ENV, ARGS = f"{MAIN}.env", f"{MAIN}.args"
-OURS: dict[str, tuple[Callable[[Planted], Any], str]] = {
-    "no index": (lambda p: p.spec.update(completionMode="NonIndexed"), "spec.completionMode"),
-    "no completions": (lambda p: p.spec.pop("completions"), "spec.completions"),
-    "more pods than nodes": (lambda p: p.spec.update(completions=3), "spec.parallelism"),
-    "other nodes than completions": (lambda p: p.main.update(args=["--nodes", "4", "--gpus", "8"]), ARGS),
-    "no anti-affinity": (lambda p: p.pod.pop("affinity"), f"{POD}.affinity.podAntiAffinity"),
-    "no deadline": (lambda p: p.spec.pop("activeDeadlineSeconds"), "spec.activeDeadlineSeconds"),
-    "a second attempt": (lambda p: p.spec.update(backoffLimit=3), "spec.backoffLimit"),
-    "a restart": (lambda p: p.pod.update(restartPolicy="OnFailure"), f"{POD}.restartPolicy"),
-    "a failure that is ignored": (
-        lambda p: p.rules[1].update(action="Ignore"),
-        "spec.podFailurePolicy.rules[1].action",
-    ),
-    "codes of another container": (
-        lambda p: p.rules[1]["onExitCodes"].update(containerName="main"),
-        "spec.podFailurePolicy.rules[1].onExitCodes.containerName",
-    ),
-    "no end of its own": (lambda p: p.without("--max-minutes"), ARGS),
-    "an end after the cluster's": (lambda p: p.spec.update(activeDeadlineSeconds=60), ARGS),
-    "an end in words": (lambda p: p.main["args"].append("--max-minutes=soon"), ARGS),
-    "no arguments": (lambda p: p.main.pop("args"), ARGS),
-    "no run": (lambda p: p.without("--run-id"), ARGS),
-    "another command": (lambda p: p.main.update(command=["sleep"]), f"{MAIN}.command"),
-    "other devices than --gpus": (
-        lambda p: p.limits.update({"nvidia.com/gpu": "4"}),
-        f"{MAIN}.resources.limits.nvidia.com/gpu",
-    ),
-    "no devices": (lambda p: p.limits.pop("nvidia.com/gpu"), f"{MAIN}.resources.limits.nvidia.com/gpu"),
-    "no device resource": (lambda p: p.job["metadata"]["annotations"].clear(), "metadata.annotations"),
-    "another subdomain": (lambda p: p.pod.update(subdomain="other"), f"{POD}.subdomain"),
-    "no Service": (lambda p: p.documents.pop(0), f"{POD}.subdomain"),
-    "a selector that fits no pod": (lambda p: p.service["spec"].update(selector={"app": "x"}), "spec.selector"),
-    "an empty selector": (lambda p: p.service["spec"].update(selector={}), "spec.selector"),
-    "addresses only when ready": (
-        lambda p: p.service["spec"].pop("publishNotReadyAddresses"),
-        "spec.publishNotReadyAddresses",
-    ),
-    "a Service with an address": (lambda p: p.service["spec"].pop("clusterIP"), "spec.clusterIP"),
-    "two namespaces": (lambda p: p.service["metadata"].update(namespace="x"), "metadata.namespace"),
-    "a master that is not node 0": (lambda p: p.main["env"][0].update(value="fb-1.flagbench:29400"), ENV),
-    "a master without port": (lambda p: p.main["env"][0].update(value="fb-0.flagbench"), ENV),
-    "a port that there is not": (lambda p: p.main["env"][0].update(value="fb-0.flagbench:70000"), ENV),
-    "no master": (lambda p: p.main["env"].pop(0), ENV),
-    "an image without tag": (lambda p: p.main.update(image="r.io/x"), f"{MAIN}.image"),
-    "another digest": (lambda p: p.main.update(image="r.io/x:1"), ENV),
-    "another termination message": (lambda p: p.main.update(terminationMessagePath="/tmp/x"), ENV),
-    "a secret's name": (lambda p: p.main["env"].append({"name": "WANDB_API_KEY", "value": "x"}), ENV),
-    "a secret's value": (lambda p: p.main["env"].append({"name": "A", "value": "glpat-" + "aB3" * 7}), ENV),
-    "no container of ours": (lambda p: p.main.update(name="main"), f"{POD}.containers"),
-    "no Job at all": (lambda p: p.documents.pop(), ""),
-}
+def spoil(documents: Documents, place: str, key: str, value: Any) -> str:
+    """Set a field, or take it away, or change it by a function; returns its path in its document."""
+    service, job = documents
+    pod = job["spec"]["template"]["spec"]
+    main, rule = pod["containers"][0], job["spec"]["podFailurePolicy"]["rules"][1]
+    mapping, path = {
+        "service": (service["spec"], "spec"),
+        "service metadata": (service["metadata"], "metadata"),
+        "annotations": (job["metadata"]["annotations"], "metadata.annotations"),
+        "spec": (job["spec"], "spec"),
+        "rule": (rule, "spec.podFailurePolicy.rules[1]"),
+        "codes": (rule["onExitCodes"], "spec.podFailurePolicy.rules[1].onExitCodes"),
+        "pod": (pod, POD),
+        "main": (main, MAIN),
+        "limits": (main["resources"]["limits"], f"{MAIN}.resources.limits"),
+    }[place]
+    if value is GONE:
+        del mapping[key]
+    else:
+        mapping[key] = value(mapping[key]) if callable(value) else value
+    return f"{path}.{key}"
 
 
-@pytest.mark.parametrize("mistake", SCHEMA_CATCHES)
+def without(option: str) -> Callable[[list[str]], list[str]]:
+    return lambda words: [word for word in words if not word.startswith(option)]
+
+
+def plus(item: Any) -> Callable[[list[Any]], list[Any]]:
+    return lambda items: [*items, item]
+
+
+def master(value: str) -> Callable[[list[Data]], list[Data]]:
+    return lambda variables: [{"name": "FLAGBENCH_MASTER", "value": value}, *variables[1:]]
+
+
+@pytest.mark.parametrize(
+    ("place", "key", "value", "named"),
+    [
+        ("spec", "backOffLimit", 0, "backOffLimit"),
+        ("spec", "completions", "2", "completions"),
+        ("spec", "template", GONE, "'template'"),
+        ("service", "ports", [{"port": "http"}], "port"),
+    ],
+)
 @pytest.mark.usefixtures("schemas")
-def test_the_schemas_catch(mistake: str, planted: Planted) -> None:
-    plant, named = SCHEMA_CATCHES[mistake]
-    assert check_schemas(planted.documents, VERSIONS[-1:]) == []
-    plant(planted)
-    assert any(named in str(problem) for problem in check_schemas(planted.documents, VERSIONS[-1:]))
+def test_the_schemas_catch(place: str, key: str, value: Any, named: str, planted: Documents) -> None:
+    assert check_schemas(planted, VERSIONS[-1:]) == []
+    spoil(planted, place, key, value)
+    assert any(named in str(problem) for problem in check_schemas(planted, VERSIONS[-1:]))
 
 
-@pytest.mark.parametrize("mistake", OURS)
-def test_our_check_names_the_field(mistake: str, planted: Planted) -> None:
-    plant, field = OURS[mistake]
-    assert check_documents(planted.documents) == []
-    plant(planted)
-    assert field in [field_name(problem.path) for problem in check_documents(planted.documents)]
+# Where a field is spoilt, and the field that is named, where it is another.
+OURS: list[tuple[Any, ...]] = [
+    ("spec", "completionMode", "NonIndexed"),
+    ("spec", "completions", GONE),
+    ("spec", "completions", 3, "spec.parallelism"),
+    ("pod", "affinity", GONE, f"{POD}.affinity.podAntiAffinity"),
+    ("pod", "nodeName", "node-7"),
+    ("spec", "activeDeadlineSeconds", GONE),
+    ("spec", "activeDeadlineSeconds", 60, ARGS),
+    ("pod", "activeDeadlineSeconds", 60, ARGS),
+    ("pod", "terminationGracePeriodSeconds", 0),
+    ("spec", "backoffLimit", 3),
+    ("spec", "backoffLimitPerIndex", 1),
+    ("spec", "successPolicy", {"rules": [{"succeededIndexes": "0"}]}),
+    ("pod", "restartPolicy", "OnFailure"),
+    ("main", "restartPolicy", "Always"),
+    ("main", "restartPolicyRules", [{"action": "Restart"}]),
+    ("rule", "action", "Ignore"),
+    ("codes", "containerName", "main"),
+    ("main", "args", GONE),
+    ("main", "args", ["--nodes", "4", "--gpus", "8"]),
+    ("main", "args", without("--run-id")),
+    ("main", "args", without("--max-minutes")),
+    ("main", "args", plus("--max-minutes=soon")),
+    ("main", "command", ["sleep"]),
+    ("main", "name", "main", f"{POD}.containers"),
+    ("limits", "nvidia.com/gpu", "4"),
+    ("limits", "nvidia.com/gpu", GONE),
+    ("annotations", "flagbench.dev/device-resource", GONE, "metadata.annotations"),
+    ("pod", "subdomain", "other"),
+    ("pod", "dnsPolicy", "Default"),
+    ("pod", "hostNetwork", True, f"{POD}.dnsPolicy"),
+    ("service", "selector", {"app": "x"}),
+    ("service", "selector", {}),
+    ("service", "publishNotReadyAddresses", GONE),
+    ("service", "clusterIP", GONE),
+    ("service metadata", "namespace", "x"),
+    ("main", "env", master("fb-1.flagbench:29400")),
+    ("main", "env", master("fb-0.flagbench")),
+    ("main", "env", master("fb-0.flagbench:70000")),
+    ("main", "env", lambda variables: variables[1:]),
+    ("main", "env", plus({"name": "WANDB_API_KEY", "value": "x"})),
+    ("main", "env", plus({"name": "A", "value": "glpat-" + "aB3" * 7})),
+    ("main", "image", "r.io/x"),
+    ("main", "image", "r.io/x:1", ENV),
+    ("main", "terminationMessagePath", "/tmp/x", ENV),
+]
 
 
-def test_what_others_check_is_not_checked_twice(planted: Planted) -> None:
+@pytest.mark.parametrize("edit", OURS, ids=lambda edit: f"{edit[0]}-{edit[1]}")
+def test_our_check_names_the_field(edit: tuple[Any, ...], planted: Documents) -> None:
+    assert check_documents(planted) == []
+    place, key, value, *named = edit
+    path = spoil(planted, place, key, value)
+    assert (named or [path])[0] in [field_name(problem.path) for problem in check_documents(planted)]
+
+
+@pytest.mark.parametrize(("missing", "field"), [(0, f"{POD}.subdomain"), (1, "")])
+def test_a_service_and_a_job_are_needed(missing: int, field: str, planted: Documents) -> None:
+    del planted[missing]
+    assert [field_name(problem.path) for problem in check_documents(planted)] == [field]
+
+
+def test_what_others_check_is_not_checked_twice(planted: Documents) -> None:
     """Valid or not is for the schemas and a server to say, rights are for the cluster's own policy."""
-    planted.pod["hostNetwork"] = True
-    planted.main["imagePullPolicy"] = "Sometimes"
-    planted.main["securityContext"]["privileged"] = True
-    planted.job["metadata"]["labels"]["x"] = "a b"
-    assert check_documents(planted.documents) == []
+    spoil(planted, "pod", "hostNetwork", True)
+    spoil(planted, "pod", "dnsPolicy", "ClusterFirstWithHostNet")
+    spoil(planted, "main", "imagePullPolicy", "Sometimes")
+    spoil(planted, "main", "securityContext", {"privileged": True})
+    assert check_documents(planted) == []
 
 
 @given(seed=st.integers(0, 2**32), value=st.sampled_from([None, 0, -1, 1.5, True, "", "x", [], [[]], {}, {"a": {}}]))

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from flagbench import doctor
 from flagbench.cli import main
+from flagbench.doctor import Level
 from flagbench.launchers.kubernetes import server
 from flagbench.launchers.kubernetes.server import ServerCheck, check_on_server
 
@@ -33,12 +35,6 @@ def kubectl(no_kubectl: Path) -> Kubectl:
     return write
 
 
-def test_without_kubectl_nothing_is_validated(no_kubectl: Path) -> None:
-    found = check_on_server(DOCUMENTS)
-    assert (found.validated, found.refused) == (False, False)
-    assert "kubectl" in found.said
-
-
 def test_a_server_is_given_the_documents_and_creates_nothing(kubectl: Kubectl, no_kubectl: Path) -> None:
     log = kubectl()
     assert check_on_server(DOCUMENTS) == ServerCheck(True, False, "")
@@ -47,14 +43,12 @@ def test_a_server_is_given_the_documents_and_creates_nothing(kubectl: Kubectl, n
     assert json.loads((no_kubectl / "applied").read_text())["items"] == DOCUMENTS
 
 
-def test_what_a_server_refuses_is_repeated(kubectl: Kubectl) -> None:
-    kubectl(apply="echo 'spec.completionMode: Unsupported value' >&2; exit 1")
-    assert check_on_server(DOCUMENTS) == ServerCheck(True, True, "spec.completionMode: Unsupported value")
-
-
-def test_a_warning_of_a_server_is_repeated(kubectl: Kubectl) -> None:
-    kubectl(apply="echo 'Warning: would violate PodSecurity' >&2")
-    assert check_on_server(DOCUMENTS) == ServerCheck(True, False, "Warning: would violate PodSecurity")
+@pytest.mark.parametrize(
+    ("said", "status"), [("spec.completionMode: Unsupported value", 1), ("Warning: would violate PodSecurity", 0)]
+)
+def test_what_a_server_says_is_repeated(kubectl: Kubectl, said: str, status: int) -> None:
+    kubectl(apply=f"echo '{said}' >&2; exit {status}")
+    assert check_on_server(DOCUMENTS) == ServerCheck(True, status != 0, said)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +72,8 @@ def test_a_server_that_never_answers(kubectl: Kubectl, monkeypatch: pytest.Monke
     assert not check_on_server(DOCUMENTS).validated
 
 
-def test_a_kubectl_that_cannot_be_run(no_kubectl: Path) -> None:
+def test_a_kubectl_that_is_missing_or_cannot_be_run(no_kubectl: Path) -> None:
+    assert check_on_server(DOCUMENTS) == ServerCheck(False, False, "kubectl is not installed")
     (no_kubectl / "kubectl").write_text("#!/nonexistent\n")
     (no_kubectl / "kubectl").chmod(0o755)
     assert not check_on_server(DOCUMENTS).validated
@@ -124,10 +119,10 @@ def test_a_job_that_cannot_be_submitted(kubectl: Kubectl, capsys: pytest.Capture
 def test_submission_needs_kubectl(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["job", "distilbert:cpu", "--for", "kubernetes", "--submit"]) == 2
     assert "kubectl" in capsys.readouterr().err
-    assert not server.health().ok
+    assert doctor.kubernetes().level is Level.WARN
 
 
 def test_doctor_names_the_kubectl_that_is_used(kubectl: Kubectl, no_kubectl: Path) -> None:
     kubectl(version="exit 1")
-    assert server.health().ok
-    assert str(no_kubectl / "kubectl") in server.health().detail
+    assert doctor.kubernetes().level is Level.OK
+    assert str(no_kubectl / "kubectl") in doctor.kubernetes().detail

@@ -5,11 +5,8 @@ from __future__ import annotations
 from decimal import Decimal
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from flagbench.launchers.kubernetes import syntax
-from flagbench.options import text_fault
 
 
 @pytest.mark.parametrize(
@@ -61,11 +58,3 @@ def test_quantities(text: str, value: object) -> None:
 @pytest.mark.parametrize("text", ["", "eight", "8 Gi", "8GiB", "-1", "1e999999999", "٣", "Gi", "1\n", "9" * 33])
 def test_what_is_not_a_quantity(text: str) -> None:
     assert syntax.quantity(text) is None
-
-
-@given(st.text())
-def test_text_that_passes_is_what_an_environment_can_hold(text: str) -> None:
-    if text_fault(text) is None:
-        assert "\0" not in text
-        assert "\n" not in text
-        assert text.encode("utf-8").decode("utf-8") == text
