@@ -16,6 +16,9 @@ import cloudpickle
 import torch
 import torch.distributed as dist
 
+# What ranks import, some of it not installed everywhere; torch's optimizers import torch._dynamo when they are made.
+LIBRARIES = ["torch._dynamo", "torch.distributed", "transformers.models.llama.modeling_llama", "accelerate", "peft"]
+
 
 def train(work: Any, steps: int) -> tuple[list[float], list[Any]]:
     """Take `steps` steps, epoch after epoch: the losses, and the batches in their order."""
@@ -49,7 +52,7 @@ def on_ranks(world: int, folder: Path, body: Callable[[Path, int, int], Any]) ->
     finally:
         cloudpickle.unregister_pickle_by_value(module)
     clean = multiprocessing.get_context("forkserver")
-    clean.set_forkserver_preload(["torch"])
+    clean.set_forkserver_preload(LIBRARIES)
     process = clean.Process(target=_start_ranks, args=(world, str(folder), pickled, dict(os.environ)))
     process.start()
     process.join()
