@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from flagbench_cases.shared.errors import CaseError
+from flagbench_cases.shared.errors import CaseError, ExitCode
 
 
 @contextlib.contextmanager
-def refuses(kind: type[Exception], *named: Any) -> Iterator[pytest.ExceptionInfo[Any]]:
-    """The block ends in a `kind` that names each of `named`; a CaseError has its type's exit code and a remedy."""
+def refuses(kind: type[Exception], *named: Any, code: ExitCode | None = None) -> Iterator[pytest.ExceptionInfo[Any]]:
+    """The block ends in a `kind` that names each of `named`; a CaseError has a remedy and `code`, else its type's."""
     with pytest.raises(kind) as caught:
         yield caught
     missing = [name for name in named if str(name) not in str(caught.value)]
     assert not missing, "%r does not name %s" % (str(caught.value), missing)
-    if kind is not CaseError and issubclass(kind, CaseError):
-        assert (type(caught.value), caught.value.code) == (kind, kind.code)
+    if issubclass(kind, CaseError):
+        assert (type(caught.value), caught.value.code) == (kind, kind.code if code is None else code)
         assert caught.value.remedy

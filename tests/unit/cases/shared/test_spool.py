@@ -19,6 +19,7 @@ import pytest
 
 from flagbench_cases.shared import spool
 from flagbench_cases.shared.spool import HEADER_SIZE, SLOT, RankSpool, SpoolReader, Step, path_of
+from unit.cases.refusal import refuses
 
 pytestmark = pytest.mark.image
 
@@ -57,11 +58,11 @@ def test_device_times_follow_later(tmp_path: Path) -> None:
 
 def test_a_step_too_many_is_refused(tmp_path: Path) -> None:
     made = written(tmp_path, 2)
-    with pytest.raises(IndexError, match="holds 2 steps"):
+    with pytest.raises(IndexError):
         made.step(step(2))
     assert len(SpoolReader(str(tmp_path), 0).steps()) == 2
     empty = RankSpool(str(tmp_path), 1)
-    with pytest.raises(IndexError, match="holds 0 steps"):
+    with pytest.raises(IndexError):
         empty.step(step(0))
 
 
@@ -95,7 +96,7 @@ def test_every_phase_of_a_record_has_a_number(tmp_path: Path) -> None:
         found = reader.progress()
         assert found is not None
         assert found.phase == name
-    with pytest.raises(ValueError, match="not in tuple"):
+    with refuses(ValueError):
         made.phase("lunch")
 
 
@@ -226,7 +227,7 @@ def largest_file(size: int) -> Iterator[None]:
 def test_a_full_disk_is_an_error_at_reserve_not_a_fault_in_a_step(tiny_disk: Path) -> None:
     made = RankSpool(str(tiny_disk), 0)
     made.phase("data")
-    with pytest.raises(OSError, match="No space left") as caught:
+    with refuses(OSError) as caught:
         made.reserve(10_000)
     assert caught.value.errno == errno.ENOSPC
     found = SpoolReader(str(tiny_disk), 0).progress()
@@ -236,7 +237,7 @@ def test_a_full_disk_is_an_error_at_reserve_not_a_fault_in_a_step(tiny_disk: Pat
 
 def test_a_file_size_limit_is_an_error_at_reserve(tmp_path: Path) -> None:
     made = RankSpool(str(tmp_path), 0)
-    with largest_file(64 * 1024), pytest.raises(OSError, match="large") as caught:
+    with largest_file(64 * 1024), refuses(OSError) as caught:
         made.reserve(10_000)
     assert caught.value.errno == errno.EFBIG
     made.fact("failure", message="no room")  # what went wrong can still be said
