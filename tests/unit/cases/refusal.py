@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from flagbench_cases.shared.errors import CaseError, ExitCode
+from flagbench_cases.shared.errors import CaseError, DataError, ExitCode
 
 
 @contextlib.contextmanager
@@ -21,3 +21,10 @@ def refuses(kind: type[Exception], *named: Any, code: ExitCode | None = None) ->
     if issubclass(kind, CaseError):
         assert (type(caught.value), caught.value.code) == (kind, kind.code if code is None else code)
         assert caught.value.remedy
+
+
+def refusal(call: Callable[..., Any], *arguments: Any, **options: Any) -> str:
+    """The message of the DataError that a call ends in."""
+    with refuses(DataError) as caught:
+        call(*arguments, **options)
+    return caught.value.message

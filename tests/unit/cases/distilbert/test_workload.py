@@ -23,6 +23,7 @@ from flagbench_cases.shared.config import load_case, merge
 from flagbench_cases.shared.errors import DataError
 from flagbench_cases.shared.layout import Layout
 from flagbench_cases.shared.spool import RankSpool
+from unit.cases.refusal import refuses
 from workloads import on_ranks, train
 
 pytestmark = pytest.mark.image
@@ -101,8 +102,7 @@ def test_a_seed_is_a_run(tmp_path: Path) -> None:
 def test_a_set_smaller_than_one_step_of_all_ranks_is_refused(tmp_path: Path) -> None:
     """The publisher counts each of its batches as full."""
     for rank, world, examples in ((0, 1, 3), (1, 4, 15)):
-        words = f"has {examples} examples, but one step of all ranks needs {4 * world}"
-        with pytest.raises(DataError, match=words):
+        with refuses(DataError, examples, 4 * world):
             workload(tmp_path, rank, world, data={"train_examples": examples})
     assert workload(tmp_path, data={"train_examples": 4}).steps_per_epoch() == 1
 
