@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from flagbench_cases.prepare import weights
-from flagbench_cases.shared.errors import DataError, ExitCode
+from unit.cases.refusal import refusal as refusal_of
 
 # torch.load's two formats; the older one is what checkpoints before torch 1.6 are in.
 FORMATS = pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
@@ -26,11 +26,7 @@ def save(path: Path, content: Any, zipped: bool = True) -> str:
 
 def refusal(path: Any, inside: Any = ()) -> str:
     """The message of the DataError that reading ends in."""
-    with pytest.raises(DataError) as caught:
-        weights.read_pickled(str(path), inside)
-    assert caught.value.code == ExitCode.DATA == 3
-    assert caught.value.remedy
-    return caught.value.message
+    return refusal_of(weights.read_pickled, str(path), inside)
 
 
 def written(body: bytes) -> bytes:

@@ -221,6 +221,17 @@ def test_what_is_nested_too_deep_for_a_stack_ends_no_process(tmp_path: Path, nam
     assert "is not a table of tensors" in refused_apart(path)
 
 
+@pytest.mark.parametrize("content", [b"PK\x03\x04" + bytes(100), b"<html>404</html>", b"\x80\x02N."])
+def test_what_is_no_checkpoint_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "state.pt").write_bytes(content)
+    assert "state.pt" in refusal(tmp_path / "state.pt")
+
+
+@pytest.mark.parametrize("state", [[torch.ones(2)], {"a": 1}, {0: torch.ones(2)}, {"a": {"b": torch.ones(2)}}])
+def test_what_is_no_table_of_tensors_is_refused(tmp_path: Path, state: Any) -> None:
+    assert "state.pt" in refusal(save(tmp_path / "state.pt", state))
+
+
 def test_a_packed_archive_is_refused(tmp_path: Path) -> None:
     """Ten megabytes that unpack to ten gigabytes; torch stores its members as they are."""
     with zipfile.ZipFile(tmp_path / "bomb.pt", "w", zipfile.ZIP_DEFLATED) as file:
