@@ -46,7 +46,6 @@ def test_evaluation_counts_each_example_once_and_as_published(tmp_path: Path, wo
         result = work.evaluate(last=False)
         assert work.module.training
         progress = SpoolReader(str(folder), rank).progress()
-        assert progress is not None
         assert (progress.done, progress.total) == (len(work.eval_loader), len(work.eval_loader))
         return tuple(result)
 

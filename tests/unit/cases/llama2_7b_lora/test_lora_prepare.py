@@ -174,8 +174,6 @@ def test_a_prepared_folder_gives_what_the_tiny_set_gives(tmp_path: Path) -> None
     shipped = data.load({"source": "shipped", **DATA}, SECTION, None, 0)
     assert found.train.digest() == shipped.train.digest()
     assert found.validation.digest() == shipped.validation.digest()
-    assert found.mmlu is not None
-    assert shipped.mmlu is not None
     assert found.mmlu.digest() == shipped.mmlu.digest()
     assert found.mmlu.answer_tokens.tolist() == shipped.mmlu.answer_tokens.tolist()
     assert (found.condition, found.mmlu_condition) == ("files", "3 subjects, 96 questions, 5-shot cut to 128")

@@ -189,7 +189,6 @@ def test_a_second_signal_keeps_what_was_gathered_before_the_runs_files_went() ->
     attempt = main.Attempt(argv, 1, False)
     attempt.request, place, _ = request.resolve(cli.parse(argv), attempt.request)
     config = attempt.request.config
-    assert config is not None
     limits = supervisor.Limits(1.0, None)
     attempt.running = supervisor.Run(config, attempt.request.stack, place, limits, Interruption())
     gathered = attempt.evidence = evidence.NOTHING._replace(steps={0: []})

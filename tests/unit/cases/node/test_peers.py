@@ -99,8 +99,7 @@ def test_words_are_cut_and_cleaned_before_they_are_shown() -> None:
     words = peers.parse_report(
         {"end": {"state": "failed", "exit_code": 4, "reason": reason, "node": 1, "host": "\r"}}
     )
-    assert words is not None
-    shown = words.outcome_with_node().reason or ""
+    shown = words.outcome_with_node().reason
     assert shown.isprintable()
     assert len(shown) < 5000
 

@@ -30,7 +30,6 @@ class Job:
 
     def measured(self, first: int = 0, *, whole: bool = True, unit: str = "samples") -> dict[str, float]:
         steady = metrics.window(self.ranks, first, self.count)
-        assert steady is not None
         found = metrics.throughput(
             self.ranks, steady, self.count, unit, self.trained if whole else None, len(self.ranks)
         )

@@ -109,7 +109,6 @@ def test_a_line_longer_than_a_pipe_is_written_whole(tmp_path: Path) -> None:
     line, read = "ü" * 300_000, tmp_path / "read"
     with read.open("wb") as file:
         reader = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=file)
-        assert reader.stdin is not None
         output.write_line(reader.stdin.fileno(), line)
         reader.communicate()
     assert read.read_text(encoding="utf-8") == line + "\n"

@@ -39,7 +39,6 @@ def running(program: str) -> Iterator[subprocess.Popen]:
 def child(program: str) -> Iterator[subprocess.Popen]:
     """A Python process that has said that it is ready."""
     with running(program) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         yield process
 
@@ -91,7 +90,6 @@ def test_everything_ends_within_its_grace(program: str, stop: bool) -> None:
     parent = "import subprocess, sys\nfor _ in range(2): subprocess.Popen([sys.executable, '-c', %r])\n"
     parent += "sys.stdout.flush()\nimport signal\nwhile True: signal.pause()\n"
     with running(parent % program) as process:
-        assert process.stdout is not None
         assert [process.stdout.readline() for _ in range(2)] == [b"ready\n"] * 2
         below = processes.descendants(process.pid)
         assert len(below) == 2
@@ -111,7 +109,6 @@ def test_a_willing_process_sees_sigterm_and_is_not_killed() -> None:
     )
     parent = "import subprocess, sys\np = subprocess.Popen([sys.executable, '-c', %r])\nprint(p.wait(), flush=True)\n"
     with running(parent % (program + READY + WAIT)) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         processes.end_all(process.pid, grace=10.0)
         assert process.stdout.read() == b"bye\n3\n"
@@ -120,7 +117,6 @@ def test_a_willing_process_sees_sigterm_and_is_not_killed() -> None:
 def test_the_spared_live() -> None:
     parent = "import subprocess, sys\nfor _ in range(2): subprocess.Popen([sys.executable, '-c', %r])\n" + WAIT
     with running(parent % (READY + WAIT)) as process:
-        assert process.stdout is not None
         assert [process.stdout.readline() for _ in range(2)] == [b"ready\n"] * 2
         spared, ended = sorted(processes.descendants(process.pid))
         processes.end_all(process.pid, grace=0.3, spare={spared})
@@ -135,7 +131,6 @@ def test_a_child_dies_with_its_parent() -> None:
     lonely += "print(os.getpid(), flush=True)\n" + WAIT
     parent = "import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', %r])\n" + WAIT
     with running(parent % lonely) as process:
-        assert process.stdout is not None
         assert int(process.stdout.readline()) in processes.descendants(process.pid)
         process.kill()
         process.wait()

@@ -94,7 +94,6 @@ def test_every_phase_of_a_record_has_a_number(tmp_path: Path) -> None:
     for name in spool.PHASES:
         made.phase(name)
         found = reader.progress()
-        assert found is not None
         assert found.phase == name
     with refuses(ValueError):
         made.phase("lunch")
@@ -138,7 +137,6 @@ def test_a_header_that_promises_too_much_is_held_to_the_file(tmp_path: Path) -> 
     reader = SpoolReader(str(tmp_path), 0)
     assert reader.steps() == [step(0), step(1)]
     found = reader.progress()
-    assert found is not None
     assert found.phase == spool.PHASES[-1]
 
 
@@ -184,7 +182,6 @@ for number in itertools.count():
 def test_a_rank_killed_in_the_middle_leaves_every_step_it_finished(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE) as rank:
         try:
-            assert rank.stdout is not None
             assert rank.stdout.readline() == b"enough\n"
         finally:
             rank.send_signal(signal.SIGKILL)
@@ -194,7 +191,6 @@ def test_a_rank_killed_in_the_middle_leaves_every_step_it_finished(tmp_path: Pat
     steps, found = reader.steps(), reader.progress()
     assert len(steps) > 500, found
     assert all(set(each) == {float(number)} for number, each in enumerate(steps))
-    assert found is not None
     assert (found.phase, found.steps) == ("train", len(steps))
     assert [f["name"] for f in reader.facts()] == ["train"]
 
@@ -231,7 +227,6 @@ def test_a_full_disk_is_an_error_at_reserve_not_a_fault_in_a_step(tiny_disk: Pat
         made.reserve(10_000)
     assert caught.value.errno == errno.ENOSPC
     found = SpoolReader(str(tiny_disk), 0).progress()
-    assert found is not None
     assert found.phase == "data"
 
 
