@@ -1,4 +1,4 @@
-"""The model against a naive second one: logits, scores, losses, gradients; its size, mask, recompute, FLOPs."""
+"""The model against the one of tests/reenact: scores, losses, gradients; its size, mask, recompute, FLOPs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from flagbench_cases.cases.glm.model import (
     parameter_count,
 )
 from flagbench_cases.shared.config import load_case
-from unit.cases.glm import naive_glm
+from reenact import glm_model as reenacted
 from unit.cases.glm.small_glm import settled
 from unit.cases.refusal import refuses
 
@@ -104,27 +104,18 @@ def assert_close(name: str, ours: torch.Tensor, theirs: torch.Tensor, scale: flo
 
 
 @pytest.mark.parametrize(("choices", "length", "seed"), [([2, 3], 9, 0), ([1, 2, 1], 12, 1), ([3, 1], 16, 2)])
-def test_model_equals_the_naive_one_on_ragged_batches(choices: list[int], length: int, seed: int) -> None:
+def test_model_equals_the_second_one_on_ragged_batches(choices: list[int], length: int, seed: int) -> None:
     model, batch = small(seed=seed), Ragged(choices, length, seed)
     weights = {name: p.detach().clone().requires_grad_() for name, p in model.named_parameters()}
-    found, scores = [], []
-    for b, count in enumerate(choices):
-        scores.append([])
-        for c in range(count):
-            sequence = batch.tokens[b, c].tolist(), batch.positions[b, c].tolist(), int(batch.sep[b, c])
-            found.append(naive_glm.logits(weights, SMALL["layers"], SMALL["heads"], *sequence))
-            counts = [bool(value) for value in batch.target_mask[b, c]]
-            scores[-1].append(naive_glm.score(found[-1], batch.targets[b, c].tolist(), counts))
+    second = reenacted.Model(SMALL, weights)
     real = batch.choice_mask.bool()
-    logits = Glm.forward(model, batch.tokens[real], batch.positions[real], batch.sep[real])
-    assert_close("logits", logits, torch.stack(found))
-    ours = model(*batch.inputs)
-    assert_close("scores", ours[real], torch.stack([score for row in scores for score in row]))
-    loss, expected = cloze_loss(ours, batch.choice_mask, batch.labels), naive_glm.loss(scores)
+    ours, theirs = model(*batch.inputs), second.scores(*batch.inputs)
+    assert_close("scores", ours[real], theirs[real])
+    loss = cloze_loss(ours, batch.choice_mask, batch.labels)
+    expected = F.cross_entropy(theirs.masked_fill(~real, -1e9), batch.labels)
     assert_close("loss", loss, expected)
     loss.backward()
     expected.backward()
-    assert {name for name, _ in model.named_parameters()} == set(weights)
     for name, parameter in model.named_parameters():
         # A key's bias moves all scores of a query alike, and softmax does not see that: its share of the gradient is
         # zero but for rounding, so the gradient of the weight beside it is the scale.

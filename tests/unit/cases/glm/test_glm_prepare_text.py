@@ -204,7 +204,3 @@ def test_a_vocabulary_that_is_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").write_bytes(b"\xff\xfe")
     with refuses(DataError, "vocab.txt"):
         published_vocabulary(str(tmp_path / "vocab.txt"))
-
-
-def test_the_tests_rows_fit_their_length(tmp_path: Path) -> None:
-    assert from_text(write_jsonl(tmp_path) / "val.jsonl", False).lengths.max() == LENGTH

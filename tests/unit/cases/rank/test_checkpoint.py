@@ -16,6 +16,7 @@ from flagbench_cases.rank.train_loop import Plan, TrainLoop
 from flagbench_cases.shared import checkpoint_facts
 from flagbench_cases.shared.errors import CaseError, DataError, ExitCode, UsageError
 from flagbench_cases.shared.spool import RankSpool, SpoolReader
+from unit.cases.rank.toy_loop import Device, NoCollectives
 from unit.cases.refusal import refuses
 
 pytestmark = pytest.mark.image
@@ -56,21 +57,6 @@ class Alone:
         return [value]
 
     def barrier(self) -> None:
-        return None
-
-
-class Device:
-    def __init__(self) -> None:
-        from flagbench_cases.rank.stopwatch import HostClock
-
-        self.torch, self.clock = CPU, HostClock()
-
-    def synchronize(self) -> None:
-        return None
-
-
-class NoCollectives:
-    def take(self) -> None:
         return None
 
 
@@ -144,8 +130,7 @@ def run(folder: Path, resume: Path | None = None, every: int = 3) -> list[float]
     how = Plan(3, 1, None, None, False, first_step=first, checkpoint_every=every)
     spool = RankSpool(str(folder / "spool"), 0)
     spool.reserve(how.capacity(4))
-    probe: Any = NoCollectives()
-    TrainLoop(workload, how, spool, Device(), probe, save, set_generators).run()
+    TrainLoop(workload, how, spool, Device(), NoCollectives(), save, set_generators).run()
     return [step.loss for step in SpoolReader(str(folder / "spool"), 0).steps()]
 
 

@@ -8,7 +8,6 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -76,20 +75,6 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
         with refuses(CaseError, folder, code=ExitCode.NOT_STORED) as caught:
             output.write_file(folder, "r.json", "line")
         assert "stdout" in caught.value.remedy
-
-
-def mounted(folder: Path, options: str) -> bool:
-    mount = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
-    return os.geteuid() == 0 and subprocess.run(mount, stderr=subprocess.DEVNULL).returncode == 0
-
-
-@pytest.fixture
-def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 16 KiB."""
-    if not mounted(tmp_path, "size=16k"):
-        pytest.skip("a small file system can be mounted by root only")
-    yield tmp_path
-    subprocess.run(["umount", "-l", str(tmp_path)], check=True)
 
 
 def test_a_full_disk_leaves_nothing_behind(tiny_disk: Path) -> None:

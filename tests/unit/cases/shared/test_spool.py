@@ -154,7 +154,10 @@ def test_a_torn_last_fact_and_foreign_lines_are_passed_over(tmp_path: Path) -> N
     made.fact("second", text="ü" * 10)
     path = Path(path_of(str(tmp_path), 0, "facts"))
     whole = path.read_bytes()
-    kinds = lambda: [f["kind"] for f in SpoolReader(str(tmp_path), 0).facts()]  # noqa: E731
+
+    def kinds() -> list[str]:
+        return [fact["kind"] for fact in SpoolReader(str(tmp_path), 0).facts()]
+
     assert kinds() == ["first", "second"]
     for cut in range(2, len(whole) - whole.index(b"\n") - 1):
         path.write_bytes(whole[:-cut])
@@ -193,20 +196,6 @@ def test_a_rank_killed_in_the_middle_leaves_every_step_it_finished(tmp_path: Pat
     assert all(set(each) == {float(number)} for number, each in enumerate(steps))
     assert (found.phase, found.steps) == ("train", len(steps))
     assert [f["name"] for f in reader.facts()] == ["train"]
-
-
-@pytest.fixture
-def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 64 KiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(mount, stderr=subprocess.DEVNULL).returncode != 0:
-        pytest.skip("a small file system can be mounted by root only")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 @contextlib.contextmanager
