@@ -18,14 +18,10 @@ from torch.utils.checkpoint import checkpoint
 pytest.importorskip("transformers", reason="the publisher's models")
 
 from flagbench_cases.cases.distilbert import workload
-from flagbench_cases.contract import Context
-from flagbench_cases.rank.device import CpuDevice
-from flagbench_cases.rank.probe import CollectiveProbe
 from flagbench_cases.shared.config import load_case, load_stack, resolve
-from flagbench_cases.shared.layout import Layout
-from flagbench_cases.shared.spool import RankSpool
 from reenact import inventory, verdict
 from running import ENTRYPOINTS
+from workloads import set_up
 
 pytestmark = [
     pytest.mark.image,
@@ -45,10 +41,7 @@ def configured() -> dict[str, Any]:
 
 def step_of(folder: Path, change: Callable[[Any], None] = lambda module: None) -> dict[str, Any]:
     """The inventory of a step of the case, whose model `change` has changed."""
-    device = CpuDevice(0)
-    place = (device, 0, Layout(), 0, CollectiveProbe(device.clock), RankSpool(str(folder), 0), None, None)
-    work = workload.build(Context(configured(), *place))
-    work.setup()
+    work = set_up(workload.build, configured(), folder)
     change(work.module)
     batch = next(iter(work.batches(0)))
     return inventory.of_step(lambda: work.step(work.to_device(batch)))

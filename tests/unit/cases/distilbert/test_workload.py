@@ -16,15 +16,10 @@ from torch.utils.data import default_collate
 
 from flagbench_cases.cases.distilbert import data as sst2
 from flagbench_cases.cases.distilbert.workload import DistilBertWorkload, EvaluationSet, build
-from flagbench_cases.contract import Context
-from flagbench_cases.rank.device import CpuDevice
-from flagbench_cases.rank.probe import CollectiveProbe
 from flagbench_cases.shared.config import load_case, merge
 from flagbench_cases.shared.errors import DataError
-from flagbench_cases.shared.layout import Layout
-from flagbench_cases.shared.spool import RankSpool
 from unit.cases.refusal import refuses
-from workloads import on_ranks, train
+from workloads import on_ranks, set_up, train
 
 pytestmark = pytest.mark.image
 
@@ -55,12 +50,7 @@ UNUSUAL_ORDER = pytest.mark.filterwarnings("ignore:Detected call of .lr_schedule
 
 def workload(folder: Path, rank: int = 0, world: int = 1, **changed: dict[str, Any]) -> DistilBertWorkload:
     """A workload that is set up on a small synthetic set; `changed` replaces keys of sections."""
-    config = merge(merge(PRESETS["reference"], SMALL), changed)
-    device = CpuDevice(rank)
-    probe, spool = CollectiveProbe(device.clock), RankSpool(str(folder), rank)
-    built = build(Context(config, device, rank, Layout(world), rank, probe, spool, None, None))
-    built.setup()
-    return built
+    return set_up(build, merge(merge(PRESETS["reference"], SMALL), changed), folder, rank, world)
 
 
 def first_ids(batches: list[list[torch.Tensor]]) -> list[int]:
