@@ -1,7 +1,6 @@
 """The shipped tiny set: reproducible, balanced, split by template, readable, and out of reach of word counts."""
 
 import re
-import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Callable, Dict, List, Tuple
@@ -11,9 +10,6 @@ import pytest
 from tokenizers import BertWordPieceTokenizer
 
 from flagbench_cases.cases.distilbert.tiny import generate, grammar
-from flagbench_cases.shared import generated
-from flagbench_cases.shared.errors import DataError, ExitCode
-from unit.cases.refusal import refuses
 
 pytestmark = pytest.mark.image
 
@@ -36,31 +32,8 @@ def shipped() -> Dict[str, Rows]:
     return {split: read(split) for split in SPLITS}
 
 
-@pytest.fixture(scope="module")
-def examples() -> List[generate.Example]:
-    return list(generate.generate())
-
-
-def test_check_proves_the_shipped_files_are_the_output() -> None:
-    assert generate.main(["--check"]) == ExitCode.OK
-
-
-def test_out_writes_the_shipped_files_byte_for_byte(tmp_path: Path) -> None:
-    assert generate.main(["--out", str(tmp_path / "new")]) == ExitCode.OK
-    for name in ("train.tsv", "dev.tsv", "vocab.txt"):
-        assert (tmp_path / "new" / name).read_bytes() == (FOLDER / name).read_bytes()
-
-
-def test_check_names_the_file_that_was_changed(tmp_path: Path) -> None:
-    for name in ("train.tsv", "vocab.txt"):
-        shutil.copy(FOLDER / name, tmp_path)
-    (tmp_path / "dev.tsv").write_bytes(b"sentence\tlabel\na film .\t1\n")
-    with refuses(DataError, ": dev.tsv"):
-        generated.check(generate.files(list(generate.generate())), tmp_path)
-
-
-def test_another_seed_gives_another_set(examples: List[generate.Example]) -> None:
-    assert next(generate.generate(seed=generate.SEED + 1)) != examples[0]
+def test_another_seed_gives_another_set() -> None:
+    assert next(generate.generate(seed=generate.SEED + 1)) != next(generate.generate())
 
 
 def test_sizes_and_balance_of_labels(shipped: Dict[str, Rows]) -> None:

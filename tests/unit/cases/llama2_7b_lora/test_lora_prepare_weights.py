@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from flagbench_cases.cases.llama2_7b_lora import checkpoint, weights_format
 from flagbench_cases.prepare import prepared_folder
+from unit.cases.prepare.pickled import save_tensors, sharded
 from unit.cases.refusal import refusal as refusal_of
 
 pytestmark = pytest.mark.image
@@ -47,20 +48,11 @@ def write(
     """A folder as Hugging Face's hub has it."""
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({**checkpoint.config_of(SECTION), **config}), encoding="utf-8")
-    stem, ending = ("pytorch_model", "bin") if pickled else ("model", "safetensors")
     names = sorted(tensors)
-    index = {}
-    for shard in range(shards):
-        file = f"{stem}.{ending}" if shards == 1 else f"{stem}-{shard + 1:05d}-of-{shards:05d}.{ending}"
-        part = {name: tensors[name] for name in names[shard::shards]}
-        if pickled:
-            torch.save(part, str(folder / file))
-        else:
-            save_file(part, str(folder / file))
-        index.update(dict.fromkeys(part, file))
     if shards > 1:
-        content = json.dumps({"metadata": {}, "weight_map": index})
-        (folder / f"{stem}.{ending}.index.json").write_text(content, encoding="utf-8")
+        parts = [{name: tensors[name] for name in names[shard::shards]} for shard in range(shards)]
+        return sharded(folder, "bin" if pickled else "safetensors", parts)
+    save_tensors(folder / ("pytorch_model.bin" if pickled else "model.safetensors"), tensors)
     return folder
 
 

@@ -1,7 +1,8 @@
-"""Files of torch.save for tests: saved by torch, or written opcode by opcode."""
+"""Checkpoints for tests: saved by their libraries, or written opcode by opcode."""
 
 from __future__ import annotations
 
+import json
 import struct
 import zipfile
 from collections.abc import Callable
@@ -70,3 +71,25 @@ class Call:
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return self.function, self.arguments
+
+
+def save_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
+    """A file of safetensors, or of torch.save by its ending .bin."""
+    if path.suffix == ".bin":
+        torch.save(tensors, str(path))
+    else:
+        safetensors = pytest.importorskip("safetensors.torch", reason="a reader of every image")
+        safetensors.save_file(tensors, str(path))
+
+
+def sharded(folder: Path, kind: str, shards: list[dict[str, torch.Tensor]]) -> Path:
+    """A folder of `safetensors` or `bin` as Hugging Face shards it."""
+    whole = {"safetensors": "model.safetensors", "bin": "pytorch_model.bin"}[kind]
+    stem, suffix = whole.split(".")
+    where = {}
+    for number, tensors in enumerate(shards, 1):
+        name = f"{stem}-{number:05d}-of-{len(shards):05d}.{suffix}"
+        save_tensors(folder / name, tensors)
+        where.update(dict.fromkeys(tensors, name))
+    (folder / f"{whole}.index.json").write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": where}))
+    return folder
