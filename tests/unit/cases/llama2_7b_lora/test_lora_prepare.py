@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 import sys
@@ -102,15 +103,6 @@ def test_without_sentencepiece(monkeypatch: pytest.MonkeyPatch) -> None:
 # samsum
 
 
-def write_samsum(folder: Path, **splits: Any) -> Path:
-    """samsum's two files; bytes and a text are written as they are."""
-    folder.mkdir(exist_ok=True)
-    for split, content in splits.items():
-        text = content if isinstance(content, (str, bytes)) else json.dumps(content)
-        (folder / f"{split}.json").write_bytes(text if isinstance(text, bytes) else text.encode())
-    return folder
-
-
 def test_blocks_are_the_concatenated_prompts_cut(tmp_path: Path) -> None:
     pairs = [(f"Anna: {n}\nBen: no", f"Anna counts {n}.") for n in range(20)]
     vocabulary = Vocabulary(MODEL, 512)
@@ -132,17 +124,16 @@ def test_too_little_text_for_a_block() -> None:
 @pytest.mark.parametrize(
     ("content", "entry"),
     [
-        *((content, "") for content in ("", '[{"id": "1"', "[" * 100000, "{}", [])),
-        ([{"dialogue": "a", "summary": "b"}, {"dialogue": "a"}], ": entry 2"),
-        ([{"dialogue": "a", "summary": None}], ": entry 1"),
-        (["text"], ": entry 1"),
-        ('[{"dialogue": "a", "summary": "\\ud83d"}]', ": entry 1"),
-        ('[{"dialogue": "a\\udc00", "summary": "b"}]', ": entry 1"),
-        (b'[{"dialogue": "\xff", "summary": ""}]', ""),
+        *((content, "") for content in (b"", b'[{"id": "1"', b"[" * 100000, b"{}", b"[]", b'[{"dialogue": "\xff"}]')),
+        (b'[{"dialogue": "a", "summary": "b"}, {"dialogue": "a"}]', ": entry 2"),
+        (b'[{"dialogue": "a", "summary": null}]', ": entry 1"),
+        (b'["text"]', ": entry 1"),
+        (b'[{"dialogue": "a", "summary": "\\ud83d"}]', ": entry 1"),
+        (b'[{"dialogue": "a\\udc00", "summary": "b"}]', ": entry 1"),
     ],
 )
-def test_a_bad_file_is_refused_with_its_entry(tmp_path: Path, content: Any, entry: str) -> None:
-    write_samsum(tmp_path, train=content)
+def test_a_bad_file_is_refused_with_its_entry(tmp_path: Path, content: bytes, entry: str) -> None:
+    (tmp_path / "train.json").write_bytes(content)
     with refuses(DataError, "train.json" + entry):
         samsum.read(str(tmp_path / "train.json"))
 
@@ -184,19 +175,6 @@ def test_a_prepared_folder_gives_what_the_tiny_set_gives(tmp_path: Path) -> None
     assert isinstance(found.train.blocks, np.memmap)
 
 
-def change(out: str, *path: str, value: Any) -> None:
-    """Give one fact of a prepared folder another value; None takes it away."""
-    index = json.loads((Path(out) / "data" / "prepared.json").read_text(encoding="utf-8"))
-    place = index["facts"]
-    for name in path[:-1]:
-        place = place[name]
-    if value is None:
-        del place[path[-1]]
-    else:
-        place[path[-1]] = value
-    (Path(out) / "data" / "prepared.json").write_text(json.dumps(index), encoding="utf-8")
-
-
 @pytest.mark.parametrize(
     ("path", "values"),
     [
@@ -214,12 +192,18 @@ def change(out: str, *path: str, value: Any) -> None:
     ],
 )
 def test_facts_that_are_missing_or_of_another_type(tmp_path: Path, path: tuple[str, ...], values: Any) -> None:
+    """None: the fact is missing."""
     out = make(tmp_path / "out")
-    kept = (tmp_path / "out" / "data" / "prepared.json").read_bytes()
+    file = tmp_path / "out" / "data" / "prepared.json"
+    whole = file.read_text(encoding="utf-8")
     for value in values:
-        (tmp_path / "out" / "data" / "prepared.json").write_bytes(kept)
-        change(out, *path, value=value)
-        with refuses(DataError, tmp_path / "out" / "data") as caught:
+        index = json.loads(whole)
+        place = functools.reduce(dict.__getitem__, path[:-1], index["facts"])
+        place[path[-1]] = value
+        if value is None:
+            del place[path[-1]]
+        file.write_text(json.dumps(index), encoding="utf-8")
+        with refuses(DataError, file.parent) as caught:
             sets(out)
         assert caught.value.remedy == blocks.AGAIN
 
