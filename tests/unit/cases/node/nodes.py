@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Callable
 
 from flagbench_cases.node.peers import Peers
 from flagbench_cases.node.placement import Placement
