@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -209,23 +210,19 @@ def test_of_two_at_once_one_prepares_and_the_other_says_so(tmp_path: Path) -> No
 
 def test_of_many_at_once_exactly_one_wins(tmp_path: Path) -> None:
     """Locks are of open files, so threads contend for them as processes do."""
-    won, lost, barrier = [], [], threading.Barrier(8)
+    barrier = threading.Barrier(8)
 
-    def one(number: int) -> None:
+    def one(number: int) -> int | None:
         barrier.wait()
         try:
             prepare(tmp_path, b"x" * number)
-        except UsageError as error:
-            lost.append(error.message)
-        else:
-            won.append(number)
+        except UsageError:
+            return None
+        return number
 
-    threads = [threading.Thread(target=one, args=(number,)) for number in range(1, 9)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert (len(won), len(lost)) == (1, 7)
+    with ThreadPoolExecutor(8) as pool:
+        won = [number for number in pool.map(one, range(1, 9)) if number]
+    assert len(won) == 1
     assert opened(tmp_path).facts == {"letters": won[0]}
     assert content_of(tmp_path) == ["data"]
 
