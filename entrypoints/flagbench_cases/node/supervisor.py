@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import uuid
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from flagbench_cases.node import peers
 from flagbench_cases.node.local_ranks import LocalRanks, is_done
@@ -48,12 +48,11 @@ FOLDERS = ("data", "weights", "resume", "checkpoints")
 INTERRUPT_REMEDY = "run again; the record has what was measured until then"
 
 
-class Limits:
+class Limits(NamedTuple):
     """Time limits of a run, seconds: without progress, and in total."""
 
-    def __init__(self, no_progress: float, total: Optional[float]) -> None:
-        self.no_progress = no_progress
-        self.total = total
+    no_progress: float
+    total: Optional[float]
 
     @property
     def joining(self) -> float:
