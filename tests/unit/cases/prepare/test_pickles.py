@@ -210,7 +210,7 @@ def test_a_call_has_few_arguments(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["tuples", "lists", "dicts", "tables"])
 def test_what_is_nested_too_deep_for_a_stack_ends_no_process(tmp_path: Path, name: str) -> None:
     """Neither read nor given back by a function that calls itself."""
-    times = 200_000  # a frame of some 100 bytes each would fill any stack
+    times = 100_000  # frames of some 100 bytes each are more than the usual stack of 8 MiB
     around = {
         "tuples": (b")", b"\x85" * times),
         "lists": (b"]" * times, b"a" * (times - 1)),

@@ -38,10 +38,8 @@ def running(program: str, ready: int = 0) -> Iterator[subprocess.Popen]:
 
 def parent_of(program: str) -> str:
     """A program that starts two others and waits."""
-    return "import subprocess, sys\nfor _ in range(2): subprocess.Popen([sys.executable, '-c', %r])\n%s" % (
-        program,
-        WAIT,
-    )
+    start = "import subprocess, sys\nfor _ in range(2): subprocess.Popen([sys.executable, '-c', %r])\n" % program
+    return start + WAIT
 
 
 # A tree of its own, whose root adopts orphans and reports what it sees: the test run's own children stay out of it.
