@@ -33,8 +33,7 @@ def test_who_comes_when_the_run_has_begun_is_told(pair: list[Peers], node: Node)
         finally:
             over.set()
 
-    found = together(run, late)
-    assert found[1].code == ExitCode.USAGE
+    assert together(run, late)[1].code == ExitCode.USAGE
     assert pair[0].failure("train") is None, "the run continues"
 
 

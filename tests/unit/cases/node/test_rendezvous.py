@@ -257,8 +257,7 @@ def test_connections_that_are_held_open_in_silence_keep_nobody_out(
         found = together(lambda: node(0), late)
         assert [type(one) for one in found] == [Peers, Peers], found
         found[1].report(KILLED)
-        cause = found[0].wait_for_failure("train")
-        assert cause.exit_code == 4
+        assert found[0].wait_for_failure("train").exit_code == 4
     finally:
         for one in held:
             one.close()

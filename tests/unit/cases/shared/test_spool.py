@@ -93,8 +93,7 @@ def test_every_phase_of_a_record_has_a_number(tmp_path: Path) -> None:
     made, reader = RankSpool(str(tmp_path), 0), SpoolReader(str(tmp_path), 0)
     for name in spool.PHASES:
         made.phase(name)
-        found = reader.progress()
-        assert found.phase == name
+        assert reader.progress().phase == name
     with refuses(ValueError):
         made.phase("lunch")
 
@@ -136,8 +135,7 @@ def test_a_header_that_promises_too_much_is_held_to_the_file(tmp_path: Path) -> 
     path.write_bytes(bytes(content))
     reader = SpoolReader(str(tmp_path), 0)
     assert reader.steps() == [step(0), step(1)]
-    found = reader.progress()
-    assert found.phase == spool.PHASES[-1]
+    assert reader.progress().phase == spool.PHASES[-1]
 
 
 def test_facts_come_back_with_their_envelope(tmp_path: Path) -> None:
@@ -215,8 +213,7 @@ def test_a_full_disk_is_an_error_at_reserve_not_a_fault_in_a_step(tiny_disk: Pat
     with refuses(OSError) as caught:
         made.reserve(10_000)
     assert caught.value.errno == errno.ENOSPC
-    found = SpoolReader(str(tiny_disk), 0).progress()
-    assert found.phase == "data"
+    assert SpoolReader(str(tiny_disk), 0).progress().phase == "data"
 
 
 def test_a_file_size_limit_is_an_error_at_reserve(tmp_path: Path) -> None:

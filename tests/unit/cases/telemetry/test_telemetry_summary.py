@@ -108,8 +108,7 @@ def test_no_throttling_differs_from_throttling_unknown(tmp_path: Path) -> None:
 def test_of_two_runs_in_one_file_the_last_counts(tmp_path: Path) -> None:
     start = {"kind": "start", "t": 0.0, "interval_s": 1.0, "devices": []}
     path = write(tmp_path / "t", start, sample(0.0), sample(1.0), {**start, "t": 9.0}, sample(9.0))
-    summary = summarise(path)
-    assert summary["samples"] == 1
+    assert summarise(path)["samples"] == 1
     assert read_start(path) == {**start, "t": 9.0}
 
 
