@@ -21,6 +21,7 @@ from flagbench_cases.cases.glm import model as glm
 from flagbench_cases.cases.glm.model import GlmForCloze, OutputLinear, config_from, gelu, layer_norm
 from flagbench_cases.shared.config import load_case, merge
 from reenact import glm as reenacted
+from reenact import glm_model
 from reenact.inventory import Operators, Saved
 from unit.cases.glm.small_glm import workload
 
@@ -39,6 +40,13 @@ SMALL = {
     "precision": "fp32",
     "seed": 0,
 }
+
+
+@pytest.fixture(autouse=True)
+def uncompiled() -> None:
+    """What a compiled function does depends on what it has seen first, here and in other tests."""
+    for function in (gelu, glm_model.gelu):
+        function._debug_flush_compilation_cache()
 
 
 def turns(config: dict[str, Any], folder: Path) -> tuple[Callable[[], float], Callable[[], float]]:
