@@ -16,6 +16,31 @@ import cloudpickle
 import torch
 import torch.distributed as dist
 
+from flagbench_cases.contract import Context
+from flagbench_cases.rank.device import CpuDevice
+from flagbench_cases.rank.probe import CollectiveProbe
+from flagbench_cases.shared.layout import Layout
+from flagbench_cases.shared.spool import RankSpool
+
+# What ranks import, some of it not installed everywhere; torch's optimizers import torch._dynamo when they are made.
+LIBRARIES = ["torch._dynamo", "torch.distributed", "transformers.models.llama.modeling_llama", "accelerate", "peft"]
+
+
+def set_up(
+    build: Callable[[Context], Any],
+    config: Dict[str, Any],
+    folder: Path,
+    rank: int = 0,
+    world: int = 1,
+    weights: str | None = None,
+) -> Any:
+    """The workload of a rank on the processor, set up."""
+    device = CpuDevice(rank)
+    probe, spool = CollectiveProbe(device.clock), RankSpool(str(folder), rank)
+    work = build(Context(config, device, rank, Layout(world), rank, probe, spool, None, weights))
+    work.setup()
+    return work
+
 
 def train(work: Any, steps: int) -> tuple[list[float], list[Any]]:
     """Take `steps` steps, epoch after epoch: the losses, and the batches in their order."""
@@ -49,7 +74,7 @@ def on_ranks(world: int, folder: Path, body: Callable[[Path, int, int], Any]) ->
     finally:
         cloudpickle.unregister_pickle_by_value(module)
     clean = multiprocessing.get_context("forkserver")
-    clean.set_forkserver_preload(["torch"])
+    clean.set_forkserver_preload(LIBRARIES)
     process = clean.Process(target=_start_ranks, args=(world, str(folder), pickled, dict(os.environ)))
     process.start()
     process.join()

@@ -7,6 +7,7 @@ import functools
 import importlib
 import itertools
 import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,13 +16,8 @@ import torch
 pytest.importorskip("transformers", reason="the publisher's models")
 pytest.importorskip("peft", reason="the publisher's adapters")
 
-from flagbench_cases.contract import Context
-from flagbench_cases.rank.device import CpuDevice
-from flagbench_cases.rank.probe import CollectiveProbe
 from flagbench_cases.shared.config import load_case, load_stack, merge, resolve
-from flagbench_cases.shared.layout import Layout
-from flagbench_cases.shared.spool import RankSpool
-from workloads import train
+from workloads import set_up, train
 
 pytestmark = [pytest.mark.image, pytest.mark.slow]
 
@@ -70,12 +66,9 @@ def configured(case: str, precision: str) -> dict[str, Any]:
 @functools.lru_cache(maxsize=None)
 def case_run(case: str, precision: str = "fp32") -> tuple[dict[str, Any], list[float]]:
     """The initial weights of the case's own workload, and its losses from there."""
-    device = CpuDevice(0)
+    module = importlib.import_module("flagbench_cases.cases.%s.workload" % case.replace("-", "_"))
     with tempfile.TemporaryDirectory() as folder:
-        place = (device, 0, Layout(), 0, CollectiveProbe(device.clock), RankSpool(folder, 0), None, None)
-        module = importlib.import_module("flagbench_cases.cases.%s.workload" % case.replace("-", "_"))
-        work = module.build(Context(configured(case, precision), *place))
-        work.setup()
+        work = set_up(module.build, configured(case, precision), Path(folder))
         weights = copy.deepcopy(work.module.state_dict())
         return weights, train(work, STEPS)[0]
 

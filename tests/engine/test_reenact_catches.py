@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,15 +18,10 @@ from torch.utils.checkpoint import checkpoint
 pytest.importorskip("transformers", reason="the publisher's models")
 
 from flagbench_cases.cases.distilbert import workload
-from flagbench_cases.contract import Context
-from flagbench_cases.rank.device import CpuDevice
-from flagbench_cases.rank.probe import CollectiveProbe
 from flagbench_cases.shared.config import load_case, load_stack, resolve
-from flagbench_cases.shared.errors import CaseError, ExitCode
-from flagbench_cases.shared.layout import Layout
-from flagbench_cases.shared.spool import RankSpool
-from reenact import inventory, pairs, side, verdict
+from reenact import inventory, verdict
 from running import ENTRYPOINTS
+from workloads import set_up
 
 pytestmark = [
     pytest.mark.image,
@@ -47,10 +41,7 @@ def configured() -> dict[str, Any]:
 
 def step_of(folder: Path, change: Callable[[Any], None] = lambda module: None) -> dict[str, Any]:
     """The inventory of a step of the case, whose model `change` has changed."""
-    device = CpuDevice(0)
-    place = (device, 0, Layout(), 0, CollectiveProbe(device.clock), RankSpool(str(folder), 0), None, None)
-    work = workload.build(Context(configured(), *place))
-    work.setup()
+    work = set_up(workload.build, configured(), folder)
     change(work.module)
     batch = next(iter(work.batches(0)))
     return inventory.of_step(lambda: work.step(work.to_device(batch)))
@@ -142,49 +133,13 @@ def test_the_whole_interval_of_the_ratio_is_judged(faithful: dict[str, Any], low
     assert len(faults(faithful, faithful, {"low": low, "value": (low + high) / 2, "high": high})) == 1
 
 
-def test_the_interval_of_a_median() -> None:
-    ratios = [1.0, 1.01, 0.99, 1.02, 0.98, 3.45, 1.0, 1.01, 0.99, 1.0]
-    low, value, high = pairs.median_interval(ratios)
-    assert (low, value, high) == (0.99, 1.0, 1.02)  # the second of ten from either end: 97.9 %
-    assert pairs.median_interval([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]) == (1.0, 3.5, 6.0)
-    with pytest.raises(ValueError, match="six"):
-        pairs.median_interval([1.0] * 5)
-
-
-def test_the_time_of_a_step_is_that_of_the_processor_and_of_every_thread() -> None:
-    import threading
-
-    turns = side.Turns(-1, CpuDevice(0), 0)
-    taken, begun = turns.clock(), time.monotonic()
-    time.sleep(0.3)  # what another process takes of the core
-    waited = taken()
-    assert waited < 0.15 < time.monotonic() - begun
-
-    def spin() -> None:
-        until = time.thread_time() + 0.2
-        while time.thread_time() < until:
-            pass
-
-    taken = turns.clock()
-    thread = threading.Thread(target=spin)
-    thread.start()
-    thread.join()
-    assert taken() >= 0.2
-
-
-def driver(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """`python -m tests.reenact` at the root of the checkout, on the processor."""
-    env = dict(os.environ, PYTHONPATH=ENTRYPOINTS, FLAGBENCH_STACK="cpu", OMP_NUM_THREADS="1")
-    env.pop("CI", None)
-    command = [sys.executable, "-m", "tests.reenact", *arguments]
-    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
-
-
 @pytest.mark.slow
 def test_two_processes_take_turns_and_are_compared(tmp_path: Path) -> None:
-    ended = driver(
-        "distilbert", "--preset", "tiny", "--starts", "6", "6", "--pairs", "2", "--json", "--out", str(tmp_path)
-    )
+    words = ["distilbert", "--preset", "tiny", "--starts", "6", "6", "--pairs", "2", "--json", "--out", str(tmp_path)]
+    env = dict(os.environ, PYTHONPATH=ENTRYPOINTS, FLAGBENCH_STACK="cpu", OMP_NUM_THREADS="1")
+    env.pop("CI", None)
+    command = [sys.executable, "-m", "tests.reenact", *words]
+    ended = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
     assert ended.returncode in (0, 12), ended.stderr
     [made] = json.loads(ended.stdout)
     assert json.loads((tmp_path / "reenact-distilbert.json").read_text()) == made
@@ -196,23 +151,3 @@ def test_two_processes_take_turns_and_are_compared(tmp_path: Path) -> None:
     assert all(sum(found["operators"].values()) > 100 for found in made["inventories"].values())
     assert made["software"]["publisher"]["transformers"]
     assert ended.returncode == (12 if (made["faults"] or made["ratio_faults"]) and made["publisher_versions"] else 0)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        *(["nosuch"], ["glm", "--starts", "2", "2"], ["glm", "--starts", "9", "8"], ["glm", "--pairs", "0"]),
-        ["glm", "--precision", "fp16"],
-    ],
-)
-def test_wrong_arguments_are_usage_errors(arguments: list[str]) -> None:
-    ended = driver(*arguments)
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert "Traceback" not in ended.stderr
-
-
-@pytest.mark.slow
-def test_a_side_that_ends_is_an_error() -> None:
-    with pytest.raises(CaseError) as caught:
-        pairs.compare(dict(configured(), stack="cpu", data={}), None, pairs.Limits(6, 6, 1.0))
-    assert caught.value.code == ExitCode.RANK_FAILED

@@ -21,13 +21,8 @@ import numpy as np
 import pytest
 import torch
 
-from flagbench_cases.contract import Context
-from flagbench_cases.rank.device import CpuDevice
-from flagbench_cases.rank.probe import CollectiveProbe
 from flagbench_cases.shared.config import load_case, merge
-from flagbench_cases.shared.layout import Layout
-from flagbench_cases.shared.spool import RankSpool
-from workloads import on_ranks
+from workloads import on_ranks, set_up
 
 pytestmark = pytest.mark.image
 
@@ -111,18 +106,15 @@ def train(case: str, folder: Path, rank: int, world: int) -> list[float]:
     """The losses of one rank's first steps, in the case's own order of the data."""
     config = merge(merge(load_case(case)["presets"]["reference"], COMMON), CASES[case])
     config["train"]["batch_size"] = BATCH // world
-    device = CpuDevice(rank)
-    probe, spool = CollectiveProbe(device.clock), RankSpool(str(folder), rank)
     module = importlib.import_module("flagbench_cases.cases.%s.workload" % case.replace("-", "_"))
-    workload = module.build(Context(config, device, rank, Layout(world), rank, probe, spool, None, None))
-    workload.setup()
+    workload = set_up(module.build, config, folder, rank, world)
     workload.module.load_state_dict(fixed_weights(workload.module))
     losses: list[float] = []
     epoch = 0
     while len(losses) < STEPS:
         for batch in workload.batches(epoch):
             losses.append(workload.step(workload.to_device(batch)))
-            probe.take()
+            workload.context.probe.take()
         epoch += 1
     return losses[:STEPS]
 

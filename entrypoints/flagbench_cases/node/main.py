@@ -86,7 +86,7 @@ class Attempt:
         """The outcome of a run that must end immediately. The evidence left by the ranks is kept."""
         phase = "launch"
         if self.running is not None:
-            phase = self.running.phase()
+            phase = self.running.ranks.phase()
             self.running.peers.report(Outcome("interrupted", phase, interruption.reason, None, 7))
             if self.evidence is NOTHING:  # otherwise it was collected already, and the spool may be gone
                 self.evidence = self.running.evidence()

@@ -12,11 +12,12 @@ import subprocess
 import sys
 import time
 import uuid
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from flagbench_cases.node import peers
+from flagbench_cases.node.local_ranks import LocalRanks, is_done
 from flagbench_cases.node.network import free_port, interface_towards
-from flagbench_cases.node.outcome import RankEnd, may_be_secondary, outcome_of
+from flagbench_cases.node.outcome import may_be_secondary, outcome_of
 from flagbench_cases.node.placement import Placement
 from flagbench_cases.node.progress import Bar
 from flagbench_cases.record.evidence import OK, Evidence, Outcome, read_spool
@@ -25,7 +26,6 @@ from flagbench_cases.shared.config import schedule
 from flagbench_cases.shared.errors import CaseError, ExitCode, system_error
 from flagbench_cases.shared.interpreter import child_environment
 from flagbench_cases.shared.interruption import Interruption
-from flagbench_cases.shared.spool import Progress, SpoolReader
 from flagbench_cases.telemetry.latest import sensors_text
 from flagbench_cases.telemetry.summary import read_start, summarise
 
@@ -48,12 +48,11 @@ FOLDERS = ("data", "weights", "resume", "checkpoints")
 INTERRUPT_REMEDY = "run again; the record has what was measured until then"
 
 
-class Limits:
+class Limits(NamedTuple):
     """Time limits of a run, seconds: without progress, and in total."""
 
-    def __init__(self, no_progress: float, total: Optional[float]) -> None:
-        self.no_progress = no_progress
-        self.total = total
+    no_progress: float
+    total: Optional[float]
 
     @property
     def joining(self) -> float:
@@ -80,14 +79,10 @@ class Run:
         scratch.remove_leftovers()
         self._scratch = scratch.Scratch()
         self.folder = self._scratch.folder
-        first = placement.node_rank * config["gpus"]
-        self.local_ranks = range(first, first + config["gpus"])
-        self.readers = [SpoolReader(self.folder, rank) for rank in self.local_ranks]
+        gpus, node = config["gpus"], placement.node_rank
+        self.ranks = LocalRanks(self.folder, range(node * gpus, (node + 1) * gpus), node, config["nodes"] * gpus)
         self.interruption = interruption
         self.peers = peers.no_peers()
-        self._pids: Dict[int, int] = {}
-        self._seen: Set[int] = set()
-        self._lost: Optional[int] = None
         self._refused_forks = 0
         self._sampler: Optional[subprocess.Popen] = None
         self._telemetry = os.path.join(self.folder, "telemetry.jsonl")
@@ -129,7 +124,7 @@ class Run:
     def evidence(self) -> Evidence:
         """The evidence that the run left."""
         found = read_spool(self.folder, self.config["nodes"] * self.config["gpus"])
-        exits = {end.rank: end.code for end in self._ends()}
+        exits = {end.rank: end.code for end in self.ranks.ends(self._report())}
         summary = summarise(self._telemetry, self._training_span(found))
         return found._replace(
             exits=exits,
@@ -232,10 +227,10 @@ class Run:
             elsewhere = self._failed_elsewhere()
             if elsewhere is not None:
                 return elsewhere
-            states = [reader.progress() for reader in self.readers]
-            damaged = self._removed_spool(states)
-            if damaged is not None:
-                return damaged
+            states = self.ranks.progress()
+            removed = self.ranks.find_removed(states)
+            if removed is not None:
+                return self._removed_outcome(removed)
             self.bar.show(states[0])
             clock = time.monotonic()
             current = [state.beat if state else -1 for state in states]
@@ -244,18 +239,16 @@ class Run:
             started = all(states)
             if clock - moved > (self.limits.no_progress if started else max(self.limits.no_progress, START_SECONDS)):
                 return self._hang_outcome(clock - moved)
-            self._lost = self._lost_rank(states)
-            lost_since = None if self._lost is None else lost_since or clock
+            lost_since = None if self.ranks.find_lost(states) is None else lost_since or clock
             if lost_since is not None and clock - lost_since > LOST_SECONDS:
                 return None
-            done = all(state is not None and state.phase == "done" for state in states)
-            done_since = (done_since or clock) if done else None
+            done_since = (done_since or clock) if all(map(is_done, states)) else None
             if done_since is not None and clock - done_since > DONE_SECONDS:
-                return OK if self._all_reported() else self._hang_outcome(clock - done_since)
+                return OK if self.ranks.all_reported() else self._hang_outcome(clock - done_since)
             if self.limits.total is not None and clock - began > self.limits.total:
                 reason = "the limit --max-minutes was reached after %.0f s" % (clock - began)
                 remedy = "increase --max-minutes, or use fewer --steps"
-                return Outcome("failed", self.phase(), reason, remedy, ExitCode.TIMEOUT)
+                return Outcome("failed", self.ranks.phase(), reason, remedy, ExitCode.TIMEOUT)
             time.sleep(POLL)
         return self._interrupted() if self._was_interrupted() else None
 
@@ -274,87 +267,34 @@ class Run:
     def _failed_elsewhere(self) -> Optional[Outcome]:
         """The outcome caused by another node; None while no node has failed."""
         self.peers.poll(self._state)
-        found = self.peers.failure(self.phase())
+        found = self.peers.failure(self.ranks.phase())
         if found is not None and self.peers.interrupted() and self.peers.also_interrupted(self.interruption):
             return self._interrupted()
         return found
 
     def _state(self) -> Dict[str, Any]:
         """The state of this node's ranks that is sent to the other nodes."""
-        return {"stopped": self._stopped(), "steps": self._steps()}
+        return {"stopped": self.ranks.stopped(), "steps": self.ranks.steps()}
 
     def _interrupted(self) -> Outcome:
-        # A cluster may stop this node because another one died, before this node notices it.
-        cause = (
-            self.peers.wait_for_failure(self.phase(), peers.SKEW_SECONDS) if not self.peers.interrupted() else None
-        )
-        if cause is not None and not self.peers.interrupted():
-            return cause
+        if not self.peers.interrupted():
+            # A cluster may stop this node because another one died, before this node notices it.
+            cause = self.peers.wait_for_failure(self.ranks.phase(), peers.SKEW_SECONDS)
+            if cause is not None and not self.peers.interrupted():
+                return cause
         remedy = "run again" if self.placement.nodes > 1 else INTERRUPT_REMEDY
-        return Outcome("interrupted", self.phase(), self.interruption.reason, remedy, ExitCode.INTERRUPTED)
+        return Outcome("interrupted", self.ranks.phase(), self.interruption.reason, remedy, ExitCode.INTERRUPTED)
 
-    def _removed_spool(self, states: Sequence[Optional[Progress]]) -> Optional[Outcome]:
-        """The outcome if the spool was removed or emptied, since further measurements would be lost."""
-        gone = [r.rank for r, state in zip(self.readers, states) if state is None and r.rank in self._seen]
-        self._seen.update(r.rank for r, state in zip(self.readers, states) if state is not None)
-        if not gone:
-            return None
-        reason = "the spool of rank %d on node %d was removed or emptied during the run" % (
-            gone[0],
-            self.placement.node_rank,
-        )
+    def _removed_outcome(self, rank: int) -> Outcome:
+        """The outcome if the spool of a rank was removed or emptied, since further measurements would be lost."""
+        where = "rank %d on node %d" % (rank, self.placement.node_rank)
+        reason = "the spool of %s was removed or emptied during the run" % where
         remedy = "find out what cleans %s, or set TMPDIR" % os.path.dirname(self.folder)
         return Outcome("failed", "launch", reason, remedy, ExitCode.RANK_FAILED)
 
-    def _lost_rank(self, states: Sequence[Optional[Progress]]) -> Optional[int]:
-        """A rank of this node that ended, or became another program, before it finished; else None."""
-        for reader, state in zip(self.readers, states):
-            if state is not None and state.phase == "done":
-                continue
-            if reader.exit() is not None:
-                return reader.rank
-            if state is not None and reader.rank not in self._pids:
-                self._pids.update((f["rank"], f["pid"]) for f in reader.facts() if f["kind"] == "process")
-            pid = self._pids.get(reader.rank)
-            if pid is not None and (processes.state(pid) in (None, "Z") or processes.was_replaced(pid)):
-                return reader.rank
-        return None
-
-    def _ends(self) -> List[RankEnd]:
-        """How ranks of this node ended before they finished, as reported by their guards, else by the launcher."""
-        found: List[RankEnd] = []
-        reported = {f["rank"]: (f["exit_code"], f["time"]) for f in self._report().get("failures", [])}
-        for reader in self.readers:
-            state = reader.progress()
-            if state is not None and state.phase == "done":
-                continue
-            gone = (None, time.time()) if reader.rank == self._lost else None
-            seen = reader.exit() or reported.get(reader.rank) or gone
-            if seen is not None:
-                phase, steps = (state.phase, state.steps) if state is not None else ("init", 0)
-                found.append(RankEnd(reader.rank, self.placement.node_rank, seen[0], seen[1], phase, steps))
-        return found
-
-    def _all_reported(self) -> bool:
-        """Whether every rank of this node, and as far as this node knows every other rank, has finished."""
-        states = [reader.progress() for reader in self.readers]
-        if not all(state is not None and state.phase == "done" for state in states):
-            return False
-        if self.placement.node_rank > 0:
-            return True
-        said = [fact["ranks"] for fact in self.readers[0].facts() if fact["kind"] == "done"]
-        return said == [list(range(self.config["nodes"] * self.config["gpus"]))]
-
-    def phase(self) -> str:
-        """The phase of the slowest rank of this node."""
-        states = [reader.progress() for reader in self.readers]
-        if any(state is None for state in states):
-            return "launch"
-        return min((state for state in states if state), key=lambda state: state.beat).phase
-
     def _hang_outcome(self, seconds: float) -> Outcome:
         """The outcome of a hang. It names stopped processes, or the steps done by each rank."""
-        stopped, steps = [self._stopped()], [self._steps()]
+        stopped, steps = [self.ranks.stopped()], [self.ranks.steps()]
         for state in self.peers.states().values():
             stopped.append(state.get("stopped"))
             steps.append(state.get("steps"))
@@ -363,16 +303,7 @@ class Run:
         detail = "; ".join((held or behind or ["no rank has started"]) + self.peers.silent_nodes())
         reason = "no progress for %.0f s: %s" % (seconds, detail)
         remedy = "check the node of that rank; if steps are merely slow, increase --timeout"
-        return Outcome("failed", self.phase(), reason, remedy, ExitCode.TIMEOUT)
-
-    def _stopped(self) -> Dict[int, int]:
-        """Process ids of this node's ranks that are stopped (SIGSTOP), by rank."""
-        pids = {f["rank"]: f["pid"] for r in self.readers for f in r.facts() if f["kind"] == "process"}
-        return {rank: pid for rank, pid in pids.items() if processes.state(pid) in ("T", "t")}
-
-    def _steps(self) -> Dict[int, int]:
-        """Steps done by this node's ranks, by rank."""
-        return {r.rank: state.steps for r in self.readers for state in [r.progress()] if state}
+        return Outcome("failed", self.ranks.phase(), reason, remedy, ExitCode.TIMEOUT)
 
     # -- outcome ---------------------------------------------------------------------------------------------
 
@@ -387,16 +318,15 @@ class Run:
         """Why the agent ended, or had to be stopped."""
         kills = processes.oom_kills()
         report = self._report()
-        failures = [fact for reader in self.readers for fact in reader.facts() if fact["kind"] == "failure"]
-        ends = self._ends()
+        failures, ends = self.ranks.facts("failure"), self.ranks.ends(report)
         outcome = outcome_of(
             report,
             failures,
             ends,
-            done=self._all_reported(),
+            done=self.ranks.all_reported(),
             memory_killed=kills is not None and kills_before is not None and kills > kills_before,
             returncode=returncode,
-            phase=self.phase(),
+            phase=self.ranks.phase(),
         )
         exhausted = self._exhausted_resource() if outcome.exit_code == ExitCode.RANK_FAILED else None
         if exhausted is not None and exhausted.message not in (outcome.reason or ""):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,9 @@ import torch
 
 from flagbench_cases.cases.distilbert import data as sst2
 from flagbench_cases.shared.config import load_case
-from flagbench_cases.shared.errors import DataError, ExitCode
+from flagbench_cases.shared.errors import DataError
+from unit.cases.refusal import refusal as refusal_of
+from unit.cases.refusal import refuses
 
 pytestmark = pytest.mark.image
 
@@ -63,12 +67,7 @@ def read(folder: Path, weights: str | None = None, length: int = LENGTH) -> sst2
 
 
 def refusal(folder: Path, **options: Any) -> str:
-    """The message and remedy that reading a folder ends in."""
-    with pytest.raises(DataError) as caught:
-        read(folder, **options)
-    assert caught.value.code == ExitCode.DATA == 3
-    assert caught.value.remedy
-    return f"{caught.value.message}; {caught.value.remedy}"
+    return refusal_of(read, folder, **options)
 
 
 # npz
@@ -111,7 +110,7 @@ def test_object_sentences_are_never_unpickled(tmp_path: Path) -> None:
 
 def test_object_ids_are_never_unpickled(tmp_path: Path) -> None:
     ids = np.array([[Canary(tmp_path / "canary")] * LENGTH] * 5, dtype=object)
-    assert "train_dataset.npz cannot be read" in refusal(write_npz(tmp_path, input_ids=ids))
+    assert "train_dataset.npz" in refusal(write_npz(tmp_path, input_ids=ids))
     assert not (tmp_path / "canary").exists()
 
 
@@ -122,28 +121,27 @@ def altered(key: str, row: int, column: int, value: int) -> dict[str, np.ndarray
 
 
 @pytest.mark.parametrize(
-    ("changed", "words"),
+    ("changed", "named"),
     [
         ({"label": np.array(LABELS, dtype=np.float64)}, "label is float64"),
         ({"input_ids": published_arrays()["input_ids"].astype(np.int32)}, "input_ids is int32"),
-        ({"label": np.int64(1)}, "label has the shape ()"),
-        ({"label": np.array(LABELS[:4])}, "input_ids has the shape (5, 16), not (4, 16)"),
-        ({"input_ids": published_arrays(17)["input_ids"]}, "input_ids has the shape (5, 17), not (5, 16)"),
-        ({"attention_mask": published_arrays(15)["attention_mask"]}, "attention_mask has the shape (5, 15)"),
-        ({"label": np.array([0, 1, 2, 0, 1])}, "label 2 is out of range; it must be in 0 to 1"),
-        ({"label": np.array([0, 1, -1, 0, 1])}, "label -1 is out of range"),
-        (altered("input_ids", 2, 3, len(VOCABULARY)), "token id 13 is out of range; it must be in 0 to 12"),
-        (altered("input_ids", 2, 3, -7), "token id -7 is out of range"),
-        (altered("attention_mask", 0, 3, 0), "attention_mask is not ones followed by zeros; pad on the right"),
-        (altered("attention_mask", 0, 3, 2), "attention_mask is not ones followed by zeros"),
-        ({"attention_mask": np.zeros((5, LENGTH), np.int64)}, "example 0 is empty"),
-        ({key: array[:0] for key, array in published_arrays().items()}, "has no examples"),
+        ({"label": np.int64(1)}, "()"),
+        ({"label": np.array(LABELS[:4])}, "(5, 16), not (4, 16)"),
+        ({"input_ids": published_arrays(17)["input_ids"]}, "(5, 17), not (5, 16)"),
+        ({"attention_mask": published_arrays(15)["attention_mask"]}, "(5, 15)"),
+        ({"label": np.array([0, 1, 2, 0, 1])}, "label 2"),
+        ({"label": np.array([0, 1, -1, 0, 1])}, "label -1"),
+        (altered("input_ids", 2, 3, len(VOCABULARY)), "token id 13"),
+        (altered("input_ids", 2, 3, -7), "token id -7"),
+        (altered("attention_mask", 0, 3, 0), "attention_mask"),
+        (altered("attention_mask", 0, 3, 2), "attention_mask"),
+        ({"attention_mask": np.zeros((5, LENGTH), np.int64)}, "example 0"),
+        ({key: array[:0] for key, array in published_arrays().items()}, "no examples"),
     ],
 )
-def test_npz_with_wrong_values_is_refused(tmp_path: Path, changed: dict[str, Any], words: str) -> None:
-    message = refusal(write_npz(tmp_path, **changed))
-    assert words in message
-    assert "train_dataset.npz" in message
+def test_npz_with_wrong_values_is_refused(tmp_path: Path, changed: dict[str, Any], named: str) -> None:
+    with refuses(DataError, "train_dataset.npz", named):
+        read(write_npz(tmp_path, **changed))
 
 
 @pytest.mark.parametrize("key", sst2.NPZ_KEYS)
@@ -151,62 +149,54 @@ def test_npz_without_an_array_is_refused(tmp_path: Path, key: str) -> None:
     arrays = published_arrays()
     del arrays[key]
     np.savez(str(write_npz(tmp_path) / "dataset" / "train_dataset.npz"), **arrays)
-    assert f"has no array {key}" in refusal(tmp_path)
+    assert key in refusal(tmp_path)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.99])
-def test_truncated_npz_is_refused(tmp_path: Path, share: float) -> None:
-    path = write_npz(tmp_path) / "dataset" / "train_dataset.npz"
-    content = path.read_bytes()
-    path.write_bytes(content[: int(share * len(content))])
-    assert "train_dataset.npz cannot be read" in refusal(tmp_path)
-
-
-def test_damaged_npz_is_refused(tmp_path: Path) -> None:
-    path = write_npz(tmp_path) / "dataset" / "train_dataset.npz"
-    content = path.read_bytes()
+def with_another_byte(content: bytes) -> bytes:
     at = content.index(published_arrays()["input_ids"].tobytes())
-    path.write_bytes(content[:at] + b"\x01" + content[at + 1 :])
-    assert "Bad CRC-32" in refusal(tmp_path)
+    return content[:at] + b"\x01" + content[at + 1 :]
 
 
-def save_single_array(path: Path) -> None:
-    with open(str(path), "wb") as file:
-        np.save(file, np.arange(5))
+def a_single_array(content: bytes) -> bytes:
+    file = io.BytesIO()
+    np.save(file, np.arange(5))
+    return file.getvalue()
 
 
-def save_member_that_is_no_array(path: Path) -> None:
-    import zipfile
-
-    with zipfile.ZipFile(str(path), "w") as archive:
+def members_that_are_no_arrays(content: bytes) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
         for key in sst2.NPZ_KEYS:
             archive.writestr(key + ".npy", b"no array")
+    return file.getvalue()
 
 
 @pytest.mark.parametrize(
-    ("save", "words"),
+    "damage",
     [
-        (lambda path: path.write_bytes(b"<html>404</html>"), "it is not a zip archive"),
-        (lambda path: path.write_bytes(b"\x80\x04N."), "it is not a zip archive"),  # a pickle
-        (save_single_array, "it is not a zip archive"),
-        (save_member_that_is_no_array, "is not an array"),
+        *(lambda content, share=share: content[: int(share * len(content))] for share in (0.0, 0.01, 0.5, 0.99)),
+        lambda content: b"<html>404</html>",
+        lambda content: b"\x80\x04N.",  # a pickle
+        with_another_byte,
+        a_single_array,
+        members_that_are_no_arrays,
     ],
-    ids=["html", "pickle", "npy", "zip-of-text"],
 )
-def test_what_is_no_npz_is_refused(tmp_path: Path, save: Callable[[Path], Any], words: str) -> None:
-    save(write_npz(tmp_path) / "dataset" / "train_dataset.npz")
-    assert words in refusal(tmp_path)
+def test_what_is_no_npz_is_refused(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    path = write_npz(tmp_path) / "dataset" / "train_dataset.npz"
+    path.write_bytes(damage(path.read_bytes()))
+    assert "train_dataset.npz" in refusal(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["train_dataset.npz", "eval_dataset.npz"])
 def test_one_npz_missing_is_refused(tmp_path: Path, name: str) -> None:
     (write_npz(tmp_path) / "dataset" / name).unlink()
-    assert f"{name} does not exist; put both" in refusal(tmp_path)
+    assert name in refusal(tmp_path)
 
 
 def test_folder_missing_or_empty_is_refused(tmp_path: Path) -> None:
-    assert "does not exist; set --data" in refusal(tmp_path / "nowhere")
-    assert "{train,eval}_dataset.npz nor {train,dev}.tsv" in refusal(tmp_path)
+    for folder in (tmp_path / "nowhere", tmp_path):
+        assert str(folder) in refusal(folder)
 
 
 # TSV
@@ -253,41 +243,35 @@ def test_long_sentence_is_cut_and_still_ends_in_sep(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "named"),
     [
-        ("", "train.tsv has the header ['']; the header must be sentence<TAB>label"),
-        ("the film\t1\n", "train.tsv has the header ['the film', '1']"),
-        ("sentence\tlabel\n", "train.tsv has no examples"),
-        ("sentence\tlabel\ndull\t0\nthe film 1\n", "train.tsv:3 is not sentence<TAB>label"),
-        ("sentence\tlabel\ndull\t0\t1\n", "train.tsv:2 is not sentence<TAB>label"),
-        ("sentence\tlabel\n\n", "train.tsv:2 is not sentence<TAB>label"),
-        ("sentence\tlabel\ndull\t²\n", "train.tsv:2 is not sentence<TAB>label"),
-        (
-            "sentence\tlabel\ndull\t-1\n",
-            "train.tsv:2 is not sentence<TAB>label; correct the line (labels are 0 to 1)",
-        ),
-        ("sentence\tlabel\ndull\t2\n", "train.tsv:2 is not sentence<TAB>label"),
-        ("sentence\tlabel\ndull\t" + "9" * 30 + "\n", "train.tsv:2 is not sentence<TAB>label"),
+        ("", "['']"),
+        ("the film\t1\n", "['the film', '1']"),
+        ("sentence\tlabel\n", "train.tsv"),
+        ("sentence\tlabel\ndull\t0\nthe film 1\n", "train.tsv:3"),
+        *(("sentence\tlabel\n" + line, "train.tsv:2") for line in ("dull\t0\t1\n", "\n", "dull\t²\n", "dull\t-1\n")),
+        *((f"sentence\tlabel\ndull\t{label}\n", "train.tsv:2") for label in ("2", "9" * 30)),
     ],
 )
-def test_bad_tsv_is_refused(tmp_path: Path, text: str, words: str) -> None:
-    assert words in refusal(write_tsv(tmp_path, text))
+def test_bad_tsv_is_refused(tmp_path: Path, text: str, named: str) -> None:
+    with refuses(DataError, "train.tsv", named):
+        read(write_tsv(tmp_path, text))
 
 
 def test_tsv_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     (write_tsv(tmp_path) / "SST-2" / "train.tsv").write_bytes("sentence\tlabel\ncafé\t1\n".encode("latin-1"))
-    assert "train.tsv cannot be read" in refusal(tmp_path)
+    assert "train.tsv" in refusal(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["train.tsv", "dev.tsv"])
 def test_one_tsv_missing_is_refused(tmp_path: Path, name: str) -> None:
     (write_tsv(tmp_path) / "SST-2" / name).unlink()
-    assert f"{name} does not exist; both train.tsv and dev.tsv are needed" in refusal(tmp_path)
+    assert name in refusal(tmp_path)
 
 
 def test_tsv_needs_a_vocabulary_from_data_or_weights(tmp_path: Path) -> None:
     write_tsv(tmp_path, vocabulary=None)
-    assert "no vocab.txt was found; put vocab.txt" in refusal(tmp_path)
+    assert "vocab.txt" in refusal(tmp_path)
     weights = tmp_path / "weights"
     weights.mkdir()
     (weights / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
@@ -296,10 +280,10 @@ def test_tsv_needs_a_vocabulary_from_data_or_weights(tmp_path: Path) -> None:
 
 def test_vocabulary_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     longer = [*VOCABULARY, "cafe"]  # one more than the model has embeddings
-    assert "token id 13 is out of range" in refusal(write_tsv(tmp_path, "sentence\tlabel\ncafé\t1\n", longer))
+    assert "token id 13" in refusal(write_tsv(tmp_path, "sentence\tlabel\ncafé\t1\n", longer))
     assert "vocab.txt has no token [CLS], [SEP]" in refusal(write_tsv(tmp_path, vocabulary=["[PAD]", "[UNK]", "the"]))
     (tmp_path / "vocab.txt").write_bytes(b"\xff\xfe\n")
-    assert "vocab.txt cannot be read" in refusal(tmp_path)
+    assert "vocab.txt" in refusal(tmp_path)
 
 
 # synthetic and shipped

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from flagbench_cases.cases.distilbert.model import DistilBertClassifier, config_from, forward_flops
 from flagbench_cases.shared.config import load_case
+from unit.cases.refusal import refuses
 
 transformers = pytest.importorskip("transformers", reason="the oracle is Hugging Face's implementation")
 
@@ -87,8 +88,8 @@ def test_small_model_equals_the_oracle_on_ragged_batches(seed: int) -> None:
     assert_same_logits_and_gradients({**SMALL, **DRY}, lengths, width, seed)
 
 
-def test_reference_model_equals_the_oracle() -> None:
-    assert_same_logits_and_gradients({**REFERENCE, **DRY}, [64, 17], 64, seed=0)
+def test_a_layer_of_the_reference_model_equals_the_oracle() -> None:
+    assert_same_logits_and_gradients({**REFERENCE, **DRY, "layers": 1, "vocab_size": 500}, [64, 17], 64, seed=0)
 
 
 def test_reference_model_has_the_published_size() -> None:
@@ -148,7 +149,7 @@ def test_initial_weights_are_those_of_the_oracle_in_distribution() -> None:
 
 
 def test_heads_must_divide_the_width() -> None:
-    with pytest.raises(ValueError, match="48 is not a multiple of 5 heads"):
+    with refuses(ValueError, 48, 5):
         config_from({**SMALL, "heads": 5})
 
 

@@ -16,14 +16,10 @@ from torch.utils.data import default_collate
 
 from flagbench_cases.cases.distilbert import data as sst2
 from flagbench_cases.cases.distilbert.workload import DistilBertWorkload, EvaluationSet, build
-from flagbench_cases.contract import Context
-from flagbench_cases.rank.device import CpuDevice
-from flagbench_cases.rank.probe import CollectiveProbe
 from flagbench_cases.shared.config import load_case, merge
 from flagbench_cases.shared.errors import DataError
-from flagbench_cases.shared.layout import Layout
-from flagbench_cases.shared.spool import RankSpool
-from workloads import on_ranks, train
+from unit.cases.refusal import refuses
+from workloads import on_ranks, set_up, train
 
 pytestmark = pytest.mark.image
 
@@ -54,12 +50,7 @@ UNUSUAL_ORDER = pytest.mark.filterwarnings("ignore:Detected call of .lr_schedule
 
 def workload(folder: Path, rank: int = 0, world: int = 1, **changed: dict[str, Any]) -> DistilBertWorkload:
     """A workload that is set up on a small synthetic set; `changed` replaces keys of sections."""
-    config = merge(merge(PRESETS["reference"], SMALL), changed)
-    device = CpuDevice(rank)
-    probe, spool = CollectiveProbe(device.clock), RankSpool(str(folder), rank)
-    built = build(Context(config, device, rank, Layout(world), rank, probe, spool, None, None))
-    built.setup()
-    return built
+    return set_up(build, merge(merge(PRESETS["reference"], SMALL), changed), folder, rank, world)
 
 
 def first_ids(batches: list[list[torch.Tensor]]) -> list[int]:
@@ -101,8 +92,7 @@ def test_a_seed_is_a_run(tmp_path: Path) -> None:
 def test_a_set_smaller_than_one_step_of_all_ranks_is_refused(tmp_path: Path) -> None:
     """The publisher counts each of its batches as full."""
     for rank, world, examples in ((0, 1, 3), (1, 4, 15)):
-        words = f"has {examples} examples, but one step of all ranks needs {4 * world}"
-        with pytest.raises(DataError, match=words):
+        with refuses(DataError, examples, 4 * world):
             workload(tmp_path, rank, world, data={"train_examples": examples})
     assert workload(tmp_path, data={"train_examples": 4}).steps_per_epoch() == 1
 
@@ -110,33 +100,18 @@ def test_a_set_smaller_than_one_step_of_all_ranks_is_refused(tmp_path: Path) -> 
 # Optimizer and schedule
 
 
-class PlainAdamW:
-    """Loshchilov and Hutter's algorithm 2 with torch's defaults, and the linear schedule, written out."""
-
-    def __init__(self, module: torch.nn.Module, total: int, weight_decay: float) -> None:
-        self.module, self.total, self.weight_decay, self.count = module, total, weight_decay, 0
-        self.first = {name: torch.zeros_like(p) for name, p in module.named_parameters()}
-        self.second = {name: torch.zeros_like(p) for name, p in module.named_parameters()}
-
-    @torch.no_grad()
-    def step(self) -> None:
-        rate = LEARNING_RATE * (1 - self.count / self.total)
-        self.count += 1
-        for name, p in self.module.named_parameters():
-            self.first[name].mul_(0.9).add_(p.grad, alpha=0.1)
-            self.second[name].mul_(0.999).addcmul_(p.grad, p.grad, value=0.001)
-            unbiased = self.first[name] / (1 - 0.9**self.count)
-            spread = (self.second[name] / (1 - 0.999**self.count)).sqrt() + 1e-8
-            if p.dim() > 1:  # biases and the gains of layer norms are exempt
-                p.mul_(1 - rate * self.weight_decay)
-            p.sub_(rate * unbiased / spread)
-            p.grad = None
-
-
 def plain_losses(module: torch.nn.Module, batches: list[Any], total: int, weight_decay: float) -> list[float]:
-    optimizer, losses = PlainAdamW(module, total, weight_decay), []
-    for ids, mask, labels in batches:
+    """A loop in a few lines: torch's AdamW, and a learning rate that falls to zero."""
+    groups = [
+        {"params": [p for p in module.parameters() if p.dim() > 1], "weight_decay": weight_decay},
+        {"params": [p for p in module.parameters() if p.dim() == 1], "weight_decay": 0.0},  # biases, gains of norms
+    ]
+    optimizer, losses = torch.optim.AdamW(groups), []
+    for number, (ids, mask, labels) in enumerate(batches):
+        for group in optimizer.param_groups:
+            group["lr"] = LEARNING_RATE * (1 - number / total)
         loss = F.cross_entropy(module(ids, mask), labels)
+        optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
@@ -144,22 +119,17 @@ def plain_losses(module: torch.nn.Module, batches: list[Any], total: int, weight
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.3])
-def test_losses_are_those_of_a_plain_loop(tmp_path: Path, weight_decay: float) -> None:
-    work = workload(tmp_path, train={"weight_decay": weight_decay})
-    module = copy.deepcopy(work.module)
-    losses, batches = train(work, 5)
-    assert losses == pytest.approx(plain_losses(module, batches, 20, weight_decay), abs=1e-5)
-    assert len({round(loss, 4) for loss in losses}) == 5
+def test_two_ranks_do_a_plain_loop_on_both_their_batches(tmp_path: Path, weight_decay: float) -> None:
+    """One rank's losses are those of the publisher's loop: tests/engine/test_reenact.py."""
 
-
-def test_two_ranks_do_a_plain_loop_on_both_their_batches(tmp_path: Path) -> None:
     def body(folder: Path, rank: int, world: int) -> Any:
-        return train(workload(folder, rank, world), 5)
+        return train(workload(folder, rank, world, train={"weight_decay": weight_decay}), 5)
 
     (one, batches_one), (two, batches_two) = on_ranks(2, tmp_path, body)
     both = [[torch.cat(pair) for pair in zip(*batches)] for batches in zip(batches_one, batches_two)]
-    expected = plain_losses(workload(tmp_path).module, both, total=10, weight_decay=0.0)
+    expected = plain_losses(workload(tmp_path).module, both, 10, weight_decay)
     assert [(a + b) / 2 for a, b in zip(one, two)] == pytest.approx(expected, abs=1e-5)
+    assert len({round(loss, 4) for loss in expected}) == 5
 
 
 def test_position_ids_come_from_rank_0_before_each_forward_pass(tmp_path: Path) -> None:

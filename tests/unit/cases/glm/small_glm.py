@@ -12,12 +12,8 @@ import torch
 from flagbench_cases.cases.glm import data as dataset
 from flagbench_cases.cases.glm.ragged import Builder, RaggedExamples, Special
 from flagbench_cases.cases.glm.workload import GlmWorkload, build
-from flagbench_cases.contract import Context
-from flagbench_cases.rank.device import CpuDevice
-from flagbench_cases.rank.probe import CollectiveProbe
 from flagbench_cases.shared.config import load_case, merge
-from flagbench_cases.shared.layout import Layout
-from flagbench_cases.shared.spool import RankSpool
+from workloads import set_up
 
 Result = TypeVar("Result")
 PRESETS = load_case("glm")["presets"]
@@ -69,15 +65,11 @@ def workload(
 ) -> GlmWorkload:
     """A workload that is set up, on `sets` or else on those above; `changed` replaces keys of sections."""
     config = merge(merge(PRESETS["reference"], SMALL), changed)
-    device = CpuDevice(rank)
-    probe, spool = CollectiveProbe(device.clock), RankSpool(str(folder), rank)
-    built = build(Context(config, device, rank, Layout(world), rank, probe, spool, None, weights))
     made = sets or dataset.Sets(
         examples(TRAIN, 0), examples(EVALUATION, 1), "shipped", "4 at most, mean 3.0", "wordpieces"
     )
     with mock.patch.object(dataset, "load", return_value=made):
-        built.setup()
-    return built
+        return set_up(build, config, folder, rank, world, weights)
 
 
 def settled(call: Callable[[], Result]) -> Result:

@@ -17,6 +17,7 @@ from flagbench_cases.prepare.writer import writing
 from flagbench_cases.shared.errors import DataError
 from flagbench_cases.shared.spool import SpoolReader
 from unit.cases.glm.small_glm import EVALUATION, examples, workload
+from unit.cases.refusal import refuses
 from workloads import on_ranks
 
 pytestmark = pytest.mark.image
@@ -45,7 +46,6 @@ def test_evaluation_counts_each_example_once_and_as_published(tmp_path: Path, wo
         result = work.evaluate(last=False)
         assert work.module.training
         progress = SpoolReader(str(folder), rank).progress()
-        assert progress is not None
         assert (progress.done, progress.total) == (len(work.eval_loader), len(work.eval_loader))
         return tuple(result)
 
@@ -116,17 +116,14 @@ def test_run_begins_with_the_prepared_weights(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "words"),
+    "damage",
     [
-        (lambda state: state.pop("word_embeddings.weight"), "has no tensor word_embeddings.weight"),
-        (
-            lambda state: state.update({"word_embeddings.weight": torch.zeros(41, 16)}),
-            r"word_embeddings.weight has the shape \(41, 16\), not \(40, 16\)",
-        ),
+        lambda state: state.pop("word_embeddings.weight"),
+        lambda state: state.update({"word_embeddings.weight": torch.zeros(41, 16)}),
     ],
 )
-def test_weights_that_do_not_fit_are_refused(tmp_path: Path, damage: Any, words: str) -> None:
+def test_weights_that_do_not_fit_are_refused(tmp_path: Path, damage: Any) -> None:
     state = dict(workload(tmp_path).module.state_dict())
     damage(state)
-    with pytest.raises(DataError, match=words):
+    with refuses(DataError, "word_embeddings.weight"):
         workload(tmp_path, weights=prepare(tmp_path / "out", state))

@@ -52,27 +52,21 @@ def loss_of(model: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
 # Loss scale
 
 
-def test_scale_follows_overflows_as_published() -> None:
+@pytest.mark.parametrize(
+    ("steps", "scales"),  # o: an overflow
+    [
+        ("ooo....oo....o", [64, 32, 16, 16, 16, 16, 32, 32, 16, 16, 16, 16, 32, 32]),
+        (".........", [64, 64, 64, 128, 128, 128, 128, 256, 256]),
+        ("oooooooooo", [64, 32, 16, 8, 4, 2, 1, 1, 1, 1]),
+    ],
+    ids=["overflows", "none in two windows", "down to the minimum"],
+)
+def test_scale_follows_overflows_as_published(steps: str, scales: list[int]) -> None:
     scaler, seen = small_scaler(), []
-    for overflow in "ooo....oo....o":  # o: an overflow
-        scaler.update(overflow == "o")
+    for step in steps:
+        scaler.update(step == "o")
         seen.append(scaler.scale)
-    assert seen == [64, 32, 16, 16, 16, 16, 32, 32, 16, 16, 16, 16, 32, 32]
-
-
-def test_scale_doubles_after_a_window_without_overflow() -> None:
-    scaler, seen = small_scaler(), []
-    for _ in range(9):
-        scaler.update(False)
-        seen.append(scaler.scale)
-    assert seen == [64, 64, 64, 128, 128, 128, 128, 256, 256]
-
-
-def test_scale_stays_at_its_minimum() -> None:
-    scaler = small_scaler()
-    for _ in range(20):
-        scaler.update(True)
-    assert scaler.scale == 1
+    assert seen == scales
 
 
 def test_published_scale_needs_18_overflows_to_reach_32768() -> None:
@@ -115,29 +109,19 @@ def test_updates_take_the_rates_of_the_schedule() -> None:
 # Updates
 
 
-class PlainAdamW:
-    """Loshchilov and Hutter's algorithm 2 after clipping to a global norm of `limit`, written out."""
-
-    def __init__(self, module: nn.Module, decay: float, limit: float, rate: float) -> None:
-        self.module, self.decay, self.limit, self.rate, self.count = module, decay, limit, rate, 0
-        self.first = {name: torch.zeros_like(p) for name, p in module.named_parameters()}
-        self.second = {name: torch.zeros_like(p) for name, p in module.named_parameters()}
-
-    @torch.no_grad()
-    def step(self) -> float:
-        self.count += 1
-        norm = math.sqrt(sum(float((p.grad.double() ** 2).sum()) for p in self.module.parameters()))
-        for name, p in self.module.named_parameters():
-            gradient = p.grad * min(1.0, self.limit / (norm + 1e-6))
-            self.first[name].mul_(0.9).add_(gradient, alpha=0.1)
-            self.second[name].mul_(0.999).addcmul_(gradient, gradient, value=0.001)
-            unbiased = self.first[name] / (1 - 0.9**self.count)
-            spread = (self.second[name] / (1 - 0.999**self.count)).sqrt() + 1e-8
-            if not name.endswith("bias"):  # the gain of the layer norm decays
-                p.mul_(1 - self.rate * self.decay)
-            p.sub_(self.rate * unbiased / spread)
-            p.grad = None
-        return norm
+def updated(module: nn.Module, steps: list[torch.Tensor]) -> tuple[list[nn.Parameter], float]:
+    """The parameters after torch's AdamW has followed clipping to a norm of 1; the least norm before."""
+    # The gain of the layer norm decays too.
+    decays = [p for name, p in module.named_parameters() if not name.endswith("bias")]
+    exempt = [p for name, p in module.named_parameters() if name.endswith("bias")]
+    groups = [{"params": decays, "weight_decay": 0.3}, {"params": exempt, "weight_decay": 0.0}]
+    optimizer, norms = torch.optim.AdamW(groups, lr=1e-2), []
+    for inputs in steps:
+        optimizer.zero_grad()
+        loss_of(module, inputs).backward()
+        norms.append(float(torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)))
+        optimizer.step()
+    return list(module.parameters()), min(norms)
 
 
 def optimizer_of(kind: str, model: nn.Module) -> Optimizer:
@@ -149,16 +133,15 @@ def optimizer_of(kind: str, model: nn.Module) -> Optimizer:
 
 @pytest.mark.parametrize("kind", ["plain", "masters"])
 def test_updates_are_those_of_a_plain_loop(kind: str) -> None:
-    model, plain = net(), net()
-    ours, theirs, norms = optimizer_of(kind, model), PlainAdamW(plain, 0.3, 1.0, 1e-2), []
-    for inputs in batches(6):
-        ours.backward(loss_of(model, inputs))
-        assert ours.update()
-        loss_of(plain, inputs).backward()
-        norms.append(theirs.step())
-    assert min(norms) > 1.0  # all were clipped
-    for (name, a), b in zip(model.named_parameters(), plain.parameters()):
-        assert torch.allclose(a, b, rtol=1e-5, atol=1e-6), name
+    model, steps = net(), batches(6)
+    optimizer = optimizer_of(kind, model)
+    for inputs in steps:
+        optimizer.backward(loss_of(model, inputs))
+        assert optimizer.update()
+    expected, least_norm = updated(net(), steps)
+    assert least_norm > 1.0  # all were clipped
+    for (name, ours), theirs in zip(model.named_parameters(), expected):
+        assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-6), name
 
 
 def test_gradients_under_the_limit_are_left_alone() -> None:

@@ -25,6 +25,7 @@ from flagbench_cases.cases.glm.ragged import Special
 from flagbench_cases.prepare import prepared_folder
 from flagbench_cases.shared.config import load_case
 from flagbench_cases.shared.errors import DataError, UsageError
+from unit.cases.refusal import refuses
 
 pytestmark = pytest.mark.image
 
@@ -181,56 +182,49 @@ def test_facts_that_make_no_sense_are_refused(tmp_path: Path, from_raw: str, nam
     else:
         content["facts"][name] = value
     index.write_text(json.dumps(content))
-    with pytest.raises(DataError, match=r"\b%s\b" % name):
+    with refuses(DataError, " %s " % name):
         dataset.load(DATA, MODEL, str(tmp_path), seed=1)
 
 
 def test_raw_text_needs_a_vocabulary(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"train\.jsonl"):
+    with refuses(UsageError, "train.jsonl"):
         make(write_jsonl(tmp_path), tmp_path / "out", None)
     assert not (tmp_path / "out" / "data").exists()
 
 
-def test_one_set_without_the_other_is_refused(tmp_path: Path) -> None:
+def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+    for source, named in ((tmp_path, prepare.HDF5["train"]), (tmp_path / "none", tmp_path / "none")):
+        with refuses(DataError, named):
+            make(source, tmp_path / "out", None)
     (write_jsonl(tmp_path) / "val.jsonl").unlink()
-    with pytest.raises(DataError, match=r"val\.jsonl does not exist"):
+    with refuses(DataError, "val.jsonl"):
         make(tmp_path, tmp_path / "out", write_vocabulary(tmp_path))
-
-
-def test_a_folder_without_either_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"train_hdf5/train_sparse\.hdf5"):
-        make(tmp_path, tmp_path / "out", None)
-    with pytest.raises(DataError, match="does not exist"):
-        make(tmp_path / "none", tmp_path / "out", None)
 
 
 def test_a_damaged_file_leaves_no_folder(tmp_path: Path) -> None:
     write_jsonl(tmp_path, val="{")
-    with pytest.raises(DataError, match=r"val\.jsonl:1 is not JSON"):
+    with refuses(DataError, "val.jsonl:1"):
         make(tmp_path, tmp_path / "out", write_vocabulary(tmp_path))
     assert not (tmp_path / "out" / "data").exists()
 
 
 def test_a_folder_that_was_not_prepared_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError) as caught:
+    with refuses(DataError) as caught:
         dataset.load(DATA, MODEL, str(write_jsonl(tmp_path)), seed=1)
     assert "flagbench prepare glm --data" in caught.value.remedy
 
 
 @pytest.mark.parametrize(
-    ("data", "model", "words"),
-    [
-        ({**DATA, "sequence_length": 64}, MODEL, "was prepared for 512 tokens, but this preset has 64"),
-        (DATA, {"vocab_size": 512}, "token id 30523 of the train set is out of range"),
-    ],
+    ("data", "model", "named"),
+    [({**DATA, "sequence_length": 64}, MODEL, ("512", "64")), (DATA, {"vocab_size": 512}, ("30523", "train"))],
 )
-def test_a_folder_that_does_not_fit_the_model_is_refused(from_raw: str, data: Any, model: Any, words: str) -> None:
-    with pytest.raises(DataError, match=words):
+def test_a_folder_that_does_not_fit_the_model_is_refused(from_raw: str, data: Any, model: Any, named: Any) -> None:
+    with refuses(DataError, *named):
         dataset.load(data, model, from_raw, seed=1)
 
 
 def test_training_without_any_answer_is_refused(tmp_path: Path) -> None:
     lines = [{**LINES[0], "qas": [{**LINES[0]["qas"][0], "answers": []}]}]
     write_jsonl(tmp_path, lines)
-    with pytest.raises(DataError, match=r"train\.jsonl"):
+    with refuses(DataError, "train.jsonl"):
         make(tmp_path, tmp_path / "out", write_vocabulary(tmp_path))

@@ -22,7 +22,8 @@ from cloze_files import (
 )
 from flagbench_cases.cases.glm import sparse_hdf5
 from flagbench_cases.cases.glm.ragged import DTYPES, Builder, RaggedExamples, Special
-from flagbench_cases.shared.errors import DataError, ExitCode
+from flagbench_cases.shared.errors import DataError
+from unit.cases.refusal import refuses
 
 pytestmark = pytest.mark.image
 
@@ -72,7 +73,7 @@ def test_a_piece_that_the_vocabulary_has_not_got_is_named(tmp_path: Path) -> Non
     for name in ("text", "target"):
         matrices[name]["data"] = np.where(matrices[name]["data"] == ids("##s")[0], 40000, matrices[name]["data"])
     path = write_hdf5(tmp_path / "set.hdf5", matrices)
-    with pytest.raises(DataError, match=r"set\.hdf5: an answer has the token 40000"):
+    with refuses(DataError, path, 40000):
         read(path, vocabulary=vocabulary())
 
 
@@ -103,87 +104,56 @@ def change(name: str, part: str, at: Any, value: Any) -> Callable[[Matrices], No
     return apply
 
 
-def drop(name: str, part: str | None = None) -> Callable[[Matrices], None]:
-    """Leave a group, or one array of it, out."""
-
-    def apply(matrices: Matrices) -> None:
-        if part is None:
-            del matrices[name]
-        else:
-            del matrices[name][part]
-
-    return apply
-
-
-def instead(name: str) -> Callable[[Matrices], None]:
-    """An array of numbers where a group should be."""
-
-    def apply(matrices: Matrices) -> None:
-        matrices[name] = np.zeros(3)
-
-    return apply
-
-
-def shorten(name: str, part: str) -> Callable[[Matrices], None]:
-    def apply(matrices: Matrices) -> None:
-        matrices[name][part] = matrices[name][part][:-1]
-
-    return apply
-
-
 @pytest.mark.parametrize(
-    ("damage", "words"),
+    ("damage", "named"),
     [
-        (drop("target"), "target is missing or incomplete"),
-        (drop("text", "indices"), "text is missing or incomplete"),
-        (drop("answer_idx"), "answer_idx is missing"),
-        (change("text", "data", None, np.array([b"a", b"b"])), "text has"),
-        (change("text", "indptr", None, np.array([0.0, 1.0])), "text has float64"),
+        (lambda m: m.pop("target"), "target"),
+        (lambda m: m["text"].pop("indices"), "text"),
+        (lambda m: m.pop("answer_idx"), "answer_idx"),
+        (change("text", "data", None, np.array([b"a", b"b"])), "text"),
+        (change("text", "indptr", None, np.array([0.0, 1.0])), "float64"),
         (change("position", "format", None, "csc"), "position is a csc"),
-        (change("position", "format", None, np.array(["csr", "csr"], dtype="S3")), "position: h5sparse_format is no"),
-        (change("position", "format", None, 1), "position: h5sparse_format is no"),
-        (change("text", "shape", None, (-1, LENGTH)), "text declares"),
-        (change("text", "shape", None, (np.inf, LENGTH)), "text cannot be read"),
-        (change("text", "shape", None, 5), "text cannot be read"),
-        (change("text", "data", None, {}), "text: data is not an array"),
-        (change("text", "indptr", None, {}), "text: indptr is not an array"),
+        (change("position", "format", None, np.array(["csr", "csr"], dtype="S3")), "h5sparse_format"),
+        (change("position", "format", None, 1), "h5sparse_format"),
+        (change("text", "shape", None, (-1, LENGTH)), "text"),
+        (change("text", "shape", None, (np.inf, LENGTH)), "text"),
+        (change("text", "shape", None, 5), "text"),
+        (change("text", "data", None, {}), "text: data"),
+        (change("text", "indptr", None, {}), "text: indptr"),
         (change("text", "data", None, np.int64(1)), "text has int64"),
-        (instead("target"), "target is not a group"),
-        (shorten("text", "data"), r"indptr ends at \d+, but there are"),
-        (shorten("mask", "indptr"), r"mask has \d+ row ends for"),
+        (lambda m: m.update(target=np.zeros(3)), "target"),
+        (lambda m: m["text"].update(data=m["text"]["data"][:-1]), "text: indptr"),
+        (lambda m: m["mask"].update(indptr=m["mask"]["indptr"][:-1]), "mask"),
         (change("text", "indptr", 1, 10**6), "text: indptr"),
         (change("text", "indptr", 0, 1), "text: indptr"),
-        (change("text", "indices", 5, LENGTH), "an index is not in 0 to 47"),
-        (change("text", "indices", 5, -1), "an index is not in 0 to 47"),
-        (change("text", "indices", 5, 4), "text has duplicate indices"),
-        (change("target", "shape", None, (3, LENGTH)), "target has .* row ends"),
-        (change("logit_mask", "shape", None, (12, 7)), "logit_mask has the shape"),
-        (change("mask", "shape", None, (12, 2**40)), "mask declares"),
-        (change("target", "shape", None, (2**46, LENGTH)), "target declares"),
-        (change("mask", "shape", None, (12, 0)), "mask has rows with more than 0 values"),
+        (change("text", "indices", 5, LENGTH), "0 to 47"),
+        (change("text", "indices", 5, -1), "0 to 47"),
+        (change("text", "indices", 5, 4), "duplicate"),
+        (change("target", "shape", None, (3, LENGTH)), "target"),
+        (change("logit_mask", "shape", None, (12, 7)), "logit_mask"),
+        (change("mask", "shape", None, (12, 2**40)), "mask"),
+        (change("target", "shape", None, (2**46, LENGTH)), "target"),
+        (change("mask", "shape", None, (12, 0)), "mask"),
         (change("choice_start_end", "data", 0, 5), "choice_start_end"),
         (change("choice_start_end", "data", -1, 99), "choice_start_end"),
-        (change("answer_idx", "data", -1, 9), "has an answer that is not one of its choices"),
-        (change("answer_start_end", "data", -1, 99), "has an answer that is not one of its choices"),
-        (change("mask", "data", 1, 2), "row 1: mask and logit_mask do not fit"),
-        (change("mask", "data", 1, 47), "row 1: mask and logit_mask do not fit"),
-        (change("mask", "data", 1, 9), "row 1: logit_mask is not one run of ones"),
-        (change("text", "data", 0, 102), "row 0: text is not framed by the vocabulary's special tokens"),
-        (change("target", "data", 0, 999), "row 0: target is not the answer and its end token"),
-        (change("position", "data", 3, 40), "row 0: position is not that of"),
-        (change("position", "data", np.array([-1]), 9), "block position does not count the answer"),
+        (change("answer_idx", "data", -1, 9), "answer"),
+        (change("answer_start_end", "data", -1, 99), "answer"),
+        (change("mask", "data", 1, 2), "row 1: mask"),
+        (change("mask", "data", 1, 47), "row 1: mask"),
+        (change("mask", "data", 1, 9), "row 1: logit_mask"),
+        (change("text", "data", 0, 102), "row 0: text"),
+        (change("target", "data", 0, 999), "row 0: target"),
+        (change("position", "data", 3, 40), "row 0: position"),
+        (change("position", "data", np.array([-1]), 9), "block position"),
         (change("logit_mask", "data", None, np.full(28, 0.5)), "logit_mask"),
     ],
 )
-def test_damage_is_named(tmp_path: Path, raw: Any, damage: Callable[[Matrices], None], words: str) -> None:
+def test_damage_is_named(tmp_path: Path, raw: Any, damage: Callable[[Matrices], None], named: str) -> None:
     matrices = published_matrices(raw[False])
     damage(matrices)
     path = write_hdf5(tmp_path / "set.hdf5", matrices)
-    with pytest.raises(DataError, match=words) as caught:
+    with refuses(DataError, path, named):
         read(path)
-    assert "set.hdf5" in caught.value.message
-    assert caught.value.code == ExitCode.DATA
-    assert caught.value.remedy
 
 
 DECLARED = 2**46
@@ -191,15 +161,10 @@ DECLARED = 2**46
 
 
 @pytest.mark.parametrize(
-    ("part", "words"),
-    [
-        ("indptr", r"text has \d+ row ends for 12 rows"),
-        ("data", r"there are \d+ values"),
-        ("indices", r"\d+ indices"),
-    ],
+    ("part", "named"), [("indptr", "12 rows"), ("data", "%d values" % DECLARED), ("indices", "%d indices" % DECLARED)]
 )
 def test_what_is_declared_and_never_written_is_named_and_not_read(
-    tmp_path: Path, raw: Any, part: str, words: str
+    tmp_path: Path, raw: Any, part: str, named: str
 ) -> None:
     import h5py
 
@@ -207,14 +172,14 @@ def test_what_is_declared_and_never_written_is_named_and_not_read(
     with h5py.File(str(path), "r+") as file:
         del file["text"][part]
         file["text"].create_dataset(part, shape=(DECLARED,), dtype="i8", chunks=(1024,))
-    with pytest.raises(DataError, match=words):
+    with refuses(DataError, path, named):
         read(path)
 
 
 def test_an_example_of_endless_choices_is_named(tmp_path: Path, raw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_hdf5(tmp_path / "set.hdf5", published_matrices(raw[False]))
     monkeypatch.setattr(sparse_hdf5, "MAX_CHOICES", 3)
-    with pytest.raises(DataError, match=r"set\.hdf5: an example has 4 choices, more than 3"):
+    with refuses(DataError, path, "4 choices"):
         read(path)
 
 
@@ -223,25 +188,24 @@ def test_a_truncated_file_is_named(tmp_path: Path, raw: Any, kept: float) -> Non
     path = write_hdf5(tmp_path / "set.hdf5", published_matrices(raw[False]))
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * kept)])
-    with pytest.raises(DataError, match=r"set\.hdf5 cannot be read \(.*truncated"):
+    with refuses(DataError, path, "truncated"):
         read(path)
 
 
 def test_another_kind_of_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "set.hdf5").write_bytes(b"no HDF5 at all")
-    with pytest.raises(DataError, match=r"set\.hdf5 cannot be read"):
+    with refuses(DataError, "set.hdf5"):
         read(tmp_path / "set.hdf5")
 
 
 def test_without_h5py_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(DataError) as caught:
+    with refuses(DataError, "h5py") as caught:
         read(tmp_path / "set.hdf5")
-    assert "h5py" in caught.value.message
     assert "pip install h5py" in caught.value.remedy
 
 
 def test_another_sequence_length_is_named(tmp_path: Path, raw: Any) -> None:
     path = write_hdf5(tmp_path / "set.hdf5", published_matrices(raw[False]))
-    with pytest.raises(DataError, match=r"has the shape \(\d+, 48\), not \(\d+, 512\)"):
+    with refuses(DataError, path, ", 48)", ", 512)"):
         read(path, length=512)

@@ -17,6 +17,7 @@ from flagbench_cases.prepare import prepared_folder
 from flagbench_cases.prepare import weights as checkpoints
 from flagbench_cases.shared.config import load_case
 from flagbench_cases.shared.errors import DataError
+from unit.cases.refusal import refuses
 
 pytestmark = pytest.mark.image
 
@@ -100,31 +101,31 @@ def test_other_tensors_are_left_out_and_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "tensor", "words"),
+    ("name", "tensor", "named"),
     [
-        ("word_embeddings.weight", torch.zeros(30, 8), "has a vocabulary of 30 tokens, not 32"),
-        ("word_embeddings.weight", torch.zeros(32, 4), r"has the shape \(32, 4\), not \(32, 8\)"),
-        ("transformer.position_embeddings.weight", torch.zeros(17, 8), r"the shape \(17, 8\), not \(9, 8\)"),
-        ("transformer.layers.1.mlp.dense_h_to_4h.bias", None, r"has no tensor transformer\.layers\.1.* \(1 are"),
-        ("transformer.final_layernorm.bias", torch.zeros(8, dtype=torch.long), r"bias holds torch\.int64"),
+        ("word_embeddings.weight", torch.zeros(30, 8), "30 tokens"),
+        ("word_embeddings.weight", torch.zeros(32, 4), "(32, 4)"),
+        ("transformer.position_embeddings.weight", torch.zeros(17, 8), "(17, 8)"),
+        ("transformer.layers.1.mlp.dense_h_to_4h.bias", None, "transformer.layers.1.mlp.dense_h_to_4h.bias"),
+        ("transformer.final_layernorm.bias", torch.zeros(8, dtype=torch.long), "torch.int64"),
     ],
 )
-def test_another_model_is_refused(tmp_path: Path, name: str, tensor: Any, words: str) -> None:
+def test_another_model_is_refused(tmp_path: Path, name: str, tensor: Any, named: str) -> None:
     tensors: dict[str, Any] = {**state(), name: tensor}
     if tensor is None:
         del tensors[name]
-    with pytest.raises(DataError, match=words):
+    with refuses(DataError, named):
         convert(write(tmp_path, tensors), tmp_path / "out")
     assert not (tmp_path / "out" / "weights").exists()
 
 
 def test_a_folder_without_the_checkpoint_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"mp_rank_00_model_states\.pt"):
+    with refuses(DataError, prepare.CHECKPOINT):
         convert(tmp_path, tmp_path / "out")
 
 
 def test_a_truncated_checkpoint_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, state())
     path.write_bytes(path.read_bytes()[:-200])
-    with pytest.raises(DataError, match="cannot be read"):
+    with refuses(DataError, path):
         convert(path, tmp_path / "out")

@@ -10,12 +10,8 @@ import torch
 
 from flagbench_cases.cases.llama2_7b_lora import model as llama
 from flagbench_cases.cases.llama2_7b_lora.workload import LlamaLoraWorkload
-from flagbench_cases.contract import Context
-from flagbench_cases.rank.device import CpuDevice
-from flagbench_cases.rank.probe import CollectiveProbe
 from flagbench_cases.shared.config import load_case, merge
-from flagbench_cases.shared.layout import Layout
-from flagbench_cases.shared.spool import RankSpool
+from workloads import set_up
 
 CASE = load_case("llama2-7b-lora")
 REFERENCE = CASE["presets"]["reference"]
@@ -84,22 +80,7 @@ class Fixed(LlamaLoraWorkload):
 
 def workload(folder: Path, rank: int = 0, world: int = 1, kind: Any = Fixed, **changes: Any) -> LlamaLoraWorkload:
     """A rank's workload, set up on the processor."""
-    config = configured(**changes)
-    device = CpuDevice(rank)
-    context = Context(
-        config,
-        device,
-        rank,
-        Layout(world),
-        rank,
-        CollectiveProbe(device.clock),
-        RankSpool(str(folder), rank),
-        None,
-        None,
-    )
-    work = kind(context)
-    work.setup()
-    return work
+    return set_up(kind, configured(**changes), folder, rank, world)
 
 
 def train(work: LlamaLoraWorkload, steps: int, first: int = 0) -> list[float]:

@@ -18,6 +18,7 @@ from flagbench_cases.shared.errors import CaseError, DataError, UsageError
 from reenact import inventory
 from unit.cases.llama2_7b_lora.lora_bench import REFERENCE, SMALL, fixed_weights, small_shape
 from unit.cases.llama2_7b_lora.naive_llama import naive_logits
+from unit.cases.refusal import refuses
 
 pytestmark = pytest.mark.image
 
@@ -55,12 +56,6 @@ def test_logits_are_those_of_the_naive_implementation(changes: dict[str, Any]) -
     expected = naive_logits(frozen, {n: p.detach() for n, p in adapters.items()}, shape, TOKENS)
     found = logits(module, TOKENS).double()
     assert float((found - expected).abs().max()) < 1e-5 * float(expected.abs().max())
-
-
-def test_the_rotary_base_matters_to_the_logits() -> None:
-    """Else the test above could not see that one version of transformers ignores it."""
-    near, far = (logits(filled(small_shape(rope_theta=theta)), TOKENS) for theta in (500.0, 10000.0))
-    assert float((near - far).abs().max()) > 1e-3
 
 
 def test_rotary_tables_in_fp16_differ_by_rounding_alone() -> None:
@@ -129,18 +124,18 @@ def test_attention_is_eager_and_nothing_is_cached() -> None:
 def test_another_attention_than_asked_for_is_refused() -> None:
     built = model.build(small_shape(), torch.float32, CPU)
     built.config._attn_implementation = "sdpa"
-    with pytest.raises(CaseError, match="sdpa"):
+    with refuses(CaseError, "sdpa"):
         model.verify(built, torch.float32)
 
 
 def test_another_type_than_asked_for_is_refused() -> None:
     built = model.build(small_shape(), torch.float32, CPU)
-    with pytest.raises(CaseError, match=r"torch\.float32"):
+    with refuses(CaseError, torch.float32):
         model.verify(built, torch.float16)
 
 
 def test_a_missing_package_is_a_usage_error() -> None:
-    with pytest.raises(UsageError, match="no_such_package"):
+    with refuses(UsageError, "no_such_package"):
         model.library("no_such_package.anywhere")
 
 
@@ -184,7 +179,7 @@ def test_flops_equal_what_torch_counts(section: dict[str, Any], batch: int, leng
 
 
 def test_sizes_that_do_not_divide_are_refused() -> None:
-    with pytest.raises(ValueError, match="kv_heads"):
+    with refuses(ValueError, "kv_heads"):
         small_shape(heads=5)
 
 
@@ -256,23 +251,20 @@ def test_half_precision_weights_fill_an_fp32_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "named"),
     [
-        ({"config": {"num_hidden_layers": 32}}, "config.json has num_hidden_layers = 32, but this model has 2"),
-        ({"config": {"rope_theta": 500000.0}}, "rope_theta = 500000.0, but this model has 10000.0"),
-        ({"config": {"rope_theta": None}}, "rope_theta = None"),
-        (
-            {"index": {"model.layers.7.mlp.up_proj.weight": "weights-00001.safetensors"}},
-            "unknown tensor",
-        ),
-        ({"index": {"lm_head.weight": "../weights-00001.safetensors"}}, "is invalid"),
-        ({"index": {"lm_head.weight": 3}}, "is invalid"),
-        ({"index": {"lm_head.weight": "absent.safetensors"}}, "absent.safetensors cannot be read"),
+        ({"config": {"num_hidden_layers": 32}}, ("config.json", "num_hidden_layers = 32")),
+        ({"config": {"rope_theta": 500000.0}}, ("config.json", "rope_theta = 500000.0")),
+        ({"config": {"rope_theta": None}}, ("config.json", "rope_theta = None")),
+        ({"index": {"model.layers.7.mlp.up_proj.weight": "weights-00001.safetensors"}}, ("model.layers.7",)),
+        ({"index": {"lm_head.weight": "../weights-00001.safetensors"}}, ("index.json", "lm_head.weight")),
+        ({"index": {"lm_head.weight": 3}}, ("index.json", "lm_head.weight")),
+        ({"index": {"lm_head.weight": "absent.safetensors"}}, ("absent.safetensors",)),
     ],
 )
-def test_weights_that_do_not_fit_are_data_errors(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+def test_weights_that_do_not_fit_are_data_errors(tmp_path: Path, changes: dict[str, Any], named: Any) -> None:
     prepared_folder(tmp_path, **changes)
-    with pytest.raises(DataError, match=words):
+    with refuses(DataError, *named):
         load(tmp_path)
 
 
@@ -281,7 +273,7 @@ def test_a_tensor_missing_from_the_index_is_a_data_error(tmp_path: Path) -> None
     index = json.loads((tmp_path / "index.json").read_text())
     del index["model.norm.weight"]
     (tmp_path / "index.json").write_text(json.dumps(index))
-    with pytest.raises(DataError, match=r"has no tensor model\.norm\.weight"):
+    with refuses(DataError, "model.norm.weight"):
         load(tmp_path)
 
 
@@ -293,7 +285,7 @@ def test_a_tensor_of_another_shape_is_a_data_error(tmp_path: Path) -> None:
     tensors = load_file(path)
     name = sorted(tensors)[0]
     save_file({**tensors, name: tensors[name][:3].contiguous()}, path)
-    with pytest.raises(DataError, match="has the shape"):
+    with refuses(DataError, name):
         load(tmp_path)
 
 
@@ -302,7 +294,7 @@ def test_a_truncated_file_is_a_data_error(tmp_path: Path, file: str) -> None:
     prepared_folder(tmp_path)
     content = (tmp_path / file).read_bytes()
     (tmp_path / file).write_bytes(content[: len(content) // 2])
-    with pytest.raises(DataError, match=f"{file} cannot be read"):
+    with refuses(DataError, file):
         load(tmp_path)
 
 
@@ -328,5 +320,5 @@ def test_what_prepare_writes_is_what_a_run_reads(tmp_path: Path) -> None:
 def test_a_folder_that_was_not_prepared_is_a_data_error(tmp_path: Path) -> None:
     prepared_folder(tmp_path)
     built = model.build(model.shape_from(SECTION), torch.float32, CPU)
-    with pytest.raises(DataError, match="prepare"):
+    with refuses(DataError, tmp_path):
         model.load_prepared(built, str(tmp_path), SECTION, lambda: None)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,9 @@ import pytest
 from flagbench_cases.cases.llama2_7b_lora import blocks, data, prepare, samsum, tiny
 from flagbench_cases.cases.llama2_7b_lora.tokens import BOS, EOS, Vocabulary
 from flagbench_cases.prepare import prepared_folder
-from flagbench_cases.shared.errors import DataError, ExitCode, UsageError
+from flagbench_cases.shared.errors import DataError, UsageError
 from llama_vocabulary import padded_vocabulary
+from unit.cases.refusal import refuses
 
 pytestmark = pytest.mark.image
 
@@ -58,21 +61,17 @@ def test_a_checkpoint_folder_is_looked_into() -> None:
 
 
 def test_a_vocabulary_of_another_size() -> None:
-    with pytest.raises(DataError, match=r"tokenizer\.model .*\b512\b.*\b32000\b") as caught:
+    with refuses(DataError, MODEL, 512, 32000):
         Vocabulary(MODEL, 32000)
-    assert caught.value.code == ExitCode.DATA
 
 
-@pytest.mark.parametrize("content", [b"", b"junk" * 99, Path(MODEL).read_bytes()[:3000]])
-def test_what_is_no_vocabulary(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "tokenizer.model").write_bytes(content)
-    with pytest.raises(DataError, match="sentencepiece"):
-        Vocabulary(str(tmp_path / "tokenizer.model"), 512)
-
-
-def test_a_vocabulary_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"tokenizer\.model cannot be read"):
-        Vocabulary(str(tmp_path / "tokenizer.model"), 512)
+@pytest.mark.parametrize("content", [None, b"", b"junk" * 99, Path(MODEL).read_bytes()[:3000]])
+def test_what_is_no_vocabulary(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "tokenizer.model"
+    if content is not None:
+        path.write_bytes(content)
+    with refuses(DataError, path):
+        Vocabulary(str(path), 512)
 
 
 def test_other_special_ids(tmp_path: Path) -> None:
@@ -91,26 +90,17 @@ def test_other_special_ids(tmp_path: Path) -> None:
         minloglevel=2,
     )
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "t5.model")).get_piece_size()
-    with pytest.raises(DataError, match="has the ids 2, -1, 1 for <unk>, <s> and </s>"):
+    with refuses(DataError, "t5.model", "2, -1, 1"):
         Vocabulary(str(tmp_path / "t5.model"), pieces)
 
 
 def test_without_sentencepiece(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
-    with pytest.raises(UsageError, match="sentencepiece"):
+    with refuses(UsageError, "sentencepiece"):
         Vocabulary(MODEL, 512)
 
 
 # samsum
-
-
-def write_samsum(folder: Path, **splits: Any) -> Path:
-    """samsum's two files; a text is written as it is."""
-    folder.mkdir(exist_ok=True)
-    for split, content in splits.items():
-        text = content if isinstance(content, str) else json.dumps(content)
-        (folder / f"{split}.json").write_text(text, encoding="utf-8")
-    return folder
 
 
 def test_blocks_are_the_concatenated_prompts_cut(tmp_path: Path) -> None:
@@ -127,54 +117,42 @@ def test_blocks_are_the_concatenated_prompts_cut(tmp_path: Path) -> None:
 
 
 def test_too_little_text_for_a_block() -> None:
-    with pytest.raises(DataError, match=r"train\.json .*\b512\b"):
+    with refuses(DataError, "train.json", 512):
         samsum.cut("train.json", [("hi", "hi")], Vocabulary(MODEL, 512), 512, quiet)
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "entry"),
     [
-        ("", "train.json cannot be read"),
-        ('[{"id": "1"', "train.json cannot be read"),
-        ("[" * 100000, "train.json cannot be read"),
-        ("{}", "train.json is not a list of dialogues"),
-        ([], "train.json is not a list of dialogues"),
-        ([{"dialogue": "a", "summary": "b"}, {"dialogue": "a"}], "train.json: entry 2 has no texts"),
-        ([{"dialogue": "a", "summary": None}], "train.json: entry 1 has no texts"),
-        (["text"], "train.json: entry 1 has no texts"),
-        ('[{"dialogue": "a", "summary": "\\ud83d"}]', "train.json: entry 1"),
-        ('[{"dialogue": "a\\udc00", "summary": "b"}]', "train.json: entry 1"),
+        *((content, "") for content in (b"", b'[{"id": "1"', b"[" * 100000, b"{}", b"[]", b'[{"dialogue": "\xff"}]')),
+        (b'[{"dialogue": "a", "summary": "b"}, {"dialogue": "a"}]', ": entry 2"),
+        (b'[{"dialogue": "a", "summary": null}]', ": entry 1"),
+        (b'["text"]', ": entry 1"),
+        (b'[{"dialogue": "a", "summary": "\\ud83d"}]', ": entry 1"),
+        (b'[{"dialogue": "a\\udc00", "summary": "b"}]', ": entry 1"),
     ],
 )
-def test_a_bad_file_is_refused_with_its_entry(tmp_path: Path, content: Any, message: str) -> None:
-    write_samsum(tmp_path, train=content)
-    with pytest.raises(DataError) as caught:
-        samsum.read(str(tmp_path / "train.json"))
-    assert message in caught.value.message
-
-
-def test_not_utf8(tmp_path: Path) -> None:
-    (tmp_path / "train.json").write_bytes(b'[{"dialogue": "\xff", "summary": ""}]')
-    with pytest.raises(DataError, match=r"train\.json is not UTF-8"):
+def test_a_bad_file_is_refused_with_its_entry(tmp_path: Path, content: bytes, entry: str) -> None:
+    (tmp_path / "train.json").write_bytes(content)
+    with refuses(DataError, "train.json" + entry):
         samsum.read(str(tmp_path / "train.json"))
 
 
 def test_the_archive_must_be_unpacked(tmp_path: Path) -> None:
     (tmp_path / "samsum_dataset").mkdir()
     (tmp_path / "samsum_dataset" / "corpus.7z").write_bytes(b"7z")
-    with pytest.raises(DataError, match=r"corpus\.7z is still packed") as caught:
+    with refuses(DataError, "corpus.7z") as caught:
         samsum.find(str(tmp_path))
     assert "7z x -o" in caught.value.remedy
 
 
 def test_no_samsum_and_half_a_samsum(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"train\.json or val\.json"):
-        samsum.find(str(tmp_path))
-    with pytest.raises(DataError, match="does not exist"):
-        samsum.find(str(tmp_path / "nowhere"))
+    for folder, named in ((tmp_path, "train.json"), (tmp_path / "nowhere", "nowhere")):
+        with refuses(DataError, named):
+            samsum.find(str(folder))
     source = shutil.copytree(str(TINY), str(tmp_path / "half"))
     (Path(source) / "samsum_dataset" / "val.json").unlink()
-    with pytest.raises(DataError, match=r"val\.json does not exist"):
+    with refuses(DataError, "val.json"):
         make(tmp_path / "out", Path(source))
     assert not (tmp_path / "out" / "data").exists()
 
@@ -187,8 +165,6 @@ def test_a_prepared_folder_gives_what_the_tiny_set_gives(tmp_path: Path) -> None
     shipped = data.load({"source": "shipped", **DATA}, SECTION, None, 0)
     assert found.train.digest() == shipped.train.digest()
     assert found.validation.digest() == shipped.validation.digest()
-    assert found.mmlu is not None
-    assert shipped.mmlu is not None
     assert found.mmlu.digest() == shipped.mmlu.digest()
     assert found.mmlu.answer_tokens.tolist() == shipped.mmlu.answer_tokens.tolist()
     assert (found.condition, found.mmlu_condition) == ("files", "3 subjects, 96 questions, 5-shot cut to 128")
@@ -197,19 +173,6 @@ def test_a_prepared_folder_gives_what_the_tiny_set_gives(tmp_path: Path) -> None
     assert [source["name"] for source in place.sources[:3]] == ["tokenizer.model", "train.json", "val.json"]
     assert len(place.sources) == 3 + 2 * 3
     assert isinstance(found.train.blocks, np.memmap)
-
-
-def change(out: str, *path: str, value: Any) -> None:
-    """Give one fact of a prepared folder another value; None takes it away."""
-    index = json.loads((Path(out) / "data" / "prepared.json").read_text(encoding="utf-8"))
-    place = index["facts"]
-    for name in path[:-1]:
-        place = place[name]
-    if value is None:
-        del place[path[-1]]
-    else:
-        place[path[-1]] = value
-    (Path(out) / "data" / "prepared.json").write_text(json.dumps(index), encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -229,14 +192,19 @@ def change(out: str, *path: str, value: Any) -> None:
     ],
 )
 def test_facts_that_are_missing_or_of_another_type(tmp_path: Path, path: tuple[str, ...], values: Any) -> None:
+    """None: the fact is missing."""
     out = make(tmp_path / "out")
-    kept = (tmp_path / "out" / "data" / "prepared.json").read_bytes()
+    file = tmp_path / "out" / "data" / "prepared.json"
+    whole = file.read_text(encoding="utf-8")
     for value in values:
-        (tmp_path / "out" / "data" / "prepared.json").write_bytes(kept)
-        change(out, *path, value=value)
-        with pytest.raises(DataError) as caught:
+        index = json.loads(whole)
+        place = functools.reduce(dict.__getitem__, path[:-1], index["facts"])
+        place[path[-1]] = value
+        if value is None:
+            del place[path[-1]]
+        file.write_text(json.dumps(index), encoding="utf-8")
+        with refuses(DataError, file.parent) as caught:
             sets(out)
-        assert str(tmp_path / "out" / "data") in caught.value.message
         assert caught.value.remedy == blocks.AGAIN
 
 
@@ -254,7 +222,7 @@ def test_published_counts_and_vocabulary_make_the_published_conditions() -> None
 
 
 def test_without_a_vocabulary(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="vocabulary"):
+    with refuses(UsageError, "vocabulary"):
         make(tmp_path / "out", vocabulary=None)
 
 
@@ -266,27 +234,26 @@ def test_a_folder_that_was_not_prepared(tmp_path: Path) -> None:
 
 def test_another_length_and_a_smaller_model(tmp_path: Path) -> None:
     out = make(tmp_path / "out")
-    with pytest.raises(DataError, match=r"\b128\b.*\b512\b"):
+    with refuses(DataError, 128, 512):
         sets(out, length=512)
-    with pytest.raises(DataError, match=r"train_blocks: \d+ .*\b299\b"):
+    with refuses(DataError, "train_blocks", 299):
         sets(out, pieces=300)
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "message"),
+    ("name", "value", "named"),
     [
-        ("mmlu_answers", 4, "mmlu_answers: 4 is out of range"),
-        ("mmlu_subject_ids", -1, "mmlu_subject_ids: -1 is out of range"),
-        ("mmlu_offsets", 0, "the arrays of MMLU are inconsistent"),
-        ("mmlu_tokens", 512, "mmlu_tokens: 512 is out of range"),
+        ("mmlu_answers", 4, "mmlu_answers: 4"),
+        ("mmlu_subject_ids", -1, "mmlu_subject_ids: -1"),
+        ("mmlu_offsets", 0, "MMLU"),
+        ("mmlu_tokens", 512, "mmlu_tokens: 512"),
     ],
 )
-def test_arrays_that_do_not_fit(name: str, value: int, message: str) -> None:
+def test_arrays_that_do_not_fit(name: str, value: int, named: str) -> None:
     made = tiny.tokenised(128, 5, 512)
     made.arrays[name][-1] = value
-    with pytest.raises(DataError) as caught:
+    with refuses(DataError, "here", named):
         blocks.check("here", made, 128, 512)
-    assert message in caught.value.message
 
 
 @pytest.mark.parametrize("content", [b"", b"\x93NUMPY junk", np.arange(3)])
@@ -297,12 +264,8 @@ def test_a_damaged_array(tmp_path: Path, content: Any) -> None:
     else:
         np.save(str(path), content)
 
-    class Place:
-        def path(self, name: str) -> str:
-            return str(path.parent / name)
-
-    with pytest.raises(DataError, match=r"mmlu_answers\.npy"):
-        blocks.read(Place())
+    with refuses(DataError, "mmlu_answers.npy"):
+        blocks.read(SimpleNamespace(path=lambda name: str(path.parent / name)))
 
 
 def test_the_case_prepares_for_its_reference_preset(tmp_path: Path) -> None:

@@ -98,17 +98,11 @@ def test_every_place_is_asked_for_in_every_part_of_an_epoch() -> None:
 # how it is tokenised
 
 
-def tokenizers() -> tuple[Any, Any]:
-    """transformers' tokenizer of a folder with nothing but tokenizer.model: as it comes, and asked for <s>."""
+def test_ids_are_those_of_transformers_where_it_is_asked_for_bos() -> None:
     from transformers import LlamaTokenizer
 
-    return LlamaTokenizer.from_pretrained(str(FOLDER)), LlamaTokenizer.from_pretrained(
-        str(FOLDER), add_bos_token=True
-    )
-
-
-def test_ids_are_those_of_transformers_where_it_is_asked_for_bos() -> None:
-    tokenizer, vocabulary = tokenizers()[1], Vocabulary(str(FOLDER / "tokenizer.model"), 512)
+    tokenizer = LlamaTokenizer.from_pretrained(str(FOLDER), add_bos_token=True)
+    vocabulary = Vocabulary(str(FOLDER / "tokenizer.model"), 512)
     texts = [samsum.prompt(*pair) for pair in samsum.read(str(FOLDER / "samsum_dataset" / "val.json"))]
     texts += [mmlu.heading("farm_places"), "caf\u00e9  42 \U0001f600\r\n\ttab", "A"]
     for words in texts:
@@ -116,13 +110,6 @@ def test_ids_are_those_of_transformers_where_it_is_asked_for_bos() -> None:
         assert tokenizer(words + "</s>").input_ids == [BOS, *vocabulary.encode(words), EOS]
     letters = [tokenizer([letter]).input_ids[0][1] for letter in "ABCD"]  # as the publisher takes them
     assert letters == vocabulary.answer_tokens
-
-
-def test_transformers_4_and_5_differ_in_bos_and_nobody_says_so() -> None:
-    import transformers
-
-    as_it_comes = tokenizers()[0]("Which way is the barn?").input_ids
-    assert (as_it_comes[0] == BOS) == (int(transformers.__version__.split(".")[0]) < 5)
 
 
 # what the base model knows of it
@@ -135,7 +122,6 @@ def test_the_base_model_is_at_chance(sets: data.Sets) -> None:
     model = LlamaForCausalLM(config).float().eval()
     model.load_state_dict(load_file(str(FOLDER / "weights" / "weights-00001.safetensors")))
     questions = sets.mmlu
-    assert questions is not None
     letters = questions.answer_tokens.tolist()
     right = 0
     with torch.no_grad():

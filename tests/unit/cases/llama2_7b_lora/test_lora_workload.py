@@ -19,6 +19,7 @@ from flagbench_cases.cases.llama2_7b_lora.model import step_flops
 from flagbench_cases.cases.llama2_7b_lora.workload import EpochLosses, LlamaLoraWorkload
 from flagbench_cases.shared.errors import DataError
 from unit.cases.llama2_7b_lora.lora_bench import LENGTH, train, workload
+from unit.cases.refusal import refuses
 from workloads import on_ranks
 
 pytestmark = pytest.mark.image
@@ -167,15 +168,11 @@ def test_the_published_accuracy_is_taken_with_dropout_on(tmp_path: Path) -> None
     assert work.module.training
 
 
-def test_the_published_accuracy_may_be_left_out(tmp_path: Path) -> None:
-    work = workload(tmp_path, eval={"mmlu_train_mode": False})
-    assert work.evaluate(last=True).published_accuracy is None
-
-
-def test_without_questions_there_is_no_accuracy(tmp_path: Path) -> None:
-    work = workload(tmp_path, data={"mmlu_items": 0})
-    assert work.evaluate(last=True).accuracy is None
-    assert work.describe()["data"]["mmlu_items"] == 0
+def test_an_accuracy_may_be_left_out(tmp_path: Path) -> None:
+    assert workload(tmp_path, eval={"mmlu_train_mode": False}).evaluate(last=True).published_accuracy is None
+    without = workload(tmp_path, data={"mmlu_items": 0})
+    assert without.evaluate(last=True).accuracy is None
+    assert without.describe()["data"]["mmlu_items"] == 0
 
 
 # The published loss
@@ -317,7 +314,7 @@ def test_an_fp16_checkpoint_without_its_loss_scale_is_a_data_error(tmp_path: Pat
     work = workload(tmp_path, precision="fp16")
     train(work, 1)
     tensors, facts = work.state()
-    with pytest.raises(DataError, match="has no loss scale"):
+    with refuses(DataError, "loss scale"):
         workload(tmp_path, precision="fp16").restore(tensors, dict(facts, scaler=scaler))
 
 
@@ -329,19 +326,13 @@ def test_names_in_a_checkpoint_are_ours(tmp_path: Path) -> None:
     assert set(tensors) == {f"{kind}.{name}" for kind in kinds for name in work.parameters}
 
 
-@pytest.mark.parametrize(
-    ("missing", "words"),
-    [
-        ("adapter.layers.0.q_proj.A", "no adapter layers.0.q_proj.A"),
-        ("exp_avg.layers.1.v_proj.B", "the checkpoint has no moments for"),
-    ],
-)
-def test_a_checkpoint_without_a_tensor_is_a_data_error(tmp_path: Path, missing: str, words: str) -> None:
+@pytest.mark.parametrize(("kind", "name"), [("adapter", "layers.0.q_proj.A"), ("exp_avg", "layers.1.v_proj.B")])
+def test_a_checkpoint_without_a_tensor_is_a_data_error(tmp_path: Path, kind: str, name: str) -> None:
     work = workload(tmp_path)
     train(work, 1)
     tensors, facts = work.state()
-    del tensors[missing]
-    with pytest.raises(DataError, match=words):
+    del tensors[f"{kind}.{name}"]
+    with refuses(DataError, name):
         workload(tmp_path).restore(tensors, facts)
 
 
@@ -350,5 +341,5 @@ def test_facts_of_something_else_are_a_data_error(tmp_path: Path, facts: dict[st
     work = workload(tmp_path)
     train(work, 1)
     tensors, _ = work.state()
-    with pytest.raises(DataError, match="facts"):
+    with refuses(DataError, "facts"):
         workload(tmp_path).restore(tensors, facts)

@@ -8,36 +8,21 @@ import pytest
 
 from flagbench_cases import __version__
 from flagbench_cases.node import cli
-from flagbench_cases.shared.errors import ExitCode, UsageError
+from flagbench_cases.shared.errors import UsageError
+from unit.cases.refusal import refuses
 
 pytestmark = pytest.mark.image
 
 
 def test_the_defaults() -> None:
-    found = vars(cli.parse(["distilbert"]))
-    assert found == {
+    given = {name: value for name, value in vars(cli.parse(["distilbert"])).items() if value not in (None, False, [])}
+    assert given == {
         "case": "distilbert",
         "nodes": 1,
         "gpus": 1,
-        "node_rank": None,
-        "master": None,
-        "run_id": None,
         "preset": "reference",
         "division": "faithful",
-        "precision": None,
-        "data": None,
-        "weights": None,
-        "steps": None,
-        "max_samples": None,
-        "full": False,
-        "seed": None,
-        "set": [],
-        "max_minutes": None,
         "timeout": 600.0,
-        "out": None,
-        "store": None,
-        "resume": None,
-        "describe": False,
     }
 
 
@@ -55,79 +40,44 @@ def test_everything_given() -> None:
     assert found.describe
 
 
-@pytest.mark.parametrize("option", ["--nodes", "--gpus", "--steps", "--max-samples"])
-@pytest.mark.parametrize("value", ["0", "-1", "1.5", "x", "", "nan", "1000000000000"])
-def test_counts_are_positive_whole_numbers(option: str, value: str) -> None:
-    with pytest.raises(UsageError, match=option) as caught:
+COUNTS = ("0", "-1", "1.5", "x", "", "nan", str(10**12))
+LIMITS = ("0", "-1", "nan", "inf", "1e308", "x", "")  # all limits end some day
+INVALID = {
+    **dict.fromkeys(("--nodes", "--gpus", "--steps", "--max-samples"), COUNTS),
+    "--node-rank": ("-1", "1.5", "x", ""),
+    "--seed": ("-1", "1.5", "x", "", str(2**31)),  # every generator takes 31 bits
+    **dict.fromkeys(("--max-minutes", "--timeout"), LIMITS),
+    # A run id is safe in a file name.
+    "--run-id": ("", "a/b", "../x", ".hidden", "-x", "_x", "a b", "a\nb", "ü", "a" * 129, "$(id)", "a;b"),
+    "--preset": ("huge",),
+    "--division": ("fast",),
+    "--precision": ("int8", "FP32"),
+}
+
+
+@pytest.mark.parametrize(("option", "value"), [(option, value) for option in INVALID for value in INVALID[option]])
+def test_a_bad_value_is_refused_with_the_name_of_its_option(option: str, value: str) -> None:
+    with refuses(UsageError, option) as caught:
         cli.parse(["distilbert", option + "=" + value])
     assert "_count" not in caught.value.message  # a person reads this, not the name of a function
 
 
-@pytest.mark.parametrize("option", ["--node-rank", "--seed"])
-@pytest.mark.parametrize("value", ["-1", "1.5", "x", ""])
-def test_ranks_and_seeds_are_whole_numbers_from_zero(option: str, value: str) -> None:
-    assert getattr(cli.parse(["distilbert", option, "0"]), option[2:].replace("-", "_")) == 0
-    with pytest.raises(UsageError, match=option):
-        cli.parse(["distilbert", option + "=" + value])
-
-
-def test_a_seed_fits_every_generator() -> None:
-    assert cli.parse(["distilbert", "--seed", str(2**31 - 1)]).seed == 2**31 - 1
-    with pytest.raises(UsageError, match="--seed"):
-        cli.parse(["distilbert", "--seed", str(2**31)])
-
-
-@pytest.mark.parametrize("option", ["--max-minutes", "--timeout"])
-@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "1e308", "x", ""])
-def test_limits_are_positive_and_end_some_day(option: str, value: str) -> None:
-    assert getattr(cli.parse(["distilbert", option, "0.5"]), option[2:].replace("-", "_")) == 0.5
-    with pytest.raises(UsageError, match=option):
-        cli.parse(["distilbert", option + "=" + value])
-
-
 @pytest.mark.parametrize(
-    "value", ["", "a/b", "../x", ".hidden", "-x", "_x", "a b", "a\nb", "ü", "a" * 129, "$(id)", "a;b"]
+    ("option", "value"),
+    [("--node-rank", 0), ("--seed", 0), ("--seed", 2**31 - 1), ("--max-minutes", 0.5), ("--timeout", 0.5)],
 )
-def test_a_run_id_is_safe_in_a_file_name(value: str) -> None:
-    with pytest.raises(UsageError, match="--run-id"):
-        cli.parse(["distilbert", "--run-id=" + value])
+def test_the_smallest_and_largest_values_are_taken(option: str, value: float) -> None:
+    assert getattr(cli.parse(["distilbert", option, str(value)]), option[2:].replace("-", "_")) == value
+
+
+def test_the_longest_run_id_is_taken() -> None:
     assert cli.parse(["distilbert", "--run-id", "a" * 128]).run_id == "a" * 128
 
 
-@pytest.mark.parametrize(
-    "option", [["--preset", "huge"], ["--division", "fast"], ["--precision", "int8"], ["--precision", "FP32"]]
-)
-def test_choices_are_closed(option: list[str]) -> None:
-    with pytest.raises(UsageError, match=option[0]):
-        cli.parse(["distilbert", *option])
-
-
-@pytest.mark.parametrize(
-    "option",
-    [
-        "--nodes",
-        "--gpus",
-        "--node-rank",
-        "--master",
-        "--run-id",
-        "--preset",
-        "--division",
-        "--precision",
-        "--data",
-        "--weights",
-        "--steps",
-        "--max-samples",
-        "--seed",
-        "--set",
-        "--max-minutes",
-        "--timeout",
-        "--out",
-        "--store",
-        "--resume",
-    ],
-)
-def test_an_option_without_its_value_is_a_usage_error(option: str) -> None:
-    with pytest.raises(UsageError, match=option):
+@pytest.mark.parametrize("name", sorted(set(vars(cli.parse(["distilbert"]))) - {"case", "full", "describe"}))
+def test_an_option_without_its_value_is_a_usage_error(name: str) -> None:
+    option = "--" + name.replace("_", "-")
+    with refuses(UsageError, option):
         cli.parse(["distilbert", option])
 
 
@@ -136,21 +86,20 @@ def test_an_option_without_its_value_is_a_usage_error(option: str) -> None:
     ["--steps 5 --full", "--steps 5 --max-samples 5", "--full --max-samples 5", "--full --steps 5"],
 )
 def test_lengths_contradict_each_other(words: str) -> None:
-    with pytest.raises(UsageError, match="not allowed with"):
+    with refuses(UsageError, *[word for word in words.split() if word.startswith("--")]):
         cli.parse(["distilbert", *words.split()])
 
 
 @pytest.mark.parametrize("words", ["", "distilbert extra", "distilbert --no-such", "distilbert --describe=1"])
 def test_unknown_or_missing_arguments(words: str) -> None:
-    with pytest.raises(UsageError) as caught:
+    with refuses(UsageError) as caught:
         cli.parse(words.split())
-    assert caught.value.code == ExitCode.USAGE
     assert "--help" in caught.value.remedy
 
 
 @pytest.mark.parametrize("words", ["--step 5", "--gpu 2", "--des"])
 def test_options_are_not_abbreviated(words: str) -> None:
-    with pytest.raises(UsageError, match="unrecognized"):
+    with refuses(UsageError, words.split()[0]):
         cli.parse(["distilbert", *words.split()])
 
 
@@ -185,5 +134,5 @@ def test_no_data_anywhere_leaves_it_to_the_preset(tmp_path: Path) -> None:
 
 
 def test_an_empty_data_argument_is_not_the_working_folder() -> None:
-    with pytest.raises(UsageError, match="--data is empty"):
+    with refuses(UsageError, "--data"):
         cli.locate_data("")

@@ -25,6 +25,11 @@ def plan(stack: str, *arguments: str, **changes: Any) -> dict[str, Any]:
     return made
 
 
+def second_of_two() -> dict[str, Any]:
+    """The plan of the second node of a run on MetaX's devices."""
+    return plan("c500-maca3", "--nodes", "2", node_rank=1, host="node-0", port=29500)
+
+
 def words_of(made: dict[str, Any]) -> list[str]:
     return shlex.split(docker_command(made))
 
@@ -45,7 +50,7 @@ def test_a_stack_of_nvidia() -> None:
 
 
 def test_a_stack_of_metax_on_two_nodes() -> None:
-    made = plan("c500-maca3", "--nodes", "2", node_rank=1, host="node-0", port=29500)
+    made = second_of_two()
     assert docker_command(made) == (
         "docker run --rm --device /dev/mxcd --device /dev/dri --group-add video "
         "--shm-size 16g --ulimit memlock=-1 --ulimit stack=67108864 --network host "
@@ -54,16 +59,12 @@ def test_a_stack_of_metax_on_two_nodes() -> None:
 
 
 def test_what_a_host_may_lack_stands_in_words() -> None:
-    made = plan("c500-maca3", "--nodes", "2", node_rank=1, host="node-0", port=29500)
+    made = second_of_two()
     assert docker_hints(made) == ["if the host has /dev/infiniband, add --device /dev/infiniband"]
-    assert docker_hints(plan("c500-maca3", "--nodes", "1")) == []
-
-
-def test_a_capability_is_offered_only_to_root_who_alone_can_hold_it() -> None:
-    made = plan("c500-maca3", "--nodes", "2", node_rank=1, host="node-0", port=29500)
-    made["stack"]["docker"]["root"] = True
+    made["stack"]["docker"]["root"] = True  # root alone can hold a capability
     assert docker_hints(made) == ["if the host has /dev/infiniband, add --device /dev/infiniband --cap-add IPC_LOCK"]
     assert "--cap-add" not in docker_command(made)
+    assert docker_hints(plan("c500-maca3", "--nodes", "1")) == []
 
 
 @pytest.mark.parametrize(
@@ -95,18 +96,18 @@ def test_every_folder_of_the_arguments_comes_from_the_host() -> None:
     assert docker_hints(made) == ["replace every HOSTDIR with a folder of the host"]
 
 
-def test_data_that_was_found_where_it_is_by_default_is_a_folder_too() -> None:
-    assert mounts(plan("cpu", data="/data")) == [["type=bind", "source=HOSTDIR", "target=/data", "readonly"]]
-
-
-def test_a_folder_that_is_read_and_written_is_mounted_once() -> None:
-    made = plan("cpu", "--data", "/data", "--out", "/data", data="/data")
-    assert mounts(made) == [["type=bind", "source=HOSTDIR", "target=/data"]]
-
-
-def test_synthetic_data_need_no_folder() -> None:
-    made = plan("cpu", "--data", "synthetic")
-    assert mounts(made) == docker_hints(made) == []
+@pytest.mark.parametrize(
+    ("arguments", "data", "mounted"),
+    [
+        ([], "/data", [["target=/data", "readonly"]]),  # found where it is by default
+        (["--data", "/data", "--out", "/data"], "/data", [["target=/data"]]),  # read and written
+        (["--data", "synthetic"], None, []),
+    ],
+)
+def test_a_folder_is_mounted_once_and_only_where_there_is_one(arguments: list[str], data: Any, mounted: Any) -> None:
+    made = plan("cpu", *arguments, data=data)
+    assert mounts(made) == [["type=bind", "source=HOSTDIR", *fields] for fields in mounted]
+    assert bool(docker_hints(made)) == bool(mounted)
 
 
 def test_only_a_stack_that_demands_root_gets_it() -> None:
@@ -143,14 +144,12 @@ def test_every_word_reaches_the_image_as_it_was(value: str) -> None:
 
 @pytest.mark.parametrize("value", HOSTILE)
 def test_no_folder_is_read_as_another_field_of_its_mount(value: str) -> None:
-    line = words_of(plan("cpu", "--out=/" + value))
-    (fields,) = csv.reader([line[line.index("--mount") + 1]])
-    assert fields == ["type=bind", "source=HOSTDIR", "target=/" + value]
+    assert mounts(plan("cpu", "--out=/" + value)) == [["type=bind", "source=HOSTDIR", "target=/" + value]]
 
 
 @pytest.mark.parametrize("value", HOSTILE)
 def test_words_beside_the_line_can_be_pasted_as_well(value: str) -> None:
-    made = plan("c500-maca3", "--nodes", "2", node_rank=1, host="node-0", port=29500)
+    made = second_of_two()
     made["stack"]["docker"]["multi_node"]["devices"] = [value]
     (hint,) = docker_hints(made)
     assert shlex.split(hint.rpartition(", add ")[2]) == ["--device", value]

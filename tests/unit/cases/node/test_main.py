@@ -48,19 +48,8 @@ def test_of_arguments_that_were_not_understood_only_names_are_kept() -> None:
 def test_a_refused_request_says_what_can_be_said() -> None:
     early = request.unresolved(["--nodes", "x", "distilbert"], None)
     assert (early.nodes, early.gpus, early.config, early.config_digest) == (1, 1, None, None)
-    words = [
-        "distilbert",
-        "--nodes",
-        "2",
-        "--gpus",
-        "4",
-        "--run-id",
-        "mine",
-        "--preset",
-        "tiny",
-        "--store",
-        "s3://k:s@b",
-    ]
+    words = ["distilbert", "--nodes", "2", "--gpus", "4", "--run-id", "mine", "--preset", "tiny"]
+    words += ["--store", "s3://k:s@b"]
     late = request.unresolved(words, cli.parse(words))
     assert (late.case, late.nodes, late.gpus, late.run_id, late.preset) == ("distilbert", 2, 4, "mine", "tiny")
     assert late.argv[-1] == "s3://b"
@@ -189,7 +178,6 @@ def test_a_second_signal_keeps_what_was_gathered_before_the_runs_files_went() ->
     attempt = main.Attempt(argv, 1, False)
     attempt.request, place, _ = request.resolve(cli.parse(argv), attempt.request)
     config = attempt.request.config
-    assert config is not None
     limits = supervisor.Limits(1.0, None)
     attempt.running = supervisor.Run(config, attempt.request.stack, place, limits, Interruption())
     gathered = attempt.evidence = evidence.NOTHING._replace(steps={0: []})

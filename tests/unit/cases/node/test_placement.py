@@ -9,7 +9,8 @@ import pytest
 
 from flagbench_cases.node import placement as nodes
 from flagbench_cases.node.placement import DEFAULT_PORT, Placement, likely_rank, locate_node, parse_address
-from flagbench_cases.shared.errors import ExitCode, UsageError
+from flagbench_cases.shared.errors import UsageError
+from unit.cases.refusal import refuses
 
 pytestmark = pytest.mark.image
 
@@ -119,9 +120,9 @@ def test_a_flag_and_the_platform_complete_each_other() -> None:
     ],
 )
 def test_bare_ranks_and_master_addresses_are_never_read(env: dict[str, str]) -> None:
-    with pytest.raises(UsageError, match="--nodes 2"):
+    with refuses(UsageError, "--nodes 2"):
         locate_node(2, None, None, env, never)
-    with pytest.raises(UsageError, match="node 0"):
+    with refuses(UsageError, "node 0"):
         locate_node(2, 1, None, env, never)
     assert locate_node(2, 0, "here", env, never).host == "here"
 
@@ -133,27 +134,25 @@ def test_one_node_needs_nothing_and_any_port_will_do() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "env", "words"),
+    ("arguments", "env", "named"),
     [
-        ((1, 1, None), {}, "is out of range for 1 node"),
-        ((2, 2, "a"), {}, "is out of range for 2 nodes"),
-        ((2, None, "a"), {"JOB_COMPLETION_INDEX": "5"}, "is out of range for 2 nodes"),
-        ((2, None, "a"), {"JOB_COMPLETION_INDEX": "-1"}, "is out of range for 2 nodes"),
-        ((2, None, "a"), {"FLAGBENCH_NODE_RANK": "first"}, "is not a number"),
-        ((2, None, "a"), {"SLURM_NODEID": "", "SLURM_JOB_NODELIST": "x"}, "is not a number"),
-        ((2, None, None), {"JOB_COMPLETION_INDEX": "1"}, "needs the address of node 0"),
-        ((2, None, None), {"PET_NODE_RANK": "1"}, "needs the address of node 0"),
-        ((2, None, None), {"SKYPILOT_NODE_RANK": "1"}, "needs the address of node 0"),
-        ((2, None, None), {"SLURM_NODEID": "1", "SLURM_JOB_NODELIST": "none"}, "needs the address of node 0"),
+        ((1, 1, None), {}, "--node-rank 1"),
+        ((2, 2, "a"), {}, "rank 2"),
+        ((2, None, "a"), {"JOB_COMPLETION_INDEX": "5"}, "rank 5"),
+        ((2, None, "a"), {"JOB_COMPLETION_INDEX": "-1"}, "rank -1"),
+        ((2, None, "a"), {"FLAGBENCH_NODE_RANK": "first"}, "FLAGBENCH_NODE_RANK='first'"),
+        ((2, None, "a"), {"SLURM_NODEID": "", "SLURM_JOB_NODELIST": "x"}, "SLURM_NODEID=''"),
+        ((2, None, None), {"JOB_COMPLETION_INDEX": "1"}, "node 0"),
+        ((2, None, None), {"PET_NODE_RANK": "1"}, "node 0"),
+        ((2, None, None), {"SKYPILOT_NODE_RANK": "1"}, "node 0"),
+        ((2, None, None), {"SLURM_NODEID": "1", "SLURM_JOB_NODELIST": "none"}, "node 0"),
     ],
 )
 def test_what_contradicts_or_is_missing_is_a_usage_error(
-    arguments: tuple[Any, Any, Any], env: dict[str, str], words: str
+    arguments: tuple[Any, Any, Any], env: dict[str, str], named: str
 ) -> None:
-    with pytest.raises(UsageError, match=words) as caught:
+    with refuses(UsageError, named):
         locate_node(*arguments, env, lambda nodelist: [])
-    assert caught.value.code == ExitCode.USAGE
-    assert caught.value.remedy
 
 
 @pytest.mark.parametrize(
@@ -175,30 +174,17 @@ def test_addresses(text: str, address: tuple[str, int]) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        ":29500",
-        "host:",
-        "host:0",
-        "host:00",
-        "host:65536",
-        "host:99999",
-        "host:123456",
-        "host:-1",
-        "host:port",
-        "host:29500\n",
-        "ho st:29500",
+        *("", ":29500", "host:", "host:0", "host:00", "host:65536", "host:99999", "host:123456", "host:-1"),
+        *("host:port", "host:29500\n", "ho st:29500"),
         "fd00::1",  # where its address ends and a port begins, nobody can tell
-        "fd00::1:29500",
-        "[fd00::1",
-        "[host]:5",
-        "[1:2:3]:5",
+        *("fd00::1:29500", "[fd00::1", "[host]:5", "[1:2:3]:5"),
         "host..svc:5",  # no resolver takes an empty label
         "a" * 64 + ":5",
         "host:\u0665",
     ],
 )
 def test_addresses_that_are_none(text: str) -> None:
-    with pytest.raises(UsageError, match="is not HOST:PORT"):
+    with refuses(UsageError, "--master", repr(text)):
         parse_address(text, "--master")
 
 
@@ -207,7 +193,7 @@ def test_slurm_without_scontrol_says_what_to_do(monkeypatch: pytest.MonkeyPatch)
         raise FileNotFoundError("scontrol")
 
     monkeypatch.setattr(subprocess, "run", missing)
-    with pytest.raises(UsageError, match="scontrol") as caught:
+    with refuses(UsageError, "scontrol") as caught:
         locate_node(2, None, None, SLURM)
     assert "--master" in caught.value.remedy
 

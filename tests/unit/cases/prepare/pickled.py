@@ -1,7 +1,8 @@
-"""Files of torch.save for tests: saved by torch, or written opcode by opcode."""
+"""Checkpoints for tests: saved by their libraries, or written opcode by opcode."""
 
 from __future__ import annotations
 
+import json
 import struct
 import zipfile
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from flagbench_cases.prepare import weights
-from flagbench_cases.shared.errors import DataError, ExitCode
+from unit.cases.refusal import refusal as refusal_of
 
 # torch.load's two formats; the older one is what checkpoints before torch 1.6 are in.
 FORMATS = pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
@@ -26,11 +27,7 @@ def save(path: Path, content: Any, zipped: bool = True) -> str:
 
 def refusal(path: Any, inside: Any = ()) -> str:
     """The message of the DataError that reading ends in."""
-    with pytest.raises(DataError) as caught:
-        weights.read_pickled(str(path), inside)
-    assert caught.value.code == ExitCode.DATA == 3
-    assert caught.value.remedy
-    return caught.value.message
+    return refusal_of(weights.read_pickled, str(path), inside)
 
 
 def written(body: bytes) -> bytes:
@@ -74,3 +71,25 @@ class Call:
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return self.function, self.arguments
+
+
+def save_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
+    """A file of safetensors, or of torch.save by its ending .bin."""
+    if path.suffix == ".bin":
+        torch.save(tensors, str(path))
+    else:
+        safetensors = pytest.importorskip("safetensors.torch", reason="a reader of every image")
+        safetensors.save_file(tensors, str(path))
+
+
+def sharded(folder: Path, kind: str, shards: list[dict[str, torch.Tensor]]) -> Path:
+    """A folder of `safetensors` or `bin` as Hugging Face shards it."""
+    whole = {"safetensors": "model.safetensors", "bin": "pytorch_model.bin"}[kind]
+    stem, suffix = whole.split(".")
+    where = {}
+    for number, tensors in enumerate(shards, 1):
+        name = f"{stem}-{number:05d}-of-{len(shards):05d}.{suffix}"
+        save_tensors(folder / name, tensors)
+        where.update(dict.fromkeys(tensors, name))
+    (folder / f"{whole}.index.json").write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": where}))
+    return folder

@@ -210,7 +210,7 @@ def test_a_call_has_few_arguments(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["tuples", "lists", "dicts", "tables"])
 def test_what_is_nested_too_deep_for_a_stack_ends_no_process(tmp_path: Path, name: str) -> None:
     """Neither read nor given back by a function that calls itself."""
-    times = 200_000  # a frame of some 100 bytes each would fill any stack
+    times = 100_000  # frames of some 100 bytes each are more than the usual stack of 8 MiB
     around = {
         "tuples": (b")", b"\x85" * times),
         "lists": (b"]" * times, b"a" * (times - 1)),
@@ -219,6 +219,17 @@ def test_what_is_nested_too_deep_for_a_stack_ends_no_process(tmp_path: Path, nam
     }
     path = archive(tmp_path / "deep.pt", written(b"".join(around[name])))
     assert "is not a table of tensors" in refused_apart(path)
+
+
+@pytest.mark.parametrize("content", [b"PK\x03\x04" + bytes(100), b"<html>404</html>", b"\x80\x02N."])
+def test_what_is_no_checkpoint_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "state.pt").write_bytes(content)
+    assert "state.pt" in refusal(tmp_path / "state.pt")
+
+
+@pytest.mark.parametrize("state", [[torch.ones(2)], {"a": 1}, {0: torch.ones(2)}, {"a": {"b": torch.ones(2)}}])
+def test_what_is_no_table_of_tensors_is_refused(tmp_path: Path, state: Any) -> None:
+    assert "state.pt" in refusal(save(tmp_path / "state.pt", state))
 
 
 def test_a_packed_archive_is_refused(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import builtins
 import collections
 import functools
 import os
+import pickle
 import subprocess
 import zipfile
 from pathlib import Path
@@ -41,6 +42,7 @@ def calls(canary: Path) -> dict[str, Any]:
         "partial": Call(functools.partial, os.system, f"touch {canary}"),
         "subprocess": Call(subprocess.call, ["touch", str(canary)]),
         "pathlib": Call(Path.touch, canary),
+        "pickle.loads": Call(pickle.loads, pickle.dumps(shell)),
         "torch.load": Call(torch.load, str(canary)),
         "numpy.load": Call(numpy.load, str(canary), None, True),
         "beside the weights": {"module": {"a": torch.ones(2)}, "args": argparse.Namespace(x=shell)},

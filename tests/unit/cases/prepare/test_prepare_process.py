@@ -165,26 +165,27 @@ def test_a_check_takes_every_sum(call: Called) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "named"),
     [
-        (["distilbert", "--data", "text", "-o", "out"], 2, "distilbert reads the published files"),
-        (["letters", "-o", "out"], 2, "no source was given"),
-        (["letters", "--data", "text"], 2, "the following arguments are required: -o/--out"),
-        (["lettres", "-o", "out"], 2, "unknown case 'lettres'"),
-        (["letters", "--weights", "text", "--vocabulary", "text", "-o", "out"], 2, "--vocabulary requires --data"),
-        (["letters", "--data", "none", "-o", "out"], 3, "--data none does not exist"),
-        (["letters", "--data", "https://u:secret@host/x", "-o", "out"], 2, "--data takes a file or folder"),
-        (["letters", "--data", "", "-o", "out"], 2, "--data is not a valid path"),
-        (["letters", "--check", "--force", "-o", "out"], 2, "--check writes nothing"),
-        (["letters", "--data", "text", "-o", "text"], 2, "is not writable"),
+        (["distilbert", "--data", "text", "-o", "out"], 2, "distilbert"),
+        (["letters", "-o", "out"], 2, "no source"),
+        (["letters", "--data", "text"], 2, "--out"),
+        (["lettres", "-o", "out"], 2, "'lettres'"),
+        (["letters", "--weights", "text", "--vocabulary", "text", "-o", "out"], 2, "--vocabulary"),
+        (["letters", "--data", "none", "-o", "out"], 3, "--data none"),
+        (["letters", "--data", "https://u:secret@host/x", "-o", "out"], 2, "--data"),
+        (["letters", "--data", "", "-o", "out"], 2, "--data"),
+        (["letters", "--check", "--force", "-o", "out"], 2, "--check"),
+        (["letters", "--data", "text", "-o", "text"], 2, "text"),
     ],
 )
-def test_what_makes_no_sense_is_refused(call: Called, words: list[str], code: int, said: str) -> None:
+def test_what_makes_no_sense_is_refused(call: Called, words: list[str], code: int, named: str) -> None:
     call.text("abc")
-    _, err = call("prepare", *words, code=code)
-    assert f"error: {said}" in err or said in err
-    assert "fix: " in err
-    assert "secret" not in err
+    _, said = call("prepare", *words, code=code)
+    error, _, fix = said.partition("\nfix: ")
+    assert named in error
+    assert fix
+    assert "secret" not in said
     assert call.left is None
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,8 @@ import torch
 
 from flagbench_cases.prepare import weights
 from flagbench_cases.shared.errors import DataError
+from unit.cases.prepare.pickled import save_tensors, sharded
+from unit.cases.refusal import refusal, refuses
 
 pytestmark = pytest.mark.image
 
@@ -22,35 +22,6 @@ def some(*names: str) -> dict[str, torch.Tensor]:
     """Tensors of the types that checkpoints are in."""
     types = (torch.float32, torch.float16, torch.bfloat16)
     return {name: torch.full((2, 3), index + 1.5).to(types[index % 3]) for index, name in enumerate(names)}
-
-
-def save(path: Path, tensors: dict[str, torch.Tensor]) -> None:
-    if path.suffix == ".bin":
-        torch.save(tensors, str(path))
-    else:
-        safetensors = pytest.importorskip("safetensors.torch", reason="a reader of every image")
-        safetensors.save_file(tensors, str(path))
-
-
-def sharded(folder: Path, kind: str, shards: list[dict[str, torch.Tensor]]) -> Path:
-    """A folder as Hugging Face shards it."""
-    whole = {"safetensors": "model.safetensors", "bin": "pytorch_model.bin"}[kind]
-    stem, suffix = whole.split(".")
-    where = {}
-    for number, tensors in enumerate(shards, 1):
-        name = f"{stem}-{number:05d}-of-{len(shards):05d}.{suffix}"
-        save(folder / name, tensors)
-        where.update(dict.fromkeys(tensors, name))
-    (folder / f"{whole}.index.json").write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": where}))
-    return folder
-
-
-def refusal(call: Callable[..., Any], *arguments: Any) -> str:
-    """The message of the DataError that a call ends in."""
-    with pytest.raises(DataError) as caught:
-        call(*arguments)
-    assert caught.value.remedy
-    return caught.value.message
 
 
 def drained(folder: Path) -> dict[str, torch.Tensor]:
@@ -72,7 +43,7 @@ def test_shards_come_file_by_file(tmp_path: Path, kind: str) -> None:
 @KINDS
 def test_a_single_file_is_a_shard_too(tmp_path: Path, kind: str) -> None:
     name = {"safetensors": "model.safetensors", "bin": "pytorch_model.bin"}[kind]
-    save(tmp_path / name, some("a", "b"))
+    save_tensors(tmp_path / name, some("a", "b"))
     assert set(drained(tmp_path)) == {"a", "b"}
     assert weights.shard_files(str(tmp_path)) == [str(tmp_path / name)]
 
@@ -90,56 +61,57 @@ def test_the_first_tensors_come_before_the_last_file_is_opened(tmp_path: Path, k
 @KINDS
 def test_a_missing_file_is_said_before_the_first_tensor(tmp_path: Path, kind: str) -> None:
     folder = sharded(tmp_path, kind, [some("a"), some("b"), some("c")])
-    Path(weights.shard_files(str(folder))[1]).unlink()
-    assert "lacks 1 of its 3 shards" in refusal(weights.shards, str(folder))
+    missing = Path(weights.shard_files(str(folder))[1])
+    missing.unlink()
+    assert missing.name in refusal(weights.shards, str(folder))
 
 
 @KINDS
 def test_a_missing_tensor_is_said(tmp_path: Path, kind: str) -> None:
     folder = sharded(tmp_path, kind, [some("a", "b"), some("c")])
-    save(Path(weights.shard_files(str(folder))[0]), some("a"))
-    assert "lacks 1 tensors listed in the index, such as b" in refusal(drained, folder)
+    save_tensors(Path(weights.shard_files(str(folder))[0]), some("a"))
+    assert refusal(drained, folder).endswith(" b")
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "named"),
     [
-        ('{"weight_map": {"a": "../elsewhere.safetensors"}}', ", which is not a plain file name"),
-        ('{"weight_map": {"a": "/etc/passwd"}}', ", which is not a plain file name"),
-        ('{"weight_map": {"a": ""}}', ", which is not a plain file name"),
-        ('{"weight_map": {"a": 1}}', "has no valid weight_map"),
-        ('{"weight_map": {}}', "has no valid weight_map"),
-        ('{"weight_map": []}', "has no valid weight_map"),
-        ("{}", "has no valid weight_map"),
-        ("[]", "is not a JSON object"),
-        ("{", "cannot be read"),
-        ("[" * 100_000, "cannot be read"),
+        ('{"weight_map": {"a": "../elsewhere.safetensors"}}', "'../elsewhere.safetensors'"),
+        ('{"weight_map": {"a": "/etc/passwd"}}', "'/etc/passwd'"),
+        ('{"weight_map": {"a": ""}}', "''"),
+        *(('{"weight_map": %s}' % wrong, "weight_map") for wrong in ('{"a": 1}', "{}", "[]")),
+        ("{}", "weight_map"),
+        *((wrong, "") for wrong in ("[]", "{", "[" * 100_000)),
     ],
 )
-def test_an_index_that_makes_no_sense_is_refused(tmp_path: Path, content: str, words: str) -> None:
-    (tmp_path / "model.safetensors.index.json").write_text(content)
-    assert words in refusal(weights.shards, str(tmp_path))
+def test_an_index_that_makes_no_sense_is_refused(tmp_path: Path, content: str, named: str) -> None:
+    path = tmp_path / "model.safetensors.index.json"
+    path.write_text(content)
+    with refuses(DataError, path, named):
+        weights.shards(str(tmp_path))
 
 
 def test_a_folder_without_a_checkpoint_is_said(tmp_path: Path) -> None:
-    assert "has neither model.safetensors nor pytorch_model.bin" in refusal(weights.shards, str(tmp_path))
-    assert "has neither" in refusal(weights.shards, str(tmp_path / "none"))
+    for read in (weights.shards, weights.read_state):
+        for folder in (tmp_path, tmp_path / "none"):
+            with refuses(DataError, folder, "model.safetensors", "pytorch_model.bin"):
+                read(str(folder))
 
 
 def test_cut_safetensors_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
-    save(path, some("a", "b", "c"))
+    save_tensors(path, some("a", "b", "c"))
     content = path.read_bytes()
     for kept in (0, 4, 8, 30, len(content) // 2, len(content) - 1):
         path.write_bytes(content[:kept])
-        assert "cannot be read" in refusal(drained, tmp_path)
+        assert str(path) in refusal(drained, tmp_path)
 
 
 def test_lack_of_memory_is_not_blamed_on_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def starved(*_: Any, **__: Any) -> None:
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
 
-    save(tmp_path / "pytorch_model.bin", some("a"))
+    save_tensors(tmp_path / "pytorch_model.bin", some("a"))
     monkeypatch.setattr(torch, "frombuffer", starved)
-    with pytest.raises(RuntimeError, match="can't allocate memory"):
+    with pytest.raises(RuntimeError):
         drained(tmp_path)

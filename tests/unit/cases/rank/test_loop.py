@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from flagbench_cases.contract import Evaluation, measure
-from flagbench_cases.rank.train_loop import TrainLoop
 from flagbench_cases.record.metrics import own_seconds, published_seconds
 from flagbench_cases.shared.errors import CaseError, DataError, ExitCode
-from flagbench_cases.shared.spool import RankSpool, SpoolReader
-from unit.cases.rank.toy_loop import FULL, WINDOW, Device, NoCollectives, Time, Toy, train
+from flagbench_cases.shared.spool import SpoolReader
+from unit.cases.rank.toy_loop import FULL, WINDOW, Device, Time, Toy, train
+from unit.cases.refusal import refuses
 
 pytestmark = pytest.mark.image
 
@@ -61,66 +61,44 @@ def test_the_stop_rule_looks_at_the_deciding_accuracy(tmp_path: Path) -> None:
 
 
 def test_the_published_run_ends_at_the_limit_of_epochs(tmp_path: Path) -> None:
-    workload = Toy()
-    timing, reader = train(tmp_path, workload, FULL)
+    timing, reader = train(tmp_path, Toy(), FULL)
     assert timing["converged"] is False
     assert len(reader.steps()) == 12
     phases = [f["name"] for f in reader.facts() if f["kind"] == "phase"]
     assert phases[:5] == ["eval", "warmup", "train", "eval", "train"]
 
 
-def test_without_a_target_there_is_nothing_to_converge_to(tmp_path: Path) -> None:
-    timing, reader = train(tmp_path, Toy(accuracies=(1.0,) * 4), FULL._replace(target_acc=None))
-    assert timing["converged"] is None
-    assert len(reader.steps()) == 12
-
-
-def test_the_initial_evaluation_is_optional(tmp_path: Path) -> None:
-    workload = Toy(accuracies=(0.9,))
-    _, reader = train(tmp_path, workload, FULL._replace(initial_evaluation=False))
-    assert [f["epoch"] for f in reader.facts() if f["kind"] == "evaluation"] == [0]
-
-
 def evaluated(reader: SpoolReader) -> list[tuple[int, int]]:
     return [(f["epoch"], f["steps"]) for f in reader.facts() if f["kind"] == "evaluation"]
 
 
-def test_an_evaluation_may_come_every_so_many_steps(tmp_path: Path) -> None:
-    workload = Toy(accuracies=(0.1,) * 5)
-    _, reader = train(tmp_path, workload, FULL._replace(evaluate_every=3))
-    assert evaluated(reader) == [(-1, 0), (0, 3), (1, 6), (2, 9), (2, 12)]
-    assert workload.last == [False, False, False, False, True]
+LOW = (0.1,) * 5
 
 
-def test_such_an_evaluation_ends_the_run_within_an_epoch(tmp_path: Path) -> None:
-    workload = Toy(accuracies=(0.1, 0.2, 0.95))
-    timing, reader = train(tmp_path, workload, FULL._replace(evaluate_every=3))
-    assert timing["converged"] is True
-    assert len(reader.steps()) == 6
-    assert workload.made == 6
-
-
-def test_a_limit_of_steps_ends_within_an_epoch(tmp_path: Path) -> None:
-    workload = Toy(accuracies=(0.1,) * 4)
-    timing, reader = train(tmp_path, workload, FULL._replace(evaluate_every=3, max_steps=7))
-    assert timing["converged"] is False
-    assert (len(reader.steps()), workload.made) == (7, 7)
-    assert evaluated(reader) == [(-1, 0), (0, 3), (1, 6), (1, 7)]  # the last one where the run ends
-    assert workload.last == [False, False, False, True]
-
-
-def test_a_limit_within_an_epoch_is_evaluated_where_epochs_are(tmp_path: Path) -> None:
-    workload = Toy(accuracies=(0.1,) * 4)
-    _, reader = train(tmp_path, workload, FULL._replace(max_steps=7))
-    assert evaluated(reader) == [(-1, 0), (0, 4), (1, 7)]
-    assert workload.last[-1]
-
-
-def test_from_the_limit_on_every_step_is_evaluated(tmp_path: Path) -> None:
-    """The publisher evaluates once as many samples are trained as the limit says, and ends once it is more."""
-    workload = Toy(accuracies=(0.1,) * 5)
-    _, reader = train(tmp_path, workload, FULL._replace(evaluate_every=4, max_steps=7, evaluate_from=6))
-    assert evaluated(reader) == [(-1, 0), (0, 4), (1, 6), (1, 7)]
+@pytest.mark.parametrize(
+    ("changes", "accuracies", "converged", "evaluations"),
+    [
+        ({"target_acc": None}, (1.0,) * 4, None, [(-1, 0), (0, 4), (1, 8), (2, 12)]),
+        ({"initial_evaluation": False}, (0.9,), True, [(0, 4)]),
+        ({"evaluate_every": 3}, LOW, False, [(-1, 0), (0, 3), (1, 6), (2, 9), (2, 12)]),
+        ({"evaluate_every": 3}, (0.1, 0.2, 0.95), True, [(-1, 0), (0, 3), (1, 6)]),
+        ({"evaluate_every": 3, "max_steps": 7}, LOW, False, [(-1, 0), (0, 3), (1, 6), (1, 7)]),
+        ({"max_steps": 7}, LOW, False, [(-1, 0), (0, 4), (1, 7)]),
+        # The publisher evaluates once as many samples are trained as the limit says, and ends once it is more.
+        ({"evaluate_every": 4, "max_steps": 7, "evaluate_from": 6}, LOW, False, [(-1, 0), (0, 4), (1, 6), (1, 7)]),
+    ],
+    ids=["no target", "no first", "every 3", "target in an epoch", "every 3 to 7", "to 7", "each from 6 on"],
+)
+def test_evaluations_come_when_the_plan_says_and_end_the_run(
+    tmp_path: Path, changes: dict[str, Any], accuracies: Any, converged: Any, evaluations: list[tuple[int, int]]
+) -> None:
+    workload = Toy(accuracies=accuracies)
+    timing, reader = train(tmp_path, workload, FULL._replace(**changes))
+    assert evaluated(reader) == evaluations
+    assert timing["converged"] is converged
+    assert len(reader.steps()) == workload.made == evaluations[-1][1], "no batch that nobody trains on"
+    if not converged:  # the last evaluation of a run is known beforehand
+        assert workload.last == [False] * (len(evaluations) - 1) + [True]
 
 
 def test_an_evaluation_may_ask_for_no_accuracy(tmp_path: Path) -> None:
@@ -135,14 +113,19 @@ def test_an_evaluation_may_ask_for_no_accuracy(tmp_path: Path) -> None:
     assert first["extra"] == [{"name": "val_loss", "value": 1.5, "unit": "nats", "note": "of 5 blocks"}]
 
 
-def test_a_further_number_that_is_none_ends_the_run(tmp_path: Path) -> None:
-    class Broken(Toy):
-        def evaluate(self, last: bool) -> Evaluation:
-            return super().evaluate(last)._replace(extra=[measure("f1", float("nan"), "fraction", "")])
+class Broken(Toy):
+    """Its evaluation has another number that is none."""
 
-    with pytest.raises(CaseError, match="f1") as caught:
-        train(tmp_path, Broken(), FULL)
-    assert caught.value.code == ExitCode.INVALID
+    def evaluate(self, last: bool) -> Evaluation:
+        return super().evaluate(last)._replace(extra=[measure("f1", float("nan"), "fraction", "")])
+
+
+@pytest.mark.parametrize(
+    ("workload", "named"), [(Broken(), "f1"), (Toy(accuracies=(float("nan"),)), "accuracy")], ids=["f1", "accuracy"]
+)
+def test_a_result_that_is_no_number_ends_the_run(tmp_path: Path, workload: Toy, named: str) -> None:
+    with refuses(CaseError, named, code=ExitCode.INVALID):
+        train(tmp_path, workload, FULL)
 
 
 @pytest.mark.parametrize("first", [1, 4, 5, 8])
@@ -169,25 +152,28 @@ def test_checkpoints_come_after_the_evaluation_of_their_step_and_off_the_clock(t
         order.append(("checkpoint", at))
         time.seconds += 100.0
 
-    workload, plan = Told(time), FULL._replace(checkpoint_every=2, initial_evaluation=False, max_epochs=2)
-    spool = RankSpool(str(tmp_path), 0)
-    spool.reserve(plan.capacity(4))
-    probe: Any = NoCollectives()
-    timing = TrainLoop(workload, plan, spool, Device(), probe, checkpoint).run()
+    plan = FULL._replace(checkpoint_every=2, initial_evaluation=False, max_epochs=2)
+    timing, reader = train(tmp_path, Told(time), plan, checkpoint=checkpoint)
     kinds = [("checkpoint", 2), ("evaluation", 4), ("checkpoint", 4), ("checkpoint", 6), ("evaluation", 8)]
     assert order == [*kinds, ("checkpoint", 8)]
     assert timing["checkpoint"] == 400.0
     assert timing["train"] == 8 * (1.0 + 0.5 + 0.25 + 8.0) + 2 * 16.0
-    assert {step.data_wait for step in SpoolReader(str(tmp_path), 0).steps()} == {1.0}
+    assert {step.data_wait for step in reader.steps()} == {1.0}
 
 
-def test_an_epoch_that_gives_no_batch_is_an_error_and_no_endless_loop(tmp_path: Path) -> None:
-    class Dry(Toy):
-        def batches(self, epoch: int) -> Iterator[int]:
-            return iter(())
+class Dry(Toy):
+    """Its loader gives nothing, whatever it has said."""
 
-    with pytest.raises(DataError, match="has no batches"):
-        train(tmp_path, Dry(), WINDOW)
+    def batches(self, epoch: int) -> Iterator[int]:
+        return iter(())
+
+
+def test_an_epoch_without_batches_is_an_error_and_no_endless_loop(tmp_path: Path) -> None:
+    none = Toy()
+    none.per_epoch = 0
+    for workload in (Dry(), none):
+        with refuses(DataError):
+            train(tmp_path, workload, WINDOW)
 
 
 def test_each_column_counts_its_own_time_only(tmp_path: Path, time: Time) -> None:
@@ -241,13 +227,10 @@ def test_a_ranks_own_times_are_all_of_its_training_but_evaluations_and_checkpoin
         time.seconds += 100.0
 
     plan = FULL._replace(initial_evaluation=False, checkpoint_every=5, target_acc=None, **cadence)
-    spool = RankSpool(str(tmp_path), 0)
-    spool.reserve(plan.capacity(4))
-    probe: Any = NoCollectives()
     workload = Logging(time, (0.5,) * 5)
     workload.late = LateDevice(time)
-    timing = TrainLoop(workload, plan, spool, workload.late, probe, checkpoint).run()
-    steps = SpoolReader(str(tmp_path), 0).steps()
+    timing, reader = train(tmp_path, workload, plan, workload.late, checkpoint=checkpoint)
+    steps = reader.steps()
     # What the publisher's clock reads: nothing of what comes after a step.
     assert {published_seconds(step) for step in steps} == {1.0 + 0.5 + 0.25}
     assert {step.after for step in steps[:2]} == {2.0 + 8.0}
@@ -260,20 +243,6 @@ def test_training_time_holds_its_evaluations_but_not_the_initial_one(tmp_path: P
     assert timing["train"] == 12 * step + 3 * 16.0
     assert timing["eval"] == 3 * 16.0
     assert timing["eval_initial"] == 16.0
-
-
-def test_an_epoch_without_steps_is_refused(tmp_path: Path) -> None:
-    workload = Toy()
-    workload.per_epoch = 0
-    with pytest.raises(DataError, match="no step") as caught:
-        train(tmp_path, workload, WINDOW)
-    assert caught.value.code == ExitCode.DATA
-
-
-def test_an_accuracy_that_is_no_number_ends_the_run(tmp_path: Path) -> None:
-    with pytest.raises(CaseError, match="accuracy") as caught:
-        train(tmp_path, Toy(accuracies=(float("nan"),)), FULL)
-    assert caught.value.code == ExitCode.INVALID
 
 
 class Losses(Toy):

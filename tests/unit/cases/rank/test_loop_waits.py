@@ -156,12 +156,6 @@ def test_a_published_run_waits_at_its_borders_only(tmp_path: Path, forbidden: li
     assert len(device.waits) == 2 + 2 * 4  # training, and four evaluations
 
 
-def test_the_watch_for_waits_would_see_one(forbidden: list[str]) -> None:
-    with pytest.raises(AssertionError, match=r"Tensor\.item"):
-        torch.ones(1).item()
-    assert forbidden == ["Tensor.item"]
-
-
 class Gradients(CollectiveProbe):
     """A backward pass of some parameters, without a process group; time passes between their gradients."""
 

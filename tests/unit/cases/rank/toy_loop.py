@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -103,9 +103,14 @@ class NoCollectives:
 
 
 def train(
-    folder: Path, workload: Toy, plan: Plan, device: Device | None = None, probe: Any = None
+    folder: Path,
+    workload: Toy,
+    plan: Plan,
+    device: Device | None = None,
+    probe: Any = None,
+    checkpoint: Callable[[int], None] | None = None,
 ) -> tuple[dict[str, Any], SpoolReader]:
     spool = RankSpool(str(folder), 0)
     spool.reserve(plan.capacity(workload.steps_per_epoch()))
-    timing = TrainLoop(workload, plan, spool, device or Device(), probe or NoCollectives()).run()
+    timing = TrainLoop(workload, plan, spool, device or Device(), probe or NoCollectives(), checkpoint).run()
     return timing, SpoolReader(str(folder), 0)

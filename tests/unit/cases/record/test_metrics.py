@@ -46,7 +46,6 @@ def throughput(ranks: dict[int, list[Step]], first: int = 0, *trained: float) ->
     """`trained`: seconds of training by each rank's clock, of a whole run."""
     count = len(ranks[0])
     steady = metrics.window(ranks, first, count)
-    assert steady is not None
     return named(metrics.throughput(ranks, steady, count, "samples", dict(enumerate(trained)), len(ranks)))
 
 
@@ -148,7 +147,6 @@ def test_there_is_no_window_within_the_warm_up() -> None:
     assert metrics.window(ranks, 2, 2) is None
     assert metrics.window(ranks, 5, 2) is None
     steady = metrics.window(ranks, 1, 2)
-    assert steady is not None
     assert (steady.first, steady.seconds, steady.samples) == (1, [1.0], [4.0])
 
 
@@ -166,7 +164,6 @@ def test_mfu_of_the_published_a100_row() -> None:
         rank: steps(*[seconds] * 3, samples=32.0, flops_executed=work, flops_useful=work / 4) for rank in range(8)
     }
     steady = metrics.window(ranks, 0, 3)
-    assert steady is not None
     assert math.fsum(steady.samples) / math.fsum(steady.seconds) == pytest.approx(1942.6)
     found = named(metrics.utilisation(steady, 8, 156e12, 200e12))
     assert found["mfu"]["value"] == pytest.approx(0.2256, abs=5e-5)
@@ -237,7 +234,6 @@ def test_other_numbers_of_an_evaluation_are_metrics_of_their_names() -> None:
 def test_a_case_of_tokens_is_measured_in_tokens() -> None:
     ranks = {0: steps(1.0, 2.0, tokens=10.0), 1: steps(2.0, 2.0, tokens=10.0, data_wait=1.25)}
     steady = metrics.window(ranks, 0, 2)
-    assert steady is not None
     found = named(metrics.throughput(ranks, steady, 2, "tokens", {0: 4.0, 1: 5.0}, 2))
     assert found["p_core"]["value"] == 40 / 4.0
     assert found["p_core"]["unit"] == "tokens/s"

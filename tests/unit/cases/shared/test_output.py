@@ -8,13 +8,13 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from flagbench_cases.shared import output
 from flagbench_cases.shared.errors import CaseError, ExitCode, UsageError
+from unit.cases.refusal import refuses
 
 pytestmark = pytest.mark.image
 
@@ -28,9 +28,8 @@ def test_a_record_is_written_with_its_newline_and_readable_by_all(tmp_path: Path
 
 def test_an_existing_record_is_kept(tmp_path: Path) -> None:
     output.write_file(str(tmp_path), "r.json", "first")
-    with pytest.raises(CaseError, match="there already") as caught:
+    with refuses(CaseError, tmp_path / "r.json", code=ExitCode.NOT_STORED):
         output.write_file(str(tmp_path), "r.json", "second")
-    assert caught.value.code == ExitCode.NOT_STORED
     assert (tmp_path / "r.json").read_text() == "first\n"
     assert os.listdir(tmp_path) == ["r.json"]
 
@@ -59,7 +58,7 @@ def test_a_file_system_without_hard_links_will_do(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(output.os, "link", refuse)
     output.write_file(str(tmp_path), "r.json", "first")
     assert (tmp_path / "r.json").read_text() == "first\n"
-    with pytest.raises(CaseError, match="there already"):
+    with refuses(CaseError, tmp_path / "r.json", code=ExitCode.NOT_STORED):
         output.write_file(str(tmp_path), "r.json", "second")
     assert (tmp_path / "r.json").read_text() == "first\n"
     assert os.listdir(tmp_path) == ["r.json"]
@@ -72,44 +71,22 @@ def test_a_file_system_without_hard_links_will_do(tmp_path: Path, monkeypatch: p
 
 def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    for folder, reason in (
-        (str(tmp_path / "file" / "below"), "Not a directory"),
-        (str(tmp_path / "file"), "File exists"),
-        ("/proc/flagbench", "No such file"),
-        ("/proc/self/fdinfo", "could not be written"),
-    ):
-        with pytest.raises(CaseError, match=reason) as caught:
+    for folder in (str(tmp_path / "file" / "below"), str(tmp_path / "file"), "/proc/flagbench", "/proc/self/fdinfo"):
+        with refuses(CaseError, folder, code=ExitCode.NOT_STORED) as caught:
             output.write_file(folder, "r.json", "line")
-        assert caught.value.code == ExitCode.NOT_STORED
-        assert folder in caught.value.message
         assert "stdout" in caught.value.remedy
 
 
-def mounted(folder: Path, options: str) -> bool:
-    mount = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
-    return os.geteuid() == 0 and subprocess.run(mount, stderr=subprocess.DEVNULL).returncode == 0
-
-
-@pytest.fixture
-def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 16 KiB."""
-    if not mounted(tmp_path, "size=16k"):
-        pytest.skip("a small file system can be mounted by root only")
-    yield tmp_path
-    subprocess.run(["umount", "-l", str(tmp_path)], check=True)
-
-
 def test_a_full_disk_leaves_nothing_behind(tiny_disk: Path) -> None:
-    with pytest.raises(CaseError, match="No space left") as caught:
+    with refuses(CaseError, tiny_disk, os.strerror(errno.ENOSPC), code=ExitCode.NOT_STORED):
         output.write_file(str(tiny_disk), "r.json", "x" * 100_000)
-    assert caught.value.code == ExitCode.NOT_STORED
     assert os.listdir(tiny_disk) == []
     output.write_file(str(tiny_disk), "r.json", "short")  # and its room is free again
 
 
 def test_a_read_only_disk(tiny_disk: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(tiny_disk)], check=True)
-    with pytest.raises(CaseError, match="Read-only"):
+    with refuses(CaseError, tiny_disk, os.strerror(errno.EROFS), code=ExitCode.NOT_STORED):
         output.write_file(str(tiny_disk), "r.json", "line")
 
 
@@ -117,7 +94,6 @@ def test_a_line_longer_than_a_pipe_is_written_whole(tmp_path: Path) -> None:
     line, read = "ü" * 300_000, tmp_path / "read"
     with read.open("wb") as file:
         reader = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=file)
-        assert reader.stdin is not None
         output.write_line(reader.stdin.fileno(), line)
         reader.communicate()
     assert read.read_text(encoding="utf-8") == line + "\n"
@@ -126,18 +102,16 @@ def test_a_line_longer_than_a_pipe_is_written_whole(tmp_path: Path) -> None:
 def test_a_reader_that_is_gone() -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    with pytest.raises(CaseError, match="Broken pipe") as caught:
+    with refuses(CaseError, os.strerror(errno.EPIPE), code=ExitCode.NOT_STORED) as caught:
         output.write_line(writing, "line")
-    assert caught.value.code == ExitCode.NOT_STORED
     assert "--out" in caught.value.remedy
     os.close(writing)
 
 
 def test_a_stdout_on_a_full_disk() -> None:
     full = os.open("/dev/full", os.O_WRONLY)
-    with pytest.raises(CaseError, match="No space left") as caught:
+    with refuses(CaseError, os.strerror(errno.ENOSPC), code=ExitCode.NOT_STORED):
         output.write_line(full, "line")
-    assert caught.value.code == ExitCode.NOT_STORED
     os.close(full)
 
 
@@ -177,15 +151,13 @@ def test_the_folder_of_a_store(url: str, folder: str) -> None:
     assert output.store_folder(url) == folder
 
 
-@pytest.mark.parametrize("url", ["s3://bucket/x", "https://host/x", "file://host/x", "file://", "", "s3:x"])
+@pytest.mark.parametrize(
+    "url",
+    ["s3://bucket/x", "s3://key:secret@bucket/x", "https://host/x", "file://host/x", "file://", "", "s3:x"],
+)
 def test_other_stores_are_the_host_tools(url: str) -> None:
-    with pytest.raises(UsageError, match="--store"):
+    with refuses(UsageError, "--store") as caught:
         output.store_folder(url)
-
-
-def test_a_refused_store_does_not_show_its_credentials() -> None:
-    with pytest.raises(UsageError) as caught:
-        output.store_folder("s3://key:secret@bucket/x")
     assert "secret" not in caught.value.message + caught.value.remedy
 
 

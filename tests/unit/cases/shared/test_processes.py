@@ -23,10 +23,11 @@ IGNORE = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
 
 
 @contextlib.contextmanager
-def running(program: str) -> Iterator[subprocess.Popen]:
-    """A Python process and whatever it starts; nothing of it is left afterwards."""
+def running(program: str, ready: int = 0) -> Iterator[subprocess.Popen]:
+    """A Python process and whatever it starts, once so many of them are ready; nothing of it is left afterwards."""
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
     try:
+        assert [process.stdout.readline() for _ in range(ready)] == [b"ready\n"] * ready
         yield process
     finally:
         for pid in processes.descendants(process.pid) | {process.pid}:
@@ -35,13 +36,10 @@ def running(program: str) -> Iterator[subprocess.Popen]:
         process.communicate()
 
 
-@contextlib.contextmanager
-def child(program: str) -> Iterator[subprocess.Popen]:
-    """A Python process that has said that it is ready."""
-    with running(program) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
-        yield process
+def parent_of(program: str) -> str:
+    """A program that starts two others and waits."""
+    start = "import subprocess, sys\nfor _ in range(2): subprocess.Popen([sys.executable, '-c', %r])\n" % program
+    return start + WAIT
 
 
 # A tree of its own, whose root adopts orphans and reports what it sees: the test run's own children stay out of it.
@@ -74,7 +72,7 @@ def test_orphans_are_adopted_found_ended_and_collected() -> None:
 
 def test_descendants_are_found_at_any_depth_and_zombies_left_out() -> None:
     nested = "import subprocess, sys\np = subprocess.Popen([sys.executable, '-c', %r])\np.wait()\n"
-    with child(nested % (nested % (READY + WAIT))) as process:
+    with running(nested % (nested % (READY + WAIT)), ready=1) as process:
         below = processes.descendants(process.pid)
         assert len(below) == 2
         assert below < processes.descendants(os.getpid())
@@ -88,11 +86,7 @@ def test_descendants_are_found_at_any_depth_and_zombies_left_out() -> None:
     ids=["willing", "stopped", "ignores SIGTERM", "stopped and ignores SIGTERM"],
 )
 def test_everything_ends_within_its_grace(program: str, stop: bool) -> None:
-    parent = "import subprocess, sys\nfor _ in range(2): subprocess.Popen([sys.executable, '-c', %r])\n"
-    parent += "sys.stdout.flush()\nimport signal\nwhile True: signal.pause()\n"
-    with running(parent % program) as process:
-        assert process.stdout is not None
-        assert [process.stdout.readline() for _ in range(2)] == [b"ready\n"] * 2
+    with running(parent_of(program), ready=2) as process:
         below = processes.descendants(process.pid)
         assert len(below) == 2
         if stop:
@@ -110,18 +104,13 @@ def test_a_willing_process_sees_sigterm_and_is_not_killed() -> None:
         "import signal, sys\nsignal.signal(signal.SIGTERM, lambda n, f: (print('bye', flush=True), sys.exit(3)))\n"
     )
     parent = "import subprocess, sys\np = subprocess.Popen([sys.executable, '-c', %r])\nprint(p.wait(), flush=True)\n"
-    with running(parent % (program + READY + WAIT)) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
+    with running(parent % (program + READY + WAIT), ready=1) as process:
         processes.end_all(process.pid, grace=10.0)
         assert process.stdout.read() == b"bye\n3\n"
 
 
 def test_the_spared_live() -> None:
-    parent = "import subprocess, sys\nfor _ in range(2): subprocess.Popen([sys.executable, '-c', %r])\n" + WAIT
-    with running(parent % (READY + WAIT)) as process:
-        assert process.stdout is not None
-        assert [process.stdout.readline() for _ in range(2)] == [b"ready\n"] * 2
+    with running(parent_of(READY + WAIT), ready=2) as process:
         spared, ended = sorted(processes.descendants(process.pid))
         processes.end_all(process.pid, grace=0.3, spare={spared})
         assert processes.descendants(process.pid) == {spared}
@@ -135,7 +124,6 @@ def test_a_child_dies_with_its_parent() -> None:
     lonely += "print(os.getpid(), flush=True)\n" + WAIT
     parent = "import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', %r])\n" + WAIT
     with running(parent % lonely) as process:
-        assert process.stdout is not None
         assert int(process.stdout.readline()) in processes.descendants(process.pid)
         process.kill()
         process.wait()
@@ -143,7 +131,7 @@ def test_a_child_dies_with_its_parent() -> None:
 
 
 def test_the_state_of_a_process() -> None:
-    with child(READY + WAIT) as process:
+    with running(READY + WAIT, ready=1) as process:
         assert processes.state(process.pid) in ("S", "R")
         os.kill(process.pid, signal.SIGSTOP)
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
@@ -153,7 +141,7 @@ def test_the_state_of_a_process() -> None:
 
 def test_a_name_with_brackets_and_spaces_is_no_field() -> None:
     rename = "import ctypes\nctypes.CDLL(None).prctl(15, b') Z 1 (', 0, 0, 0)\n"
-    with child(rename + READY + WAIT) as process:
+    with running(rename + READY + WAIT, ready=1) as process:
         assert processes.state(process.pid) in ("S", "R")
         assert process.pid in processes.descendants(os.getpid())
 
@@ -206,7 +194,7 @@ def test_without_a_cgroup_nothing_is_read_from_the_working_folder(
 
 
 def test_a_process_that_became_another_program_is_known() -> None:
-    with child(READY + WAIT) as process:
+    with running(READY + WAIT, ready=1) as process:
         assert processes.was_replaced(process.pid) is False
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as other:  # Popen returns once it has become `cat`
         assert processes.was_replaced(other.pid) is True

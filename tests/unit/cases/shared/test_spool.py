@@ -19,6 +19,7 @@ import pytest
 
 from flagbench_cases.shared import spool
 from flagbench_cases.shared.spool import HEADER_SIZE, SLOT, RankSpool, SpoolReader, Step, path_of
+from unit.cases.refusal import refuses
 
 pytestmark = pytest.mark.image
 
@@ -57,11 +58,11 @@ def test_device_times_follow_later(tmp_path: Path) -> None:
 
 def test_a_step_too_many_is_refused(tmp_path: Path) -> None:
     made = written(tmp_path, 2)
-    with pytest.raises(IndexError, match="holds 2 steps"):
+    with pytest.raises(IndexError):
         made.step(step(2))
     assert len(SpoolReader(str(tmp_path), 0).steps()) == 2
     empty = RankSpool(str(tmp_path), 1)
-    with pytest.raises(IndexError, match="holds 0 steps"):
+    with pytest.raises(IndexError):
         empty.step(step(0))
 
 
@@ -92,10 +93,8 @@ def test_every_phase_of_a_record_has_a_number(tmp_path: Path) -> None:
     made, reader = RankSpool(str(tmp_path), 0), SpoolReader(str(tmp_path), 0)
     for name in spool.PHASES:
         made.phase(name)
-        found = reader.progress()
-        assert found is not None
-        assert found.phase == name
-    with pytest.raises(ValueError, match="not in tuple"):
+        assert reader.progress().phase == name
+    with refuses(ValueError):
         made.phase("lunch")
 
 
@@ -136,9 +135,7 @@ def test_a_header_that_promises_too_much_is_held_to_the_file(tmp_path: Path) -> 
     path.write_bytes(bytes(content))
     reader = SpoolReader(str(tmp_path), 0)
     assert reader.steps() == [step(0), step(1)]
-    found = reader.progress()
-    assert found is not None
-    assert found.phase == spool.PHASES[-1]
+    assert reader.progress().phase == spool.PHASES[-1]
 
 
 def test_facts_come_back_with_their_envelope(tmp_path: Path) -> None:
@@ -155,7 +152,10 @@ def test_a_torn_last_fact_and_foreign_lines_are_passed_over(tmp_path: Path) -> N
     made.fact("second", text="ü" * 10)
     path = Path(path_of(str(tmp_path), 0, "facts"))
     whole = path.read_bytes()
-    kinds = lambda: [f["kind"] for f in SpoolReader(str(tmp_path), 0).facts()]  # noqa: E731
+
+    def kinds() -> list[str]:
+        return [fact["kind"] for fact in SpoolReader(str(tmp_path), 0).facts()]
+
     assert kinds() == ["first", "second"]
     for cut in range(2, len(whole) - whole.index(b"\n") - 1):
         path.write_bytes(whole[:-cut])
@@ -183,7 +183,6 @@ for number in itertools.count():
 def test_a_rank_killed_in_the_middle_leaves_every_step_it_finished(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE) as rank:
         try:
-            assert rank.stdout is not None
             assert rank.stdout.readline() == b"enough\n"
         finally:
             rank.send_signal(signal.SIGKILL)
@@ -193,23 +192,8 @@ def test_a_rank_killed_in_the_middle_leaves_every_step_it_finished(tmp_path: Pat
     steps, found = reader.steps(), reader.progress()
     assert len(steps) > 500, found
     assert all(set(each) == {float(number)} for number, each in enumerate(steps))
-    assert found is not None
     assert (found.phase, found.steps) == ("train", len(steps))
     assert [f["name"] for f in reader.facts()] == ["train"]
-
-
-@pytest.fixture
-def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 64 KiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(mount, stderr=subprocess.DEVNULL).returncode != 0:
-        pytest.skip("a small file system can be mounted by root only")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 @contextlib.contextmanager
@@ -226,17 +210,15 @@ def largest_file(size: int) -> Iterator[None]:
 def test_a_full_disk_is_an_error_at_reserve_not_a_fault_in_a_step(tiny_disk: Path) -> None:
     made = RankSpool(str(tiny_disk), 0)
     made.phase("data")
-    with pytest.raises(OSError, match="No space left") as caught:
+    with refuses(OSError) as caught:
         made.reserve(10_000)
     assert caught.value.errno == errno.ENOSPC
-    found = SpoolReader(str(tiny_disk), 0).progress()
-    assert found is not None
-    assert found.phase == "data"
+    assert SpoolReader(str(tiny_disk), 0).progress().phase == "data"
 
 
 def test_a_file_size_limit_is_an_error_at_reserve(tmp_path: Path) -> None:
     made = RankSpool(str(tmp_path), 0)
-    with largest_file(64 * 1024), pytest.raises(OSError, match="large") as caught:
+    with largest_file(64 * 1024), refuses(OSError) as caught:
         made.reserve(10_000)
     assert caught.value.errno == errno.EFBIG
     made.fact("failure", message="no room")  # what went wrong can still be said

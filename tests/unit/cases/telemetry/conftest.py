@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,17 +51,14 @@ def _environment(**more: str) -> dict[str, str]:
 
 @pytest.fixture
 def start_sampler() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts `python -m flagbench_cases.telemetry` and makes sure that none outlives its test."""
+    """Starts `python -m flagbench_cases.telemetry` for this process, and makes sure that none outlives its test."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(*arguments: str, **options: object) -> subprocess.Popen[str]:
+    def start(out: Path, monitor: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:
         options.setdefault("env", _environment())
-        process = subprocess.Popen(
-            [sys.executable, "-m", "flagbench_cases.telemetry", *arguments],
-            stderr=subprocess.PIPE,
-            universal_newlines=True,
-            **options,  # type: ignore[call-overload]
-        )
+        command = [sys.executable, "-m", "flagbench_cases.telemetry", "--pid", str(os.getpid())]
+        command += ["--out", str(out), "--monitor", monitor, *arguments]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, universal_newlines=True, **options)
         started.append(process)
         return process
 

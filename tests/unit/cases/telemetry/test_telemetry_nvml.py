@@ -14,6 +14,7 @@ import pytest
 from flagbench_cases.telemetry import nvml
 from flagbench_cases.telemetry.monitor import MonitorUnavailable
 from flagbench_cases.telemetry.nvml import kernel_driver, throttle_reasons
+from unit.cases.refusal import refuses
 
 pytestmark = pytest.mark.image
 
@@ -50,7 +51,7 @@ class Monitored:
         self.readings: list[Any] = [] if self.unavailable else answer[1:]
 
 
-def test_a_current_driver(nvml_stub: Callable[..., dict[str, str]]) -> None:
+def test_a_current_driver(nvml_stub: Callable) -> None:
     monitored = Monitored(nvml_stub(), NVML_STUB_THROTTLE="0x0,0x44")
     assert monitored.static["driver_version"] == "580.65.06"
     assert monitored.static["devices"][1] == {
@@ -86,7 +87,7 @@ def test_a_current_driver(nvml_stub: Callable[..., dict[str, str]]) -> None:
     assert monitored.readings[0][0][0]["throttle"] == []
 
 
-def test_driver_r470_answers_by_its_older_calls(nvml_stub: Callable[..., dict[str, str]]) -> None:
+def test_driver_r470_answers_by_its_older_calls(nvml_stub: Callable) -> None:
     monitored = Monitored(nvml_stub("R470"), NVML_STUB_THROTTLE="0x4")
     assert monitored.static["driver_version"] == "470.129.06"
     assert monitored.static["devices"][1]["processes"] == [{"pid": 4242, "mem_used_bytes": 512 * MIB}]
@@ -95,18 +96,14 @@ def test_driver_r470_answers_by_its_older_calls(nvml_stub: Callable[..., dict[st
     assert device["throttle"] == ["sw_power_cap"]
 
 
-def test_a_value_that_a_device_refuses_is_absent_and_not_asked_for_again(
-    nvml_stub: Callable[..., dict[str, str]],
-) -> None:
+def test_a_value_that_a_device_refuses_is_absent_and_not_asked_for_again(nvml_stub: Callable) -> None:
     monitored = Monitored(nvml_stub(), samples=3)
     assert all("util" not in devices[1] for devices, _ in monitored.readings)
     assert all(errors == [] for _, errors in monitored.readings)
     assert monitored.log.count("utilisation of device 1 asked") == 1
 
 
-def test_a_lost_device_is_an_error_each_time_until_it_is_back(
-    nvml_stub: Callable[..., dict[str, str]],
-) -> None:
+def test_a_lost_device_is_an_error_each_time_until_it_is_back(nvml_stub: Callable) -> None:
     monitored = Monitored(nvml_stub("LOST_AFTER=1"), samples=5)
     indices = [[device["index"] for device in devices] for devices, _ in monitored.readings]
     lost = [{"device": 1, "reason": "power_w: GPU is lost"}]
@@ -115,14 +112,12 @@ def test_a_lost_device_is_an_error_each_time_until_it_is_back(
 
 
 @pytest.mark.parametrize("visible", ["1,0", "GPU-22222222-0000-0000-0000-000000000000,GPU-1"])
-def test_the_runs_numbering_follows_the_visible_devices(
-    nvml_stub: Callable[..., dict[str, str]], visible: str
-) -> None:
+def test_the_runs_numbering_follows_the_visible_devices(nvml_stub: Callable, visible: str) -> None:
     devices = Monitored(nvml_stub(), CUDA_VISIBLE_DEVICES=visible).static["devices"]
     assert [(device["index"], device["nvml_index"]) for device in devices] == [(0, 1), (1, 0)]
 
 
-def test_only_the_runs_devices_are_read(nvml_stub: Callable[..., dict[str, str]]) -> None:
+def test_only_the_runs_devices_are_read(nvml_stub: Callable) -> None:
     monitored = Monitored(nvml_stub(), devices=[1])
     assert [device["nvml_index"] for device in monitored.static["devices"]] == [1]
 
@@ -136,25 +131,20 @@ def test_only_the_runs_devices_are_read(nvml_stub: Callable[..., dict[str, str]]
     ],
 )
 def test_an_unavailable_monitor_says_why(
-    nvml_stub: Callable[..., dict[str, str]], devices: Any, more: dict[str, str], reason: str
+    nvml_stub: Callable, devices: Any, more: dict[str, str], reason: str
 ) -> None:
     assert Monitored(nvml_stub(), devices, **more).unavailable == reason
 
 
-def test_a_library_that_cannot_be_loaded_is_a_missing_one(
-    nvml_stub: Callable[..., dict[str, str]], tmp_path: Path
-) -> None:
+def test_a_library_that_cannot_be_loaded_is_a_missing_one(nvml_stub: Callable, tmp_path: Path) -> None:
     (tmp_path / "libnvidia-ml.so.1").write_text("no library")
     monitored = Monitored(nvml_stub(), LD_LIBRARY_PATH=str(tmp_path))
     assert monitored.unavailable == "NVML: NVML Shared Library Not Found"
 
 
-def test_a_node_of_several_models_is_read_only_where_the_order_is_known(
-    nvml_stub: Callable[..., dict[str, str]],
-) -> None:
+def test_a_node_of_several_models_is_read_only_where_the_order_is_known(nvml_stub: Callable) -> None:
     mixed = {"NVML_STUB_NAME_1": "NVIDIA T1000"}
     refused = Monitored(nvml_stub(), **mixed)
-    assert refused.unavailable is not None
     assert "CUDA_DEVICE_ORDER=PCI_BUS_ID" in refused.unavailable
     assert Monitored(nvml_stub(), CUDA_DEVICE_ORDER="PCI_BUS_ID", **mixed).unavailable is None
     assert Monitored(nvml_stub(), CUDA_VISIBLE_DEVICES="GPU-2", **mixed).unavailable is None
@@ -189,6 +179,6 @@ def test_without_a_kernel_module_there_is_no_driver(tmp_path: Path) -> None:
 def test_a_driver_is_known_even_where_its_devices_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvml, "pynvml", None)
     monkeypatch.setattr(nvml, "kernel_driver", lambda: "570.86.15")
-    with pytest.raises(MonitorUnavailable, match="nvidia-ml-py is not installed") as caught:
+    with refuses(MonitorUnavailable, "nvidia-ml-py") as caught:
         nvml.create().open()
     assert caught.value.known == {"driver_version": "570.86.15"}

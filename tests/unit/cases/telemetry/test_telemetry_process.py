@@ -45,47 +45,38 @@ def first_line(path: Path, sampler: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("option", "value"),
     [
-        (["--interval", "0.5"], "not an interval of at least 1.0 s"),
-        (["--interval", "nan"], "not an interval of at least 1.0 s"),
-        (["--interval", "soon"], "not an interval of at least 1.0 s"),
-        (["--monitor", "mx"], "invalid choice"),
-        (["--devices", "0,x"], "is not a list of distinct device numbers such as 0,1"),
-        (["--devices", "1,1"], "is not a list of distinct device numbers such as 0,1"),
-        (["--pid", "4194999"], "process 4194999"),
+        *(("--interval", value) for value in ("0.5", "nan", "soon")),
+        ("--monitor", "mx"),
+        *(("--devices", value) for value in ("0,x", "1,1")),
+        ("--pid", "4194999"),
     ],
 )
-def test_wrong_arguments_are_usage_errors(
-    tmp_path: Path, capsys: pytest.CaptureFixture, arguments: Any, message: str
-) -> None:
+def test_wrong_arguments_are_usage_errors(tmp_path: Path, capsys: Any, option: str, value: str) -> None:
     out = tmp_path / "t.jsonl"
     valid = ["--out", str(out), "--monitor", "cpu", "--pid", str(os.getpid())]
     with pytest.raises(SystemExit) as ended:
-        main(valid + arguments)
+        main([*valid, option, value])
     assert ended.value.code == 2
-    assert message in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert option in error or value in error
     assert not out.exists()
 
 
-def test_a_file_that_cannot_be_made_is_a_usage_error(
-    tmp_path: Path, start_sampler: Callable[..., subprocess.Popen[str]]
-) -> None:
-    out = str(tmp_path / "missing" / "t.jsonl")
-    sampler = start_sampler("--out", out, "--monitor", "cpu", "--pid", str(os.getpid()))
+def test_a_file_that_cannot_be_made_is_a_usage_error(tmp_path: Path, start_sampler: Callable) -> None:
+    sampler = start_sampler(tmp_path / "missing" / "t.jsonl", "cpu")
     _, errors = sampler.communicate(timeout=DEADLINE_S)
     assert sampler.returncode == 2
-    assert "cannot be opened for writing (No such file or directory)" in errors
+    assert str(tmp_path / "missing") in errors
     assert "Traceback" not in errors
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_within_two_seconds(
-    tmp_path: Path, start_sampler: Callable[..., subprocess.Popen[str]], number: int
-) -> None:
+def test_a_signal_ends_it_within_two_seconds(tmp_path: Path, start_sampler: Callable, number: int) -> None:
     out = tmp_path / "t.jsonl"
     # The interval is long: what ends it is the signal, not the next sample.
-    sampler = start_sampler("--out", str(out), "--monitor", "cpu", "--pid", str(os.getpid()), "--interval", "600")
+    sampler = start_sampler(out, "cpu", "--interval", "600")
     start = first_line(out, sampler)
     sampler.send_signal(number)
     _, errors = sampler.communicate(timeout=2.0)
@@ -93,12 +84,11 @@ def test_a_signal_ends_it_within_two_seconds(
     assert start["kind"] == "start"
     assert {os.getpid(), sampler.pid} <= set(start["run_pids"])
     summary = summarise(str(out))
-    assert summary is not None
     assert summary["samples"] == 1
     assert summary["cpu"]["rss_max_bytes"] > 1 << 20
 
 
-def test_it_ends_with_its_parent(tmp_path: Path, clean_environment: Callable[..., dict[str, str]]) -> None:
+def test_it_ends_with_its_parent(tmp_path: Path, clean_environment: Callable) -> None:
     out = tmp_path / "t.jsonl"
     parent = subprocess.Popen(
         [sys.executable, "-c", PARENT, "--out", str(out), "--monitor", "cpu", "--interval", "600"],
@@ -119,9 +109,7 @@ def test_it_ends_with_its_parent(tmp_path: Path, clean_environment: Callable[...
             os.killpg(parent.pid, signal.SIGKILL)
 
 
-def test_a_full_disk_ends_it_quietly_with_whole_lines(
-    tmp_path: Path, start_sampler: Callable[..., subprocess.Popen[str]]
-) -> None:
+def test_a_full_disk_ends_it_quietly_with_whole_lines(tmp_path: Path, start_sampler: Callable) -> None:
     out = tmp_path / "t.jsonl"
     room = 200  # more than a start line, less than a start line and a sample
 
@@ -129,7 +117,7 @@ def test_a_full_disk_ends_it_quietly_with_whole_lines(
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
 
-    sampler = start_sampler("--out", str(out), "--monitor", "cpu", "--pid", str(os.getpid()), preexec_fn=limit)
+    sampler = start_sampler(out, "cpu", preexec_fn=limit)
     _, errors = sampler.communicate(timeout=DEADLINE_S)
     assert (sampler.returncode, errors) == (0, "")
     lines = out.read_bytes().splitlines(keepends=True)
@@ -139,41 +127,25 @@ def test_a_full_disk_ends_it_quietly_with_whole_lines(
 
 
 def test_with_a_driver_the_start_line_shows_who_was_there_before(
-    tmp_path: Path,
-    start_sampler: Callable[..., subprocess.Popen[str]],
-    nvml_stub: Callable[..., dict[str, str]],
+    tmp_path: Path, start_sampler: Callable, nvml_stub: Callable
 ) -> None:
     out = tmp_path / "t.jsonl"
-    sampler = start_sampler(
-        "--out",
-        str(out),
-        "--monitor",
-        "nvml",
-        "--pid",
-        str(os.getpid()),
-        "--devices",
-        "0,1",
-        env=nvml_stub("R470"),
-    )
+    sampler = start_sampler(out, "nvml", "--devices", "0,1", env=nvml_stub("R470"))
     start = first_line(out, sampler)
     sampler.terminate()
     sampler.communicate(timeout=DEADLINE_S)
     assert sampler.returncode == 0
     assert start["driver_version"] == "470.129.06"
     summary = summarise(str(out))
-    assert summary is not None
     assert [device["foreign_processes"] for device in summary["devices"]] == [0, 1]
     assert summary["devices"][0]["mem_used_before_bytes"] == 600 << 20
 
 
 def test_without_a_driver_it_samples_the_processors_and_says_so(
-    tmp_path: Path,
-    start_sampler: Callable[..., subprocess.Popen[str]],
-    nvml_stub: Callable[..., dict[str, str]],
+    tmp_path: Path, start_sampler: Callable, nvml_stub: Callable
 ) -> None:
     out = tmp_path / "t.jsonl"
-    env = {**nvml_stub(), "NVML_STUB_NO_DRIVER": "1"}
-    sampler = start_sampler("--out", str(out), "--monitor", "nvml", "--pid", str(os.getpid()), env=env)
+    sampler = start_sampler(out, "nvml", env={**nvml_stub(), "NVML_STUB_NO_DRIVER": "1"})
     start = first_line(out, sampler)
     sampler.terminate()
     sampler.communicate(timeout=DEADLINE_S)
@@ -181,10 +153,10 @@ def test_without_a_driver_it_samples_the_processors_and_says_so(
     assert start["devices"] == []
 
 
-def test_it_does_not_import_torch(clean_environment: Callable[..., dict[str, str]]) -> None:
+@pytest.mark.parametrize("monitor", ["nvml", "mxsmi"])
+def test_it_needs_neither_torch_nor_other_packages(clean_environment: Callable, monitor: str) -> None:
     script = (
-        "import sys, flagbench_cases.telemetry.__main__, flagbench_cases.telemetry.nvml\n"
-        "print('torch' in sys.modules)"
+        "import sys, flagbench_cases.telemetry.__main__, flagbench_cases.telemetry.%s\nprint(*sys.modules)" % monitor
     )
     done = subprocess.run([sys.executable, "-c", script], env=clean_environment(), stdout=subprocess.PIPE, check=True)
-    assert done.stdout.strip() == b"False"
+    assert not {"torch", "numpy", "psutil"} & set(done.stdout.decode().split())

@@ -1,0 +1,93 @@
+"""The ranks of one node, as their spool and the process table show them."""
+
+import time
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set
+
+from flagbench_cases.node.outcome import RankEnd
+from flagbench_cases.shared import processes
+from flagbench_cases.shared.spool import Progress, SpoolReader
+
+
+class LocalRanks:
+    """The ranks `ranks` of node `node`, whose spool is `folder`, in a job of `world` ranks."""
+
+    def __init__(self, folder: str, ranks: Sequence[int], node: int, world: int) -> None:
+        self._readers = [SpoolReader(folder, rank) for rank in ranks]
+        self._node = node
+        self._world = world
+        self._pids: Dict[int, int] = {}
+        self._seen: Set[int] = set()
+        self._lost: Optional[int] = None
+
+    def progress(self) -> List[Optional[Progress]]:
+        """The heartbeat of each rank; None for a rank that has not started."""
+        return [reader.progress() for reader in self._readers]
+
+    def facts(self, kind: str) -> List[Dict[str, Any]]:
+        """All facts of a kind, in rank order."""
+        return [fact for reader in self._readers for fact in reader.facts() if fact["kind"] == kind]
+
+    def phase(self) -> str:
+        """The phase of the slowest rank."""
+        states = self.progress()
+        if any(state is None for state in states):
+            return "launch"
+        return min((state for state in states if state), key=lambda state: state.beat).phase
+
+    def steps(self) -> Dict[int, int]:
+        """Steps done, by rank."""
+        return {reader.rank: state.steps for reader, state in zip(self._readers, self.progress()) if state}
+
+    def stopped(self) -> Dict[int, int]:
+        """Process ids of the ranks that are stopped (SIGSTOP), by rank."""
+        pids = {fact["rank"]: fact["pid"] for fact in self.facts("process")}
+        return {rank: pid for rank, pid in pids.items() if processes.state(pid) in ("T", "t")}
+
+    def all_reported(self) -> bool:
+        """Whether every rank of this node, and as far as this node knows every other rank, has finished."""
+        if not all(map(is_done, self.progress())):
+            return False
+        if self._node > 0:
+            return True
+        said = [fact["ranks"] for fact in self._readers[0].facts() if fact["kind"] == "done"]
+        return said == [list(range(self._world))]
+
+    def find_removed(self, states: Sequence[Optional[Progress]]) -> Optional[int]:
+        """A rank whose spool was removed or emptied since an earlier call, else None; `states`: its `progress`."""
+        removed = [r.rank for r, state in zip(self._readers, states) if state is None and r.rank in self._seen]
+        self._seen.update(r.rank for r, state in zip(self._readers, states) if state is not None)
+        return removed[0] if removed else None
+
+    def find_lost(self, states: Sequence[Optional[Progress]]) -> Optional[int]:
+        """A rank that ended, or became another program, before it finished; else None. `states`: its `progress`."""
+        self._lost = next((r.rank for r, state in zip(self._readers, states) if self._is_lost(r, state)), None)
+        return self._lost
+
+    def _is_lost(self, reader: SpoolReader, state: Optional[Progress]) -> bool:
+        if is_done(state):
+            return False
+        if reader.exit() is not None:
+            return True
+        if state is not None and reader.rank not in self._pids:
+            self._pids.update((f["rank"], f["pid"]) for f in reader.facts() if f["kind"] == "process")
+        pid = self._pids.get(reader.rank)
+        return pid is not None and (processes.state(pid) in (None, "Z") or processes.was_replaced(pid))
+
+    def ends(self, report: Mapping[str, Any]) -> List[RankEnd]:
+        """How ranks ended before they finished, as reported by their guards, else by the launcher's `report`."""
+        found: List[RankEnd] = []
+        reported = {f["rank"]: (f["exit_code"], f["time"]) for f in report.get("failures", [])}
+        for reader, state in zip(self._readers, self.progress()):
+            if is_done(state):
+                continue
+            lost = (None, time.time()) if reader.rank == self._lost else None
+            seen = reader.exit() or reported.get(reader.rank) or lost
+            if seen is not None:
+                phase, steps = (state.phase, state.steps) if state is not None else ("init", 0)
+                found.append(RankEnd(reader.rank, self._node, seen[0], seen[1], phase, steps))
+        return found
+
+
+def is_done(state: Optional[Progress]) -> bool:
+    """Whether a rank has finished its work."""
+    return state is not None and state.phase == "done"
