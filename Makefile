@@ -1,11 +1,11 @@
-# Two commands matter: `make demo` and `make test`. Both need a Python from 3.10 to 3.13 and make, nothing else.
+# The main targets are `make demo` and `make test`. They require only make and Python 3.10 to 3.13.
 
-# A Python of one's own choice; empty: 3.11 where there is one, else the newest.
+# The Python interpreter to use. Empty: 3.11 if available, otherwise the newest supported version.
 PYTHON ?=
 VENV ?= .venv
-# Where CPU builds of torch come from, if it answers; empty: from wherever pip is configured to look.
+# Index for CPU builds of torch, if reachable. Empty: the index that pip is configured to use.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
-# More options of tests.reenact, for `make bench`, and of pytest, for `make test`.
+# Additional options for tests.reenact (`make bench`) and pytest (`make test`).
 REENACT ?=
 PYTEST ?=
 BIN := $(VENV)/bin
@@ -13,16 +13,16 @@ INSTALL := PYTHON="$(PYTHON)" TORCH_INDEX="$(TORCH_INDEX)" tools/install "$(VENV
 
 .PHONY: demo test lint format bench compile clean
 
-## demo: train a real model on real sentences, here and now, beside the published row
+## demo: train a real model on this machine and compare it with a published row
 demo: $(VENV)/.cases
 	$(BIN)/flagbench run distilbert:cpu --preset tiny --gpus 2 --via native
 
-## test: everything that this machine can test; PYTEST holds more options of pytest
+## test: run every test that this machine supports; PYTEST adds options of pytest
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest --random-order -m "not alone" -n 2 --dist worksteal -q --durations=5 $(PYTEST)
 	$(BIN)/python -m pytest --random-order -m alone -q --durations=5 $(PYTEST)
 
-## lint: style, types, layers, generated files
+## lint: check style, types, import layers and generated files
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -34,19 +34,19 @@ lint: $(VENV)/.dev
 	$(BIN)/flagbench render --all --check
 	$(BIN)/flagbench lint
 
-## format: what `lint` reports and a tool can fix
+## format: fix the findings of `lint` that can be fixed automatically
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-## bench: what the harness costs, and each case beside the publisher's loop, as ratios
+## bench: measure the overhead of the harness, and each case relative to the publisher's loop
 bench: $(VENV)/.dev $(VENV)/.publishers
 	$(BIN)/python -m tests.reenact --small $(REENACT)
 	$(BIN)/python tests/bench/harness.py
 	$(BIN)/python tests/bench/trainer.py
 	$(BIN)/python tests/bench/startup.py
 
-## compile: the image side's copy of the manifests, and the reference page
+## compile: update the image side's copies of the manifests, and the generated parts of the docs
 compile: $(VENV)/.cases
 	$(BIN)/flagbench manifests compile
 	$(BIN)/flagbench manifests docs
@@ -59,8 +59,8 @@ $(VENV)/.dev: $(VENV)/.cases tests/locks/oracles.txt tests/locks/deepspeed.txt
 	@$(INSTALL) dev
 	@touch $@
 
-# The publishers' library versions, each in a folder that its loop alone has on its path. Where they do not install,
-# their loops run on the versions of the tests, and `tests.reenact` says so.
+# The publishers' library versions, each in a folder that only the publisher's loop has on its path. If they cannot be
+# installed, the loops use the versions of the tests, and `tests.reenact` reports this.
 PUBLISHERS := $(patsubst tests/locks/publisher-%.txt,%,$(wildcard tests/locks/publisher-*.txt))
 
 $(VENV)/.publishers: $(VENV)/.dev $(PUBLISHERS:%=tests/locks/publisher-%.txt)
