@@ -15,9 +15,9 @@ from flagbench_cases.shared.layout import Layout
 from flagbench_cases.shared.spool import RankSpool
 
 INFER = "infer"
-"""The pass over the data that an inference case is measured by."""
+"""The pass over the data that is measured in an inference case."""
 VALIDATE = "val"
-"""The pass that an inference case may make before it, over data with known answers."""
+"""The optional pass before it, over data with known answers."""
 
 
 class Device(Protocol):
@@ -112,7 +112,7 @@ def require_full_batch(examples: int, batch_size: int, replicas: int) -> None:
 
 
 class Workload(abc.ABC):
-    """What both kinds of workload have in common. `setup` runs during init, the other methods in the loop."""
+    """The common base class of both kinds of workload. `setup` runs during init, the other methods in the loop."""
 
     # The model, created by `setup`. At the end of a run its parameters must be equal on all ranks
     # of a data-parallel group.
@@ -120,7 +120,7 @@ class Workload(abc.ABC):
 
     @abc.abstractmethod
     def setup(self) -> None:
-        """Load the data, build the model on the device."""
+        """Load the data and build the model on the device."""
 
     @abc.abstractmethod
     def to_device(self, batch: Any) -> Any:

@@ -8,7 +8,7 @@ import torch
 
 
 def set_switches(precision: str) -> None:
-    """Enable TF32 for `tf32` and disable it otherwise, for matrix products and convolutions."""
+    """Enable TF32 for the precision `tf32` and disable it otherwise, for matrix products and convolutions."""
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
 

@@ -74,7 +74,7 @@ def _repeat_option(option: str, values: List[str]) -> List[str]:
 
 
 def _folders(plan: Dict[str, Any], arguments: argparse.Namespace) -> Dict[str, bool]:
-    """The container's folders that the run uses, by path; True if it writes there."""
+    """The container's folders that the run uses, by path, and whether it writes to them."""
     data = plan["data"]
     if data and arguments.data:
         data = cli.locate_data(arguments.data)[1]  # the plan names only the data part of a prepared folder

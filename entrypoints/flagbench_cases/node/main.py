@@ -88,7 +88,7 @@ class Attempt:
         if self.running is not None:
             phase = self.running.ranks.phase()
             self.running.peers.report(Outcome("interrupted", phase, interruption.reason, None, 7))
-            if self.evidence is NOTHING:  # otherwise it was collected already, and the spool may be gone
+            if self.evidence is NOTHING:  # otherwise it was already collected, and the spool may have been removed
                 self.evidence = self.running.evidence()
             self.running.remove_spool()
         return Outcome("interrupted", phase, interruption.reason, "run again", int(ExitCode.INTERRUPTED))
@@ -244,7 +244,7 @@ def deliver(made: Dict[str, Any], arguments: Optional[argparse.Namespace], stdou
         files.append(lambda: output.write_file(out, name, line))
     if store:
         files.append(lambda: output.store(output.store_folder(store), made, line))
-    printing = output.Printing(stdout, line)
+    line_writer = output.LineWriter(stdout, line)
     failures: List[str] = []
 
     def try_write(task: Callable[[], Any]) -> Any:
@@ -256,10 +256,10 @@ def deliver(made: Dict[str, Any], arguments: Optional[argparse.Namespace], stdou
             failures.append(error.message)
             return None
 
-    printed = try_write(lambda: printing.go_on(PRINT_SECONDS))
+    printed = try_write(lambda: line_writer.write(PRINT_SECONDS))
     written = [try_write(task) is not None for task in files]
-    if printed is False:  # a slow reader of stdout; the files have been written meanwhile
-        printed = try_write(printing.go_on)
+    if printed is False:  # stdout is read slowly; meanwhile the files have been written
+        printed = try_write(line_writer.write)
     lost = "; ".join(failures) or None
     if refused:
         return own, lost

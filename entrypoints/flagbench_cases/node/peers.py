@@ -28,7 +28,7 @@ READ_SECONDS = 2.0
 # a job, with their logs, as soon as one has failed.
 FIRST_SECONDS = 15.0
 MAX_TEXT = 4000
-GONE_REMEDY = "see that node's log and kernel log: it was killed, or the machine or its network is down"
+GONE_REMEDY = "check that node's log and kernel log: it was killed, or the machine or its network is down"
 
 
 class NodeReport(NamedTuple):
@@ -169,11 +169,11 @@ class Peers:
                 continue
             found = report.outcome_with_node()
             if found.state == "interrupted" and self.node == 0:
-                # Stopping a job stops every node. A node that alone was stopped is lost to the others.
+                # Stopping a job stops all nodes. If only one node was stopped, the others treat it as failed.
                 return found._replace(state="failed", exit_code=int(ExitCode.RANK_FAILED), remedy=GONE_REMEDY)
             return found
         for node in self._disconnected:
-            reason = "%s is gone: its connection closed without a report" % self.node_name(node)
+            reason = "lost %s: its connection closed without a report" % self.node_name(node)
             return Outcome("failed", phase, reason, GONE_REMEDY, int(ExitCode.RANK_FAILED))
         return None
 

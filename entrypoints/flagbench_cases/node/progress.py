@@ -61,7 +61,7 @@ class Bar:
             return
         self._phase, self._last = progress.phase, clock
         facts = timing(progress, clock - self._began, rate, self._at_most)
-        text = render(progress, facts, self._sensed(clock), self._columns() if self.live else None)
+        text = render(progress, facts, self._sensor_text(clock), self._columns() if self.live else None)
         if not self.live:
             self._write("flagbench: %s\n" % text)
         elif text != self._drawn:
@@ -86,7 +86,7 @@ class Bar:
         (first, begun), (last, done) = seen[0], seen[-1]
         return (done - begun) / (last - first) if done > begun and last > first else None
 
-    def _sensed(self, clock: float) -> str:
+    def _sensor_text(self, clock: float) -> str:
         """The text of `sensors`, read at most once a second, the sampling rate."""
         if self._sensors is not None and clock - self._asked >= 1.0:
             self._asked, self._said = clock, self._sensors()

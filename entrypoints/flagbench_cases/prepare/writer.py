@@ -33,7 +33,7 @@ class Writer:
         self._format: Optional[str] = None
         self._facts: Dict[str, Any] = {}
         self._sources: List[Dict[str, Any]] = []
-        self._reading = Reading("sums of the sources", 0, report)
+        self._reading = Reading("checksums of the sources", 0, report)
 
     def path(self, name: str) -> str:
         """The path for a file. Raises ValueError if `name` is not a plain file name."""
@@ -85,7 +85,7 @@ class Writer:
         names = sorted(os.listdir(self.folder))
         strange = [n for n in names if not is_plain(n) or not os.path.isfile(os.path.join(self.folder, n))]
         if strange or not names:
-            raise ValueError("prepared files are %s" % (", ".join(strange) or "missing"))
+            raise ValueError("invalid or missing prepared files: %s" % (", ".join(strange) or "none written"))
         sizes = {name: os.stat(os.path.join(self.folder, name)).st_size for name in names}
         reading, files = Reading("sums", sum(sizes.values()), self._report), {}
         for name in names:

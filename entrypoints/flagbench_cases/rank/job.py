@@ -43,7 +43,7 @@ class Job:
         return values
 
     def barrier(self) -> None:
-        """Wait for every rank."""
+        """Wait for all ranks."""
         if self.world > 1:
             dist.barrier(group=self.control)
 

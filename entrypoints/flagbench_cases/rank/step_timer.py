@@ -17,7 +17,7 @@ COUNTED_ELSEWHERE = Work(0, 0, 0, 0, 0.0, 0.0)
 
 
 def nothing() -> None:
-    """Default for `after`."""
+    """Do nothing; the default for `after`."""
 
 
 class StepTimer:

@@ -2,12 +2,12 @@
 
 Our metrics: each rank sums its own times, and the job's time is the maximum of these sums:
   p_whole  samples / (train end - train start), evaluations included
-  p_train  samples / the same without evaluations and checkpoints: sum of (data wait + hand-over + step + after)
+  p_train  samples / the same without evaluations and checkpoints: sum of (data wait + copy to device + step + after)
   p_core   samples / sum of device step times, by events; warm-up excluded
 So p_core >= p_train >= p_whole over the same steps: a rank's device times lie within its host times.
 The publisher's metrics (FlagPerf, training/benchmarks): rank 0's host clock, batches counted as full:
   p_whole_published_count  train end - train start
-  p_train_published_count  sum of (data wait + hand-over + step); `after` is in none of the publisher's clocks
+  p_train_published_count  sum of (data wait + copy to device + step); `after` is in none of the publisher's clocks
   p_core_host              sum of host step times, even if the device has not finished
 The device is synchronised only at phase boundaries (init end, train start, evaluation start and end, train end) and
 where the publisher synchronises, in `step` and `after_step`.
@@ -119,7 +119,7 @@ class TrainLoop:
         }
 
     def _train(self) -> Optional[bool]:
-        """Train epochs until the window is complete, the target is reached or the last step done; returns whether it
+        """Train until the window is complete, the target is reached or the last step is done; returns whether it
         converged."""
         plan = self.plan
         end = plan.last_step(self.per_epoch)
@@ -157,7 +157,7 @@ class TrainLoop:
             if at % self.per_epoch != 0 and self._save_if_due(at):
                 mark = self.timer.until_now()
             if at >= end and (plan.window_steps is not None or at % self.per_epoch != 0):
-                return False  # before the loader makes another batch
+                return False  # before the loader prepares another batch
         if plan.window_steps is None and plan.evaluate_every is None:
             if self._reached(self._evaluate(epoch, last=at >= end)):
                 return True

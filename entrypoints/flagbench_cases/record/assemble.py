@@ -16,7 +16,7 @@ from flagbench_cases.shared.config import stop_rule
 from flagbench_cases.shared.errors import ExitCode
 from flagbench_cases.shared.processes import describe_exit
 
-CHECK_REMEDY = "what was measured is in the record; docs/read-a-record.md says what each check means"
+CHECK_REMEDY = "the record contains the measurements; docs/read-a-record.md explains each check"
 
 
 def slug(text: str) -> str:
@@ -25,7 +25,7 @@ def slug(text: str) -> str:
 
 
 def new_record_id(request: Request, created: datetime.datetime) -> str:
-    """A unique, readable id that sorts by time."""
+    """A unique, readable id; ids sort by time."""
     parts = (created.strftime("%Y%m%dT%H%M%SZ"), slug(request.case), slug(request.stack["name"]))
     return "%s-%s-%s-%dx%d-%s" % (parts + (request.nodes, request.gpus, uuid.uuid4().hex[:8]))
 
@@ -71,18 +71,18 @@ def assemble(request: Request, evidence: Evidence, outcome: Outcome) -> Dict[str
     if request.config is not None and count:
         fill = inference.fill if request.kind == "infer" else training.fill
         fill(record, request, evidence, count)
-    return judged(record)
+    return with_final_status(record)
 
 
-def judged(record: Dict[str, Any]) -> Dict[str, Any]:
-    """The record with its final status: a run that ended well but whose checks failed has failed (12)."""
+def with_final_status(record: Dict[str, Any]) -> Dict[str, Any]:
+    """The record with its final status: a completed run whose checks failed is `failed` (12)."""
     if record["status"]["state"] != "ok":
         return record
     quality = record["quality"]
     failed = [check for check in quality["checks"] if not check["ok"]] if quality else []
     reason: Optional[str] = None
     if quality is None:
-        reason = "the run ended without a step that every rank finished"
+        reason = "the run ended before every rank had finished a step"
     elif failed:
         reason = "; ".join("the check %s failed: %s" % (check["name"], check["detail"]) for check in failed)
     if reason is None:

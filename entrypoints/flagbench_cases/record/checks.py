@@ -56,7 +56,7 @@ Answer = Optional[Tuple[bool, str]]
 
 
 class Check(NamedTuple):
-    """A check: its name, whether it needs a finished run, whether it applies, and the function that makes it."""
+    """A check: its name, whether it requires a finished run, whether it applies, and its function."""
 
     name: str
     needs_end: bool
@@ -67,8 +67,8 @@ class Check(NamedTuple):
 def checks(request: Request, evidence: Evidence, curve: List[float], finished: bool) -> List[Dict[str, Any]]:
     """The results of the checks, as {name, ok, detail}.
 
-    For a `finished` run, a check named by the case's manifest also fails if it applies but there is no evidence, or
-    if no such check exists for this kind of case.
+    For a `finished` run, a check listed in the case's manifest also fails if it applies but there is no evidence, or
+    if this kind of case has no such check.
     """
     subject, named = Subject(request, evidence, curve), request.checks
     found: List[Dict[str, Any]] = []
@@ -83,7 +83,7 @@ def checks(request: Request, evidence: Evidence, curve: List[float], finished: b
     known = {check.name for check in CHECKS[request.kind]}
     for name in named if finished else ():
         if name not in known:
-            found.append({"name": name, "ok": False, "detail": "named by the manifest, but there is no such check"})
+            found.append({"name": name, "ok": False, "detail": "listed in the manifest, but there is no such check"})
     return found
 
 
@@ -92,19 +92,19 @@ def _precision(subject: Subject) -> Answer:
     executed = sorted({proof["executed"] for proof in proofs})
     error = max((proof["relative_error"] for proof in proofs), default=float("nan"))
     asked = subject.config["precision"]
-    words = "asked for %s; a matrix product ran in %s, relative error %.1e"
+    words = "requested %s; a matrix product ran in %s, relative error %.1e"
     return executed == [asked], words % (asked, "/".join(executed), error)
 
 
 def _loss_finite(subject: Subject) -> Answer:
-    """Steps whose update the loss scaler skipped may have such a loss; the ranks report these steps."""
+    """All losses are finite, except in steps skipped by the loss scaler, which the ranks report."""
     skipped = {fact["step"] for fact in subject.evidence.of("skipped")}
     curve = subject.curve
     bad = next((i for i, loss in enumerate(curve) if not math.isfinite(loss) and i not in skipped), None)
     if not curve or bad is not None:
         return False, "not finite at step %d" % bad if curve else "no step"
-    left_out = ", %d of them left out by the loss scaler" % len(skipped) if skipped else ""
-    return True, "all of %d steps%s" % (len(curve), left_out)
+    exceptions = " except %d skipped by the loss scaler" % len(skipped) if skipped else ""
+    return True, "all %d steps%s" % (len(curve), exceptions)
 
 
 def _parameters_finite(subject: Subject) -> Answer:
@@ -204,7 +204,7 @@ def _has_beginning_and_end(subject: Subject) -> bool:
     return subject.real and subject.whole and long_enough and not subject.evidence.first("resumed")
 
 
-def _asked_for_accuracy(subject: Subject) -> bool:
+def _measures_accuracy(subject: Subject) -> bool:
     return subject.real and subject.whole and any(e["accuracy"] is not None for e in subject.evaluations)
 
 
@@ -213,7 +213,7 @@ _PARAMETERS_FINITE = Check("parameters_finite", True, _always, _parameters_finit
 _RANKS_IN_STEP = Check("ranks_in_step", False, lambda subject: subject.request.layout.dp > 1, _ranks_in_step)
 _STEPS = Check("steps", True, _always, _steps)
 _EVALUATED = Check("evaluated", True, lambda subject: subject.whole, _evaluated)
-_ABOVE_CHANCE = Check("above_chance", True, _asked_for_accuracy, _above_chance)
+_ABOVE_CHANCE = Check("above_chance", True, _measures_accuracy, _above_chance)
 
 CHECKS = {
     "train": (

@@ -29,7 +29,7 @@ def fill(record: Dict[str, Any], request: Request, evidence: Evidence, count: in
             found += sections.flops(record, request, evidence, steady)
             record["window"] = sections.window(steady)
     if whole and finished and seconds:
-        found.append(metrics.metric("e2e_time", seconds["e2e"], "s", n=1, note="imports left out"))
+        found.append(metrics.metric("e2e_time", seconds["e2e"], "s", n=1, note="excluding imports"))
     found += metrics.memory(evidence.of("memory"), request.stack["device"]["kind"])
     found += metrics.evaluated([e for e in evidence.of("evaluation") if e["rank"] == 0])
     record["metrics"] = [entry for entry in found if math.isfinite(entry["value"])]
@@ -45,18 +45,18 @@ def throughput(
 ) -> List[Dict[str, Any]]:
     """p_infer_core and p_infer_core_host of a pass, p_infer_whole if the pass is complete; p_val_* for VALIDATE."""
     unit, replicas = request.unit, request.layout.dp
-    core = "device time of rank %d's steps, the longest of all ranks; warm-up left out" % steady.rank
+    core = "device time of the steps of rank %d, the slowest rank; excluding warm-up" % steady.rank
     amounts = steady.tokens if unit == "tokens" else steady.samples
     clock = ranks[min(ranks)][steady.first : one.end]
     published = [metrics.published_amount(step, unit) * replicas for step in clock]
-    host = metrics.PUBLISHER + "rank 0's host clock, full batches: step; warm-up left out"
+    host = metrics.PUBLISHER + "rank 0's host clock, batches counted as full: step; excluding warm-up"
     found = [
         metrics.rate("p_%s_core" % one.name, unit, amounts, steady.seconds, core),
         metrics.rate("p_%s_core_host" % one.name, unit, published, [step.host for step in clock], host),
     ]
     if whole:
         everything = [metrics.amount(step, unit) for steps in ranks.values() for step in steps[one.first : one.end]]
-        note = "the whole pass with its loading, the longest of all ranks"
+        note = "the whole pass including loading, by the slowest rank"
         found.append(metrics.whole("p_%s_whole" % one.name, unit, everything, max(one.seconds.values()), note))
     return found
 

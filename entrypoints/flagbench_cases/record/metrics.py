@@ -130,17 +130,20 @@ def throughput(
     in_window = steady.tokens if unit == "tokens" else steady.samples
     rank, own = slowest(ranks, begin, count, own_seconds)
     theirs = [published_seconds(step) for step in clock]
-    core = "device time of rank %d's steps, the longest of all ranks; warm-up left out" % steady.rank
-    train = "all time of rank %d but evaluations and checkpoints, the longest of all ranks; over %s" % (rank, span)
-    host = "%srank 0's host clock, full batches: step, over %s" % (PUBLISHER, span)
-    wait = "%srank 0's host clock, full batches: data wait, hand-over and step, over %s" % (PUBLISHER, span)
+    core = "device time of the steps of rank %d, the slowest rank; excluding warm-up" % steady.rank
+    train = "time of rank %d, the slowest rank, without evaluations and checkpoints; over %s" % (rank, span)
+    host = "%srank 0's host clock, batches counted as full: step, over %s" % (PUBLISHER, span)
+    wait = "%srank 0's host clock, batches counted as full: data wait, copy to device and step, over %s" % (
+        PUBLISHER,
+        span,
+    )
     found = [
         rate("p_core", unit, in_window, steady.seconds, core),
         rate("p_core_host", unit, published, [step.host for step in clock], host),
         rate("p_train", unit, amounts, own, train),
     ]
     if unit == "tokens":
-        per_device = "%s; for each of %d devices"
+        per_device = "%s; per device, %d devices"
         for name, tokens, seconds, note in (
             ("tokens_per_second_per_device", amounts, own, train),
             ("tokens_per_second_per_device_host", published, theirs, wait),
@@ -151,11 +154,9 @@ def throughput(
         found.append(rate("p_train_published_count", unit, published, theirs, wait))
     if trained:
         longest = max(trained.values())
-        found.append(
-            whole("p_whole", unit, amounts, longest, "training with its evaluations, the longest of all ranks")
-        )
+        found.append(whole("p_whole", unit, amounts, longest, "training including evaluations, by the slowest rank"))
         if unit != "tokens":
-            note = PUBLISHER + "rank 0's host clock, full batches: training with its evaluations"
+            note = PUBLISHER + "rank 0's host clock, batches counted as full: training including evaluations"
             found.append(whole("p_whole_published_count", unit, published, trained[min(ranks)], note))
     return found
 
@@ -181,7 +182,7 @@ def in_order(ranks: Dict[int, List[Step]], first: int, count: int, trained: Dict
         allowed = 1 + 1 / (count - begin) + CLOCK_DRIFT
         ok = ok and all(times[i] <= times[i + 1] * allowed for i in range(len(times) - 1))
         spans.append("steps %d to %d: %s" % (begin, count, " <= ".join("%.4f s" % seconds for seconds in times)))
-    return ok, "device <= host <= end to end, each the longest of the ranks: " + "; ".join(spans)
+    return ok, "device <= host <= end to end, each the maximum over ranks: " + "; ".join(spans)
 
 
 def amount(step: Step, unit: str) -> float:
@@ -207,13 +208,13 @@ def utilisation(
     achieved, recomputed = steady.flops_executed / seconds, steady.flops_recomputed / seconds
     found = []
     if peak:
-        again = "with what is recomputed" if recomputed else "equal to mfu: nothing is recomputed"
-        found.append(metric("mfu", achieved / peak, "fraction", note="model FLOPs executed, padding included"))
-        found.append(metric("hfu", (achieved + recomputed) / peak, "fraction", note=again))
+        recomputation = "including recomputation" if recomputed else "equal to mfu: nothing is recomputed"
+        found.append(metric("mfu", achieved / peak, "fraction", note="executed model FLOPs, including padding"))
+        found.append(metric("hfu", (achieved + recomputed) / peak, "fraction", note=recomputation))
         useful = steady.flops_useful / seconds
-        found.append(metric("mfu_useful", useful / peak, "fraction", note="padding left out"))
+        found.append(metric("mfu_useful", useful / peak, "fraction", note="without padding"))
     if ceiling:
-        note = "against the matrix product measured in this run"
+        note = "relative to the matrix product measured in this run"
         found.append(metric("mfu_measured", achieved / ceiling, "fraction", note=note))
         if recomputed:
             found.append(metric("hfu_measured", (achieved + recomputed) / ceiling, "fraction", note=note))
@@ -258,7 +259,7 @@ def memory(facts: Sequence[Dict[str, Any]], kind: str) -> List[Dict[str, Any]]:
         note = "resident set of the largest rank" if kind == "cpu" else "in use on the device when training ended"
         found.append(metric("mem_peak", max(peaks) / GIB, "GiB", "device", n=len(peaks), note=note))
     if allocators:
-        note = "largest sum of live tensors"
+        note = "maximum sum of live tensors"
         found.append(metric("allocator_peak", max(allocators) / GIB, "GiB", "device", n=len(allocators), note=note))
     return found
 
@@ -285,7 +286,7 @@ def evaluated(evaluations: Sequence[Dict[str, Any]]) -> List[Dict[str, Any]]:
     for evaluation in after:
         count = evaluation["counted"]
         if evaluation["accuracy"] is not None:
-            note = "each of %d examples once" % count
+            note = "each of %d examples counted once" % count
             found["acc"] = metric("acc", evaluation["accuracy"], "fraction", n=count, note=note)
         if evaluation["published_accuracy"] is not None:
             found["acc_as_published"] = metric(
@@ -293,7 +294,7 @@ def evaluated(evaluations: Sequence[Dict[str, Any]]) -> List[Dict[str, Any]]:
                 evaluation["published_accuracy"],
                 "fraction",
                 n=count,
-                note="evaluated and counted the publisher's way; see the quirks of the case",
+                note="evaluated and counted as by the publisher; see the quirks of the case",
             )
         for extra in evaluation["extra"]:
             found[extra["name"]] = metric(extra["name"], extra["value"], extra["unit"], note=extra["note"])

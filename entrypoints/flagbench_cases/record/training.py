@@ -29,7 +29,7 @@ def fill(record: Dict[str, Any], request: Request, evidence: Evidence, count: in
             found += metrics.published_utilisation(found, request.published_flops, request.layout.world)
         record["window"] = sections.window(steady)
     if entire and seconds:
-        found.append(metrics.metric("e2e_time", seconds["e2e"], "s", n=1, note="imports left out"))
+        found.append(metrics.metric("e2e_time", seconds["e2e"], "s", n=1, note="excluding imports"))
     found += metrics.memory(evidence.of("memory"), request.stack["device"]["kind"])
     found += metrics.evaluated(evaluations)
     found += metrics.final_loss(curve)

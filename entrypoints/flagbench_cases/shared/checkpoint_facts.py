@@ -115,8 +115,8 @@ def check_identity(theirs: Dict[str, Any], ours: Dict[str, Any]) -> None:
     """Raise UsageError naming the differences if the identities differ."""
     other = [name for name in sorted({*theirs, *ours}) if theirs.get(name) != ours.get(name)]
     if other:
-        told = ["%s is %s, not %s" % (name, theirs.get(name), ours.get(name)) for name in other[:5]]
+        differences = ["%s is %s, not %s" % (name, theirs.get(name), ours.get(name)) for name in other[:5]]
         raise UsageError(
-            "the checkpoint belongs to different training: %s" % "; ".join(told),
+            "the checkpoint belongs to different training: %s" % "; ".join(differences),
             "use the same options as the run that wrote it",
         )

@@ -62,7 +62,7 @@ def system_error(error: BaseException, folder: str) -> Optional[CaseError]:
         return CaseError(words, PROCESSES_REMEDY)
     if number == errno.ENOMEM:
         words = "there is not enough memory to start a process (%s)" % os.strerror(number)
-        return CaseError(words, "free memory, or give the container more", ExitCode.OUT_OF_MEMORY)
+        return CaseError(words, "free memory, or give the container more memory", ExitCode.OUT_OF_MEMORY)
     if number in (errno.ENOSPC, errno.EDQUOT):
         words = "the disk of %s, used for a run's temporary files, is full (%s)" % (folder, os.strerror(number))
         return CaseError(words, "free space there, or set TMPDIR to a folder with free space")

@@ -1,7 +1,7 @@
 """Signals that ask this process to stop: recorded from the start until the record is printed, never fatal.
 
-It is imported before everything else in this package and imports very little, because a signal before that leaves no
-record.
+It is imported before everything else in this package and imports very little, because a signal received before that
+leaves no record.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Where a record goes: the one line on stdout, a folder, a store. Stdout is kept aside from the first moment."""
+"""Writes the record to stdout, a folder or a store. The original stdout is reserved for it from the start."""
 
 import contextlib
 import errno
@@ -17,9 +17,9 @@ NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EM
 
 
 def keep_stdout() -> int:
-    """A private copy of stdout; descriptor 1 then leads to stderr, for whatever libraries and banners print.
+    """Duplicate stdout and redirect descriptor 1 to stderr, so that output of libraries does not get into stdout.
 
-    Where stdout is closed, the copy is one that cannot be written to: `write_line` says so.
+    Returns the duplicate. If stdout is closed, the duplicate is not writable, and `write_line` raises an error.
     """
     try:
         os.fstat(1)
@@ -31,44 +31,44 @@ def keep_stdout() -> int:
     return kept
 
 
-class Printing:
-    """A line to be written to a descriptor that may be slow, full, closed or broken."""
+class LineWriter:
+    """Writes a line to a descriptor that may be slow, full, closed or broken."""
 
     def __init__(self, descriptor: int, line: str, what: str = "the record") -> None:
         self._descriptor = descriptor
         self._left = (line + "\n").encode("utf-8")
         self._what = what
 
-    def go_on(self, patience: Optional[float] = None) -> bool:
-        """Write until the line is complete or nothing was accepted for `patience` seconds; whether it is complete.
+    def write(self, timeout: Optional[float] = None) -> bool:
+        """Write the rest of the line until nothing is accepted for `timeout` seconds; returns whether it is complete.
 
-        Raises CaseError (14) where the reader is gone or the disk is full.
+        Raises CaseError (14) if the descriptor is closed, its reader has exited or the disk is full.
         """
         waiting = select.poll()
         waiting.register(self._descriptor, select.POLLOUT)
         try:
             while self._left:
-                if not waiting.poll(None if patience is None else patience * 1000):
+                if not waiting.poll(None if timeout is None else timeout * 1000):
                     return False
-                # As much as a ready pipe accepts without blocking.
+                # A ready pipe accepts at least this many bytes without blocking.
                 with contextlib.suppress(BlockingIOError):
                     self._left = self._left[os.write(self._descriptor, self._left[:4096]) :]
         except OSError as error:
             raise CaseError(
                 "%s could not be printed on stdout (%s)" % (self._what, os.strerror(error.errno or 0)),
-                "read stdout to its end, or give --out" if self._what == "the record" else "read stdout to its end",
+                "read all of stdout, or set --out" if self._what == "the record" else "read all of stdout",
                 ExitCode.NOT_STORED,
             ) from None
         return True
 
 
 def write_line(descriptor: int, line: str, what: str = "the record") -> None:
-    """Write the whole line. Raises CaseError (14) where the reader is gone or the disk is full."""
-    Printing(descriptor, line, what).go_on()
+    """Write the whole line. Raises CaseError (14) if stdout is closed or cannot be written."""
+    LineWriter(descriptor, line, what).write()
 
 
 def write_file(folder: str, name: str, line: str, replace: bool = False) -> str:
-    """Write `name` into `folder` atomically: whole, or not at all. Without `replace` an existing file is kept."""
+    """Write a file atomically; returns its path. Raises CaseError (14) if it exists, unless `replace` is set."""
     path = os.path.join(folder, name)
     part: Optional[str] = None
     try:
@@ -85,10 +85,10 @@ def write_file(folder: str, name: str, line: str, replace: bool = False) -> str:
             _link_or_claim(part, path)
     except OSError as error:
         taken = error.errno == errno.EEXIST and part is not None
-        reason = "it is there already" if taken else os.strerror(error.errno or 0)
+        reason = "it already exists" if taken else os.strerror(error.errno or 0)
         raise CaseError(
             "the record could not be written to %s (%s)" % (path, reason),
-            "give a folder with room and write permission; see whether the record is on stdout",
+            "use a writable folder with free space; the record may still be on stdout",
             ExitCode.NOT_STORED,
         ) from None
     finally:
@@ -98,13 +98,13 @@ def write_file(folder: str, name: str, line: str, replace: bool = False) -> str:
 
 
 def _link_or_claim(part: str, path: str) -> None:
-    """Give the whole file its name, unless the name is taken (FileExistsError)."""
+    """Move the complete file to its final name. Raises FileExistsError if the name is taken."""
     try:
         os.link(part, path)
     except OSError as error:
         if error.errno not in NO_LINKS:
             raise
-        # Mounted buckets and some shares have no hard links: claim the name, then put the file in its place.
+        # Mounted buckets and some network shares do not support hard links: create the name, then replace it.
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
         try:
             os.replace(part, path)
@@ -114,21 +114,22 @@ def _link_or_claim(part: str, path: str) -> None:
 
 
 def store_folder(url: str) -> str:
-    """The folder of a file:// store. Other kinds of store are put to by the host tool."""
+    """The folder of a file:// store. Raises UsageError for any other URL."""
     parsed = urlparse(url)
     if parsed.scheme not in ("", "file") or parsed.netloc not in ("", "localhost") or not parsed.path:
         raise UsageError(
             "--store %s is not a file:// URL" % redact(url),
-            "give file:///FOLDER, or --out and flagbench",
+            "use file:///FOLDER, or --out and the flagbench command",
         )
-    # A plain path is taken as it stands: there, '%20' and '#' are part of the name.
+    # A plain path is used unchanged: '%20' and '#' are part of the name.
     return os.path.abspath(unquote(parsed.path) if parsed.scheme else url)
 
 
 def store(root: str, record: Dict[str, Any], line: str) -> str:
-    """Put a record into a store: its checksum first, so that no reader ever sees a record without one.
+    """Write a record and its checksum to a store; returns the path of the record. The checksum is written first, so
+    that a record never exists without one.
 
-    Raises CaseError (14) where it cannot be kept or is there already.
+    Raises CaseError (14) if the record cannot be written or already exists.
     """
     layout = _store_layout()
     folder, name = os.path.split(store_path(root, record))
@@ -139,7 +140,7 @@ def store(root: str, record: Dict[str, Any], line: str) -> str:
 
 
 def store_path(root: str, record: Dict[str, Any]) -> str:
-    """The file of a record in a store."""
+    """The path of a record in a store."""
     names = {name: record[name] for name in ("case", "stack", "record_id")}
     return os.path.join(root, _store_layout()["record"].format(day=record["created_at"][:10], **names))
 

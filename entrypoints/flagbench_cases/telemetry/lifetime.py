@@ -7,8 +7,8 @@ from typing import Any, Callable, Optional
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _STOP = frozenset((signal.SIGTERM, signal.SIGINT))
-# Not a stop by itself: the kernel sends it when the parent's *thread* that started this process ends, which may be a
-# worker thread of a parent that continues. Only a changed parent id means that the parent has ended.
+# Not a request to stop: the kernel sends this signal when the parent's *thread* that started this process ends, which
+# may be a worker thread of a parent that continues. Only a changed parent id means that the parent has ended.
 _PARENT_SIGNAL = signal.SIGUSR1
 
 

@@ -9,9 +9,9 @@ Rules, as in THUDM's GLM (tasks/superglue): quotes and dashes become ASCII, and 
 training there is an example for every right answer; its choices are that answer and at most nine wrong entities drawn
 by Random(42). In evaluation there is one for every query, with all entities. Examples are sorted by their number of
 choices. A row is the passage, the query up to the placeholder, [MASK], and the rest of the query; if a row is too
-long for the model, the end of the passage is cut off. One rule is ours: entities and right answers are in the order
-of the file. The publisher takes both from Python sets, so that their order, and the choice of wrong entities, vary
-between runs.
+long for the model, the end of the passage is truncated. One rule differs from the publisher's: entities and right
+answers are in the order of the file. The publisher takes both from Python sets, so their order, and the choice of
+wrong entities, vary between runs.
 """
 
 import json
@@ -30,7 +30,7 @@ MAX_TRAINING_CHOICES = 10
 SHUFFLE_SEED = 42
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CHUNK = 512
-REPAIR = "download SuperGLUE's ReCoRD again, or correct the line"
+REMEDY = "download SuperGLUE's ReCoRD again, or correct the line"
 
 Report = Callable[[str, int, int], None]
 
@@ -72,7 +72,7 @@ def read_queries(path: str, training: bool) -> Tuple[List[str], List[Query]]:
             before, after = query.split(PLACEHOLDER)
             for choices, right in _choices(entities, answers, training, shuffler):
                 if not choices:
-                    raise DataError("%s has no entities to choose from" % where, REPAIR)
+                    raise DataError("%s has no entities to choose from" % where, REMEDY)
                 queries.append(Query(len(passages), where, before.rstrip(), after, choices, right, answers))
             if not training and not answers:
                 raise DataError("%s: a query has no answers" % where, "use val.jsonl, which has answers")
@@ -92,7 +92,7 @@ def _lines(path: str) -> Iterator[Tuple[str, Any]]:
                     try:
                         yield where, json.loads(line)
                     except (ValueError, RecursionError):
-                        raise DataError("%s is not JSON: the file is truncated or damaged" % where, REPAIR) from None
+                        raise DataError("%s is not JSON: the file is truncated or damaged" % where, REMEDY) from None
     except FileNotFoundError:
         raise DataError("%s does not exist" % path, "both train.jsonl and val.jsonl are needed") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -102,19 +102,19 @@ def _lines(path: str) -> Iterator[Tuple[str, Any]]:
 def _list(where: str, parent: Any, key: str) -> List[Dict[str, Any]]:
     value = parent.get(key) if isinstance(parent, dict) else None
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise DataError("%s: %s is not a list of objects" % (where, key), REPAIR)
+        raise DataError("%s: %s is not a list of objects" % (where, key), REMEDY)
     return value
 
 
 def _text(where: str, parent: Any, key: str) -> str:
     value = parent.get(key) if isinstance(parent, dict) else None
     if not isinstance(value, str):
-        raise DataError("%s: %s is not text" % (where, key), REPAIR)
+        raise DataError("%s: %s is not text" % (where, key), REMEDY)
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:  # JSON may contain a lone surrogate, which tokenizers do not accept
         words = (where, key, ord(value[error.start]))
-        raise DataError("%s: %s is not text: it has a lone surrogate, \\u%04x" % words, REPAIR) from None
+        raise DataError("%s: %s is not text: it has a lone surrogate, \\u%04x" % words, REMEDY) from None
     return standardised(value)
 
 
@@ -126,9 +126,9 @@ def _passage(where: str, line: Any) -> Tuple[str, List[str]]:
     for entity in _list(where, passage, "entities"):
         start, end = entity.get("start"), entity.get("end")
         if not isinstance(start, int) or not isinstance(end, int) or not 0 <= start <= end:
-            raise DataError("%s: an entity has no valid position" % where, REPAIR)
+            raise DataError("%s: an entity has no valid position" % where, REMEDY)
         if start >= len(text):
-            raise DataError("%s: an entity is outside of its passage" % where, REPAIR)
+            raise DataError("%s: an entity is outside of its passage" % where, REMEDY)
         entities[text[start : end + 1]] = None  # `end` is the last character
     return text, list(entities)
 
@@ -136,7 +136,7 @@ def _passage(where: str, line: Any) -> Tuple[str, List[str]]:
 def _question(where: str, question: Dict[str, Any]) -> Tuple[str, List[str]]:
     query = _text(where, question, "query")
     if query.count(PLACEHOLDER) != 1:
-        raise DataError("%s: a query does not have exactly one %s" % (where, PLACEHOLDER), REPAIR)
+        raise DataError("%s: a query does not have exactly one %s" % (where, PLACEHOLDER), REMEDY)
     answers = _list(where, question, "answers") if question.get("answers") is not None else []
     return query, list(dict.fromkeys(_text(where, answer, "text") for answer in answers))
 
@@ -242,7 +242,7 @@ def _add(
         # 4: [CLS], [MASK], the [PAD] that ends part A, and <|startofpiece|>.
         room = length - 4 - len(before) - len(after) - len(answer)
         if room < 0:
-            raise DataError("%s: a query and its answer have more than %d tokens" % (query.where, length), REPAIR)
+            raise DataError("%s: a query and its answer have more than %d tokens" % (query.where, length), REMEDY)
         kept = passage[:room]
         if len(kept) != kept_before:
             context = [special.cls, *kept, *before, special.mask, *after, special.pad]

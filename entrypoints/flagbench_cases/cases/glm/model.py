@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 LAYER_NORM_EPSILON = 1e-5
-# Added to hidden scores: the lowest finite fp16 number, in every precision.
+# Added to the scores of hidden columns: the lowest finite fp16 number, in every precision.
 HIDDEN = -65504.0
 # Scores of padding choices, in training and in evaluation.
 PADDED_TRAINING = -1e4
@@ -178,7 +178,7 @@ class Glm(nn.Module):
         self._initialise()
 
     def _initialise(self) -> None:
-        """Normal weights; those that write into the residual stream are scaled down by its 2 * layers additions."""
+        """Normal weights; the standard deviation of residual output weights is divided by sqrt(2 * layers)."""
         spread = self.config.initializer_range
         for name, parameter in self.named_parameters():
             if name.endswith("bias"):
@@ -226,7 +226,7 @@ def cloze_loss(scores: Tensor, choice_mask: Tensor, labels: Tensor) -> Tensor:
 
 
 def layer_flops(config: GlmConfig, lengths_sum: int, lengths_sum_squared: int) -> int:
-    """Matrix-product FLOPs of all layers in one forward pass, which are added to a step by recomputation.
+    """Matrix-product FLOPs of all layers in one forward pass, which recomputation adds to a step.
 
     Arguments as in `forward_flops`.
     """
@@ -239,10 +239,11 @@ def forward_flops(config: GlmConfig, lengths_sum: int, lengths_sum_squared: int,
     """Matrix-product FLOPs (2 per multiply-accumulate) of one forward pass.
 
     `lengths_sum` is the sum of the sequences' lengths T, `lengths_sum_squared` the sum of T * T, `predictions` the
-    positions projected on the vocabulary. Executed work takes the padded lengths of all choices and every position;
-    useful work the true lengths of the true choices, each with its own copy of the passage, and the positions whose
-    target counts. Attention is counted in full. Backward is twice forward: every product has a gradient for either
-    factor. Source: the shapes of this file; equal to torch.utils.flop_counter.FlopCounterMode (tests).
+    number of positions projected onto the vocabulary. For executed work, these are the padded lengths of all choices
+    and all positions; for useful work, the actual lengths of the actual choices, each with its own copy of the
+    passage, and the positions whose targets count. Attention is counted in full. Backward is twice forward: every
+    product has a gradient for each factor. Source: the shapes of this file; equal to
+    torch.utils.flop_counter.FlopCounterMode (tests).
     """
     logits = 2 * config.dim * config.vocab_size
     return layer_flops(config, lengths_sum, lengths_sum_squared) + logits * predictions

@@ -22,8 +22,8 @@ CLIP_EPSILON = 1e-6
 class LossScaler:
     """The dynamic loss scale: halved when gradients overflow, doubled after `window` updates without overflow.
 
-    `hysteresis` overflows after each doubling (and at the start) are tolerated, less one; every further one halves
-    the scale.
+    After each doubling (and at the start), the first `hysteresis` - 1 overflows are tolerated; each further overflow
+    halves the scale.
     """
 
     FACTOR = 2.0

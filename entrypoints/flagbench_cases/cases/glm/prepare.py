@@ -21,13 +21,13 @@ WANTS = {
 }
 ARCHIVE = "the archive is on BAAI's model hub, behind a login"
 LICENCES = {
-    "data": "ReCoRD is made from CNN and Daily Mail articles; whether it may be passed on is unclear",
+    "data": "ReCoRD is based on CNN and Daily Mail articles; whether it may be redistributed is unclear",
     "weights": "the checkpoint's licence is not stated; GLM's code is MIT; %s" % ARCHIVE,
     "vocabulary": "Apache-2.0, as bert-large-uncased",
 }
 WEIGHTS_FORMAT = "glm-safetensors/v1"
 CHECKPOINT = "mp_rank_00_model_states.pt"
-# Lines of bert-large-uncased's vocab.txt; GLM's two tokens come behind them.
+# Lines of bert-large-uncased's vocab.txt; GLM adds two tokens after them.
 VOCABULARY_LINES = 30522
 HDF5 = {"train": "train_hdf5/train_sparse.hdf5", "eval": "eval_hdf5/eval_sparse.hdf5"}
 JSONL = {"train": "train.jsonl", "eval": "val.jsonl"}

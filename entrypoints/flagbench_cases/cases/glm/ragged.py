@@ -52,7 +52,7 @@ class Cloze(NamedTuple):
     """One example with C choices, without padding."""
 
     contexts: List[np.ndarray]  # C x int32 [length of part A]; choices that share a context share the array
-    masks: List[int]  # C x the place of [MASK] in the context
+    masks: List[int]  # C x the position of [MASK] in the context
     answers: List[np.ndarray]  # C x int32 [length of the answer]
     right: np.ndarray  # bool [C]
 

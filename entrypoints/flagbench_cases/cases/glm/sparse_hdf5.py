@@ -25,7 +25,7 @@ CHUNK = 2048
 MAX_ELEMENTS = 2**26
 # Limit of choices of an example: many times those published.
 MAX_CHOICES = 4096
-AGAIN = "download it again: it is truncated, damaged or has a different layout"
+DOWNLOAD_REMEDY = "download it again: it is truncated, damaged or has a different layout"
 # Exceptions of h5py for files that are not HDF5, are truncated, or lack a group.
 HDF5_ERRORS = (OSError, KeyError, RuntimeError, ValueError, TypeError, OverflowError)
 
@@ -40,15 +40,15 @@ class Csr:
         try:
             group = file[name]
             if not isinstance(group, h5py.Group):
-                raise DataError("%s is not a group" % self.what, AGAIN)
+                raise DataError("%s is not a group" % self.what, DOWNLOAD_REMEDY)
             form = group.attrs["h5sparse_format"]
             if not isinstance(form, (str, bytes)):
-                raise DataError("%s: h5sparse_format is not text" % self.what, AGAIN)
+                raise DataError("%s: h5sparse_format is not text" % self.what, DOWNLOAD_REMEDY)
             shape = [int(size) for size in group.attrs["h5sparse_shape"]]
             parts = {part: group[part] for part in ("data", "indices", "indptr")}
             for part, found in parts.items():
                 if not isinstance(found, h5py.Dataset):
-                    raise DataError("%s: %s is not an array" % (self.what, part), AGAIN)
+                    raise DataError("%s: %s is not an array" % (self.what, part), DOWNLOAD_REMEDY)
                 if found.dtype.kind not in ("iufb" if part == "data" else "iu") or found.ndim != 1:
                     raise DataError("%s has %s" % (self.what, found.dtype), "it must have flat arrays of numbers")
         except HDF5_ERRORS as error:
@@ -57,7 +57,7 @@ class Csr:
         if form != "csr" or len(shape) != 2:
             raise DataError("%s is a %s of %d dimensions" % (self.what, form, len(shape)), "store it as a CSR matrix")
         if min(shape) < 0 or shape[0] > MAX_ELEMENTS:
-            raise DataError("%s declares %d x %d values" % (self.what, *shape), AGAIN)
+            raise DataError("%s declares %d x %d values" % (self.what, *shape), DOWNLOAD_REMEDY)
         self.shape = (shape[0], shape[1])
         self._data, self._indices, pointers = parts.values()
         self.pointers = self._read_pointers(pointers)
@@ -67,19 +67,19 @@ class Csr:
         rows, columns = self.shape
         (ends,), (values,), (indices,) = stored.shape, self._data.shape, self._indices.shape
         if ends != rows + 1:
-            raise DataError("%s has %d row ends for %d rows" % (self.what, ends - 1, rows), AGAIN)
+            raise DataError("%s has %d row ends for %d rows" % (self.what, ends - 1, rows), DOWNLOAD_REMEDY)
         try:
             pointers = stored[()].astype(np.int64)
         except HDF5_ERRORS as error:
             raise _unreadable(self.what, error) from error
         filled = np.diff(pointers)
         if pointers[0] != 0 or (filled < 0).any():
-            raise DataError("%s: indptr does not increase from 0" % self.what, AGAIN)
+            raise DataError("%s: indptr does not increase from 0" % self.what, DOWNLOAD_REMEDY)
         if not pointers[-1] == values == indices:
             counts = (self.what, int(pointers[-1]), values, indices)
-            raise DataError("%s: indptr ends at %d, but there are %d values and %d indices" % counts, AGAIN)
+            raise DataError("%s: indptr ends at %d, but there are %d values and %d indices" % counts, DOWNLOAD_REMEDY)
         if (filled > columns).any():
-            raise DataError("%s has rows with more than %d values" % (self.what, columns), AGAIN)
+            raise DataError("%s has rows with more than %d values" % (self.what, columns), DOWNLOAD_REMEDY)
         return pointers
 
     def dense(self, first: int, last: int) -> np.ndarray:
@@ -92,27 +92,27 @@ class Csr:
             raise _unreadable(self.what, error) from error
         whole = values.astype(np.int64)
         if values.dtype.kind == "f" and not np.array_equal(whole, values):
-            raise DataError("%s has numbers that are not integers" % self.what, AGAIN)
+            raise DataError("%s has numbers that are not integers" % self.what, DOWNLOAD_REMEDY)
         if len(columns) and (columns.min() < 0 or columns.max() >= self.shape[1]):
-            raise DataError("%s: an index is not in 0 to %d" % (self.what, self.shape[1] - 1), AGAIN)
+            raise DataError("%s: an index is not in 0 to %d" % (self.what, self.shape[1] - 1), DOWNLOAD_REMEDY)
         rows = np.repeat(np.arange(last - first), np.diff(pointers))
         result = np.zeros((last - first, self.shape[1]), dtype=np.int64)
         result[rows, columns] = whole
         if np.count_nonzero(result) != np.count_nonzero(whole):
-            raise DataError("%s has duplicate indices" % self.what, AGAIN)
+            raise DataError("%s has duplicate indices" % self.what, DOWNLOAD_REMEDY)
         return result
 
     def flat(self) -> np.ndarray:
         """The whole matrix as one row, int64."""
         if self.shape[0] * self.shape[1] > MAX_ELEMENTS:
-            raise DataError("%s declares %d x %d values" % ((self.what,) + self.shape), AGAIN)
+            raise DataError("%s declares %d x %d values" % ((self.what,) + self.shape), DOWNLOAD_REMEDY)
         return self.dense(0, self.shape[0]).reshape(-1)
 
 
 def _unreadable(what: str, error: Exception) -> DataError:
     if isinstance(error, KeyError):
-        return DataError("%s is missing or incomplete" % what, AGAIN)
-    return DataError("%s cannot be read (%s)" % (what, str(error).split("\n")[0]), AGAIN)
+        return DataError("%s is missing or incomplete" % what, DOWNLOAD_REMEDY)
+    return DataError("%s cannot be read (%s)" % (what, str(error).split("\n")[0]), DOWNLOAD_REMEDY)
 
 
 def build(
@@ -163,7 +163,7 @@ class Scorer:
         except KeyError as error:
             raise DataError(
                 "%s: an answer has the token %s, which is not in the vocabulary" % (self._path, error),
-                "use the vocab.txt of bert-large-uncased, or none",
+                "use the vocab.txt of bert-large-uncased, or omit --vocabulary",
             ) from None
 
 
@@ -182,14 +182,14 @@ def _build(
     for name, matrix in matrices.items():
         expected = (2 * rows if name == "position" else rows, length)
         if matrix.shape != expected:
-            raise DataError("%s has the shape %s, not %s" % (matrix.what, matrix.shape, expected), AGAIN)
+            raise DataError("%s has the shape %s, not %s" % (matrix.what, matrix.shape, expected), DOWNLOAD_REMEDY)
     sep = Csr(path, file, "mask").flat()
     if len(sep) != rows:
-        raise DataError("%s: mask has %d values for %d rows of text" % (path, len(sep), rows), AGAIN)
+        raise DataError("%s: mask has %d values for %d rows of text" % (path, len(sep), rows), DOWNLOAD_REMEDY)
     ends = _ranges(path, file, "choice_start_end", rows)
     most = int((ends[:, 1] - ends[:, 0]).max())
     if most > MAX_CHOICES:
-        raise DataError("%s: an example has %d choices, more than %d" % (path, most, MAX_CHOICES), AGAIN)
+        raise DataError("%s: an example has %d choices, more than %d" % (path, most, MAX_CHOICES), DOWNLOAD_REMEDY)
     right = None if training else _answers(path, file, ends)
     unanswerable = 0
     split = "train" if training else "eval"
@@ -212,11 +212,11 @@ def _ranges(path: str, file: Any, name: str, total: int) -> np.ndarray:
     """A matrix [n, 2] of non-empty, contiguous ranges from 0 to `total`."""
     matrix = Csr(path, file, name)
     if matrix.shape[1] != 2 or matrix.shape[0] == 0:
-        raise DataError("%s has the shape %s, not (n, 2)" % (matrix.what, matrix.shape), AGAIN)
+        raise DataError("%s has the shape %s, not (n, 2)" % (matrix.what, matrix.shape), DOWNLOAD_REMEDY)
     ranges = matrix.flat().reshape(-1, 2)
     gaps = ranges[0, 0] != 0 or ranges[-1, 1] != total or (ranges[1:, 0] != ranges[:-1, 1]).any()
     if gaps or (ranges[:, 1] <= ranges[:, 0]).any():
-        raise DataError("%s does not partition the %d rows" % (matrix.what, total), AGAIN)
+        raise DataError("%s does not partition the %d rows" % (matrix.what, total), DOWNLOAD_REMEDY)
     return ranges
 
 
@@ -225,13 +225,17 @@ def _answers(path: str, file: Any, ends: np.ndarray) -> List[List[int]]:
     values = Csr(path, file, "answer_idx").flat()
     ranges = Csr(path, file, "answer_start_end")
     if ranges.shape != (len(ends), 2):
-        raise DataError("%s has the shape %s for %d examples" % (ranges.what, ranges.shape, len(ends)), AGAIN)
+        raise DataError(
+            "%s has the shape %s for %d examples" % (ranges.what, ranges.shape, len(ends)), DOWNLOAD_REMEDY
+        )
     answers = []
     for index, (begin, end) in enumerate(ranges.flat().reshape(-1, 2).tolist()):
         chosen = values[begin:end].tolist()
         choices = int(ends[index, 1] - ends[index, 0])
         if not 0 <= begin <= end <= len(values) or any(not 0 <= value < choices for value in chosen):
-            raise DataError("%s: example %d has an answer that is not one of its choices" % (path, index), AGAIN)
+            raise DataError(
+                "%s: example %d has an answer that is not one of its choices" % (path, index), DOWNLOAD_REMEDY
+            )
         answers.append(chosen)
     return answers
 
@@ -246,12 +250,12 @@ def _rows(path: str, matrices: Dict[str, Csr], sep: np.ndarray, first: int, last
     positions = matrices["position"].dense(2 * first, 2 * last).reshape(-1, 2, length)
     begin = sep[first:last, None]
     size = counted.sum(axis=1, keepdims=True)
-    _demand(path, first, (begin >= 3) & (size >= 1) & (begin + size <= length), "mask and logit_mask do not fit")
+    _require(path, first, (begin >= 3) & (size >= 1) & (begin + size <= length), "mask and logit_mask do not fit")
     columns = np.arange(length)
     context, answer = columns < begin, (columns >= begin) & (columns < begin + size)
     row = np.arange(last - first)[:, None]
     masked = ((text == special.mask) & context).argmax(axis=1)[:, None]
-    inside = answer & (columns > begin)  # tokens of the answer itself, behind <|startofpiece|>
+    inside = answer & (columns > begin)  # tokens of the answer itself, after <|startofpiece|>
     shifted = np.where(answer, np.roll(text, -1, axis=1), 0)
     end = begin + size - 1
     expected = np.where(columns == end, special.eop, shifted)
@@ -259,25 +263,28 @@ def _rows(path: str, matrices: Dict[str, Csr], sep: np.ndarray, first: int, last
     frame = (text[row, 0] == special.cls) & (text[row, begin - 1] == special.pad) & (text[row, begin] == special.sop)
     for right, words in (
         (counted == answer, "logit_mask is not one run of ones after the first part"),
-        (frame & (text[row, masked] == special.mask), "text is not framed by the vocabulary's special tokens"),
+        (
+            frame & (text[row, masked] == special.mask),
+            "text does not have the vocabulary's special tokens in their positions",
+        ),
         ((text == 0) | context | answer, "text does not end with its answer"),
         ((text > 0) | ~inside, "text has an answer with a gap"),
         (target == expected, "target is not the answer and its end token"),
         (positions[:, 0] == place, "position is not that of [MASK] within the answer"),
         (positions[:, 1] == np.where(answer, columns - begin + 1, 0), "block position does not count the answer"),
     ):
-        _demand(path, first, right, words)
+        _require(path, first, right, words)
     begins, ends = begin[:, 0].tolist(), end[:, 0].tolist()
     contexts = [tokens[:b].tolist() for tokens, b in zip(text, begins)]
     answers = [tokens[b + 1 : e + 1].tolist() for tokens, b, e in zip(text, begins, ends)]
     return contexts, masked[:, 0].tolist(), answers
 
 
-def _demand(path: str, first: int, right: np.ndarray, words: str) -> None:
+def _require(path: str, first: int, right: np.ndarray, words: str) -> None:
     """Raise DataError for the first row in which `right` [rows, ...] is not entirely True."""
     if not right.all():
         row = first + int((~right.reshape(len(right), -1).all(axis=1)).argmax())
-        raise DataError("%s: row %d: %s" % (path, row, words), "check the vocabulary, or " + AGAIN)
+        raise DataError("%s: row %d: %s" % (path, row, words), "check the vocabulary, or " + DOWNLOAD_REMEDY)
 
 
 def _add(builder: Builder, scorer: Scorer, rebuilt: Rebuilt, choices: slice, right: List[int]) -> bool:

@@ -138,7 +138,7 @@ class GlmWorkload(TrainWorkload):
         self.network.train()
         scores = self.network(batch.tokens, batch.positions, batch.sep, batch.targets, batch.target_mask)
         loss = cloze_loss(scores, batch.choice_mask, batch.labels)
-        loss /= 1  # steps whose gradients are accumulated
+        loss /= 1  # the number of accumulated steps, as published
         reduced = loss.detach().clone().view(1)
         if self.context.world > 1:
             dist.all_reduce(reduced)

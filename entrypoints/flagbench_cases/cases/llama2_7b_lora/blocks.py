@@ -24,7 +24,9 @@ ARRAYS = {
     "mmlu_subject_ids": np.int16,
     "mmlu_shots": np.int8,
 }
-AGAIN = "prepare it again: flagbench prepare llama2-7b-lora --data SOURCE --vocabulary tokenizer.model -o OUT --force"
+PREPARE_REMEDY = (
+    "prepare it again: flagbench prepare llama2-7b-lora --data SOURCE --vocabulary tokenizer.model -o OUT --force"
+)
 
 
 class Tokenised(NamedTuple):
@@ -91,9 +93,9 @@ def read(place: Any) -> Tokenised:
         try:
             array = np.load(path, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
-            raise DataError("%s cannot be read (%s)" % (path, str(error).split("\n")[0]), AGAIN) from None
+            raise DataError("%s cannot be read (%s)" % (path, str(error).split("\n")[0]), PREPARE_REMEDY) from None
         if array.dtype != kind or array.ndim != (2 if name.endswith("_blocks") else 1):
-            raise DataError("%s is %s of %d dimensions" % (path, array.dtype, array.ndim), AGAIN)
+            raise DataError("%s is %s of %d dimensions" % (path, array.dtype, array.ndim), PREPARE_REMEDY)
         arrays[name] = array
     return Tokenised(arrays, place.facts)
 
@@ -130,7 +132,7 @@ def check_facts(where: str, facts: Dict[str, Any]) -> None:
         for part in name.split("."):
             value = value.get(part) if isinstance(value, dict) else None
         if not fits(value):
-            raise DataError("%s: the fact %s is missing or is not %s" % (where, name, what), AGAIN)
+            raise DataError("%s: the fact %s is missing or is not %s" % (where, name, what), PREPARE_REMEDY)
 
 
 def check(where: str, made: Tokenised, length: int, vocabulary_size: int) -> None:
@@ -146,7 +148,7 @@ def check(where: str, made: Tokenised, length: int, vocabulary_size: int) -> Non
         )
     for name in ("train_blocks", "validation_blocks"):
         if arrays[name].shape[0] < 1 or arrays[name].shape[1] != length:
-            raise DataError("%s: %s has the shape %s" % (where, name, arrays[name].shape), AGAIN)
+            raise DataError("%s: %s has the shape %s" % (where, name, arrays[name].shape), PREPARE_REMEDY)
     for name in ("train_blocks", "validation_blocks", "mmlu_tokens"):
         if arrays[name].size:
             _in_range("%s: %s" % (where, name), arrays[name], vocabulary_size)
@@ -160,7 +162,7 @@ def check(where: str, made: Tokenised, length: int, vocabulary_size: int) -> Non
         or int(lengths.max()) > length
         or any(len(arrays["mmlu_" + name]) != len(lengths) for name in ("answers", "subject_ids", "shots"))
     ):
-        raise DataError("%s: the arrays of MMLU are inconsistent" % where, AGAIN)
+        raise DataError("%s: the arrays of MMLU are inconsistent" % where, PREPARE_REMEDY)
     _in_range("%s: mmlu_answers" % where, arrays["mmlu_answers"], len(CHOICES))
     _in_range("%s: mmlu_subject_ids" % where, arrays["mmlu_subject_ids"], len(subjects))
     _in_range("%s: the tokens of the answers" % where, np.array(tokens), vocabulary_size)
@@ -169,7 +171,9 @@ def check(where: str, made: Tokenised, length: int, vocabulary_size: int) -> Non
 def _in_range(what: str, values: np.ndarray, limit: int) -> None:
     low, high = int(values.min()), int(values.max())
     if low < 0 or high >= limit:
-        raise DataError("%s: %d is out of range: 0 to %d" % (what, low if low < 0 else high, limit - 1), AGAIN)
+        raise DataError(
+            "%s: %d is out of range: 0 to %d" % (what, low if low < 0 else high, limit - 1), PREPARE_REMEDY
+        )
 
 
 def conditions(facts: Dict[str, Any]) -> Tuple[str, str]:

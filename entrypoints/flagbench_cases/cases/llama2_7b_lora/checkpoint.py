@@ -15,7 +15,7 @@ TYPES = (torch.float32, torch.float16, torch.bfloat16)
 # Other properties of Llama 2, with the values implied by a config.json without the key.
 FIXED = {"hidden_act": "silu", "tie_word_embeddings": False, "attention_bias": False, "mlp_bias": False}
 DEFAULT_THETA = 10000.0
-PLAIN = "use a checkpoint of Llama 2"
+MODEL_REMEDY = "use a checkpoint of Llama 2"
 
 
 def config_of(section: Dict[str, Any]) -> Dict[str, Any]:
@@ -42,10 +42,10 @@ def theta(folder: str, config: Dict[str, Any]) -> Any:
     for key in ("rope_parameters", "rope_scaling"):
         scaling = {} if config.get(key) is None else config[key]
         if not isinstance(scaling, dict):
-            raise DataError("%s/config.json: %s is %r, not an object" % (folder, key, scaling), PLAIN)
+            raise DataError("%s/config.json: %s is %r, not an object" % (folder, key, scaling), MODEL_REMEDY)
         kind = scaling.get("rope_type", scaling.get("type", "default"))
         if kind != "default":
-            raise DataError("%s/config.json has a rotary embedding of type %r" % (folder, kind), PLAIN)
+            raise DataError("%s/config.json has a rotary embedding of type %r" % (folder, kind), MODEL_REMEDY)
         found[key] = scaling
     return found["rope_parameters"].get("rope_theta", config.get("rope_theta", DEFAULT_THETA))
 

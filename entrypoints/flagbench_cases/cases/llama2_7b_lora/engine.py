@@ -44,7 +44,7 @@ class TorchEngine:
         self.optimizer = adamw(list(parameters.values()), train, fused=half)
         self.scaler = loss_scaler(self.device) if half else None
         if context.world > 1:
-            leave_alone(module, parameters)
+            ignore_frozen(module, parameters)
         self.network = data_parallel(module, context, watched=list(parameters.values()))
         self.taken = 0
         self.total_loss: Any = 0.0  # of an epoch, on the device
@@ -128,10 +128,10 @@ class TorchEngine:
         self.taken = int(facts["taken"])
 
 
-def leave_alone(module: torch.nn.Module, parameters: Dict[str, torch.nn.Parameter]) -> None:
+def ignore_frozen(module: torch.nn.Module, parameters: Dict[str, torch.nn.Parameter]) -> None:
     """Make DistributedDataParallel ignore the frozen weights and the buffers.
 
-    All ranks have created or read the same ones, which the record's parameter check verifies.
+    They are equal on all ranks from the start, as verified by the parameter check of the record.
     """
     ours = {id(parameter) for parameter in parameters.values()}
     frozen = [name for name, parameter in module.named_parameters() if id(parameter) not in ours]

@@ -68,7 +68,7 @@ class PublishedForward:
         key = project(attention.k_proj, hidden).view(batch, length, shape.kv_heads, head).transpose(1, 2)
         value = project(attention.v_proj, hidden).view(batch, length, shape.kv_heads, head).transpose(1, 2)
         cos, sin = (self._rows(table, value, positions) for table in self.tables)
-        query, key = (states * cos + half_turned(states) * sin for states in (query, key))
+        query, key = (states * cos + rotate_half(states) * sin for states in (query, key))
         key, value = (repeated(states, shape.heads // shape.kv_heads) for states in (key, value))
         scores = torch.matmul(query, key.transpose(2, 3)) / math.sqrt(head) + mask  # [B, H, T, T]
         weights = F.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
@@ -91,7 +91,7 @@ def rotary_tables(shape: Any, device: torch.device) -> Pair:
     return angles.cos().to(device), angles.sin().to(device)
 
 
-def half_turned(states: torch.Tensor) -> torch.Tensor:
+def rotate_half(states: torch.Tensor) -> torch.Tensor:
     """Map the halves (a, b) of the last dimension to (-b, a)."""
     middle = states.shape[-1] // 2
     return torch.cat((-states[..., middle:], states[..., :middle]), dim=-1)

@@ -27,21 +27,21 @@ class MemoryMonitor:
         while self._watching:
             self.peak = max(self._process.memory_info().rss, self.peak)
 
-    def _give_back(self) -> None:
+    def _release(self) -> None:
         if self._device is not None:
             self._device.memory_peak()
         gc.collect()
-        torch.cuda.empty_cache()  # does nothing where there is no device
+        torch.cuda.empty_cache()  # does nothing without a device
 
     def __enter__(self) -> "MemoryMonitor":
-        self._give_back()
+        self._release()
         self._thread.start()
         return self
 
     def __exit__(self, *_: Any) -> None:
         self._watching = False
         self._thread.join()
-        self._give_back()
+        self._release()
 
 
 def monitored(batches: Iterable[Any], device: Optional[Any] = None) -> Iterator[Any]:

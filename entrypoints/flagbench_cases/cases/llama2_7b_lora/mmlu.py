@@ -18,7 +18,7 @@ SUBJECTS, QUESTIONS = 57, 14042
 """Numbers of the published test set."""
 # Where dev/ and test/ may be in a data folder; data.tar has them below data/.
 PLACES = (".", "mmlu", "mmlu_dataset", "data")
-AGAIN = "unpack MMLU's data.tar again"
+UNPACK_REMEDY = "unpack MMLU's data.tar again"
 
 
 class Row(NamedTuple):
@@ -37,7 +37,7 @@ class Prompts(NamedTuple):
     answers: np.ndarray  # int8 [n]: 0 to 3
     subject_ids: np.ndarray  # int16 [n]
     shots: np.ndarray  # int8 [n]: complete solved examples before the question
-    cut: int  # number of questions that were truncated themselves
+    cut: int  # number of questions that do not fit even without shots
     subjects: List[str]
 
 
@@ -58,25 +58,27 @@ def subjects(folder: str) -> List[str]:
         try:
             names = os.listdir(place)
         except OSError as error:
-            raise DataError("%s cannot be read (%s)" % (place, error.strerror), AGAIN) from None
+            raise DataError("%s cannot be read (%s)" % (place, error.strerror), UNPACK_REMEDY) from None
         found[part] = sorted(name[: -len(ending)] for name in names if name.endswith(ending))
         for name in found[part]:
-            _refuse_half(place, name + ending, name)
+            _check_utf8(place, name + ending, name)
     for part, other in (("dev", "test"), ("test", "dev")):
         for name in found[other]:
             if name not in found[part]:
-                raise DataError("%s does not exist" % os.path.join(folder, part, "%s_%s.csv" % (name, part)), AGAIN)
+                raise DataError(
+                    "%s does not exist" % os.path.join(folder, part, "%s_%s.csv" % (name, part)), UNPACK_REMEDY
+                )
     if not found["test"]:
-        raise DataError("%s has no {subject}_test.csv" % os.path.join(folder, "test"), AGAIN)
+        raise DataError("%s has no {subject}_test.csv" % os.path.join(folder, "test"), UNPACK_REMEDY)
     return found["test"]
 
 
-def _refuse_half(place: str, file: str, name: str) -> None:
+def _check_utf8(place: str, file: str, name: str) -> None:
     """Raise DataError for a name that is not valid UTF-8: it is part of prompts, and sentencepiece requires UTF-8."""
     try:
         name.encode("utf-8")
     except UnicodeEncodeError:
-        raise DataError("%s has %r, which is not valid UTF-8" % (place, file), AGAIN) from None
+        raise DataError("%s has %r, which is not valid UTF-8" % (place, file), UNPACK_REMEDY) from None
 
 
 def read(path: str) -> List[Row]:
@@ -91,26 +93,27 @@ def read(path: str) -> List[Row]:
                     rows.append(_row("%s:%d" % (path, begin), cells))
                 begin = reader.line_num + 1
     except UnicodeDecodeError as error:
-        raise DataError("%s is not UTF-8 (%s)" % (path, error), AGAIN) from None
+        raise DataError("%s is not UTF-8 (%s)" % (path, error), UNPACK_REMEDY) from None
     except csv.Error as error:
-        raise DataError("%s:%d is not valid CSV (%s)" % (path, begin, error), AGAIN) from None
+        raise DataError("%s:%d is not valid CSV (%s)" % (path, begin, error), UNPACK_REMEDY) from None
     except OSError as error:
-        raise DataError("%s cannot be read (%s)" % (path, error.strerror), AGAIN) from None
+        raise DataError("%s cannot be read (%s)" % (path, error.strerror), UNPACK_REMEDY) from None
     if not rows:
-        raise DataError("%s has no questions" % path, AGAIN)
+        raise DataError("%s has no questions" % path, UNPACK_REMEDY)
     return rows
 
 
 def _row(where: str, cells: List[str]) -> Row:
     if len(cells) != 6:
         raise DataError(
-            "%s has %d columns, not 6" % (where, len(cells)), "a line is question, four choices, answer; " + AGAIN
+            "%s has %d columns, not 6" % (where, len(cells)),
+            "a line is question, four choices, answer; " + UNPACK_REMEDY,
         )
     letter = cells[5].strip()
     if letter not in CHOICES:
         raise DataError(
             "%s: the answer %r is not one of A, B, C, D" % (where, letter[:20]),
-            "a line is question, four choices, answer; " + AGAIN,
+            "a line is question, four choices, answer; " + UNPACK_REMEDY,
         )
     return Row(cells[0], tuple(cells[1:5]), CHOICES.index(letter))
 
@@ -120,15 +123,15 @@ def heading(subject: str) -> str:
     return "The following are multiple choice questions (with answers) about  %s.\n\n" % subject.replace("_", " ")
 
 
-def asked(row: Row) -> str:
+def format_question(row: Row) -> str:
     """A question with its choices, without the answer."""
     lines = [row.question] + ["%s. %s" % pair for pair in zip(CHOICES, row.choices)]
     return "\n".join(lines) + "\nAnswer:"
 
 
-def solved(row: Row) -> str:
+def format_solved(row: Row) -> str:
     """A question with its answer."""
-    return "%s %s\n\n" % (asked(row), CHOICES[row.answer])
+    return "%s %s\n\n" % (format_question(row), CHOICES[row.answer])
 
 
 def fit(
@@ -153,7 +156,7 @@ def fit(
     return text, ids
 
 
-def left(text: str, shots: List[str], question: str) -> int:
+def remaining_shots(text: str, shots: List[str], question: str) -> int:
     """The number of complete solved examples in a shortened prompt; -1 if the question is incomplete."""
     # They follow the heading or, if a shot contains a blank line, its remaining part.
     for count in range(len(shots), -1, -1):
@@ -175,14 +178,14 @@ def prompts(
         path = os.path.join(folder, "dev", name + "_dev.csv")
         examples = read(path)[:shots]
         if len(examples) < shots:
-            raise DataError("%s has %d questions, fewer than %d" % (path, len(examples), shots), AGAIN)
-        head, before = heading(name), [solved(row) for row in examples]
+            raise DataError("%s has %d questions, fewer than %d" % (path, len(examples), shots), UNPACK_REMEDY)
+        head, before = heading(name), [format_solved(row) for row in examples]
         for row in read(os.path.join(folder, "test", name + "_test.csv")):
-            text, tokens = fit(head, before, asked(row), vocabulary.encode, length)
+            text, tokens = fit(head, before, format_question(row), vocabulary.encode, length)
             ids.append(np.array(tokens, dtype=np.int32))
             answers.append(row.answer)
             subject_ids.append(number)
-            kept.append(left(text, before, asked(row)))
+            kept.append(remaining_shots(text, before, format_question(row)))
         report("tokenise MMLU", number + 1, len(names))
     offsets = np.concatenate([[0], np.cumsum([len(tokens) for tokens in ids])]).astype(np.int64)
     whole = np.array(kept)

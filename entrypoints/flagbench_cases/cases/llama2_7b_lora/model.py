@@ -234,10 +234,10 @@ def step_flops(shape: LlamaShape, samples: int, length: int, recompute: bool) ->
 
     Forward: every product once. Backward: the input gradients of all frozen matrices, and the gradients of both
     factors of scores, context and adapter products. Nothing below the adapters of the first layer needs a gradient:
-    its q, k and v projections have none, its adapters' A only that of its weight, and its scores only that of the
-    queries. Recomputed: the layers' forward pass again; from torch 2.1 on it stops at the last saved tensor, which is
-    before down_proj, whose frozen weight saves nothing. Source: the operators of transformers' Llama and peft's LoRA;
-    equal to torch.utils.flop_counter.FlopCounterMode with eager attention (tests).
+    its q, k and v projections have none, its adapters' A only that of the weight, and its scores only that of the
+    queries. Recomputation: another forward pass of the layers; from torch 2.1 on it stops at the last saved tensor,
+    which is before down_proj, whose frozen weight saves nothing. Source: the operators of transformers' Llama and
+    peft's LoRA; equal to torch.utils.flop_counter.FlopCounterMode with eager attention (tests).
     """
     tokens = samples * length
     d, kv, f, r = shape.dim, shape.kv_dim, shape.ffn, shape.lora.r
@@ -248,7 +248,7 @@ def step_flops(shape: LlamaShape, samples: int, length: int, recompute: bool) ->
     head = 2 * tokens * d * shape.vocab_size
     layer = into_attention + after + 2 * scores + lora_a + lora_b
     backward = into_attention + after + 4 * scores + 2 * (lora_a + lora_b)
-    without = into_attention + scores + lora_a  # what the first layer's backward pass leaves out
+    without = into_attention + scores + lora_a  # gradients that the first layer's backward pass does not need
     again = layer
     if hasattr(torch.utils.checkpoint, "set_checkpoint_early_stop"):
         again -= 2 * tokens * d * f

@@ -1,6 +1,6 @@
 """`flagbench prepare llama2-7b-lora`: converts samsum and MMLU into token ids, and a checkpoint into safetensors.
 
-Both for the case's reference preset: its sequence length, number of shots and model.
+Both use the sequence length, number of shots and model of the case's reference preset.
 """
 
 import os
@@ -15,13 +15,13 @@ CASE = "llama2-7b-lora"
 WANTS = {
     "data": "a folder with samsum's train.json and val.json (in it or in samsum_dataset/) and MMLU's dev/ and test/ "
     "(in it or in mmlu/)",
-    "weights": "the Hugging Face folder of Llama-2-7b, safetensors or .bin, whole or in shards",
+    "weights": "the Hugging Face folder of Llama-2-7b, safetensors or .bin, in one file or in shards",
     "vocabulary": "tokenizer.model of Llama 2",
 }
 LICENCES = {
-    "data": "samsum: CC BY-NC-ND 4.0 (not for commercial use, no derivatives to be passed on); MMLU: MIT",
-    "weights": "Llama 2 Community License; the download is gated, its terms have to be accepted at the source",
-    "vocabulary": "Llama 2 Community License, as the weights",
+    "data": "samsum: CC BY-NC-ND 4.0 (no commercial use, no distribution of derivatives); MMLU: MIT",
+    "weights": "Llama 2 Community License; the download is gated and requires accepting its terms",
+    "vocabulary": "Llama 2 Community License, like the weights",
 }
 
 Report = Callable[[str, int, int], None]

@@ -72,7 +72,7 @@ def _pair(path: str, number: int, entry: Any) -> Tuple[str, str]:
     if isinstance(entry, dict):
         dialogue, summary = entry.get("dialogue"), entry.get("summary")
         if isinstance(dialogue, str) and isinstance(summary, str):
-            if not _is_whole(dialogue + "\n" + summary):
+            if not _is_valid_utf8(dialogue + "\n" + summary):
                 raise DataError(
                     "%s: entry %d has a lone surrogate" % (path, number),
                     "unpack %s again" % ARCHIVE,
@@ -83,7 +83,7 @@ def _pair(path: str, number: int, entry: Any) -> Tuple[str, str]:
     )
 
 
-def _is_whole(text: str) -> bool:
+def _is_valid_utf8(text: str) -> bool:
     """Whether a text can be encoded as UTF-8, as required by sentencepiece. JSON may contain lone surrogates."""
     try:
         text.encode("utf-8")

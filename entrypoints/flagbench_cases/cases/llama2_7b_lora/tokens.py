@@ -15,7 +15,7 @@ UNK, BOS, EOS = 0, 1, 2
 CHOICES = ("A", "B", "C", "D")
 # tokenizer.model of Llama and Llama 2; 499,723 bytes.
 LLAMA2_SHA256 = "9e556afd44213b6bd1be2b850ebbbd98f5481437a8021afaf58ee7fb1818d347"
-GIVE = "set --vocabulary to the tokenizer.model of the checkpoint"
+VOCABULARY_REMEDY = "set --vocabulary to the tokenizer.model of the checkpoint"
 
 
 class Vocabulary:
@@ -47,20 +47,22 @@ class Vocabulary:
     def _check(self) -> None:
         found = self._processor.get_piece_size()
         if found != self.pieces:
-            raise DataError("%s has %d pieces, but the model has %d" % (self.path, found, self.pieces), GIVE)
+            raise DataError(
+                "%s has %d pieces, but the model has %d" % (self.path, found, self.pieces), VOCABULARY_REMEDY
+            )
         special = (self._processor.unk_id(), self._processor.bos_id(), self._processor.eos_id())
         if special != (UNK, BOS, EOS):
             raise DataError(
                 "%s has the ids %s for <unk>, <s> and </s>, but Llama has 0, 1 and 2"
                 % (self.path, ", ".join(map(str, special))),
-                GIVE,
+                VOCABULARY_REMEDY,
             )
 
     def _answers(self) -> List[int]:
         """The ids of A to D, as used by the publisher: the first id of each letter as a separate text."""
         ids = [self.encode(letter)[0] for letter in CHOICES]
         if len(set(ids)) < len(CHOICES) or UNK in ids:
-            raise DataError("%s has no separate pieces for the letters A to D" % self.path, GIVE)
+            raise DataError("%s has no separate pieces for the letters A to D" % self.path, VOCABULARY_REMEDY)
         return ids
 
 
@@ -69,7 +71,7 @@ def _read(path: str) -> bytes:
         with open_file(path, "rb") as file:
             return file.read()
     except OSError as error:
-        raise DataError("%s cannot be read (%s)" % (path, error.strerror), GIVE) from None
+        raise DataError("%s cannot be read (%s)" % (path, error.strerror), VOCABULARY_REMEDY) from None
 
 
 def _load(path: str, content: bytes) -> Any:
@@ -85,4 +87,6 @@ def _load(path: str, content: bytes) -> Any:
             raise ValueError("it is empty")
         return sentencepiece.SentencePieceProcessor(model_proto=content)
     except (RuntimeError, ValueError, OSError) as error:
-        raise DataError("%s is not a sentencepiece model (%s)" % (path, str(error).split("\n")[0]), GIVE) from None
+        raise DataError(
+            "%s is not a sentencepiece model (%s)" % (path, str(error).split("\n")[0]), VOCABULARY_REMEDY
+        ) from None

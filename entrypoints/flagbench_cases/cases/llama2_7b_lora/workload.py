@@ -197,7 +197,7 @@ class LlamaLoraWorkload(TrainWorkload):
         batch_size = self.config["train"]["batch_size"]
         loss = validation_loss(self.module, sets.validation, batch_size, self.device, self.place, progress)
         if loss is not None:
-            note = "%d blocks, each once, dropout off" % len(sets.validation)
+            note = "%d blocks, each evaluated once, dropout disabled" % len(sets.validation)
             extra.append(measure("val_loss", loss, "nats", note))
         if not last or sets.mmlu is None:
             return Evaluation(None, None, len(sets.validation), None, extra)

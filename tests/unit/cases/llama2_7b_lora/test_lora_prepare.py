@@ -205,7 +205,7 @@ def test_facts_that_are_missing_or_of_another_type(tmp_path: Path, path: tuple[s
         file.write_text(json.dumps(index), encoding="utf-8")
         with refuses(DataError, file.parent) as caught:
             sets(out)
-        assert caught.value.remedy == blocks.AGAIN
+        assert caught.value.remedy == blocks.PREPARE_REMEDY
 
 
 def test_published_counts_and_vocabulary_make_the_published_conditions() -> None:

@@ -69,7 +69,7 @@ def test_half_a_character_is_refused_with_its_file(tmp_path: Path) -> None:
 
 def test_the_published_prompt() -> None:
     row = mmlu.Row(ROW[0], tuple(ROW[1:5]), 0)
-    assert mmlu.heading("high_school_art") + mmlu.solved(row) + mmlu.asked(row) == PROMPT
+    assert mmlu.heading("high_school_art") + mmlu.format_solved(row) + mmlu.format_question(row) == PROMPT
 
 
 def test_shots_are_dropped_from_the_first_on() -> None:
@@ -78,27 +78,27 @@ def test_shots_are_dropped_from_the_first_on() -> None:
     assert text == "head\n\nshot 4\n\nquestion"
     assert len(ids) == 5
     assert ids[0] == BOS
-    assert mmlu.left(text, shots, question) == 1
+    assert mmlu.remaining_shots(text, shots, question) == 1
 
 
 def test_all_shots_stay_where_they_fit() -> None:
     shots = [f"shot {n}\n\n" for n in range(5)]
     text, ids = mmlu.fit("head\n\n", shots, "question", words, 13)
-    assert mmlu.left(text, shots, "question") == 5
+    assert mmlu.remaining_shots(text, shots, "question") == 5
     assert len(ids) == 13
 
 
 def test_a_question_too_long_alone_is_dropped_as_published_and_counted() -> None:
     text, _ = mmlu.fit("head\n\n", ["shot\n\n"], "a question of six words, really", words, 5)
     assert text == "head"
-    assert mmlu.left(text, ["shot\n\n"], "a question of six words, really") == -1
+    assert mmlu.remaining_shots(text, ["shot\n\n"], "a question of six words, really") == -1
 
 
 def test_a_blank_line_within_a_shot_splits_it() -> None:
     shots = ["one two three\n\nfour\n\n", "five\n\n"]
     text, _ = mmlu.fit("head\n\n", shots, "question", words, 5)
     assert text == "head\n\nfour\n\nfive\n\nquestion"
-    assert mmlu.left(text, shots, "question") == 1  # the other is not whole
+    assert mmlu.remaining_shots(text, shots, "question") == 1  # the other is not whole
 
 
 def test_a_heading_too_long_is_refused() -> None:

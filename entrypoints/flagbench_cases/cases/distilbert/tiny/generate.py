@@ -19,17 +19,17 @@ SEED = 20
 SIZES = {"train": 6000, "dev": 800}
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
-# One template in DEV_SHARE is kept for dev.
+# One in DEV_SHARE templates is used for dev.
 DEV_SHARE = 5
 LONG_SUBJECT_CHANCE = 0.3
 ASIDE_CHANCE = 0.3
 OPENER_CHANCE = 0.15
 TAIL_CHANCE = 0.15
-# Negated predicates where a construction does not fix them.
+# Probability of a negated predicate in constructions that do not determine it.
 NEGATED_MAIN_CLAUSE = 0.25
 NEGATED_CLAUSE_OF_PAIR = 0.1
 
-# A slot whose word has a polarity carries its sign: {A+}, {A-}.
+# A slot, with the polarity of its word if it has one: {A+}, {A-}.
 SLOT = re.compile(r"\{(\w)([+-]?)\}")
 POSITIVE = 1
 
@@ -57,7 +57,7 @@ class Draw:
 
 
 def _turn(pattern: str, polarity: int) -> str:
-    """The pattern with the polarity (0 or 1) written into its polar slots."""
+    """The pattern with the polarity (0 or 1) added to its polar slots."""
     sign = "+" if polarity == POSITIVE else "-"
     return re.sub(r"\{([AVvT])\}", r"{\g<1>%s}" % sign, pattern)
 
@@ -67,19 +67,19 @@ def _subject(draw: Draw) -> str:
 
 
 def _predicate(draw: Draw, label: int, negated_chance: float) -> str:
-    """A predicate that says `label`, by a word of that polarity or by turning one of the other."""
+    """A predicate that expresses `label`: with a word of that polarity, or with a negated word of the other."""
     if draw.chance(negated_chance):
         return _turn(draw.one(grammar.FLIPS), 1 - label)
     return _turn(draw.one(grammar.HOLDS), label)
 
 
 def plain(draw: Draw, label: int) -> str:
-    """One clause that says what its polar word says."""
+    """One clause with the polarity of its polar word."""
     return "%s %s" % (_subject(draw), _predicate(draw, label, 0.0))
 
 
 def negation(draw: Draw, label: int) -> str:
-    """One clause whose predicate turns its polar word."""
+    """One clause whose predicate negates its polar word."""
     return "%s %s" % (_subject(draw), _predicate(draw, label, 1.0))
 
 
@@ -95,19 +95,19 @@ def report(draw: Draw, label: int) -> str:
 
 
 def distant_negation(draw: Draw, label: int) -> str:
-    """A speaker denies a clause: the cue at the start turns a word that stands far behind it."""
+    """A speaker denies a clause: the cue at the start negates a word much later in the sentence."""
     return _report(draw, grammar.REPORTS_FLIP, 1 - label)
 
 
 def relative_clause(draw: Draw, label: int) -> str:
-    """A relative clause speaks against the main predicate, which decides."""
+    """A relative clause contradicts the main predicate, which determines the label."""
     against = "{A-}" if label == POSITIVE else "{A+}"
     subject = draw.one(grammar.DISTRACTING_SUBJECTS).replace("{B}", against)
     return "%s %s" % (subject, _predicate(draw, label, NEGATED_MAIN_CLAUSE))
 
 
 def _pair(draw: Draw, frames: Sequence[str], other: int, label: int) -> str:
-    """Two clauses, {d} that says `label` and {c} that says `other`; at most one speaks of the film as a whole."""
+    """Two clauses: {d} expresses `label`, {c} expresses `other`; at most one is about the film as a whole."""
     first = draw.one(grammar.WHOLE_SUBJECTS + grammar.PART_SUBJECTS)
     second = draw.one(grammar.PART_SUBJECTS)
     subjects = (first, second) if draw.chance(0.5) else (second, first)
@@ -124,21 +124,21 @@ def agreement(draw: Draw, label: int) -> str:
 
 
 def contrast(draw: Draw, label: int) -> str:
-    """X but Y: the second clause decides."""
+    """X but Y: the second clause determines the label."""
     return _pair(draw, grammar.CONTRASTS, 1 - label, label)
 
 
 def concession_first(draw: Draw, label: int) -> str:
-    """Although X, Y: the second clause decides."""
+    """Although X, Y: the second clause determines the label."""
     return _pair(draw, grammar.CONCESSIONS_FIRST, 1 - label, label)
 
 
 def concession_last(draw: Draw, label: int) -> str:
-    """Y even though X: the first clause decides."""
+    """Y even though X: the first clause determines the label."""
     return _pair(draw, grammar.CONCESSIONS_LAST, 1 - label, label)
 
 
-# How many of a hundred sentences each construction gives. Word counts can be right about the first three alone.
+# Number of sentences of each construction per hundred. Counting words only gives the right label for the first three.
 CONSTRUCTIONS: Tuple[Tuple[Callable[[Draw, int], str], int], ...] = (
     (plain, 34),
     (report, 10),
@@ -157,7 +157,7 @@ def _join(*parts: str) -> str:
 
 
 def _fill(draw: Draw, pattern: str) -> str:
-    """The pattern with a word in each slot: one film a sentence, and no other word twice."""
+    """The pattern with its slots filled: the same film throughout, and no other word twice."""
     film = draw.one(grammar.NEUTRAL["N"])
     used: Set[str] = set()
 
@@ -174,7 +174,7 @@ def _fill(draw: Draw, pattern: str) -> str:
 
 
 def split_of(template: str) -> str:
-    """The one split that may use a template: a checksum decides, so that no order of drawing can mix them."""
+    """The split of a template, determined by a checksum and so independent of the order of drawing."""
     return "train" if zlib.crc32(template.encode()) % DEV_SHARE else "dev"
 
 
@@ -188,18 +188,18 @@ def _example(draw: Draw, construction: Callable[[Draw, int], str], label: int) -
 
 
 def generate(seed: int = SEED) -> Iterator[Example]:
-    """Every example of both splits, train first, no sentence twice; the same in every Python version.
+    """All examples of both splits, train first, without duplicates; the same in all Python versions.
 
-    A template is a construction and its pattern with open slots, before an opener or a tail is put around it: two
-    sentences that differ in those alone share a template, and so a split.
+    A template is a construction and its pattern with unfilled slots, without opener and tail: sentences that differ
+    only in these share a template and therefore a split.
     """
     draw = Draw(seed)
     seen: Set[str] = set()
     kinds = [construction for construction, share in CONSTRUCTIONS for _ in range(share)]
     for split, size in SIZES.items():
         for index in range(size):
-            # 37 and 100 have no common factor: a hundred steps visit every share once, well mixed. The label
-            # turns with each step and with each hundred, so that every share sees both labels equally often.
+            # 37 and 100 are coprime: a hundred steps use every share once, in mixed order. The label alternates with
+            # each step and with each hundred, so that every construction gets both labels equally often.
             construction = kinds[index * 37 % len(kinds)]
             label = (index + index // len(kinds)) % 2
             example = _example(draw, construction, label)

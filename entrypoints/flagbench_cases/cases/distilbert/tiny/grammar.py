@@ -1,10 +1,10 @@
 """The words and the sentence patterns of the tiny set, as data.
 
-A clause is a subject and a predicate. A predicate of `HOLDS` says what its polar word says, one of `FLIPS` the
-opposite. Slots in braces are filled from `NEUTRAL` (never a cue) or from `POLAR` (negative and positive words):
-{A} adjective, {V} verb in the third person, {v} its base form, {T} noun; {B} is an adjective that speaks against
-the label of its sentence. What can follow "a" begins with a consonant, and no word stands in two lists or in a
-list and a pattern, so that a sentence can be led back to its pattern.
+A clause is a subject and a predicate. A predicate of `HOLDS` has the polarity of its polar word, one of `FLIPS` the
+opposite. Slots in braces are filled from `NEUTRAL` (words without influence on the label) or `POLAR` (negative and
+positive words): {A} adjective, {V} verb in the third person, {v} its base form, {T} noun; {B} is an adjective that
+contradicts the label of its sentence. Words that can follow "a" start with a consonant. No word is in two lists, or
+in a list and a pattern, so that the pattern of a sentence can be recovered.
 """
 
 from typing import Dict, Tuple
@@ -37,7 +37,7 @@ POLAR: Dict[str, Tuple[Phrases, Phrases]] = {
 }
 
 NEUTRAL: Dict[str, Phrases] = {
-    # Films; every {N} of a sentence is the same one.
+    # Films; all {N} of a sentence are the same.
     "N": _words("comedy drama fable film movie musical mystery picture remake romance sequel story thriller western"),
     # Parts of a film.
     "P": _words(
@@ -62,7 +62,7 @@ LONG_SUBJECTS: Phrases = (
     "the {N} , which my {W} and i saw at the {L} ,",
     "the {P} of the {N} that opened at the {L} last {D}",
 )
-# A subject whose relative clause speaks against the predicate that follows.
+# Subjects with a relative clause that contradicts the following predicate.
 DISTRACTING_SUBJECTS: Phrases = (
     "the {N} that my {W} called {B}",
     "the {N} , which my {W} found {B} ,",
@@ -103,7 +103,7 @@ FLIPS: Phrases = (
     "does not turn out to be a {T}",
 )
 
-# What a speaker says of the clause that follows: the cue stands at the start, the word it turns far behind it.
+# Reports of the following clause. The cue is at the start, far from the word that it affects.
 REPORTS_HOLD: Phrases = (
     "i think",
     "i often felt",
@@ -132,7 +132,7 @@ REPORTED: Phrases = (
     "that {subject} is a {T}",
 )
 
-# Two clauses that agree, and two that do not: {d} decides the label, {c} says the opposite.
+# Two clauses that agree or disagree: {d} determines the label, {c} is the other clause.
 AGREEMENTS: Phrases = ("{c} and {d}", "{c} , and {d}", "{c} because {d}", "{c} , so {d}")
 CONTRASTS: Phrases = ("{c} but {d}", "{c} , but {d}", "{c} yet {d}", "{c} , and yet {d}")
 CONCESSIONS_FIRST: Phrases = ("although {c} , {d}", "though {c} , {d}", "while {c} , {d}", "even if {c} , {d}")
@@ -143,6 +143,6 @@ CONCESSIONS_LAST: Phrases = (
     "{d} in spite of the fact that {c}",
 )
 
-# Put around a sentence; no part of its template.
+# Added before or after a sentence; not part of its template.
 OPENERS: Phrases = ("in short ,", "all in all ,", "for my money ,", "as my {W} noticed ,")
 TAILS: Phrases = ("in the end", "from start to finish", "for the whole two hours", "on a second viewing")

@@ -17,7 +17,7 @@ from flagbench_cases.shared import generated
 SEED = 7
 PASSAGES = {"train": 520, "val": 100}
 SENTENCES = 5
-# One pair in this many occurs in val only.
+# One in this many pairs occurs only in val.
 VAL_SHARE = 5
 
 PERSONS = ("Anna", "Ben", "Clara", "David", "Emma", "Felix", "Greta", "Hugo", "Ida", "Jonas", "Karla", "Leo")
@@ -41,7 +41,7 @@ class Draw:
         return int(self._random.random() * count)
 
     def pair(self, items: Sequence[str], split: str) -> Tuple[str, str]:
-        """Two different items in chance order, a pair that belongs to `split`."""
+        """Two different items in random order, whose pair belongs to `split`."""
         while True:
             first, second = items[self.below(len(items))], items[self.below(len(items))]
             if first != second and split_of(first, second) == split:
@@ -79,7 +79,7 @@ def passage(draw: Draw, index: int, split: str) -> Dict[str, Any]:
 
 
 def lines(split: str, seed: int = SEED) -> List[Dict[str, Any]]:
-    """The lines of one split; no text twice."""
+    """The lines of one split, without duplicate texts."""
     draw = Draw(seed + zlib.crc32(split.encode("ascii")) % 1000)
     result: List[Dict[str, Any]] = []
     seen = set()
@@ -92,7 +92,7 @@ def lines(split: str, seed: int = SEED) -> List[Dict[str, Any]]:
 
 
 def vocabulary() -> List[str]:
-    """Special tokens, then every word of the set, the punctuation and the single letters, sorted."""
+    """Special tokens, then all words of the set, punctuation and single letters, sorted."""
     text = " ".join((*PERSONS, *PLACES, *DOINGS, *PERSON_QUERIES, *PLACE_QUERIES, "in the"))
     words = set(text.replace("@placeholder", "").replace(".", " . ").lower().split())
     return [*SPECIAL_TOKENS, *sorted(words.union(string.ascii_lowercase, "-"))]
