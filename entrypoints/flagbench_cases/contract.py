@@ -156,7 +156,7 @@ class TrainWorkload(Workload):
 
     @abc.abstractmethod
     def evaluate(self, last: bool) -> Evaluation:
-        """Evaluate on the whole evaluation set. `last`: no training follows, whatever the result."""
+        """Evaluate on the whole evaluation set. `last`: no training follows, regardless of the result."""
 
     def scaler_skipped(self) -> bool:
         """Whether the loss scaler skipped the update of the last step. Called only if its loss is not finite."""

@@ -183,15 +183,15 @@ class RendezvousServer:
 
     def _end(self, report: NodeReport, linger: float) -> None:
         """Report to all nodes why the run does not start, including those that connect within `linger` seconds."""
-        told: Set[Connection] = set()
+        notified: Set[Connection] = set()
         self._probe.close()
         deadline = time.monotonic() + linger
         while True:
             self._accept()
             for connection in self._connections():
                 self._seen.update(m["node"] for m in connection.receive() if isinstance(m.get("node"), int))
-                if connection not in told:
-                    told.add(connection)
+                if connection not in notified:
+                    notified.add(connection)
                     connection.send(report.as_message())
                     connection.end_sending()
             over = len(self._seen - {0}) >= self._placement.nodes - 1 or self._deadline.expired()

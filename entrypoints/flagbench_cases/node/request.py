@@ -101,7 +101,7 @@ def resolve(arguments: argparse.Namespace, request: Request) -> Tuple[Request, P
 def find_weights(given: Optional[str], data: Optional[str]) -> Optional[str]:
     """The weights folder: `--weights`, or the weights in the output folder of `prepare` that it names.
 
-    Without --weights, those beside the data: written by `prepare`, or the model/ folder of FlagPerf's archive.
+    Without --weights, the weights next to the data: written by `prepare`, or the model/ folder of FlagPerf's archive.
     """
     if given is not None:
         return prepared_folder.locate(os.path.abspath(given), "weights")
@@ -109,8 +109,8 @@ def find_weights(given: Optional[str], data: Optional[str]) -> Optional[str]:
         return None
     if prepared_folder.is_prepared(os.path.join(data, "weights")):
         return os.path.join(data, "weights")
-    beside = os.path.join(data, "model")
-    return beside if os.path.isfile(os.path.join(beside, "config.json")) else None
+    model = os.path.join(data, "model")
+    return model if os.path.isfile(os.path.join(model, "config.json")) else None
 
 
 def find_checkpoint(given: Optional[str], resolved: Dict[str, Any]) -> Optional[str]:

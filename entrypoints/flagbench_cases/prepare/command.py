@@ -132,8 +132,8 @@ def supervise(plan: Dict[str, Any], interruption: Interruption) -> Dict[str, Any
     if interruption:
         raise CaseError(interruption.reason, "no partial output was left; run again", ExitCode.INTERRUPTED)
     if "failure" in answer:
-        told = answer["failure"]
-        raise CaseError(told["message"], told["remedy"], ExitCode(told["code"]))
+        failure = answer["failure"]
+        raise CaseError(failure["message"], failure["remedy"], ExitCode(failure["code"]))
     if "folders" not in answer:
         raise conversion_error(code, kills is not None and (processes.oom_kills() or 0) > kills)
     return _result(plan, answer["folders"])

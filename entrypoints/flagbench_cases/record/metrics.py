@@ -225,10 +225,10 @@ def published_utilisation(
     found: Sequence[Dict[str, Any]], formula: Optional[Dict[str, Any]], devices: int
 ) -> List[Dict[str, Any]]:
     """mfu_published_formula: computed with the publisher's FLOPs per unit of work and the publisher's peak."""
-    held = next((entry for entry in found if formula and entry["name"] == formula["metric"]), None)
-    if formula is None or held is None:
+    base = next((entry for entry in found if formula and entry["name"] == formula["metric"]), None)
+    if formula is None or base is None:
         return []
-    share = 1 if held["scope"] == "device" else devices
+    share = 1 if base["scope"] == "device" else devices
     scale = formula["flops_per_unit"] / formula["peak"] / share
     note = "%s: %s x %g FLOP / %g FLOP/s" % (
         formula["id"],
@@ -236,15 +236,15 @@ def published_utilisation(
         formula["flops_per_unit"],
         formula["peak"],
     )
-    interval = [bound * scale for bound in held["ci95"]] if "ci95" in held else None
+    interval = [bound * scale for bound in base["ci95"]] if "ci95" in base else None
     return [
         metric(
             "mfu_published_formula",
-            held["value"] * scale,
+            base["value"] * scale,
             "fraction",
-            n=held.get("n"),
+            n=base.get("n"),
             ci95=interval,
-            ci_method=held.get("ci_method"),
+            ci_method=base.get("ci_method"),
             note=note,
         )
     ]

@@ -164,14 +164,14 @@ def checked(
 
 
 def find_vocabulary(*folders: Optional[str]) -> str:
-    """The path of vocab.txt, beside the data or in the checkpoint folder. Raises DataError."""
+    """The path of vocab.txt, in the data folder or the checkpoint folder. Raises DataError."""
     for folder in folders:
         path = os.path.join(folder or "", "vocab.txt")
         if folder and os.path.isfile(path):
             return path
     raise DataError(
         "TSV data need a WordPiece vocabulary, but no vocab.txt was found",
-        "put vocab.txt beside the TSV files or into the --weights folder",
+        "put vocab.txt into the folder of the TSV files or the --weights folder",
     )
 
 

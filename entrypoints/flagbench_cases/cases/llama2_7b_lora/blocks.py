@@ -57,16 +57,16 @@ def tokenise(
             "blocks": len(made.blocks),
             "tokens_dropped": made.tokens - made.blocks.size,
         }
-    asked = mmlu.prompts(questions, vocabulary, length, shots, report)
+    prompts = mmlu.prompts(questions, vocabulary, length, shots, report)
     for name in ("tokens", "offsets", "answers", "subject_ids", "shots"):
-        arrays["mmlu_" + name] = getattr(asked, name)
+        arrays["mmlu_" + name] = getattr(prompts, name)
     facts["mmlu"] = {
-        "subjects": asked.subjects,
-        "questions": len(asked.answers),
+        "subjects": prompts.subjects,
+        "questions": len(prompts.answers),
         "shots": shots,
-        "mean_shots": float(asked.shots.mean()),
-        "mean_length": float(np.diff(asked.offsets).mean()),
-        "questions_cut": asked.cut,
+        "mean_shots": float(prompts.shots.mean()),
+        "mean_length": float(np.diff(prompts.offsets).mean()),
+        "questions_cut": prompts.cut,
     }
     facts["vocabulary"] = {
         "sha256": vocabulary.sha256,
@@ -181,9 +181,9 @@ def conditions(facts: Dict[str, Any]) -> Tuple[str, str]:
     published = facts["vocabulary"]["llama2"] and all(
         facts[split]["dialogues"] == count for split, count in samsum.PUBLISHED.items()
     )
-    asked = facts["mmlu"]
-    words = "%d-shot cut to %d" % (asked["shots"], facts["sequence_length"])
-    count = "%d subjects" % len(asked["subjects"])
-    if (len(asked["subjects"]), asked["questions"]) != (mmlu.SUBJECTS, mmlu.QUESTIONS):
-        count += ", %d questions" % asked["questions"]
+    prompts = facts["mmlu"]
+    words = "%d-shot cut to %d" % (prompts["shots"], facts["sequence_length"])
+    count = "%d subjects" % len(prompts["subjects"])
+    if (len(prompts["subjects"]), prompts["questions"]) != (mmlu.SUBJECTS, mmlu.QUESTIONS):
+        count += ", %d questions" % prompts["questions"]
     return "samsum" if published else "files", "%s, %s" % (count, words)
