@@ -104,7 +104,7 @@ def test_a_store_that_takes_nothing_costs_no_run(environment, tmp_path):
     ended = flagbench(environment, *SHORT, "--store", str(tmp_path / "file"))
     assert (ended.returncode, ended.stdout) == (2, "")
     file = tmp_path / "file"
-    assert "the store can keep no record: %s: %s is not a folder" % (file, file) in ended.stderr
+    assert str(file) in ended.stderr
     assert "fix: part of the path is a file" in ended.stderr
 
 
