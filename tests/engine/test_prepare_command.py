@@ -8,6 +8,8 @@ import sys
 import pytest
 import torch
 
+from warmup import warm
+
 pytestmark = pytest.mark.image
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -23,7 +25,7 @@ QUESTION = {
 
 def flagbench(folder, *arguments):
     path = os.pathsep.join(os.path.join(ROOT, name) for name in ("builder", "entrypoints"))
-    env = dict(os.environ, PYTHONPATH=path, NO_COLOR="1")
+    env = dict(os.environ, NO_COLOR="1", **warm(path))
     command = [sys.executable, "-m", "flagbench", "prepare", *arguments]
     return subprocess.run(command, cwd=str(folder), env=env, capture_output=True, text=True, check=False)
 

@@ -15,6 +15,7 @@ from cloze_files import from_text, published_matrices, write_hdf5, write_jsonl
 from flagbench_cases.shared.config import load_case
 from llama_vocabulary import padded_vocabulary
 from running import ENTRYPOINTS
+from warmup import warm
 
 pytestmark = pytest.mark.image
 
@@ -25,7 +26,7 @@ LENGTH = load_case("glm")["presets"]["reference"]["data"]["sequence_length"]
 
 def prepare(folder, case, *arguments):
     """Prepare into `out`, which must not be there afterwards unless it is whole."""
-    env = dict(os.environ, PYTHONPATH=ENTRYPOINTS, NO_COLOR="1")
+    env = dict(os.environ, NO_COLOR="1", **warm(ENTRYPOINTS))
     command = [sys.executable, "-m", "flagbench_cases", "prepare", case, *arguments, "--out", "out"]
     return subprocess.run(command, cwd=str(folder), env=env, capture_output=True, text=True, check=False)
 

@@ -74,6 +74,8 @@ def _watch(connection):
         if process:
             break
         ready = select.select([connection, ended], [], [], 1.0)[0]
+        if ended in ready:  # also when it was stopped: not to be told of that again and again
+            os.read(ended, 64)
         if connection in ready:  # it sends nothing: it was killed
             os.kill(copy, signal.SIGKILL)
             os.waitpid(copy, 0)

@@ -4,7 +4,7 @@ imported it (see server.py). This process stays, passes signals on, and ends as 
 import os
 import sys
 
-MODULES = ("flagbench_cases.engines.elastic", "flagbench_cases.rank.worker")
+MODULES = ("flagbench_cases.engines.elastic", "flagbench_cases.rank.worker", "flagbench_cases.prepare.job")
 
 
 def main():
