@@ -73,10 +73,11 @@ def partial_batches(records: Sequence[Record], name: str) -> str | None:
 
 
 def _order_problems(record: Record) -> Iterator[str]:
-    """Where p_core >= p_train >= p_whole is violated by more than one step; none if it holds or cannot be checked.
+    """Where p_core >= p_train >= p_whole, p_infer_core >= p_infer_whole or p_val_core >= p_val_whole is violated by
+    more than one step; none if it holds or cannot be checked.
 
     p_core is over the window. So is p_train, but in a whole run, where it is over all steps: these take at least as
-    long as the window's, and did as much more as the record counts.
+    long as the window's, and did as much more as the record counts. A pass did its warm-up more.
     """
     window, work = record.window, record.work
     core, train, whole = (record.metric(name) for name in ("p_core", "p_train", "p_whole"))
@@ -92,6 +93,19 @@ def _order_problems(record: Record) -> Iterator[str]:
             yield f"p_train is {train.value}, which is faster than p_core, {core.value}"
     if train and whole and train.n and whole.value > train.value * _one_step(train.n):
         yield f"p_whole is {whole.value}, which is faster than p_train, {train.value}"
+    for name in ("val", "infer"):
+        core, whole = record.metric(f"p_{name}_core"), record.metric(f"p_{name}_whole")
+        if core and whole and core.n:
+            more = 1 + _warmup_of_a_pass(record) / core.n
+            if whole.value > core.value * more * _one_step(core.n):
+                yield f"{whole.name} is {whole.value}, which is faster than {core.name}, {core.value}"
+
+
+def _warmup_of_a_pass(record: Record) -> int:
+    """The steps of each pass that its core rate leaves out."""
+    section = (record.config or {}).get("infer")
+    steps = section.get("warmup_steps") if isinstance(section, Mapping) else None
+    return max(steps, 0) if isinstance(steps, int) else 0
 
 
 def _one_step(steps: int) -> float:

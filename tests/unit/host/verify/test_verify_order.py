@@ -1,4 +1,4 @@
-"""A record whose rates cannot all be: p_core >= p_train >= p_whole over the same steps, to within one step."""
+"""A record whose rates cannot all be: a core rate is the highest and a whole rate the lowest, to within one step."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from flagbench.record.model import Window, Work
+from flagbench.record.model import Metric, Window, Work
 from flagbench.verify import Verdict
-from flagbench.verify.sanity import problems
+from flagbench.verify.sanity import config_digest, problems
 
-from .conftest import edit, held
+from .conftest import BASE, edit, held
 
 WINDOW = Window(first_step=10, steps=200, samples=51200, seconds=26.6)
 
@@ -64,3 +64,27 @@ def test_a_window_or_a_rate_of_no_step_says_nothing() -> None:
     window = edit(window=replace(WINDOW, steps=0, samples=0, host_seconds=0), work=Work("samples", 0, 0))
     rate = edit(metrics={"p_core": {"n": 0}, "p_train": {"n": 0}, "p_whole": {"value": 5000.0}})
     assert [*problems(window), *problems(rate)] == []
+
+
+@pytest.mark.parametrize("name", ["infer", "val"])
+@pytest.mark.parametrize(
+    ("warmup", "whole", "is_valid"),
+    [
+        (0, 900.0, True),
+        (0, 1009.0, True),
+        (0, 1011.0, False),
+        (0, 2000.0, False),
+        # Twenty steps may have taken next to nothing beside a hundred, and no less.
+        (20, 1209.0, True),
+        (20, 1220.0, False),
+        (None, 1011.0, False),
+        ("many", 1011.0, False),
+    ],
+)
+def test_a_whole_pass_is_no_faster_than_its_steps(name: str, warmup: object, whole: float, is_valid: bool) -> None:
+    config = {"infer": {"warmup_steps": warmup}}
+    values = {f"p_{name}_core": (1000.0, 100), f"p_{name}_whole": (whole, 1)}
+    rates = (Metric(metric, value, "samples/s", "job", n=n) for metric, (value, n) in values.items())
+    record = replace(BASE, config=config, config_digest=config_digest(config), metrics=(*BASE.metrics, *rates))
+    assert (held(record).verdict is not Verdict.INVALID) is is_valid
+    assert [f"p_{name}_whole" in problem for problem in problems(record)] == [True] * (not is_valid)
