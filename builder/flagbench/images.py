@@ -20,7 +20,6 @@ _REFERENCE = re.compile(
     rf"(?P<name>({_HOST}/)?{_PATH_PART}(/{_PATH_PART})*)"
     rf"(:(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}}))?(@(?P<digest>{DIGEST}))?"
 )
-_PREFIX = re.compile(rf"{_HOST}(/{_PATH_PART})*")
 
 
 @dataclass(frozen=True)
@@ -60,15 +59,17 @@ def find_reference(text: str) -> ImageReference | None:
     if match is None:
         return None
     first, slash, rest = match["name"].partition("/")
-    # As Docker decides whether the first part is a host or a folder of Docker Hub.
-    is_host = bool(slash) and ("." in first or ":" in first or first == "localhost")
+    # As Docker's splitDockerDomain decides whether the first part is a host or a folder of Docker Hub.
+    is_host = bool(slash) and ("." in first or ":" in first or first == "localhost" or first != first.lower())
+    if is_host and re.fullmatch(_HOST, first) is None:
+        return None  # such as a.b_c
     host, path = (first, rest) if is_host else ("", match["name"])
     return ImageReference(host, path, match["tag"], match["digest"])
 
 
 def is_prefix(text: str) -> bool:
     """Whether `text` can precede a repository: `HOST[:PORT][/PATH]`."""
-    return _PREFIX.fullmatch(text) is not None
+    return find_reference(f"{text}/repository") is not None
 
 
 def is_ours(text: str) -> bool:

@@ -15,7 +15,7 @@ from flagbench.engines.base import BuildFailed, BuildRequest, BuiltImage, Engine
 from flagbench.engines.build_output import BuildOutput
 from flagbench.engines.client import DockerCommand, find_client, run_client
 from flagbench.engines.connect import address, engine_errors, open_client
-from flagbench.images import is_ours
+from flagbench.images import is_ours, parse_reference
 
 _CHUNK = 2**20
 _LOCAL = "http+docker://localhost"
@@ -123,9 +123,9 @@ class Engine:
 
     def tag(self, ref: str, name: str) -> None:
         """Give the image `ref` one more name, `repository:tag`."""
-        repository, _, tag = name.rpartition(":")
+        reference = parse_reference(name)
         with engine_errors(f"name {ref} {name}", self._where):
-            self._client.api.tag(ref, repository, tag)
+            self._client.api.tag(ref, reference.name, reference.tag)
 
     def save(self, ref: str) -> Iterator[bytes]:
         """Chunks of the image as an archive, as `docker save` writes it."""

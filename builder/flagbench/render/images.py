@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterator
 from itertools import takewhile
 
-from flagbench.images import LOCAL
+from flagbench.images import DIGEST, LOCAL
 from flagbench.render.dockerfile import Dockerfile, Instruction, Stage
 from flagbench.render.shell import expand
 
 OUR_IMAGES = f"{LOCAL}/"
-_DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
+_DIGEST = re.compile(rf"@{DIGEST}$")
 # A digest that is given when the image is built.
 _GIVEN_DIGEST = re.compile(r"@\$(?:\w+|\{\w+\})$|@sha256:\$(?:\w+|\{\w+\})$")
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")

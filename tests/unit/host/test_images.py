@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flagbench.images import ImageReference, case_and_stack, find_reference, image_of, is_ours, is_prefix
+from flagbench.build.options import make_options
+from flagbench.catalog.load import load_catalog
+from flagbench.errors import FlagbenchError
+from flagbench.images import (
+    ImageReference,
+    case_and_stack,
+    find_reference,
+    image_of,
+    is_ours,
+    is_prefix,
+    parse_reference,
+)
+from flagbench.launchers.kubernetes.syntax import image_fault
+from flagbench.locks.files import read_lock, stated_base
+from flagbench.locks.pylock import checked
+from flagbench.locks.registry import manifest_url
+from flagbench.render.quoting import image_reference
+from flagbench.render.roots import images_root
 
 DIGEST = "sha256:" + "0a" * 32
 
@@ -21,6 +42,10 @@ DIGEST = "sha256:" + "0a" * 32
         ("node:5000/x:1", ImageReference("node:5000", "x", "1")),
         (f"a@{DIGEST}", ImageReference("", "a", None, DIGEST)),
         (DIGEST, ImageReference("", "sha256", "0a" * 32)),
+        ("Team/x:1", ImageReference("Team", "x", "1")),
+        ("LOCALHOST/x", ImageReference("LOCALHOST", "x")),
+        ("127.0.0.1/x", ImageReference("127.0.0.1", "x")),
+        ("a_b/x", ImageReference("", "a_b/x")),
         (f"R.io:5000/a__b/c-d:V_1.2@{DIGEST}", ImageReference("R.io:5000", "a__b/c-d", "V_1.2", DIGEST)),
     ],
 )
@@ -29,10 +54,44 @@ def test_a_reference_in_parts(text: str, reference: ImageReference) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "A", "a:", "a@sha256:00", "a:1\n", "-x:1", "a b", "https://a", "a//b", "--privileged", "a:1@", "a:é"]
+    "text",
+    [
+        *("", "A", "a:", "a@sha256:00", "a:1\n", "-x:1", "a b", "https://a", "a//b", "--privileged", "a:1@", "a:é"),
+        *("a/B:1", "Team_a/x", "a.b_c/x", "a..b/x", "u:p@h/x:1", "[::1]:5000/a:1", "[::1]/a:1"),
+    ],
 )
 def test_what_is_not_a_reference(text: str) -> None:
     assert find_reference(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "is_one"),
+    [
+        ("debian:12", True),
+        ("Team/x:1", True),
+        ("r.io:5000/a/b:1", True),
+        (f"r.io/a:1@{DIGEST}", True),
+        ("[::1]:5000/a:1", False),
+        ("a.b_c/x:1", False),
+        ("a/B:1", False),
+        ("$(id):1", False),
+    ],
+)
+def test_every_command_reads_a_reference_alike(text: str, is_one: bool) -> None:
+    catalog = load_catalog(claims=False)
+    stack = catalog.stacks["cpu"]
+    lock = read_lock(stack, images_root(catalog))
+    readers: list[Callable[[], object]] = [
+        lambda: make_options(base=text),
+        lambda: stated_base(replace(stack, base_image=text)),
+        lambda: checked(replace(lock, base_image=text.partition("@")[0])),
+        lambda: image_reference(text),
+        lambda: manifest_url(parse_reference(text)),
+    ]
+    for read in readers:
+        with nullcontext() if is_one else pytest.raises((FlagbenchError, ValueError)):
+            read()
+    assert (image_fault(text) is None) is is_one
 
 
 @given(st.text(st.sampled_from("aA0._-:/@ \n"), max_size=12))
@@ -69,6 +128,11 @@ def test_case_and_stack() -> None:
     assert image_of("glm", "a100", "1.0") == "flagbench/glm:a100-1.0"
 
 
-def test_prefixes() -> None:
-    assert is_prefix("host:5000/team")
-    assert not is_prefix("https://a")
+@pytest.mark.parametrize("prefix", ["host:5000/team", "r.io", "team", "Team"])
+def test_prefixes(prefix: str) -> None:
+    assert is_prefix(prefix)
+
+
+@pytest.mark.parametrize("text", ["", "https://a", "host/Team", "a:1:2", f"a@{DIGEST}", "[::1]:5000", "a/", "a b"])
+def test_what_is_no_prefix(text: str) -> None:
+    assert not is_prefix(text)

@@ -83,6 +83,7 @@ def log_in(folder, host, **entry):
         ("docker.io/nvidia/cuda", "https://registry-1.docker.io/v2/nvidia/cuda/manifests/latest"),
         ("nvcr.io/nvidia/pytorch:22.04-py3", "https://nvcr.io/v2/nvidia/pytorch/manifests/22.04-py3"),
         ("host:5000/a:c", "https://host:5000/v2/a/manifests/c"),
+        ("Team/a:b", "https://Team/v2/a/manifests/b"),
         ("localhost/a:b", "http://localhost/v2/a/manifests/b"),
     ],
 )
