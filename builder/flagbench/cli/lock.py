@@ -14,7 +14,7 @@ from flagbench.cli import complete
 from flagbench.cli.options import CaBundleOption, PipSourceOption
 from flagbench.cli.output import echo_json
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.locks.files import load_lock, lock_path, read_lock, stated_base, write_lock
+from flagbench.locks.files import existing_lock, load_lock, lock_path, read_lock, stated_base, write_lock
 from flagbench.locks.metadata import read_tables
 from flagbench.locks.model import Lock
 from flagbench.locks.pylock import SHA256
@@ -145,7 +145,7 @@ def _previous(stack: Stack, images: Path, upgrade: bool) -> Lock | None:
 def _as_json(lock: Lock, images: Path, changed: bool) -> dict[str, Any]:
     return {
         "stack": lock.stack,
-        "path": str(lock_path(lock.stack, images)),
+        "path": str(existing_lock(lock.stack, images)),
         "digest": lock.digest,
         "changed": changed,
         "packages": len(lock.entries),

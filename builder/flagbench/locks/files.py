@@ -21,6 +21,16 @@ def lock_path(stack: str, images: Path) -> Path:
     return images / "locks" / f"pylock.{stack.replace('.', '-')}.toml"
 
 
+def existing_lock(stack: str, images: Path) -> Path:
+    """The file that `load_lock` reads; `lock_path` unless there is only one of the old format."""
+    path, old = lock_path(stack, images), _old_path(stack, images)
+    return old if old.exists() and not path.exists() else path
+
+
+def _old_path(stack: str, images: Path) -> Path:
+    return images / "locks" / f"{stack}.txt"
+
+
 def read_lock(stack: Stack, images: Path) -> Lock:
     """The lock of a stack, checked against the stack's manifest.
 
@@ -35,7 +45,7 @@ def read_lock(stack: Stack, images: Path) -> Lock:
         )
     if stale := is_stale(lock, stack):
         raise FlagbenchError(
-            f"the lock {lock_path(stack.name, images)} is stale: {stale}",
+            f"the lock {existing_lock(stack.name, images)} is stale: {stale}",
             remedy=f"lock the stack again with `flagbench lock {stack.name}`",
         )
     return lock
@@ -47,7 +57,7 @@ def load_lock(stack: str, images: Path) -> Lock | None:
     Raises:
         FlagbenchError: (usage) the file cannot be read, or is malformed.
     """
-    formats = ((lock_path(stack, images), parse_pylock), (images / "locks" / f"{stack}.txt", parse_requirements))
+    formats = ((lock_path(stack, images), parse_pylock), (_old_path(stack, images), parse_requirements))
     for path, parse in formats:
         try:
             return parse(read_text(path), path)

@@ -11,10 +11,11 @@ from packaging.pylock import Pylock, is_valid_pylock_path
 
 from flagbench.catalog.load import load_catalog
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.locks.files import is_stale, load_lock, lock_path, read_lock, write_lock
+from flagbench.locks.files import existing_lock, is_stale, load_lock, lock_path, read_lock, write_lock
 from flagbench.locks.model import Lock, LockEntry, Unresolved, inputs_digest, part_of
 from flagbench.locks.pylock import dump_pylock, parse_pylock
 from flagbench.locks.toml import load_toml
+from flagbench.render.roots import shipped_images
 
 A, B, C = ("sha256:" + digit * 64 for digit in "abc")
 NUMPY = ("numpy-2.2.6-cp310-cp310-manylinux_2_17_x86_64.whl", "numpy-2.2.6-cp310-cp310-manylinux_2_28_x86_64.whl")
@@ -170,8 +171,22 @@ def test_a_lock_of_the_old_format_is_read_with_a_notice(tmp_path, capsys):
     lock = load_lock(LOCK.stack, tmp_path)
     assert (lock.requirements, lock.digest) == (REQUIREMENTS, LOCK.digest)
     assert str(old) in capsys.readouterr().err
+    assert existing_lock(LOCK.stack, tmp_path) == old
     write_lock(LOCK, tmp_path)
     assert load_lock(LOCK.stack, tmp_path) == LOCK
+    assert existing_lock(LOCK.stack, tmp_path) == lock_path(LOCK.stack, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"), [(("", ""), "{}: fits its manifest"), (("python: 3.", "python: 3.9"), "the lock {} is stale")]
+)
+def test_a_check_names_the_file_of_the_old_format(change, said, manifests, monkeypatch, flagbench):
+    old = manifests.parent / "images" / "locks" / "cpu.txt"
+    old.parent.mkdir(parents=True)
+    old.write_text(load_lock("cpu", shipped_images()).requirements.replace(*change))
+    monkeypatch.setenv("FLAGBENCH_MANIFESTS", str(manifests))
+    ended = flagbench("lock cpu --check")
+    assert said.format(old) in ended.out + ended.err
 
 
 @pytest.mark.parametrize(
