@@ -104,7 +104,7 @@ def prepared(folder: Path) -> list[Removable]:
 def _prepared(folder: Path) -> Iterator[Removable]:
     try:
         index = msgspec.json.decode(read_file(folder / _INDEX, TEXT_BYTES), type=_Prepared)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return  # not written by prepare, or damaged
     if all(map(_is_plain, index.files)):
         detail = f"{index.case} {index.kind}, {index.created_at}"

@@ -79,12 +79,12 @@ def read_contents(image: ImageInfo, interpreter: str) -> Contents:
     """
     key = hashlib.sha256("\n".join([_SCRIPT, interpreter, *image.layers]).encode()).hexdigest()
     kept = user_cache_path("flagbench") / "contents" / f"{key}.json"
-    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return parse_contents(json.loads(kept.read_bytes()))
     answer = run_in_container(image.id, [interpreter, "-I", "-B", "-c", _SCRIPT])
     try:
         contents = parse_contents(json.loads(answer))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FlagbenchError(
             f"the image {image.id} does not list what is installed in it: {answer[-200:]!r}",
             remedy=f"check that {interpreter} runs in it",

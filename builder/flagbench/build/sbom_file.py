@@ -28,7 +28,7 @@ def is_sbom_of(path: Path, image_id: str) -> bool:
     """Whether a file is the bill of materials of that image."""
     try:
         document = json.loads(read_file(path, TEXT_BYTES))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(document, dict) and document.get("serialNumber") == serial_number(image_id).urn
 

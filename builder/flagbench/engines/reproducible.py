@@ -64,7 +64,7 @@ def layers_of(archive: Iterable[bytes], epoch: int) -> list[Layer]:
         if names is None:
             raise ValueError("it has no manifest.json")
         return [layers[links.get(name, name)] for name in names]
-    except (tarfile.TarError, ValueError, KeyError, TypeError, EOFError, gzip.BadGzipFile) as error:
+    except (tarfile.TarError, ValueError, KeyError, TypeError, EOFError, RecursionError, gzip.BadGzipFile) as error:
         raise FlagbenchError(
             f"the archive of an image cannot be read: {error}",
             remedy="write it again with `docker save`, of one image",

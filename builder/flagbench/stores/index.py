@@ -41,7 +41,7 @@ class Summary(msgspec.Struct, frozen=True):
     gate: str | None = None
     """The name of the metric that decided."""
     basis: str | None = None
-    """What the verdict was computed with: the digest of the case and its claims, and the version of flagbench."""
+    """What the verdict was computed with: a digest of the case, its claims, and the code."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -109,6 +109,6 @@ class Index:
             checksum, _, content = read_file(self._path, MAX_BYTES).partition(b"\n")
             if checksum.decode() == hashlib.sha256(content).hexdigest():
                 return msgspec.json.decode(content, type=dict[str, Row])
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             pass
         return {}

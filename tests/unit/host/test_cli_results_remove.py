@@ -195,6 +195,8 @@ def test_prepared_folders_are_removed_with_what_they_name(tmp_path: Path, flagbe
 )
 def test_what_prepare_did_not_write_is_left_alone(tmp_path: Path, changes: dict[str, Any]) -> None:
     folder = prepared(tmp_path / "data", **changes)
+    deep = prepared(tmp_path / "deep")
+    (deep / "prepared.json").write_text('{"x": ' + "[" * 200_000)
     assert prune.prepared(tmp_path) == []
     assert (folder / "train.bin").exists()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import multiprocessing
 import multiprocessing.synchronize
 import os
@@ -82,6 +83,11 @@ def test_what_another_program_adds_replaces_and_deletes_is_noticed(root: Path, m
     assert not any("record-2" in key for key in rows)
 
 
+def summed(content: bytes) -> bytes:
+    """An index of this content, with a checksum that fits."""
+    return hashlib.sha256(content).hexdigest().encode() + b"\n" + content
+
+
 @pytest.mark.parametrize(
     "damaged",
     [
@@ -90,9 +96,11 @@ def test_what_another_program_adds_replaces_and_deletes_is_noticed(root: Path, m
         lambda content: content.replace(b'"ok"', b'"ko"', 1),
         lambda content: b"\xff\x00" * 100,
         lambda content: b'{"a": 1}',
+        lambda content: summed(b'{"a": ' + b"[" * 200_000),
+        lambda content: summed(b'{"a": {"x": ' + b'{"x":' * 200_000),
         None,
     ],
-    ids=["empty", "cut", "flipped", "binary", "of other types", "gone"],
+    ids=["empty", "cut", "flipped", "binary", "of other types", "deep lists", "deep objects", "gone"],
 )
 def test_a_damaged_index_is_built_again(root: Path, damaged: Callable[[bytes], bytes] | None) -> None:
     before, _ = listed(root)

@@ -89,8 +89,9 @@ def test_a_document_is_known_for_its_image(tmp_path):
     assert is_sbom_of(path, ID)
     assert not is_sbom_of(path, "sha256:" + "b" * 64)
     assert [entry.name for entry in path.parent.iterdir()] == ["image.cdx.json"]
-    path.write_text("[]", encoding="utf-8")
-    assert not is_sbom_of(path, ID)
+    for other in ("[]", "[" * 200_000):
+        path.write_text(other, encoding="utf-8")
+        assert not is_sbom_of(path, ID)
 
 
 def test_a_document_that_cannot_be_written_is_an_error(tmp_path):
