@@ -9,10 +9,10 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from enum import Enum
 from functools import cache
+from pathlib import Path
 
 import msgspec
 
-from flagbench._version import __version__
 from flagbench.catalog.load import load_catalog, manifests_root
 from flagbench.catalog.lookup import catalog_get, get_stack
 from flagbench.catalog.model import Catalog
@@ -21,7 +21,11 @@ from flagbench.record.model import Record
 from flagbench.record.read import read_record
 from flagbench.stores import Store, StoredRecord, Summary
 from flagbench.verify import choose_claim, verify_claim
+from flagbench.verify.conditions import gate_spec
+from flagbench.verify.metric import candidates
 
+_DECISIVE = ("catalog", "record", "verify", "results.py")
+"""The parts of this package that determine a verdict."""
 _UNITS = {"h": "hours", "d": "days", "w": "weeks"}
 
 
@@ -89,7 +93,7 @@ def _moment(text: str | None, option: str) -> str | None:
 def with_verdicts(store: Store, entries: Iterable[StoredRecord]) -> list[StoredRecord]:
     """The records, each with its verdict against the nearest claim of its case.
 
-    A verdict comes from the index unless the case, its claims or flagbench have changed since it was computed.
+    A verdict comes from the index unless the case, its claims or flagbench's code have changed since it was computed.
     """
     catalog: Catalog | None = None
     judged, changed = [], []
@@ -112,18 +116,32 @@ def _judged(summary: Summary, record: Record, catalog: Catalog) -> Summary:
     case = catalog.cases.get(record.case)
     claims = [claim for claim in catalog.claims.values() if claim.case == record.case]
     verdict = claim_id = None
+    gate = None if case is None else case.gate
     if case is not None and claims:
         claim = choose_claim(record, case, claims)
-        verdict, claim_id = verify_claim([record], claim, case, chosen=True).verdict.value, claim.id
-    gate = None if case is None else case.gate
+        result = verify_claim([record], claim, case, chosen=True)
+        verdict, claim_id = result.verdict.value, claim.id
+        held_by = candidates(gate_spec(case), result.against)
+        gate = next((name for name in held_by if name in summary.metrics), gate)
     return msgspec.structs.replace(summary, verdict=verdict, claim=claim_id, gate=gate, basis=_basis(record.case))
 
 
 @cache
 def _basis(case: str) -> str:
-    """What a verdict on a record of this case depends on besides the record, as a digest and a version."""
-    digest = hashlib.sha256()
+    """A digest of what a verdict on a record of this case depends on besides the record."""
+    digest = _code().copy()
     for folder in ("cases", "claims"):
         file = manifests_root() / folder / f"{case}.yaml"
         digest.update(file.read_bytes() if file.is_file() else b"none")
-    return f"{digest.hexdigest()} {__version__}"
+    return digest.hexdigest()
+
+
+@cache
+def _code() -> hashlib._Hash:
+    """The hash of the code that determines a verdict: the files' content, since a version covers many commits."""
+    package = Path(__file__).parent
+    digest = hashlib.sha256()
+    for name in _DECISIVE:
+        for file in sorted((package / name).rglob("*.py")) or [package / name]:
+            digest.update(file.read_bytes())
+    return digest

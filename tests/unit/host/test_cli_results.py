@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from flagbench.stores import Store
 
 Flagbench = Callable[..., Any]
 MakeRecord = Callable[..., bytes]
+REPLAY = Path(__file__).parent / "verify" / "replays" / "a100-1x8.json"
 
 
 @pytest.fixture
@@ -31,6 +33,21 @@ def test_ls_is_newest_first(filled: Store, flagbench: Flagbench) -> None:
     assert newer.split()[:3] == ["the-newer-one", "2026-01-02T00:00:00Z", "distilbert:a100-cuda11.6"]
     assert newer.split()[3:] == ["tiny", "failed", "12.5s", "-", "INVALID"]
     assert older.split()[-5:] == ["ok", "12.5s", "p_core", "321.5", "INVALID"]
+
+
+@pytest.mark.parametrize(
+    ("without", "shown"),
+    [(None, "p_core_host 1940"), ("p_core", "p_core_host 1940"), ("p_core_host", "p_core 1920")],
+)
+def test_ls_shows_the_metric_that_decided(
+    store: Store, flagbench: Flagbench, without: str | None, shown: str
+) -> None:
+    record = json.loads(REPLAY.read_bytes())
+    record["metrics"] = [metric for metric in record["metrics"] if metric["name"] != without]
+    store.put(json.dumps(record).encode())
+    row = flagbench("results ls --wide").out.splitlines()[1]
+    assert f"  {shown}  " in row
+    assert row.split()[-1] == "REPRODUCED"
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -105,7 +106,7 @@ def test_csv_and_markdown_keep_their_rows() -> None:
     assert row.isprintable()
 
 
-def test_a_verdict_is_computed_again_when_a_claim_or_flagbench_changes(
+def test_a_verdict_is_computed_again_when_a_claim_or_the_code_changes(
     flagbench: Flagbench,
     manifests: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -121,6 +122,7 @@ def test_a_verdict_is_computed_again_when_a_claim_or_flagbench_changes(
     def listed() -> tuple[str, int]:
         """The first record's verdict, and how many were computed for it."""
         results._basis.cache_clear()
+        results._code.cache_clear()
         computed.clear()
         return flagbench("results ls --json").json["records"][0]["verdict"], len(computed)
 
@@ -133,5 +135,10 @@ def test_a_verdict_is_computed_again_when_a_claim_or_flagbench_changes(
     assert listed() == ("BELOW", 2)
     edit(claims, "value: 9942.6", "value: 1942.6")
     assert listed() == ("REPRODUCED", 2)
-    monkeypatch.setattr(results, "__version__", "9.9.9")
+    code = Path(results.__file__).parent
+    for name in results._DECISIVE:
+        (shutil.copytree if (code / name).is_dir() else shutil.copy)(code / name, manifests.parent / name)
+    monkeypatch.setattr(results, "__file__", str(manifests.parent / "results.py"))
+    assert listed() == ("REPRODUCED", 0)
+    edit(manifests.parent / "verify" / "metric.py", "0.95", "0.96")
     assert listed() == ("REPRODUCED", 2)
