@@ -4,7 +4,9 @@ A checkpoint is a folder `step-00000120`: `tensors.safetensors` of the workload,
 rank's random generators, and `checkpoint.json` with the identity of the training and the files' checksums. It is
 written under a temporary name and renamed when complete, so that a killed run keeps the previous one.
 
-In cases that can be resumed, the order of batches does not depend on torch's generators.
+The tensors are those of rank 0, so that a model that is split over ranks (tp or pp above 1) has no checkpoints:
+shared/engine_support.py refuses them. In cases that can be resumed, the order of batches does not depend on torch's
+generators.
 """
 
 import errno
