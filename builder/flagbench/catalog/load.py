@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
@@ -94,9 +96,20 @@ def _read_folder(root: Path, name: str, kind: Kind) -> list[Document]:
         read_document(path, f"{root.name}/{name}/{path.name}") for path in sorted((root / name).glob("*.yaml"))
     ]
     for doc in _valid(documents):
+        if kind == "case" and isinstance(doc.data, dict) and "engines" not in doc.data:
+            doc.data["engines"] = {"torch": {"layout": ["dp"]}}
+            _notice_of_engines(doc.path)
         for violation in violations(kind, doc.data):
             doc.problem(violation.path, violation.message)
     return documents
+
+
+@cache
+def _notice_of_engines(path: Path) -> None:
+    sys.stderr.write(
+        f"flagbench: {path} has no `engines`, which the next version requires; "
+        "write what is taken now: `engines: {torch: {layout: [dp]}}`\n"
+    )
 
 
 def _valid(documents: list[Document]) -> list[Document]:
