@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import takewhile
 
@@ -37,6 +37,8 @@ class Instruction:
     """With its flags and heredocs, lines joined."""
     exec_form: bool = False
     heredocs: tuple[str, ...] = ()
+    onbuild: bool = False
+    """Whether it runs where another image is built on this one, not here."""
 
     def flag(self, name: str) -> str | None:
         """The value of a flag; None where it is not there."""
@@ -49,8 +51,8 @@ class Instruction:
 
     @property
     def assigned(self) -> list[tuple[str, str | None]]:
-        """The names that an ENV or an ARG sets, with their values; None for an ARG without a default."""
-        if self.name == "ENV":
+        """The names that an ENV, an ARG or a LABEL sets, with their values; None for an ARG without a default."""
+        if self.name in ("ENV", "LABEL"):
             return [(key, _unquoted(value)) for key, value in zip(self.words[::2], self.words[1::2], strict=False)]
         if self.name == "ARG":
             return [
@@ -80,6 +82,8 @@ class Dockerfile:
     text: str
     required: Mapping[str, str] = field(default_factory=dict)
     """Pieces of Dockerfile that it has to hold, by the name of the template's block that makes them."""
+    inherited: str = ""
+    """The ENV instructions of the image below, whose values it has to keep."""
 
     @cached_property
     def instructions(self) -> tuple[Instruction, ...]:
@@ -121,18 +125,44 @@ class Dockerfile:
         named = {found.name: found for found in self.stages[: stage.number] if found.name}
         return named.get(name.lower())
 
+    @cached_property
+    def lineage(self) -> tuple[Stage, ...]:
+        """The stages that the image is made of: the one that the last stands on first, the last one last."""
+        found = list(self.stages[-1:])
+        while found and (parent := self.earlier(found[0], expand(found[0].image, self.defaults))):
+            found.insert(0, parent)
+        return tuple(found)
+
     def variables(self) -> Iterator[tuple[Instruction, str]]:
         """The name of every variable that an ENV or an ARG sets."""
         return ((instruction, name) for instruction in self.named("ENV", "ARG") for name, _ in instruction.assigned)
 
+    def setters(self, stage: Stage, at: Instruction) -> Mapping[str, Instruction]:
+        """The ARG or ENV that a variable has its value from, at an instruction of a stage, by name."""
+        found = dict(self.global_arguments)
+        for instruction in _before(stage, at):
+            found |= {name: instruction for name, value in instruction.assigned if value is not None}
+        return found
+
+    def values(self, stage: Stage, at: Instruction) -> Mapping[str, str]:
+        """What is known of the variables at an instruction of a stage."""
+        found = dict(self.defaults)
+        for instruction in _before(stage, at):
+            found |= {name: expand(value, found) for name, value in instruction.assigned if value is not None}
+        return found
+
     def calls(self) -> Iterator[tuple[Instruction, Call]]:
         """Every command of every RUN."""
         for stage in self.stages:
-            variables = dict(self.defaults)
             for instruction in stage.instructions:
-                variables |= {name: value for name, value in instruction.assigned if value is not None}
                 if instruction.name == "RUN":
+                    variables = self.values(stage, instruction)
                     yield from ((instruction, call) for call in _calls(instruction, variables))
+
+
+def _before(stage: Stage, at: Instruction) -> Iterator[Instruction]:
+    """The ENV and ARG instructions of a stage that stand before one of its own."""
+    return (i for i in stage.instructions if i.name in ("ENV", "ARG") and i.line < at.line)
 
 
 def _calls(instruction: Instruction, variables: Mapping[str, str]) -> list[Call]:
@@ -160,7 +190,8 @@ def _parse(text: str, offset: int = 0) -> Iterator[Instruction]:
         raise FlagbenchError(f"not a Dockerfile: {error}", remedy="correct it: BuildKit cannot read it") from None
     for command in commands:
         if command.cmd.upper() == "ONBUILD" and command.sub_cmd:
-            yield from _parse(command.original.split(maxsplit=1)[1], offset + command.start_line - 1)
+            later = _parse(command.original.split(maxsplit=1)[1], offset + command.start_line - 1)
+            yield from (replace(instruction, onbuild=True) for instruction in later)
             continue
         yield Instruction(
             name=command.cmd.upper(),

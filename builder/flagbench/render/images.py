@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from itertools import takewhile
@@ -15,21 +16,45 @@ _DIGEST = re.compile(rf"@{DIGEST}$")
 # A digest that is given when the image is built.
 _GIVEN_DIGEST = re.compile(r"@\$(?:\w+|\{\w+\})$|@sha256:\$(?:\w+|\{\w+\})$")
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
-_SYNTAX = re.compile(r"#\s*syntax\s*=\s*(\S+)", re.IGNORECASE)
+_SYNTAX = re.compile(r"(?:#|//)\s*syntax\s*=\s*(\S+)", re.IGNORECASE)
+_REASON = re.compile(r"[#\s]*unresolved:\s*\S")
 
 
 def pinned_image(dockerfile: Dockerfile) -> Iterator[tuple[int, str]]:
     """A tag moves, and the image with it. What a Dockerfile takes from outside has its digest, is built here, or says
     in the comment above that it is unresolved."""
-    # BuildKit reads a directive in the first lines only, before anything else.
-    for number, line in enumerate(takewhile(_is_comment, dockerfile.text.splitlines()), 1):
-        if (syntax := _SYNTAX.match(line)) and not _DIGEST.search(syntax[1]):
-            yield number, f"the frontend {syntax[1]} has no digest"
-    excused = _excused(dockerfile)
+    for line, frontend in _frontends(dockerfile.text):
+        if not _DIGEST.search(frontend):
+            yield line, f"the frontend {frontend} has no digest"
+    excuses = _Excuses(dockerfile)
     for stage in dockerfile.stages:
         for instruction, image in _taken(stage):
-            if instruction.line not in excused and not _is_known(image, stage, dockerfile, excused):
-                yield instruction.line, f"{expand(image, dockerfile.defaults) or 'FROM'} has no digest"
+            resolved = expand(image, dockerfile.values(stage, instruction))
+            if _is_known(resolved, stage, dockerfile):
+                continue
+            setter = _setter(image, stage, instruction, dockerfile)
+            if setter and setter[1] is None:
+                continue  # An argument without a default is given when the image is built.
+            if not any(excuses.take(line, resolved) for line in (instruction.line, setter[0] if setter else 0)):
+                yield instruction.line, f"{resolved or 'FROM'} has no digest"
+
+
+def _frontends(text: str) -> Iterator[tuple[int, str]]:
+    """The image that a syntax directive names, with its line: after `#`, after `//` or as JSON.
+
+    BuildKit reads it in the first lines only, before anything else (DetectSyntax in its parser/directives.go).
+    """
+    lines = text.removeprefix("\ufeff").splitlines()
+    for number, line in enumerate(takewhile(lambda line: line.lstrip().startswith(("#", "//")), lines), 1):
+        if syntax := _SYNTAX.match(line):
+            yield number, syntax[1]
+    shebang = bool(lines) and lines[0].startswith("#!")
+    try:
+        document, _ = json.JSONDecoder().raw_decode("\n".join(lines[shebang:]).lstrip())
+    except ValueError:
+        return
+    if isinstance(document, dict) and isinstance(document.get("syntax"), str):
+        yield 1 + shebang, document["syntax"]
 
 
 def _taken(stage: Stage) -> Iterator[tuple[Instruction, str]]:
@@ -44,15 +69,16 @@ def _taken(stage: Stage) -> Iterator[tuple[Instruction, str]]:
                 yield instruction, source
 
 
-def _is_known(image: str, stage: Stage, dockerfile: Dockerfile, excused: set[int]) -> bool:
-    """Whether an image is fixed: by a digest, by being built here, by its build argument."""
-    if variable := _VARIABLE.fullmatch(image):
-        name = variable[1] or variable[2]
-        argument = dockerfile.global_arguments.get(name)
-        # An argument without a default is given when the image is built.
-        if argument is not None and (argument.line in excused or dict(argument.assigned)[name] is None):
-            return True
-    resolved = expand(image, dockerfile.defaults)
+def _setter(image: str, stage: Stage, at: Instruction, dockerfile: Dockerfile) -> tuple[int, str | None] | None:
+    """The line and the value of the ARG or ENV that an image is taken from whole."""
+    variable = _VARIABLE.fullmatch(image)
+    name = variable[1] or variable[2] if variable else ""
+    instruction = dockerfile.setters(stage, at).get(name)
+    return (instruction.line, dict(instruction.assigned)[name]) if instruction else None
+
+
+def _is_known(resolved: str, stage: Stage, dockerfile: Dockerfile) -> bool:
+    """Whether an image is fixed: by a digest, or by being built here."""
     return (
         resolved == "scratch"
         or dockerfile.earlier(stage, resolved) is not None
@@ -61,15 +87,17 @@ def _is_known(image: str, stage: Stage, dockerfile: Dockerfile, excused: set[int
     )
 
 
-def _excused(dockerfile: Dockerfile) -> set[int]:
-    """The lines of instructions right below a comment `# unresolved: REASON`: one comment excuses one image."""
-    lines = dockerfile.text.splitlines()
-    found = set()
-    for instruction in dockerfile.instructions:
-        above = takewhile(_is_comment, reversed(lines[: instruction.line - 1]))
-        if any(line.lstrip("# \t").startswith("unresolved:") for line in above):
-            found.add(instruction.line)
-    return found
+class _Excuses:
+    """The comments `# unresolved: REASON` right above an instruction: each excuses one image."""
+
+    def __init__(self, dockerfile: Dockerfile) -> None:
+        self._lines = dockerfile.text.splitlines()
+        self._taken: dict[int, str] = {}
+
+    def take(self, line: int, image: str) -> bool:
+        """Whether the comment above a line excuses an image, and no other one yet."""
+        above = takewhile(_is_comment, reversed(self._lines[: max(line - 1, 0)]))
+        return any(map(_REASON.match, above)) and self._taken.setdefault(line, image) == image
 
 
 def _is_comment(line: str) -> bool:

@@ -41,10 +41,12 @@ def lint_catalog(catalog: Catalog, template: Path | None = None) -> list[Finding
         lock = renderer.lock(stack)
         if tier == "stack":
             required = render_blocks("stack.j2", _STACK_BLOCKS, stack_values(stack, lock))
+            inherited = ""
         else:
             required = render_blocks("case.j2", _CASE_BLOCKS, case_values(catalog.cases[tier], stack, lock))
+            inherited = render_blocks("stack.j2", ("env",), stack_values(stack, lock))["env"]
         path = f"images/{committed_path(rendered)}"
-        dockerfiles[path] = Dockerfile(rendered.dockerfile, required)
+        dockerfiles[path] = Dockerfile(rendered.dockerfile, required, inherited)
     return _lint(dockerfiles, catalog)
 
 

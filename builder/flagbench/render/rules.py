@@ -1,6 +1,7 @@
 """flagbench's own rules for Dockerfiles: mistakes in a template of one's own that hadolint does not know.
 
-The parts: images.py finds every image that a Dockerfile takes from outside, shell.py every command that it runs.
+The parts: images.py finds every image that a Dockerfile takes from outside, secrets.py what nobody may read, shell.py
+every command that it runs.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from textwrap import shorten
 
-from flagbench.redaction import has_userinfo, is_secret, is_secret_name
-from flagbench.render.dockerfile import Dockerfile
+from flagbench.redaction import has_userinfo
+from flagbench.render.dockerfile import Dockerfile, Instruction
 from flagbench.render.images import OUR_IMAGES, pinned_image
-from flagbench.render.permissions import TALKS, modes, too_open
-from flagbench.render.shell import SHELLS, Call, expand
+from flagbench.render.permissions import modes, too_open
+from flagbench.render.secrets import no_secret_variable
+from flagbench.render.shell import SHELLS, TALKS, Call, expand
 
 Found = Iterator[tuple[int, str]]
 Rule = Callable[[Dockerfile], Found]
@@ -23,19 +25,34 @@ INSTALLER = "/media/install.sh"
 _DOWNLOADS = frozenset({"curl", "wget"})
 _INTERPRETER = re.compile(r"(?:python|perl|ruby|node)[\d.]*")
 _PIP = re.compile(r"pip[\d.]*")
-_PYTHON = re.compile(r"python[\d.]*|\$\{?\w+\}?")
-_MODULE = re.compile(r"-[A-Za-z]*m(pip)?")
+_PYTHON = re.compile(r"(?:python|pypy)[\d.]*|\$\{?\w+\}?")
+_MODULE = re.compile(r"-[bBdEIOPqsSuvx]*m(.*)")
+_RPM = {"install", "localinstall", "groupinstall", "reinstall", "update", "upgrade"}
+_CONDA = {"install", "create", "update"}
 _OTHERS = {
     "apt": {"install"},
     "apt-get": {"install"},
+    "aptitude": {"install"},
     "dpkg": {"-i", "--install"},
-    "conda": {"install", "create"},
-    "mamba": {"install", "create"},
-    "micromamba": {"install", "create"},
-    "uv": {"add", "sync", "tool"},
-    "poetry": {"install", "add"},
-    "pipx": {"install"},
+    "apk": {"add"},
+    "dnf": _RPM,
+    "microdnf": _RPM,
+    "yum": _RPM,
+    "zypper": {"install", "in"},
+    "rpm": {"-i", "-U", "-ivh", "-Uvh", "--install", "--upgrade"},
+    "conda": _CONDA,
+    "mamba": _CONDA,
+    "micromamba": _CONDA,
+    "uv": {"add", "sync", "tool", "run"},
+    "poetry": {"install", "add", "sync"},
+    "pdm": {"install", "add", "sync"},
+    "pipenv": {"install", "sync", "update"},
+    "pipx": {"install", "run"},
+    "setup.py": {"install", "develop"},
 }
+# They install whatever they are told.
+_INSTALLERS = frozenset({"easy_install", "ensurepip", "uvx"})
+_QUESTIONS = frozenset({"--help", "-h", "--version", "-V"})
 _KEPT_FILE = re.compile(r"/etc/pip\.conf|/etc/apt/sources")
 _KEPT_VARIABLE = re.compile(
     r"PIP_(?:EXTRA_)?INDEX_URL|UV_(?:DEFAULT_|EXTRA_)?INDEX(?:_URL)?|PIP_CERT|PIP_CONFIG_FILE|\w+_proxy|\w+_CA_BUNDLE"
@@ -72,18 +89,12 @@ def check(path: str, dockerfile: Dockerfile) -> list[Finding]:
 
 def no_root(dockerfile: Dockerfile) -> Found:
     """What breaks out of a container as root is root on the host. hadolint finds `USER 0` (DL3002)."""
-    stage = dockerfile.stages[-1] if dockerfile.stages else None
-    while stage is not None:
-        users = [instruction for instruction in stage.instructions if instruction.name == "USER"]
-        if users:
-            if not " ".join(users[-1].words).partition(":")[0].strip("\"'").isdigit():
-                yield users[-1].line, "USER by name: Kubernetes' runAsNonRoot can only check a number"
-            return
-        image = expand(stage.image, dockerfile.defaults)
-        if image.startswith(OUR_IMAGES):
-            return
-        stage = dockerfile.earlier(stage, image)
-    yield 1, "no USER: the image runs as the user that the base names, mostly root"
+    users = [i for stage in dockerfile.lineage for i in stage.instructions if i.name == "USER" and not i.onbuild]
+    if users:
+        if not " ".join(users[-1].words).partition(":")[0].strip("\"'").isdigit():
+            yield users[-1].line, "USER by name: Kubernetes' runAsNonRoot can only check a number"
+    elif not any(expand(stage.image, dockerfile.defaults).startswith(OUR_IMAGES) for stage in dockerfile.lineage):
+        yield 1, "no USER: the image runs as the user that the base names, mostly root"
 
 
 def tini_first(dockerfile: Dockerfile) -> Found:
@@ -139,22 +150,6 @@ def with_hashes(dockerfile: Dockerfile) -> Found:
             yield instruction.line, "pip without --require-hashes"
 
 
-def no_secret_variable(dockerfile: Dockerfile) -> Found:
-    """The value of an ENV is in the image, that of an ARG or a RUN in its history, for everyone who pulls it. Secrets
-    come in by --mount=type=secret."""
-    for instruction, name in dockerfile.variables():
-        if is_secret_name(name):
-            yield instruction.line, f"{name} looks like a secret"
-    for instruction, call in dockerfile.calls():
-        for name, value in call.assigned:
-            # What a command prints, as `cat /run/secrets/token`, is not in the history.
-            if not value.startswith(("$", "`")) and is_secret(name, value):
-                yield instruction.line, f"{name} looks like a secret"
-        for word in call.words:
-            if "$" not in word and not has_userinfo(word) and is_secret("", word):
-                yield instruction.line, f"an argument of {call.name} looks like a secret"
-
-
 def nothing_kept(dockerfile: Dockerfile) -> Found:
     """A mirror, a proxy or a certificate of the place of building breaks the image everywhere else."""
     for instruction in dockerfile.named("RUN"):
@@ -184,9 +179,11 @@ def narrow_permissions(dockerfile: Dockerfile) -> Found:
     for instruction, call in dockerfile.calls():
         for mode in filter(too_open, modes(call)):
             yield instruction.line, f"mode {mode}: writable by everybody, or setuid"
-    for instruction in dockerfile.named("COPY", "ADD"):
-        if too_open(mode := instruction.flag("chmod") or ""):
-            yield instruction.line, f"--chmod={mode}: writable by everybody, or setuid"
+    for stage in dockerfile.stages:
+        for instruction in stage.instructions:
+            mode = expand(instruction.flag("chmod") or "", dockerfile.values(stage, instruction))
+            if too_open(mode):
+                yield instruction.line, f"--chmod={mode}: writable by everybody, or setuid"
 
 
 def keeps_bytecode(dockerfile: Dockerfile) -> Found:
@@ -199,11 +196,38 @@ def keeps_bytecode(dockerfile: Dockerfile) -> Found:
 def required_block(dockerfile: Dockerfile) -> Found:
     """What an image promises (its checks, user, environment and entry point) is made by blocks that a template may
     add to with {{ super() }}, but not leave out."""
-    there = {instruction.text for instruction in dockerfile.instructions}
+    built = [instruction for stage in dockerfile.lineage for instruction in stage.instructions]
+    lines = {instruction.text: instruction.line for instruction in built if not instruction.onbuild}
+    kept = [("env", instruction, 0) for instruction in _read(dockerfile.inherited)]
     for block, text in dockerfile.required.items():
-        for instruction in Dockerfile(text).instructions if text.strip() else ():
-            if instruction.text not in there:
+        for instruction in _read(text):
+            if instruction.text in lines:
+                kept.append((block, instruction, lines[instruction.text]))
+            else:
                 yield 1, f"the block {block} lacks `{shorten(instruction.text, 60, placeholder='...')}`"
+    ours = {instruction.text for _, instruction, _ in kept}
+    for block, instruction, line in kept:
+        for later in built:
+            if later.line > line and later.text not in ours:
+                for what in _replaced(instruction, later):
+                    yield later.line, f"what the block {block} sets is replaced: {what}"
+
+
+def _read(text: str) -> tuple[Instruction, ...]:
+    return Dockerfile(text).instructions if text.strip() else ()
+
+
+def _replaced(instruction: Instruction, later: Instruction) -> Iterator[str]:
+    """What of an instruction a later one replaces. A variable may be added to: `ENV PATH=/more:$PATH`."""
+    if instruction.name != later.name:
+        return
+    if instruction.name in ("ENTRYPOINT", "WORKDIR"):
+        yield instruction.name
+    if instruction.name == "ENV":
+        values = dict(instruction.assigned)
+        for name, value in later.assigned:
+            if name in values and value != values[name] and not re.search(rf"\$(?:{name}\b|{{{name}}})", value or ""):
+                yield name
 
 
 RULES: tuple[Rule, ...] = (
@@ -228,19 +252,33 @@ def _pip_words(call: Call) -> tuple[str, ...] | None:
     """The arguments of the pip that a command runs, by whatever name or module; None if it runs none."""
     if call.name in TALKS:
         return None
+    for name, words in _programs(call):
+        if _PIP.fullmatch(name):
+            return words
     for at, word in enumerate(call.words):
-        name = word.rpartition("/")[2]
-        if _PIP.fullmatch(name) and not word.startswith("-"):
+        if _PIP.fullmatch(word.rpartition("/")[2]) and not word.startswith("-"):
             return call.words[at + 1 :]
-        if _PYTHON.fullmatch(name):
-            rest = list(call.words[at + 1 :])
-            while rest and rest[0].startswith("-") and not _MODULE.fullmatch(rest[0]):
-                rest.pop(0)
-            if rest and rest[0].endswith("pip"):
-                return tuple(rest[1:])
-            if rest[1:2] == ["pip"]:
-                return tuple(rest[2:])
     return None
+
+
+def _programs(call: Call) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The program that a command runs with its arguments, and what that starts as `python -m MODULE` or a script."""
+    yield call.name, call.words[1:]
+    for at, word in enumerate(call.words):
+        if not _PYTHON.fullmatch(word.rpartition("/")[2]):
+            continue
+        rest = list(call.words[at + 1 :])
+        while rest:
+            argument = rest.pop(0)
+            if module := _MODULE.fullmatch(argument):
+                name = module[1] or (rest.pop(0) if rest else "")
+                yield name.partition(".")[0], tuple(rest)
+                break
+            if not argument.startswith("-"):
+                yield argument.rpartition("/")[2], tuple(rest)
+                break
+            if argument in ("-W", "-X"):
+                rest = rest[1:]
 
 
 def _pip_install(call: Call) -> tuple[str, ...] | None:
@@ -252,6 +290,9 @@ def _pip_install(call: Call) -> tuple[str, ...] | None:
 def _is_install(call: Call) -> bool:
     if INSTALLER in call.words:
         return call.words[call.words.index(INSTALLER) + 1 :][:1] in (("pip",), ("apt",))
-    if call.name == "easy_install" or _pip_install(call) is not None:
+    if _pip_install(call) is not None:
         return True
-    return bool(_OTHERS.get(call.name, set()) & set(call.words))
+    return call.name not in TALKS and any(
+        (name in _INSTALLERS and not _QUESTIONS & set(words)) or _OTHERS.get(name, set()) & set(words)
+        for name, words in _programs(call)
+    )

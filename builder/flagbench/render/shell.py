@@ -18,15 +18,34 @@ _PARSER = Parser(Language(tree_sitter_bash.language()))
 SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh"})
 # What runs the command in its arguments; options and assignments may come between.
 _WRAPPERS = frozenset(
-    {"builtin", "command", "env", "exec", "ionice", "nice", "nohup", "setsid", "stdbuf", "sudo", "time", "timeout"}
-    | {"xargs"}
+    {
+        "builtin",
+        "busybox",
+        "command",
+        "env",
+        "exec",
+        "ionice",
+        "nice",
+        "nohup",
+        "setsid",
+        "stdbuf",
+        "sudo",
+        "time",
+        "timeout",
+    }
+    | {"toybox", "xargs"}
 )
+TALKS = frozenset({"echo", "printf", "grep", "sed", "test", "["})
+"""Commands whose words are texts, whatever they say."""
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\+?=(.*)", re.DOTALL)
 _VARIABLE = re.compile(
     r"\$(?:(?P<plain>[A-Za-z_][A-Za-z0-9_]*)"
-    r"|\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?:(?P<operator>:?[-+])(?P<word>[^{}]*))?\})"
+    r"|\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?:(?P<operator>:?[-+=])(?P<word>[^{}]*))?\})"
 )
-_COMMAND_OPTION = re.compile(r"-[A-Za-z]*c")
+_DEFAULT = re.compile(r"\$\{(\w+):?[-=](.+)\}", re.DOTALL)
+_COMMAND_OPTION = re.compile(r"-[A-Za-z]*c|--command")
+# They start the shell of another user.
+_USER_SHELLS = frozenset({"su", "runuser"})
 _DEPTH = 5
 """How deep scripts may be nested, as in `sh -c "sh -c ..."`."""
 _SUBSTITUTIONS = ("command_substitution", "process_substitution")
@@ -42,7 +61,7 @@ class Call:
     words: tuple[str, ...]
     """The command and its arguments without quotes; of `sudo env A=1 pip install`, those from `pip` on."""
     assigned: tuple[tuple[str, str], ...] = ()
-    """Names and values that it sets: `A=1`, `A=1 command`, `export A=1`."""
+    """Names and values that it sets: `A=1`, `A=1 command`, `export A=1`, `${A:=1}`, `${A:-1}`."""
     reads: tuple[str, ...] = ()
     """The commands whose output is piped into it, by name."""
 
@@ -99,6 +118,8 @@ class _Script:
             yield self._declared(self._text(child) for child in node.named_children)
         elif node.type == "variable_assignment" and node.parent and node.parent.type not in _ASSIGNING:
             yield self._declared([self._text(node)])
+        elif node.type == "expansion" and (default := _DEFAULT.fullmatch(_source(node))):
+            yield Call((), ((default[1], expand(default[2], self.variables)),))
         elif node.type == "redirected_statement":
             yield from self._heredocs(node)
 
@@ -126,14 +147,22 @@ class _Script:
         return Call((), assigned)
 
     def _inner(self, call: Call) -> Iterator[Call]:
-        """The script among the words of `sh -c SCRIPT` and `eval WORD...`."""
+        """The script among the words of `find -exec sh -c SCRIPT`, `su -c SCRIPT` and `eval WORD...`."""
         inner = _Script(dict(self.variables), self.depth + 1)
         if call.name == "eval":
             yield from inner.run(" ".join(call.words[1:]))
-        elif call.name in SHELLS:
-            for option, script in zip(call.words[1:], call.words[2:], strict=False):
-                if _COMMAND_OPTION.fullmatch(option):
-                    yield from inner.run(script)
+        elif call.name not in TALKS:
+            shells = SHELLS if call.name not in _USER_SHELLS else SHELLS | _USER_SHELLS
+            words = iter(call.words)
+            for word in words:
+                if basename(word) in shells:
+                    break
+            for word in words:
+                if word.startswith("--command="):
+                    yield from inner.run(word.partition("=")[2])
+                    return
+                if _COMMAND_OPTION.fullmatch(word):
+                    yield from inner.run(next(words, ""))
                     return
 
     def _heredocs(self, node: Node) -> Iterator[Call]:
@@ -151,6 +180,8 @@ class _Script:
         """A word as the command gets it."""
         if node.type == "raw_string":
             return _source(node)[1:-1]
+        if node.type == "ansi_c_string":
+            return _source(node)[2:-1]
         if node.type == "word":
             return re.sub(r"\\(.)", r"\1", _source(node), flags=re.DOTALL)
         if node.type in ("simple_expansion", "expansion"):
