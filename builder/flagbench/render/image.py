@@ -25,10 +25,13 @@ class ImageRenderer:
         self.code = read_code(case_package(catalog))
         self.tier = None if template is None else template_tier(template, self.images)
         self.template = template
+        self._locks: dict[str, Lock] = {}
 
     def lock(self, stack: Stack) -> Lock:
-        """The stack's lock. Raises FlagbenchError (usage) where it is missing, malformed or stale."""
-        return read_lock(stack, self.images)
+        """The stack's lock, read once. Raises FlagbenchError (usage) where it is missing, malformed or stale."""
+        if stack.name not in self._locks:
+            self._locks[stack.name] = read_lock(stack, self.images)
+        return self._locks[stack.name]
 
     def stack(self, stack: Stack) -> Rendered:
         """The heavy tier."""
