@@ -17,7 +17,7 @@ from flagbench.cli.output import print_error
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.launchers import Launcher, LaunchResult
 from flagbench.launchers.container import DockerOptions
-from flagbench.launchers.describe import describe
+from flagbench.launchers.describe import check_folders, describe
 from flagbench.launchers.docker import DockerLauncher
 from flagbench.launchers.estimate import estimate
 from flagbench.launchers.native import NativeLauncher
@@ -83,11 +83,12 @@ def command(
         preview.announce(request, how)
     docker = DockerLauncher(container, shows=preview.progress_environment())
     launcher: Launcher = NativeLauncher() if how == "native" else docker
+    if show_command:
+        check_folders(options)
+        print(launcher.command(request))
+        return
     described = describe(request, container=how == "docker")
     line = launcher.command(request)
-    if show_command:
-        print(line)
-        return
     if dry_run or preview.asks(request, yes=yes):
         expected = estimate(described, stack, records, catalog.claims.values())
         if dry_run:

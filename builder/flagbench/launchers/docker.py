@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from flagbench.engines import open_client, open_engine
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.launchers import Health, LaunchResult
 from flagbench.launchers.container import Container, DockerOptions, Image, is_another_node, plan
@@ -35,6 +34,8 @@ def engine_health(environment: Mapping[str, str] = os.environ, socket: Path = DE
         if not os.access(path, os.R_OK | os.W_OK):
             remedy = "join the socket's group (usually docker) and log in again"
             return Health(False, f"{path} may not be used by this user", remedy)
+    from flagbench.engines import open_engine  # a run does not need it
+
     try:
         with closing(open_engine()) as engine:
             return Health(True, engine.health())
@@ -51,7 +52,7 @@ class DockerLauncher:
         *,
         environment: Mapping[str, str] = os.environ,
         host: Host | None = None,
-        connect: Callable[[], Any] = open_client,
+        connect: Callable[[], Any] | None = None,
         shows: Mapping[str, str] | None = None,
     ) -> None:
         """`shows`: variables for the container that only decide how progress is drawn."""
@@ -89,7 +90,7 @@ class DockerLauncher:
             container = replace(container, environment={**container.environment, **told})
             if container.folders and is_rootless(api):
                 container = container.of_rootless_engine()
-            keep = self._options.keep
+            keep = self._options.keep_container
             with output_folder(request.options.out), made_container(api, container, image, keep=keep) as made:
                 if forwarder.early is not None:
                     error = FlagbenchError(

@@ -13,7 +13,7 @@ from typing import Any
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound  # type: ignore[import-untyped]
 
 from flagbench.catalog.model import Case, Stack
-from flagbench.engines.connect import engine_errors
+from flagbench.engines.connect import engine_errors, open_client
 from flagbench.errors import FlagbenchError
 from flagbench.images import image_of
 from flagbench.launchers.container import RUN_LABEL, Container, Image
@@ -49,9 +49,9 @@ def find_image(api: Any, name: str, case: Case, stack: Stack) -> Image:
 
 
 @contextmanager
-def connected(connect: Callable[[], Any], where: str) -> Iterator[Any]:
-    """The engine's low-level client; an unexpected exception of it becomes an engine error (15)."""
-    client = connect()
+def connected(connect: Callable[[], Any] | None, where: str) -> Iterator[Any]:
+    """The engine's low-level client, made by `connect` if given; its unexpected exceptions are engine errors (15)."""
+    client = (connect or open_client)()
     client.api.timeout = ANSWER_SECONDS
     try:
         with engine_errors("run a container", where):

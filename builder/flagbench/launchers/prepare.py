@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from flagbench.catalog.model import DockerNeeds
-from flagbench.engines import open_client
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.images import image_of
 from flagbench.launchers import native
@@ -53,7 +52,7 @@ def prepare_in_container(
     image: str | None = None,
     *,
     host: Host | None = None,
-    connect: Callable[[], Any] = open_client,
+    connect: Callable[[], Any] | None = None,
 ) -> Prepared:
     """Prepare in a container, which is removed at the end.
 

@@ -14,12 +14,11 @@ from typing import Any
 
 import pytest
 
-from flagbench import doctor
+from flagbench import doctor, engines
 from flagbench.catalog.load import load_catalog
 from flagbench.doctor import GIB, Finding, Level
 from flagbench.engines.base import EngineError
 from flagbench.errors import ExitCode
-from flagbench.launchers import docker
 
 Flagbench = Callable[..., Any]
 
@@ -158,7 +157,7 @@ def test_the_engine_is_asked_where_its_socket_can_be_used(tmp_path: Path, monkey
 
 def use_engine(monkeypatch: pytest.MonkeyPatch, connect: Callable[[], Engine]) -> None:
     """Have doctor connect to this engine."""
-    for module in (doctor, docker):
+    for module in (doctor, engines):
         monkeypatch.setattr(module, "open_engine", connect)
 
 
