@@ -29,14 +29,13 @@ def need_builds(folder):
     need(reason is None, "%s, but %s" % (NEEDED, reason))
 
 
-def probe(base=None):
+def probe():
     """Why images cannot be built here, in one line; None where they can. Leaves no image."""
     from flagbench.engines import open_engine
     from flagbench.engines.base import BuildRequest
     from flagbench.errors import FlagbenchError
 
-    base = base or os.environ.get("FLAGBENCH_BASE") or BASE
-    content = (PROBE % base).encode()
+    content = (PROBE % (os.environ.get("FLAGBENCH_BASE") or BASE)).encode()
     if os.environ.get("FLAGBENCH_APT_SOURCE"):
         content = content.partition(b"RUN")[0]  # packages come from there
     context = io.BytesIO()
