@@ -88,6 +88,7 @@ def _blocks(catalog: Catalog, root: Path) -> Blocks:
             ("verdict", "meaning", "exit code"),
             ((f"`{verdict.value}`", meaning, int(verdict.exit_code)) for verdict, meaning in _MEANINGS.items()),
         ),
+        "held-by": lambda: table(("published", "compared with", "cases"), _held_by(catalog)),
         "published-formulas": lambda: table(("case", "utilisation, as published", "source"), _formulas(catalog)),
         "published-utilisations": lambda: _utilisations(catalog),
         "host-layers": lambda: layers(root, "flagbench"),
@@ -130,6 +131,16 @@ def _measured(folder: Path) -> set[tuple[str, str]]:
     """Case and stack of every record that was made on a device and is kept with the docs."""
     records = [json.loads(path.read_text(encoding="utf-8")) for path in folder.rglob("*.json")]
     return {(record["case"], record["stack"]) for record in records if record.get("schema") == "record/v1"}
+
+
+def _held_by(catalog: Catalog) -> Iterator[tuple[str, str, str]]:
+    cases: dict[tuple[str, str], list[str]] = {}
+    for case in catalog.cases.values():
+        for metric in case.metrics:
+            if metric.held_by is not None:
+                cases.setdefault((metric.name, metric.held_by), []).append(f"`{case.name}`")
+    for (published, measured), names in sorted(cases.items()):
+        yield f"`{published}`", f"`{measured}`", ", ".join(names)
 
 
 def _formulas(catalog: Catalog) -> Iterator[tuple[str, str, str]]:
