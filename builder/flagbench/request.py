@@ -43,7 +43,7 @@ class RunOptions:
     ] = None
     data: Annotated[
         str | None,
-        typer.Option(metavar="synthetic", help="Default: what --data-pvc mounts, else synthetic; tiny has its own."),
+        typer.Option(metavar="synthetic", help="Default: the mount at /data, else synthetic; tiny has its own."),
     ] = None
     steps: Annotated[int | None, typer.Option(min=1, help="Measure that many steps after the warm-up.")] = None
     max_samples: Annotated[int | None, typer.Option(min=1, help="The same, in samples of all devices.")] = None
@@ -75,7 +75,9 @@ class LocalOptions(RunOptions):
         ),
     ] = None
     weights: Annotated[str | None, typer.Option(metavar="DIR", help="A checkpoint folder. Default: random.")] = None
-    out: Annotated[str | None, typer.Option(metavar="DIR", help="Write the record there as well.")] = None
+    out: Annotated[str | None, typer.Option("--out", "-o", metavar="DIR", help="Write the record there as well.")] = (
+        None
+    )
     resume: Annotated[
         str | None, typer.Option(metavar="DIR", help="Resume from a checkpoint, if the case writes any.")
     ] = None

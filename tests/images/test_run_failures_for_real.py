@@ -99,7 +99,7 @@ def test_what_else_is_printed_hides_no_record(tool, scripted):
 
 
 def test_a_container_that_is_kept(tool, scripted):
-    ended = tool.run("--keep", image=scripted("echo no record; exit 3"))
+    ended = tool.run("--keep-container", image=scripted("echo no record; exit 3"))
     assert ended.returncode == 3
     assert "exit code 3" in tool.stored()["status"]["reason"]
     (container,) = tool.containers()

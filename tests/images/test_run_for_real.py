@@ -213,7 +213,7 @@ def test_the_line_that_is_shown_makes_the_same_container(tool, cpu_image, tmp_pa
     shell = dict(by_shell.attrs)
     by_shell.remove()
     # Data that is no data set ends the run at once; the container is kept to be looked at.
-    assert tool.run(*given, "--keep", NCCL_DEBUG="WARN").returncode == 3
+    assert tool.run(*given, "--keep-container", NCCL_DEBUG="WARN").returncode == 3
     (by_tool,) = tool.containers()
     ours = by_tool.attrs
     assert ours["Args"] == shell["Args"]

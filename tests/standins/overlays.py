@@ -140,7 +140,7 @@ def fill_wheelhouse(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         manifests = make_catalog(Path(scratch))
         for stack in CHANGES:
-            flagbench(manifests, "wheels", PREFIX + stack, "--output", str(folder))
+            flagbench(manifests, "wheels", PREFIX + stack, "--out", str(folder))
 
 
 if __name__ == "__main__":

@@ -38,7 +38,9 @@ def command(
         typer.Argument(metavar="CASE:STACK", autocompletion=complete.images, help="For example distilbert:cpu."),
     ] = None,
     for_: Annotated[Literal["kubernetes"] | None, typer.Option("--for", help="What to print it for.")] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write there, not to stdout.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write there, not to stdout.")
+    ] = None,
     send: Annotated[
         bool, typer.Option("--submit", help="Apply it to the cluster that kubectl is pointed at; print no job.")
     ] = False,

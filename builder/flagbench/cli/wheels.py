@@ -25,9 +25,9 @@ def command(
     stack_name: Annotated[
         str, typer.Argument(metavar="STACK", autocompletion=complete.stacks, help="The stack, by name or alias.")
     ],
-    output: Annotated[
+    out: Annotated[
         Path,
-        typer.Option("--output", "-o", metavar="DIR", help="The wheelhouse; what is there and right is kept."),
+        typer.Option("--out", "-o", metavar="DIR", help="The wheelhouse; what is there and right is kept."),
     ],
     allow_unlocked: Annotated[
         bool, typer.Option("--allow-unlocked", help="Also fetch what the lock leaves unresolved, unchecked.")
@@ -50,17 +50,17 @@ def command(
     files = fill_wheelhouse(
         stack,
         read_lock(stack, images),
-        expanded(output),
+        expanded(out),
         sources=Sources.chosen(pip_source, ca_bundle),
         tables=read_tables(images),
         allow_unlocked=allow_unlocked,
         report=lambda line: typer.echo(line, err=True),
     )
     if as_json:
-        echo_json({"stack": stack.name, "folder": str(output), "files": [asdict(file) for file in files]})
+        echo_json({"stack": stack.name, "folder": str(out), "files": [asdict(file) for file in files]})
         return
     size = sum(file.size for file in files)
-    print(f"{output}: {len(files)} files of {stack.name}, {size / 1e6:.0f} MB")
+    print(f"{out}: {len(files)} files of {stack.name}, {size / 1e6:.0f} MB")
     for file in files:
         if not file.locked:
             print(f"  not in the lock: {file.file} sha256:{file.sha256}")

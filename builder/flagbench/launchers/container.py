@@ -47,7 +47,9 @@ class DockerOptions:
     memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help="With docker: the container's memory, like 64g; no swap.")
     ] = None
-    keep: Annotated[bool, typer.Option("--keep", help="With docker: leave the container when it has ended.")] = False
+    keep_container: Annotated[
+        bool, typer.Option("--keep-container", help="With docker: leave the container when it has ended.")
+    ] = False
 
 
 @dataclass(frozen=True)

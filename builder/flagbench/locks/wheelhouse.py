@@ -109,7 +109,7 @@ def _exclusive(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise FlagbenchError(
             f"the wheelhouse {folder} cannot be created: {reason(error)}",
-            remedy="name a folder that can be written with --output",
+            remedy="name a folder that can be written with --out",
         ) from None
     try:
         try:

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +95,54 @@ def test_usage_errors_exit_2(flagbench: Flagbench, arguments: str, expected: str
     ended = flagbench(arguments)
     assert (ended.code, ended.out) == (ExitCode.USAGE, "")
     assert expected in ended.err
+
+
+def every_command(commands: Iterable[Any]) -> Iterator[Any]:
+    """Each command that has options: a group's, instead of the group."""
+    for command in commands:
+        inner = getattr(command, "commands", None)
+        yield from [command] if inner is None else every_command(inner.values())
+
+
+def test_an_option_is_spelled_alike_in_every_command() -> None:
+    """A long name has one short name, or none, and is a flag, or takes a value, wherever it is."""
+    found: dict[str, set[tuple[str, ...]]] = {}
+    for command in every_command(map(load, COMMANDS)):
+        for option in command.params:
+            long, *short = option.opts
+            if long.startswith("-"):
+                found.setdefault(long, set()).add((*short, "flag" if option.is_flag else "value"))
+    # `job --check` takes the file to check: nothing that it makes is there yet.
+    assert found.pop("--check") == {("flag",), ("value",)}
+    assert {long: forms for long, forms in found.items() if len(forms) > 1} == {}
+    shorts = [short for forms in found.values() for short, *_ in forms if short.startswith("-")]
+    assert len(shorts) == len(set(shorts))
+
+
+@pytest.mark.parametrize(
+    ("line", "former", "present"),
+    [
+        ("wheels nothing --output house", "--output", "--out"),
+        ("wheels nothing --output=house", "--output", "--out"),
+        ("run distilbert:nothing --keep", "--keep", "--keep-container"),
+    ],
+)
+def test_a_former_name_of_an_option_is_taken_with_a_notice(
+    flagbench: Flagbench, line: str, former: str, present: str
+) -> None:
+    taken, now = flagbench(line), flagbench(line.replace(former, present))
+    notice, _, rest = taken.err.partition("\n")
+    assert {former, f"{present};"} <= set(notice.split())
+    assert (taken.code, rest) == (ExitCode.USAGE, now.err)
+    assert "nothing" in now.err
+    usage = flagbench(f"{line.split()[0]} --help").out.split()
+    assert present in usage
+    assert former not in usage
+
+
+def test_a_name_after_two_dashes_or_of_another_command_is_not_replaced(flagbench: Flagbench, store: object) -> None:
+    assert "notice" not in flagbench("run -- --keep").err
+    assert flagbench("results prune --keep 0 --yes").err == ""
 
 
 def test_version_is_one_answer_on_both_paths(flagbench: Flagbench) -> None:

@@ -35,11 +35,11 @@ def test_a_container_is_the_default_of_accelerators_and_of_its_own_options(
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere")
     assert shown(capsys, "distilbert:cpu", "--memory", "2g")[0] == "docker"
     assert main.run(["run", "distilbert:a100"]) == 15
-    assert main.run(["run", "distilbert:cpu", "--keep", "--yes"]) == 15
+    assert main.run(["run", "distilbert:cpu", "--keep-container", "--yes"]) == 15
     assert "/nowhere" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("option", [["--image", "x"], ["--memory", "1g"], ["--keep"], ["--show-command"]])
+@pytest.mark.parametrize("option", [["--image", "x"], ["--memory", "1g"], ["--keep-container"], ["--show-command"]])
 def test_native_has_no_container_to_choose_for(capsys: pytest.CaptureFixture[str], option: list[str]) -> None:
     assert main.run(["run", "distilbert:cpu", "--via", "native", *option]) == 2
     assert option[0] in capsys.readouterr().err
