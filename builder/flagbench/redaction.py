@@ -1,7 +1,8 @@
-"""Finds credentials in text: in URLs, headers, assignments, and tokens that a service marks as its own.
+"""Finds credentials in text: in URLs, headers, assignments, options, and tokens that a service marks as its own.
 
 The one place that knows what a credential looks like. Logs and messages are shown without them (`redact`); a job or
-a Dockerfile that would write one down is refused (`is_secret`, `is_secret_name`, `has_userinfo`).
+a Dockerfile that would write one down is refused (`is_secret`, `is_secret_name`, `has_userinfo`). The image side has
+a copy, made by `flagbench manifests compile`: hence Python 3.8 and the standard library.
 """
 
 from __future__ import annotations
@@ -12,44 +13,99 @@ from urllib.parse import unquote
 
 REDACTED = "***"
 
-# The group `secret` is the part that is replaced. No pattern starts inside a word or nests repetitions, so that the
-# time is linear in the length of the text.
-_USERINFO = re.compile(r"(?<=://)(?P<secret>[^\s/?#'\"<>]+)@")
+# The group `secret` is the part that is replaced. No pattern starts inside a word, and a repetition that may fail is
+# bounded, so that the time is linear in the length of the text.
+_USERINFO = re.compile(
+    r"(?<=://)(?P<secret>[^\s/?#'\"<>]+"
+    # A password with a slash; a port is none: https://host:8080/@scope.
+    r"|[^\s/?#'\"<>:@\[]{0,128}:(?![0-9]{1,5}[/?#])(?=[^\s'\"<>@]{1,256}@)[^\s'\"<>@]+(?:@[^\s/?#'\"<>@]{0,512}(?=@))*)@"
+)
+_QUOTED = r"(?P<quote>\\{0,3}[\"'])(?:\\.|(?!(?P=quote))[^\n])+?(?P=quote)"
+# Quotes around a name, and what may be left of them and of an index: environ["TOKEN"], {\"token\": ...
+_NAME_END = r"(?:\\{0,3}[\"'])?\]?[ \t]*"
+_HEADER_PART = r"[\w-]+=(?:\"[^\"\n]*\"|[^\s\"',]*)"
+_SAYS_NO = r"(?:required|missing|denied|failed|invalid|expired|empty|unset|none|null|nil|true|false)\b"
 _PATTERNS = (
     _USERINFO,
+    # user:password@host; neither name:tag@sha256:digest nor package:name@1.2.
+    re.compile(
+        r"(?:(?<=[^\w.%+~:@/-]//)|(?<=^//)|(?<![\w.%+~:@/-]))(?!mailto:)(?P<secret>[\w.%+~-]{1,64}:"
+        r"(?=[^\s/'\"<>@]{1,128}@)[^\s/'\"<>@]+(?:@[^\s/'\"<>@]{1,256}){0,3})@(?!sha(?:256|512):)(?=[A-Za-z\[]|[0-9]+(?:\.[0-9]+){3})"
+    ),
     re.compile(
         r"(?P<secret>-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,20}-----"
         r".*?(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,20}-----|\Z))",
         re.DOTALL,
     ),
-    # Authorization: Bearer ..., X-Auth-Token: ...
+    # Authorization: SCHEME TOKEN, Authorization: SCHEME NAME=VALUE, NAME=VALUE
     re.compile(
-        r"\b(?:(?:proxy-)?authorization|x-[a-z-]{0,40}(?:token|key|secret))[\"']?\s*:\s*[\"']?"
-        r"(?:(?:basic|bearer|digest|negotiate|token)\s+)?(?P<secret>[^\s\"']+)",
+        r"\b(?:proxy-)?authorization"
+        + _NAME_END
+        + r"[:=][ \t]*(?!\*{3}|"
+        + _SAYS_NO
+        + r")(?P<secret>"
+        + _QUOTED
+        + r"|[\"']?"
+        r"(?:[A-Za-z][\w-]{0,40}[ \t]+)?(?:" + _HEADER_PART + r"(?:,[ \t]*" + _HEADER_PART + r")*|[^\s\"']+))",
         re.IGNORECASE,
     ),
-    re.compile(r"\b(?:Bearer|Basic)\s+(?P<secret>[A-Za-z0-9+/._~-]{16,}={0,2})", re.IGNORECASE),
-    # Hugging Face, GitHub, GitLab, Slack, AWS, OpenAI, JSON web token; neither hf_transfer nor sk-learn-nightly.
+    re.compile(r"\b(?:set-)?cookie" + _NAME_END + r":[ \t]*[\"']?(?P<secret>[^\s\"'][^\r\n\"']*)", re.IGNORECASE),
     re.compile(
-        r"(?<![A-Za-z0-9])(?P<secret>(?:hf_|gh[opsru]_|github_pat_|glpat-|xox[abeprs]-|AKIA|ASIA|sk-(?=\S{0,80}[0-9])|eyJ)"
-        r"[A-Za-z0-9][A-Za-z0-9_.-]{11,})"
+        r"\bx-[a-z-]{0,40}(?:token|key|secret)" + _NAME_END + r":[ \t]*[\"']?(?P<secret>[^\s\"']+)", re.IGNORECASE
     ),
+    re.compile(r"\b(?:Bearer|Basic)\s+(?P<secret>[A-Za-z0-9+/._~-]{16,}={0,2})", re.IGNORECASE),
+    # GitHub, GitLab, Slack, AWS, OpenAI, JSON web token, PyPI, Docker, NVIDIA, Vault; not sk-learn-nightly.
+    re.compile(
+        r"(?<![A-Za-z0-9])(?P<secret>(?:gh[opsru]_|github_pat_|gl(?:pat|dt|rt|cbt|ptt|ft|soat|agent)-|xox[abeprs]-|AKIA"
+        r"|ASIA|sk-(?=\S{0,80}[0-9])|eyJ|pypi-Ag|dckr_[a-z]{3}_|nvapi-|hv[sb]\.|ya29\.)[A-Za-z0-9][A-Za-z0-9_.-]{11,})"
+    ),
+    # Hugging Face, npm, OpenAI, Google; neither hf_hub_download nor npm_config_registry.
+    re.compile(r"(?<![A-Za-z0-9])(?P<secret>(?:hf_|npm_|sk-)[A-Za-z0-9]{16,}|AIza[\w-]{30,})"),
     # ?X-Amz-Signature=..., &sig=...
-    re.compile(r"[?&](?:[\w-]*[-_])?sig(?:nature)?=(?P<secret>[^&\s\"'<>]+)", re.IGNORECASE),
+    re.compile(r"[?&#](?:[\w-]{0,40}[-_])?sig(?:nature)?=(?P<secret>[^&\s\"'<>]+)", re.IGNORECASE),
+    # ?key=..., &code=...
+    re.compile(r"[?&](?:key|code)=(?![0-9]{1,4}\b)(?P<secret>[^&\s\"'<>]+)", re.IGNORECASE),
+    # curl -u user:password; docker run -u 1000:0 names a group.
+    re.compile(
+        r"(?<!\S)(?:-[uU]|--(?:proxy-)?user)[ \t=]{1,8}[\"']?[^\s:\"'/]{1,64}:"
+        r"(?!(?:[0-9]+|root|nogroup|users|docker|video|render|staff)(?![^\s\"']))(?P<secret>[^\s\"'/][^\s\"']*)"
+    ),
+    # docker login -p ..., and a netrc
+    re.compile(r"\blogin\b[^\n]{0,200}?[ \t](?:-p|password)[ \t]+(?P<secret>[^\s\"']+)"),
 )
-# HF_TOKEN=..., --password=..., ?access-key=..., ;password=..., "password": "..."
-_NAME = re.compile(r"(?<![\w.-])(?P<name>[\w.-]+)(?:=|\"\s*:\s*(?=\"))")
-_VALUE = re.compile(r"\"[^\"]+\"|'[^']+'|[^\s\"'<>]+")
+# HF_TOKEN=..., --password=..., ?access-key=..., ;password=..., "password": "...", token: ..., --token ...
+# A comparison, a path of C++ or the rest of a URL is no value.
+_NAME = re.compile(
+    r"(?<![\w.-])(?P<name>[\w.-]+)(?P<between>" + _NAME_END + r"=(?!=)[ \t]*"
+    r"|" + _NAME_END + r":(?![:=]|//)[ \t]*(?![\[{(])"
+    r"|>"
+    r"|[ \t]+(?=[^\s-])|[\"'],[ \t]*(?=[\"']))"
+)
+_VALUE = re.compile(_QUOTED + r"|[\"']?[^\s\"'<>][^\s\"'<>]*")
 _PARAMETER_VALUE = re.compile(r"[^&;,\s\"'<>]+")
+# The next words of a sentence: `invalid token: unexpected end`, `--token to the command`.
+_SENTENCE = re.compile(r"[A-Za-z][a-z'-]{0,15}[ \t]+[A-Za-z(]")
+_CALL = re.compile(r"[A-Za-z_][\w.]{0,80}[(\[]")
 
-_PASSWORD_NAME = re.compile(r"PASSW|PASSPHRASE|(^|_)PWD$", re.IGNORECASE)
+_PASSWORD_NAME = re.compile(r"PASSW|PASSPHRASE|(?:^(?!(?-i:PWD))|_)PWD$", re.IGNORECASE)
 _SECRET_NAME = re.compile(
     r"TOKENS?(?![A-Z])"  # not TOKENIZERS_PARALLELISM
-    r"|SECRET|CREDENTIAL|APIKEY|(API|ACCESS|PRIVATE|AUTH|SIGNING|ENCRYPTION)_?KEY|(^|_)(AUTH|KEY)$",
+    r"|SECRET|CREDENTIAL|APIKEY|(^|_)AUTH$|(^|_)PASS$|ACCESS_?SIGNATURE|(GIT|HUB|LAB|GH|AZURE|DEVOPS)_PAT$"
+    r"|(API|ACCESS|ACCOUNT|ADMIN|AUTH|CLIENT|DEPLOY|ENCRYPTION|HMAC|LICENSE|MASTER|PRIVATE|SERVICE|SHARED|SIGNING|SSH"
+    r"|STORAGE)_?KEY"
+    r"|(?-i:^[A-Z0-9_]*(?<!SORT)(?<!CACHE)(?<!PUBLIC)(?<!PRIMARY)_(KEY|PAT)$)",
     re.IGNORECASE,
 )
+# A tokenizer's and Kubernetes' own words.
+_HARMLESS_NAME = re.compile(
+    r"PUBLIC_?KEY|(^|_)(PAD|EOS|BOS|UNK|CLS|SEP|MASK)_TOKEN$|TOKENS?_(PER|TYPE|COUNT|IDS?)(_|$)"
+    r"|(PULL|FROM)_?SECRETS?$|SECRET_?(NAME|REF)|AGENT_INJECT",
+    re.IGNORECASE,
+)
+_END = r"[,.;:)\]}]*"
 # MAX_TOKENS=512 is a count, not a secret. A password may be a number.
-_PLAIN = re.compile(r"([0-9]+(\.[0-9]+)?|true|false)[,.;)\]}]*", re.IGNORECASE)
+_NUMBER = re.compile(r"[0-9]+([.:][0-9]+)*" + _END)
+_NO_VALUE = re.compile(r"(?:" + _SAYS_NO + r"|\*{3})" + _END, re.IGNORECASE)
 _SEVERAL_USERINFO = re.compile(r"://([^/@\s]+(?:@[^/@\s]+)*)@")
 
 
@@ -72,7 +128,8 @@ def is_secret(name: str, value: str) -> bool:
 
 def is_secret_name(name: str) -> bool:
     """Whether a variable of this name holds a secret."""
-    return bool(_PASSWORD_NAME.search(_words(name)) or _SECRET_NAME.search(_words(name)))
+    words = _words(name)
+    return bool((_PASSWORD_NAME.search(words) or _SECRET_NAME.search(words)) and not _HARMLESS_NAME.search(words))
 
 
 def has_userinfo(text: str) -> bool:
@@ -98,19 +155,35 @@ def _credentials(text: str) -> Iterator[tuple[int, int]]:
     position = 0
     while named := _NAME.search(text, position):
         position = named.end()
-        if not is_secret_name(named["name"]):
+        name, between, before = named["name"], named["between"], text[max(named.start() - 1, 0) : named.start()]
+        if not is_secret_name(name) or not _leads_to_value(before, name, between):
             continue
-        of_several = text[named.start() - 1 : named.start()] in ("?", "&", ";", ",")
-        value = (_PARAMETER_VALUE if of_several else _VALUE).match(text, position)
-        if value and _is_secret_value_of(named["name"], value[0]):
+        if "=" not in between and _SENTENCE.match(text, position):
+            continue
+        if between.endswith(("= ", "=\t")) and _CALL.match(text, position):
+            continue
+        value = (_PARAMETER_VALUE if before and before in "?&;,#" else _VALUE).match(text, position)
+        if value and _is_secret_value_of(name, value[0]):
             position = value.end()
             yield value.span()
 
 
+def _leads_to_value(before: str, name: str, between: str) -> bool:
+    """Whether what stands before and after a name, by which it was found, is that of a name with a value."""
+    if between == ">":
+        return before == "<"
+    if "=" in between:
+        return True
+    if ":" in between:
+        # Neither org/auth:tag nor the line of a test that passed.
+        return before != "/" and name.lower() != "pass"
+    return name.startswith("--")
+
+
 def _is_secret_value_of(name: str, value: str) -> bool:
-    plain = _PLAIN.fullmatch(value) and not _PASSWORD_NAME.search(_words(name))
+    plain = _NO_VALUE.fullmatch(value) or (_NUMBER.fullmatch(value) and not _PASSWORD_NAME.search(_words(name)))
     return is_secret_name(name) and not plain
 
 
 def _words(name: str) -> str:
-    return name.replace("-", "_").replace(".", "_")
+    return re.sub("[^A-Za-z0-9]", "_", name)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from flagbench import redaction
 from flagbench.catalog.model import Case, Catalog, Stack
 from flagbench.errors import FlagbenchError
 from flagbench.files import write_atomically
@@ -26,6 +28,9 @@ def compiled_files(catalog: Catalog) -> dict[str, str]:
     }
     files |= {f"shared/stacks/{stack.name}.json": compiled_manifest(stack) for stack in catalog.stacks.values()}
     files["shared/store.json"] = (shipped_manifests() / "store-v1.json").read_text(encoding="utf-8")
+    # The two packages never import each other, and both must find the same credentials.
+    origin = "# A copy of builder/flagbench/redaction.py, made by `flagbench manifests compile`.\n"
+    files["shared/credentials.py"] = origin + inspect.getsource(redaction)
     return files
 
 

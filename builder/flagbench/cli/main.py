@@ -17,6 +17,7 @@ from flagbench.cli import shells
 from flagbench.cli.app import app
 from flagbench.cli.output import print_error
 from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.redaction import redact
 from flagbench.stdio import NotPrinted
 
 # What newer releases of Typer return for an interrupt; older ones raise Abort.
@@ -61,6 +62,7 @@ def _invoke(arguments: Sequence[str]) -> int:
     try:
         result = get_command(app).main(list(arguments), prog_name="flagbench", standalone_mode=False)
     except click_exception as error:
+        error.message = redact(error.message)
         error.show()
         return int(error.exit_code)
     except SystemExit as stop:

@@ -7,12 +7,17 @@ import sys
 from typing import Any
 
 from flagbench.page import Block, render
+from flagbench.redaction import redact
 from flagbench.terminal import visible
 
 
 def print_error(message: str, remedy: str) -> None:
-    """Print what is wrong and what to do about it on stderr; control characters are shown as numbers."""
-    print("\n".join(map(visible, f"error: {message}\nfix: {remedy}".split("\n"))), file=sys.stderr)
+    """Print what is wrong and what to do about it on stderr, without credentials.
+
+    Control characters are shown as numbers.
+    """
+    lines = f"error: {redact(message)}\nfix: {redact(remedy)}".split("\n")
+    print("\n".join(map(visible, lines)), file=sys.stderr)
 
 
 def echo_json(value: Any) -> None:

@@ -19,6 +19,7 @@ from flagbench.launchers.fallback import record_of_killed
 from flagbench.launchers.folders import output_folder
 from flagbench.launchers.host import Host, this_host
 from flagbench.launchers.signals import Forwarding
+from flagbench.redaction import redact
 from flagbench.request import RunRequest
 
 DEFAULT_SOCKET = Path("/var/run/docker.sock")
@@ -120,7 +121,7 @@ def _result(seen: Watched | None, request: RunRequest, container: Container, ima
 def _without_record(request: RunRequest, container: Container, image: Image, error: FlagbenchError) -> LaunchResult:
     """The record that the host writes, because the container did not; on another node than 0, only its reason."""
     if request.options.nodes > 1 and is_another_node(request.options.node_rank, container.environment):
-        sys.stderr.write(f"error: {error.message}\nfix: {error.remedy}\n")
+        sys.stderr.write(redact(f"error: {error.message}\nfix: {error.remedy}\n"))
         return LaunchResult(b"", int(error.code))
     named = replace(request, options=replace(request.options, run_id=container.run))
     return LaunchResult(record_of_killed(named, error, image_digest=image.digest), int(error.code))

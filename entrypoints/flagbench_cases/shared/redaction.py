@@ -3,13 +3,15 @@
 import re
 from typing import List
 
+from flagbench_cases.shared import credentials
+
 # The end of a long scheme is sufficient; without the bound, a long word would take quadratic time.
 ADDRESS = re.compile(r"[A-Za-z0-9+.-]{1,64}:/[^\s'\"]*")
 
 
 def redact(text: str) -> str:
-    """The text with user and query removed from every URL."""
-    return ADDRESS.sub(lambda found: _address(found.group()), text)
+    """The text with user and query removed from every URL, and every other credential replaced by `***`."""
+    return credentials.redact(ADDRESS.sub(lambda found: _address(found.group()), text))
 
 
 def _address(address: str) -> str:

@@ -52,6 +52,11 @@ def test_help_lists_every_command_and_imports_none() -> None:
             ExitCode.DATA,
             "error: two problems:\n  a\\x1b[2J\n  b\nfix: fix\\rthem\n",
         ),
+        (
+            FlagbenchError("no s3://KEY:secret@b, u:p@h/x:1", remedy="give https://u:p@h", code=ExitCode.DATA),
+            ExitCode.DATA,
+            "error: no s3://***@b, ***@h/x:1\nfix: give https://***@h\n",
+        ),
         (typer.Exit(ExitCode.BELOW), ExitCode.BELOW, ""),
         (KeyboardInterrupt(), ExitCode.INTERRUPTED, "error: interrupted\nfix: run the command again when ready\n"),
         (typer.Abort(), ExitCode.INTERRUPTED, "error: interrupted\nfix: run the command again when ready\n"),

@@ -77,6 +77,7 @@ def _problems(documents: Sequence[Document]) -> Iterator[Problem]:
         yield from _check_arguments(job, path)
         yield from _check_devices(job, path)
         yield from _check_variables(job, path)
+        yield from _check_written(job, path)
 
 
 def _check_fixed(document: Document, within: FieldPath, fields: Iterable[_Fixed]) -> Iterator[Problem]:
@@ -202,8 +203,31 @@ def _check_variables(job: Document, container: FieldPath) -> Iterator[Problem]:
     for name, value in values.items():
         # The host of node 0 is the job's name, which may well look like a key: sk-learn-nightly.
         if value and name != MASTER_VARIABLE and is_secret(name, value):
-            what = f"{name} looks like a secret, which everyone who may read the job could read"
-            yield job.problem(path, what, "keep it in a Secret, and name that under envFrom")
+            yield _secret(job, path, name)
+
+
+def _check_written(job: Document, container: FieldPath) -> Iterator[Problem]:
+    """No secret in what is written beside the variables: arguments, labels and annotations."""
+    for part in ("command", "args"):
+        words = job.at(*container, part)
+        texts = [word for word in words if isinstance(word, str)] if isinstance(words, list) else []
+        for word, after in zip(texts, [*texts[1:], ""], strict=False):
+            if is_secret("", word) or (
+                word.startswith("--") and "=" not in word and is_secret("", f"{word} {after}")
+            ):
+                # An option is named; what is none may be the secret itself.
+                named = word.partition("=")[0] if word.startswith("--") else "a word"
+                yield _secret(job, (*container, part), named)
+    for metadata in (("metadata",), ("spec", "template", "metadata")):
+        for part in ("labels", "annotations"):
+            for key, value in job.mapping(*metadata, part).items():
+                if isinstance(value, str) and is_secret("", f"{key}={value}"):
+                    yield _secret(job, (*metadata, part), str(key))
+
+
+def _secret(job: Document, path: FieldPath, name: str) -> Problem:
+    what = f"{name} looks like a secret, which everyone who may read the job could read"
+    return job.problem(path, what, "keep it in a Secret, and name that under envFrom")
 
 
 def _arguments(words: Any) -> dict[str, str]:

@@ -160,6 +160,15 @@ def pairs(option: str, texts: Iterable[str]) -> Mapping[str, str]:
     return found
 
 
+def refuse_secret(option: str, name: str, value: str) -> None:
+    """Raise FlagbenchError (usage) where what would be written into the job is a secret, without repeating it."""
+    if is_secret(name, value):
+        raise FlagbenchError(
+            f"{option} {name}".rstrip() + " looks like a secret, which everyone who may read the job could read",
+            remedy="keep it in a Secret, and name that with --env-from-secret",
+        )
+
+
 def volume(option: str, text: str) -> Volume:
     """`NAME[:SUBPATH]` as a volume."""
     name, colon, subpath = text.partition(":")
@@ -209,11 +218,7 @@ def environment(texts: Iterable[str], stack: Stack) -> Mapping[str, str]:
                 f"--env {name}: the cluster decides which devices are visible",
                 remedy="leave it out; --gpus asks for devices",
             )
-        if is_secret(name, value):
-            raise FlagbenchError(
-                f"--env {name} looks like a secret, which everyone who may read the job could read",
-                remedy="keep it in a Secret, and name that with --env-from-secret",
-            )
+        refuse_secret("--env", name, value)
         if fault := text_fault(value):
             raise FlagbenchError(f"the value of --env {name} {fault}", remedy="give a value without it")
     return found

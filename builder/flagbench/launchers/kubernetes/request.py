@@ -45,6 +45,10 @@ class JobRequest:
         self._check_resources()
         # Parsed for their errors.
         _ = self.volumes, self.rdma, self.environment, self.labels, self.annotations, self.node_labels
+        for word in self.command():
+            # A job's name may well look like a key: sk-learn-2x8-nightly.
+            if not word.startswith(("--name=", "--namespace=")):
+                parse.refuse_secret(word.partition("=")[0], "", word)
         if self.run.data not in (None, "synthetic"):
             raise FlagbenchError(
                 f"--data {self.run.data!r} is not on the cluster", remedy="give --data synthetic, or --data-pvc CLAIM"

@@ -35,6 +35,9 @@ pytestmark = pytest.mark.image
         ("user@host", "user@host"),
         ("--steps", "--steps"),
         ("node-0:29400", "node-0:29400"),
+        ("--set=learning_rate=hf_abcdefghijklmnopqrstuvwxyz", "--set=learning_rate=***"),
+        ("--master=u:hunter2@node-0:29400", "--master=***@node-0:29400"),
+        ("HF_TOKEN=x", "HF_TOKEN=***"),
     ],
 )
 def test_credentials_of_an_url_are_not_recorded(argument: str, shown: str) -> None:

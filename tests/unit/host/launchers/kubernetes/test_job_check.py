@@ -137,6 +137,8 @@ OURS: list[tuple[Any, ...]] = [
     ("main", "args", GONE),
     ("main", "args", ["--nodes", "4", "--gpus", "8"]),
     ("main", "args", without("--run-id")),
+    ("main", "args", plus("--set=x=hf_" + "aB3" * 10)),
+    ("annotations", "note", "hf_" + "aB3" * 10, "metadata.annotations"),
     ("main", "args", without("--max-minutes")),
     ("main", "args", plus("--max-minutes=soon")),
     ("main", "command", ["sleep"]),

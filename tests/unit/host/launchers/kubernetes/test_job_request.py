@@ -99,6 +99,27 @@ def test_a_secret_is_refused_and_not_repeated(request_of: Callable[..., JobReque
     assert "--env-from-secret" in caught.value.remedy
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("annotation", ("x/y=hf_" + "aB3" * 10,)),
+        ("annotation", ("x/db-password=hunter2",)),
+        ("label", ("x=hf_" + "aB3" * 10,)),
+        ("node_label", ("x=hf_" + "aB3" * 10,)),
+        ("run_id", "hf_" + "aB3" * 10),
+        ("env", ("DB_PASS=hunter2",)),
+    ],
+)
+def test_a_secret_is_refused_wherever_it_would_be_written(
+    request_of: Callable[..., JobRequest], option: str, value: Any
+) -> None:
+    with pytest.raises(FlagbenchError, match="looks like a secret") as caught:
+        request_of(**{option: value})
+    assert "--" + option.replace("_", "-") in caught.value.message
+    assert "aB3" not in caught.value.message
+    assert "hunter2" not in caught.value.message
+
+
 def test_what_is_not_a_secret_passes(request_of: Callable[..., JobRequest]) -> None:
     plain = {"HTTP_PROXY": "http://proxy:3128", "MAX_TOKENS": "512", "A": "hf_transfer"}
     assert request_of(env=tuple(f"{name}={value}" for name, value in plain.items())).environment == plain
