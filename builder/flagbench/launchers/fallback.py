@@ -10,6 +10,7 @@ from typing import Any
 
 from flagbench._version import __version__
 from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.redaction import redact
 from flagbench.request import RunRequest
 
 
@@ -54,8 +55,8 @@ def record_of_killed(request: RunRequest, error: FlagbenchError, *, image_digest
         "status": {
             "state": "interrupted" if error.code is ExitCode.INTERRUPTED else "failed",
             "phase": "launch",
-            "reason": error.message,
-            "remedy": error.remedy,
+            "reason": redact(error.message),
+            "remedy": redact(error.remedy),
             "exit_code": int(error.code),
         },
     }

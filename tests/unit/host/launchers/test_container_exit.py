@@ -137,10 +137,11 @@ def test_a_removed_container_has_not_ended_well(
 
 
 def test_the_record_of_a_killed_container_says_which_image_it_was(make_request: Callable[..., RunRequest]) -> None:
-    killed = FlagbenchError("it was killed", remedy="look", code=ExitCode.OUT_OF_MEMORY)
+    killed = FlagbenchError("https://me:hunter2@registry.example", remedy="look", code=ExitCode.OUT_OF_MEMORY)
     line = record_of_killed(make_request(), killed, image_digest="sha256:1")
     record = read_record(line)
     assert record.status.exit_code == 5
+    assert record.status.reason == "https://***@registry.example"
     raw = json.loads(line)
     assert raw["system"]["image"]["digest"] == "sha256:1"
     assert raw["software"]["python"] == make_request().stack.python
