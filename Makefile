@@ -19,7 +19,8 @@ demo: $(VENV)/.cases
 
 ## test: run every test that this machine supports; PYTEST adds options of pytest
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest --random-order -m "not alone" -n 2 --dist worksteal -q --durations=5 $(PYTEST)
+	@# Tests that wait leave a processor free: three at a time keep two busy.
+	$(BIN)/python -m pytest --random-order -m "not alone" -n 3 --dist worksteal -q --durations=5 $(PYTEST)
 	$(BIN)/python -m pytest --random-order -m alone -q --durations=5 $(PYTEST)
 
 ## lint: check style, types, import layers and generated files
