@@ -46,10 +46,17 @@ _PATTERNS = (
         + r")(?P<secret>"
         + _QUOTED
         + r"|[\"']?"
-        r"(?:[A-Za-z][\w-]{0,40}[ \t]+)?(?:" + _HEADER_PART + r"(?:,[ \t]*" + _HEADER_PART + r")*|[^\s\"']+))",
+        # A scheme, unless another header follows the word.
+        r"(?:[A-Za-z][\w-]{0,40}[ \t]+(?!(?:proxy-)?authorization\b))?(?:"
+        + _HEADER_PART
+        + r"(?:,[ \t]*"
+        + _HEADER_PART
+        + r")*|[^\s\"']+))",
         re.IGNORECASE,
     ),
-    re.compile(r"\b(?:set-)?cookie" + _NAME_END + r":[ \t]*[\"']?(?P<secret>[^\s\"'][^\r\n\"']*)", re.IGNORECASE),
+    re.compile(
+        r"\b(?:set-)?cookie" + _NAME_END + r":[ \t]*(?!\*{3})[\"']?(?P<secret>[^\s\"'][^\r\n\"']*)", re.IGNORECASE
+    ),
     re.compile(
         r"\bx-[a-z-]{0,40}(?:token|key|secret)" + _NAME_END + r":[ \t]*[\"']?(?P<secret>[^\s\"']+)", re.IGNORECASE
     ),
@@ -115,7 +122,7 @@ def redact(text: str, known: Iterable[str] = ()) -> str:
         text = text.replace(secret, REDACTED)
     kept, position = [], 0
     for start, end in sorted(_credentials(text)):
-        if start >= position:
+        if start > position or not kept:  # one that touches the last is part of it
             kept += [text[position:start], REDACTED]
         position = max(position, end)
     return "".join([*kept, text[position:]])
