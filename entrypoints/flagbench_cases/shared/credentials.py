@@ -121,7 +121,8 @@ def redact(text: str, known: Iterable[str] = ()) -> str:
     """The text with every credential in it, and every `known` secret, replaced by `***`."""
     for secret in sorted(filter(None, known), key=len, reverse=True):
         text = text.replace(secret, REDACTED)
-    kept, position = [], 0
+    kept: list[str] = []
+    position = 0
     for start, end in sorted(_credentials(text)):
         if start > position or not kept:  # one that touches the last is part of it
             kept += [text[position:start], REDACTED]
