@@ -70,7 +70,7 @@ def _check_stack(
     stacks: Mapping[str, Document],
     stack_names: Collection[str],
 ) -> None:
-    """That a claim has either a stack that runs its case, or the reason why there is none."""
+    """That a claim has either a stack that runs its case, or the reason why it has no stack."""
     stack = claim["stack"]
     if stack is None:
         if "no_stack" not in claim:

@@ -262,7 +262,7 @@ class Claim:
     title: str
     row: str
     stack: str | None
-    """The stack that runs it; None where there is none for its hardware, and `no_stack` says why."""
+    """The stack that runs it; None if its hardware has no stack; `no_stack` then says why."""
     no_stack: str | None = None
     precision_label: str
     precision_executed: str

@@ -39,7 +39,7 @@ class Watched:
 
 
 def record_in(stdout: bytes) -> bytes:
-    """The last line that is a record, with its newline; empty where there is none."""
+    """The last line that is a record, with its newline; empty if no line is."""
     for line in reversed(stdout.splitlines()):
         try:
             made = json.loads(line)

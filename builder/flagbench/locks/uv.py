@@ -110,7 +110,7 @@ def _write(path: Path, lines: Iterable[str]) -> None:
 def find_uv() -> str:
     """The uv program: the one installed beside flagbench, else the one on PATH.
 
-    Raises FlagbenchError (usage) if there is none, or one so old that it lists the hashes of files that do not fit.
+    Raises FlagbenchError (usage) if it is not installed, or so old that it lists the hashes of files that do not fit.
     """
     try:
         program: str | None = import_module("uv").find_uv_bin()

@@ -18,7 +18,7 @@ REDACTED = "***"
 # bounded, so that the time is linear in the length of the text.
 _USERINFO = re.compile(
     r"(?<=://)(?P<secret>[^\s/?#'\"<>]+"
-    # A password with a slash; a port is none: https://host:8080/@scope.
+    # A password with a slash. A port is not a password: https://host:8080/@scope.
     r"|[^\s/?#'\"<>:@\[]{0,128}:(?![0-9]{1,5}[/?#])(?=[^\s'\"<>@]{1,256}@)[^\s'\"<>@]+(?:@[^\s/?#'\"<>@]{0,512}(?=@))*)@"
 )
 _QUOTED = r"(?P<quote>\\{0,3}[\"'])(?:\\.|(?!(?P=quote))[^\n])+?(?P=quote)"
@@ -111,6 +111,7 @@ _HARMLESS_NAME = re.compile(
     re.IGNORECASE,
 )
 _END = r"[,.;:)\]}]*"
+_COUNT_NAME = re.compile(r"TOKENS(_|$)", re.IGNORECASE)
 # MAX_TOKENS=512 is a count, not a secret. A password may be a number.
 _NUMBER = re.compile(r"[0-9]+([.:][0-9]+)*" + _END)
 _NO_VALUE = re.compile(r"(?:" + _SAYS_NO + r"|\*{3})" + _END, re.IGNORECASE)
@@ -131,8 +132,13 @@ def redact(text: str, known: Iterable[str] = ()) -> str:
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether a variable is a secret by its name, or its value holds a credential."""
-    return _is_secret_value_of(name, value) or any(_credentials(value))
+    """Whether a variable is a secret by its name, or its value holds a credential.
+
+    Stricter than `redact`: a number may be a secret too, unless the name is that of a count (MAX_TOKENS).
+    """
+    named = is_secret_name(name) and not _NO_VALUE.fullmatch(value)
+    count = _NUMBER.fullmatch(value) and _COUNT_NAME.search(_words(name))
+    return bool(named and not count) or any(_credentials(value))
 
 
 def is_secret_name(name: str) -> bool:

@@ -156,6 +156,7 @@ def test_a_name_says_what_a_variable_holds(name: str, secret: bool) -> None:
 
 def test_a_count_is_not_a_secret_and_a_password_may_be_a_number() -> None:
     assert not is_secret("MAX_TOKENS", "512")
+    assert is_secret("TOKEN", "12345")
     assert is_secret("PASSWORD", "1234")
 
 

@@ -225,7 +225,7 @@ def _merge_lists(base: list[Any], over: list[Any], field: str) -> list[Any]:
 
 
 def _typed(kind: Callable[[], T], value: Any, field: str) -> T:
-    """A field of the template as a mapping or a list; an empty one where there is none."""
+    """A field of the template as a mapping or a list; empty if the template lacks it."""
     empty = kind()
     if value is None:
         return empty

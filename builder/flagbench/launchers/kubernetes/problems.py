@@ -47,7 +47,7 @@ class Document:
         return name if isinstance(name, str) else ""
 
     def at(self, *path: str | int) -> Any:
-        """The value at a path; None where there is none."""
+        """The value at a path; None if the path does not exist."""
         value: Any = self.data
         for step in path:
             if isinstance(value, Mapping):

@@ -114,7 +114,7 @@ def test_an_evaluation_may_ask_for_no_accuracy(tmp_path: Path) -> None:
 
 
 class Broken(Toy):
-    """Its evaluation has another number that is none."""
+    """An additional result of its evaluation is NaN."""
 
     def evaluate(self, last: bool) -> Evaluation:
         return super().evaluate(last)._replace(extra=[measure("f1", float("nan"), "fraction", "")])

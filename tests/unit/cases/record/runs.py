@@ -16,7 +16,7 @@ from flagbench_cases.shared import config
 from flagbench_cases.shared.spool import Step
 
 NAN, INF = float("nan"), float("inf")
-FAILED = Outcome("failed", "launch", "it broke", "mend it", 4)
+FAILED = Outcome("failed", "launch", "it broke", "fix it", 4)
 SCHEMA = json.loads((Path(__file__).parents[4] / "manifests/schema/record-v1.json").read_text(encoding="utf-8"))
 
 

@@ -55,7 +55,7 @@ def test_a_number_that_json_cannot_hold_is_null() -> None:
 
 
 def test_another_node_says_its_own_end() -> None:
-    message = termination.of_outcome(Outcome("failed", "train", "rank 1: it broke", "mend it", 4))
+    message = termination.of_outcome(Outcome("failed", "train", "rank 1: it broke", "fix it", 4))
     assert (message["state"], message["exit_code"], message["reason"]) == ("failed", 4, "rank 1: it broke")
     assert message["record_id"] is None
 
