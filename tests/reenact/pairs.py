@@ -1,6 +1,7 @@
 """Two sides that take turns, start after start: what a step of each costs, and what it does."""
 
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, Generator, Iterator, List, NamedTuple, Optional
 
 from flagbench_cases.shared.errors import CaseError, ExitCode
 
@@ -24,6 +25,12 @@ HALF_WIDTH = 0.012
 # they are freed: several percent of a step that are no work of either side. Both keep their heap, as on a device.
 HEAP = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**34), "MALLOC_TOP_PAD_": str(2**28)}
 CONFIDENCE = 0.95
+# Starts that are forked from one process. Where its libraries lie is the same for all of them, so it is replaced.
+FORKS = 4
+
+
+# What each side said of its steps, by its name.
+Turns = Dict[str, List[Dict[str, Any]]]
 
 
 class Limits(NamedTuple):
@@ -73,7 +80,7 @@ def needs_libraries(case: str) -> bool:
 
 
 class Side:
-    """One process of tests.reenact.side, pinned to the core that it shares with the other one."""
+    """One process of tests.reenact.side, whose forks share a core with those of the other one."""
 
     def __init__(self, name: str, folder: str, core: int, libraries: Optional[str] = None) -> None:
         entrypoints = os.path.join(ROOT, "entrypoints")
@@ -81,9 +88,8 @@ class Side:
         env = dict(os.environ, PYTHONPATH=os.pathsep.join(part for part in path if part), OMP_NUM_THREADS="1", **HEAP)
         self.name = name
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.reenact.side", name, folder],
+            [sys.executable, "-m", "tests.reenact.side", name, folder, str(core)],
             **{"cwd": ROOT, "env": env, "stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True},
-            preexec_fn=lambda: os.sched_setaffinity(0, {core}),
         )
 
     def hear(self) -> Dict[str, Any]:
@@ -123,27 +129,41 @@ class Side:
         self.process.wait()
 
 
+class Bench:
+    """Where both sides of a comparison are opened."""
+
+    def __init__(self, folder: str, libraries: Optional[str]) -> None:
+        self.folder = folder
+        self.libraries = libraries
+        self.core = max(os.sched_getaffinity(0))
+
+    @contextlib.contextmanager
+    def sides(self) -> Iterator[List[Side]]:
+        """Both sides, which import side by side and end with the block."""
+        with contextlib.ExitStack() as stack:
+            opened = []
+            for name, libraries in (("ours", None), ("publisher", self.libraries)):
+                opened.append(Side(name, self.folder, self.core, libraries))
+                stack.callback(opened[-1].close)
+            yield opened
+
+
 def compare(config: Dict[str, Any], libraries: Optional[str], limits: Limits) -> Dict[str, Any]:
     """Let both sides of a resolved configuration take turns; raises CaseError where one of them ends.
 
     Where a process has its memory costs it a few percent of a step, from its start to its end. So the ratio is the
     median over starts of both, each of them the median of its pairs of steps.
     """
-    core = max(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="flagbench-reenact-") as folder:
         with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
             json.dump(config, file)
-        sides: List[Side] = []
-        try:
-            sides.append(Side("ours", folder, core))
-            sides.append(Side("publisher", folder, core, libraries))
+        bench = Bench(folder, libraries)
+        with bench.sides() as sides:
             software = start(sides)
             inventories = count(sides)
             end(sides)
-            return {"software": software, "inventories": inventories, **start_again(sides, limits)}
-        finally:
-            for side in sides:
-                side.close()
+        with contextlib.closing(starts(bench, limits.pairs)) as turns:
+            return {"software": software, "inventories": inventories, **start_again(turns, limits)}
 
 
 def start(sides: List[Side]) -> Dict[str, Any]:
@@ -170,16 +190,24 @@ def count(sides: List[Side]) -> Dict[str, Dict[str, Any]]:
     return {name: {key: answer[key] for key in KEYS} for name, answer in found.items()}
 
 
-def start_again(sides: List[Side], limits: Limits) -> Dict[str, Any]:
-    """Start both and time pairs of their steps, again and again, the order alternating."""
+def starts(bench: Bench, pairs: int) -> Generator[Turns, None, None]:
+    """What both say of pairs of their steps, start after start, the order alternating."""
+    for number in itertools.count():
+        with bench.sides() as sides:
+            for fork in range(FORKS):
+                order = sides if (number + fork) % 2 == 0 else sides[::-1]
+                start(order)
+                told = take_turns(order, pairs)
+                end(order)
+                yield told
+
+
+def start_again(turns: Iterator[Turns], limits: Limits) -> Dict[str, Any]:
+    """The ratio over starts, of which there are as many as it needs and `limits` allow."""
     ratios: List[float] = []
-    seconds: Dict[str, List[List[float]]] = {side.name: [] for side in sides}
+    seconds: Dict[str, List[List[float]]] = {"ours": [], "publisher": []}
     gap, until = 0.0, time.monotonic() + limits.seconds
-    while True:
-        order = sides if len(ratios) % 2 == 0 else sides[::-1]
-        start(order)
-        told = take_turns(order, limits.pairs)
-        end(order)
+    for told in turns:
         for name, answers in told.items():
             seconds[name].append([answer["seconds"] for answer in answers])
         pairs = list(zip(told["ours"], told["publisher"]))
@@ -194,9 +222,9 @@ def start_again(sides: List[Side], limits: Limits) -> Dict[str, Any]:
     return {"ratio": interval._asdict(), "starts": ratios, "seconds": seconds, "largest_loss_difference": gap}
 
 
-def take_turns(sides: List[Side], pairs: int) -> Dict[str, List[Dict[str, Any]]]:
+def take_turns(sides: List[Side], pairs: int) -> Turns:
     """A step of one side and a step of the other, so many times, the order alternating."""
-    told: Dict[str, List[Dict[str, Any]]] = {side.name: [] for side in sides}
+    told: Turns = {side.name: [] for side in sides}
     for number in range(pairs):
         for side in sides if number % 2 == 0 else sides[::-1]:
             told[side.name].append(side.take("step"))

@@ -1,8 +1,9 @@
 """One side of a comparison in a process of its own, which takes a step only when it is told to.
 
-    python -m tests.reenact.side ours|publisher FOLDER
+    python -m tests.reenact.side ours|publisher FOLDER CORE
 
-FOLDER holds config.json. A line read from stdin is a command, and each is answered by one line of JSON on stdout:
+FOLDER holds config.json. What is forked runs on CORE. A line read from stdin is a command, and each is answered by
+one line of JSON on stdout:
 
     start       {"software": {...}} once everything is built, in a process forked for what follows
     step        {"loss": nats, "seconds": of the process's CPU, or of the device}
@@ -31,8 +32,7 @@ from typing import Any, Callable, Dict, Optional
 from flagbench_cases.shared import output, tf32
 
 STEPS = 10_000  # more than anyone asks for
-# What an optimizer and a model import when they are made, for seconds.
-IMPORTED_LATE = ("torch._dynamo", "transformers.models.llama.modeling_llama", "peft")
+IMPORTED_LATE = "torch._dynamo"  # by the first optimizer, for a second
 
 
 class End(BaseException):
@@ -116,7 +116,9 @@ def ours(config: Dict[str, Any], folder: str, device: Any, turns: Turns) -> None
     module = importlib.import_module("flagbench_cases.cases.%s.workload" % config["case"].replace("-", "_"))
     work = module.build(Context(config, device, 0, Layout(), 0, probe, spool, None, None))
     work.setup()
-    torch.save(work.module.state_dict(), os.path.join(folder, "weights.pt"))
+    weights = os.path.join(folder, "weights.pt")
+    if not os.path.exists(weights):  # those of every start are the same
+        torch.save(work.module.state_dict(), weights)
     turns.say(software=software())
     hand_over, step, last = work.to_device, work.step, [None]
 
@@ -141,6 +143,7 @@ def publisher(config: Dict[str, Any], folder: str, device: Any, turns: Turns) ->
     weights = torch.load(os.path.join(folder, "weights.pt"), map_location=device.torch)
     loop = module.steps(config, device.torch, weights)
     loss = next(loop)
+    weights.clear()  # copied into the model; kept, they would lie between what a step reads
     turns.say(software=software())
     while True:
         turns.next(loss)
@@ -160,7 +163,7 @@ def software() -> Dict[str, Any]:
     return {name: str(sys.modules[name].__version__) for name in names if name in sys.modules}
 
 
-def main(side: str, folder: str) -> int:
+def main(side: str, folder: str, core: int) -> int:
     """Start this side as often as it is told to, each time in a process forked from one that has imported everything.
 
     Returns the exit code of the first start that failed, else 0.
@@ -173,9 +176,9 @@ def main(side: str, folder: str) -> int:
     importlib.import_module(
         "flagbench_cases.cases.%s.workload" % name if side == "ours" else "%s.%s" % (__package__, name)
     )
-    for late in IMPORTED_LATE:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(late)
+    with contextlib.suppress(ImportError):
+        importlib.import_module(IMPORTED_LATE)
+    os.sched_setaffinity(0, {core})
     while sys.stdin.readline().strip() == "start":
         process = os.fork()
         if process == 0:
@@ -213,4 +216,4 @@ def run(side: str, config: Dict[str, Any], folder: str, stdout: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2]))
+    sys.exit(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
