@@ -9,8 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from flagbench.errors import FlagbenchError
-from flagbench.render.context import INPUTS
-from flagbench.render.model import FILE_MODE, Rendered
+from flagbench.render.model import FILE_MODE, INPUTS, Rendered
 
 LISTING = "rendered.sha256"
 """The file of a build directory that names the others that we wrote, as `sha256sum --check` reads it."""

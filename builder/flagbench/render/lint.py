@@ -12,14 +12,13 @@ from pathlib import Path
 
 from flagbench.catalog.model import Catalog
 from flagbench.errors import FlagbenchError
-from flagbench.files import read_text
 from flagbench.render.case import case_values
-from flagbench.render.check import committed_path
 from flagbench.render.dockerfile import Dockerfile
-from flagbench.render.environment import render_blocks
 from flagbench.render.image import ImageRenderer
+from flagbench.render.roots import shipped_images
 from flagbench.render.rules import Finding, check
 from flagbench.render.stack import stack_values
+from flagbench.render.templates import Templates, read_source
 
 _CONFIGURATION = ".hadolint.yaml"
 _TIMEOUT = 60.0
@@ -34,18 +33,17 @@ def lint_catalog(catalog: Catalog, template: Path | None = None) -> list[Finding
     Raises FlagbenchError for what cannot be rendered, and where hadolint is missing.
     """
     renderer = ImageRenderer(catalog, template)
+    ours = Templates(shipped_images())
     dockerfiles = {}
     for rendered in renderer.matrix():
         tier, _, on = rendered.name.partition("/")
         stack = catalog.stacks[on]
         lock = renderer.lock(stack)
-        if tier == "stack":
-            required = render_blocks("stack.j2", _STACK_BLOCKS, stack_values(stack, lock))
-            inherited = ""
-        else:
-            required = render_blocks("case.j2", _CASE_BLOCKS, case_values(catalog.cases[tier], stack, lock))
-            inherited = render_blocks("stack.j2", ("env",), stack_values(stack, lock))["env"]
-        path = f"images/{committed_path(rendered)}"
+        required, inherited = ours.blocks("stack", _STACK_BLOCKS, stack_values(stack, lock)), ""
+        if tier != "stack":
+            inherited = required["env"]
+            required = ours.blocks("case", _CASE_BLOCKS, case_values(catalog.cases[tier], stack, lock))
+        path = f"images/rendered/{rendered.folder}/Dockerfile"
         dockerfiles[path] = Dockerfile(rendered.dockerfile, required, inherited)
     return _lint(dockerfiles, catalog)
 
@@ -55,7 +53,7 @@ def lint_paths(paths: Iterable[Path], catalog: Catalog) -> list[Finding]:
 
     Raises FlagbenchError (usage) for a path without a Dockerfile, and where hadolint is missing.
     """
-    found = {str(path): Dockerfile(_text(path)) for given in paths for path in _files(given)}
+    found = {str(path): Dockerfile(read_source(path)) for given in paths for path in _files(given)}
     return _lint(found, catalog)
 
 
@@ -72,13 +70,6 @@ def _files(given: Path) -> list[Path]:
     if not found:
         raise FlagbenchError(f"there is no Dockerfile at {given}", remedy="name a Dockerfile, or a folder of some")
     return found
-
-
-def _text(path: Path) -> str:
-    try:
-        return read_text(path)
-    except (OSError, ValueError) as error:
-        raise FlagbenchError(f"{path} cannot be read: {error}", remedy="name a readable file of UTF-8 text") from None
 
 
 def _binary() -> str:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 
 from flagbench.catalog.model import Stack
 from flagbench.errors import FlagbenchError
 from flagbench.locks.model import Lock
-from flagbench.render.environment import render_template
 from flagbench.render.model import Rendered, rendered
 from flagbench.render.quoting import (
     absolute_path,
@@ -21,8 +20,8 @@ from flagbench.render.quoting import (
     python_version,
     variable_name,
 )
-from flagbench.render.roots import shipped_images
 from flagbench.render.steps import Step, stack_steps, step_files
+from flagbench.render.templates import Templates
 
 HOME = "/opt/flagbench"
 """What belongs to flagbench in an image."""
@@ -42,19 +41,13 @@ def interpreter(stack: Stack) -> str:
     return absolute_path(stack.build.interpreter or f"{VENV}/bin/python3")
 
 
-def render_stack(stack: Stack, lock: Lock, images: Path, template: Path | None = None) -> Rendered:
+def render_stack(stack: Stack, lock: Lock, templates: Templates) -> Rendered:
     """The build directory of a stack's image.
 
-    Args:
-        images: the folder with templates/ and files/; what is not there is flagbench's own.
-        template: a user's template that extends the stack's.
-
-    Raises:
-        FlagbenchError: (usage) a value that cannot be written to a Dockerfile; (build failed) an error in a template.
+    Raises FlagbenchError: (usage) a value that no Dockerfile can hold; (build failed) an error in a template.
     """
-    values = stack_values(stack, lock)
-    dockerfile = render_template(images, [f"stacks/{stack.name}.j2", "stack.j2"], values, template)
-    return rendered(f"stack/{stack.name}", dockerfile, _files(stack, stack_steps(stack.build, lock), images))
+    dockerfile = templates.render("stack", stack.name, stack_values(stack, lock))
+    return rendered(f"stack/{stack.name}", dockerfile, _files(stack, stack_steps(stack.build, lock), templates))
 
 
 def stack_values(stack: Stack, lock: Lock) -> dict[str, Any]:
@@ -131,20 +124,17 @@ def _environment(stack: Stack, lock: Lock) -> dict[str, str]:
     }
 
 
-def _files(stack: Stack, steps: Mapping[str, Step], images: Path) -> dict[str, bytes]:
+def _files(stack: Stack, steps: Mapping[str, Step], templates: Templates) -> dict[str, bytes]:
     """What lies beside the Dockerfile: for each step what it needs and no more, so that nothing else repeats it."""
-    install, check_base, check_stack = (
-        image_file(images, name) for name in ("install.sh", "check_base.sh", "check_stack.py")
-    )
-    files = {
-        "inputs/README": image_file(images, "inputs.txt"),
-        "steps/base/check_base.sh": check_base,
+    install = templates.file("install.sh")
+    return {
+        "inputs/README": templates.file("inputs.txt"),
+        "steps/base/check_base.sh": templates.file("check_base.sh"),
         "steps/apt/install.sh": install,
-        "steps/check/check_stack.py": check_stack,
+        "steps/check/check_stack.py": templates.file("check_stack.py"),
         "steps/check/stack.json": _expectations(stack, steps).encode(),
+        **step_files(steps, install),
     }
-    files.update(step_files(steps, install))
-    return files
 
 
 def _expectations(stack: Stack, steps: Mapping[str, Step]) -> str:
@@ -156,9 +146,3 @@ def _expectations(stack: Stack, steps: Mapping[str, Step]) -> str:
         "compiles": True,
     }
     return json.dumps(expected, sort_keys=True, indent=1) + "\n"
-
-
-def image_file(images: Path, name: str) -> bytes:
-    """A file of images/files, else flagbench's own."""
-    beside = images / "files" / name
-    return (beside if beside.is_file() else shipped_images() / "files" / name).read_bytes()

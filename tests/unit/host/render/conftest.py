@@ -16,6 +16,7 @@ from flagbench.locks.model import Lock, LockEntry, Unresolved, canonical, inputs
 from flagbench.render.model import Rendered
 from flagbench.render.roots import shipped_images
 from flagbench.render.stack import render_stack
+from flagbench.render.templates import Templates
 
 HASH = "sha256:" + "a" * 64
 DIGEST = "sha256:" + "d" * 64
@@ -78,6 +79,6 @@ def stack_image(images: Path) -> Callable[..., Rendered]:
     """Renders a stack, with a lock made up for it and perhaps a template."""
 
     def render(stack: Stack, template: Path | None = None, **lock: Any) -> Rendered:
-        return render_stack(stack, lock_of(stack, **lock), images, template)
+        return render_stack(stack, lock_of(stack, **lock), Templates(images, template))
 
     return render

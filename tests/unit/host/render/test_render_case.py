@@ -20,6 +20,7 @@ from flagbench.render.dockerfile import Dockerfile, Instruction
 from flagbench.render.model import Rendered
 from flagbench.render.stack import render_stack
 from flagbench.render.steps import wheel_key
+from flagbench.render.templates import Templates
 
 Render = Callable[..., Rendered]
 EVIL = ["x\nRUN touch /y", "$(touch /y)", "{{ 7 * 7 }}", 'x", "y', "../x"]
@@ -63,10 +64,13 @@ def package(tmp_path: Path) -> Path:
 @pytest.fixture
 def render(images: Path, make_lock: Callable[..., Lock], package: Path) -> Render:
     """Renders a case on a stack, perhaps on another image of the stack than the one that is rendered now."""
+    templates = Templates(images)
 
     def made(case: Case, stack: Stack, heavy: Rendered | None = None) -> Rendered:
         lock = make_lock(stack)
-        return render_case(case, stack, heavy or render_stack(stack, lock, images), lock, read_code(package), images)
+        return render_case(
+            case, stack, heavy or render_stack(stack, lock, templates), lock, read_code(package), templates
+        )
 
     return made
 

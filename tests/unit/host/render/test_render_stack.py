@@ -18,6 +18,7 @@ from flagbench.locks.model import Lock
 from flagbench.render.dockerfile import Dockerfile, Instruction
 from flagbench.render.model import Rendered
 from flagbench.render.stack import render_stack
+from flagbench.render.templates import Templates
 
 Render = Callable[..., Rendered]
 Change = Callable[[Stack, str], Stack]
@@ -168,7 +169,7 @@ def test_a_package_to_compile_that_is_not_locked_is_refused(
     full: Stack, images: Path, make_lock: Callable[..., Lock]
 ) -> None:
     with pytest.raises(FlagbenchError) as caught:
-        render_stack(full, make_lock(in_build(full, compiled=())), images)
+        render_stack(full, make_lock(in_build(full, compiled=())), Templates(images))
     assert "deepspeed, flash-attn" in str(caught.value)
     assert "flagbench lock a100-cuda11.8" in caught.value.remedy
 

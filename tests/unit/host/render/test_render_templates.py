@@ -11,11 +11,11 @@ from flagbench.catalog.load import load_catalog
 from flagbench.catalog.model import Catalog, Stack
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.locks.model import Lock
-from flagbench.render.environment import template_tier
 from flagbench.render.image import ImageRenderer
 from flagbench.render.model import Rendered
 from flagbench.render.roots import case_package, images_root, shipped_images
 from flagbench.render.stack import render_stack
+from flagbench.render.templates import Templates
 
 Render = Callable[..., Rendered]
 
@@ -39,7 +39,6 @@ def test_a_persons_template_overrides_one_block(
         '{% extends "stack.j2" %}{% block user %}\n{{ super() }}RUN echo {{ stack.name | sh_quote }}\n{% endblock %}'
     )
     plain, changed = (stack_image(full, template).dockerfile.splitlines() for template in (None, mine))
-    assert template_tier(mine, images) == "stack"
     assert [line for line in changed if line not in plain] == ["RUN echo a100-cuda11.8"]
     assert [line for line in plain if line not in changed] == []
 
@@ -58,7 +57,7 @@ def test_a_template_of_the_stack_beside_the_manifests_comes_first(
     path = tmp_path / "templates" / "stacks" / f"{full.name}.j2"
     path.parent.mkdir(parents=True)
     path.write_text('{% extends "stack.j2" %}{% block last %}\n# mine\n{% endblock %}', encoding="utf-8")
-    text = render_stack(full, make_lock(full), tmp_path).dockerfile
+    text = render_stack(full, make_lock(full), Templates(tmp_path)).dockerfile
     assert text.endswith("\n# mine\n")
     assert "check_stack.py after" in text, "what it does not override is flagbench's own"
 
@@ -99,14 +98,14 @@ def test_a_template_that_would_change_nothing_is_refused(
     text: str, said: str, write: Callable[[str], Path], images: Path
 ) -> None:
     with pytest.raises(FlagbenchError) as caught:
-        template_tier(write(text), images)
+        Templates(images, write(text))
     assert said in str(caught.value)
     assert caught.value.code == ExitCode.BUILD_FAILED
 
 
 def test_a_template_that_is_not_there_is_a_usage_error(images: Path, tmp_path: Path) -> None:
     with pytest.raises(FlagbenchError) as caught:
-        template_tier(tmp_path / "none.j2", images)
+        Templates(images, tmp_path / "none.j2")
     assert caught.value.code == ExitCode.USAGE
 
 
