@@ -40,12 +40,7 @@ def read_code(package: Path) -> dict[str, bytes]:
 
 
 def render_case(
-    case: Case,
-    stack: Stack,
-    stack_rendered: Rendered,
-    lock: Lock,
-    code: Mapping[str, bytes],
-    templates: Templates,
+    case: Case, stack: Stack, stack_rendered: Rendered, lock: Lock, code: Mapping[str, bytes], templates: Templates
 ) -> Rendered:
     """The build directory of a case's image.
 

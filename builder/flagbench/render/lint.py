@@ -20,7 +20,6 @@ from flagbench.render.rules import Finding, check
 from flagbench.render.stack import stack_values
 from flagbench.render.templates import Templates, read_source
 
-_CONFIGURATION = ".hadolint.yaml"
 _TIMEOUT = 60.0
 """Seconds; hadolint checks a hundred Dockerfiles in less than one."""
 _STACK_BLOCKS = ("base_check", "check_base_packages", "check", "user", "path", "env")
@@ -58,10 +57,8 @@ def lint_paths(paths: Iterable[Path], catalog: Catalog) -> list[Finding]:
 
 
 def _lint(dockerfiles: Mapping[str, Dockerfile], catalog: Catalog) -> list[Finding]:
-    configuration = catalog.root.parent / _CONFIGURATION
-    texts = {path: dockerfile.text for path, dockerfile in dockerfiles.items()}
     findings = [finding for path, dockerfile in dockerfiles.items() for finding in check(path, dockerfile)]
-    findings += _hadolint(texts, configuration if configuration.is_file() else None)
+    findings += _hadolint(dockerfiles, catalog.root.parent / ".hadolint.yaml")
     return sorted(findings, key=lambda finding: (finding.path, finding.line, finding.rule))
 
 
@@ -84,33 +81,28 @@ def _binary() -> str:
     return found
 
 
-def _hadolint(dockerfiles: Mapping[str, str], configuration: Path | None = None) -> list[Finding]:
-    """What hadolint finds in Dockerfiles, given as their text by the path that findings are to show.
+def _hadolint(dockerfiles: Mapping[str, Dockerfile], configuration: Path) -> list[Finding]:
+    """What hadolint finds in Dockerfiles, given by the path that findings are to show.
 
     Raises FlagbenchError (usage) if hadolint is missing, or did not answer as hadolint does.
     """
     command = [_binary(), "--no-fail", "--format", "json"]
-    if configuration is not None:
+    if configuration.is_file():
         command += ["--config", str(configuration)]
     with tempfile.TemporaryDirectory() as folder:
-        paths = {}
-        for index, (path, text) in enumerate(dockerfiles.items()):
-            file = Path(folder, f"{index}.Dockerfile")
-            file.write_text(text, encoding="utf-8")
-            paths[str(file)] = path
-        entries = _answer([*command, *paths])
+        paths = {str(Path(folder, f"{index}.Dockerfile")): path for index, path in enumerate(dockerfiles)}
+        for file, path in paths.items():
+            Path(file).write_text(dockerfiles[path].text, encoding="utf-8")
+        try:
+            done = subprocess.run([*command, *paths], capture_output=True, text=True, check=True, timeout=_TIMEOUT)
+            entries = json.loads(done.stdout)
+        except (OSError, subprocess.SubprocessError, ValueError) as error:
+            said = (getattr(error, "stderr", None) or str(error)).strip()
+            raise FlagbenchError(
+                f"hadolint failed: {said}", remedy=f"see what `{command[0]} --version` says"
+            ) from None
     return [
         Finding(paths[entry["file"]], int(entry["line"]), str(entry["code"]), " ".join(entry["message"].split()))
         for entry in entries
         if entry["level"] in {"error", "warning"}
     ]
-
-
-def _answer(command: list[str]) -> list[dict[str, str]]:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_TIMEOUT)
-        entries: list[dict[str, str]] = json.loads(done.stdout)
-    except (OSError, subprocess.SubprocessError, ValueError) as error:
-        said = (getattr(error, "stderr", None) or str(error)).strip()
-        raise FlagbenchError(f"hadolint failed: {said}", remedy=f"see what `{command[0]} --version` says") from None
-    return entries
