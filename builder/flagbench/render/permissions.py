@@ -51,9 +51,8 @@ def _apply(mode: str) -> int:
     if octal := _OCTAL.fullmatch(mode):
         bits = int(octal[2], 8)
         return {"-": _BEFORE & ~bits, "+": _BEFORE | bits}.get(octal[1], bits)
-    clauses = [_CLAUSE.fullmatch(clause) for clause in mode.split(",")]
     after = _BEFORE
-    for clause in clauses:
+    for clause in map(_CLAUSE.fullmatch, mode.split(",")):
         if clause is None:
             return _BEFORE
         who = "ugo" if "a" in clause[1] else clause[1]

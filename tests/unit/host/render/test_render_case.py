@@ -45,6 +45,8 @@ def package(tmp_path: Path) -> Path:
         "cases/distilbert/tiny/train.tsv": "a\t1",
         "cases/glm/case.json": "{}",
         "cases/glm/workload.py": "glm",
+        "cases/stack/case.json": "{}",
+        "cases/stack/workload.py": "a name that is taken",
         "shared/stacks/cpu.json": "stale",
         "shared/stacks/other.json": "{}",
         "__pycache__/rank.cpython-311.pyc": "",

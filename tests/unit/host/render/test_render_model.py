@@ -1,4 +1,4 @@
-"""A rendered image as a tar: deterministic and complete."""
+"""A rendered image: its digest, and its tar, deterministic and complete."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ BROKEN: dict[str, list[Edit]] = {
         *run("install -cm 4755 a /x", "mkdir -pm 777 /x", "mkdir -p /x --mode a+w", "mkfifo -m 666 /x"),
         *run("busybox chmod 777 /x", *(f"chmod {mode} /x" for mode in OPEN_MODES)),
         *before_code("COPY --chmod=777 a b"),
-        *before_code("ARG M=777\nCOPY --chmod=$M a b", line=8),
+        *before_code("ARG M=777\nCOPY --chmod=$M a b", "ENV M=1\nRUN chmod ${M:+777} /x", line=8),
     ],
     "keeps-bytecode": before_user("ENV PYTHONDONTWRITEBYTECODE=1"),
 }
@@ -177,7 +177,7 @@ HARMLESS: list[Edit] = [
     *run("echo pip install x; echo chmod 777 /x", "curl https://example.org/x >y && sh z"),
     *run("--mount=type=secret,id=t HF_TOKEN=$(cat /run/secrets/t) true", "python3 -m pip check && pip --version"),
     *run("chmod 1777 /x && chmod a+rwxt y && chmod +x z && chmod -w 777 && umask 022"),
-    *run("<<EOF\n#!/usr/bin/env python3\nimport os\nEOF"),
+    *run("<<EOF\n#!/usr/bin/env python3\nimport os\npip install x\nEOF"),
     *run("install -Dm755 a b && mkdir -pm 1777 c && umask u=rwx,g=rx,o="),
     *run("HF_TOKEN=`cat /run/secrets/t` tool", "sh -c 'export HF_TOKEN=$(cat /run/secrets/t); tool'"),
     *run('export HF_TOKEN="$(cat "$(dirname /run/secrets/t)/t")"; tool', "tool --max-tokens 512 --key 2,2"),
