@@ -104,8 +104,9 @@ class Dockerfile:
         before = variables, setters
         for instruction in _parse(self.text):
             if instruction.name == "FROM":
+                if stage < 0:
+                    before = variables, setters
                 stage += 1
-                before = before if stage else (variables, setters)
                 variables, setters = before
             found.append(replace(instruction, stage=stage, variables=variables, setters=setters))
             if instruction.name in ("ENV", "ARG"):

@@ -40,7 +40,7 @@ _ASSIGNING = ("command", "declaration_command")
 _NO_WORDS = frozenset({"variable_assignment", "file_redirect", "herestring_redirect", "heredoc_redirect", "comment"})
 
 
-Variables = Mapping[str, "str | None"]
+Variables = Mapping[str, str | None]
 """Values by name; None for a variable whose value is given later."""
 
 

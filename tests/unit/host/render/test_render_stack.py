@@ -19,7 +19,7 @@ from .conftest import EVIL, Render, in_build, instructions, lock_of
 
 Change = Callable[[Stack, str], Stack]
 
-OURS = ["HOME", "PYTHONPATH", "PYTHONHOME", "FLAGBENCH_STACK"]
+RESERVED = ["HOME", "PYTHONPATH", "PYTHONHOME", "FLAGBENCH_STACK"]
 # What is in a Dockerfile as it is, and so has to be plain: what precedes an evil value, and more that is refused.
 REFUSED: dict[str, tuple[Change, str, list[str]]] = {
     "name": (lambda stack, value: replace(stack, name=value), "", ["", "-o", "../x", "."]),
@@ -35,7 +35,7 @@ REFUSED: dict[str, tuple[Change, str, list[str]]] = {
     "env name": (
         lambda stack, value: in_build(stack, env={value: "1"}),
         "",
-        ["", "1A", "A=1", "a", *OURS],
+        ["", "1A", "A=1", "a", *RESERVED],
     ),
 }
 IN_COMMENTS: dict[str, Change] = {

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from flagbench.catalog.load import load_catalog
-from flagbench.catalog.model import Catalog, Stack
+from flagbench.catalog.model import Stack
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.render.image import ImageRenderer
 from flagbench.render.roots import case_package, images_root, shipped_images
 from flagbench.render.stack import render_stack
 from flagbench.render.templates import Templates
@@ -88,11 +87,6 @@ def test_a_template_that_would_change_nothing_is_refused(
         Templates(shipped_images(), tmp_path / "none.j2" if text is None else write(text))
     assert said in str(caught.value)
     assert caught.value.code == code
-
-
-def test_a_template_goes_to_the_tier_that_it_extends(write: Write, catalog: Catalog) -> None:
-    for rendered in ImageRenderer(catalog, write("# mine", "last", "case")).matrix():
-        assert ("# mine" in rendered.dockerfile) == (not rendered.name.startswith("stack/"))
 
 
 def test_images_and_code_beside_the_manifests_come_first(manifests: Path) -> None:
