@@ -80,6 +80,7 @@ BROKEN: dict[str, list[Edit]] = {
         *run("--mount=type=cache,target=/c --mount=from=alpine:3,target=/x true"),
         *before_code("# unresolved: no network\nFROM debian:12\nFROM debian:13", line=9),
         *before_code("# unresolved: no network\nRUN true\nCOPY --from=alpine:3 /x /y", line=9),
+        *before_code("ENV OTHER=base\nFROM base AS two\nCOPY --from=$OTHER /x /y", line=9),
         *before_code("# unresolved: no network\nRUN --mount=from=a:1 --mount=from=b:1 true", line=8),
         *before_code("# unresolved:\nCOPY --from=alpine:3 /x /y", line=8),
         *before_code("ENV OTHER=alpine:3\nCOPY --from=${OTHER} /x /y", line=8),
