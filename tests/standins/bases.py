@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 from flagbench.engines import Engine
 from flagbench.engines.base import BuildRequest
-from flagbench.render.context import context_tar
-from flagbench.render.model import rendered
+from flagbench.render.model import context_tar, rendered
 
 DEBIAN = "debian:bookworm-slim"
 FOLDER = Path(__file__).parent / "dockerfiles"

@@ -25,8 +25,8 @@ from flagbench.engines import Engine
 from flagbench.engines.base import BuildFailed, BuildRequest, ImageInfo, Resources
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.locks.model import Lock, part_of
-from flagbench.render.context import context_tar
 from flagbench.render.image import ImageRenderer
+from flagbench.render.model import context_tar
 from flagbench.render.stack import interpreter
 from flagbench.render.steps import stack_packages
 

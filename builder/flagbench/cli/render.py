@@ -14,7 +14,6 @@ from flagbench.cli import complete
 from flagbench.cli.options import JsonOption
 from flagbench.cli.output import echo_json
 from flagbench.errors import FlagbenchError
-from flagbench.render.check import differences, refresh
 from flagbench.render.folder import write_tree
 from flagbench.render.image import ImageRenderer
 from flagbench.render.model import Rendered
@@ -64,7 +63,7 @@ def command(
     if image is not None:
         _show(_one(image, catalog, renderer), out, as_json)
     elif out is not None:
-        _show({_folder(rendered): rendered for rendered in renderer.matrix()}, out, as_json)
+        _show({rendered.folder: rendered for rendered in renderer.matrix()}, out, as_json)
     elif check:
         _compare(catalog, renderer, as_json)
     else:
@@ -78,11 +77,6 @@ def _one(image: str, catalog: Catalog, renderer: ImageRenderer) -> dict[str, Ren
     case, stack = resolve_image(image, catalog)
     heavy = renderer.stack(stack)
     return {"stack": heavy, case.name: renderer.case(case, stack, heavy)}
-
-
-def _folder(rendered: Rendered) -> str:
-    tier, _, stack = rendered.name.partition("/")
-    return f"{stack}/{tier}"
 
 
 def _show(images: dict[str, Rendered], out: Path | None, as_json: bool) -> None:
@@ -109,7 +103,7 @@ def _show(images: dict[str, Rendered], out: Path | None, as_json: bool) -> None:
 
 
 def _compare(catalog: Catalog, renderer: ImageRenderer, as_json: bool) -> None:
-    found = differences(renderer, _committed(catalog))
+    found = renderer.differences(_committed(catalog))
     if as_json:
         echo_json({"differs": [{"path": path, "diff": diff} for path, diff in found.items()]})
     else:
@@ -128,7 +122,7 @@ def _refresh(catalog: Catalog, renderer: ImageRenderer, as_json: bool) -> None:
             "a template of your own is not what is committed", remedy="write its images elsewhere with -o DIR"
         )
     images = _committed(catalog)
-    changed = refresh(renderer, images)
+    changed = renderer.refresh(images)
     if as_json:
         echo_json({"changed": changed})
         return

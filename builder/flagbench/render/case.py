@@ -13,11 +13,11 @@ from flagbench.catalog.model import Case, Compiled, Stack
 from flagbench.errors import FlagbenchError
 from flagbench.images import LOCAL
 from flagbench.locks.model import Lock
-from flagbench.render.environment import render_template
 from flagbench.render.model import Rendered, rendered
 from flagbench.render.quoting import apt_name, index_url, plain_name, variable_name
-from flagbench.render.stack import EPOCH, HOME, TINI, image_file, interpreter
+from flagbench.render.stack import EPOCH, HOME, TINI, interpreter
 from flagbench.render.steps import Step, case_steps, needed_to_compile, step_files, wheel_key
+from flagbench.render.templates import Templates
 
 PACKAGE = "flagbench_cases"
 CASE_MANIFEST = re.compile(r"cases/[^/]+/case\.json")
@@ -40,13 +40,7 @@ def read_code(package: Path) -> dict[str, bytes]:
 
 
 def render_case(
-    case: Case,
-    stack: Stack,
-    stack_rendered: Rendered,
-    lock: Lock,
-    code: Mapping[str, bytes],
-    images: Path,
-    template: Path | None = None,
+    case: Case, stack: Stack, stack_rendered: Rendered, lock: Lock, code: Mapping[str, bytes], templates: Templates
 ) -> Rendered:
     """The build directory of a case's image.
 
@@ -55,8 +49,6 @@ def render_case(
             directory's digest changes with it.
         lock: the stack's.
         code: flagbench_cases, as `read_code` reads it.
-        images: the folder with templates/ and files/; what is not there is flagbench's own.
-        template: a user's template that extends the case's.
 
     Raises:
         FlagbenchError: (usage) the case has no code in the package, or a value cannot be written to a Dockerfile;
@@ -68,12 +60,12 @@ def render_case(
             remedy=f"give it another name in {case.path}",
         )
     values = case_values(case, stack, lock)
-    dockerfile = render_template(images, [f"cases/{case.name}.j2", "case.j2"], values, template)
+    dockerfile = templates.render("case", case.name, values)
     files = code_files(case, stack, code)
     steps = case_steps(case, stack.build, lock)
     if any(steps.values()):
-        files["inputs/README"] = image_file(images, "inputs.txt")
-        install = image_file(images, "install.sh")
+        files["inputs/README"] = templates.file("inputs.txt")
+        install = templates.file("install.sh")
         files.update(step_files(steps, install))
         if values["compiled"]:
             files["steps/wheels/install.sh"] = install

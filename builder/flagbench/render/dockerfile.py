@@ -1,4 +1,4 @@
-"""A Dockerfile read into its instructions and stages, for the rules that look at them.
+"""A Dockerfile read into its instructions, for the rules that look at them.
 
 Parsed by BuildKit's own parser (the package `dockerfile`): dockerfile-parse knows no heredocs and no flags.
 """
@@ -10,12 +10,11 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import takewhile
 
 import dockerfile
 
 from flagbench.errors import FlagbenchError
-from flagbench.render.shell import SHELLS, Call, calls, expand
+from flagbench.render.shell import SHELLS, Call, Variables, calls, expand
 
 _HEREDOC = re.compile(r"<<-?\s*[\"']?\w+[\"']?")
 _SHEBANG = re.compile(r"#!\s*\S*?(?:env\s+)?(\w+)\s")
@@ -39,6 +38,12 @@ class Instruction:
     heredocs: tuple[str, ...] = ()
     onbuild: bool = False
     """Whether it runs where another image is built on this one, not here."""
+    stage: int = -1
+    """Number of the stage, from 0; -1 before the first FROM."""
+    variables: Variables = field(default_factory=dict)
+    """What ENV and ARG have set where it stands; None for an ARG before the first FROM that has no default."""
+    setters: Mapping[str, int] = field(default_factory=dict)
+    """The line that each variable has its value from."""
 
     def flag(self, name: str) -> str | None:
         """The value of a flag; None where it is not there."""
@@ -50,29 +55,33 @@ class Instruction:
         return [{key.lower(): value for key, _, value in (part.partition("=") for part in mount)} for mount in parts]
 
     @property
+    def image(self) -> str:
+        """What a FROM names, with the variables that are known."""
+        return expand("".join(self.words[:1]), self.variables)
+
+    @property
     def assigned(self) -> list[tuple[str, str | None]]:
         """The names that an ENV, an ARG or a LABEL sets, with their values; None for an ARG without a default."""
         if self.name in ("ENV", "LABEL"):
             return [(key, _unquoted(value)) for key, value in zip(self.words[::2], self.words[1::2], strict=False)]
-        if self.name == "ARG":
-            return [
-                (name, _unquoted(value) if equals else None)
-                for name, equals, value in (word.partition("=") for word in self.words)
-            ]
-        return []
+        parts = (word.partition("=") for word in self.words if self.name == "ARG")
+        return [(name, _unquoted(value) if equals else None) for name, equals, value in parts]
 
-
-@dataclass
-class Stage:
-    """What one FROM begins."""
-
-    number: int
-    name: str
-    """Lower case; empty where it has none."""
-    image: str
-    """As written."""
-    start: Instruction
-    instructions: list[Instruction] = field(default_factory=list)
+    @cached_property
+    def calls(self) -> list[Call]:
+        """Every command of a RUN."""
+        if self.name != "RUN":
+            return []
+        if self.exec_form:
+            # `["sh", "-c", SCRIPT]` is a command whose words need no quotes any more.
+            return calls(shlex.join(self.words), self.variables)
+        script = " ".join(self.words)
+        found = calls(_HEREDOC.sub("", script) if self.heredocs else script, self.variables)
+        if {call.name for call in found} & SHELLS:
+            scripts = list(self.heredocs)
+        else:
+            scripts = [text for text in self.heredocs if _HEREDOC.fullmatch(script.strip()) and _is_shell(text)]
+        return found + [call for text in scripts for call in calls(text, self.variables)]
 
 
 @dataclass(frozen=True)
@@ -88,94 +97,51 @@ class Dockerfile:
     @cached_property
     def instructions(self) -> tuple[Instruction, ...]:
         """Every instruction, in order. Raises FlagbenchError (usage) where BuildKit could not read it."""
-        return tuple(_parse(self.text))
+        found: list[Instruction] = []
+        stage = -1
+        variables: dict[str, str | None] = {}
+        setters: dict[str, int] = {}
+        before = variables, setters
+        for instruction in _parse(self.text):
+            if instruction.name == "FROM":
+                if stage < 0:
+                    before = variables, setters
+                stage += 1
+                variables, setters = before
+            found.append(replace(instruction, stage=stage, variables=variables, setters=setters))
+            if instruction.name in ("ENV", "ARG"):
+                # In a stage, an ARG without a default has the value from before the first FROM.
+                given = [(name, value) for name, value in instruction.assigned if value is not None or stage < 0]
+                setters = setters | {name: instruction.line for name, _ in given}
+                variables = variables | {name: value and expand(value, variables) for name, value in given}
+        return tuple(found)
 
     def named(self, *names: str) -> Iterator[Instruction]:
         """The instructions of these names, in order."""
         return (instruction for instruction in self.instructions if instruction.name in names)
 
-    @cached_property
-    def global_arguments(self) -> Mapping[str, Instruction]:
-        """The ARG instructions before the first FROM, which every FROM sees, by name."""
-        before = takewhile(lambda instruction: instruction.name != "FROM", self.instructions)
-        return {name: instruction for instruction in before for name, _ in instruction.assigned}
+    def calls(self) -> Iterator[tuple[Instruction, Call]]:
+        """Every command of every RUN."""
+        return ((instruction, call) for instruction in self.instructions for call in instruction.calls)
 
-    @cached_property
-    def defaults(self) -> Mapping[str, str]:
-        """The defaults of these arguments, as far as there are some."""
-        found: dict[str, str] = {}
-        for instruction in self.global_arguments.values():
-            found |= {name: expand(value, found) for name, value in instruction.assigned if value is not None}
-        return found
-
-    @cached_property
-    def stages(self) -> tuple[Stage, ...]:
-        """The stages in order."""
-        found: list[Stage] = []
-        for instruction in self.instructions:
-            if instruction.name == "FROM":
-                image, *alias = instruction.words or ("",)
-                found.append(Stage(len(found), alias[1].lower() if len(alias) == 2 else "", image, instruction))
-            elif found:
-                found[-1].instructions.append(instruction)
-        return tuple(found)
-
-    def earlier(self, stage: Stage, name: str) -> Stage | None:
-        """The stage of this name before `stage`."""
-        named = {found.name: found for found in self.stages[: stage.number] if found.name}
+    def earlier(self, stage: int, name: str) -> Instruction | None:
+        """The FROM of the stage of this name before stage number `stage`."""
+        named = {i.words[2].lower(): i for i in self.named("FROM") if i.stage < stage and len(i.words) == 3}
         return named.get(name.lower())
 
     @cached_property
-    def lineage(self) -> tuple[Stage, ...]:
-        """The stages that the image is made of: the one that the last stands on first, the last one last."""
-        found = list(self.stages[-1:])
-        while found and (parent := self.earlier(found[0], expand(found[0].image, self.defaults))):
-            found.insert(0, parent)
-        return tuple(found)
+    def lineage(self) -> list[Instruction]:
+        """The instructions that the image is made of: the last stage's, after those of the stages it stands on."""
+        found: list[Instruction] = []
+        start = next((i for i in reversed(self.instructions) if i.name == "FROM"), None)
+        while start:
+            found = [i for i in self.instructions if i.stage == start.stage] + found
+            start = self.earlier(start.stage, start.image)
+        return found
 
     def variables(self) -> Iterator[tuple[Instruction, str]]:
         """The name of every variable that an ENV or an ARG sets."""
         return ((instruction, name) for instruction in self.named("ENV", "ARG") for name, _ in instruction.assigned)
-
-    def setters(self, stage: Stage, at: Instruction) -> Mapping[str, Instruction]:
-        """The ARG or ENV that a variable has its value from, at an instruction of a stage, by name."""
-        found = dict(self.global_arguments)
-        for instruction in _before(stage, at):
-            found |= {name: instruction for name, value in instruction.assigned if value is not None}
-        return found
-
-    def values(self, stage: Stage, at: Instruction) -> Mapping[str, str]:
-        """What is known of the variables at an instruction of a stage."""
-        found = dict(self.defaults)
-        for instruction in _before(stage, at):
-            found |= {name: expand(value, found) for name, value in instruction.assigned if value is not None}
-        return found
-
-    def calls(self) -> Iterator[tuple[Instruction, Call]]:
-        """Every command of every RUN."""
-        for stage in self.stages:
-            for instruction in stage.instructions:
-                if instruction.name == "RUN":
-                    variables = self.values(stage, instruction)
-                    yield from ((instruction, call) for call in _calls(instruction, variables))
-
-
-def _before(stage: Stage, at: Instruction) -> Iterator[Instruction]:
-    """The ENV and ARG instructions of a stage that stand before one of its own."""
-    return (i for i in stage.instructions if i.name in ("ENV", "ARG") and i.line < at.line)
-
-
-def _calls(instruction: Instruction, variables: Mapping[str, str]) -> list[Call]:
-    if instruction.exec_form:
-        # `["sh", "-c", SCRIPT]` is a command whose words need no quotes any more.
-        return calls(shlex.join(instruction.words), variables)
-    script = " ".join(instruction.words)
-    if _HEREDOC.fullmatch(script.strip()):
-        return [call for text in instruction.heredocs if _is_shell(text) for call in calls(text, variables)]
-    found = calls(_HEREDOC.sub("", script) if instruction.heredocs else script, variables)
-    if {call.name for call in found} & SHELLS:
-        found += [call for text in instruction.heredocs for call in calls(text, variables)]
-    return found
 
 
 def _is_shell(script: str) -> bool:

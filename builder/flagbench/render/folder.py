@@ -9,8 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from flagbench.errors import FlagbenchError
-from flagbench.render.context import INPUTS
-from flagbench.render.model import FILE_MODE, Rendered
+from flagbench.render.model import FILE_MODE, INPUTS, Rendered
 
 LISTING = "rendered.sha256"
 """The file of a build directory that names the others that we wrote, as `sha256sum --check` reads it."""
@@ -57,7 +56,7 @@ def _foreign(target: Path, image: Rendered) -> Iterator[Path]:
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         yield target
         return
-    listing = _listing(target / LISTING)
+    listing, today = _listing(target / LISTING), _digests(image)
     own_inputs = {name.split("/")[1] for name in image.files if name.startswith(f"{INPUTS}/")}
     for path in sorted(target.rglob("*")):
         name = path.relative_to(target).as_posix()
@@ -68,16 +67,11 @@ def _foreign(target: Path, image: Rendered) -> Iterator[Path]:
             yield path
         elif path.is_dir() or (name == LISTING and listing):
             continue
-        elif not _is_ours(path, listing.get(name), image.files.get(name)):
-            yield path
-
-
-def _is_ours(path: Path, before: str | None, now: bytes | None) -> bool:
-    """Whether a file is what we wrote there before, by its sha256, or what we write there now."""
-    if before is None and now is None:
-        return False  # not read: it may be as large as it likes
-    content = path.read_bytes()
-    return content == now or _digest(content) == before
+        else:
+            # What we wrote there before, or write there now; another file, which may be large, is not read.
+            known = {digests[name] for digests in (listing, today) if name in digests}
+            if not known or hashlib.sha256(path.read_bytes()).hexdigest() not in known:
+                yield path
 
 
 def _listing(path: Path) -> dict[str, str]:
@@ -90,12 +84,12 @@ def _listing(path: Path) -> dict[str, str]:
     return {name: digest for digest, _, name in (line.partition("  ") for line in lines) if name}
 
 
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+def _digests(image: Rendered) -> dict[str, str]:
+    return {name: hashlib.sha256(content).hexdigest() for name, content in image.files.items()}
 
 
 def _write_files(image: Rendered, folder: Path) -> None:
-    listing = [_HEADER, *(f"{_digest(content)}  {name}" for name, content in image.files.items()), ""]
+    listing = [_HEADER, *(f"{digest}  {name}" for name, digest in _digests(image).items()), ""]
     for name, content in {**image.files, LISTING: "\n".join(listing).encode()}.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -12,16 +12,14 @@ from pathlib import Path
 
 from flagbench.catalog.model import Catalog
 from flagbench.errors import FlagbenchError
-from flagbench.files import read_text
 from flagbench.render.case import case_values
-from flagbench.render.check import committed_path
 from flagbench.render.dockerfile import Dockerfile
-from flagbench.render.environment import render_blocks
 from flagbench.render.image import ImageRenderer
+from flagbench.render.roots import shipped_images
 from flagbench.render.rules import Finding, check
 from flagbench.render.stack import stack_values
+from flagbench.render.templates import Templates, read_source
 
-_CONFIGURATION = ".hadolint.yaml"
 _TIMEOUT = 60.0
 """Seconds; hadolint checks a hundred Dockerfiles in less than one."""
 _STACK_BLOCKS = ("base_check", "check_base_packages", "check", "user", "path", "env")
@@ -34,18 +32,17 @@ def lint_catalog(catalog: Catalog, template: Path | None = None) -> list[Finding
     Raises FlagbenchError for what cannot be rendered, and where hadolint is missing.
     """
     renderer = ImageRenderer(catalog, template)
+    ours = Templates(shipped_images())
     dockerfiles = {}
     for rendered in renderer.matrix():
         tier, _, on = rendered.name.partition("/")
         stack = catalog.stacks[on]
         lock = renderer.lock(stack)
-        if tier == "stack":
-            required = render_blocks("stack.j2", _STACK_BLOCKS, stack_values(stack, lock))
-            inherited = ""
-        else:
-            required = render_blocks("case.j2", _CASE_BLOCKS, case_values(catalog.cases[tier], stack, lock))
-            inherited = render_blocks("stack.j2", ("env",), stack_values(stack, lock))["env"]
-        path = f"images/{committed_path(rendered)}"
+        required, inherited = ours.blocks("stack", _STACK_BLOCKS, stack_values(stack, lock)), ""
+        if tier != "stack":
+            inherited = required["env"]
+            required = ours.blocks("case", _CASE_BLOCKS, case_values(catalog.cases[tier], stack, lock))
+        path = f"images/rendered/{rendered.folder}/Dockerfile"
         dockerfiles[path] = Dockerfile(rendered.dockerfile, required, inherited)
     return _lint(dockerfiles, catalog)
 
@@ -55,15 +52,13 @@ def lint_paths(paths: Iterable[Path], catalog: Catalog) -> list[Finding]:
 
     Raises FlagbenchError (usage) for a path without a Dockerfile, and where hadolint is missing.
     """
-    found = {str(path): Dockerfile(_text(path)) for given in paths for path in _files(given)}
+    found = {str(path): Dockerfile(read_source(path)) for given in paths for path in _files(given)}
     return _lint(found, catalog)
 
 
 def _lint(dockerfiles: Mapping[str, Dockerfile], catalog: Catalog) -> list[Finding]:
-    configuration = catalog.root.parent / _CONFIGURATION
-    texts = {path: dockerfile.text for path, dockerfile in dockerfiles.items()}
     findings = [finding for path, dockerfile in dockerfiles.items() for finding in check(path, dockerfile)]
-    findings += _hadolint(texts, configuration if configuration.is_file() else None)
+    findings += _hadolint(dockerfiles, catalog.root.parent / ".hadolint.yaml")
     return sorted(findings, key=lambda finding: (finding.path, finding.line, finding.rule))
 
 
@@ -72,13 +67,6 @@ def _files(given: Path) -> list[Path]:
     if not found:
         raise FlagbenchError(f"there is no Dockerfile at {given}", remedy="name a Dockerfile, or a folder of some")
     return found
-
-
-def _text(path: Path) -> str:
-    try:
-        return read_text(path)
-    except (OSError, ValueError) as error:
-        raise FlagbenchError(f"{path} cannot be read: {error}", remedy="name a readable file of UTF-8 text") from None
 
 
 def _binary() -> str:
@@ -93,33 +81,28 @@ def _binary() -> str:
     return found
 
 
-def _hadolint(dockerfiles: Mapping[str, str], configuration: Path | None = None) -> list[Finding]:
-    """What hadolint finds in Dockerfiles, given as their text by the path that findings are to show.
+def _hadolint(dockerfiles: Mapping[str, Dockerfile], configuration: Path) -> list[Finding]:
+    """What hadolint finds in Dockerfiles, given by the path that findings are to show.
 
     Raises FlagbenchError (usage) if hadolint is missing, or did not answer as hadolint does.
     """
     command = [_binary(), "--no-fail", "--format", "json"]
-    if configuration is not None:
+    if configuration.is_file():
         command += ["--config", str(configuration)]
     with tempfile.TemporaryDirectory() as folder:
-        paths = {}
-        for index, (path, text) in enumerate(dockerfiles.items()):
-            file = Path(folder, f"{index}.Dockerfile")
-            file.write_text(text, encoding="utf-8")
-            paths[str(file)] = path
-        entries = _answer([*command, *paths])
+        paths = {str(Path(folder, f"{index}.Dockerfile")): path for index, path in enumerate(dockerfiles)}
+        for file, path in paths.items():
+            Path(file).write_text(dockerfiles[path].text, encoding="utf-8")
+        try:
+            done = subprocess.run([*command, *paths], capture_output=True, text=True, check=True, timeout=_TIMEOUT)
+            entries = json.loads(done.stdout)
+        except (OSError, subprocess.SubprocessError, ValueError) as error:
+            said = (getattr(error, "stderr", None) or str(error)).strip()
+            raise FlagbenchError(
+                f"hadolint failed: {said}", remedy=f"see what `{command[0]} --version` says"
+            ) from None
     return [
         Finding(paths[entry["file"]], int(entry["line"]), str(entry["code"]), " ".join(entry["message"].split()))
         for entry in entries
         if entry["level"] in {"error", "warning"}
     ]
-
-
-def _answer(command: list[str]) -> list[dict[str, str]]:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_TIMEOUT)
-        entries: list[dict[str, str]] = json.loads(done.stdout)
-    except (OSError, subprocess.SubprocessError, ValueError) as error:
-        said = (getattr(error, "stderr", None) or str(error)).strip()
-        raise FlagbenchError(f"hadolint failed: {said}", remedy=f"see what `{command[0]} --version` says") from None
-    return entries

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from posixpath import basename
 
 from flagbench.render.shell import TALKS, Call
 
@@ -31,7 +32,7 @@ def too_open(mode: str) -> bool:
 
 def modes(call: Call) -> Iterator[str]:
     """The modes that a command sets: chmod, also behind `find -exec`, `install -m`, `mkdir -m` and umask."""
-    names = [word.rpartition("/")[2] for word in call.words]
+    names = [basename(word) for word in call.words]
     if call.name not in TALKS and "chmod" in names:
         operands = (word for word in call.words[names.index("chmod") + 1 :] if not _CHMOD_OPTION.match(word))
         yield next(operands, "")
@@ -50,9 +51,8 @@ def _apply(mode: str) -> int:
     if octal := _OCTAL.fullmatch(mode):
         bits = int(octal[2], 8)
         return {"-": _BEFORE & ~bits, "+": _BEFORE | bits}.get(octal[1], bits)
-    clauses = [_CLAUSE.fullmatch(clause) for clause in mode.split(",")]
     after = _BEFORE
-    for clause in clauses:
+    for clause in map(_CLAUSE.fullmatch, mode.split(",")):
         if clause is None:
             return _BEFORE
         who = "ugo" if "a" in clause[1] else clause[1]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from posixpath import basename
 from textwrap import shorten
 
 from flagbench.redaction import has_userinfo
@@ -27,29 +28,21 @@ _INTERPRETER = re.compile(r"(?:python|perl|ruby|node)[\d.]*")
 _PIP = re.compile(r"pip[\d.]*")
 _PYTHON = re.compile(r"(?:python|pypy)[\d.]*|\$\{?\w+\}?")
 _MODULE = re.compile(r"-[bBdEIOPqsSuvx]*m(.*)")
-_RPM = {"install", "localinstall", "groupinstall", "reinstall", "update", "upgrade"}
-_CONDA = {"install", "create", "update"}
-_OTHERS = {
-    "apt": {"install"},
-    "apt-get": {"install"},
-    "aptitude": {"install"},
-    "dpkg": {"-i", "--install"},
-    "apk": {"add"},
-    "dnf": _RPM,
-    "microdnf": _RPM,
-    "yum": _RPM,
-    "zypper": {"install", "in"},
-    "rpm": {"-i", "-U", "-ivh", "-Uvh", "--install", "--upgrade"},
-    "conda": _CONDA,
-    "mamba": _CONDA,
-    "micromamba": _CONDA,
-    "uv": {"add", "sync", "tool", "run"},
-    "poetry": {"install", "add", "sync"},
-    "pdm": {"install", "add", "sync"},
-    "pipenv": {"install", "sync", "update"},
-    "pipx": {"install", "run"},
-    "setup.py": {"install", "develop"},
+_VERBS = {
+    "apt apt-get aptitude": "install",
+    "dpkg": "-i --install",
+    "apk": "add",
+    "dnf microdnf yum": "install localinstall groupinstall reinstall update upgrade",
+    "zypper": "install in",
+    "rpm": "-i -U -ivh -Uvh --install --upgrade",
+    "conda mamba micromamba": "install create update",
+    "uv": "add sync tool run",
+    "poetry pdm": "install add sync",
+    "pipenv": "install sync update",
+    "pipx": "install run",
+    "setup.py": "install develop",
 }
+_OTHERS = {name: set(verbs.split()) for names, verbs in _VERBS.items() for name in names.split()}
 # They install whatever they are told.
 _INSTALLERS = frozenset({"easy_install", "ensurepip", "uvx"})
 _QUESTIONS = frozenset({"--help", "-h", "--version", "-V"})
@@ -89,11 +82,11 @@ def check(path: str, dockerfile: Dockerfile) -> list[Finding]:
 
 def no_root(dockerfile: Dockerfile) -> Found:
     """What breaks out of a container as root is root on the host. hadolint finds `USER 0` (DL3002)."""
-    users = [i for stage in dockerfile.lineage for i in stage.instructions if i.name == "USER" and not i.onbuild]
+    users = [i for i in dockerfile.lineage if i.name == "USER" and not i.onbuild]
     if users:
         if not " ".join(users[-1].words).partition(":")[0].strip("\"'").isdigit():
             yield users[-1].line, "USER by name: Kubernetes' runAsNonRoot can only check a number"
-    elif not any(expand(stage.image, dockerfile.defaults).startswith(OUR_IMAGES) for stage in dockerfile.lineage):
+    elif not any(i.name == "FROM" and i.image.startswith(OUR_IMAGES) for i in dockerfile.lineage):
         yield 1, "no USER: the image runs as the user that the base names, mostly root"
 
 
@@ -179,11 +172,9 @@ def narrow_permissions(dockerfile: Dockerfile) -> Found:
     for instruction, call in dockerfile.calls():
         for mode in filter(too_open, modes(call)):
             yield instruction.line, f"mode {mode}: writable by everybody, or setuid"
-    for stage in dockerfile.stages:
-        for instruction in stage.instructions:
-            mode = expand(instruction.flag("chmod") or "", dockerfile.values(stage, instruction))
-            if too_open(mode):
-                yield instruction.line, f"--chmod={mode}: writable by everybody, or setuid"
+    for instruction in dockerfile.instructions:
+        if too_open(mode := expand(instruction.flag("chmod") or "", instruction.variables)):
+            yield instruction.line, f"--chmod={mode}: writable by everybody, or setuid"
 
 
 def keeps_bytecode(dockerfile: Dockerfile) -> Found:
@@ -196,7 +187,7 @@ def keeps_bytecode(dockerfile: Dockerfile) -> Found:
 def required_block(dockerfile: Dockerfile) -> Found:
     """What an image promises (its checks, user, environment and entry point) is made by blocks that a template may
     add to with {{ super() }}, but not leave out."""
-    built = [instruction for stage in dockerfile.lineage for instruction in stage.instructions]
+    built = dockerfile.lineage
     lines = {instruction.text: instruction.line for instruction in built if not instruction.onbuild}
     kept = [("env", instruction, 0) for instruction in _read(dockerfile.inherited)]
     for block, text in dockerfile.required.items():
@@ -248,37 +239,28 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def _pip_words(call: Call) -> tuple[str, ...] | None:
-    """The arguments of the pip that a command runs, by whatever name or module; None if it runs none."""
-    if call.name in TALKS:
-        return None
-    for name, words in _programs(call):
-        if _PIP.fullmatch(name):
-            return words
-    for at, word in enumerate(call.words):
-        if _PIP.fullmatch(word.rpartition("/")[2]) and not word.startswith("-"):
-            return call.words[at + 1 :]
-    return None
-
-
 def _programs(call: Call) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The program that a command runs with its arguments, and what that starts as `python -m MODULE` or a script."""
+    """What a command runs, with its arguments: itself, `python -m MODULE`, a script, and pip wherever it is named."""
+    if call.name in TALKS:
+        return
     yield call.name, call.words[1:]
     for at, word in enumerate(call.words):
-        if not _PYTHON.fullmatch(word.rpartition("/")[2]):
-            continue
-        rest = list(call.words[at + 1 :])
-        while rest:
-            argument = rest.pop(0)
+        rest = iter(call.words[at + 1 :] if _PYTHON.fullmatch(basename(word)) else ())
+        for argument in rest:
             if module := _MODULE.fullmatch(argument):
-                name = module[1] or (rest.pop(0) if rest else "")
-                yield name.partition(".")[0], tuple(rest)
-                break
-            if not argument.startswith("-"):
-                yield argument.rpartition("/")[2], tuple(rest)
-                break
-            if argument in ("-W", "-X"):
-                rest = rest[1:]
+                yield (module[1] or next(rest, "")).partition(".")[0], tuple(rest)
+            elif not argument.startswith("-"):
+                yield basename(argument), tuple(rest)
+            elif argument in ("-W", "-X"):
+                next(rest, None)
+    for at, word in enumerate(call.words):
+        if _PIP.fullmatch(basename(word)) and not word.startswith("-"):
+            yield "pip", call.words[at + 1 :]
+
+
+def _pip_words(call: Call) -> tuple[str, ...] | None:
+    """The arguments of the pip that a command runs, by whatever name or module; None if it runs none."""
+    return next((words for name, words in _programs(call) if _PIP.fullmatch(name)), None)
 
 
 def _pip_install(call: Call) -> tuple[str, ...] | None:
@@ -290,9 +272,7 @@ def _pip_install(call: Call) -> tuple[str, ...] | None:
 def _is_install(call: Call) -> bool:
     if INSTALLER in call.words:
         return call.words[call.words.index(INSTALLER) + 1 :][:1] in (("pip",), ("apt",))
-    if _pip_install(call) is not None:
-        return True
-    return call.name not in TALKS and any(
+    return _pip_install(call) is not None or any(
         (name in _INSTALLERS and not _QUESTIONS & set(words)) or _OTHERS.get(name, set()) & set(words)
         for name, words in _programs(call)
     )

@@ -18,22 +18,8 @@ _PARSER = Parser(Language(tree_sitter_bash.language()))
 SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh"})
 # What runs the command in its arguments; options and assignments may come between.
 _WRAPPERS = frozenset(
-    {
-        "builtin",
-        "busybox",
-        "command",
-        "env",
-        "exec",
-        "ionice",
-        "nice",
-        "nohup",
-        "setsid",
-        "stdbuf",
-        "sudo",
-        "time",
-        "timeout",
-    }
-    | {"toybox", "xargs"}
+    {"builtin", "busybox", "command", "env", "exec", "ionice", "nice", "nohup", "setsid"}
+    | {"stdbuf", "sudo", "time", "timeout", "toybox", "xargs"}
 )
 TALKS = frozenset({"echo", "printf", "grep", "sed", "test", "["})
 """Commands whose words are texts, whatever they say."""
@@ -54,6 +40,10 @@ _ASSIGNING = ("command", "declaration_command")
 _NO_WORDS = frozenset({"variable_assignment", "file_redirect", "herestring_redirect", "heredoc_redirect", "comment"})
 
 
+Variables = Mapping[str, str | None]
+"""Values by name; None for a variable whose value is given later."""
+
+
 @dataclass(frozen=True)
 class Call:
     """One command."""
@@ -71,23 +61,25 @@ class Call:
         return basename(self.words[0]) if self.words else ""
 
 
-def calls(script: str, variables: Mapping[str, str]) -> list[Call]:
+def calls(script: str, variables: Variables) -> list[Call]:
     """The commands of a script in order, with those of `sh -c`, of `eval` and of heredocs that a shell reads.
 
     Args:
         variables: values that are known before it runs.
     """
-    return list(_Script(dict(variables)).run(script))
+    return list(_Script(variables).run(script))
 
 
-def expand(text: str, variables: Mapping[str, str]) -> str:
+def expand(text: str, variables: Variables) -> str:
     """A text with the variables that are known, as `$A`, `${A}`, `${A:-word}`, `${A-word}` or `${A:+word}`."""
 
     def value(match: re.Match[str]) -> str:
-        name, operator, word = match["plain"] or match["name"], match["operator"], match["word"] or ""
-        if operator and operator.endswith("+"):
-            return word if variables.get(name) else ""
-        return variables.get(name, word if operator else match[0])
+        known = variables.get(match["plain"] or match["name"])
+        if not match["operator"]:
+            return match[0] if known is None else known
+        if match["operator"].endswith("+"):
+            return match["word"] if known else ""
+        return match["word"] if known is None else known
 
     return _VARIABLE.sub(value, text)
 
@@ -95,13 +87,17 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
 class _Script:
     """One pass over a script; assignments count from where they stand."""
 
-    def __init__(self, variables: dict[str, str], depth: int = 0) -> None:
-        self.variables = variables
+    def __init__(self, variables: Variables, depth: int = 0) -> None:
+        self.variables = dict(variables)
         self.depth = depth
 
     def run(self, script: str) -> Iterator[Call]:
         if self.depth <= _DEPTH:
             yield from self._walk(_PARSER.parse(script.encode()).root_node, ())
+
+    def _nested(self) -> _Script:
+        """What another shell does, which sees the variables and sets none."""
+        return _Script(self.variables, self.depth + 1)
 
     def _walk(self, node: Node, reads: tuple[str, ...]) -> Iterator[Call]:
         """The commands in a node, those of substitutions first; `reads` is what is piped into them."""
@@ -113,17 +109,24 @@ class _Script:
             if node.type == "pipeline":
                 reads = (*reads, *(call.name for call in found))
         if node.type == "command":
-            yield from self._command(node, reads)
+            call = self._command(node, reads)
+            yield call
+            yield from self._nested().run(_script_of(call))
         elif node.type == "declaration_command":
             yield self._declared(self._text(child) for child in node.named_children)
         elif node.type == "variable_assignment" and node.parent and node.parent.type not in _ASSIGNING:
             yield self._declared([self._text(node)])
         elif node.type == "expansion" and (default := _DEFAULT.fullmatch(_source(node))):
             yield Call((), ((default[1], expand(default[2], self.variables)),))
-        elif node.type == "redirected_statement":
-            yield from self._heredocs(node)
+        elif node.type == "redirected_statement" and self._starts_shell(node.child_by_field_name("body")):
+            parts = [part for redirect in node.named_children for part in redirect.named_children]
+            for script in (_source(part) for part in parts if part.type == "heredoc_body"):
+                yield from self._nested().run(script)
 
-    def _command(self, node: Node, reads: tuple[str, ...]) -> Iterator[Call]:
+    def _starts_shell(self, node: Node | None) -> bool:
+        return node is not None and any(call.name in SHELLS for call in self._nested()._walk(node, ()))
+
+    def _command(self, node: Node, reads: tuple[str, ...]) -> Call:
         texts = [(child.type, self._text(child)) for child in node.named_children]
         words = [text for kind, text in texts if kind not in _NO_WORDS]
         assigned = [text for kind, text in texts if kind == "variable_assignment"]
@@ -134,47 +137,14 @@ class _Script:
         while words and basename(words[0]) in _WRAPPERS:
             words = words[1:]
             while words and (words[0].startswith("-") or words[0][:1].isdigit() or _ASSIGNMENT.fullmatch(words[0])):
-                assigned.append(words[0])
-                words = words[1:]
-        call = Call(tuple(words), _assignments(assigned), reads)
-        yield call
-        yield from self._inner(call)
+                assigned.append(words.pop(0))
+        return Call(tuple(words), _assignments(assigned), reads)
 
     def _declared(self, words: Iterable[str]) -> Call:
         """`A=1` or `export A=1 B=2`: what follows in the script sees it."""
         assigned = _assignments(words)
         self.variables.update(assigned)
         return Call((), assigned)
-
-    def _inner(self, call: Call) -> Iterator[Call]:
-        """The script among the words of `find -exec sh -c SCRIPT`, `su -c SCRIPT` and `eval WORD...`."""
-        inner = _Script(dict(self.variables), self.depth + 1)
-        if call.name == "eval":
-            yield from inner.run(" ".join(call.words[1:]))
-        elif call.name not in TALKS:
-            shells = SHELLS if call.name not in _USER_SHELLS else SHELLS | _USER_SHELLS
-            words = iter(call.words)
-            for word in words:
-                if basename(word) in shells:
-                    break
-            for word in words:
-                if word.startswith("--command="):
-                    yield from inner.run(word.partition("=")[2])
-                    return
-                if _COMMAND_OPTION.fullmatch(word):
-                    yield from inner.run(next(words, ""))
-                    return
-
-    def _heredocs(self, node: Node) -> Iterator[Call]:
-        """The scripts that a shell reads as its input."""
-        body = node.child_by_field_name("body")
-        inner = _Script(dict(self.variables), self.depth + 1)
-        if body is None or not {call.name for call in inner._walk(body, ())} & SHELLS:
-            return
-        for redirect in node.named_children:
-            for part in redirect.named_children:
-                if part.type == "heredoc_body":
-                    yield from inner.run(_source(part))
 
     def _text(self, node: Node) -> str:
         """A word as the command gets it."""
@@ -189,6 +159,21 @@ class _Script:
         if node.type in ("string", "concatenation", "command_name", "translated_string", "variable_assignment"):
             return "".join(self._text(child) for child in node.children if child.type != '"')
         return _source(node)
+
+
+def _script_of(call: Call) -> str:
+    """The script among the words of `find -exec sh -c SCRIPT`, `su -c SCRIPT` and `eval WORD...`; mostly empty."""
+    if call.name == "eval":
+        return " ".join(call.words[1:])
+    shells = SHELLS | _USER_SHELLS if call.name in _USER_SHELLS else SHELLS
+    words = iter(call.words if call.name not in TALKS else ())
+    if any(basename(word) in shells for word in words):
+        for word in words:
+            if word.startswith("--command="):
+                return word.partition("=")[2]
+            if _COMMAND_OPTION.fullmatch(word):
+                return next(words, "")
+    return ""
 
 
 def _assignments(words: Iterable[str]) -> tuple[tuple[str, str], ...]:

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 
 from flagbench.catalog.model import Stack
 from flagbench.errors import FlagbenchError
 from flagbench.locks.model import Lock
-from flagbench.render.environment import render_template
+from flagbench.render import quoting
 from flagbench.render.model import Rendered, rendered
-from flagbench.render.quoting import (
-    absolute_path,
-    apt_name,
-    image_reference,
-    index_url,
-    plain_name,
-    python_version,
-    variable_name,
-)
-from flagbench.render.roots import shipped_images
-from flagbench.render.steps import Step, stack_steps, step_files
+from flagbench.render.steps import stack_steps, step_files
+from flagbench.render.templates import Templates
 
 HOME = "/opt/flagbench"
 """What belongs to flagbench in an image."""
@@ -39,22 +29,27 @@ _OURS = frozenset({"HOME", "PATH", "PYTHONPATH", "PYTHONHOME", "MAX_JOBS"})
 
 def interpreter(stack: Stack) -> str:
     """The Python of a stack's image: the base's, or that of our own virtual environment."""
-    return absolute_path(stack.build.interpreter or f"{VENV}/bin/python3")
+    return quoting.absolute_path(stack.build.interpreter or f"{VENV}/bin/python3")
 
 
-def render_stack(stack: Stack, lock: Lock, images: Path, template: Path | None = None) -> Rendered:
+def render_stack(stack: Stack, lock: Lock, templates: Templates) -> Rendered:
     """The build directory of a stack's image.
 
-    Args:
-        images: the folder with templates/ and files/; what is not there is flagbench's own.
-        template: a user's template that extends the stack's.
-
-    Raises:
-        FlagbenchError: (usage) a value that cannot be written to a Dockerfile; (build failed) an error in a template.
+    Raises FlagbenchError: (usage) a value that no Dockerfile can hold; (build failed) an error in a template.
     """
     values = stack_values(stack, lock)
-    dockerfile = render_template(images, [f"stacks/{stack.name}.j2", "stack.j2"], values, template)
-    return rendered(f"stack/{stack.name}", dockerfile, _files(stack, stack_steps(stack.build, lock), images))
+    dockerfile = templates.render("stack", stack.name, values)
+    steps = {name: values[name] for name in ("torch", "packages")}
+    install = templates.file("install.sh")
+    files = {
+        "inputs/README": templates.file("inputs.txt"),
+        "steps/base/check_base.sh": templates.file("check_base.sh"),
+        "steps/apt/install.sh": install,
+        "steps/check/check_stack.py": templates.file("check_stack.py"),
+        "steps/check/stack.json": _expectations(stack, bool(steps["torch"])).encode(),
+        **step_files(steps, install),
+    }
+    return rendered(f"stack/{stack.name}", dockerfile, files)
 
 
 def stack_values(stack: Stack, lock: Lock) -> dict[str, Any]:
@@ -63,18 +58,16 @@ def stack_values(stack: Stack, lock: Lock) -> dict[str, Any]:
     Raises FlagbenchError (usage) for a value that cannot be written to a Dockerfile.
     """
     _require_plain(stack)
-    steps = stack_steps(stack.build, lock)
     return {
+        **stack_steps(stack, lock),
         "stack": stack,
         "base": _base(lock),
         "pinned": lock.base_digest is not None,
         "epoch": EPOCH,
-        "python_version": python_version(stack.python),
+        "python_version": quoting.python_version(stack.python),
         "python": interpreter(stack),
-        "apt": [apt_name(name) for name in _apt(stack)],
-        "indexes": [index_url(url) for url in stack.build.indexes],
-        "torch": steps["torch"],
-        "packages": steps["packages"],
+        "apt": [quoting.apt_name(name) for name in _apt(stack)],
+        "indexes": [quoting.index_url(url) for url in stack.build.indexes],
         "env": _environment(stack, lock),
         "home": HOME,
         "venv": VENV,
@@ -85,9 +78,9 @@ def stack_values(stack: Stack, lock: Lock) -> dict[str, Any]:
 
 def _require_plain(stack: Stack) -> None:
     """Refuse names that cannot be written unquoted, and variables that every image sets itself."""
-    plain_name(stack.name)
+    quoting.plain_name(stack.name)
     for name in stack.build.env:
-        variable_name(name)
+        quoting.variable_name(name)
     if reserved := [name for name in stack.build.env if name in _OURS or name.startswith("FLAGBENCH_")]:
         raise FlagbenchError(
             f"the stack {stack.name} sets {', '.join(reserved)}, which every image sets itself",
@@ -99,7 +92,7 @@ def _base(lock: Lock) -> str | None:
     """The default of the build argument BASE; None: it has to be given."""
     if lock.base_image is None:
         return None
-    return image_reference(f"{lock.base_image}@{lock.base_digest}" if lock.base_digest else lock.base_image)
+    return quoting.image_reference(f"{lock.base_image}@{lock.base_digest}" if lock.base_digest else lock.base_image)
 
 
 def _apt(stack: Stack) -> list[str]:
@@ -131,34 +124,13 @@ def _environment(stack: Stack, lock: Lock) -> dict[str, str]:
     }
 
 
-def _files(stack: Stack, steps: Mapping[str, Step], images: Path) -> dict[str, bytes]:
-    """What lies beside the Dockerfile: for each step what it needs and no more, so that nothing else repeats it."""
-    install, check_base, check_stack = (
-        image_file(images, name) for name in ("install.sh", "check_base.sh", "check_stack.py")
-    )
-    files = {
-        "inputs/README": image_file(images, "inputs.txt"),
-        "steps/base/check_base.sh": check_base,
-        "steps/apt/install.sh": install,
-        "steps/check/check_stack.py": check_stack,
-        "steps/check/stack.json": _expectations(stack, steps).encode(),
-    }
-    files.update(step_files(steps, install))
-    return files
-
-
-def _expectations(stack: Stack, steps: Mapping[str, Step]) -> str:
+def _expectations(stack: Stack, brings_torch: bool) -> str:
+    """What check_stack.py finds out, as JSON."""
     expected = {
         "python": stack.python,
         "expects": dict(stack.expects),
         "from_base": sorted(stack.build.from_base) if stack.build.interpreter else [],
-        "imports": ["torch"] if steps["torch"] else [],
+        "imports": ["torch"] if brings_torch else [],
         "compiles": True,
     }
     return json.dumps(expected, sort_keys=True, indent=1) + "\n"
-
-
-def image_file(images: Path, name: str) -> bytes:
-    """A file of images/files, else flagbench's own."""
-    beside = images / "files" / name
-    return (beside if beside.is_file() else shipped_images() / "files" / name).read_bytes()

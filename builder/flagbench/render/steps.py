@@ -32,11 +32,18 @@ class Step:
         return bool(self.locked or self.unlocked)
 
 
-def stack_steps(build: StackBuild, lock: Lock) -> dict[str, Step]:
-    """`torch`, where it is not the base's, and `packages`: what the image of a stack installs."""
+def stack_steps(stack: Stack, lock: Lock) -> dict[str, Step]:
+    """`torch`, where it is not the base's, and `packages`: what the image of a stack installs.
+
+    Raises FlagbenchError (usage) where the lock lacks a package that only cases need.
+    """
     names = _names(lock)
-    _require_locked(build, lock)
-    installed = names - _for_cases(build)
+    if missing := sorted(_for_cases(stack.build) - names):
+        raise FlagbenchError(
+            f"the lock of {lock.stack} has no {', '.join(missing)}, which the stack names",
+            remedy=f"lock the stack again with `flagbench lock {lock.stack}`",
+        )
+    installed = stack_packages(stack, lock)
     torch = {name for name in installed if _belongs_to_torch(name)} if "torch" in names else set()
     return {"torch": _step(lock, torch), "packages": _step(lock, installed - torch)}
 
@@ -73,7 +80,7 @@ def wheel_key(package: Compiled, stack: Stack, lock: Lock) -> str:
 
     The hash is over the package's file, the torch and tools that it is compiled with, Python, platform, environment.
     """
-    torch = stack_steps(stack.build, lock)["torch"]
+    torch = stack_steps(stack, lock)["torch"]
     decisive = [
         [(step.locked, step.unlocked) for step in (_step(lock, {canonical(package.name)}), torch)],
         part_of(lock, _BUILD_TOOLS).hashed_requirements(),
@@ -104,14 +111,6 @@ def _optional(build: StackBuild) -> set[str]:
 
 def _for_cases(build: StackBuild) -> set[str]:
     return {canonical(package.name) for package in build.compiled} | _optional(build)
-
-
-def _require_locked(build: StackBuild, lock: Lock) -> None:
-    if missing := sorted(_for_cases(build) - _names(lock)):
-        raise FlagbenchError(
-            f"the lock of {lock.stack} has no {', '.join(missing)}, which the stack names",
-            remedy=f"lock the stack again with `flagbench lock {lock.stack}`",
-        )
 
 
 def _step(lock: Lock, wanted: Collection[str]) -> Step:

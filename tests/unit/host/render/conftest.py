@@ -1,4 +1,4 @@
-"""What tests of rendering share: the catalog, a stack with every feature, and locks made up for a stack."""
+"""What tests of rendering share: the catalog, a stack with every feature, made-up locks, and evil values."""
 
 from __future__ import annotations
 
@@ -13,12 +13,30 @@ import pytest
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.model import Catalog, Stack
 from flagbench.locks.model import Lock, LockEntry, Unresolved, canonical, inputs_digest
+from flagbench.render.dockerfile import Dockerfile, Instruction
 from flagbench.render.model import Rendered
 from flagbench.render.roots import shipped_images
 from flagbench.render.stack import render_stack
+from flagbench.render.templates import Templates
 
+Render = Callable[..., Rendered]
 HASH = "sha256:" + "a" * 64
 DIGEST = "sha256:" + "d" * 64
+EVIL = ["x\nRUN touch /y", "x\r\nRUN touch /y", "x\x00y", "$(touch /y)", "`touch /y`", "${HOME}", "x; touch /y"]
+EVIL += ["x && touch /y #", 'x" y "z', "x' y 'z", 'x", "y', "x y", "x \\", "{{ 7 * 7 }}{% raw %}", "<<EOF"]
+EVIL += ["тест\u2028RUN x", "тест"]
+"""What no value may add to a Dockerfile, and no plain name may be."""
+
+
+def in_build(stack: Stack, **changes: Any) -> Stack:
+    """The stack with other values in `build`."""
+    return replace(stack, build=replace(stack.build, **changes))
+
+
+def instructions(rendered: Rendered, *names: str) -> list[Instruction]:
+    """Its instructions, or those of some names, but what changes with any value, the digest of the lock."""
+    every = [i for i in Dockerfile(rendered.dockerfile).instructions if "LOCK_DIGEST" not in i.text]
+    return [i for i in every if not names or i.name in names]
 
 
 @pytest.fixture(scope="session")
@@ -28,23 +46,35 @@ def catalog() -> Catalog:
 
 
 @pytest.fixture(scope="session")
-def images() -> Path:
-    """The shipped images/ folder."""
-    return shipped_images()
+def templates() -> Templates:
+    """The shipped templates and files."""
+    return Templates(shipped_images())
 
 
 @pytest.fixture(scope="session")
 def full(catalog: Catalog) -> Stack:
     """A stack that uses every feature of the template at once."""
-    stack = catalog.stacks["a100-cuda11.8"]
-    build = replace(
-        stack.build,
+    return in_build(
+        catalog.stacks["a100-cuda11.8"],
         apt=("libaio-dev",),
         left_out={"apex": "its kernels are in torch by now"},
         env={"NCCL_DEBUG": "WARN"},
         indexes=("https://download.pytorch.org/whl/cu118",),
     )
-    return replace(stack, build=build)
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a user's template: a whole one, or what overrides a block of `stack.j2` or `case.j2`."""
+
+    def to_file(text: str, block: str = "", tier: str = "stack") -> Path:
+        path = tmp_path / "mine.j2"
+        if block:
+            text = f'{{% extends "{tier}.j2" %}}\n{{% block {block} %}}\n{text}\n{{% endblock %}}\n'
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return to_file
 
 
 def lock_of(
@@ -68,16 +98,11 @@ def lock_of(
 
 
 @pytest.fixture(scope="session")
-def make_lock() -> Callable[..., Lock]:
-    """Makes a lock up for a stack."""
-    return lock_of
-
-
-@pytest.fixture(scope="session")
-def stack_image(images: Path) -> Callable[..., Rendered]:
-    """Renders a stack, with a lock made up for it and perhaps a template."""
+def stack_image(templates: Templates) -> Render:
+    """Renders a stack, with a lock made up for it and perhaps a user's template."""
 
     def render(stack: Stack, template: Path | None = None, **lock: Any) -> Rendered:
-        return render_stack(stack, lock_of(stack, **lock), images, template)
+        chosen = Templates(shipped_images(), template) if template else templates
+        return render_stack(stack, lock_of(stack, **lock), chosen)
 
     return render

@@ -125,11 +125,9 @@ def test_lint_names_file_line_and_rule(run: Run, tmp_path: Path) -> None:
     assert [f"{f['path']}:{f['line']}: {f['rule']}: {f['text']}" for f in as_json] == lines
 
 
-def test_lint_sees_what_a_template_makes(run: Run, tmp_path: Path) -> None:
+def test_lint_sees_what_a_template_makes(run: Run, write: Callable[..., Path]) -> None:
     assert run("lint").out == "no findings\n"
-    mine = tmp_path / "mine.j2"
-    mine.write_text('{% extends "case.j2" %}{% block last %}\nUSER 0:0\n{% endblock %}', encoding="utf-8")
-    lines = run("lint", "--template", str(mine), code=2).out.splitlines()
+    lines = run("lint", "--template", str(write("USER 0:0", "last", "case")), code=2).out.splitlines()
     cases = [f"/{case}/Dockerfile:" for case in load_catalog().cases]
     assert all(any(case in line for case in cases) for line in lines), "a stack's template is another"
     assert {line.split(": ")[1] for line in lines} == {"DL3002"}

@@ -8,43 +8,25 @@ from pathlib import Path
 import pytest
 
 from flagbench.catalog.load import load_catalog
-from flagbench.catalog.model import Catalog, Stack
+from flagbench.catalog.model import Stack
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.locks.model import Lock
-from flagbench.render.environment import template_tier
-from flagbench.render.image import ImageRenderer
-from flagbench.render.model import Rendered
 from flagbench.render.roots import case_package, images_root, shipped_images
 from flagbench.render.stack import render_stack
+from flagbench.render.templates import Templates
 
-Render = Callable[..., Rendered]
+from .conftest import Render, lock_of
 
-
-@pytest.fixture
-def write(tmp_path: Path) -> Callable[[str], Path]:
-    """Writes a person's template."""
-
-    def to_file(text: str) -> Path:
-        path = tmp_path / "mine.j2"
-        path.write_text(text, encoding="utf-8")
-        return path
-
-    return to_file
+Write = Callable[..., Path]
 
 
-def test_a_persons_template_overrides_one_block(
-    write: Callable[[str], Path], full: Stack, images: Path, stack_image: Render
-) -> None:
-    mine = write(
-        '{% extends "stack.j2" %}{% block user %}\n{{ super() }}RUN echo {{ stack.name | sh_quote }}\n{% endblock %}'
-    )
+def test_a_persons_template_overrides_one_block(write: Write, full: Stack, stack_image: Render) -> None:
+    mine = write("{{ super() }}RUN echo {{ stack.name | sh_quote }}", "user")
     plain, changed = (stack_image(full, template).dockerfile.splitlines() for template in (None, mine))
-    assert template_tier(mine, images) == "stack"
     assert [line for line in changed if line not in plain] == ["RUN echo a100-cuda11.8"]
     assert [line for line in plain if line not in changed] == []
 
 
-def test_a_block_may_use_the_macros(write: Callable[[str], Path], full: Stack, stack_image: Render) -> None:
+def test_a_block_may_use_the_macros(write: Write, full: Stack, stack_image: Render) -> None:
     mine = write(
         '{% extends "stack.j2" %}{% import "macros.j2" as macros %}\n'
         '{% block apt %}\n{{ macros.install("apt") }}\n    sh /media/install.sh apt tini git\n{% endblock %}'
@@ -52,13 +34,11 @@ def test_a_block_may_use_the_macros(write: Callable[[str], Path], full: Stack, s
     assert "target=/media \\\n    sh /media/install.sh apt tini git\n" in stack_image(full, mine).dockerfile
 
 
-def test_a_template_of_the_stack_beside_the_manifests_comes_first(
-    tmp_path: Path, full: Stack, make_lock: Callable[..., Lock]
-) -> None:
+def test_a_template_of_the_stack_beside_the_manifests_comes_first(tmp_path: Path, write: Write, full: Stack) -> None:
     path = tmp_path / "templates" / "stacks" / f"{full.name}.j2"
     path.parent.mkdir(parents=True)
-    path.write_text('{% extends "stack.j2" %}{% block last %}\n# mine\n{% endblock %}', encoding="utf-8")
-    text = render_stack(full, make_lock(full), tmp_path).dockerfile
+    write("# mine", "last").rename(path)
+    text = render_stack(full, lock_of(full), Templates(tmp_path)).dockerfile
     assert text.endswith("\n# mine\n")
     assert "check_stack.py after" in text, "what it does not override is flagbench's own"
 
@@ -76,7 +56,7 @@ def test_a_template_of_the_stack_beside_the_manifests_comes_first(
     ],
 )
 def test_an_error_in_a_template_names_file_line_and_name(
-    block: str, line: int, said: str, write: Callable[[str], Path], full: Stack, stack_image: Render
+    block: str, line: int, said: str, write: Write, full: Stack, stack_image: Render
 ) -> None:
     mine = write(f'{{% extends "stack.j2" %}}\n{{% block user %}}{block}{{% endblock %}}')
     with pytest.raises(FlagbenchError) as caught:
@@ -87,33 +67,26 @@ def test_an_error_in_a_template_names_file_line_and_name(
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "said", "code"),
     [
-        ("FROM scratch\n", "extends neither"),
-        ('{% extends "macros.j2" %}', "extends neither"),
-        ('{% extends "stacks/nosuch.j2" %}', "no template stacks/nosuch.j2"),
-        ('{% extends "stack.j2" %}\n{% block pakages %}{% endblock %}', ":2: stack.j2 has no block 'pakages'"),
+        ("FROM scratch\n", "extends neither", ExitCode.BUILD_FAILED),
+        ('{% extends "macros.j2" %}', "extends neither", ExitCode.BUILD_FAILED),
+        ('{% extends "stacks/nosuch.j2" %}', "no template stacks/nosuch.j2", ExitCode.BUILD_FAILED),
+        (
+            '{% extends "stack.j2" %}\n{% block pakages %}{% endblock %}',
+            ":2: stack.j2 has no block 'pakages'",
+            ExitCode.BUILD_FAILED,
+        ),
+        (None, "cannot be read", ExitCode.USAGE),
     ],
 )
 def test_a_template_that_would_change_nothing_is_refused(
-    text: str, said: str, write: Callable[[str], Path], images: Path
+    text: str | None, said: str, code: ExitCode, write: Write, tmp_path: Path
 ) -> None:
     with pytest.raises(FlagbenchError) as caught:
-        template_tier(write(text), images)
+        Templates(shipped_images(), tmp_path / "none.j2" if text is None else write(text))
     assert said in str(caught.value)
-    assert caught.value.code == ExitCode.BUILD_FAILED
-
-
-def test_a_template_that_is_not_there_is_a_usage_error(images: Path, tmp_path: Path) -> None:
-    with pytest.raises(FlagbenchError) as caught:
-        template_tier(tmp_path / "none.j2", images)
-    assert caught.value.code == ExitCode.USAGE
-
-
-def test_a_template_goes_to_the_tier_that_it_extends(write: Callable[[str], Path], catalog: Catalog) -> None:
-    mine = write('{% extends "case.j2" %}{% block last %}\n# mine\n{% endblock %}')
-    for rendered in ImageRenderer(catalog, mine).matrix():
-        assert ("# mine" in rendered.dockerfile) == (not rendered.name.startswith("stack/"))
+    assert caught.value.code == code
 
 
 def test_images_and_code_beside_the_manifests_come_first(manifests: Path) -> None:
