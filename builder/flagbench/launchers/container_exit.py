@@ -1,12 +1,10 @@
-"""How a container ended, from the engine's State: exit code, reason and remedy."""
+"""How a run's process or container ended: exit code, reason and remedy."""
 
 from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from flagbench.errors import ExitCode, FlagbenchError
 
@@ -21,21 +19,19 @@ _OURS = frozenset(ExitCode) - {ExitCode.OK, ExitCode.BUG}
 
 
 @dataclass(frozen=True)
-class Watched:
-    """Output and end of a container."""
+class Ended:
+    """Output and end of a process or a container."""
 
-    stdout: bytes
-    state: Mapping[str, Any] | None
-    """The engine's State at the end; None if the container no longer exists."""
+    printed: bytes
+    code: int | None
+    """Exit code; None for a container that no longer exists, -N for a process that signal N ended."""
     signalled: int | None
     """The first signal that was forwarded."""
     overdue: float | None
     """The seconds from the first signal after which it was killed, where it was."""
-
-    @property
-    def exit_code(self) -> int | None:
-        """The container's exit code; None if it no longer exists."""
-        return None if self.state is None else int(self.state.get("ExitCode") or 0)
+    oom_killed: bool = False
+    error: str = ""
+    """The engine's own words, on one line."""
 
 
 def record_in(stdout: bytes) -> bytes:
@@ -67,13 +63,11 @@ def exit_code(record: bytes, ended_with: int | None) -> int:
     return said if said in believed else int(ExitCode.RANK_FAILED)
 
 
-def explain(ended: Watched) -> FlagbenchError:
+def explain(ended: Ended) -> FlagbenchError:
     """Why a container left no record."""
-    state, code, signalled = ended.state or {}, ended.exit_code or 0, ended.signalled
-    oom_killed = bool(state.get("OOMKilled"))
-    error = " ".join(str(state.get("Error") or "").split())
-    words = f"(exit code {code}, OOMKilled {str(oom_killed).lower()}){f': {error}' if error else ''}"
-    if oom_killed and ended.overdue is None:
+    code, signalled, error = ended.code or 0, ended.signalled, ended.error
+    words = f"(exit code {code}, OOMKilled {str(ended.oom_killed).lower()}){f': {error}' if error else ''}"
+    if ended.oom_killed and ended.overdue is None:
         remedy = "give it more memory (--memory), or a smaller batch with --set batch_size=N"
         return FlagbenchError(
             f"the container was killed for memory {words}", remedy=remedy, code=ExitCode.OUT_OF_MEMORY
@@ -83,13 +77,13 @@ def explain(ended: Watched) -> FlagbenchError:
     if signalled is not None:
         if ended.overdue is not None:
             how = f"; the container did not end within {ended.overdue:.0f} s and was killed"
-        elif ended.state is None:
+        elif ended.code is None:
             how = ", and the container no longer exists"
         else:
             how = f"; the container left no record {words}"
         reason = f"interrupted by {signal.Signals(signalled).name}{how}"
         return FlagbenchError(reason, remedy="run again", code=ExitCode.INTERRUPTED)
-    if ended.state is None:
+    if ended.code is None:
         reason, remedy = "the container was removed while it ran", "run again"
     elif code == _SIGNALLED + signal.SIGKILL:
         reason = f"the container was killed {words}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,11 +13,10 @@ from flagbench.catalog.model import DockerNeeds
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.images import image_of
 from flagbench.launchers import native
-from flagbench.launchers.container import RUN_LABEL, Container
-from flagbench.launchers.container_exit import Watched, explain
-from flagbench.launchers.folders import Folder, host_path, output_folder
+from flagbench.launchers.container import Container
+from flagbench.launchers.container_exit import explain
+from flagbench.launchers.folders import Folder, host_path
 from flagbench.launchers.host import Host, this_host
-from flagbench.launchers.signals import Forwarding
 from flagbench.request import PrepareRequest
 
 SOURCES = ("data", "weights", "vocabulary")
@@ -39,12 +37,10 @@ class Prepared:
 def prepare_native(request: PrepareRequest) -> Prepared:
     """Prepare in this Python. Raises FlagbenchError (usage) where it lacks what the case imports."""
     native.require_modules(native.NEEDED, f"preparing {request.case.name}")
-    environment = dict(os.environ, FLAGBENCH_STACK=request.stack.name)
-    command = [sys.executable, "-m", "flagbench_cases", "prepare", request.case.name, *request.arguments()]
-    ended = native.follow(command, environment)
+    ended = native.follow(["prepare", request.case.name, *request.arguments()], request.stack, {})
     if ended.code in set(ExitCode):
-        return Prepared(ended.printed, ended.code)
-    raise ended.without_record()
+        return Prepared(ended.printed, int(ended.code or 0))
+    raise native.explain(ended)
 
 
 def prepare_in_container(
@@ -59,18 +55,18 @@ def prepare_in_container(
     Raises FlagbenchError where nothing could be started: usage (2) for a missing image, data (3) for a missing
     source, engine (15) otherwise.
     """
-    from flagbench.launchers.engine_container import connected, find_image, follow, is_rootless, made_container
+    from flagbench.launchers.engine_container import run_container
 
     container = plan(request, image, host or this_host())
-    where = os.environ.get("DOCKER_HOST") or "its usual address"
-    with Forwarding() as forwarder, connected(connect, where) as api:
-        found = find_image(api, container.image, request.case, request.stack)
-        if is_rootless(api):
-            container = container.of_rootless_engine()
-        with output_folder(request.options.out), made_container(api, container, found, keep=False) as made:
-            if forwarder.early is not None:
-                raise FlagbenchError("interrupted before it began", remedy="run it again", code=ExitCode.INTERRUPTED)
-            return _result(follow(api, made, forwarder))
+    _, ended = run_container(container, request, environment=os.environ, connect=connect)
+    if isinstance(ended, FlagbenchError):
+        raise ended
+    if ended.code in set(ExitCode) and ended.overdue is None:
+        return Prepared(ended.printed, int(ended.code or 0))
+    error = explain(ended)
+    if error.code is ExitCode.OUT_OF_MEMORY:
+        error.remedy = "give the engine more memory"
+    raise error
 
 
 def plan(request: PrepareRequest, image: str | None, host: Host) -> Container:
@@ -97,13 +93,11 @@ def plan(request: PrepareRequest, image: str | None, host: Host) -> Container:
         run=run,
         arguments=("prepare", *inside.arguments()),  # the entry point names the case itself
         environment={},
-        labels={RUN_LABEL: run},
         folders=tuple(folders),
         grants=_NOTHING,
         user=f"{host.uid}:{host.gid}",
         groups=tuple(str(group) for group in host.groups) if host.uid else (),
         network="none",
-        memory=None,
     )
 
 
@@ -149,20 +143,3 @@ def _leads_out(link: Path, folder: Path) -> bool:
         if not current.is_relative_to(folder):
             return True
     return False
-
-
-def _result(seen: Watched | None) -> Prepared:
-    """What the container printed. Raises FlagbenchError where it was ended before it could say why."""
-    if seen is None:
-        raise FlagbenchError(
-            "the connection to the container engine was lost during the conversion",
-            remedy="check that the engine runs, then prepare again",
-            code=ExitCode.ENGINE,
-        )
-    code = seen.exit_code
-    if code is not None and code in set(ExitCode) and seen.overdue is None:
-        return Prepared(seen.stdout, code)
-    error = explain(seen)
-    if error.code is ExitCode.OUT_OF_MEMORY:
-        error.remedy = "give the engine more memory"
-    raise error

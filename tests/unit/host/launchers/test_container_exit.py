@@ -12,7 +12,7 @@ import pytest
 from docker.errors import NotFound
 
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.launchers.container_exit import Watched, exit_code, explain, record_in
+from flagbench.launchers.container_exit import Ended, exit_code, explain, record_in
 from flagbench.launchers.docker import DockerLauncher
 from flagbench.launchers.fallback import record_of_killed
 from flagbench.launchers.host import Host
@@ -23,35 +23,30 @@ TERM = int(signal.SIGTERM)
 LINE = b'{"schema":"record/v1","status":{"exit_code":3}}'
 
 
-def state(code: int, *, oom: bool = False, error: str = "") -> dict[str, Any]:
-    return {"ExitCode": code, "OOMKilled": oom, "Error": error}
-
-
 @pytest.mark.parametrize(
-    ("seen", "signalled", "overdue", "code", "named"),
+    ("ended", "code", "named"),
     [
-        (state(137, oom=True), None, None, ExitCode.OUT_OF_MEMORY, "OOMKilled true"),
-        (state(1, oom=True), None, None, ExitCode.OUT_OF_MEMORY, "exit code 1,"),
-        (state(137), None, None, ExitCode.RANK_FAILED, "OOMKilled false"),
-        (state(137), TERM, 10.0, ExitCode.INTERRUPTED, "10 s"),
-        (state(137, oom=True), TERM, None, ExitCode.OUT_OF_MEMORY, "exit code 137"),
-        (state(143), TERM, None, ExitCode.INTERRUPTED, "SIGTERM"),
-        (state(143), None, None, ExitCode.INTERRUPTED, "SIGTERM"),
-        (state(130), None, None, ExitCode.INTERRUPTED, "SIGINT"),
-        (state(3), None, None, ExitCode.DATA, "exit code 3,"),
-        (state(0), None, None, ExitCode.RANK_FAILED, "exit code 0,"),
-        (state(1, error="a\nb"), None, None, ExitCode.RANK_FAILED, "a b"),
-        (None, None, None, ExitCode.RANK_FAILED, "removed"),
-        (None, TERM, None, ExitCode.INTERRUPTED, "SIGTERM"),
+        (Ended(b"", 137, None, None, oom_killed=True), ExitCode.OUT_OF_MEMORY, "OOMKilled true"),
+        (Ended(b"", 1, None, None, oom_killed=True), ExitCode.OUT_OF_MEMORY, "exit code 1,"),
+        (Ended(b"", 137, None, None), ExitCode.RANK_FAILED, "OOMKilled false"),
+        (Ended(b"", 137, TERM, 10.0), ExitCode.INTERRUPTED, "10 s"),
+        (Ended(b"", 137, TERM, None, oom_killed=True), ExitCode.OUT_OF_MEMORY, "exit code 137"),
+        (Ended(b"", 137, TERM, 10.0, oom_killed=True), ExitCode.INTERRUPTED, "10 s"),
+        (Ended(b"", 143, TERM, None), ExitCode.INTERRUPTED, "SIGTERM"),
+        (Ended(b"", 143, None, None), ExitCode.INTERRUPTED, "SIGTERM"),
+        (Ended(b"", 130, None, None), ExitCode.INTERRUPTED, "SIGINT"),
+        (Ended(b"", 3, None, None), ExitCode.DATA, "exit code 3,"),
+        (Ended(b"", 0, None, None), ExitCode.RANK_FAILED, "exit code 0,"),
+        (Ended(b"", 1, None, None, error="a b"), ExitCode.RANK_FAILED, "): a b"),
+        (Ended(b"", None, None, None), ExitCode.RANK_FAILED, "removed"),
+        (Ended(b"", None, TERM, None), ExitCode.INTERRUPTED, "SIGTERM, and the container no longer exists"),
     ],
 )
-def test_why_there_is_no_record(
-    seen: dict[str, Any] | None, signalled: int | None, overdue: float | None, code: ExitCode, named: str
-) -> None:
-    ended = explain(Watched(b"", seen, signalled, overdue))
-    assert ended.code is code
-    assert named in ended.message
-    assert ended.remedy
+def test_why_there_is_no_record(ended: Ended, code: ExitCode, named: str) -> None:
+    error = explain(ended)
+    assert error.code is code
+    assert named in error.message
+    assert error.remedy
 
 
 def test_the_record_is_found_among_what_else_was_printed() -> None:

@@ -73,7 +73,6 @@ def test_whose_a_container_is(planned: Planned, tmp_path: Path) -> None:
     assert (alone.user, alone.groups) == (None, ()), "the image's own user, where no folder is the caller's"
     writing = planned(host=host, out=str(tmp_path))
     assert (writing.user, writing.groups) == ("1234:100", ("20", "30"))
-    assert writing.of_rootless_engine().user == "0:0", "whose root is the caller"
     root = planned(host={"uid": 0, "gid": 0, "further": (4, 20)}, out=str(tmp_path))
     assert (root.user, root.groups) == ("0:0", ())
 
@@ -85,7 +84,6 @@ def test_root_only_where_a_device_demands_it(planned: Planned, make_request: Mak
 
 def test_one_node_s_run_is_named_by_its_label_and_its_record_alike(planned: Planned) -> None:
     container = planned()
-    assert container.labels == {"dev.flagbench.run": container.run}
     assert f"--run-id={container.run}" in container.arguments
     assert container.name.startswith(f"flagbench-{container.run}-")
     assert planned().run != container.run
