@@ -10,9 +10,6 @@ from flagbench.errors import FlagbenchError
 from flagbench.launchers.kubernetes.read import read_documents
 from flagbench.schema import shipped_manifests
 
-CONTAINER = "flagbench"
-"""The container that runs the image; a template may have others beside it."""
-
 
 @dataclass(frozen=True)
 class Template:
@@ -35,16 +32,10 @@ def read_template(path: Path) -> Template:
         FlagbenchError: (usage) the file cannot be read, or does not hold one Service and one Job with the container.
     """
     documents = read_documents(path)
-    kinds = sorted(str(document.get("kind")) for document in documents)
-    if kinds != ["Job", "Service"]:
+    by_kind = {f"{document.get('apiVersion')} {document.get('kind')}": document for document in documents}
+    if len(documents) != 2 or set(by_kind) != {"batch/v1 Job", "v1 Service"}:
         raise FlagbenchError(
-            f"the template {path} holds {', '.join(kinds) or 'nothing'}, not a Service and a Job",
+            f"the template {path} holds {', '.join(by_kind) or 'nothing'}, not one v1 Service and one batch/v1 Job",
             remedy="start from flagbench's own manifests/kubernetes/job.yaml",
         )
-    by_kind = {document["kind"]: document for document in documents}
-    for kind, version in (("Service", "v1"), ("Job", "batch/v1")):
-        if by_kind[kind].get("apiVersion") != version:
-            raise FlagbenchError(
-                f"the template {path} has a {kind} that is not of {version}", remedy=f"write apiVersion: {version}"
-            )
-    return Template(by_kind["Service"], by_kind["Job"])
+    return Template(by_kind["v1 Service"], by_kind["batch/v1 Job"])
