@@ -26,6 +26,22 @@ Request = Callable[..., JobRequest]
 Documents = list[dict[str, Any]]
 
 
+def find(documents: Documents, place: str) -> Any:
+    """What stands at `ROOT KEY INDEX ...` in a Service and a Job; None where nothing does."""
+    service, job = documents
+    pod = job["spec"]["template"]["spec"]
+    root, *steps = place.split()
+    value: Any = {"service": service, "job": job, "pod": pod, "main": pod["containers"][0]}[root]
+    for step in steps:
+        if step == "LAST-KEY":
+            return [*value][-1]
+        if isinstance(value, list):
+            value = len(value) if step == "LENGTH" else value[int(step)]
+        else:
+            value = value.get(step) if isinstance(value, dict) else None
+    return value
+
+
 @pytest.fixture(scope="session")
 def catalog() -> Catalog:
     return load_catalog(MANIFESTS)
