@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flagbench import doctor
-from flagbench.cli import main
 from flagbench.doctor import Level
 from flagbench.launchers.kubernetes import server
 from flagbench.launchers.kubernetes.server import ServerCheck, check_on_server
 
 DOCUMENTS = [{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}}]
+JOB = "job distilbert:cpu --for kubernetes"
 Kubectl = Callable[..., Path]
+Flagbench = Callable[..., Any]
 
 
 @pytest.fixture
@@ -75,44 +77,38 @@ def test_a_kubectl_that_is_missing_or_cannot_be_run(no_kubectl: Path) -> None:
 
 @pytest.mark.parametrize(("apply", "code"), [("exit 0", 0), ("echo 'Invalid value' >&2; exit 1", 2)])
 def test_the_command_ends_by_what_the_server_says(
-    kubectl: Kubectl, tmp_path: Path, capsys: pytest.CaptureFixture[str], apply: str, code: int
+    kubectl: Kubectl, tmp_path: Path, flagbench: Flagbench, apply: str, code: int
 ) -> None:
     kubectl(apply=apply)
-    path = tmp_path / "job.yaml"
-    assert main.run(["job", "distilbert:cpu", "--for", "kubernetes", "--out", str(path)]) == 0
-    assert main.run(["job", "--check", str(path), "--json"]) == code
-    printed = json.loads(capsys.readouterr().out)
-    assert printed["problems"] == []
+    assert flagbench(f"{JOB} --out {tmp_path}/job.yaml").code == 0
+    ended = flagbench(f"job --check {tmp_path}/job.yaml --json")
+    printed = json.loads(ended.out)
+    assert (ended.code, printed["problems"]) == (code, [])
     assert printed["server"] == {"validated": True, "refused": code == 2, "said": "Invalid value" * (code == 2)}
-    assert main.run(["job", "--check", str(path)]) == code
-    assert "not validated" not in capsys.readouterr().err
+    shown = flagbench(f"job --check {tmp_path}/job.yaml")
+    assert (shown.code, "not validated" in shown.err) == (code, False)
 
 
-def test_a_job_is_submitted(kubectl: Kubectl, no_kubectl: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_is_submitted(kubectl: Kubectl, no_kubectl: Path, flagbench: Flagbench) -> None:
     log = kubectl(apply="echo job.batch/fb created")
-    assert main.run(["job", "distilbert:cpu", "--for", "kubernetes", "--name", "fb", "--submit"]) == 0
-    assert capsys.readouterr().out == "job.batch/fb created\n"
+    assert flagbench(f"{JOB} --name fb --submit")[:2] == (0, "job.batch/fb created\n")
     (applied,) = log.read_text().splitlines()
     assert "--dry-run" not in applied
     items = json.loads((no_kubectl / "applied").read_text())["items"]
     assert [item["kind"] for item in items] == ["Service", "Job"]
-    words = ["job", "distilbert:cpu", "--for", "kubernetes", "--name", "fb", "--run-id", "r", "--submit", "--json"]
-    assert main.run(words) == 0
-    assert json.loads(capsys.readouterr().out) == {"job": "fb", "run_id": "r"}
+    assert flagbench(f"{JOB} --name fb --run-id r --submit --json").json == {"job": "fb", "run_id": "r"}
 
 
-def test_a_job_that_cannot_be_submitted(kubectl: Kubectl, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_that_cannot_be_submitted(kubectl: Kubectl, flagbench: Flagbench) -> None:
     kubectl(apply="echo 'Error from server (Forbidden)' >&2; exit 1")
-    assert main.run(["job", "distilbert:cpu", "--for", "kubernetes", "--submit"]) == 15
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert "Forbidden" in printed.err
+    code, out, err = flagbench(f"{JOB} --submit")
+    assert (code, out, "Forbidden" in err) == (15, "", True)
 
 
 @pytest.mark.usefixtures("no_kubectl")
-def test_submission_needs_kubectl(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run(["job", "distilbert:cpu", "--for", "kubernetes", "--submit"]) == 2
-    assert "kubectl" in capsys.readouterr().err
+def test_submission_needs_kubectl(flagbench: Flagbench) -> None:
+    ended = flagbench(f"{JOB} --submit")
+    assert (ended.code, "kubectl" in ended.err) == (2, True)
     assert doctor.kubernetes().level is Level.WARN
 
 
