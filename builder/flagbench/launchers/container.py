@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from flagbench.catalog.model import DockerNeeds, Stack
 from flagbench.errors import FlagbenchError
 from flagbench.images import find_reference
 from flagbench.launchers.folders import Folder, mount_folders
 from flagbench.launchers.host import Host
+from flagbench.options import Text
 from flagbench.request import RunRequest, new_run_id
 
 RUN_LABEL = "dev.flagbench.run"
@@ -41,14 +42,12 @@ _UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 class DockerOptions:
     """What a user may choose about the container of a run."""
 
-    image: Annotated[
-        str | None, typer.Option("--image", metavar="REF", help="With docker: another image than usual.")
-    ] = None
+    image: Annotated[Text, Option("--image", metavar="REF", help="With docker: another image than usual.")] = None
     memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="With docker: the container's memory, like 64g; no swap.")
+        Text, Option(metavar="SIZE", help="With docker: the container's memory, like 64g; no swap.")
     ] = None
     keep_container: Annotated[
-        bool, typer.Option("--keep-container", help="With docker: leave the container when it has ended.")
+        bool, Option("--keep-container", help="With docker: leave the container when it has ended.")
     ] = False
 
 

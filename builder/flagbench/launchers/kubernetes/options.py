@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
-import typer
+from typer import Option
 
 from flagbench.errors import FlagbenchError
 from flagbench.launchers.kubernetes import syntax
+from flagbench.options import Text, Texts
 from flagbench.redaction import is_secret
 from flagbench.request import YEAR
 
@@ -58,63 +59,48 @@ Rule: TypeAlias = Callable[[str], str | None]
 class JobOptions:
     """What was asked of the cluster, as typed. None is the default."""
 
-    name: Annotated[str | None, typer.Option(help="Name of the job. Default: of case, stack and run.")] = None
-    namespace: Annotated[str | None, typer.Option(help="Default: the one that kubectl is pointed at.")] = None
+    name: Annotated[Text, Option(help="Name of the job. Default: of case, stack and run.")] = None
+    namespace: Annotated[Text, Option(help="Default: the one that kubectl is pointed at.")] = None
     image: Annotated[
-        str | None,
-        typer.Option("--image", metavar="REF", help="Image, with its tag or digest. Default: this version's."),
+        Text, Option("--image", metavar="REF", help="Image, with its tag or digest. Default: this version's.")
     ] = None
-    registry: Annotated[
-        str | None, typer.Option(metavar="HOST[/PATH]", help="Where the default image was pushed.")
-    ] = None
+    registry: Annotated[Text, Option(metavar="HOST[/PATH]", help="Where the default image was pushed.")] = None
     pull_policy: Annotated[
-        Literal["Always", "IfNotPresent", "Never"] | None, typer.Option(help="Default: IfNotPresent.")
+        Literal["Always", "IfNotPresent", "Never"] | None, Option(help="Default: IfNotPresent.")
     ] = None
-    pull_secret: Annotated[
-        tuple[str, ...], typer.Option(metavar="NAME", help="Secret of the registry; repeatable.")
-    ] = ()
-    cpu: Annotated[
-        str | None, typer.Option(metavar="QUANTITY", help="Processors of a pod. Default: the stack's.")
-    ] = None
-    memory: Annotated[str | None, typer.Option(metavar="QUANTITY", help="Memory of a pod, /dev/shm included.")] = None
-    shm: Annotated[str | None, typer.Option(metavar="QUANTITY", help="Size of /dev/shm.")] = None
+    pull_secret: Annotated[Texts, Option(metavar="NAME", help="Secret of the registry; repeatable.")] = ()
+    cpu: Annotated[Text, Option(metavar="QUANTITY", help="Processors of a pod. Default: the stack's.")] = None
+    memory: Annotated[Text, Option(metavar="QUANTITY", help="Memory of a pod, /dev/shm included.")] = None
+    shm: Annotated[Text, Option(metavar="QUANTITY", help="Size of /dev/shm.")] = None
     rdma_resource: Annotated[
-        tuple[str, ...],
-        typer.Option(metavar="NAME=COUNT", help="RDMA devices of a pod, by the cluster's name; repeatable."),
+        Texts, Option(metavar="NAME=COUNT", help="RDMA devices of a pod, by the cluster's name; repeatable.")
     ] = ()
     node_label: Annotated[
-        tuple[str, ...],
-        typer.Option(metavar="KEY=VALUE[,VALUE]", help="Nodes to use, instead of the stack's; repeatable."),
+        Texts, Option(metavar="KEY=VALUE[,VALUE]", help="Nodes to use, instead of the stack's; repeatable.")
     ] = ()
     group: Annotated[
         tuple[int, ...],
-        typer.Option(
+        Option(
             metavar="GID",
             min=0,
             max=2**31 - 1,
             help="Supplementary group: of the cluster's device files; repeatable.",
         ),
     ] = ()
-    data_pvc: Annotated[str | None, typer.Option(metavar=_VOLUME, help="PersistentVolumeClaim read at /data.")] = None
-    weights_pvc: Annotated[str | None, typer.Option(metavar=_VOLUME, help="The same, read at /weights.")] = None
-    out_pvc: Annotated[str | None, typer.Option(metavar=_VOLUME, help="The same for the record, at /out.")] = None
+    data_pvc: Annotated[Text, Option(metavar=_VOLUME, help="PersistentVolumeClaim read at /data.")] = None
+    weights_pvc: Annotated[Text, Option(metavar=_VOLUME, help="The same, read at /weights.")] = None
+    out_pvc: Annotated[Text, Option(metavar=_VOLUME, help="The same for the record, at /out.")] = None
     resume_pvc: Annotated[
-        str | None, typer.Option(metavar=_VOLUME, help="The same with checkpoints to resume from, at /resume.")
+        Text, Option(metavar=_VOLUME, help="The same with checkpoints to resume from, at /resume.")
     ] = None
-    env: Annotated[tuple[str, ...], typer.Option(metavar="NAME=VALUE", help="Variable, no secret; repeatable.")] = ()
-    env_from_secret: Annotated[
-        tuple[str, ...], typer.Option(metavar="NAME", help="Secret with variables; repeatable.")
-    ] = ()
-    label: Annotated[tuple[str, ...], typer.Option(metavar="KEY=VALUE", help="Label of everything; repeatable.")] = ()
-    annotation: Annotated[
-        tuple[str, ...], typer.Option(metavar="KEY=VALUE", help="Annotation of pods; repeatable.")
-    ] = ()
-    queue: Annotated[str | None, typer.Option(metavar="NAME", help="LocalQueue of Kueue that the job waits in.")] = (
-        None
-    )
+    env: Annotated[Texts, Option(metavar="NAME=VALUE", help="Variable, no secret; repeatable.")] = ()
+    env_from_secret: Annotated[Texts, Option(metavar="NAME", help="Secret with variables; repeatable.")] = ()
+    label: Annotated[Texts, Option(metavar="KEY=VALUE", help="Label of everything; repeatable.")] = ()
+    annotation: Annotated[Texts, Option(metavar="KEY=VALUE", help="Annotation of pods; repeatable.")] = ()
+    queue: Annotated[Text, Option(metavar="NAME", help="LocalQueue of Kueue that the job waits in.")] = None
     deadline: Annotated[
         int | None,
-        typer.Option(
+        Option(
             metavar="SECONDS",
             min=SHORTEST,
             max=YEAR,
@@ -123,15 +109,12 @@ class JobOptions:
     ] = None
     ttl: Annotated[
         int | None,
-        typer.Option(
-            metavar="SECONDS",
-            min=SHORTEST,
-            max=2**31 - 1,
-            help="How long the ended job is kept. Default: 12 hours.",
+        Option(
+            metavar="SECONDS", min=SHORTEST, max=2**31 - 1, help="How long the ended job is kept. Default: 12 hours."
         ),
     ] = None
-    port: Annotated[int, typer.Option(min=1, max=MAX_PORT, help="Where node 0 listens.")] = 29400
-    template: Annotated[str | None, typer.Option(metavar="FILE", help="Template other than flagbench's own.")] = None
+    port: Annotated[int, Option(min=1, max=MAX_PORT, help="Where node 0 listens.")] = 29400
+    template: Annotated[Text, Option(metavar="FILE", help="Template other than flagbench's own.")] = None
 
 
 def refuse(option: str, value: str, rule: Rule, remedy: str | None = None) -> None:
