@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,11 @@ def _source(given: str, name: str) -> Path:
         raise FlagbenchError(
             f"--{name} {given!r} does not exist", remedy="give what was downloaded", code=ExitCode.DATA
         )
-    if path.is_dir() and (link := next(_links_out(path), None)) is not None:
+    # A container has the folder at another path, so a link that returns into it, or is absolute, leads out as well.
+    within = islice(path.rglob("*"), MOST_ENTRIES) if path.is_dir() else ()
+    if (
+        link := next((found for found in within if found.is_symlink() and _leads_out(found, path)), None)
+    ) is not None:
         raise FlagbenchError(
             f"--{name} {given!r} contains the link {link.name!r} to a file outside, which a container would not see",
             remedy="use --via native, or give a copy made with `cp -rL`",
@@ -116,28 +121,11 @@ def _source(given: str, name: str) -> Path:
     return path
 
 
-def _links_out(folder: Path) -> Iterator[Path]:
-    """Links in a folder that lead out of it, as those of a Hugging Face cache do.
-
-    A container has the folder at another path, so a link that returns into it, or is absolute, leads out as well.
-    """
-    seen = 0
-    for root, folders, files in os.walk(folder):
-        for name in (*folders, *files):
-            seen += 1
-            if seen > MOST_ENTRIES:
-                return
-            path = Path(root, name)
-            if path.is_symlink() and _leads_out(path, folder):
-                yield path
-
-
 def _leads_out(link: Path, folder: Path) -> bool:
     """Whether a link of a folder leaves it anywhere on its way. Links that it leads over are looked at themselves."""
-    target = link.readlink()
+    target, current = link.readlink(), link.parent
     if target.is_absolute():
         return True
-    current = link.parent
     for part in target.parts:
         current = Path(os.path.realpath(current / part))
         if not current.is_relative_to(folder):

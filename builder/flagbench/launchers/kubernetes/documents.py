@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 from flagbench._version import __version__
@@ -12,8 +13,9 @@ from flagbench.errors import FlagbenchError
 from flagbench.launchers.kubernetes import options
 from flagbench.launchers.kubernetes.check import check_documents
 from flagbench.launchers.kubernetes.options import CONTAINER
+from flagbench.launchers.kubernetes.read import read_documents
 from flagbench.launchers.kubernetes.request import JobRequest
-from flagbench.launchers.kubernetes.template import Template
+from flagbench.schema import shipped_manifests
 
 JOB_NAME_LABEL = "batch.kubernetes.io/job-name"
 """Set on every pod by the Job controller (Kubernetes 1.27 and later)."""
@@ -25,6 +27,36 @@ _REPLACED = ("selector", "args", "resources", "capabilities")
 
 T = TypeVar("T")
 Documents = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Template:
+    """The policy that every job starts from: a Service and a Job without what depends on the run."""
+
+    service: dict[str, Any]
+    job: dict[str, Any]
+
+
+def template_path(manifests: Path) -> Path:
+    """The template in a folder of manifests, else flagbench's own."""
+    path = manifests / "kubernetes" / "job.yaml"
+    return path if path.is_file() else shipped_manifests() / "kubernetes" / "job.yaml"
+
+
+def read_template(path: Path) -> Template:
+    """The template in a file.
+
+    Raises:
+        FlagbenchError: (usage) the file cannot be read, or does not hold one Service and one Job with the container.
+    """
+    documents = read_documents(path)
+    by_kind = {f"{document.get('apiVersion')} {document.get('kind')}": document for document in documents}
+    if len(documents) != 2 or set(by_kind) != {"batch/v1 Job", "v1 Service"}:
+        raise FlagbenchError(
+            f"the template {path} holds {', '.join(by_kind) or 'nothing'}, not one v1 Service and one batch/v1 Job",
+            remedy="start from flagbench's own manifests/kubernetes/job.yaml",
+        )
+    return Template(by_kind["v1 Service"], by_kind["batch/v1 Job"])
 
 
 def job_documents(request: JobRequest, template: Template) -> Documents:

@@ -13,11 +13,10 @@ import pytest
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.lookup import resolve_image
 from flagbench.catalog.model import Catalog
-from flagbench.launchers.kubernetes.documents import job_documents
+from flagbench.launchers.kubernetes.documents import Template, job_documents, read_template, template_path
 from flagbench.launchers.kubernetes.options import JobOptions
 from flagbench.launchers.kubernetes.request import JobRequest
 from flagbench.launchers.kubernetes.schemas import schemas_installed
-from flagbench.launchers.kubernetes.template import Template, read_template, template_path
 from flagbench.request import RunOptions
 
 MANIFESTS = Path(__file__).parents[5] / "manifests"

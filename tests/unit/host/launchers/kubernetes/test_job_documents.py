@@ -12,9 +12,8 @@ import yaml
 from flagbench._version import __version__
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.launchers.kubernetes.check import check_documents
-from flagbench.launchers.kubernetes.documents import job_documents
+from flagbench.launchers.kubernetes.documents import Template, job_documents, read_template, template_path
 from flagbench.launchers.kubernetes.request import JobRequest
-from flagbench.launchers.kubernetes.template import Template, read_template, template_path
 
 from .conftest import MANIFESTS, find
 

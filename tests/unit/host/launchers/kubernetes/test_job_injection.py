@@ -11,11 +11,10 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from flagbench.errors import FlagbenchError
-from flagbench.launchers.kubernetes.documents import job_documents
+from flagbench.launchers.kubernetes.documents import Template, job_documents
 from flagbench.launchers.kubernetes.dump import dump_documents, job_header
 from flagbench.launchers.kubernetes.options import JobOptions
 from flagbench.launchers.kubernetes.request import JobRequest
-from flagbench.launchers.kubernetes.template import Template
 from job_pods import expand
 
 from .conftest import Documents, find
