@@ -129,12 +129,6 @@ class PrepareRequest:
     case: Case
     stack: Stack
     options: PrepareOptions
-    shown_as: str | None = None
-    """The folder OUT as the user named it, where a container has it elsewhere."""
-
-    def arguments(self) -> list[str]:
-        """The words after `prepare` and the case."""
-        return [*words(self.options), *([f"--shown-as={self.shown_as}"] if self.shown_as else [])]
 
 
 def new_run_id() -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from flagbench.catalog.model import DockerNeeds
 from flagbench.errors import ExitCode, FlagbenchError
@@ -18,6 +18,7 @@ from flagbench.launchers.container import Container
 from flagbench.launchers.container_exit import explain
 from flagbench.launchers.folders import Folder, host_path
 from flagbench.launchers.host import Host, this_host
+from flagbench.options import words
 from flagbench.request import PrepareRequest
 
 SOURCES = ("data", "weights", "vocabulary")
@@ -26,21 +27,16 @@ MOST_ENTRIES = 100_000
 # A conversion needs no device, whatever the stack's runs need.
 _NOTHING = DockerNeeds(None, (), (), (), "64m", {}, False, (), ())
 
-
-@dataclass(frozen=True)
-class Prepared:
-    """Outcome of a preparation: what was printed on stdout, and the exit code."""
-
-    printed: bytes
-    exit_code: int
+Prepared: TypeAlias = tuple[bytes, int]
+"""Outcome of a preparation: what was printed on stdout, and the exit code."""
 
 
 def prepare_native(request: PrepareRequest) -> Prepared:
     """Prepare in this Python. Raises FlagbenchError (usage) where it lacks what the case imports."""
     native.require_modules(native.NEEDED, f"preparing {request.case.name}")
-    ended = native.follow(["prepare", request.case.name, *request.arguments()], request.stack, {})
+    ended = native.follow(["prepare", request.case.name, *words(request.options)], request.stack, {})
     if ended.code in set(ExitCode):
-        return Prepared(ended.printed, int(ended.code or 0))
+        return ended.printed, int(ended.code or 0)
     raise native.explain(ended)
 
 
@@ -63,7 +59,7 @@ def prepare_in_container(
     if isinstance(ended, FlagbenchError):
         raise ended
     if ended.code in set(ExitCode) and ended.overdue is None:
-        return Prepared(ended.printed, int(ended.code or 0))
+        return ended.printed, int(ended.code or 0)
     error = explain(ended)
     if error.code is ExitCode.OUT_OF_MEMORY:
         error.remedy = "give the engine more memory"
@@ -86,13 +82,13 @@ def plan(request: PrepareRequest, image: str | None, host: Host) -> Container:
             folders.append(Folder(str(source), target, writable=False))
             changed[name] = target
     options = replace(request.options, out="/out", **changed)  # type: ignore[arg-type]
-    inside = replace(request, options=options, shown_as=request.shown_as or request.options.out)
     run = f"prepare-{secrets.token_hex(6)}"
     return Container(
         image=image_of(request.case.name, request.stack.name) if image is None else image,
         name=f"flagbench-{run}",
         run=run,
-        arguments=("prepare", *inside.arguments()),  # the entry point names the case itself
+        # The entry point names the case itself; OUT is shown as the user named it.
+        arguments=("prepare", *words(options), f"--shown-as={request.options.out}"),
         environment={},
         folders=tuple(folders),
         grants=_NOTHING,
@@ -110,9 +106,8 @@ def _source(given: str, name: str) -> Path:
         )
     # A container has the folder at another path, so a link that returns into it, or is absolute, leads out as well.
     within = islice(path.rglob("*"), MOST_ENTRIES) if path.is_dir() else ()
-    if (
-        link := next((found for found in within if found.is_symlink() and _leads_out(found, path)), None)
-    ) is not None:
+    link = next((found for found in within if found.is_symlink() and _leads_out(found, path)), None)
+    if link is not None:
         raise FlagbenchError(
             f"--{name} {given!r} contains the link {link.name!r} to a file outside, which a container would not see",
             remedy="use --via native, or give a copy made with `cp -rL`",
