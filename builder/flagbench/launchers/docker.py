@@ -13,9 +13,8 @@ from typing import Any
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.launchers import Health, LaunchResult
 from flagbench.launchers.container import DockerOptions, is_another_node, plan
-from flagbench.launchers.container_exit import exit_code, explain, record_in
+from flagbench.launchers.container_exit import exit_code, explain, record_in, record_of_killed
 from flagbench.launchers.docker_args import docker_line
-from flagbench.launchers.fallback import record_of_killed
 from flagbench.launchers.host import Host, this_host
 from flagbench.redaction import redact
 from flagbench.request import RunRequest

@@ -15,8 +15,7 @@ from flagbench.catalog.model import Stack
 from flagbench.checkout import commit
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.launchers import Health, LaunchResult
-from flagbench.launchers.container_exit import Ended, exit_code, record_in
-from flagbench.launchers.fallback import record_of_killed
+from flagbench.launchers.container_exit import Ended, exit_code, record_in, record_of_killed
 from flagbench.launchers.folders import output_folder
 from flagbench.launchers.signals import Forwarding
 from flagbench.request import RunRequest

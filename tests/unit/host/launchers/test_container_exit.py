@@ -13,9 +13,8 @@ import pytest
 from docker.errors import APIError, NotFound
 
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.launchers.container_exit import Ended, exit_code, explain, record_in
+from flagbench.launchers.container_exit import Ended, exit_code, explain, record_in, record_of_killed
 from flagbench.launchers.docker import DockerLauncher
-from flagbench.launchers.fallback import record_of_killed
 from flagbench.launchers.host import Host
 from flagbench.record.read import read_record
 from flagbench.request import RunRequest
@@ -27,18 +26,15 @@ LINE = b'{"schema":"record/v1","status":{"exit_code":3}}'
 @pytest.mark.parametrize(
     ("ended", "code", "named"),
     [
-        (Ended(b"", 137, None, None, oom_killed=True), ExitCode.OUT_OF_MEMORY, "OOMKilled true"),
         (Ended(b"", 1, None, None, oom_killed=True), ExitCode.OUT_OF_MEMORY, "exit code 1,"),
         (Ended(b"", 137, None, None), ExitCode.RANK_FAILED, "OOMKilled false"),
         (Ended(b"", 137, TERM, 10.0), ExitCode.INTERRUPTED, "10 s"),
         (Ended(b"", 137, TERM, None, oom_killed=True), ExitCode.OUT_OF_MEMORY, "exit code 137"),
         (Ended(b"", 137, TERM, 10.0, oom_killed=True), ExitCode.INTERRUPTED, "10 s"),
-        (Ended(b"", 143, TERM, None), ExitCode.INTERRUPTED, "SIGTERM"),
         (Ended(b"", 143, None, None), ExitCode.INTERRUPTED, "SIGTERM"),
         (Ended(b"", 130, None, None), ExitCode.INTERRUPTED, "SIGINT"),
         (Ended(b"", 3, None, None), ExitCode.DATA, "exit code 3,"),
         (Ended(b"", 0, None, None), ExitCode.RANK_FAILED, "exit code 0,"),
-        (Ended(b"", 1, None, None, error="a b"), ExitCode.RANK_FAILED, "): a b"),
         (Ended(b"", None, None, None), ExitCode.RANK_FAILED, "removed"),
         (Ended(b"", None, TERM, None), ExitCode.INTERRUPTED, "SIGTERM, and the container no longer exists"),
     ],

@@ -94,15 +94,8 @@ def test_a_hostile_folder_is_one_value(
 
 @given(value=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
 def test_whatever_stands_in_a_value_stays_in_it(value: str) -> None:
-    container = Container(
-        image="i",
-        name="n",
-        run="r",
-        arguments=(f"--set={value}",),
-        environment={"NCCL_X": value},
-        folders=(Folder("/" + value.replace("\n", ""), "/out", writable=True),),
-        grants=_NOTHING,
-    )
+    folder = Folder("/" + value.replace("\n", ""), "/out", writable=True)
+    container = Container("i", "n", "r", (f"--set={value}",), {"NCCL_X": value}, (folder,), _NOTHING)
     words = shlex.split(docker_line(container))
     assert words[:7] == ["docker", "run", "--rm", "--label", "dev.flagbench.run=r", "--env", f"NCCL_X={value}"]
     assert words[-1] == f"--set={value}"
