@@ -118,10 +118,8 @@ def _source(given: str, name: str) -> Path:
 
 def _leads_out(link: Path, folder: Path) -> bool:
     """Whether a link of a folder leaves it anywhere on its way. Links that it leads over are looked at themselves."""
-    target, current = link.readlink(), link.parent
-    if target.is_absolute():
-        return True
-    for part in target.parts:
+    current = link.parent
+    for part in link.readlink().parts:  # the first part of an absolute target is the root
         current = Path(os.path.realpath(current / part))
         if not current.is_relative_to(folder):
             return True
