@@ -19,6 +19,7 @@ from flagbench.catalog.lookup import resolve_image
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.launchers import LaunchResult
 from flagbench.launchers.native import NEEDED, NativeLauncher
+from flagbench.launchers.signals import Forwarding
 from flagbench.record.read import read_record
 from flagbench.request import LocalOptions, RunRequest
 
@@ -56,12 +57,13 @@ def test_what_was_asked_for_is_handed_on_and_what_was_printed_is_the_record(
     result = run(
         "words = [os.environ['FLAGBENCH_STACK'], *sys.argv[1:]]\n"
         "print('a banner')\n"
-        "print(json.dumps({'schema': 'record/v1', 'argv': words, 'status': {'exit_code': 5}}))\n"
+        "own = os.getsid(0) == os.getpid()  # a terminal's Ctrl-C reaches it only through this tool\n"
+        "print(json.dumps({'schema': 'record/v1', 'argv': words, 'own': own, 'status': {'exit_code': 5}}))\n"
         "sys.exit(5)",
         replace(request_for_cpu, options=given),
     )
     words = ["distilbert", "--nodes=1", "--gpus=2", "--data=--full", "--set=batch_size=8", "--weights=-w"]
-    assert json.loads(result.record)["argv"] == ["cpu", *words]
+    assert (json.loads(result.record)["argv"], json.loads(result.record)["own"]) == (["cpu", *words], True)
     assert result.exit_code == 5
 
 
@@ -146,6 +148,13 @@ def test_whatever_asks_this_tool_to_end_is_handed_on(run: Run, number: signal.Si
         "print(json.dumps({'schema': 'record/v1', 'number': number}))"
     )
     assert json.loads(result.record)["number"] == number
+
+
+def test_a_signal_that_the_caller_ignores_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with Forwarding():
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    signal.signal(signal.SIGHUP, before)
 
 
 def test_what_a_case_imports_is_named_and_another_does_not_need_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
