@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from flagbench.errors import FlagbenchError
@@ -83,6 +83,7 @@ def rendered(request: JobRequest, template: Template) -> Documents:
 
 
 @pytest.mark.parametrize("field", FIELDS)
+@example(value="$(HOME)")
 @given(value=ANY)
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 def test_what_is_typed_stands_in_its_field_or_is_refused(
