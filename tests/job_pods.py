@@ -2,8 +2,7 @@
 
 import re
 
-from flagbench.launchers.kubernetes.options import INDEX_VARIABLE
-from flagbench.launchers.kubernetes.template import CONTAINER
+from flagbench.launchers.kubernetes.options import CONTAINER, INDEX_VARIABLE
 
 _REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
 

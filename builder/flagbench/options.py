@@ -11,11 +11,16 @@ import unicodedata
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import wraps
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hints
 
 from typer.models import OptionInfo
 
 from flagbench.errors import FlagbenchError
+
+Text: TypeAlias = str | None
+"""Type of an option with a text, which may be left out."""
+Texts: TypeAlias = tuple[str, ...]
+"""The same of one that may be repeated."""
 
 
 @dataclass(frozen=True)

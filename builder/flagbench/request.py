@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-import typer
+from typer import Option
 
 from flagbench.catalog.model import Case, Scalar, Stack
 from flagbench.catalog.settings import setting_fault
 from flagbench.errors import FlagbenchError
 from flagbench.images import image_of
-from flagbench.options import check_ranges, text_fault, words
+from flagbench.options import Text, Texts, check_ranges, text_fault, words
 from flagbench.schema import nearest
 
 MAX_NODES = 100_000
@@ -29,32 +29,29 @@ _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 class RunOptions:
     """What every launcher takes. None leaves the choice to the image."""
 
-    nodes: Annotated[int, typer.Option(min=1, max=MAX_NODES, help="Number of nodes.")] = 1
-    gpus: Annotated[int, typer.Option(min=1, max=1024, help="Devices per node, one process each; on cpu, ranks.")] = 1
-    run_id: Annotated[str | None, typer.Option(help="Name of the run, the same on all nodes.")] = None
+    nodes: Annotated[int, Option(min=1, max=MAX_NODES, help="Number of nodes.")] = 1
+    gpus: Annotated[int, Option(min=1, max=1024, help="Devices per node, one process each; on cpu, ranks.")] = 1
+    run_id: Annotated[Text, Option(help="Name of the run, the same on all nodes.")] = None
     preset: Annotated[
-        Literal["reference", "tiny"], typer.Option(help="The published size, or seconds of the same code.")
+        Literal["reference", "tiny"], Option(help="The published size, or seconds of the same code.")
     ] = "reference"
     division: Annotated[
-        Literal["faithful", "tuned"], typer.Option(help="As published, or optimized, where a case has that.")
+        Literal["faithful", "tuned"], Option(help="As published, or optimized, where a case has that.")
     ] = "faithful"
-    precision: Annotated[
-        Literal["fp32", "tf32", "fp16", "bf16"] | None, typer.Option(help="Default: the case's own.")
-    ] = None
+    precision: Annotated[Literal["fp32", "tf32", "fp16", "bf16"] | None, Option(help="Default: the case's own.")] = (
+        None
+    )
     data: Annotated[
-        str | None,
-        typer.Option(metavar="synthetic", help="Default: the mount at /data, else synthetic; tiny has its own."),
+        Text, Option(metavar="synthetic", help="Default: the mount at /data, else synthetic; tiny has its own.")
     ] = None
-    steps: Annotated[int | None, typer.Option(min=1, help="Measure that many steps after the warm-up.")] = None
-    max_samples: Annotated[int | None, typer.Option(min=1, help="The same, in samples of all devices.")] = None
-    full: Annotated[bool, typer.Option("--full", help="Run to the published stop rule on any data.")] = False
-    seed: Annotated[int | None, typer.Option(min=0, max=2**31 - 1, help="Default: the case's.")] = None
-    set_: Annotated[
-        tuple[str, ...], typer.Option("--set", metavar="KEY=VALUE", help="Change a hyper-parameter; repeatable.")
-    ] = ()
-    max_minutes: Annotated[float | None, typer.Option(metavar="MINUTES", help="End the run after that time.")] = None
+    steps: Annotated[int | None, Option(min=1, help="Measure that many steps after the warm-up.")] = None
+    max_samples: Annotated[int | None, Option(min=1, help="The same, in samples of all devices.")] = None
+    full: Annotated[bool, Option("--full", help="Run to the published stop rule on any data.")] = False
+    seed: Annotated[int | None, Option(min=0, max=2**31 - 1, help="Default: the case's.")] = None
+    set_: Annotated[Texts, Option("--set", metavar="KEY=VALUE", help="Change a hyper-parameter; repeatable.")] = ()
+    max_minutes: Annotated[float | None, Option(metavar="MINUTES", help="End the run after that time.")] = None
     timeout: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Time without progress that counts as a hang.")
+        float | None, Option(metavar="SECONDS", help="Time without progress that counts as a hang.")
     ] = None
 
     def words(self) -> list[str]:
@@ -69,20 +66,16 @@ class LocalOptions(RunOptions):
     """What a launcher on the node itself takes too: its folders, and which node it is."""
 
     data: Annotated[
-        str | None,
-        typer.Option(
+        Text,
+        Option(
             metavar="DIR|synthetic", help="Prepared data. Default: /data if there, else synthetic; tiny has its own."
         ),
     ] = None
-    weights: Annotated[str | None, typer.Option(metavar="DIR", help="A checkpoint folder. Default: random.")] = None
-    out: Annotated[str | None, typer.Option("--out", "-o", metavar="DIR", help="Write the record there as well.")] = (
-        None
-    )
-    resume: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Resume from a checkpoint, if the case writes any.")
-    ] = None
-    node_rank: Annotated[int | None, typer.Option(min=0, help="Which node this is, of several.")] = None
-    master: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where node 0 listens.")] = None
+    weights: Annotated[Text, Option(metavar="DIR", help="A checkpoint folder. Default: random.")] = None
+    out: Annotated[Text, Option("--out", "-o", metavar="DIR", help="Write the record there as well.")] = None
+    resume: Annotated[Text, Option(metavar="DIR", help="Resume from a checkpoint, if the case writes any.")] = None
+    node_rank: Annotated[int | None, Option(min=0, help="Which node this is, of several.")] = None
+    master: Annotated[Text, Option(metavar="HOST:PORT", help="Where node 0 listens.")] = None
 
 
 @dataclass(frozen=True)
@@ -118,19 +111,15 @@ class RunRequest:
 class PrepareOptions:
     """What the preparation of a case's data and weights takes."""
 
-    out: Annotated[str, typer.Option("--out", "-o", metavar="OUT", help="Where to write data/ and weights/.")]
-    data: Annotated[str | None, typer.Option(metavar="SRC", help="The downloaded data, a file or a folder.")] = None
-    weights: Annotated[
-        str | None, typer.Option(metavar="SRC", help="The downloaded weights, a file or a folder.")
-    ] = None
-    vocabulary: Annotated[
-        str | None, typer.Option(metavar="FILE", help="The tokenizer's file, if the data are text.")
-    ] = None
+    out: Annotated[str, Option("--out", "-o", metavar="OUT", help="Where to write data/ and weights/.")]
+    data: Annotated[Text, Option(metavar="SRC", help="The downloaded data, a file or a folder.")] = None
+    weights: Annotated[Text, Option(metavar="SRC", help="The downloaded weights, a file or a folder.")] = None
+    vocabulary: Annotated[Text, Option(metavar="FILE", help="The tokenizer's file, if the data are text.")] = None
     check: Annotated[
-        bool, typer.Option("--check", help="Verify all checksums of what is prepared in OUT; write nothing.")
+        bool, Option("--check", help="Verify all checksums of what is prepared in OUT; write nothing.")
     ] = False
-    force: Annotated[bool, typer.Option("--force", help="Replace what was prepared in OUT before.")] = False
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a summary.")] = False
+    force: Annotated[bool, Option("--force", help="Replace what was prepared in OUT before.")] = False
+    as_json: Annotated[bool, Option("--json", help="Print JSON instead of a summary.")] = False
 
 
 @dataclass(frozen=True)
@@ -140,12 +129,6 @@ class PrepareRequest:
     case: Case
     stack: Stack
     options: PrepareOptions
-    shown_as: str | None = None
-    """The folder OUT as the user named it, where a container has it elsewhere."""
-
-    def arguments(self) -> list[str]:
-        """The words after `prepare` and the case."""
-        return [*words(self.options), *([f"--shown-as={self.shown_as}"] if self.shown_as else [])]
 
 
 def new_run_id() -> str:

@@ -8,10 +8,9 @@ import pytest
 
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.lookup import resolve_image
-from flagbench.launchers.kubernetes.documents import job_documents
+from flagbench.launchers.kubernetes.documents import job_documents, read_template, template_path
 from flagbench.launchers.kubernetes.options import JobOptions
 from flagbench.launchers.kubernetes.request import JobRequest
-from flagbench.launchers.kubernetes.template import read_template, template_path
 from flagbench.request import RunOptions
 from job_pods import pod_arguments, pod_environment, pod_image, pod_name
 from running import wait_until

@@ -21,10 +21,9 @@ pytest.importorskip("flagbench", reason="the host side")
 
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.lookup import resolve_image
-from flagbench.launchers.kubernetes.documents import job_documents, job_list
+from flagbench.launchers.kubernetes.documents import job_documents, job_list, read_template, template_path
 from flagbench.launchers.kubernetes.options import JobOptions
 from flagbench.launchers.kubernetes.request import JobRequest
-from flagbench.launchers.kubernetes.template import read_template, template_path
 from flagbench.request import RunOptions
 from running import wait_until
 

@@ -14,14 +14,13 @@ from flagbench.cli import complete
 from flagbench.cli.output import echo_json
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.launchers.kubernetes.check import check_documents
-from flagbench.launchers.kubernetes.documents import job_documents, job_list
+from flagbench.launchers.kubernetes.documents import job_documents, job_list, read_template, template_path
 from flagbench.launchers.kubernetes.dump import dump_documents, job_header
 from flagbench.launchers.kubernetes.options import JobOptions
 from flagbench.launchers.kubernetes.read import read_documents
 from flagbench.launchers.kubernetes.request import JobRequest
 from flagbench.launchers.kubernetes.schemas import VERSIONS, check_schemas, schemas_installed
 from flagbench.launchers.kubernetes.server import check_on_server, submit
-from flagbench.launchers.kubernetes.template import read_template, template_path
 from flagbench.options import takes_options
 from flagbench.request import RunOptions
 from flagbench.schema import field_name

@@ -49,11 +49,11 @@ def command(
         raise FlagbenchError("--image needs a container, which --via native does not use", remedy="use --via docker")
     request = PrepareRequest(case, stack, options)
     contained = via == "docker" or image is not None
-    done = prepare_in_container(request, image) if contained else prepare_native(request)
-    if done.printed:
-        print(done.printed.decode("utf-8", "replace").rstrip("\n"))
-    if done.exit_code:
-        raise typer.Exit(done.exit_code)
+    printed, code = prepare_in_container(request, image) if contained else prepare_native(request)
+    if printed:
+        print(printed.decode("utf-8", "replace").rstrip("\n"))
+    if code:
+        raise typer.Exit(code)
 
 
 def _case_and_stack(image: str, catalog: Catalog) -> tuple[Case, Stack]:

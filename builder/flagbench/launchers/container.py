@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from flagbench.catalog.model import DockerNeeds, Stack
 from flagbench.errors import FlagbenchError
 from flagbench.images import find_reference
 from flagbench.launchers.folders import Folder, mount_folders
 from flagbench.launchers.host import Host
+from flagbench.options import Text
 from flagbench.request import RunRequest, new_run_id
 
 RUN_LABEL = "dev.flagbench.run"
@@ -41,23 +42,13 @@ _UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 class DockerOptions:
     """What a user may choose about the container of a run."""
 
-    image: Annotated[
-        str | None, typer.Option("--image", metavar="REF", help="With docker: another image than usual.")
-    ] = None
+    image: Annotated[Text, Option("--image", metavar="REF", help="With docker: another image than usual.")] = None
     memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="With docker: the container's memory, like 64g; no swap.")
+        Text, Option(metavar="SIZE", help="With docker: the container's memory, like 64g; no swap.")
     ] = None
     keep_container: Annotated[
-        bool, typer.Option("--keep-container", help="With docker: leave the container when it has ended.")
+        bool, Option("--keep-container", help="With docker: leave the container when it has ended.")
     ] = False
-
-
-@dataclass(frozen=True)
-class Image:
-    """The image that is run: its id, and the digest that the record names."""
-
-    id: str
-    digest: str
 
 
 @dataclass(frozen=True)
@@ -71,20 +62,15 @@ class Container:
     arguments: tuple[str, ...]
     """Arguments of the image's entry point."""
     environment: Mapping[str, str]
-    labels: Mapping[str, str]
     folders: tuple[Folder, ...]
     grants: DockerNeeds
     """What its stack needs, as this machine has it."""
-    user: str | None
+    user: str | None = None
     """`UID:GID`; None: the image's own."""
-    groups: tuple[str, ...]
-    network: str
-    memory: int | None
+    groups: tuple[str, ...] = ()
+    network: str = "bridge"
+    memory: int | None = None
     """Bytes."""
-
-    def of_rootless_engine(self) -> Container:
-        """The same for an engine that runs as the caller, whose root in a container is the caller outside."""
-        return replace(self, user="0:0", groups=self.grants.groups) if self.folders else self
 
 
 def plan(request: RunRequest, options: DockerOptions, environment: Mapping[str, str], host: Host) -> Container:
@@ -96,6 +82,14 @@ def plan(request: RunRequest, options: DockerOptions, environment: Mapping[str, 
     device demands it.
     """
     inside, folders = mount_folders(request.options)
+    memory = None if options.memory is None else size_in_bytes(options.memory, "--memory")
+    if memory is not None and memory < _LEAST_MEMORY:
+        raise FlagbenchError(f"--memory {options.memory} is less than a container can have", remedy="give 6m or more")
+    image = request.image if options.image is None else options.image
+    if find_reference(image) is None:
+        raise FlagbenchError(
+            f"--image {image!r} is not an image", remedy="write a name like flagbench/distilbert:cpu, or sha256:..."
+        )
     granted = host.grants(request.stack.docker, request.options.nodes)
     run = request.options.run_id or new_run_id()
     if request.options.nodes == 1:
@@ -103,18 +97,17 @@ def plan(request: RunRequest, options: DockerOptions, environment: Mapping[str, 
         inside = replace(inside, run_id=run)
     as_caller = bool(folders) and not granted.root
     return Container(
-        image=request.image if options.image is None else _reference(options.image),
+        image=image,
         name=f"flagbench-{run}-{secrets.token_hex(3)}",
         run=run,
         arguments=tuple(inside.words()),
         environment=passed_on(environment, request.stack, request.options.nodes),
-        labels={RUN_LABEL: run},
         folders=folders,
         grants=granted,
         user="0:0" if granted.root else f"{host.uid}:{host.gid}" if as_caller else None,
         groups=granted.groups + (tuple(str(group) for group in host.groups) if as_caller and host.uid else ()),
         network="host" if request.options.nodes > 1 else "bridge",
-        memory=None if options.memory is None else memory_limit(options.memory),
+        memory=memory,
     )
 
 
@@ -150,19 +143,3 @@ def size_in_bytes(text: str, option: str) -> int:
             f"{option} {text!r} is not a size", remedy=f"write a number and m or g, like {option} 2g"
         )
     return int(found[1]) * _UNITS[found[2]]
-
-
-def memory_limit(text: str) -> int:
-    """The value of `--memory`, bytes. Raises FlagbenchError (usage) for an invalid or too small size."""
-    size = size_in_bytes(text, "--memory")
-    if size < _LEAST_MEMORY:
-        raise FlagbenchError(f"--memory {text} is less than a container can have", remedy="give 6m or more")
-    return size
-
-
-def _reference(image: str) -> str:
-    if find_reference(image) is None:
-        raise FlagbenchError(
-            f"--image {image!r} is not an image", remedy="write a name like flagbench/distilbert:cpu, or sha256:..."
-        )
-    return image

@@ -1,14 +1,19 @@
-"""How a container ended, from the engine's State: exit code, reason and remedy."""
+"""How a run's process or container ended: exit code, reason, remedy, and the record of one that left none."""
 
 from __future__ import annotations
 
 import json
+import platform
 import signal
-from collections.abc import Mapping
+import uuid
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import Any
 
+from flagbench._version import __version__
 from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.redaction import redact
+from flagbench.request import RunRequest, new_run_id
 
 # Signals by which users and schedulers stop a process.
 _STOP_SIGNALS = {
@@ -21,21 +26,19 @@ _OURS = frozenset(ExitCode) - {ExitCode.OK, ExitCode.BUG}
 
 
 @dataclass(frozen=True)
-class Watched:
-    """Output and end of a container."""
+class Ended:
+    """Output and end of a process or a container."""
 
-    stdout: bytes
-    state: Mapping[str, Any] | None
-    """The engine's State at the end; None if the container no longer exists."""
+    printed: bytes
+    code: int | None
+    """Exit code; None for a container that no longer exists, -N for a process that signal N ended."""
     signalled: int | None
     """The first signal that was forwarded."""
     overdue: float | None
     """The seconds from the first signal after which it was killed, where it was."""
-
-    @property
-    def exit_code(self) -> int | None:
-        """The container's exit code; None if it no longer exists."""
-        return None if self.state is None else int(self.state.get("ExitCode") or 0)
+    oom_killed: bool = False
+    error: str = ""
+    """The engine's own words, on one line."""
 
 
 def record_in(stdout: bytes) -> bytes:
@@ -67,13 +70,11 @@ def exit_code(record: bytes, ended_with: int | None) -> int:
     return said if said in believed else int(ExitCode.RANK_FAILED)
 
 
-def explain(ended: Watched) -> FlagbenchError:
+def explain(ended: Ended) -> FlagbenchError:
     """Why a container left no record."""
-    state, code, signalled = ended.state or {}, ended.exit_code or 0, ended.signalled
-    oom_killed = bool(state.get("OOMKilled"))
-    error = " ".join(str(state.get("Error") or "").split())
-    words = f"(exit code {code}, OOMKilled {str(oom_killed).lower()}){f': {error}' if error else ''}"
-    if oom_killed and ended.overdue is None:
+    code, signalled, error = ended.code or 0, ended.signalled, ended.error
+    words = f"(exit code {code}, OOMKilled {str(ended.oom_killed).lower()}){f': {error}' if error else ''}"
+    if ended.oom_killed and ended.overdue is None:
         remedy = "give it more memory (--memory), or a smaller batch with --set batch_size=N"
         return FlagbenchError(
             f"the container was killed for memory {words}", remedy=remedy, code=ExitCode.OUT_OF_MEMORY
@@ -83,13 +84,13 @@ def explain(ended: Watched) -> FlagbenchError:
     if signalled is not None:
         if ended.overdue is not None:
             how = f"; the container did not end within {ended.overdue:.0f} s and was killed"
-        elif ended.state is None:
+        elif ended.code is None:
             how = ", and the container no longer exists"
         else:
             how = f"; the container left no record {words}"
         reason = f"interrupted by {signal.Signals(signalled).name}{how}"
         return FlagbenchError(reason, remedy="run again", code=ExitCode.INTERRUPTED)
-    if ended.state is None:
+    if ended.code is None:
         reason, remedy = "the container was removed while it ran", "run again"
     elif code == _SIGNALLED + signal.SIGKILL:
         reason = f"the container was killed {words}"
@@ -98,3 +99,46 @@ def explain(ended: Watched) -> FlagbenchError:
         reason, remedy = f"the container ended without a record {words}", "see its messages above"
     ours = ExitCode(code) if code in _OURS else ExitCode.RANK_FAILED
     return FlagbenchError(reason, remedy=remedy, code=ours)
+
+
+def record_of_killed(request: RunRequest, error: FlagbenchError, *, image_digest: str | None = None) -> bytes:
+    """A valid `record/v1` that says by which error the run ended and contains no measurement.
+
+    `image_digest` is that of the image whose container it was; None for a run without one. Then the Python is this
+    process's own, else the one that the stack's manifest says, because the container can no longer be asked.
+    """
+    now = datetime.now(timezone.utc)
+    shape = f"{request.options.nodes}x{request.options.gpus}"
+    name = f"{request.case.name}-{request.stack.name}-{shape}-{uuid.uuid4().hex[:8]}"
+    system: dict[str, Any] = {"nodes": request.options.nodes, "devices_per_node": request.options.gpus, "devices": []}
+    python = platform.python_version()
+    if image_digest is not None:
+        system["image"] = {"context_digest": None, "digest": image_digest, "reason": "the run was killed"}
+        python = request.stack.python
+    record: dict[str, Any] = {
+        "schema": "record/v1",
+        "record_id": f"{now:%Y%m%dT%H%M%SZ}-{name}",
+        "run_id": request.options.run_id or new_run_id(),
+        "created_at": f"{now:%Y-%m-%dT%H:%M:%SZ}",
+        "flagbench": {"version": __version__, "commit": None},
+        "case": request.case.name,
+        "stack": request.stack.name,
+        "preset": request.options.preset,
+        "division": request.options.division,
+        "conditions": {},
+        "system": system,
+        "software": {"python": python, "torch": None},
+        "timing": {},
+        "metrics": [],
+        **dict.fromkeys(("config", "config_digest", "window", "flops", "work", "quality", "telemetry")),
+        "telemetry_reason": "the run was killed",
+        "ranks": [],
+        "status": {
+            "state": "interrupted" if error.code is ExitCode.INTERRUPTED else "failed",
+            "phase": "launch",
+            "reason": redact(error.message),
+            "remedy": redact(error.remedy),
+            "exit_code": int(error.code),
+        },
+    }
+    return json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"

@@ -12,13 +12,10 @@ from typing import Any
 
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.launchers import Health, LaunchResult
-from flagbench.launchers.container import Container, DockerOptions, Image, is_another_node, plan
-from flagbench.launchers.container_exit import Watched, exit_code, explain, record_in
+from flagbench.launchers.container import DockerOptions, is_another_node, plan
+from flagbench.launchers.container_exit import exit_code, explain, record_in, record_of_killed
 from flagbench.launchers.docker_args import docker_line
-from flagbench.launchers.fallback import record_of_killed
-from flagbench.launchers.folders import output_folder
 from flagbench.launchers.host import Host, this_host
-from flagbench.launchers.signals import Forwarding
 from flagbench.redaction import redact
 from flagbench.request import RunRequest
 
@@ -80,48 +77,28 @@ class DockerLauncher:
         Raises FlagbenchError where nothing could be started: usage (2) for a missing image, data (3) for a missing
         folder, wrong hardware (13) for a missing device, engine (15) otherwise.
         """
-        from flagbench.launchers.engine_container import connected, find_image, follow, is_rootless, made_container
+        from flagbench.launchers.engine_container import run_container
 
         container = plan(request, self._options, self._environment, self._host)
-        where = self._environment.get("DOCKER_HOST") or "its usual address"
-        # First: a signal that arrives while the container is made must not leave it behind.
-        with Forwarding() as forwarder, connected(self._connect, where) as api:
-            image = find_image(api, container.image, request.case, request.stack)
-            told = {"FLAGBENCH_IMAGE_DIGEST": image.digest, **self._shows}
-            container = replace(container, environment={**container.environment, **told})
-            if container.folders and is_rootless(api):
-                container = container.of_rootless_engine()
-            keep = self._options.keep_container
-            with output_folder(request.options.out), made_container(api, container, image, keep=keep) as made:
-                if forwarder.early is not None:
-                    error = FlagbenchError(
-                        "interrupted before the container started", remedy="run again", code=ExitCode.INTERRUPTED
-                    )
-                    return _without_record(request, container, image, error)
-                return _result(follow(api, made, forwarder), request, container, image)
-
-
-def _result(seen: Watched | None, request: RunRequest, container: Container, image: Image) -> LaunchResult:
-    if seen is None:
-        error = FlagbenchError(
-            f"the connection to the container engine was lost while the container {container.name} ran",
-            remedy="check that the engine runs, and see its log",
-            code=ExitCode.ENGINE,
+        digest, ended = run_container(
+            replace(container, environment={**container.environment, **self._shows}),
+            request,
+            environment=self._environment,
+            connect=self._connect,
+            keep=self._options.keep_container,
         )
-        return _without_record(request, container, image, error)
-    record, code = record_in(seen.stdout), seen.exit_code
-    if record:
-        return LaunchResult(record, exit_code(record, code))
-    if request.options.nodes > 1 and code is not None and code in set(ExitCode) and seen.overdue is None:
-        # Only node 0 prints a record; the image may know its node rank from the platform's variables alone.
-        return LaunchResult(b"", code)
-    return _without_record(request, container, image, explain(seen))
-
-
-def _without_record(request: RunRequest, container: Container, image: Image, error: FlagbenchError) -> LaunchResult:
-    """The record that the host writes, because the container did not; on another node than 0, only its reason."""
-    if request.options.nodes > 1 and is_another_node(request.options.node_rank, container.environment):
-        sys.stderr.write(redact(f"error: {error.message}\nfix: {error.remedy}\n"))
-        return LaunchResult(b"", int(error.code))
-    named = replace(request, options=replace(request.options, run_id=container.run))
-    return LaunchResult(record_of_killed(named, error, image_digest=image.digest), int(error.code))
+        several = request.options.nodes > 1
+        if isinstance(ended, FlagbenchError):
+            error = ended
+        else:
+            if record := record_in(ended.printed):
+                return LaunchResult(record, exit_code(record, ended.code))
+            if several and ended.code in set(ExitCode) and ended.overdue is None:
+                # Only node 0 prints a record; the image may know its node rank from the platform's variables alone.
+                return LaunchResult(b"", int(ended.code or 0))
+            error = explain(ended)
+        if several and is_another_node(request.options.node_rank, container.environment):
+            sys.stderr.write(redact(f"error: {error.message}\nfix: {error.remedy}\n"))
+            return LaunchResult(b"", int(error.code))
+        named = replace(request, options=replace(request.options, run_id=container.run))
+        return LaunchResult(record_of_killed(named, error, image_digest=digest), int(error.code))

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterable
 from typing import Any
 
-from flagbench.launchers.container import Container, size_in_bytes
+from flagbench.launchers.container import RUN_LABEL, Container, size_in_bytes
 from flagbench.launchers.folders import Folder
 
 
@@ -21,7 +21,7 @@ def engine_config(container: Container, image: str) -> dict[str, Any]:
         "Image": image,
         "Cmd": list(container.arguments),
         "Env": [f"{name}={value}" for name, value in container.environment.items()],
-        "Labels": dict(container.labels),
+        "Labels": {RUN_LABEL: container.run},
         "User": container.user or "",
         "AttachStdout": True,
         "AttachStderr": True,
@@ -59,7 +59,7 @@ def docker_line(container: Container) -> str:
     granted = container.grants
     memory = [] if container.memory is None else [str(container.memory)]
     options: dict[str, Iterable[str]] = {
-        "--label": (f"{name}={value}" for name, value in container.labels.items()),
+        "--label": [f"{RUN_LABEL}={container.run}"],
         "--env": (f"{name}={value}" for name, value in container.environment.items()),
         "--user": [container.user] if container.user else [],
         "--network": [container.network],

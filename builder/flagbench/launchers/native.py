@@ -9,27 +9,22 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 
+from flagbench.catalog.model import Stack
 from flagbench.checkout import commit
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.launchers import Health, LaunchResult
-from flagbench.launchers.container_exit import exit_code, record_in
-from flagbench.launchers.fallback import record_of_killed
+from flagbench.launchers.container_exit import Ended, exit_code, record_in, record_of_killed
 from flagbench.launchers.folders import output_folder
-from flagbench.launchers.signals import Forwarding, Grace
+from flagbench.launchers.signals import Forwarding
 from flagbench.request import RunRequest
 
 NEEDED = ("flagbench_cases", "torch", "numpy", "psutil", "tokenizers", "safetensors")
 """What every case imports; a case's manifest names what it imports beside these."""
+PYTHON = (sys.executable, "-m", "flagbench_cases")
 _PR_SET_PDEATHSIG = 1
-_POLL_SECONDS = 0.2
-
-
-def command_of(request: RunRequest) -> list[str]:
-    """The command line of a native run."""
-    return [sys.executable, "-m", "flagbench_cases", *request.arguments()]
+_SIGNALS = {number.value: number.name for number in signal.Signals}
 
 
 def require_modules(names: Iterable[str], doing: str) -> None:
@@ -48,111 +43,78 @@ class NativeLauncher:
 
     def health(self) -> Health:
         """Whether what every case imports is installed in this Python."""
-        missing = [name for name in NEEDED if find_spec(name) is None]
-        if missing:
-            remedy = "pip install 'flagbench[cases]'"
-            return Health(False, f"not installed in this Python: {', '.join(missing)}", remedy)
+        try:
+            require_modules(NEEDED, "a native run")
+        except FlagbenchError as error:
+            return Health(False, error.message, error.remedy)
         return Health(True, f"this Python has {', '.join(NEEDED)}")
 
     def command(self, request: RunRequest) -> str:
         """The line that starts the entrypoint. Raises FlagbenchError (usage) where what it imports is missing."""
-        _require_imports(request)
-        return f"FLAGBENCH_STACK={request.stack.name} {shlex.join(command_of(request))}"
+        names = (*NEEDED, *request.case.raw.get("imports", ()))
+        require_modules(names, f"a native run of {request.case.name}")
+        return shlex.join([f"FLAGBENCH_STACK={request.stack.name}", *PYTHON, *request.arguments()])
 
     def launch(self, request: RunRequest) -> LaunchResult:
         """Run `python -m flagbench_cases`; its progress goes to this process's stderr."""
-        _require_imports(request)
-        environment = dict(os.environ, FLAGBENCH_STACK=request.stack.name)
-        if (known := commit()) is not None:
-            environment.setdefault("FLAGBENCH_COMMIT", known)
+        self.command(request)  # for its errors
+        known = commit()
         with output_folder(request.options.out):
-            ended = follow(command_of(request), environment)
+            ended = follow(request.arguments(), request.stack, {} if known is None else {"FLAGBENCH_COMMIT": known})
         if record := record_in(ended.printed):
             return LaunchResult(record, exit_code(record, ended.code))
         # Only node 0 prints a record; the entrypoint may know its node rank from the platform's variables alone.
-        if request.options.nodes > 1 and ended.code >= 0:
+        if request.options.nodes > 1 and ended.code is not None and ended.code >= 0:
             return LaunchResult(b"", ended.code)
-        error = ended.without_record()
+        error = explain(ended)
         return LaunchResult(record_of_killed(request, error), int(error.code))
 
 
-def _require_imports(request: RunRequest) -> None:
-    names = (*NEEDED, *request.case.raw.get("imports", ()))
-    require_modules(names, f"a native run of {request.case.name}")
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a child ended."""
-
-    printed: bytes
-    code: int
-    signalled: int | None
-    """The first signal that was passed on to it."""
-    overdue: float | None
-    """The seconds from that signal after which it was killed, where it was."""
-
-    def without_record(self) -> FlagbenchError:
-        """Why a child printed nothing."""
-        if self.signalled is not None:
-            reason = f"interrupted by {signal.Signals(self.signalled).name}"
-            if self.overdue is not None:
-                reason += f"; the run did not end within {self.overdue:.0f} s and was killed"
-            return FlagbenchError(reason, remedy="run again", code=ExitCode.INTERRUPTED)
-        reason = f"the run ended with {_ending(self.code)} before it could print a record"
-        remedy = "see its messages above; the kernel log names processes killed for memory"
-        known = self.code in set(ExitCode) - {ExitCode.OK}
-        return FlagbenchError(reason, remedy=remedy, code=ExitCode(self.code) if known else ExitCode.RANK_FAILED)
-
-
-def follow(command: Sequence[str], environment: Mapping[str, str]) -> Ended:
-    """Run a child to its end and read what it prints. Signals are passed on; after the grace period it is killed.
+def follow(arguments: Sequence[str], stack: Stack, defaults: Mapping[str, str]) -> Ended:
+    """Run the image side to its end and read what it prints. Signals are forwarded; see Forwarding.
 
     It runs in its own session, so that Ctrl-C on a terminal reaches it only once, through this process.
     """
-    limit = Grace()
-    overdue: float | None = None
+    printed: list[bytes] = []
     # In this order: a signal that arrives while the child is started must not be lost.
     with (
         Forwarding() as forwarder,
         subprocess.Popen(
-            command,
-            env=environment,
+            [*PYTHON, *arguments],
+            env={**defaults, **os.environ, "FLAGBENCH_STACK": stack.name},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             start_new_session=True,
-            preexec_fn=end_with_parent,
+            preexec_fn=_end_with_parent,
         ) as child,
     ):
-
-        def forward(number: int) -> None:
-            limit.note(number)
-            child.send_signal(number)
-
-        forwarder.to(forward)
-        while True:
-            try:
-                printed, _ = child.communicate(timeout=_POLL_SECONDS)
-                break
-            except subprocess.TimeoutExpired:
-                if overdue is None and limit.left() == 0.0:
-                    overdue = limit.used()
-                    child.kill()  # its ranks die with it, even stopped ones
-    return Ended(printed, child.returncode, limit.signalled, overdue)
+        signalled, overdue = forwarder.follow(
+            lambda: printed.append(child.communicate()[0]),
+            child.send_signal,
+            child.kill,  # its ranks die with it, even stopped ones
+        )
+    return Ended(b"".join(printed), child.returncode, signalled, overdue)
 
 
-def end_with_parent() -> None:
+def explain(ended: Ended) -> FlagbenchError:
+    """Why a process printed nothing."""
+    if ended.signalled is not None:
+        reason = f"interrupted by {signal.Signals(ended.signalled).name}"
+        if ended.overdue is not None:
+            reason += f"; the run did not end within {ended.overdue:.0f} s and was killed"
+        return FlagbenchError(reason, remedy="run again", code=ExitCode.INTERRUPTED)
+    code = ended.code or 0
+    end = f"exit code {code}" if code >= 0 else _SIGNALS.get(-code, f"signal {-code}")
+    return FlagbenchError(
+        f"the run ended with {end} before it could print a record",
+        remedy="see its messages above; the kernel log names processes killed for memory",
+        code=ExitCode(code) if code in set(ExitCode) - {ExitCode.OK} else ExitCode.RANK_FAILED,
+    )
+
+
+def _end_with_parent() -> None:
     """Between fork and exec: ask the kernel for a SIGTERM when this tool dies, even by SIGKILL.
 
     Nobody would be left to read the record; with --out the run still writes it.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-
-
-def _ending(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"

@@ -1,10 +1,12 @@
-"""Signals that stop this process, forwarded to the run it waits for."""
+"""Signals that stop this process, forwarded to the run it waits for; a run that does not end is killed."""
 
 from __future__ import annotations
 
 import signal
 import time
 from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from threading import Thread
 from types import FrameType
 from typing import Any
 
@@ -18,32 +20,6 @@ AT_ONCE_SECONDS = 4.0
 """The same after the second signal: enough to end every process and to print the record."""
 
 
-class Grace:
-    """How long a run may take to end after a signal."""
-
-    def __init__(self) -> None:
-        self.signalled: int | None = None
-        """The first signal that was passed on."""
-        self._began = 0.0
-        self._deadline: float | None = None
-
-    def note(self, number: int) -> None:
-        """A signal was passed on."""
-        clock = time.monotonic()
-        if self._deadline is None:
-            self.signalled, self._began, self._deadline = number, clock, clock + GRACE_SECONDS
-        else:
-            self._deadline = min(self._deadline, clock + AT_ONCE_SECONDS)
-
-    def left(self) -> float | None:
-        """Seconds until the run is killed; None until a signal has arrived."""
-        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
-
-    def used(self) -> float:
-        """Seconds since the first signal."""
-        return time.monotonic() - self._began
-
-
 class Forwarding:
     """Forwards signals to the run, which ends its ranks and still prints its record; this process waits for it.
 
@@ -52,8 +28,9 @@ class Forwarding:
     """
 
     def __init__(self) -> None:
-        self._deliver: Callable[[int], None] | None = None
-        self._early: list[int] = []
+        # The main thread sleeps on it; a signal handler may put to it at any moment.
+        self._events: SimpleQueue[int | Exception | None] = SimpleQueue()
+        self._following = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Forwarding:
@@ -67,20 +44,54 @@ class Forwarding:
             signal.signal(number, handler)
 
     @property
-    def early(self) -> int | None:
-        """The first signal that arrived before the run had started."""
-        return self._early[0] if self._early else None
+    def early(self) -> bool:
+        """Whether a signal arrived before the run had started."""
+        return not self._events.empty()
 
-    def to(self, deliver: Callable[[int], None]) -> None:
-        """Deliver every signal to `deliver` from now on. It is called between any two steps of the main thread."""
-        self._deliver = deliver
-        for number in self._early:
-            deliver(number)
+    def follow(
+        self, wait: Callable[[], object], send: Callable[[int], object], kill: Callable[[], object]
+    ) -> tuple[int | None, float | None]:
+        """Forward signals by `send` until the run has ended, for which `wait` blocks in a thread.
+
+        Returns the first signal, and the seconds from it after which the run was killed, where it was. Raises what
+        `wait` raises.
+        """
+        self._following = True
+        Thread(target=self._wait, args=(wait,), daemon=True).start()
+        signalled: int | None = None
+        overdue: float | None = None
+        began = deadline = 0.0
+        while True:
+            left = None if signalled is None else max(0.0, deadline - time.monotonic())
+            try:
+                event = self._events.get(timeout=left)
+            except Empty:
+                if overdue is not None:
+                    return signalled, overdue  # a process stuck in a driver outlives even SIGKILL
+                overdue = time.monotonic() - began
+                deadline = time.monotonic() + GRACE_SECONDS
+                kill()
+                continue
+            if event is None:
+                return signalled, overdue
+            if isinstance(event, Exception):
+                raise event
+            if signalled is None:
+                signalled, began = event, time.monotonic()
+                deadline = began + GRACE_SECONDS
+            elif overdue is None:
+                deadline = min(deadline, time.monotonic() + AT_ONCE_SECONDS)
+            send(event)
+
+    def _wait(self, wait: Callable[[], object]) -> None:
+        try:
+            wait()
+        except Exception as error:
+            self._events.put(error)
+        else:
+            self._events.put(None)
 
     def _forward(self, number: int, frame: FrameType | None) -> None:
-        if self._deliver is None:
-            self._early.append(number)
-            if len(self._early) > 1:
-                raise KeyboardInterrupt
-        else:
-            self._deliver(number)
+        if self.early and not self._following:
+            raise KeyboardInterrupt
+        self._events.put(number)

@@ -231,7 +231,7 @@ def test_what_the_container_printed_is_printed(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], rootless: bool, user: str
 ) -> None:
     engine = Engine({"ExitCode": 3}, rootless=rootless)
-    assert in_container(engine, tmp_path / "out") == prepare.Prepared(b'{"case": "distilbert"}\n', 3)
+    assert in_container(engine, tmp_path / "out") == (b'{"case": "distilbert"}\n', 3)
     assert (engine.removed, engine.config["User"]) == (True, user)
     assert capfd.readouterr() == ("", "flagbench: data: sums\n")
     assert (tmp_path / "out" / "data").is_dir()

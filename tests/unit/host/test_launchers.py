@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from flagbench.catalog.lookup import resolve_image
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.launchers import LaunchResult
 from flagbench.launchers.native import NEEDED, NativeLauncher
+from flagbench.launchers.signals import Forwarding
 from flagbench.record.read import read_record
 from flagbench.request import LocalOptions, RunRequest
 
@@ -30,18 +32,6 @@ Run = Callable[..., LaunchResult]
 def request_for_cpu() -> RunRequest:
     """One run of distilbert on the cpu stack."""
     return RunRequest(*resolve_image("distilbert:cpu", load_catalog()), LocalOptions(gpus=2))
-
-
-def test_only_what_was_asked_for_is_handed_on(request_for_cpu: RunRequest) -> None:
-    assert request_for_cpu.arguments() == ["distilbert", "--nodes=1", "--gpus=2"]
-
-
-def test_a_value_that_looks_like_an_option_stays_a_value() -> None:
-    words = LocalOptions(data="--full", set_=("batch_size=-1", "--describe"), out="-x").words()
-    assert "--data=--full" in words
-    assert "--out=-x" in words
-    assert {"--set=batch_size=-1", "--set=--describe"} <= set(words)
-    assert "--full" not in words
 
 
 @pytest.fixture
@@ -60,14 +50,20 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request_for_cpu: RunReq
     return launch
 
 
-def test_what_was_printed_is_the_record(run: Run) -> None:
+def test_what_was_asked_for_is_handed_on_and_what_was_printed_is_the_record(
+    run: Run, request_for_cpu: RunRequest
+) -> None:
+    given = LocalOptions(gpus=2, data="--full", set_=("batch_size=8",), weights="-w")
     result = run(
         "words = [os.environ['FLAGBENCH_STACK'], *sys.argv[1:]]\n"
         "print('a banner')\n"
-        "print(json.dumps({'schema': 'record/v1', 'argv': words, 'status': {'exit_code': 5}}))\n"
-        "sys.exit(5)"
+        "own = os.getsid(0) == os.getpid()  # a terminal's Ctrl-C reaches it only through this tool\n"
+        "print(json.dumps({'schema': 'record/v1', 'argv': words, 'own': own, 'status': {'exit_code': 5}}))\n"
+        "sys.exit(5)",
+        replace(request_for_cpu, options=given),
     )
-    assert json.loads(result.record)["argv"] == ["cpu", "distilbert", "--nodes=1", "--gpus=2"]
+    words = ["distilbert", "--nodes=1", "--gpus=2", "--data=--full", "--set=batch_size=8", "--weights=-w"]
+    assert (json.loads(result.record)["argv"], json.loads(result.record)["own"]) == (["cpu", *words], True)
     assert result.exit_code == 5
 
 
@@ -101,8 +97,7 @@ def test_a_run_that_printed_nothing_gets_a_record(run: Run, end: str, code: int,
 @pytest.mark.parametrize("code", [0, 2, 4])
 def test_another_node_says_nothing(run: Run, request_for_cpu: RunRequest, code: int) -> None:
     """Which node it is may stand in the platform's environment alone, so the flag does not decide."""
-    second = RunRequest(request_for_cpu.case, request_for_cpu.stack, LocalOptions(nodes=2))
-    result = run(f"sys.exit({code})", second)
+    result = run(f"sys.exit({code})", replace(request_for_cpu, options=LocalOptions(nodes=2)))
     assert (result.record, result.exit_code) == (b"", code)
 
 
@@ -155,15 +150,14 @@ def test_whatever_asks_this_tool_to_end_is_handed_on(run: Run, number: signal.Si
     assert json.loads(result.record)["number"] == number
 
 
-def test_what_a_native_run_needs_is_named(monkeypatch: pytest.MonkeyPatch, request_for_cpu: RunRequest) -> None:
-    monkeypatch.setattr("flagbench.launchers.native.find_spec", lambda name: None if name == "torch" else object())
-    with pytest.raises(FlagbenchError) as caught:
-        NativeLauncher().launch(request_for_cpu)
-    assert "torch" in caught.value.message
-    assert "flagbench[cases]" in caught.value.remedy
+def test_a_signal_that_the_caller_ignores_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with Forwarding():
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    signal.signal(signal.SIGHUP, before)
 
 
-def test_what_one_case_imports_another_does_not_need(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_case_imports_is_named_and_another_does_not_need_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.util.find_spec
     lora = RunRequest(*resolve_image("llama2-7b-lora:cpu", load_catalog()))
     absent = lora.case.raw["imports"]
@@ -172,6 +166,7 @@ def test_what_one_case_imports_another_does_not_need(run: Run, monkeypatch: pyte
     with pytest.raises(FlagbenchError) as caught:
         NativeLauncher().launch(lora)
     assert all(name in caught.value.message for name in absent)
+    assert "flagbench[cases]" in caught.value.remedy
 
 
 def test_both_packages_number_their_exit_codes_alike() -> None:

@@ -18,7 +18,7 @@ import pytest
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.lookup import resolve_image
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.launchers.fallback import record_of_killed
+from flagbench.launchers.container_exit import record_of_killed
 from flagbench.launchers.native import NEEDED
 from flagbench.request import LocalOptions, RunRequest
 from running import wait_until

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from flagbench.images import find_reference
 from flagbench.launchers.kubernetes.options import (
+    CONTAINER,
     DIGEST_VARIABLE,
     HOST_LABEL,
     MASTER_VARIABLE,
@@ -23,7 +24,6 @@ from flagbench.launchers.kubernetes.options import (
 )
 from flagbench.launchers.kubernetes.problems import Document, Problem, is_count, shown
 from flagbench.launchers.kubernetes.syntax import image_fault
-from flagbench.launchers.kubernetes.template import CONTAINER
 from flagbench.redaction import is_secret
 from flagbench.schema import FieldPath
 
@@ -209,8 +209,7 @@ def _check_variables(job: Document, container: FieldPath) -> Iterator[Problem]:
 def _check_written(job: Document, container: FieldPath) -> Iterator[Problem]:
     """No secret in what is written beside the variables: arguments, labels and annotations."""
     for part in ("command", "args"):
-        words = job.at(*container, part)
-        texts = [word for word in words if isinstance(word, str)] if isinstance(words, list) else []
+        texts = _texts(job.at(*container, part))
         for word, after in zip(texts, [*texts[1:], ""], strict=False):
             if is_secret("", word) or (
                 word.startswith("--") and "=" not in word and is_secret("", f"{word} {after}")
@@ -230,10 +229,13 @@ def _secret(job: Document, path: FieldPath, name: str) -> Problem:
     return job.problem(path, what, "keep it in a Secret, and name that under envFrom")
 
 
+def _texts(words: Any) -> list[str]:
+    return [word for word in words if isinstance(word, str)] if isinstance(words, list) else []
+
+
 def _arguments(words: Any) -> dict[str, str]:
     """The options among the words of a command line, `--name=value` or `--name value`; the last one counts."""
-    texts = [word for word in words if isinstance(word, str)] if isinstance(words, list) else []
-    found = {}
+    texts, found = _texts(words), {}
     for index, word in enumerate(texts):
         if word.startswith("--"):
             name, equals, value = word.partition("=")

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 from flagbench._version import __version__
 from flagbench.errors import FlagbenchError
 from flagbench.launchers.kubernetes import options
 from flagbench.launchers.kubernetes.check import check_documents
+from flagbench.launchers.kubernetes.options import CONTAINER
+from flagbench.launchers.kubernetes.read import read_documents
 from flagbench.launchers.kubernetes.request import JobRequest
-from flagbench.launchers.kubernetes.template import CONTAINER, Template
+from flagbench.schema import shipped_manifests
 
 JOB_NAME_LABEL = "batch.kubernetes.io/job-name"
 """Set on every pod by the Job controller (Kubernetes 1.27 and later)."""
@@ -26,14 +29,52 @@ T = TypeVar("T")
 Documents = list[dict[str, Any]]
 
 
+@dataclass(frozen=True)
+class Template:
+    """The policy that every job starts from: a Service and a Job without what depends on the run."""
+
+    service: dict[str, Any]
+    job: dict[str, Any]
+
+
+def template_path(manifests: Path) -> Path:
+    """The template in a folder of manifests, else flagbench's own."""
+    path = manifests / "kubernetes" / "job.yaml"
+    return path if path.is_file() else shipped_manifests() / "kubernetes" / "job.yaml"
+
+
+def read_template(path: Path) -> Template:
+    """The template in a file.
+
+    Raises:
+        FlagbenchError: (usage) the file cannot be read, or does not hold one Service and one Job with the container.
+    """
+    documents = read_documents(path)
+    by_kind = {f"{document.get('apiVersion')} {document.get('kind')}": document for document in documents}
+    if len(documents) != 2 or set(by_kind) != {"batch/v1 Job", "v1 Service"}:
+        raise FlagbenchError(
+            f"the template {path} holds {', '.join(by_kind) or 'nothing'}, not one v1 Service and one batch/v1 Job",
+            remedy="start from flagbench's own manifests/kubernetes/job.yaml",
+        )
+    return Template(by_kind["v1 Service"], by_kind["batch/v1 Job"])
+
+
 def job_documents(request: JobRequest, template: Template) -> Documents:
     """The Service and the Job, in the order in which they are to be made.
 
     Raises:
         FlagbenchError: (usage) the template's shape, or what our own check finds in the result.
     """
+    # Nothing of the job is in the Service: the next job of the namespace applies the same one again.
+    shared = {
+        "metadata": {
+            "namespace": request.job.namespace,
+            "labels": {**POD_LABELS, "app.kubernetes.io/managed-by": "flagbench"},
+        },
+        "spec": {"selector": POD_LABELS},
+    }
     service = _merge({"metadata": {"name": options.SERVICE}}, template.service, "Service")
-    service = _merge(service, _service(request), "Service")
+    service = _merge(service, shared, "Service")
     job = _merge(template.job, _job(request, service["metadata"]["name"]), "Job")
     documents = deepcopy([service, job])
     problems = check_documents(documents)
@@ -50,15 +91,6 @@ def job_documents(request: JobRequest, template: Template) -> Documents:
 def job_list(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The documents as one, for JSON."""
     return {"apiVersion": "v1", "kind": "List", "items": list(documents)}
-
-
-def _service(request: JobRequest) -> dict[str, Any]:
-    """The Service of the namespace. Nothing of the job is in it: the next job applies the same one again."""
-    labels = {**POD_LABELS, "app.kubernetes.io/managed-by": "flagbench"}
-    return {
-        "metadata": {"namespace": request.job.namespace, "labels": labels},
-        "spec": {"selector": POD_LABELS},
-    }
 
 
 def _job(request: JobRequest, service: str) -> dict[str, Any]:
@@ -174,7 +206,7 @@ def _resources(request: JobRequest) -> dict[str, Any]:
     amounts = {"cpu": request.cpu, "memory": request.memory}
     if request.stack.kubernetes.resource is not None:
         amounts[request.stack.kubernetes.resource] = str(request.run.gpus)
-    amounts.update({name: str(count) for name, count in request.rdma.items()})
+    amounts.update(request.rdma)
     return {"requests": dict(amounts), "limits": dict(amounts)}
 
 
@@ -184,16 +216,12 @@ def _volumes(request: JobRequest) -> tuple[list[dict[str, Any]], list[dict[str, 
     mounts: list[dict[str, Any]] = [{"name": "shm", "mountPath": "/dev/shm"}]
     written = request.volumes["out"].name if "out" in request.volumes else None
     for name, volume in request.volumes.items():
-        claim: dict[str, Any] = {"claimName": volume.name}
-        mount: dict[str, Any] = {"name": name, "mountPath": f"/{name}"}
-        if volume.subpath is not None:
-            mount["subPath"] = volume.subpath
-        if name != "out":
-            mount["readOnly"] = True
-        if volume.name != written:  # a claim that is also written to cannot be attached for reading alone
-            claim["readOnly"] = True
-        volumes.append({"name": name, "persistentVolumeClaim": claim})
-        mounts.append(mount)
+        # A claim that is also written to cannot be attached for reading alone.
+        claim_read_only = {} if volume.name == written else {"readOnly": True}
+        volumes.append({"name": name, "persistentVolumeClaim": {"claimName": volume.name, **claim_read_only}})
+        subpath = {} if volume.subpath is None else {"subPath": volume.subpath}
+        read_only = {} if name == "out" else {"readOnly": True}
+        mounts.append({"name": name, "mountPath": f"/{name}", **subpath, **read_only})
     return volumes, mounts
 
 
@@ -204,13 +232,13 @@ def _merge(base: Any, over: Any, field: str) -> Any:
         FlagbenchError: (usage) the template has something else where a mapping or a list belongs.
     """
     if isinstance(over, dict) and field not in _REPLACED:
-        mapping = _typed(dict[str, Any], base, field)
+        mapping = _typed(dict, base, field)
         # The fields that only the template has come first, after a name.
         keys = sorted([*(key for key in mapping if key not in over), *over], key=lambda key: key != "name")
         merged = {key: _merge(mapping.get(key), over.get(key), key) for key in keys}
         return {key: value for key, value in merged.items() if value is not None} or None
     if isinstance(over, list) and field not in _REPLACED:
-        return _merge_lists(_typed(list[Any], base, field), over, field) or None
+        return _merge_lists(_typed(list, base, field), over, field) or None
     return base if over is None else over
 
 
@@ -224,14 +252,11 @@ def _merge_lists(base: list[Any], over: list[Any], field: str) -> list[Any]:
     return [*base, *over]
 
 
-def _typed(kind: Callable[[], T], value: Any, field: str) -> T:
+def _typed(kind: type[T], value: Any, field: str) -> T:
     """A field of the template as a mapping or a list; empty if the template lacks it."""
-    empty = kind()
-    if value is None:
-        return empty
-    if not isinstance(value, type(empty)):
-        what = "mapping" if isinstance(empty, dict) else "list"
+    if value is not None and not isinstance(value, kind):
+        what = "mapping" if kind is dict else "list"
         raise FlagbenchError(
             f"the template's field {field} is not a {what}", remedy=f"write a {what}, or leave it out"
         )
-    return value
+    return value or kind()

@@ -37,14 +37,16 @@ class Document:
     @property
     def kind(self) -> str:
         """Its kind; empty where it has none."""
-        kind = self.data.get("kind")
-        return kind if isinstance(kind, str) else ""
+        return self._text("kind")
 
     @property
     def name(self) -> str:
         """Its name; empty where it has none."""
-        name = self.at("metadata", "name")
-        return name if isinstance(name, str) else ""
+        return self._text("metadata", "name")
+
+    def _text(self, *path: str) -> str:
+        value = self.at(*path)
+        return value if isinstance(value, str) else ""
 
     def at(self, *path: str | int) -> Any:
         """The value at a path; None if the path does not exist."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,36 +70,27 @@ def parse_documents(text: str, shown: str) -> list[dict[str, Any]]:
             document that is not a mapping.
     """
     try:
-        loaded = _parse(text)
+        found = [item for document in _parse(text) for item in _items(document)]
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise _unreadable(f"{shown}{line}: {error.problem or error}") from None
+        fault = f"{line}: {error.problem or error}"
     except (yaml.YAMLError, ValueError) as error:
-        raise _unreadable(f"{shown}: {' '.join(str(error).split())}") from None
+        fault = f": {' '.join(str(error).split())}"
     except RecursionError:
-        raise _unreadable(f"{shown}: it is nested too deeply") from None
-    found = []
-    for document in loaded:
-        for item in _items(document):
-            if not isinstance(item, dict):
-                raise _unreadable(f"{shown}: a document is not a mapping")
-            found.append(item)
-    return found
+        fault = ": it is nested too deeply"
+    else:
+        if all(isinstance(item, dict) for item in found):
+            return found
+        fault = ": a document is not a mapping"
+    raise FlagbenchError(f"{shown}{fault}", remedy="correct the file, or make a new one with `flagbench job`")
 
 
-def _unreadable(message: str) -> FlagbenchError:
-    return FlagbenchError(message, remedy="correct the file, or make a new one with `flagbench job`")
-
-
-def _parse(text: str) -> list[Any]:
+def _parse(text: str) -> Iterable[Any]:
     if text.lstrip().startswith("{"):
-        try:
+        # What is not JSON may be a mapping in YAML's flow style, which also begins with a brace.
+        with suppress(json.JSONDecodeError):
             return [json.loads(text, object_pairs_hook=_unique)]
-        except json.JSONDecodeError:
-            # A mapping in YAML's flow style also begins with a brace.
-            pass
-    # An empty document, as after a last `---`, is nothing to kubectl either.
-    return [document for document in yaml.load_all(text, Loader=_Loader) if document is not None]
+    return yaml.load_all(text, Loader=_Loader)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -108,8 +100,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _items(document: Any) -> Iterator[Any]:
-    if isinstance(document, dict) and document.get("kind") == "List" and isinstance(document.get("items"), list):
-        yield from document["items"]
-    else:
-        yield document
+def _items(document: Any) -> list[Any]:
+    """The documents of a List, else the document itself; none of an empty one, as after a last `---`."""
+    items = document.get("items") if isinstance(document, dict) and document.get("kind") == "List" else None
+    return items if isinstance(items, list) else [] if document is None else [document]

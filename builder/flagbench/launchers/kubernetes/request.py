@@ -13,15 +13,43 @@ from flagbench._version import __version__
 from flagbench.catalog.model import Case, Stack
 from flagbench.errors import FlagbenchError
 from flagbench.images import ImageReference, image_of, parse_reference
-from flagbench.launchers.kubernetes import options as parse
 from flagbench.launchers.kubernetes import syntax
-from flagbench.launchers.kubernetes.options import JobOptions, Volume
-from flagbench.options import check_ranges, words
+from flagbench.launchers.kubernetes.options import (
+    RESERVED_VARIABLES,
+    JobOptions,
+    Rule,
+    metadata_fault,
+    pairs,
+    refuse,
+    refuse_secret,
+)
+from flagbench.options import check_ranges, text_fault, words
 from flagbench.request import RunOptions, can_resume, check_options, new_run_id
 
 DEFAULT_DEADLINE = 4 * 3600
 DEADLINE_SLACK = 1800
 """Seconds beyond --max-minutes for scheduling, pulling a large image and starting."""
+_QUANTITY = "write 8, 500m or 96Gi"
+_SECRET = "give the name of a Secret"
+_RULES: Mapping[str, tuple[Rule, str | None]] = {
+    "namespace": (syntax.label_fault, None),
+    "queue": (syntax.label_fault, "give the name of a LocalQueue"),
+    "registry": (syntax.registry_fault, None),
+    "pull_secret": (syntax.subdomain_fault, _SECRET),
+    "env_from_secret": (syntax.subdomain_fault, _SECRET),
+    "cpu": (syntax.quantity_fault, _QUANTITY),
+    "memory": (syntax.quantity_fault, _QUANTITY),
+    "shm": (syntax.quantity_fault, _QUANTITY),
+}
+"""Of options whose values need nothing else to be checked: the rule, and the remedy."""
+
+
+@dataclass(frozen=True)
+class Volume:
+    """A PersistentVolumeClaim and the folder in it; None is all of it."""
+
+    name: str
+    subpath: str | None
 
 
 @dataclass(frozen=True)
@@ -39,16 +67,19 @@ class JobRequest:
     def __post_init__(self) -> None:
         check_options(self.run, self.case, self.stack)
         check_ranges(self.job)
-        self._check_numbers()
+        for name, (rule, remedy) in _RULES.items():
+            given = getattr(self.job, name)
+            for value in given if isinstance(given, tuple) else () if given is None else (given,):
+                refuse(f"--{name.replace('_', '-')}", value, rule, remedy)
+        self._check_times()
         self._check_names()
-        self._check_image()
         self._check_resources()
         # Parsed for their errors.
         _ = self.volumes, self.rdma, self.environment, self.labels, self.annotations, self.node_labels
         for word in self.command():
             # A job's name may well look like a key: sk-learn-2x8-nightly.
             if not word.startswith(("--name=", "--namespace=")):
-                parse.refuse_secret(word.partition("=")[0], "", word)
+                refuse_secret(word.partition("=")[0], "", word)
         if self.run.data not in (None, "synthetic"):
             raise FlagbenchError(
                 f"--data {self.run.data!r} is not on the cluster", remedy="give --data synthetic, or --data-pvc CLAIM"
@@ -108,33 +139,67 @@ class JobRequest:
     @cached_property
     def volumes(self) -> Mapping[str, Volume]:
         """Volumes by the name that option, volume and folder have: data, weights, resume, out."""
-        given = {name: getattr(self.job, f"{name}_pvc") for name in ("data", "weights", "resume", "out")}
-        return {name: parse.volume(f"--{name}-pvc", text) for name, text in given.items() if text is not None}
+        found = {}
+        for name in ("data", "weights", "resume", "out"):
+            text = getattr(self.job, f"{name}_pvc")
+            if text is not None:
+                claim, colon, subpath = text.partition(":")
+                refuse(f"--{name}-pvc", claim, syntax.subdomain_fault, "give the name of a PersistentVolumeClaim")
+                if colon:
+                    refuse(f"--{name}-pvc", subpath, syntax.subpath_fault, "write NAME:FOLDER/IN/IT")
+                found[name] = Volume(claim, subpath if colon else None)
+        return found
 
     @cached_property
-    def rdma(self) -> Mapping[str, int]:
+    def rdma(self) -> Mapping[str, str]:
         """Network devices of one pod, by resource."""
-        return parse.rdma(self.job.rdma_resource, self.stack)
+
+        def name_fault(name: str) -> str | None:
+            own = name == self.stack.kubernetes.resource
+            return "is the accelerator's own resource: see --gpus" if own else syntax.resource_fault(name)
+
+        remedy = "write DOMAIN/NAME=1, as the cluster calls it"
+        return pairs("--rdma-resource", self.job.rdma_resource, name_fault, syntax.devices_fault, remedy)
 
     @cached_property
     def environment(self) -> Mapping[str, str]:
-        """Variables asked for, by name."""
-        return parse.environment(self.job.env, self.stack)
+        """Variables asked for, by name; none that the job sets itself, no secret, which would be written down."""
+
+        def name_fault(name: str) -> str | None:
+            if name in RESERVED_VARIABLES:
+                return "is set by the job, the image or the cluster: leave it out"
+            if name == self.stack.visibility_variable:
+                return "is set by the cluster, which decides which devices are visible: see --gpus"
+            return syntax.variable_fault(name)
+
+        found = pairs("--env", self.job.env, name_fault, text_fault)
+        for name, value in found.items():
+            refuse_secret("--env", name, value)
+        return found
 
     @cached_property
     def labels(self) -> Mapping[str, str]:
-        """Labels asked for, by key."""
-        return parse.labels(self.job.label)
+        """Labels asked for, by key; none by which flagbench or the Job controller finds its pods."""
+        return pairs("--label", self.job.label, metadata_fault, syntax.label_value_fault)
 
     @cached_property
     def annotations(self) -> Mapping[str, str]:
-        """Annotations of the pods, by key."""
-        return parse.pod_annotations(self.job.annotation)
+        """Annotations of the pods, by key; none of our own."""
+        found = pairs("--annotation", self.job.annotation, metadata_fault, text_fault)
+        if sum(len(key) + len(value.encode()) for key, value in found.items()) > 128 * 1024:
+            raise FlagbenchError("--annotation: all together are longer than 128 KiB", remedy="give shorter values")
+        return found
 
     @cached_property
     def node_labels(self) -> Mapping[str, tuple[str, ...]]:
         """Labels that a node must have, each with the values allowed."""
-        return parse.node_labels(self.job.node_label) if self.job.node_label else self.stack.kubernetes.node_labels
+
+        def values_fault(text: str) -> str | None:
+            faults = ((value, syntax.label_value_fault(value)) for value in text.split(","))
+            return next((f"holds {value!r}, which {fault}" for value, fault in faults if fault), None)
+
+        given = pairs("--node-label", self.job.node_label, syntax.key_fault, values_fault)
+        return {key: tuple(text.split(",")) for key, text in given.items()} or self.stack.kubernetes.node_labels
 
     @property
     def shm(self) -> str:
@@ -175,9 +240,7 @@ class JobRequest:
         run = replace(self.run, run_id=self.run_id)
         return ["flagbench", "job", name, "--for", "kubernetes", *run.words(), *words(self.job)]
 
-    def _check_numbers(self) -> None:
-        if self.job.port < 1024 and not self.root:
-            raise FlagbenchError(f"--port {self.job.port} is reserved for uid 0", remedy="give a port from 1024 on")
+    def _check_times(self) -> None:
         minutes = self.run.max_minutes
         if minutes is not None and self.deadline <= minutes * 60:
             raise FlagbenchError(
@@ -186,33 +249,19 @@ class JobRequest:
             )
 
     def _check_names(self) -> None:
-        parse.refuse("--name", self.job_name, syntax.label_fault, "give a short name, like distilbert-2x8")
+        refuse("--name", self.job_name, syntax.label_fault, "give a short name, like distilbert-2x8")
         if len(longest := f"{self.job_name}-{self.run.nodes - 1}") > syntax.LABEL_LENGTH:
             raise FlagbenchError(
                 f"--name {self.job_name!r} is too long: the last pod would be called {longest}",
                 remedy=f"host names have at most {syntax.LABEL_LENGTH} characters; give a shorter name",
             )
-        if self.job.namespace is not None:
-            parse.refuse("--namespace", self.job.namespace, syntax.label_fault)
-        if self.job.queue is not None:
-            parse.refuse("--queue", self.job.queue, syntax.label_fault, "give the name of a LocalQueue")
-        secrets = {"--env-from-secret": self.job.env_from_secret, "--pull-secret": self.job.pull_secret}
-        for option, names in secrets.items():
-            for name in names:
-                parse.refuse(option, name, syntax.subdomain_fault, "give the name of a Secret")
-
-    def _check_image(self) -> None:
         if self.job.image is not None and self.job.registry is not None:
             raise FlagbenchError("--image and --registry contradict each other", remedy="give one of them")
-        if self.job.registry is not None:
-            parse.refuse("--registry", self.job.registry, syntax.registry_fault)
-        remedy = "give a tag that does not move, or NAME@sha256:DIGEST"
-        parse.refuse("--image", self.image, syntax.image_fault, remedy)
+        refuse("--image", self.image, syntax.image_fault, "give a tag that does not move, or NAME@sha256:DIGEST")
 
     def _check_resources(self) -> None:
-        for option, value in {"--cpu": self.job.cpu, "--memory": self.job.memory, "--shm": self.job.shm}.items():
-            if value is not None and not syntax.quantity(value):
-                raise FlagbenchError(f"{option} {value!r} is not a quantity above 0", remedy="write 8, 500m or 96Gi")
+        if self.job.port < 1024 and not self.root:
+            raise FlagbenchError(f"--port {self.job.port} is reserved for uid 0", remedy="give a port from 1024 on")
         shm, memory = syntax.quantity(self.shm), syntax.quantity(self.memory)
         if shm is not None and memory is not None and shm >= memory:
             raise FlagbenchError(

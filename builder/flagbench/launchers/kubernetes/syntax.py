@@ -13,10 +13,10 @@ from flagbench.images import find_reference, is_prefix
 from flagbench.options import text_fault
 
 LABEL_LENGTH = 63
-_SUBDOMAIN_LENGTH = 253
 _LABEL = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?"
 _SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
 _WORD = r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
+_ENDS = "begins and ends with a letter or digit"
 _QUANTITY = re.compile(r"(?P<number>\+?(\d+\.?\d*|\.\d+))((?P<unit>[KMGTPE]i|[numkMGTPE])|[eE](?P<power>[+-]?\d+))?")
 _POWERS = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
@@ -25,20 +25,19 @@ _LONGEST_QUANTITY = 32
 
 def label_fault(name: str) -> str | None:
     """Why `name` is not an RFC 1123 label (the name of a namespace, a Service, a host or a container)."""
-    allowed = "lower-case letters, digits and '-', and begins and ends with a letter or digit"
-    return _name_fault(name, _LABEL, LABEL_LENGTH, allowed)
+    return _name_fault(name, _LABEL, LABEL_LENGTH, f"lower-case letters, digits and '-', and {_ENDS}")
 
 
 def subdomain_fault(name: str) -> str | None:
     """Why `name` is not an RFC 1123 subdomain (the name of a Secret or a PersistentVolumeClaim)."""
-    allowed = "lower-case letters, digits, '-' and '.', each part begins and ends with a letter or digit"
-    return _name_fault(name, _SUBDOMAIN, _SUBDOMAIN_LENGTH, allowed)
+    return _name_fault(name, _SUBDOMAIN, 253, f"lower-case letters, digits, '-' and '.', each part {_ENDS}")
 
 
 def label_value_fault(value: str) -> str | None:
     """Why `value` cannot be the value of a label; an empty one can."""
-    allowed = "letters, digits, '-', '_' and '.', and begins and ends with a letter or digit"
-    return _name_fault(value, _WORD, LABEL_LENGTH, allowed) if value else None
+    return (
+        _name_fault(value, _WORD, LABEL_LENGTH, f"letters, digits, '-', '_' and '.', and {_ENDS}") if value else None
+    )
 
 
 def _name_fault(name: str, pattern: str, longest: int, allowed: str) -> str | None:
@@ -67,9 +66,8 @@ def resource_fault(name: str) -> str | None:
 
 def variable_fault(name: str) -> str | None:
     """Why `name` is not an environment variable that every cluster and every shell takes."""
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        return "may contain letters, digits and '_', and does not begin with a digit"
-    return None
+    valid = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)
+    return None if valid else "may contain letters, digits and '_', and does not begin with a digit"
 
 
 def subpath_fault(path: str) -> str | None:
@@ -96,6 +94,16 @@ def image_fault(image: str) -> str | None:
     if reference.digest is None and reference.tag == "latest":
         return "is tagged latest, which names another image tomorrow"
     return None
+
+
+def devices_fault(text: str) -> str | None:
+    """Why `text` is not a number of devices."""
+    return None if re.fullmatch(r"[1-9][0-9]{0,3}", text) else "is not a number of devices"
+
+
+def quantity_fault(text: str) -> str | None:
+    """Why `text` is not the quantity of a resource that a pod can have."""
+    return None if quantity(text) else "is not a quantity above 0"
 
 
 def quantity(text: str) -> Decimal | None:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
-from docker.errors import NotFound
+from docker.errors import APIError, NotFound
 
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.launchers.container_exit import Watched, exit_code, explain, record_in
+from flagbench.launchers.container_exit import Ended, exit_code, explain, record_in, record_of_killed
 from flagbench.launchers.docker import DockerLauncher
-from flagbench.launchers.fallback import record_of_killed
 from flagbench.launchers.host import Host
 from flagbench.record.read import read_record
 from flagbench.request import RunRequest
@@ -23,35 +23,27 @@ TERM = int(signal.SIGTERM)
 LINE = b'{"schema":"record/v1","status":{"exit_code":3}}'
 
 
-def state(code: int, *, oom: bool = False, error: str = "") -> dict[str, Any]:
-    return {"ExitCode": code, "OOMKilled": oom, "Error": error}
-
-
 @pytest.mark.parametrize(
-    ("seen", "signalled", "overdue", "code", "named"),
+    ("ended", "code", "named"),
     [
-        (state(137, oom=True), None, None, ExitCode.OUT_OF_MEMORY, "OOMKilled true"),
-        (state(1, oom=True), None, None, ExitCode.OUT_OF_MEMORY, "exit code 1,"),
-        (state(137), None, None, ExitCode.RANK_FAILED, "OOMKilled false"),
-        (state(137), TERM, 10.0, ExitCode.INTERRUPTED, "10 s"),
-        (state(137, oom=True), TERM, None, ExitCode.OUT_OF_MEMORY, "exit code 137"),
-        (state(143), TERM, None, ExitCode.INTERRUPTED, "SIGTERM"),
-        (state(143), None, None, ExitCode.INTERRUPTED, "SIGTERM"),
-        (state(130), None, None, ExitCode.INTERRUPTED, "SIGINT"),
-        (state(3), None, None, ExitCode.DATA, "exit code 3,"),
-        (state(0), None, None, ExitCode.RANK_FAILED, "exit code 0,"),
-        (state(1, error="a\nb"), None, None, ExitCode.RANK_FAILED, "a b"),
-        (None, None, None, ExitCode.RANK_FAILED, "removed"),
-        (None, TERM, None, ExitCode.INTERRUPTED, "SIGTERM"),
+        (Ended(b"", 1, None, None, oom_killed=True), ExitCode.OUT_OF_MEMORY, "exit code 1,"),
+        (Ended(b"", 137, None, None), ExitCode.RANK_FAILED, "OOMKilled false"),
+        (Ended(b"", 137, TERM, 10.0), ExitCode.INTERRUPTED, "10 s"),
+        (Ended(b"", 137, TERM, None, oom_killed=True), ExitCode.OUT_OF_MEMORY, "exit code 137"),
+        (Ended(b"", 137, TERM, 10.0, oom_killed=True), ExitCode.INTERRUPTED, "10 s"),
+        (Ended(b"", 143, None, None), ExitCode.INTERRUPTED, "SIGTERM"),
+        (Ended(b"", 130, None, None), ExitCode.INTERRUPTED, "SIGINT"),
+        (Ended(b"", 3, None, None), ExitCode.DATA, "exit code 3,"),
+        (Ended(b"", 0, None, None), ExitCode.RANK_FAILED, "exit code 0,"),
+        (Ended(b"", None, None, None), ExitCode.RANK_FAILED, "removed"),
+        (Ended(b"", None, TERM, None), ExitCode.INTERRUPTED, "SIGTERM, and the container no longer exists"),
     ],
 )
-def test_why_there_is_no_record(
-    seen: dict[str, Any] | None, signalled: int | None, overdue: float | None, code: ExitCode, named: str
-) -> None:
-    ended = explain(Watched(b"", seen, signalled, overdue))
-    assert ended.code is code
-    assert named in ended.message
-    assert ended.remedy
+def test_why_there_is_no_record(ended: Ended, code: ExitCode, named: str) -> None:
+    error = explain(ended)
+    assert error.code is code
+    assert named in error.message
+    assert error.remedy
 
 
 def test_the_record_is_found_among_what_else_was_printed() -> None:
@@ -89,13 +81,14 @@ def test_the_code_of_a_run_that_left_a_record(status: object, ended: int | None,
     assert exit_code(json.dumps({"schema": "record/v1", "status": status}).encode(), ended) == code
 
 
-class GoneEngine:
-    """As much of docker-py's low-level client as a container needs that somebody removes when it has printed."""
+class Engine:
+    """As much of docker-py's low-level client as a container needs, which prints and ends as a test says."""
 
-    def __init__(self, printed: bytes) -> None:
-        self.printed = printed
+    def __init__(self, printed: bytes, wait: Callable[[Engine], None], state: dict[str, Any] | None) -> None:
+        self.printed, self.wait_for, self.state = printed, wait, state
         self.timeout = 0.0
         self.config: dict[str, Any] = {}
+        self.calls: SimpleQueue[str] = SimpleQueue()
         self.api = self
 
     def inspect_image(self, name: str) -> dict[str, Any]:
@@ -112,27 +105,78 @@ class GoneEngine:
         pass
 
     def wait(self, container: str, timeout: float | None) -> None:
-        raise NotFound("gone", response=SimpleNamespace(status_code=404))
+        self.wait_for(self)
+
+    def unpause(self, container: str) -> None:
+        self.calls.put("unpause")
+        raise APIError("it is not paused")
+
+    def kill(self, container: str, number: str = "SIGKILL") -> None:
+        self.calls.put(number)
 
     def inspect_container(self, container: str) -> dict[str, Any]:
-        raise NotFound("gone")
+        if self.state is None:
+            raise NotFound("gone")
+        return {"State": self.state}
 
     def remove_container(self, container: str, **options: Any) -> None:
+        self.calls.put("remove")
         raise NotFound("gone")
 
     def close(self) -> None:
         pass
 
 
-@pytest.mark.parametrize(("printed", "nodes", "code"), [(LINE, 1, 3), (b"", 1, 4), (b"", 2, 4)])
-def test_a_removed_container_has_not_ended_well(
-    make_request: Callable[..., RunRequest], make_host: Callable[..., Host], printed: bytes, nodes: int, code: int
+def gone(engine: Engine) -> None:
+    raise NotFound("gone")
+
+
+def lost(engine: Engine) -> None:
+    raise ConnectionResetError
+
+
+def stopped(engine: Engine) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert engine.calls.get() == "SIGTERM"
+
+
+def stuck(engine: Engine) -> None:
+    stopped(engine)
+    assert engine.calls.get() == "unpause"
+    assert engine.calls.get() == "SIGKILL"
+
+
+@pytest.mark.parametrize(
+    ("printed", "wait", "state", "nodes", "code", "named"),
+    [
+        (LINE, gone, None, 1, 3, ""),
+        (b"", gone, None, 1, 4, "removed"),
+        (b"", gone, None, 2, 4, "removed"),
+        (LINE, lost, {"ExitCode": 0}, 1, 15, "connection"),
+        (b"", stopped, {"ExitCode": 143}, 1, 7, "SIGTERM; the container left no record (exit code 143"),
+        (b"", stuck, {"ExitCode": 137, "OOMKilled": True}, 1, 7, "did not end within 0 s"),
+        (b"", lambda engine: None, {"ExitCode": 1, "Error": "a\nb"}, 1, 4, "): a b"),
+        (b"", lambda engine: None, {"ExitCode": 137, "OOMKilled": True}, 1, 5, "OOMKilled true"),
+    ],
+)
+def test_how_a_container_ends(
+    monkeypatch: pytest.MonkeyPatch,
+    make_request: Callable[..., RunRequest],
+    make_host: Callable[..., Host],
+    printed: bytes,
+    wait: Callable[[Engine], None],
+    state: dict[str, Any] | None,
+    nodes: int,
+    code: int,
+    named: str,
 ) -> None:
-    engine = GoneEngine(printed)
+    monkeypatch.setattr("flagbench.launchers.signals.GRACE_SECONDS", 0.1)
+    engine = Engine(printed, wait, state)
     launcher = DockerLauncher(host=make_host(), connect=lambda: engine, environment={})
     result = launcher.launch(make_request(nodes=nodes))
-    assert result.exit_code == code
-    assert json.loads(result.record)["status"]["exit_code"] == code
+    status = json.loads(result.record)["status"]
+    assert (result.exit_code, status["exit_code"]) == (code, code)
+    assert named in status.get("reason", "")
     assert engine.config["Env"] == ["FLAGBENCH_IMAGE_DIGEST=sha256:1"]
 
 

@@ -68,7 +68,7 @@ def test_no_stack_is_privileged(make_request: MakeRequest, make_host: MakeHost) 
 
 
 def test_the_line_for_a_shell(container: Container) -> None:
-    assert docker_line(replace(container, labels={"dev.flagbench.run": "r"})) == (
+    assert docker_line(replace(container, run="r")) == (
         "docker run --rm --label dev.flagbench.run=r --env NCCL_DEBUG=INFO --network host --gpus all "
         "--device /dev/infiniband --cap-add IPC_LOCK --shm-size 16g --ulimit memlock=-1 --ulimit stack=67108864 "
         "--memory 68719476736 --memory-swap 68719476736 flagbench/distilbert:a100-cuda11.6 "
@@ -94,22 +94,10 @@ def test_a_hostile_folder_is_one_value(
 
 @given(value=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
 def test_whatever_stands_in_a_value_stays_in_it(value: str) -> None:
-    container = Container(
-        image="i",
-        name="n",
-        run="r",
-        arguments=(f"--set={value}",),
-        environment={"NCCL_X": value},
-        labels={},
-        folders=(Folder("/" + value.replace("\n", ""), "/out", writable=True),),
-        grants=_NOTHING,
-        user=None,
-        groups=(),
-        network="bridge",
-        memory=None,
-    )
+    folder = Folder("/" + value.replace("\n", ""), "/out", writable=True)
+    container = Container("i", "n", "r", (f"--set={value}",), {"NCCL_X": value}, (folder,), _NOTHING)
     words = shlex.split(docker_line(container))
-    assert words[:5] == ["docker", "run", "--rm", "--env", f"NCCL_X={value}"]
+    assert words[:7] == ["docker", "run", "--rm", "--label", "dev.flagbench.run=r", "--env", f"NCCL_X={value}"]
     assert words[-1] == f"--set={value}"
     assert words[-2] == "i"
     assert engine_config(container, "i")["Cmd"] == [f"--set={value}"]

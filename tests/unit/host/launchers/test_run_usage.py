@@ -6,16 +6,19 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flagbench.cli import main
-from flagbench.launchers import LaunchResult
+from flagbench.launchers import LaunchResult, container
 from flagbench.launchers.docker import DockerLauncher
 from flagbench.launchers.native import NativeLauncher
 
 NOT_A_FOLDER = "/dev/null"
+Flagbench = Callable[..., Any]
 
 
 @pytest.fixture(autouse=True)
@@ -29,13 +32,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(DockerLauncher, "launch", launch)
     monkeypatch.setenv("FLAGBENCH_STORE", str(tmp_path / "store"))
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere")
-    for name in (
-        "FLAGBENCH_NODE_RANK",
-        "JOB_COMPLETION_INDEX",
-        "PET_NODE_RANK",
-        "SLURM_NODEID",
-        "SKYPILOT_NODE_RANK",
-    ):
+    for name in container._RANKS:
         monkeypatch.delenv(name, raising=False)
     return tmp_path / "store"
 
@@ -75,80 +72,67 @@ def test_it_is_told_once_and_not_kept(
 ) -> None:
     assert main.run(["run", "distilbert:cpu", "--preset", "tiny", "--via", via, *words]) == code
     out, err = capfd.readouterr()
-    assert out == ""
-    assert err.lower().count("error:") == 1
+    assert (out, err.lower().count("error:")) == ("", 1)
     assert named in err
     assert "flagbench_cases" not in err
     assert not store.exists()
 
 
 def test_a_data_folder_that_the_container_would_not_see_is_not_looked_at(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """--dry-run of the same request gives one digest both ways."""
     monkeypatch.setattr("flagbench.launchers.native.find_spec", lambda name: object())
-    digests = []
-    for via in ("native", "docker"):
-        assert main.run(["run", "distilbert:cpu", "--via", via, "--dry-run", "--json"]) == 0
-        shown = json.loads(capsys.readouterr().out)
-        assert shown["via"] == via
-        assert (shown["image"] is None) == (via == "native")
-        assert (shown["expected_seconds"], shown["expected_basis"]) == (None, None)
-        assert shown["devices"] == {"nodes": 1, "per_node": 1, "kind": "cpu"}
-        digests.append(shown["config_digest"])
-    assert digests[0].startswith("sha256:")
-    assert digests[0] == digests[1]
+    native, docker = (
+        flagbench(f"run distilbert:cpu --via {via} --dry-run --json").json for via in ("native", "docker")
+    )
+    assert (native["via"], docker["via"]) == ("native", "docker")
+    assert (native["image"], docker["image"]) == (None, "flagbench/distilbert:cpu")
+    assert (native["expected_seconds"], native["expected_basis"]) == (None, None)
+    assert native["devices"] == {"nodes": 1, "per_node": 1, "kind": "cpu"}
+    assert native["config_digest"].startswith("sha256:")
+    assert native["config_digest"] == docker["config_digest"]
 
 
 @pytest.mark.parametrize(
     ("words", "metric", "seconds"),
     [
-        (["--steps", "2000"], "p_core", 2020 * 32 * 8 / 1942.6),
-        (["--full"], "e2e_time", 361.0),
-        (["--set", "batch_size=31"], None, None),
-        (["--gpus", "3"], None, None),
-        (["--precision", "fp32"], None, None),
+        ("--steps 2000", "p_core", 2020 * 32 * 8 / 1942.6),
+        ("--full", "e2e_time", 361.0),
+        ("--set batch_size=31", None, None),
+        ("--gpus 3", None, None),
+        ("--precision fp32", None, None),
     ],
 )
 def test_how_long_by_the_published_row(
-    capsys: pytest.CaptureFixture[str], words: list[str], metric: str | None, seconds: float | None
+    flagbench: Flagbench, words: str, metric: str | None, seconds: float | None
 ) -> None:
-    assert main.run(["run", "distilbert:a100", "--gpus", "8", *words, "--dry-run", "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
+    shown = flagbench(f"run distilbert:a100 --gpus 8 {words} --dry-run --json").json
     assert shown["command"].startswith("docker run ")
     assert shown["expected_seconds"] == (None if seconds is None else pytest.approx(seconds))
     if metric is not None:
         assert shown["expected_basis"].startswith(f"{metric} of the published row distilbert/a100-1x8-fp32")
 
 
-def test_a_dry_run_for_a_person_starts_nothing(capsys: pytest.CaptureFixture[str], store: Path) -> None:
-    assert main.run(["run", "distilbert:a100", "--gpus", "8", "--dry-run"]) == 0
-    out, err = capsys.readouterr()
+def test_a_dry_run_for_a_person_starts_nothing(flagbench: Flagbench, store: Path) -> None:
+    code, out, err = flagbench("run distilbert:a100 --gpus 8 --dry-run")
     rows = dict(line.split(None, 1) for line in out.splitlines())
     assert rows["image"] == "flagbench/distilbert:a100-cuda11.6"
     assert rows["configuration"].startswith("sha256:")
     assert rows["takes"].startswith("about ")
-    assert err == ""
-    assert not store.exists()
+    assert (code, err, store.exists()) == (0, "", False)
 
 
 def test_the_published_size_on_a_processor_is_confirmed(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, store: Path
+    flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch, store: Path
 ) -> None:
     monkeypatch.setattr("flagbench.launchers.native.find_spec", lambda name: object())
-    assert main.run(["run", "distilbert:cpu"]) == 2
-    assert "--yes" in capsys.readouterr().err
-    assert main.run(["run", "distilbert:cpu", "--dry-run"]) == 0
-    launched: list[object] = []
-
-    def launch(self: object, request: object) -> LaunchResult:
-        launched.append(request)
-        return LaunchResult(b"", 6)
-
-    monkeypatch.setattr(NativeLauncher, "launch", launch)
-    assert main.run(["run", "distilbert:cpu", "--yes"]) == 6
-    assert main.run(["run", "distilbert:cpu", "--preset", "tiny"]) == 6
-    assert len(launched) == 2
+    refused = flagbench("run distilbert:cpu")
+    assert (refused.code, "--yes" in refused.err) == (2, True)
+    assert flagbench("run distilbert:cpu --dry-run").code == 0
+    monkeypatch.setattr(NativeLauncher, "launch", lambda self, request: LaunchResult(b"", 6))
+    assert flagbench("run distilbert:cpu --yes").code == 6
+    assert flagbench("run distilbert:cpu --preset tiny").code == 6
     assert not store.exists()
 
 

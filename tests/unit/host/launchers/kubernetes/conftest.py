@@ -13,17 +13,32 @@ import pytest
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.lookup import resolve_image
 from flagbench.catalog.model import Catalog
-from flagbench.launchers.kubernetes.documents import job_documents
+from flagbench.launchers.kubernetes.documents import Template, job_documents, read_template, template_path
 from flagbench.launchers.kubernetes.options import JobOptions
 from flagbench.launchers.kubernetes.request import JobRequest
 from flagbench.launchers.kubernetes.schemas import schemas_installed
-from flagbench.launchers.kubernetes.template import Template, read_template, template_path
 from flagbench.request import RunOptions
 
 MANIFESTS = Path(__file__).parents[5] / "manifests"
 
 Request = Callable[..., JobRequest]
 Documents = list[dict[str, Any]]
+
+
+def find(documents: Documents, place: str) -> Any:
+    """What stands at `ROOT KEY INDEX ...` in a Service and a Job; None where nothing does."""
+    service, job = documents
+    pod = job["spec"]["template"]["spec"]
+    root, *steps = place.split()
+    value: Any = {"service": service, "job": job, "pod": pod, "main": pod["containers"][0]}[root]
+    for step in steps:
+        if step == "LAST-KEY":
+            return [*value][-1]
+        if isinstance(value, list):
+            value = len(value) if step == "LENGTH" else value[int(step)]
+        else:
+            value = value.get(step) if isinstance(value, dict) else None
+    return value
 
 
 @pytest.fixture(scope="session")

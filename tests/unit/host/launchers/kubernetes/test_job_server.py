@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flagbench import doctor
-from flagbench.cli import main
 from flagbench.doctor import Level
 from flagbench.launchers.kubernetes import server
 from flagbench.launchers.kubernetes.server import ServerCheck, check_on_server
 
 DOCUMENTS = [{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}}]
+JOB = "job distilbert:cpu --for kubernetes"
 Kubectl = Callable[..., Path]
+Flagbench = Callable[..., Any]
 
 
 @pytest.fixture
@@ -35,35 +37,29 @@ def kubectl(no_kubectl: Path) -> Kubectl:
     return write
 
 
-def test_a_server_is_given_the_documents_and_creates_nothing(kubectl: Kubectl, no_kubectl: Path) -> None:
-    log = kubectl()
-    assert check_on_server(DOCUMENTS) == ServerCheck(True, False, "")
-    *_, applied = log.read_text().splitlines()
-    assert {"--dry-run=server", "--validate=strict"} <= set(applied.split())
-    assert json.loads((no_kubectl / "applied").read_text())["items"] == DOCUMENTS
+DENIED = "error: You must be logged in to the server (Unauthorized)"
+FORBIDDEN = 'User "me" cannot create resource "jobs"'
 
 
 @pytest.mark.parametrize(
-    ("said", "status"), [("spec.completionMode: Unsupported value", 1), ("Warning: would violate PodSecurity", 0)]
-)
-def test_what_a_server_says_is_repeated(kubectl: Kubectl, said: str, status: int) -> None:
-    kubectl(apply=f"echo '{said}' >&2; exit {status}")
-    assert check_on_server(DOCUMENTS) == ServerCheck(True, status != 0, said)
-
-
-@pytest.mark.parametrize(
-    "answers",
+    ("answers", "expected"),
     [
-        {"version": "echo refused >&2; exit 1"},
-        {"apply": "echo 'error: You must be logged in to the server (Unauthorized)' >&2; exit 1"},
-        {"apply": 'echo \'User "me" cannot create resource "jobs"\' >&2; exit 1'},
+        ({}, ServerCheck(True, False, "")),
+        ({"apply": "echo 'spec.x: Unsupported' >&2; exit 1"}, ServerCheck(True, True, "spec.x: Unsupported")),
+        ({"apply": "echo 'Warning: PodSecurity' >&2"}, ServerCheck(True, False, "Warning: PodSecurity")),
+        ({"version": "echo refused >&2; exit 1"}, ServerCheck(False, False, "refused")),
+        ({"apply": f"echo '{DENIED}' >&2; exit 1"}, ServerCheck(False, False, DENIED)),
+        ({"apply": f"echo '{FORBIDDEN}' >&2; exit 1"}, ServerCheck(False, False, FORBIDDEN)),
     ],
 )
-def test_a_server_that_does_not_look_at_the_documents_refuses_none(kubectl: Kubectl, answers: dict[str, str]) -> None:
-    kubectl(**answers)
-    found = check_on_server(DOCUMENTS)
-    assert (found.validated, found.refused) == (False, False)
-    assert found.said
+def test_a_server_is_given_the_documents_creates_nothing_and_is_quoted(
+    kubectl: Kubectl, no_kubectl: Path, answers: dict[str, str], expected: ServerCheck
+) -> None:
+    log = kubectl(**answers)
+    assert check_on_server(DOCUMENTS) == expected
+    if "version" not in answers:
+        assert {"--dry-run=server", "--validate=strict"} <= set(log.read_text().splitlines()[-1].split())
+        assert json.loads((no_kubectl / "applied").read_text())["items"] == DOCUMENTS
 
 
 def test_a_server_that_never_answers(kubectl: Kubectl, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,44 +77,38 @@ def test_a_kubectl_that_is_missing_or_cannot_be_run(no_kubectl: Path) -> None:
 
 @pytest.mark.parametrize(("apply", "code"), [("exit 0", 0), ("echo 'Invalid value' >&2; exit 1", 2)])
 def test_the_command_ends_by_what_the_server_says(
-    kubectl: Kubectl, tmp_path: Path, capsys: pytest.CaptureFixture[str], apply: str, code: int
+    kubectl: Kubectl, tmp_path: Path, flagbench: Flagbench, apply: str, code: int
 ) -> None:
     kubectl(apply=apply)
-    path = tmp_path / "job.yaml"
-    assert main.run(["job", "distilbert:cpu", "--for", "kubernetes", "--out", str(path)]) == 0
-    assert main.run(["job", "--check", str(path), "--json"]) == code
-    printed = json.loads(capsys.readouterr().out)
-    assert printed["problems"] == []
+    assert flagbench(f"{JOB} --out {tmp_path}/job.yaml").code == 0
+    ended = flagbench(f"job --check {tmp_path}/job.yaml --json")
+    printed = json.loads(ended.out)
+    assert (ended.code, printed["problems"]) == (code, [])
     assert printed["server"] == {"validated": True, "refused": code == 2, "said": "Invalid value" * (code == 2)}
-    assert main.run(["job", "--check", str(path)]) == code
-    assert "not validated" not in capsys.readouterr().err
+    shown = flagbench(f"job --check {tmp_path}/job.yaml")
+    assert (shown.code, "not validated" in shown.err) == (code, False)
 
 
-def test_a_job_is_submitted(kubectl: Kubectl, no_kubectl: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_is_submitted(kubectl: Kubectl, no_kubectl: Path, flagbench: Flagbench) -> None:
     log = kubectl(apply="echo job.batch/fb created")
-    assert main.run(["job", "distilbert:cpu", "--for", "kubernetes", "--name", "fb", "--submit"]) == 0
-    assert capsys.readouterr().out == "job.batch/fb created\n"
+    assert flagbench(f"{JOB} --name fb --submit")[:2] == (0, "job.batch/fb created\n")
     (applied,) = log.read_text().splitlines()
     assert "--dry-run" not in applied
     items = json.loads((no_kubectl / "applied").read_text())["items"]
     assert [item["kind"] for item in items] == ["Service", "Job"]
-    words = ["job", "distilbert:cpu", "--for", "kubernetes", "--name", "fb", "--run-id", "r", "--submit", "--json"]
-    assert main.run(words) == 0
-    assert json.loads(capsys.readouterr().out) == {"job": "fb", "run_id": "r"}
+    assert flagbench(f"{JOB} --name fb --run-id r --submit --json").json == {"job": "fb", "run_id": "r"}
 
 
-def test_a_job_that_cannot_be_submitted(kubectl: Kubectl, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_that_cannot_be_submitted(kubectl: Kubectl, flagbench: Flagbench) -> None:
     kubectl(apply="echo 'Error from server (Forbidden)' >&2; exit 1")
-    assert main.run(["job", "distilbert:cpu", "--for", "kubernetes", "--submit"]) == 15
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert "Forbidden" in printed.err
+    code, out, err = flagbench(f"{JOB} --submit")
+    assert (code, out, "Forbidden" in err) == (15, "", True)
 
 
 @pytest.mark.usefixtures("no_kubectl")
-def test_submission_needs_kubectl(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run(["job", "distilbert:cpu", "--for", "kubernetes", "--submit"]) == 2
-    assert "kubectl" in capsys.readouterr().err
+def test_submission_needs_kubectl(flagbench: Flagbench) -> None:
+    ended = flagbench(f"{JOB} --submit")
+    assert (ended.code, "kubectl" in ended.err) == (2, True)
     assert doctor.kubernetes().level is Level.WARN
 
 
