@@ -14,8 +14,8 @@ from flagbench.build.options import BuildOptions
 from flagbench.build.wheelhouse import check_wheelhouse
 from flagbench.errors import FlagbenchError
 from flagbench.files import TEXT_BYTES, read_file, reason
-from flagbench.locks.certificates import certificates
 from flagbench.locks.model import Lock
+from flagbench.locks.sources import certificates
 from flagbench.redaction import url_secrets
 
 PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy")

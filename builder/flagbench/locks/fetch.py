@@ -14,11 +14,10 @@ from urllib.request import url2pathname
 from requests import Session
 
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.locks.index_access import CAUSE, REMEDY, refusing_indexes
 from flagbench.locks.metadata import Tables
 from flagbench.locks.model import LockEntry
 from flagbench.locks.platforms import pip_platforms, uv_platform
-from flagbench.locks.session import TIMEOUT, IndexSession
+from flagbench.locks.session import REFUSED, REMEDY, TIMEOUT, IndexSession, refusing_indexes
 from flagbench.locks.sources import Sources
 from flagbench.locks.uv import IndexUnreachable, NoSolution, Request, resolve
 from flagbench.redaction import redact
@@ -158,7 +157,7 @@ _CAUSES = (
     ),
     (
         r"\b(401|403|407)(?: Client)? Error\b|HTTP Error (401|403|407)|\b(401 Unauthorized|403 Forbidden)\b",
-        f"its index {CAUSE}",
+        f"its index {REFUSED}",
         REMEDY,
         ExitCode.ENGINE,
     ),

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
+import msgspec.toml
 from packaging.pylock import Package, PackageSdist, PackageWheel, Pylock, PylockValidationError
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
@@ -22,7 +22,6 @@ from packaging.version import Version
 from flagbench.errors import FlagbenchError
 from flagbench.images import DIGEST, find_reference
 from flagbench.locks.model import Lock, LockEntry, Unresolved
-from flagbench.locks.toml import load_toml
 
 SHA256 = re.compile(DIGEST)
 PIN = re.compile(r"(?P<name>[a-z0-9]+(?:-[a-z0-9]+)*)==(?P<version>[0-9][0-9A-Za-z.!+]*)")
@@ -61,7 +60,7 @@ def parse_pylock(text: str, source: Path) -> Lock:
         FlagbenchError: (usage) it is not TOML, not a pylock.toml, or not as `flagbench lock` writes it.
     """
     try:
-        return checked(_lock(Pylock.from_dict(load_toml(text))))
+        return checked(_lock(Pylock.from_dict(msgspec.toml.decode(text))))
     except (PylockValidationError, ValueError) as error:
         raise FlagbenchError(f"{source}: {error}", remedy=NOT_EDITED) from None
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.locks.files import stated_base
-from flagbench.locks.index_access import CAUSE, REMEDY, refusing_indexes
 from flagbench.locks.metadata import Tables
 from flagbench.locks.model import Lock, LockEntry, Unresolved, canonical, inputs_digest
 from flagbench.locks.platforms import uv_platform
 from flagbench.locks.pylock import PIN
 from flagbench.locks.registry import RegistryError, base_digest
+from flagbench.locks.session import REFUSED, REMEDY, refusing_indexes
 from flagbench.locks.sources import Sources
 from flagbench.locks.uv import Found, IndexUnreachable, NoSolution, Request, resolve
 
@@ -153,7 +153,7 @@ class _Packages:
         for index, status in found.items():
             if index not in self.indexes:
                 raise FlagbenchError(
-                    f"a package index {CAUSE} (HTTP {status})", remedy=REMEDY, code=ExitCode.ENGINE
+                    f"a package index {REFUSED} (HTTP {status})", remedy=REMEDY, code=ExitCode.ENGINE
                 ) from None
             self._without_index(index, f"refused (HTTP {status})")
         return bool(found)

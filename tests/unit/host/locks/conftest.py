@@ -50,7 +50,7 @@ def serve():
         server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         server.asked = []
         server.host = f"127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         servers.append((server, thread))
         return server

@@ -5,7 +5,7 @@ from http.server import BaseHTTPRequestHandler
 
 import pytest
 
-from flagbench.locks.index_access import refusing_indexes
+from flagbench.locks.session import refusing_indexes
 
 ACCOUNT = "Basic " + base64.b64encode(b"reader:p@ss").decode()
 

@@ -3,8 +3,7 @@
 import pytest
 
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.locks.certificates import certificates
-from flagbench.locks.sources import Sources
+from flagbench.locks.sources import Sources, certificates
 
 
 def test_a_bundle_is_read_as_it_is(ca_bundle):

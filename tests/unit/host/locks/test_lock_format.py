@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 from pathlib import Path
 
+import msgspec.toml
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,6 @@ from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.locks.files import existing_lock, is_stale, load_lock, lock_path, read_lock, write_lock
 from flagbench.locks.model import Lock, LockEntry, Unresolved, inputs_digest, part_of
 from flagbench.locks.pylock import dump_pylock, parse_pylock
-from flagbench.locks.toml import load_toml
 from flagbench.render.roots import shipped_images
 
 A, B, C = ("sha256:" + digit * 64 for digit in "abc")
@@ -54,7 +54,7 @@ def stack():
 
 def test_it_is_a_file_of_the_standard():
     assert is_valid_pylock_path(lock_path(LOCK.stack, Path("images")))
-    pylock = Pylock.from_dict(load_toml(TEXT))
+    pylock = Pylock.from_dict(msgspec.toml.decode(TEXT))
     assert [str(package.version) for package in pylock.packages] == ["2.7.3", "2.2.6"]
     assert pylock.packages[0].sdist.filename == "flash_attn-2.7.3.tar.gz"
     assert "3.10.4" in pylock.requires_python

@@ -5,8 +5,7 @@ import sys
 import pytest
 
 from flagbench.errors import FlagbenchError
-from flagbench.locks.sources import Sources, parse_pip_configuration
-from flagbench.locks.urls import check_url
+from flagbench.locks.sources import Sources, check_url, parse_pip_configuration
 
 LISTING = """\
 :env:.find-links='/wheels /more'

@@ -4,12 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec.toml
 import pytest
 
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.locks import uv
 from flagbench.locks.metadata import read_tables, uv_settings
-from flagbench.locks.toml import load_toml
 from flagbench.locks.uv import Found, IndexUnreachable, NoSolution, Request
 
 A, B, C = (digit * 64 for digit in "abc")
@@ -79,7 +79,7 @@ def test_the_question(fake_uv):
     assert asked["files"]["requirements.in"] == "numpy==2.2.6\nflash-attn==2.7.3\n"
     assert asked["files"]["overrides.txt"] == "torch ; python_version < '0'\n"
     assert asked["files"]["constraints.txt"] == "einops==0.8.1\n"
-    assert load_toml(asked["files"]["uv.toml"]) == {
+    assert msgspec.toml.decode(asked["files"]["uv.toml"]) == {
         "dependency-metadata": [{"name": "flash-attn", "version": "2.7.3", "requires-dist": ["torch", "einops"]}]
     }
     command = " ".join(asked["command"])
@@ -96,7 +96,7 @@ def test_settings_that_would_hide_the_tables(fake_uv, tmp_path, own):
     asked = fake_uv()
     (tmp_path / "mine.toml").write_text(own or "")
     uv.resolve(REQUEST, {"UV_CONFIG_FILE": str(tmp_path / "mine.toml")} if own else {"UV_NO_CONFIG": "1"})
-    settings = load_toml(asked["files"]["uv.toml"])
+    settings = msgspec.toml.decode(asked["files"]["uv.toml"])
     assert [table["name"] for table in settings["dependency-metadata"]] == ["flash-attn"]
     assert settings.get("native-tls", False) == bool(own)
     assert Path(asked["env"]["UV_CONFIG_FILE"]).name == "uv.toml"
@@ -174,7 +174,7 @@ def test_uv_on_the_path(says, named, monkeypatch, tmp_path):
 
 def test_tables_are_quoted():
     settings = uv_settings({('a"b', "1\\2"): ('x>=1 ; extra == "y"',)})
-    assert load_toml(settings)["dependency-metadata"] == [
+    assert msgspec.toml.decode(settings)["dependency-metadata"] == [
         {"name": 'a"b', "version": "1\\2", "requires-dist": ['x>=1 ; extra == "y"']}
     ]
 
