@@ -7,7 +7,7 @@ import pytest
 from flagbench.cli import main
 
 ON_DEBIAN = ["--base", "debian:bookworm-slim"]
-CONTENTS = {"distribution": "debian", "release": "12", "debian": [], "python": [["psutil", "7.2.2", None]]}
+CONTENTS = {"distribution": "debian", "release": "12", "debian": [], "python": [["psutil", "7.2.2", ""]]}
 
 
 @pytest.fixture(autouse=True)

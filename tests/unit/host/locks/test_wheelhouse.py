@@ -1,4 +1,4 @@
-"""A wheelhouse: what is kept, what is fetched, and what an interrupted or dishonest fetch leaves behind."""
+"""A wheelhouse: what is kept and fetched, what a failed fetch leaves behind, and what a build is given of it."""
 
 import dataclasses
 import fcntl
@@ -6,13 +6,12 @@ import hashlib
 import os
 
 import pytest
-from packaging.version import Version
 
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.locks import wheelhouse
 from flagbench.locks.fetch import diagnosed
 from flagbench.locks.model import Lock, LockEntry, Unresolved
-from flagbench.locks.packages import pin_of
+from flagbench.locks.packages import check_wheelhouse
 from flagbench.locks.sources import Sources
 from flagbench.locks.wheelhouse import fill_wheelhouse
 
@@ -156,20 +155,38 @@ def test_a_house_that_cannot_be_made(filled, tmp_path):
     assert str(tmp_path / "file") in caught.value.message
 
 
-@pytest.mark.parametrize(
-    ("file", "pin"),
-    [
-        ("flash_attn-2.5.9.post1.tar.gz", ("flash-attn", "2.5.9.post1")),
-        ("torch-2.6.0+cu118-cp310-cp310-linux_x86_64.whl", ("torch", "2.6.0+cu118")),
-        ("py_cpuinfo-9.0.0-py3-none-any.whl", ("py-cpuinfo", "9.0.0")),
-        ("Old-Name-1.0.zip", ("old-name", "1.0")),
-        ("README", None),
-        ("nothing.whl", None),
-        ("nothing-x.tar.gz", None),
-    ],
-)
-def test_pins_in_file_names(file, pin):
-    assert pin_of(file) == (pin and (pin[0], Version(pin[1])))
+PINS = {
+    "flash_attn-2.5.9.post1.tar.gz": ("flash-attn", "2.5.9.post1"),
+    "torch-2.6.0+cu118-cp310-cp310-linux_x86_64.whl": ("torch", "2.6.0+cu118"),
+    "py_cpuinfo-9.0.0-py3-none-any.whl": ("py-cpuinfo", "9.0"),
+    "Old-Name-1.0.zip": ("old-name", "1.0"),
+}
+
+
+def test_a_build_is_given_only_what_the_lock_names(house):
+    """By the names of files where the hash is unknown; every file with a locked hash where it is known."""
+    for name in (*PINS, "README", "nothing.whl", "nothing-x.tar.gz", "other-1.0-py3-none-any.whl", FILES["numpy"][0]):
+        (house / name).write_bytes(b"numpy")
+    unresolved = tuple(Unresolved(name, version, reason="no network") for name, version in PINS.values())
+    lock = dataclasses.replace(LOCK, entries=ENTRIES[1:2], unresolved=unresolved)
+    assert {path.name for path in check_wheelhouse(house, lock)} == {*PINS, NUMPY}
+
+
+def test_what_is_missing_and_what_is_another_file_is_named_up_to_a_few(house):
+    (house / NUMPY).write_bytes(b"another")
+    missing = tuple(LockEntry(f"package-{number}", "1.0", ENTRIES[0].hashes) for number in range(19))
+    lock = dataclasses.replace(OPEN, entries=(ENTRIES[1], *missing))
+    with pytest.raises(FlagbenchError) as refused:
+        check_wheelhouse(house, lock)
+    assert refused.value.message.endswith(f"package-7==1.0 and 12 more; not the locked files: {NUMPY}")
+    assert refused.value.remedy == f"fill it with `flagbench wheels {LOCK.stack} -o {house}`"
+
+
+def test_a_wheelhouse_that_cannot_be_read(tmp_path):
+    with pytest.raises(FlagbenchError) as refused:
+        check_wheelhouse(tmp_path / "none", LOCK)
+    assert str(tmp_path / "none") in refused.value.message
+    assert refused.value.code is ExitCode.USAGE
 
 
 NOT_FOUND = "ERROR: No matching distribution found for numpy==2.2.6"
