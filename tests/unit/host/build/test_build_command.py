@@ -5,6 +5,7 @@ import json
 import pytest
 
 from flagbench.cli import main
+from flagbench.engines.base import BuildFailed
 
 ON_DEBIAN = ["--base", "debian:bookworm-slim"]
 CONTENTS = {"distribution": "debian", "release": "12", "debian": [], "python": [["psutil", "7.2.2", ""]]}
@@ -52,6 +53,16 @@ def test_json_is_one_document(capsys, engine):
 def test_quiet_prints_ids(capsys, engine):
     assert main.run(["build", "mini", *ON_DEBIAN, "--quiet"]) == 0
     assert capsys.readouterr() == (engine.images["flagbench/stack:mini"].id + "\n", "")
+
+
+@pytest.mark.parametrize(("option", "shown"), [("-q", True), ("--no-cache", False)])
+def test_the_step_that_failed_is_shown_where_the_client_did_not(option, shown, capsys, engine):
+    engine.failure = BuildFailed("pip failed", remedy="look", step="[2/2] RUN", lines=["one", "last"])
+    assert main.run(["build", "mini", *ON_DEBIAN, option]) == 8
+    out, err = capsys.readouterr()
+    assert ("failed: [2/2] RUN\n  | one\n  | last\n" in err) is shown
+    assert "pip failed" in err
+    assert (out, [ref for ref in engine.images if ref.startswith("flagbench/")]) == ("", [])
 
 
 def test_a_file_for_the_bill_of_materials(capsys, tmp_path):

@@ -9,7 +9,7 @@ import pytest
 
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.locks import uv
-from flagbench.locks.metadata import read_tables, uv_settings
+from flagbench.locks.metadata import read_tables
 from flagbench.locks.uv import Found, IndexUnreachable, NoSolution, Request
 
 A, B, C = (digit * 64 for digit in "abc")
@@ -20,7 +20,7 @@ REQUEST = Request(
     platform="x86_64-manylinux_2_35",
     compiled=frozenset({"flash-attn"}),
     absent=frozenset({"torch"}),
-    tables={("flash-attn", "2.7.3"): ("torch", "einops")},
+    tables={("flash-attn", "2.7.3"): ("torch", 'x ; extra == "y\\1"')},
     kept={"einops": "0.8.1"},
 )
 PYLOCK = f"""\
@@ -79,9 +79,9 @@ def test_the_question(fake_uv):
     assert asked["files"]["requirements.in"] == "numpy==2.2.6\nflash-attn==2.7.3\n"
     assert asked["files"]["overrides.txt"] == "torch ; python_version < '0'\n"
     assert asked["files"]["constraints.txt"] == "einops==0.8.1\n"
-    assert msgspec.toml.decode(asked["files"]["uv.toml"]) == {
-        "dependency-metadata": [{"name": "flash-attn", "version": "2.7.3", "requires-dist": ["torch", "einops"]}]
-    }
+    requires = list(REQUEST.tables["flash-attn", "2.7.3"])
+    tables = [{"name": "flash-attn", "version": "2.7.3", "requires-dist": requires}]
+    assert msgspec.toml.decode(asked["files"]["uv.toml"]) == {"dependency-metadata": tables}
     command = " ".join(asked["command"])
     assert "--python-version 3.10 --python-platform x86_64-manylinux_2_35" in command
     assert "--only-binary :all: --no-binary flash-attn" in command
@@ -172,17 +172,6 @@ def test_uv_on_the_path(says, named, monkeypatch, tmp_path):
     assert "flagbench[lock]" in caught.value.remedy
 
 
-def test_tables_are_quoted():
-    settings = uv_settings({('a"b', "1\\2"): ('x>=1 ; extra == "y"',)})
-    assert msgspec.toml.decode(settings)["dependency-metadata"] == [
-        {"name": 'a"b', "version": "1\\2", "requires-dist": ['x>=1 ; extra == "y"']}
-    ]
-
-
-def test_no_file_is_no_tables(tmp_path):
-    assert read_tables(tmp_path) == {}
-
-
 TABLE = "[[dependency-metadata]]\nname = 'a'\nversion = '1'\nrequires-dist = [\"{}\"]\n"
 
 
@@ -201,6 +190,7 @@ TABLE = "[[dependency-metadata]]\nname = 'a'\nversion = '1'\nrequires-dist = [\"
     ],
 )
 def test_a_file_that_holds_no_tables(tmp_path, text):
+    assert read_tables(tmp_path) == {}, "no file is no tables"
     (tmp_path / "locks").mkdir()
     (tmp_path / "locks" / "metadata.toml").write_text(text)
     with pytest.raises(FlagbenchError) as caught:
