@@ -34,8 +34,7 @@ def _old_path(stack: str, images: Path) -> Path:
 def read_lock(stack: Stack, images: Path) -> Lock:
     """The lock of a stack, checked against the stack's manifest.
 
-    Raises:
-        FlagbenchError: (usage) it is missing, malformed, or made for another manifest.
+    Raises FlagbenchError (usage): it is missing, malformed, or made for another manifest.
     """
     lock = load_lock(stack.name, images)
     if lock is None:
@@ -54,8 +53,7 @@ def read_lock(stack: Stack, images: Path) -> Lock:
 def load_lock(stack: str, images: Path) -> Lock | None:
     """The lock of a stack, even if it is stale; None if there is no file.
 
-    Raises:
-        FlagbenchError: (usage) the file cannot be read, or is malformed.
+    Raises FlagbenchError (usage): the file cannot be read, or is malformed.
     """
     formats = ((lock_path(stack, images), parse_pylock), (_old_path(stack, images), parse_requirements))
     for path, parse in formats:

@@ -29,8 +29,7 @@ class _File(msgspec.Struct, rename="kebab"):
 def read_tables(images: Path) -> Tables:
     """The tables of an images folder; none where it has no such file.
 
-    Raises:
-        FlagbenchError: (usage) the file is not TOML, a table lacks a key, or a requirement is not one of an index.
+    Raises FlagbenchError (usage): the file is not TOML, a table lacks a key, or a requirement is not one of an index.
     """
     path = images / "locks" / "metadata.toml"
     if not path.is_file():

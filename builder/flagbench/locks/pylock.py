@@ -56,8 +56,7 @@ class _ToolTable(msgspec.Struct, omit_defaults=True):
 def parse_pylock(text: str, source: Path) -> Lock:
     """The lock in the text of the file `source`.
 
-    Raises:
-        FlagbenchError: (usage) it is not TOML, not a pylock.toml, or not as `flagbench lock` writes it.
+    Raises FlagbenchError (usage): it is not TOML, not a pylock.toml, or not as `flagbench lock` writes it.
     """
     try:
         return checked(_lock(Pylock.from_dict(msgspec.toml.decode(text))))
@@ -68,8 +67,7 @@ def parse_pylock(text: str, source: Path) -> Lock:
 def dump_pylock(lock: Lock) -> str:
     """The file's text, a line for each file of a package as uv writes it, so that a difference is easy to read.
 
-    Raises:
-        FlagbenchError: (usage) it holds a value that a lock must not hold, or tomlkit is not installed.
+    Raises FlagbenchError (usage): it holds a value that a lock must not hold, or tomlkit is not installed.
     """
     data = dict(_data(lock))
     try:
