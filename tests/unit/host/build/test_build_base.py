@@ -58,9 +58,8 @@ def test_what_is_locked_or_allowed_is_built(options, lock, mini_lock, stack):
 
 
 def test_a_named_base_does_not_excuse_an_unresolved_package(mini_lock, stack):
-    with pytest.raises(FlagbenchError) as refused:
+    with pytest.raises(FlagbenchError, match=r"torch==1\.0") as refused:
         require_locked(stack, mini_lock(unresolved="torch"), BuildOptions(base="debian"))
-    assert "torch==1.0" in refused.value.message
     assert "debian" not in refused.value.message
 
 
@@ -119,17 +118,15 @@ def test_a_name_that_looks_like_an_id_is_a_name(name, known, resolve, engine):
 
 def test_a_base_of_another_platform_is_refused(resolve, stack):
     arm = replace(IMAGE, platform="linux/arm64/v8")
-    with pytest.raises(FlagbenchError) as refused:
+    with pytest.raises(FlagbenchError, match="linux/arm64/v8"):
         resolve("a", arm)
-    assert "linux/arm64/v8" in refused.value.message
     assert resolve("a", arm, stack=replace(stack, platform="linux/arm64")).identity == arm.content_digest
 
 
 def test_a_lock_may_fix_the_image_of_a_private_base(resolve, mini_lock):
     lock = replace(mini_lock(base_digest=OTHER), base_image=None)
-    with pytest.raises(FlagbenchError) as refused:
+    with pytest.raises(FlagbenchError, match=CONTENT) as refused:
         resolve("a", lock=lock)
-    assert CONTENT in refused.value.message
     assert OTHER in refused.value.message
     assert resolve("a", lock=lock, allow_unlocked=True).identity == CONTENT
     for fixed in (CONTENT, ID):

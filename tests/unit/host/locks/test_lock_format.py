@@ -157,9 +157,8 @@ def test_a_lock_that_cannot_be_used_says_how_to_make_another(content, stack, tmp
     elif content:
         (tmp_path / "locks").mkdir()
         lock_path("cpu", tmp_path).write_bytes(content)
-    with pytest.raises(FlagbenchError) as caught:
+    with pytest.raises(FlagbenchError, match=str(lock_path("cpu", tmp_path))) as caught:
         read_lock(stack, tmp_path)
-    assert str(lock_path("cpu", tmp_path)) in caught.value.message
     assert "flagbench lock" in caught.value.remedy
     assert caught.value.code is ExitCode.USAGE
 
@@ -204,9 +203,8 @@ def test_a_malformed_lock_of_the_old_format(old, new, tmp_path):
     path = tmp_path / "locks" / f"{LOCK.stack}.txt"
     path.parent.mkdir()
     path.write_text(REQUIREMENTS.replace(old, new, 1))
-    with pytest.raises(FlagbenchError) as caught:
+    with pytest.raises(FlagbenchError, match=str(path)):
         load_lock(LOCK.stack, tmp_path)
-    assert str(path) in caught.value.message
 
 
 def changed(stack, **build):
@@ -264,9 +262,8 @@ def test_writing_the_same_again_changes_nothing(stack, tmp_path):
     ],
 )
 def test_what_a_lock_may_not_hold_is_never_written(entries, stack, tmp_path):
-    with pytest.raises(FlagbenchError) as caught:
+    with pytest.raises(FlagbenchError, match="numpy"):
         write_lock(locked(stack, entries=tuple(entries)), tmp_path)
-    assert "numpy" in caught.value.message
     assert not lock_path("cpu", tmp_path).exists()
 
 
@@ -275,8 +272,7 @@ def test_a_failed_write_keeps_the_old_lock(stack, small_disk):
     many = tuple(
         LockEntry(f"p{number:04}", "1", (A,), (f"p{number:04}-1-py3-none-any.whl",)) for number in range(999)
     )
-    with pytest.raises(FlagbenchError) as caught:
+    with pytest.raises(FlagbenchError, match=str(lock_path("cpu", small_disk))):
         write_lock(locked(stack, entries=many), small_disk)
-    assert str(lock_path("cpu", small_disk)) in caught.value.message
     assert read_lock(stack, small_disk) == locked(stack)
     assert [path.name for path in (small_disk / "locks").iterdir()] == ["pylock.cpu.toml"]

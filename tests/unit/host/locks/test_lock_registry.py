@@ -99,9 +99,8 @@ def test_a_token_is_fetched_where_the_registry_says_and_without_netrc_s_account(
 )
 def test_docker_s_account_opens_what_it_may_read(name, entry, registry, tmp_path):
     image = f"{registry.host}/{name}/cuda:1"
-    with pytest.raises(RegistryError) as caught:
+    with pytest.raises(RegistryError, match="login"):
         base_digest(image)
-    assert "login" in str(caught.value)
     log_in(tmp_path, registry.host, **entry)
     assert base_digest(image) == DIGEST
 
@@ -126,10 +125,9 @@ def test_a_busy_registry_is_asked_again_when_it_says(registry):
         ("{}/broken", "503"),
         ("{}/odd", "no digest"),
         ("{}/garbage", "this is not a registry"),
-        ("127.0.0.1:1/open", "127.0.0.1:1 could not be reached: [Errno 111] Connection refused"),
+        ("127.0.0.1:1/open", "127.0.0.1:1 could not be reached: .*Connection refused$"),
     ],
 )
 def test_refusals(registry, name, why):
-    with pytest.raises(RegistryError) as caught:
+    with pytest.raises(RegistryError, match=why):
         base_digest(f"{name.format(registry.host)}/cuda:1")
-    assert why in str(caught.value)
