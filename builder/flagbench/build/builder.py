@@ -104,14 +104,10 @@ class Builder:
         if tier.digest in self._made:
             return self._made[tier.digest]
 
-        def waiting() -> None:
-            self._progress.note(f"another flagbench is building {tier.name}; waiting for it")
-
+        waiting = f"another flagbench is building {tier.name}; waiting for it"
         try:
-            with build_lock(tier.name, waiting):
-                there = self._up_to_date(tier)
-                if there is None:
-                    there = self._build(tier, lock, base)
+            with build_lock(tier.name, lambda: self._progress.note(waiting)):
+                there = self._up_to_date(tier) or self._build(tier, lock, base)
         except KeyboardInterrupt:
             raise FlagbenchError(
                 f"interrupted while building {tier.name}; the step was stopped and nothing was tagged",

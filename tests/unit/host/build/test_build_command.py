@@ -99,6 +99,7 @@ def test_options_come_from_the_environment(monkeypatch, engine, wheelhouse):
         (["mini", "--base", "nowhere"], 8, "cannot pull nowhere"),
         (["mini", *ON_DEBIAN, "--ca-bundle", "nowhere"], 2, "--ca-bundle names no file"),
         (["mini", *ON_DEBIAN, "--template", "{template}"], 8, "nothing_of_that_name"),
+        (["mini", *ON_DEBIAN, "--sbom", "{template}/x.json"], 2, "its bill of materials was not written to"),
     ],
 )
 def test_errors_say_what_is_wrong_and_what_to_do(arguments, code, said, capsys, tmp_path):

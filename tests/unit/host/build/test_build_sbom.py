@@ -98,13 +98,6 @@ def test_a_document_is_known_for_its_image(tmp_path):
         assert not is_sbom_of(path, ID)
 
 
-def test_a_document_that_cannot_be_written_is_an_error(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(FlagbenchError) as failed:
-        write_sbom(tmp_path / "file" / "x.json", "{}")
-    assert failed.value.code is ExitCode.USAGE
-
-
 @pytest.fixture
 def container(monkeypatch):
     """Containers of images answer with these, one after the other."""

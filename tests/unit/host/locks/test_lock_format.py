@@ -64,9 +64,6 @@ def test_the_digest_is_that_of_the_requirements_file():
     """So that a lock keeps its digest, and images their records, when the format of the file changes."""
     assert LOCK.requirements == REQUIREMENTS
     assert LOCK.digest == "sha256:" + hashlib.sha256(REQUIREMENTS.encode()).hexdigest()
-
-
-def test_requirements_of_a_build():
     part = part_of(LOCK, {"numpy", "torch"})
     assert part.hashed_requirements() == f"numpy==2.2.6 \\\n    --hash={A} \\\n    --hash={B}\n"
     assert part.unhashed_requirements() == "torch==2.6.0+cu118\n"

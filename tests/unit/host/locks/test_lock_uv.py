@@ -109,46 +109,42 @@ def test_a_settings_file_that_is_not_there(fake_uv, tmp_path):
         uv.resolve(REQUEST, {"UV_CONFIG_FILE": str(tmp_path / "none.toml")})
 
 
+WHERE = "https://index.example/whl/numpy/"
+NO_SOLUTION = "error: No solution found when resolving dependencies\n  cause: Because {}, we can"
+
+
 @pytest.mark.parametrize(
-    ("stderr", "cause"),
+    ("stderr", "expected"),
     [
         (
             "error: Request failed after 3 retries in 5.4s\n"
-            "  cause: Failed to fetch: https://index.example/whl/numpy/\n"
+            f"  cause: Failed to fetch: {WHERE}\n"
             "  cause: client error (Connect)\n"
             "  cause: failed to lookup address information: Name or service not known\n",
-            "failed to lookup address information: Name or service not known",
+            IndexUnreachable(WHERE, "failed to lookup address information: Name or service not known"),
         ),
         # As older releases say it.
-        ("error: Failed to fetch: `https://index.example/whl/numpy/`\n  Caused by: dns error\n", "dns error"),
+        (f"error: Failed to fetch: `{WHERE}`\n  Caused by: dns error\n", IndexUnreachable(WHERE, "dns error")),
+        (
+            NO_SOLUTION.format("there is no version of torch==2.6.0+cu118 and you\n  require torch==2.6.0+cu118"),
+            NoSolution("...", frozenset({"torch==2.6.0+cu118"})),
+        ),
+        (
+            NO_SOLUTION.format("maca-torch was not found in the package registry and you\n  require maca-torch==1"),
+            NoSolution("...", frozenset({"maca-torch"})),
+        ),
+        (
+            "error: unexpected argument '-x'\n",
+            FlagbenchError("uv failed: error: unexpected argument '-x'", remedy="", code=ExitCode.ENGINE),
+        ),
     ],
 )
-def test_an_index_that_does_not_answer(fake_uv, stderr, cause):
+def test_failures_are_told_apart(fake_uv, stderr, expected):
     fake_uv(code=2, stderr=stderr)
-    with pytest.raises(IndexUnreachable) as caught:
+    with pytest.raises(type(expected)) as caught:
         uv.resolve(REQUEST, {})
-    assert (caught.value.url, caught.value.cause) == ("https://index.example/whl/numpy/", cause)
-
-
-@pytest.mark.parametrize(
-    ("cause", "pin"),
-    [
-        ("there is no version of torch==2.6.0+cu118 and you\n      require torch==2.6.0+cu118", "torch==2.6.0+cu118"),
-        ("maca-torch was not found in the package registry and you\n      require maca-torch==1", "maca-torch"),
-    ],
-)
-def test_what_nobody_has(fake_uv, cause, pin):
-    fake_uv(code=1, stderr=f"error: No solution found when resolving dependencies\n  cause: Because {cause}, we can")
-    with pytest.raises(NoSolution) as caught:
-        uv.resolve(REQUEST, {})
-    assert caught.value.missing == {pin}
-
-
-def test_any_other_failure_is_told_as_it_is(fake_uv):
-    fake_uv(code=2, stderr="error: unexpected argument '--python-platform'\n")
-    with pytest.raises(FlagbenchError, match="unexpected argument") as caught:
-        uv.resolve(REQUEST, {})
-    assert caught.value.code is ExitCode.ENGINE
+    for field in ("url", "cause", "missing", "message", "code"):
+        assert getattr(caught.value, field, None) == getattr(expected, field, None)
 
 
 @pytest.mark.parametrize(
