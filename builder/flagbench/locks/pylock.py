@@ -103,13 +103,15 @@ def _inline(value: Any) -> Any:
 
 
 def _data(lock: Lock) -> Mapping[str, Any]:
+    unresolved = [_Unresolved(entry.name, entry.version, entry.reason) for entry in lock.unresolved]
+    own = _ToolTable(lock.stack, lock.inputs, _Base(lock.base_image, lock.base_digest), unresolved)
     try:
         pylock = Pylock(
             lock_version=Version("1.0"),
             requires_python=SpecifierSet(f"=={lock.python}.*"),
             created_by="flagbench",
             packages=[_package(entry) for entry in checked(lock).entries],
-            tool={"flagbench": _tool_table(lock)},
+            tool={"flagbench": msgspec.to_builtins(own)},
         )
         pylock.validate()
         return pylock.to_dict()
@@ -117,12 +119,6 @@ def _data(lock: Lock) -> Mapping[str, Any]:
         raise FlagbenchError(
             f"the new lock of {lock.stack}: {error}", remedy="correct build.packages in the manifest of the stack"
         ) from None
-
-
-def _tool_table(lock: Lock) -> Any:
-    unresolved = [_Unresolved(entry.name, entry.version, entry.reason) for entry in lock.unresolved]
-    base = _Base(lock.base_image, lock.base_digest)
-    return msgspec.to_builtins(_ToolTable(lock.stack, lock.inputs, base, unresolved))
 
 
 def _package(entry: LockEntry) -> Package:
@@ -162,9 +158,7 @@ def _lock(pylock: Pylock) -> Lock:
 def _entry(package: Package) -> LockEntry:
     if package.is_direct or package.marker is not None or package.version is None:
         raise ValueError(f"{package.name} is not a package of an index at one version")
-    files: list[PackageWheel | PackageSdist] = [*(package.wheels or ())]
-    if package.sdist:
-        files.append(package.sdist)
+    files: list[PackageWheel | PackageSdist] = [*(package.wheels or ()), *filter(None, [package.sdist])]
     for file in files:
         if set(file.hashes) != {"sha256"}:
             raise ValueError(f"{file.filename} has other hashes than its sha256")
