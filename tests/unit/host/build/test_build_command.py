@@ -96,6 +96,8 @@ def test_options_come_from_the_environment(monkeypatch, engine, wheelhouse):
     [
         (["distilbert:mini"], 2, "leaves unresolved: the digest of debian:bookworm-slim"),
         (["distilbert:minni", *ON_DEBIAN], 2, "did you mean mini"),
+        (["minni", *ON_DEBIAN], 2, "did you mean mini"),
+        (["distilbert", *ON_DEBIAN], 2, "write case:stack"),
         (["mini", "--base", "nowhere"], 8, "cannot pull nowhere"),
         (["mini", *ON_DEBIAN, "--ca-bundle", "nowhere"], 2, "--ca-bundle names no file"),
         (["mini", *ON_DEBIAN, "--template", "{template}"], 8, "nothing_of_that_name"),

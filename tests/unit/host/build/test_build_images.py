@@ -80,13 +80,6 @@ def test_an_interrupted_build_and_labels_that_did_not_arrive(fault, code, build,
     assert failed.value.code is code
 
 
-@pytest.mark.parametrize(("name", "said"), [("minni", "did you mean mini"), ("distilbert", "write case:stack")])
-def test_an_unknown_name_is_answered_with_the_nearest(name, said, mini):
-    with pytest.raises(UnknownNameError) as unknown:
-        find_target(name, mini)
-    assert said in unknown.value.remedy
-
-
 def test_every_name_is_looked_up_before_the_first_is_built(mini, engine):
     with pytest.raises(UnknownNameError):
         list(build_images(["distilbert:mini", "nothing"], mini, BuildOptions(), engine, Progress()))

@@ -4,6 +4,8 @@ import dataclasses
 import fcntl
 import hashlib
 import os
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -33,26 +35,20 @@ LOCK = Lock("a100-cuda11.8", "3.10", None, None, "sha256:" + "0" * 64, ENTRIES)
 OPEN = dataclasses.replace(LOCK, unresolved=(Unresolved("torch", "2.6.0+cu118", reason="no network"),))
 
 
-class Index:
+@pytest.fixture
+def index(monkeypatch):
     """An index whose files a test may change; `asked` lists what was fetched, and how."""
+    index = SimpleNamespace(files=dict(FILES), asked=[])
 
-    def __init__(self):
-        self.files = dict(FILES)
-        self.asked = []
-
-    def fetch(self, how, wanted, folder):
-        self.asked.append((how, wanted.name))
-        name, content = self.files[wanted.name]
+    def fetch(how, stack, wanted, folder, *_):
+        index.asked.append((how, wanted.name))
+        name, content = index.files[wanted.name]
         if isinstance(content, BaseException):
             raise content
         (folder / name).write_bytes(content)
 
-
-@pytest.fixture
-def index(monkeypatch):
-    index = Index()
-    monkeypatch.setattr(wheelhouse, "fetch_wheel", lambda s, e, folder, _: index.fetch("wheel", e, folder))
-    monkeypatch.setattr(wheelhouse, "fetch_source", lambda s, e, folder, _s, _t: index.fetch("source", e, folder))
+    monkeypatch.setattr(wheelhouse, "fetch_wheel", partial(fetch, "wheel"))
+    monkeypatch.setattr(wheelhouse, "fetch_source", partial(fetch, "source"))
     return index
 
 
