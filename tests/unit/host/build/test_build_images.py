@@ -59,7 +59,7 @@ def test_labels_name_the_project_and_the_layers_of_the_base(build, engine, monke
 
 
 def test_credentials_are_neither_shown_nor_kept(build, engine, capsys):
-    engine.says = "Looking in indexes: https://user:planted@mirror.example/simple\n"
+    engine.says = "Looking in indexes: https://user:planted@mirror.example/simple as planted\n"
     build(pip_source=("https://user:planted@mirror.example/simple",))
     said = capsys.readouterr().err
     assert "https://***@mirror.example/simple" in said
