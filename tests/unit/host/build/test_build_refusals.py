@@ -47,7 +47,7 @@ def test_a_locked_base_that_is_here_is_not_pulled(build, engine, mini_lock):
 
 
 def test_another_platform_is_refused_before_anything_is_asked_for(build, engine):
-    with pytest.raises(FlagbenchError, match="linux/arm64") as refused:
+    with pytest.raises(FlagbenchError, match="--platform is linux/arm64, and the stack mini") as refused:
         build(platform="linux/arm64")
     assert refused.value.code is ExitCode.USAGE
     assert (engine.requests, engine.pulled) == ([], [])
