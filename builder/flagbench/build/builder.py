@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from flagbench.build.base import Base, require_locked, require_platform, resolve_base
+from flagbench.build.base import require_locked, require_platform, resolve_base
 from flagbench.build.build_lock import build_lock
 from flagbench.build.contents import read_contents
 from flagbench.build.inputs import Inputs, make_inputs, secrets
@@ -17,14 +17,14 @@ from flagbench.build.progress import Progress
 from flagbench.build.results import ImageResult, TierResult
 from flagbench.build.sbom_file import is_sbom_of, sbom_path, write_sbom
 from flagbench.build.space import THIN, locked_bytes, require_space, stack_bytes
-from flagbench.build.tiers import BASE_LAYERS_LABEL, REVISION_LABEL, Tier, case_tier, stack_tier, stands_on
+from flagbench.build.tiers import BASE_LAYERS_LABEL, REVISION_LABEL, Tier, case_tier, stack_tier
 from flagbench.catalog.lookup import get_stack, resolve_image
 from flagbench.catalog.model import Case, Catalog, Stack
 from flagbench.checkout import commit
 from flagbench.engines import Engine
 from flagbench.engines.base import BuildFailed, BuildRequest, ImageInfo, Resources
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.locks.model import Lock, part_of
+from flagbench.locks.model import part_of
 from flagbench.render.image import ImageRenderer
 from flagbench.render.model import context_tar
 from flagbench.render.stack import interpreter
@@ -91,27 +91,22 @@ class Builder:
         rendered = self._renderer.stack(stack)
         heavy = stack_tier(stack, rendered, lock, base, self._options)
         if target.case is None:
-            return ImageResult(target.name, (self._ensure(heavy, lock, base),), base, lock)
+            return ImageResult(target.name, (self._ensure(heavy),), base, lock)
         thin_rendered = self._renderer.case(target.case, stack, rendered)
         thin = case_tier(target.case, stack, thin_rendered, lock, base, self._options, heavy)
         there = self._up_to_date(thin)
         # A case's image is complete by itself: if it is up to date, that of the stack is not needed.
-        results = [there] if there else [self._ensure(tier, lock, base) for tier in (heavy, thin)]
+        results = [there] if there else [self._ensure(tier) for tier in (heavy, thin)]
         return ImageResult(target.name, tuple(results), base, lock, below=thin.below, installs=thin.installs)
 
-    def _ensure(self, tier: Tier, lock: Lock, base: Base) -> TierResult:
+    def _ensure(self, tier: Tier) -> TierResult:
         """The tier, built where it is not there; other processes that want the same wait."""
         if tier.digest in self._made:
             return self._made[tier.digest]
-
-        def waiting() -> None:
-            self._progress.note(f"another flagbench is building {tier.name}; waiting for it")
-
+        waiting = f"another flagbench is building {tier.name}; waiting for it"
         try:
-            with build_lock(tier.name, waiting):
-                there = self._up_to_date(tier)
-                if there is None:
-                    there = self._build(tier, lock, base)
+            with build_lock(tier.name, lambda: self._progress.note(waiting)):
+                there = self._up_to_date(tier) or self._build(tier)
         except KeyboardInterrupt:
             raise FlagbenchError(
                 f"interrupted while building {tier.name}; the step was stopped and nothing was tagged",
@@ -129,7 +124,7 @@ class Builder:
         # An earlier image of the stack may still have its fixed tag after the moving tags went to another one.
         for tag in dict.fromkeys([tier.tags[0], tier.fixed_tag]):
             image = self._engine.inspect(tag)
-            if image is not None and tier.is_made_by(image, self._revision) and stands_on(image, below):
+            if image is not None and tier.is_made_by(image, below, self._revision):
                 self._tag(image, tier)
                 return TierResult(tier.name, image.id, tier.digest, tier.tags, skipped=True)
         return None
@@ -140,19 +135,18 @@ class Builder:
             if tagged is None or tagged.id != image.id:
                 self._engine.tag(image.id, tag)
 
-    def _build(self, tier: Tier, lock: Lock, base: Base) -> TierResult:
-        part = part_of(lock, tier.packages)
-        inputs = make_inputs(self._options, part) if tier.installs else {}
-        needed = stack_bytes(part, inputs) if tier.installs else THIN
+    def _build(self, tier: Tier) -> TierResult:
+        inputs = make_inputs(self._options, tier.lock) if tier.installs else {}
+        needed = stack_bytes(tier.lock, inputs) if tier.installs else THIN
         if tier.heavy:
             # Checked before the pull, which may take long, and after it: only then is the size of the base known.
             require_space(self._engine.free_bytes(), needed)
-            if not base.is_here:
-                self._pull(base.reference, tier.platform)
+            if not tier.base.is_here:
+                self._pull(tier.base.reference, tier.platform)
         require_space(self._engine.free_bytes(), needed)
         if tier.below is not None and self._engine.inspect(tier.below) is None:
             raise _removed(tier.below)
-        request = self._request(tier, inputs, base)
+        request = self._request(tier, inputs)
         self._progress.note(f"building {tier.name}")
         started = time.monotonic()
         try:
@@ -166,18 +160,18 @@ class Builder:
         self._progress.built(result)
         return result
 
-    def _request(self, tier: Tier, inputs: Inputs, base: Base) -> BuildRequest:
+    def _request(self, tier: Tier, inputs: Inputs) -> BuildRequest:
         # Empty if it is unknown: otherwise a case's image would inherit its stack's label.
         labels = {**tier.labels, REVISION_LABEL: self._revision or ""}
         build_args = dict(tier.build_args)
-        if tier.heavy and (image := self._engine.inspect(base.reference)) is not None:
+        if tier.heavy and (image := self._engine.inspect(tier.base.reference)) is not None:
             labels[BASE_LAYERS_LABEL] = str(len(image.layers))
         if self._revision is not None and not tier.heavy:
             build_args["FLAGBENCH_COMMIT"] = self._revision
         if tier.compiles:
             build_args["MAX_JOBS"] = str(compiler_jobs(self._engine.resources(), tier.compiles))
             if not self._options.no_cache:
-                build_args["BASE_DIGEST"] = base.identity
+                build_args["BASE_DIGEST"] = tier.base.identity
         return BuildRequest(
             context=context_tar(tier.rendered, inputs),
             tags=tier.tags,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
+import msgspec
 from platformdirs import user_cache_path
 
 from flagbench.engines import open_client
@@ -42,34 +41,40 @@ print(json.dumps({
     "distribution": release.get("ID", "").strip("\"'"),
     "release": release.get("VERSION_ID", "").strip("\"'"),
     "debian": [[block.get(name, "") for name in names] for block in installed],
-    "python": [[each["Name"], each["Version"], each["License-Expression"]] for each in found if each["Name"]],
+    "python": [
+        [each["Name"], each["Version"] or "", each["License-Expression"] or ""] for each in found if each["Name"]
+    ],
 }))
 """
 
 
-@dataclass(frozen=True, order=True)
-class Package:
-    """One installed package."""
+class DebianPackage(NamedTuple):
+    """One installed package of the distribution."""
 
     name: str
     version: str
-    architecture: str = ""
-    """As Debian names it; empty for a Python package."""
-    license: str = ""
-    """An SPDX expression, where the package itself gives one."""
-    source: str = ""
-    """Of a Debian package built from a source package of another name or version: `NAME` or `NAME (VERSION)`."""
+    architecture: str
+    source: str
+    """Where the source package has another name or version: `NAME` or `NAME (VERSION)`; else empty."""
 
 
-@dataclass(frozen=True)
-class Contents:
-    """Every package of an image, sorted, each once."""
+class PythonPackage(NamedTuple):
+    """One installed Python package."""
+
+    name: str
+    version: str
+    license: str
+    """An SPDX expression, where the package itself gives one; else empty."""
+
+
+class Contents(msgspec.Struct):
+    """Every package of an image: the answer of the script."""
 
     distribution: str
     """As /etc/os-release names it, such as `debian`."""
     release: str
-    debian: tuple[Package, ...]
-    python: tuple[Package, ...]
+    debian: list[DebianPackage]
+    python: list[PythonPackage]
 
 
 def read_contents(image: ImageInfo, interpreter: str) -> Contents:
@@ -79,12 +84,12 @@ def read_contents(image: ImageInfo, interpreter: str) -> Contents:
     """
     key = hashlib.sha256("\n".join([_SCRIPT, interpreter, *image.layers]).encode()).hexdigest()
     kept = user_cache_path("flagbench") / "contents" / f"{key}.json"
-    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return parse_contents(json.loads(kept.read_bytes()))
+    with suppress(OSError, msgspec.DecodeError, RecursionError):
+        return msgspec.json.decode(kept.read_bytes(), type=Contents)
     answer = run_in_container(image.id, [interpreter, "-I", "-B", "-c", _SCRIPT])
     try:
-        contents = parse_contents(json.loads(answer))
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        contents = msgspec.json.decode(answer, type=Contents)
+    except (msgspec.DecodeError, RecursionError) as error:
         raise FlagbenchError(
             f"the image {image.id} does not list what is installed in it: {answer[-200:]!r}",
             remedy=f"check that {interpreter} runs in it",
@@ -94,16 +99,6 @@ def read_contents(image: ImageInfo, interpreter: str) -> Contents:
         kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write_bytes(answer)
     return contents
-
-
-def parse_contents(answer: dict[str, Any]) -> Contents:
-    """The answer of the script in the image."""
-    debian = {
-        Package(name, version, architecture, source=source)
-        for name, version, architecture, source in answer["debian"]
-    }
-    python = {Package(name, version, license=given or "") for name, version, given in answer["python"]}
-    return Contents(answer["distribution"], answer["release"], tuple(sorted(debian)), tuple(sorted(python)))
 
 
 def run_in_container(image_id: str, command: Sequence[str]) -> bytes:

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from flagbench.build.options import BuildOptions
-from flagbench.build.wheelhouse import check_wheelhouse
 from flagbench.errors import FlagbenchError
 from flagbench.files import TEXT_BYTES, read_file, reason
-from flagbench.locks.certificates import certificates
 from flagbench.locks.model import Lock
+from flagbench.locks.packages import check_wheelhouse
+from flagbench.locks.sources import certificates
 from flagbench.redaction import url_secrets
 
 PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy")
@@ -62,8 +63,9 @@ def secrets(options: BuildOptions, environment: Mapping[str, str]) -> tuple[str,
     urls = [*options.pip_source]
     if isinstance(options.apt_source, str):
         urls.append(options.apt_source)
-    elif options.apt_source is not None and options.apt_source.is_file():
-        urls += options.apt_source.read_text(encoding="utf-8", errors="replace").split()
+    elif options.apt_source is not None:
+        with suppress(OSError):  # `make_inputs` reports it
+            urls += read_file(options.apt_source, TEXT_BYTES).decode("utf-8", "replace").split()
     urls += [value for name, value in environment.items() if name.lower() in PROXIES]
     found = {secret for url in urls for secret in url_secrets(url)}
     return tuple(sorted(found, key=lambda secret: (-len(secret), secret)))

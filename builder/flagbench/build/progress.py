@@ -1,4 +1,4 @@
-"""The progress of a build: the client's own and a few lines around it, or failures alone."""
+"""The progress of a build on stderr: the client's own and a few lines around it, or failures alone."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ from flagbench.engines.base import BuildFailed
 
 
 class Progress:
-    """Messages of a build on a stream."""
+    """Messages of a build."""
 
-    def __init__(self, *, quiet: bool = False, stream: TextIO | None = None) -> None:
-        """`quiet`: only failures are shown; `stream`: stderr by default."""
-        self._stream = sys.stderr if stream is None else stream
+    def __init__(self, *, quiet: bool = False) -> None:
+        """`quiet`: only failures are shown."""
         self._quiet = quiet
 
     @property
     def show(self) -> TextIO | None:
         """Where the client's own progress goes; None: nowhere."""
-        return None if self._quiet else self._stream
+        return None if self._quiet else sys.stderr
 
     def note(self, text: str) -> None:
         """A line of text."""
         if not self._quiet:
-            print(text, file=self._stream, flush=True)
+            print(text, file=sys.stderr, flush=True)
 
     def built(self, tier: TierResult) -> None:
         """A tier was built."""
@@ -33,7 +32,5 @@ class Progress:
 
     def failed(self, error: BuildFailed) -> None:
         """The failed step and its last lines, where the client's output was not shown."""
-        if not self._quiet or not error.step:
-            return
-        for line in (f"failed: {error.step}", *(f"  | {line}" for line in error.lines)):
-            print(line, file=self._stream, flush=True)
+        if self._quiet and error.step:
+            print(f"failed: {error.step}", *(f"  | {line}" for line in error.lines), sep="\n", file=sys.stderr)

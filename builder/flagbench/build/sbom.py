@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 
 from cyclonedx.model import HashAlgorithm, HashType, Property
@@ -16,7 +16,7 @@ from cyclonedx.spdx import is_expression
 from packageurl import PackageURL
 
 from flagbench._version import __version__
-from flagbench.build.contents import Contents, Package
+from flagbench.build.contents import Contents
 from flagbench.build.results import ImageResult
 from flagbench.build.sbom_file import serial_number
 from flagbench.images import parse_reference
@@ -53,7 +53,7 @@ def sbom_json(image: ImageResult, contents: Contents, indexes: Sequence[str], ep
     tool = Component(type=ComponentType.APPLICATION, name="flagbench", version=__version__, bom_ref="tool:flagbench")
     components = [*_debian(contents), *_python(contents, image.lock, indexes)]
     if image.below is not None:
-        components.append(_component(Package("flagbench", __version__, license=LICENSE), "generic", None, {}))
+        components.append(_component("flagbench", PackageURL("generic", None, "flagbench", __version__), LICENSE))
     bom = Bom(
         serial_number=serial_number(image.top.image_id),
         metadata=BomMetaData(
@@ -69,54 +69,42 @@ def sbom_json(image: ImageResult, contents: Contents, indexes: Sequence[str], ep
 
 def _debian(contents: Contents) -> Iterator[Component]:
     distro = f"{contents.distribution}-{contents.release}" if contents.release else contents.distribution
-    for package in contents.debian:
-        qualifiers = {"arch": package.architecture, "distro": distro}
-        if package.source:
-            # What vulnerabilities are reported for.
-            versioned = _VERSIONED.match(package.source)
-            qualifiers["upstream"] = f"{versioned[1]}@{versioned[2]}" if versioned else package.source
-        yield _component(package, "deb", contents.distribution, qualifiers)
+    for name, version, architecture, source in contents.debian:
+        # Vulnerabilities are reported for the source package.
+        qualifiers = {"arch": architecture, "distro": distro, "upstream": _VERSIONED.sub(r"\1@\2", source)}
+        yield _component(name, PackageURL("deb", contents.distribution, name, version, qualifiers))
 
 
 def _python(contents: Contents, lock: Lock, indexes: Sequence[str]) -> Iterator[Component]:
     locked = {(entry.name, entry.version): entry.hashes for entry in (*lock.entries, *lock.unresolved)}
-    for package in contents.python:
-        pin = canonical(package.name), package.version
+    for name, version, terms in contents.python:
+        pin = canonical(name), version
         hashes = locked.get(pin, ())
+        repository = _repository(version, indexes) if pin in locked else ""
+        url = PackageURL("pypi", None, name, version, {"repository_url": repository})
         # Which of several files was installed is not known.
-        sha256 = hashes[0] if len(hashes) == 1 else None
-        repository = _repository(package.version, indexes) if pin in locked else None
-        yield _component(package, "pypi", None, {"repository_url": repository} if repository else {}, sha256)
+        yield _component(name, url, terms, hashes if len(hashes) == 1 else ())
 
 
-def _repository(version: str, indexes: Sequence[str]) -> str | None:
-    """The index that a version comes from, where it is not the default one: that has no local versions (`+cu118`)."""
+def _repository(version: str, indexes: Sequence[str]) -> str:
+    """The index that a version comes from; empty for the default one, which has no local versions (`+cu118`)."""
     _, plus, local = version.partition("+")
     if not plus or not indexes:
-        return None
+        return ""
     return next((url for url in indexes if url.rstrip("/").endswith(f"/{local}")), indexes[0])
 
 
-def _component(
-    package: Package, kind: str, namespace: str | None, qualifiers: Mapping[str, str], sha256: str | None = None
-) -> Component:
-    url = PackageURL(kind, namespace or None, package.name, package.version, dict(qualifiers))
-    digest = None if sha256 is None else sha256.removeprefix("sha256:")
+def _component(name: str, url: PackageURL, terms: str = "", hashes: Sequence[str] = ()) -> Component:
+    """A package; `terms` is the licence that it gives itself, `hashes` are `sha256:<64 hex>` of its file."""
+    licenses: list[License] = []
+    if terms:
+        licenses = [LicenseExpression(terms) if is_expression(terms) else DisjunctiveLicense(name=terms)]
     return Component(
-        type=ComponentType.APPLICATION if kind == "generic" else ComponentType.LIBRARY,
-        name=package.name,
-        version=package.version,
+        type=ComponentType.APPLICATION if url.type == "generic" else ComponentType.LIBRARY,
+        name=name,
+        version=url.version,
         bom_ref=url.to_string(),
         purl=url,
-        licenses=_licenses(package),
-        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=digest)] if digest else [],
+        licenses=licenses,
+        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=digest.removeprefix("sha256:")) for digest in hashes],
     )
-
-
-def _licenses(package: Package) -> list[License]:
-    """The licence that the package gives, as an expression where it is one."""
-    if not package.license:
-        return []
-    if is_expression(package.license):
-        return [LicenseExpression(package.license)]
-    return [DisjunctiveLicense(name=package.license)]

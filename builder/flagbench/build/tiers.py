@@ -15,7 +15,7 @@ from flagbench.build.options import BuildOptions
 from flagbench.catalog.model import Case, Stack
 from flagbench.engines.base import ImageInfo
 from flagbench.images import LOCAL, image_of
-from flagbench.locks.model import Lock
+from flagbench.locks.model import Lock, part_of
 from flagbench.render.model import Rendered
 from flagbench.render.steps import case_packages, needed_to_compile, stack_packages
 
@@ -43,10 +43,9 @@ class Tier:
     build_args: Mapping[str, str]
     labels: Mapping[str, str]
     platform: str
-    heavy: bool
-    """Whether this is the stack's tier, which a case's stands on."""
-    packages: frozenset[str]
-    """Names of the lock's packages that it installs; a case's tier installs none, or what only that case needs."""
+    base: Base
+    lock: Lock
+    """The part of the stack's lock that it installs; of a case's tier nothing, or what only that case needs."""
     compiles: int = 0
     """How many packages are compiled, each in a stage of its own, all at once."""
     below: str | None = None
@@ -58,9 +57,14 @@ class Tier:
         return self.rendered.name
 
     @property
+    def heavy(self) -> bool:
+        """Whether this is the stack's tier, which a case's stands on."""
+        return self.below is None
+
+    @property
     def installs(self) -> bool:
         """Whether packages are installed in it."""
-        return self.heavy or bool(self.packages)
+        return self.heavy or bool(self.lock.entries or self.lock.unresolved)
 
     @property
     def fixed_tag(self) -> str:
@@ -70,23 +74,18 @@ class Tier:
         """
         return self.tags[-1] if self.heavy else self.tags[0]
 
-    def is_made_by(self, image: ImageInfo, revision: str | None) -> bool:
-        """Whether an image has this tier's digest as its label and, for a case, the commit `revision`.
+    def is_made_by(self, image: ImageInfo, below: ImageInfo | None, revision: str | None) -> bool:
+        """Whether an image has this tier's digest as its label and, for a case, the commit and the stack's layers.
 
         A stack's image contains no code of ours, so its commit does not matter; nor does that of a case if this
-        flagbench knows no commit (None).
+        flagbench knows no commit (None). Layers are compared, not labels: a stack that is built again without the
+        cache has the same label. Without a stack's image a case's is complete by itself.
         """
         if image.labels.get(CONTEXT_LABEL) != self.digest:
             return False
+        if below is not None and image.layers[: len(below.layers)] != below.layers:
+            return False
         return self.heavy or revision is None or image.labels.get(REVISION_LABEL) == revision
-
-
-def stands_on(image: ImageInfo, below: ImageInfo | None) -> bool:
-    """Whether a case's image is built on the layers of the stack's; without a stack's image it is complete by itself.
-
-    Layers are compared, not labels: a stack that is built again without the cache has the same label.
-    """
-    return below is None or image.layers[: len(below.layers)] == below.layers
 
 
 def stack_tier(stack: Stack, rendered: Rendered, lock: Lock, base: Base, options: BuildOptions) -> Tier:
@@ -104,8 +103,8 @@ def stack_tier(stack: Stack, rendered: Rendered, lock: Lock, base: Base, options
         build_args={"BASE": base.reference, "SOURCE_DATE_EPOCH": str(options.epoch)},
         labels=_labels(stack.title, stack, lock, base, options.epoch, digest),
         platform=platform,
-        heavy=True,
-        packages=stack_packages(stack, lock),
+        base=base,
+        lock=part_of(lock, stack_packages(stack, lock)),
     )
 
 
@@ -130,8 +129,8 @@ def case_tier(
             "dev.flagbench.case": case.name,
         },
         platform=platform,
-        heavy=False,
-        packages=case_packages(case, stack, lock),
+        base=base,
+        lock=part_of(lock, case_packages(case, stack, lock)),
         compiles=len(needed_to_compile(case, stack.build)),
         below=below.fixed_tag,
     )

@@ -7,18 +7,17 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote, urlsplit
 from urllib.request import url2pathname
 
 from requests import Session
 
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.locks.index_access import CAUSE, REMEDY, refusing_indexes
 from flagbench.locks.metadata import Tables
 from flagbench.locks.model import LockEntry
 from flagbench.locks.platforms import pip_platforms, uv_platform
-from flagbench.locks.session import TIMEOUT, IndexSession
+from flagbench.locks.session import REFUSED, REMEDY, TIMEOUT, IndexSession, refusing_indexes
 from flagbench.locks.sources import Sources
 from flagbench.locks.uv import IndexUnreachable, NoSolution, Request, resolve
 from flagbench.redaction import redact
@@ -32,8 +31,7 @@ _BLOCK = 1 << 20
 def fetch_wheel(stack: Stack, entry: LockEntry, folder: Path, sources: Sources) -> None:
     """Download the wheel of an entry that fits the stack into `folder`; pip checks its hash, if one is locked.
 
-    Raises:
-        FlagbenchError: it could not be fetched (engine), or is not the file that was locked (data).
+    Raises FlagbenchError: it could not be fetched (engine), or is not the file that was locked (data).
     """
     requirements, log = folder.with_name(f"{folder.name}.txt"), folder.with_name(f"{folder.name}.log")
     hashes = "".join(f" --hash={digest}" for digest in entry.hashes)
@@ -67,8 +65,7 @@ def fetch_source(stack: Stack, entry: LockEntry, folder: Path, sources: Sources,
 
     Not with pip, which runs a source's setup.py to download it: that needs the torch of the image.
 
-    Raises:
-        FlagbenchError: uv is not installed (usage), or the archive could not be fetched (engine).
+    Raises FlagbenchError: uv is not installed (usage), or the archive could not be fetched (engine).
     """
     url = _source_url(stack, entry, sources, tables)
     # uv asks its indexes with their accounts, and names the file without.
@@ -120,70 +117,67 @@ def _source_url(stack: Stack, entry: LockEntry, sources: Sources, tables: Tables
     raise diagnosed(entry, cause)
 
 
-_KEPT = "files that are complete are kept"
+_RETRY = "run the command again; files that are complete are kept"
+
+
+class _Cause(NamedTuple):
+    """What a message of pip, uv or the network means."""
+
+    pattern: str
+    text: str
+    remedy: str
+    code: ExitCode = ExitCode.ENGINE
+
+
 # The first pattern that matches counts, because one message hides another: pip reports an untrusted certificate and
 # an unknown host as "No matching distribution found" too. It says "after connection broken by" of every retry,
 # whatever the reason; only urllib3's own "Connection broken:" means an incomplete file. Case is ignored.
 _CAUSES = (
-    (
+    _Cause(
         r"No space left on device|Errno 28",
         "the disk is full",
-        f"free some space, or name a folder on another disk; {_KEPT}",
+        "free some space, or name a folder on another disk; files that are complete are kept",
         ExitCode.USAGE,
     ),
-    (
+    _Cause(
         r"DO NOT MATCH THE HASHES",
         "the index has another file than the one that was locked",
         "find out which of the two is right before `flagbench lock`: a released file does not change",
         ExitCode.DATA,
     ),
-    (
+    _Cause(
         r"CERTIFICATE_VERIFY_FAILED|certificate verify failed|invalid peer certificate",
         "the index's certificate is not trusted here",
         "name the certificates of this network with --ca-bundle",
-        ExitCode.ENGINE,
     ),
-    (
+    _Cause(
         r"IncompleteRead|Connection broken:|Remote end closed connection",
         "the connection ended before the file did",
-        f"run the command again; {_KEPT}",
-        ExitCode.ENGINE,
+        _RETRY,
     ),
-    (
+    _Cause(
         r"Name or service not known|dns error|Temporary failure in name resolution|Connection refused"
         r"|Network is unreachable|NewConnectionError|ProxyError|timed out|Connection reset",
         "its index could not be reached",
-        f"check the network and the proxy, or name another index with --pip-source; {_KEPT}",
-        ExitCode.ENGINE,
+        "check the network and the proxy, or name another index with --pip-source; files that are complete are kept",
     ),
-    (
+    _Cause(
         r"\b(401|403|407)(?: Client)? Error\b|HTTP Error (401|403|407)|\b(401 Unauthorized|403 Forbidden)\b",
-        f"its index {CAUSE}",
+        f"its index {REFUSED}",
         REMEDY,
-        ExitCode.ENGINE,
     ),
-    (
-        r"No module named pip",
-        "this Python has no pip",
-        "install it with `python3 -m ensurepip`",
-        ExitCode.USAGE,
-    ),
-    (
+    _Cause(r"No module named pip", "this Python has no pip", "install it: `python3 -m ensurepip`", ExitCode.USAGE),
+    _Cause(
         r"No matching distribution found|no versions? of|no index has",
         "no index has it for this stack's Python and platform",
         "name an index that has it with --pip-source",
-        ExitCode.ENGINE,
     ),
 )
 
 
 def diagnosed(entry: LockEntry, said: str) -> FlagbenchError:
     """The error for a package that could not be fetched, from what pip or the network said."""
-    for pattern, cause, remedy, code in _CAUSES:
-        if re.search(pattern, said, re.IGNORECASE):
-            return FlagbenchError(f"{entry.pin} could not be fetched: {cause}", remedy=remedy, code=code)
-    lines = [line for line in said.splitlines() if line.strip()]
-    last = redact(lines[-1].strip()) if lines else "no reason was given"
-    return FlagbenchError(
-        f"{entry.pin} could not be fetched: {last}", remedy=f"run the command again; {_KEPT}", code=ExitCode.ENGINE
-    )
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    unknown = _Cause("", redact(lines[-1]) if lines else "no reason was given", _RETRY)
+    found = next((cause for cause in _CAUSES if re.search(cause.pattern, said, re.IGNORECASE)), unknown)
+    return FlagbenchError(f"{entry.pin} could not be fetched: {found.text}", remedy=found.remedy, code=found.code)

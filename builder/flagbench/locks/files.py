@@ -23,19 +23,14 @@ def lock_path(stack: str, images: Path) -> Path:
 
 def existing_lock(stack: str, images: Path) -> Path:
     """The file that `load_lock` reads; `lock_path` unless there is only one of the old format."""
-    path, old = lock_path(stack, images), _old_path(stack, images)
+    path, old = lock_path(stack, images), images / "locks" / f"{stack}.txt"
     return old if old.exists() and not path.exists() else path
-
-
-def _old_path(stack: str, images: Path) -> Path:
-    return images / "locks" / f"{stack}.txt"
 
 
 def read_lock(stack: Stack, images: Path) -> Lock:
     """The lock of a stack, checked against the stack's manifest.
 
-    Raises:
-        FlagbenchError: (usage) it is missing, malformed, or made for another manifest.
+    Raises FlagbenchError (usage): it is missing, malformed, or made for another manifest.
     """
     lock = load_lock(stack.name, images)
     if lock is None:
@@ -54,18 +49,16 @@ def read_lock(stack: Stack, images: Path) -> Lock:
 def load_lock(stack: str, images: Path) -> Lock | None:
     """The lock of a stack, even if it is stale; None if there is no file.
 
-    Raises:
-        FlagbenchError: (usage) the file cannot be read, or is malformed.
+    Raises FlagbenchError (usage): the file cannot be read, or is malformed.
     """
-    formats = ((lock_path(stack, images), parse_pylock), (_old_path(stack, images), parse_requirements))
-    for path, parse in formats:
-        try:
-            return parse(read_text(path), path)
-        except FileNotFoundError:
-            continue
-        except (OSError, UnicodeDecodeError) as error:
-            raise FlagbenchError(f"the lock {path} cannot be read: {error}", remedy=NOT_EDITED) from None
-    return None
+    path = existing_lock(stack, images)
+    parse = parse_requirements if path.suffix == ".txt" else parse_pylock
+    try:
+        return parse(read_text(path), path)
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise FlagbenchError(f"the lock {path} cannot be read: {error}", remedy=NOT_EDITED) from None
 
 
 def is_stale(lock: Lock, stack: Stack) -> str | None:

@@ -20,8 +20,7 @@ _UNRESOLVED = re.compile(rf"^# unresolved: {PIN.pattern} \((?P<reason>[^\r\n]+)\
 def parse_requirements(text: str, source: Path) -> Lock:
     """The lock in the text of a requirements file, which does not name the files of packages.
 
-    Raises:
-        FlagbenchError: (usage) a line is not as `flagbench lock` wrote it.
+    Raises FlagbenchError (usage): a line is not as `flagbench lock` wrote it.
     """
     if header := _HEADER.match(text):
         stack, python, image, digest, inputs = header.groups()

@@ -1,32 +1,31 @@
-"""The files of packages: name and version from the name of a file, and its sha256."""
+"""A folder with the files of packages: what is in it, and whether it is what a lock names."""
 
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from pathlib import Path
 
 from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, parse_sdist_filename, parse_wheel_filename
 from packaging.version import Version
 
+from flagbench.errors import FlagbenchError
+from flagbench.files import reason
+from flagbench.locks.model import Lock
+
 _BLOCK = 1 << 20
-
-
-def pin_of(file: str) -> tuple[str, Version] | None:
-    """Canonical name and version of a wheel or a source archive, from its file name; None for another file."""
-    parse = parse_wheel_filename if file.endswith(".whl") else parse_sdist_filename
-    try:
-        name, version = parse(file)[:2]
-    except (InvalidWheelFilename, InvalidSdistFilename):
-        return None
-    return name, version
+_SHOWN = 8
+"""How many packages an error names."""
 
 
 def package_files(folder: Path) -> dict[tuple[str, Version], list[Path]]:
     """The wheels and source archives of a folder, by canonical name and version. Raises OSError."""
     found: dict[tuple[str, Version], list[Path]] = {}
     for path in sorted(folder.iterdir()):
-        if pin := pin_of(path.name):
-            found.setdefault(pin, []).append(path)
+        parse = parse_wheel_filename if path.suffix == ".whl" else parse_sdist_filename
+        with suppress(InvalidWheelFilename, InvalidSdistFilename):
+            name, version = parse(path.name)[:2]
+            found.setdefault((name, version), []).append(path)
     return found
 
 
@@ -37,3 +36,43 @@ def sha256_of(path: Path) -> str:
         while block := file.read(_BLOCK):
             summed.update(block)
     return f"sha256:{summed.hexdigest()}"
+
+
+def check_wheelhouse(folder: Path, lock: Lock) -> tuple[Path, ...]:
+    """The files of the folder that the lock names, sorted; a build is given no others.
+
+    A locked package needs a file with one of the locked hashes. For an unresolved package, whose hash is unknown, any
+    file of that name and version will do.
+
+    Raises FlagbenchError (usage) naming the packages that are missing and the files that are not the locked ones.
+    """
+    chosen: list[Path] = []
+    missing: list[str] = []
+    different: list[str] = []
+    try:
+        files = package_files(folder)
+        for entry in (*lock.entries, *lock.unresolved):
+            found = files.get((entry.name, Version(entry.version)), [])
+            matching = [path for path in found if not entry.hashes or sha256_of(path) in entry.hashes]
+            chosen += matching
+            if not found:
+                missing.append(entry.pin)
+            elif not matching:
+                different += [path.name for path in found]
+    except OSError as error:
+        raise FlagbenchError(
+            f"the wheelhouse {folder} cannot be read: {reason(error)}", remedy="check its permissions"
+        ) from error
+    problems = [f"missing {_some(missing)}"] if missing else []
+    problems += [f"not the locked files: {_some(different)}"] if different else []
+    if problems:
+        raise FlagbenchError(
+            f"the wheelhouse {folder} does not fit the lock of {lock.stack}: {'; '.join(problems)}",
+            remedy=f"fill it with `flagbench wheels {lock.stack} -o {folder}`",
+        )
+    return tuple(sorted(chosen))
+
+
+def _some(names: list[str]) -> str:
+    rest = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")

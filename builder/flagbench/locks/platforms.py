@@ -16,7 +16,7 @@ _GLIBC = 35
 """Ubuntu 22.04, the oldest of the other bases; Debian 12 has 2.36, Ubuntu 24.04 has 2.39."""
 _FIRST = 5
 """manylinux1 is glibc 2.5."""
-_NAMED = {5: "manylinux1", 12: "manylinux2010", 17: "manylinux2014"}
+_NAMED = {5: ["manylinux1"], 12: ["manylinux2010"], 17: ["manylinux2014"]}
 
 
 def machine(stack: Stack) -> str:
@@ -41,10 +41,7 @@ def uv_platform(stack: Stack) -> str:
 
 def pip_platforms(stack: Stack) -> list[str]:
     """Every tag that fits, newest first, for `pip download --platform`, which needs all of them listed."""
-    processor = machine(stack)
-    tags = []
+    names = []
     for minor in range(_glibc(stack), _FIRST - 1, -1):
-        tags.append(f"manylinux_2_{minor}_{processor}")
-        if minor in _NAMED:
-            tags.append(f"{_NAMED[minor]}_{processor}")
-    return [*tags, f"linux_{processor}"]
+        names += [f"manylinux_2_{minor}", *_NAMED.get(minor, ())]
+    return [f"{name}_{machine(stack)}" for name in (*names, "linux")]

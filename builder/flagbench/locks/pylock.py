@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
+import msgspec.toml
 from packaging.pylock import Package, PackageSdist, PackageWheel, Pylock, PylockValidationError
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
@@ -22,7 +22,6 @@ from packaging.version import Version
 from flagbench.errors import FlagbenchError
 from flagbench.images import DIGEST, find_reference
 from flagbench.locks.model import Lock, LockEntry, Unresolved
-from flagbench.locks.toml import load_toml
 
 SHA256 = re.compile(DIGEST)
 PIN = re.compile(r"(?P<name>[a-z0-9]+(?:-[a-z0-9]+)*)==(?P<version>[0-9][0-9A-Za-z.!+]*)")
@@ -57,11 +56,10 @@ class _ToolTable(msgspec.Struct, omit_defaults=True):
 def parse_pylock(text: str, source: Path) -> Lock:
     """The lock in the text of the file `source`.
 
-    Raises:
-        FlagbenchError: (usage) it is not TOML, not a pylock.toml, or not as `flagbench lock` writes it.
+    Raises FlagbenchError (usage): it is not TOML, not a pylock.toml, or not as `flagbench lock` writes it.
     """
     try:
-        return checked(_lock(Pylock.from_dict(load_toml(text))))
+        return checked(_lock(Pylock.from_dict(msgspec.toml.decode(text))))
     except (PylockValidationError, ValueError) as error:
         raise FlagbenchError(f"{source}: {error}", remedy=NOT_EDITED) from None
 
@@ -69,8 +67,7 @@ def parse_pylock(text: str, source: Path) -> Lock:
 def dump_pylock(lock: Lock) -> str:
     """The file's text, a line for each file of a package as uv writes it, so that a difference is easy to read.
 
-    Raises:
-        FlagbenchError: (usage) it holds a value that a lock must not hold, or tomlkit is not installed.
+    Raises FlagbenchError (usage): it holds a value that a lock must not hold, or tomlkit is not installed.
     """
     data = dict(_data(lock))
     try:
@@ -106,13 +103,15 @@ def _inline(value: Any) -> Any:
 
 
 def _data(lock: Lock) -> Mapping[str, Any]:
+    unresolved = [_Unresolved(entry.name, entry.version, entry.reason) for entry in lock.unresolved]
+    own = _ToolTable(lock.stack, lock.inputs, _Base(lock.base_image, lock.base_digest), unresolved)
     try:
         pylock = Pylock(
             lock_version=Version("1.0"),
             requires_python=SpecifierSet(f"=={lock.python}.*"),
             created_by="flagbench",
             packages=[_package(entry) for entry in checked(lock).entries],
-            tool={"flagbench": _tool_table(lock)},
+            tool={"flagbench": msgspec.to_builtins(own)},
         )
         pylock.validate()
         return pylock.to_dict()
@@ -120,12 +119,6 @@ def _data(lock: Lock) -> Mapping[str, Any]:
         raise FlagbenchError(
             f"the new lock of {lock.stack}: {error}", remedy="correct build.packages in the manifest of the stack"
         ) from None
-
-
-def _tool_table(lock: Lock) -> Any:
-    unresolved = [_Unresolved(entry.name, entry.version, entry.reason) for entry in lock.unresolved]
-    base = _Base(lock.base_image, lock.base_digest)
-    return msgspec.to_builtins(_ToolTable(lock.stack, lock.inputs, base, unresolved))
 
 
 def _package(entry: LockEntry) -> Package:
@@ -165,9 +158,7 @@ def _lock(pylock: Pylock) -> Lock:
 def _entry(package: Package) -> LockEntry:
     if package.is_direct or package.marker is not None or package.version is None:
         raise ValueError(f"{package.name} is not a package of an index at one version")
-    files: list[PackageWheel | PackageSdist] = [*(package.wheels or ())]
-    if package.sdist:
-        files.append(package.sdist)
+    files: list[PackageWheel | PackageSdist] = [*(package.wheels or ()), *filter(None, [package.sdist])]
     for file in files:
         if set(file.hashes) != {"sha256"}:
             raise ValueError(f"{file.filename} has other hashes than its sha256")

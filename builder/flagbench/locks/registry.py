@@ -36,8 +36,7 @@ def base_digest(image: str, ca_bundle: Path | None = None) -> str:
 
     Proxies are taken from the environment, credentials from docker's configuration and its credential helpers.
 
-    Raises:
-        RegistryError: the registry could not be reached, refused, or gave no digest.
+    Raises RegistryError: the registry could not be reached, refused, or gave no digest.
     """
     reference = parse_reference(image)
     host = urlsplit(manifest_url(reference)).netloc

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.locks.files import stated_base
-from flagbench.locks.index_access import CAUSE, REMEDY, refusing_indexes
 from flagbench.locks.metadata import Tables
 from flagbench.locks.model import Lock, LockEntry, Unresolved, canonical, inputs_digest
 from flagbench.locks.platforms import uv_platform
 from flagbench.locks.pylock import PIN
 from flagbench.locks.registry import RegistryError, base_digest
+from flagbench.locks.session import REFUSED, REMEDY, refusing_indexes
 from flagbench.locks.sources import Sources
 from flagbench.locks.uv import Found, IndexUnreachable, NoSolution, Request, resolve
 
@@ -46,8 +46,7 @@ class LockOptions:
 def make_lock(stack: Stack, options: LockOptions, report: Report) -> Lock:
     """The lock of a stack.
 
-    Raises:
-        FlagbenchError: the manifest's packages do not go together (usage), or an index cannot be asked (engine).
+    Raises FlagbenchError: the manifest's packages do not go together (usage), or an index cannot be asked (engine).
     """
     report(f"{stack.name}: packages for Python {stack.python}")
     entries, unresolved = _Packages(stack, options, report).resolve()
@@ -136,16 +135,15 @@ class _Packages:
 
     def _unreachable(self, error: IndexUnreachable) -> None:
         """Continue without the index, if it is one of the manifest."""
-        for index in self.indexes:
-            if error.url.startswith(index.rstrip("/") + "/"):
-                self._without_index(index, "could not be reached", f" ({error.cause})")
-                return
-        raise FlagbenchError(
-            f"a package index could not be reached: {error.cause}",
-            remedy="check the network and the proxy; name another index with --pip-source, or the certificates of "
-            "this network with --ca-bundle",
-            code=ExitCode.ENGINE,
-        ) from None
+        index = next((url for url in self.indexes if error.url.startswith(url.rstrip("/") + "/")), None)
+        if index is None:
+            raise FlagbenchError(
+                f"a package index could not be reached: {error.cause}",
+                remedy="check the network and the proxy; name another index with --pip-source, or the certificates "
+                "of this network with --ca-bundle",
+                code=ExitCode.ENGINE,
+            ) from None
+        self._without_index(index, "could not be reached", f" ({error.cause})")
 
     def _refused(self, environment: Mapping[str, str]) -> bool:
         """Whether there was no solution because indexes refuse access; the manifest's are then left out."""
@@ -153,7 +151,7 @@ class _Packages:
         for index, status in found.items():
             if index not in self.indexes:
                 raise FlagbenchError(
-                    f"a package index {CAUSE} (HTTP {status})", remedy=REMEDY, code=ExitCode.ENGINE
+                    f"a package index {REFUSED} (HTTP {status})", remedy=REMEDY, code=ExitCode.ENGINE
                 ) from None
             self._without_index(index, f"refused (HTTP {status})")
         return bool(found)
@@ -183,11 +181,9 @@ class _Packages:
     def _sorted(self, found: list[Found]) -> tuple[tuple[LockEntry, ...], tuple[Unresolved, ...]]:
         entries = [LockEntry(package.name, package.version, package.hashes, package.files) for package in found]
         entries += [LockEntry(name, version) for name, version in self.lost.items()]
-        known = [self._as_known(entry) for entry in entries]
-        locked = [entry for entry in known if entry.hashes]
+        known = sorted(map(self._as_known, entries), key=attrgetter("name"))
         missing = [Unresolved(e.name, e.version, reason=self._reason(e)) for e in known if not e.hashes]
-        name = attrgetter("name")
-        return tuple(sorted(locked, key=name)), tuple(sorted(missing, key=name))
+        return tuple(entry for entry in known if entry.hashes), tuple(missing)
 
     def _as_known(self, entry: LockEntry) -> LockEntry:
         """The entry, with the hashes of an earlier lock where there are none now."""

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import ast
 import os
+import re
+import ssl
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from flagbench.files import expanded
-from flagbench.locks.certificates import certificates
-from flagbench.locks.urls import WEB, check_url
+from flagbench.errors import FlagbenchError
+from flagbench.files import TEXT_BYTES, expanded, read_file, reason
 
-_INDEXES = (*WEB, "file")
-"""Unlike an image's build, `lock` and `wheels` see the folders of this machine."""
+_WEB = ("http", "https")
+# What ends a line, a word or a text of a configuration file, or begins a variable.
+_UNSAFE = re.compile(r"[\s\"'\\<>^`{|}]")
 _SAME = (
     ("UV_FIND_LINKS", "find-links", ","),
     ("UV_NO_INDEX", "no-index", ""),
@@ -41,7 +44,8 @@ class Sources:
         if self.ca_bundle is not None:
             certificates(self.ca_bundle)
         for index in self.indexes:
-            check_url(index, "--pip-source", _INDEXES)
+            # Unlike an image's build, `lock` and `wheels` see the folders of this machine.
+            check_url(index, "--pip-source", (*_WEB, "file"))
 
     @classmethod
     def chosen(cls, pip_source: Sequence[str] | None, ca_bundle: str | None) -> Sources:
@@ -112,3 +116,46 @@ def parse_pip_configuration(listing: str) -> dict[str, str]:
                 # pip prints a Python literal.
                 found[key.removeprefix(section)] = str(ast.literal_eval(value))
     return found
+
+
+def certificates(path: Path) -> bytes:
+    """The content of a bundle of certificates (PEM).
+
+    Raises FlagbenchError (usage) for a file that cannot be read, holds no certificates, or holds a private key.
+    """
+    remedy = "name a file of certificates in PEM form, such as /etc/ssl/certs/ca-certificates.crt"
+    try:
+        content = read_file(path, TEXT_BYTES)
+    except OSError as error:
+        raise FlagbenchError(f"--ca-bundle {path} cannot be read: {reason(error)}", remedy=remedy) from error
+    if b"PRIVATE KEY-----" in content:
+        raise FlagbenchError(f"--ca-bundle {path} holds a private key, which nothing here needs", remedy=remedy)
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=path)
+    except ssl.SSLError as error:
+        raise FlagbenchError(f"--ca-bundle {path} holds no certificates that can be read", remedy=remedy) from error
+    return content
+
+
+def check_url(url: str, option: str, schemes: Iterable[str] = _WEB) -> str:
+    """A URL that is safe in a line of a configuration file. Raises FlagbenchError (usage).
+
+    The URL may hold credentials, so no message repeats it.
+    """
+    if not _is_safe(url, schemes):
+        raise FlagbenchError(
+            f"{option} is not a URL of {' or '.join(schemes)}",
+            remedy="write it like https://mirror.example/simple; percent-encode what a URL cannot hold",
+        )
+    return url
+
+
+def _is_safe(url: str, schemes: Iterable[str]) -> bool:
+    if not (url.isascii() and url.isprintable()) or _UNSAFE.search(url):
+        return False
+    try:
+        parts = urlsplit(url)
+        has_host = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+    return parts.scheme in schemes and (has_host or parts.scheme == "file")

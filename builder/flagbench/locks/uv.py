@@ -13,14 +13,16 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import msgspec.toml
+
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.locks.metadata import Tables, uv_settings
 from flagbench.locks.model import LockEntry, canonical
-from flagbench.locks.toml import load_toml
 
 OLDEST = (0, 13)
 """The release of uv that this was written against."""
@@ -132,12 +134,6 @@ def find_uv() -> str:
 
 def _with_settings(request: Request, folder: Path, environment: Mapping[str, str]) -> Mapping[str, str]:
     """The environment in which uv reads the request's tables beside the user's own settings."""
-    settings = folder / "uv.toml"
-    tables = uv_settings(request.tables)
-    if not environment.keys() & {"UV_CONFIG_FILE", "UV_NO_CONFIG"}:
-        # uv reads the uv.toml of its working directory beside that of the user.
-        settings.write_text(tables, encoding="utf-8")
-        return environment
     own = environment.get("UV_CONFIG_FILE")
     try:
         before = Path(own).read_text(encoding="utf-8") if own else ""
@@ -145,7 +141,11 @@ def _with_settings(request: Request, folder: Path, environment: Mapping[str, str
         raise FlagbenchError(
             f"UV_CONFIG_FILE names {own}, which cannot be read: {error.strerror}", remedy="correct or unset it"
         ) from None
-    settings.write_text(f"{before}\n{tables}", encoding="utf-8")
+    settings = folder / "uv.toml"
+    settings.write_text(f"{before}\n{uv_settings(request.tables)}", encoding="utf-8")
+    if not environment.keys() & {"UV_CONFIG_FILE", "UV_NO_CONFIG"}:
+        # uv reads the uv.toml of its working directory beside that of the user.
+        return environment
     without = {key: value for key, value in environment.items() if key != "UV_NO_CONFIG"}
     return {**without, "UV_CONFIG_FILE": str(settings)}
 
@@ -168,25 +168,20 @@ def _packages(text: str, compiled: frozenset[str]) -> list[Found]:
     Not by packaging.pylock, which rejects the file of an index without hashes as a whole.
     """
     found = []
-    for package in load_toml(text).get("packages", []):
+    for package in msgspec.toml.decode(text).get("packages", []):
         name = canonical(package["name"])
-        source = package.get("sdist") if name in compiled else None
-        files = {_file_name(file): _sha256(file) for file in ([source] if source else package.get("wheels", []))}
-        hashed = sorted((digest, file) for file, digest in files.items() if digest)
-        names = tuple(file for _, file in hashed) or tuple(sorted(files))
-        url = source.get("url") if source else None
-        found.append(Found(name, package["version"], tuple(digest for digest, _ in hashed), names, url))
-    return sorted(found, key=lambda package: package.name)
+        source = package.get("sdist", {}) if name in compiled else {}
+        files = [source] if source else package.get("wheels", [])
+        sha256 = {_file_name(file): file.get("hashes", {}).get("sha256") for file in files}
+        hashed = sorted((f"sha256:{digest}", file) for file, digest in sha256.items() if digest)
+        hashes, names = zip(*hashed, strict=True) if hashed else ((), tuple(sorted(sha256)))
+        found.append(Found(name, package["version"], hashes, names, source.get("url")))
+    return sorted(found, key=attrgetter("name"))
 
 
 def _file_name(file: Mapping[str, Any]) -> str:
     path: str = file.get("name") or file.get("path") or urlsplit(file["url"]).path
     return unquote(path.rsplit("/", 1)[-1])
-
-
-def _sha256(file: Mapping[str, Any]) -> str | None:
-    digest = file.get("hashes", {}).get("sha256")
-    return f"sha256:{digest}" if digest else None
 
 
 # uv's words, of the releases that pyproject.toml names. A phrase that changes costs the finer message, not the error.

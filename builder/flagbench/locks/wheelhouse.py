@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,9 +83,8 @@ def fill_wheelhouse(
         )
     with _exclusive(folder):
         files = package_files(folder)
-        kept = [file for entry in lock.entries if (file := _locked_file(entry, files))]
-        kept_names = {file.name for file in kept}
-        missing = [entry for entry in (*lock.entries, *lock.unresolved) if entry.name not in kept_names]
+        kept = {entry.name: file for entry in lock.entries if (file := _locked_file(entry, files))}
+        missing = [entry for entry in (*lock.entries, *lock.unresolved) if entry.name not in kept]
         report(f"{stack.name}: {len(kept)} files are there, {len(missing)} are to be fetched")
         compiled = {canonical(package.name) for package in stack.build.compiled}
         if any(entry.name in compiled for entry in missing):
@@ -96,7 +96,7 @@ def fill_wheelhouse(
             else:
                 fetch_wheel(stack, entry, into, sources)
 
-        return sorted([*kept, *_fetch_all(missing, folder, fetch, report)], key=lambda file: file.name)
+        return sorted([*kept.values(), *_fetch_all(missing, folder, fetch, report)], key=attrgetter("name"))
 
 
 @contextlib.contextmanager

@@ -149,12 +149,11 @@ def mini(mini_lock, manifests):
 
 @pytest.fixture
 def build(mini, engine):
-    """Builds an image on debian; `said` is the stream that progress goes to."""
+    """Builds an image on debian."""
 
-    def build(name="distilbert:mini", catalog=mini, engine=engine, said=None, **options):
+    def build(name="distilbert:mini", catalog=mini, engine=engine, **options):
         chosen = BuildOptions(**{"base": "debian:bookworm-slim", **options})
-        progress = Progress(stream=said or io.StringIO())
-        return Builder(catalog, chosen, engine, progress).build(find_target(name, catalog))
+        return Builder(catalog, chosen, engine, Progress()).build(find_target(name, catalog))
 
     return build
 

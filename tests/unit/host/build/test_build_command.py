@@ -5,9 +5,10 @@ import json
 import pytest
 
 from flagbench.cli import main
+from flagbench.engines.base import BuildFailed
 
 ON_DEBIAN = ["--base", "debian:bookworm-slim"]
-CONTENTS = {"distribution": "debian", "release": "12", "debian": [], "python": [["psutil", "7.2.2", None]]}
+CONTENTS = {"distribution": "debian", "release": "12", "debian": [], "python": [["psutil", "7.2.2", ""]]}
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +55,16 @@ def test_quiet_prints_ids(capsys, engine):
     assert capsys.readouterr() == (engine.images["flagbench/stack:mini"].id + "\n", "")
 
 
+@pytest.mark.parametrize(("option", "shown"), [("-q", True), ("--no-cache", False)])
+def test_the_step_that_failed_is_shown_where_the_client_did_not(option, shown, capsys, engine):
+    engine.failure = BuildFailed("pip failed", remedy="look", step="[2/2] RUN", lines=["one", "last"])
+    assert main.run(["build", "mini", *ON_DEBIAN, option]) == 8
+    out, err = capsys.readouterr()
+    assert ("failed: [2/2] RUN\n  | one\n  | last\n" in err) is shown
+    assert "pip failed" in err
+    assert (out, [ref for ref in engine.images if ref.startswith("flagbench/")]) == ("", [])
+
+
 def test_a_file_for_the_bill_of_materials(capsys, tmp_path):
     file = tmp_path / "sbom.json"
     assert main.run(["build", "mini", *ON_DEBIAN, "--sbom", str(file)]) == 0
@@ -85,9 +96,12 @@ def test_options_come_from_the_environment(monkeypatch, engine, wheelhouse):
     [
         (["distilbert:mini"], 2, "leaves unresolved: the digest of debian:bookworm-slim"),
         (["distilbert:minni", *ON_DEBIAN], 2, "did you mean mini"),
+        (["minni", *ON_DEBIAN], 2, "did you mean mini"),
+        (["distilbert", *ON_DEBIAN], 2, "write case:stack"),
         (["mini", "--base", "nowhere"], 8, "cannot pull nowhere"),
         (["mini", *ON_DEBIAN, "--ca-bundle", "nowhere"], 2, "--ca-bundle names no file"),
         (["mini", *ON_DEBIAN, "--template", "{template}"], 8, "nothing_of_that_name"),
+        (["mini", *ON_DEBIAN, "--sbom", "{template}/x.json"], 2, "its bill of materials was not written to"),
     ],
 )
 def test_errors_say_what_is_wrong_and_what_to_do(arguments, code, said, capsys, tmp_path):

@@ -1,6 +1,6 @@
 """Building with an engine in memory: tiers, tags, labels, failures, and one process at a time."""
 
-import io
+import re
 from contextlib import ExitStack
 from dataclasses import replace
 from email import message_from_string
@@ -12,13 +12,11 @@ from flagbench.build.builder import Builder, build_images, find_target
 from flagbench.build.options import BuildOptions
 from flagbench.build.progress import Progress
 from flagbench.catalog.lookup import UnknownNameError
-from flagbench.engines.base import BuildFailed
 from flagbench.errors import ExitCode, FlagbenchError
 
 
-def test_an_image_has_two_tiers_with_their_tags(build, engine):
-    said = io.StringIO()
-    heavy, thin = build(said=said).tiers
+def test_an_image_has_two_tiers_with_their_tags(build, engine, capsys):
+    heavy, thin = build().tiers
     short = heavy.digest.removeprefix("sha256:")[:12]
     assert heavy.tags == (
         "flagbench/stack:mini",
@@ -28,8 +26,10 @@ def test_an_image_has_two_tiers_with_their_tags(build, engine):
     assert thin.tags == ("flagbench/distilbert:mini", "flagbench/distilbert:mini-0.1.0", "flagbench/distilbert:small")
     assert engine.requests[1].build_args["STACK_IMAGE"] == heavy.tags[2]
     assert engine.requests[0].build_args == {"BASE": "debian:bookworm-slim", "SOURCE_DATE_EPOCH": "315532800"}
-    assert "building stack/mini" in said.getvalue()
-    assert engine.says in said.getvalue()
+    said = capsys.readouterr().err
+    assert "building stack/mini" in said
+    assert engine.says in said
+    assert re.search(rf"flagbench/stack:mini built in \d+\.\ds; also {heavy.tags[1]}, ", said)
 
 
 def test_labels_say_what_an_image_was_made_from(build, engine):
@@ -58,23 +58,15 @@ def test_labels_name_the_project_and_the_layers_of_the_base(build, engine, monke
         assert labels["org.opencontainers.image.documentation"] == "", "the base's own does not stay"
 
 
-def test_credentials_are_neither_shown_nor_kept(build, engine):
-    engine.says = "Looking in indexes: https://user:planted@mirror.example/simple\n"
-    said = io.StringIO()
-    build(said=said, pip_source=("https://user:planted@mirror.example/simple",))
-    assert "https://***@mirror.example/simple" in said.getvalue()
-    assert "planted" not in said.getvalue()
+def test_credentials_are_neither_shown_nor_kept(build, engine, capsys):
+    engine.says = "Looking in indexes: https://user:planted@mirror.example/simple as planted\n"
+    build(pip_source=("https://user:planted@mirror.example/simple",))
+    said = capsys.readouterr().err
+    assert "https://***@mirror.example/simple" in said
+    assert "planted" not in said
     assert b"planted" in engine.contexts[0]["inputs/pip.conf"]
     request = engine.requests[0]
     assert "planted" not in repr((request.build_args, request.labels, request.tags))
-
-
-def test_a_failed_build_tags_nothing(build, engine):
-    engine.failure = BuildFailed("pip failed", remedy="look", step="[1/1] RUN install", lines=["one", "two"])
-    with pytest.raises(BuildFailed) as failed:
-        build()
-    assert failed.value.step == "[1/1] RUN install"
-    assert not [ref for ref in engine.images if ref.startswith("flagbench/")]
 
 
 @pytest.mark.parametrize(
@@ -88,13 +80,6 @@ def test_an_interrupted_build_and_labels_that_did_not_arrive(fault, code, build,
     assert failed.value.code is code
 
 
-@pytest.mark.parametrize(("name", "said"), [("minni", "did you mean mini"), ("distilbert", "write case:stack")])
-def test_an_unknown_name_is_answered_with_the_nearest(name, said, mini):
-    with pytest.raises(UnknownNameError) as unknown:
-        find_target(name, mini)
-    assert said in unknown.value.remedy
-
-
 def test_every_name_is_looked_up_before_the_first_is_built(mini, engine):
     with pytest.raises(UnknownNameError):
         list(build_images(["distilbert:mini", "nothing"], mini, BuildOptions(), engine, Progress()))
@@ -103,7 +88,7 @@ def test_every_name_is_looked_up_before_the_first_is_built(mini, engine):
 
 def test_a_stack_is_built_once_even_without_the_cache(mini, engine):
     options = BuildOptions(base="debian:bookworm-slim", no_cache=True)
-    builder = Builder(mini, options, engine, Progress(stream=io.StringIO()))
+    builder = Builder(mini, options, engine, Progress())
     builder.build(find_target("mini", mini))
     builder.build(find_target("distilbert:mini", mini))
     assert [request.tags[0] for request in engine.requests] == ["flagbench/stack:mini", "flagbench/distilbert:mini"]
@@ -130,6 +115,5 @@ def test_who_builds_the_same_image_waits_and_says_so():
 def test_a_cache_folder_that_cannot_be_made_is_named(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(FlagbenchError) as refused, build_lock("stack/mini", lambda: None):
+    with pytest.raises(FlagbenchError, match=str(tmp_path / "file")), build_lock("stack/mini", lambda: None):
         pass
-    assert str(tmp_path / "file") in refused.value.message

@@ -9,10 +9,6 @@ from flagbench.build.options import BuildOptions
 from flagbench.errors import FlagbenchError
 
 
-def test_nothing_given_is_nothing_mounted(mini_lock):
-    assert make_inputs(BuildOptions(), mini_lock()) == {}
-
-
 def test_each_option_has_its_place(ca_bundle, wheelhouse, mini_lock):
     options = BuildOptions(
         pip_source=("https://mirror.example/simple",),
@@ -20,7 +16,9 @@ def test_each_option_has_its_place(ca_bundle, wheelhouse, mini_lock):
         ca_bundle=ca_bundle,
         wheelhouse=wheelhouse,
     )
+    assert make_inputs(BuildOptions(), mini_lock()) == {}
     inputs = make_inputs(options, mini_lock())
+    assert inputs["pip.conf"] == b"[global]\nindex-url = https://mirror.example/simple\n", "further indexes stay"
     assert inputs["ca.crt"] == ca_bundle.read_bytes()
     assert inputs["apt/url"] == b"http://mirror.example/debian"
     assert set(inputs) == {"ca.crt", "pip.conf", "apt/url", "wheels/psutil-7.2.2-py3-none-any.whl"}
@@ -35,10 +33,6 @@ def test_pip_reads_its_configuration_as_it_was_meant():
     assert parsed["global"]["trusted-host"].split() == ["one.example:8080", "three.example"]
 
 
-def test_one_index_leaves_the_stacks_further_ones():
-    assert b"extra-index-url" not in pip_configuration(("https://one.example/simple",))
-
-
 def test_a_sources_list_is_taken_as_it_is(tmp_path, mini_lock):
     path = tmp_path / "sources.list"
     path.write_text("# ours\n\ndeb https://mirror.example/debian bookworm main\n", encoding="utf-8")
@@ -51,9 +45,20 @@ def test_a_sources_list_is_taken_as_it_is(tmp_path, mini_lock):
 def test_what_is_no_sources_list_is_refused(text, said, tmp_path, mini_lock):
     path = tmp_path / "sources.list"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(FlagbenchError) as refused:
+    with pytest.raises(FlagbenchError, match=said):
         make_inputs(BuildOptions(apt_source=path), mini_lock())
-    assert said in refused.value.message
+
+
+def test_a_sources_list_that_cannot_be_read_is_an_error_of_its_option(monkeypatch, tmp_path, mini_lock):
+    def denied(*_):
+        raise PermissionError(13, "Permission denied")
+
+    options = BuildOptions(apt_source=tmp_path / "sources.list")
+    options.apt_source.touch()
+    monkeypatch.setattr("flagbench.files.os.open", denied)
+    assert secrets(options, {}) == ()
+    with pytest.raises(FlagbenchError, match=r"--apt-source .* cannot be read: Permission denied"):
+        make_inputs(options, mini_lock())
 
 
 def test_credentials_are_known_wherever_they_stand(tmp_path):

@@ -2,7 +2,8 @@
 
 import dataclasses
 import threading
-from http.server import ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import NamedTuple
 
 import pytest
 
@@ -40,17 +41,43 @@ def make_stack():
     return make_stack
 
 
+class Asked(NamedTuple):
+    """A request that a server got."""
+
+    path: str
+    account: str | None
+    accept: str
+    body: str
+
+
 @pytest.fixture
 def serve():
-    """Starts a server with a handler of requests: its `host`, and in `asked` whatever the handler puts there."""
+    """Starts a server that answers with `respond(server, asked)`: a status (None: no HTTP), headers and content."""
     servers = []
 
-    def serve(handler):
-        handler.log_message = lambda *_: None
-        server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    def serve(respond):
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
+                asked = Asked(self.path, self.headers.get("Authorization"), self.headers.get("Accept"), body)
+                server.asked.append(asked)
+                code, headers, content = respond(server, asked)
+                if code:
+                    self.send_response(code)
+                    for header in headers.items():
+                        self.send_header(*header)
+                    self.end_headers()
+                self.wfile.write(content)
+
+            do_HEAD = do_POST = do_GET
+
+            def log_message(self, *_):
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         server.asked = []
         server.host = f"127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         servers.append((server, thread))
         return server

@@ -20,37 +20,35 @@ def stack(request):
     return request.param
 
 
-def test_it_fits_its_manifest_and_is_as_it_would_be_written(stack):
-    assert dump_pylock(read_lock(stack, IMAGES)) == lock_path(stack.name, IMAGES).read_text()
+@pytest.fixture
+def lock(stack):
+    return read_lock(stack, IMAGES)
 
 
-def test_every_direct_requirement_is_there_at_its_version(stack):
-    lock = read_lock(stack, IMAGES)
+@pytest.fixture
+def names(lock):
+    return {entry.name for entry in (*lock.entries, *lock.unresolved)}
+
+
+def test_it_is_as_it_would_be_written_and_names_no_host_but_the_manifests(stack, lock):
+    text = lock_path(stack.name, IMAGES).read_text()
+    assert dump_pylock(lock) == text
+    assert {url.rstrip(",;)") for url in re.findall(r"[a-z]+://\S+", text)} <= {*stack.build.indexes}
+
+
+def test_every_direct_requirement_is_there_at_its_version(stack, lock):
     pins = {entry.pin for entry in (*lock.entries, *lock.unresolved)}
     wanted = [*stack.build.packages, *(f"{package.name}=={package.version}" for package in stack.build.compiled)]
     assert {f"{canonical(name)}=={version}" for name, version in (pin.split("==") for pin in wanted)} <= pins
 
 
-def test_nothing_of_the_base_is_installed_over(stack):
-    lock = read_lock(stack, IMAGES)
-    names = {entry.name for entry in (*lock.entries, *lock.unresolved)}
+def test_nothing_of_the_base_is_installed_over_nor_a_second_torch_s_libraries(stack, names):
     assert not names & {canonical(name) for name in stack.build.from_base}
-
-
-def test_it_names_no_host_but_the_manifests(stack):
-    text = lock_path(stack.name, IMAGES).read_text()
-    allowed = {*stack.build.indexes}
-    assert {url.rstrip(",;)") for url in re.findall(r"[a-z]+://\S+", text)} <= allowed
+    if "torch" in stack.build.from_base:
+        assert not {name for name in names if name.startswith(("nvidia-cu", "nvidia-nccl", "triton"))}
 
 
 def test_what_is_compiled_has_declared_requirements(stack):
     tables = read_tables(IMAGES)
     for package in stack.build.compiled:
         assert tables[(canonical(package.name), package.version)]
-
-
-def test_no_second_torch_comes_in(stack):
-    """A package that would pull the CUDA libraries of another torch is not in a lock on a vendor's base."""
-    names = {entry.name for entry in read_lock(stack, IMAGES).entries}
-    if "torch" in stack.build.from_base:
-        assert not {name for name in names if name.startswith(("nvidia-cu", "nvidia-nccl", "triton"))}

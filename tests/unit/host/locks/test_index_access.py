@@ -1,11 +1,10 @@
 """Which indexes refuse to be asked, over a server that runs here."""
 
 import base64
-from http.server import BaseHTTPRequestHandler
 
 import pytest
 
-from flagbench.locks.index_access import refusing_indexes
+from flagbench.locks.session import refusing_indexes
 
 ACCOUNT = "Basic " + base64.b64encode(b"reader:p@ss").decode()
 
@@ -19,27 +18,22 @@ def stack(make_stack):
 def server(serve):
     """Indexes in folders that answer with their name; `private` wants an account; `store` has torch alone."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            _, index, name, _ = self.path.split("/")
-            self.server.asked.append((index, name))
-            if index == "private":
-                code = 200 if self.headers.get("Authorization") == ACCOUNT else 401
-            elif index == "store":
-                code = 200 if name == "torch" else 403
-            else:
-                code = int(index)
-            self.send_response(code)
-            self.end_headers()
+    def respond(server, asked):
+        _, index, name, _ = asked.path.split("/")
+        if index == "private":
+            return 200 if asked.account == ACCOUNT else 401, {}, b""
+        if index == "store":
+            return 200 if name == "torch" else 403, {}, b""
+        return int(index), {}, b""
 
-    return serve(Handler)
+    return serve(respond)
 
 
 @pytest.mark.parametrize("status", [401, 403, 407])
 def test_an_index_that_refuses_every_package(stack, server, status):
     index = f"http://{server.host}/{status}"
     assert refusing_indexes(stack, {"UV_DEFAULT_INDEX": index}, None) == {index: status}
-    assert [name for _, name in server.asked] == ["torch", "py-cpuinfo", "flash-attn"]
+    assert [asked.path.split("/")[2] for asked in server.asked] == ["torch", "py-cpuinfo", "flash-attn"]
 
 
 @pytest.mark.parametrize(

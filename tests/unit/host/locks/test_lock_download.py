@@ -1,7 +1,6 @@
 """Sources from an index that wants an account, cuts a file off or is none: over a server that runs here."""
 
 import base64
-from http.server import BaseHTTPRequestHandler
 
 import pytest
 from requests import Request
@@ -21,33 +20,21 @@ ACCOUNT = "Basic " + base64.b64encode(b"reader:p@ss/w").decode()
 INDEX = "http://reader:p%40ss%2Fw@{}/simple"
 
 
-class Handler(BaseHTTPRequestHandler):
+def respond(server, asked):
     """Has the source under `/private/` for an account, and other answers elsewhere."""
-
-    def do_GET(self):
-        account = self.headers.get("Authorization")
-        self.server.asked.append((self.path, account))
-        folder = self.path.split("/")[1]
-        if folder == "garbage":
-            self.wfile.write(b"this is not a web server\r\n\r\n")
-        elif folder == "moved":
-            self.answer(302, "Location", self.server.target)
-        elif folder == "private" and account != ACCOUNT:
-            self.answer(403 if account else 401)
-        else:
-            self.answer(200, "Content-Length", str(100_000 if folder == "cut" else len(CONTENT)))
-            self.wfile.write(CONTENT)
-
-    def answer(self, code, *header):
-        self.send_response(code)
-        if header:
-            self.send_header(*header)
-        self.end_headers()
+    folder = asked.path.split("/")[1]
+    if folder == "garbage":
+        return None, {}, b"this is not a web server\r\n\r\n"
+    if folder == "moved":
+        return 302, {"Location": server.target}, b""
+    if folder == "private" and asked.account != ACCOUNT:
+        return 403 if asked.account else 401, {}, b""
+    return 200, {"Content-Length": str(100_000 if folder == "cut" else len(CONTENT))}, CONTENT
 
 
 @pytest.fixture
 def server(serve):
-    return serve(Handler)
+    return serve(respond)
 
 
 @pytest.fixture
@@ -66,38 +53,30 @@ def fetched(make_stack, monkeypatch, tmp_path):
     return fetched
 
 
-def test_the_account_of_the_index_is_sent(server, fetched):
-    assert fetched(f"http://{server.host}/private/{FILE}", INDEX.format(server.host)) == {FILE: CONTENT}
-    assert server.asked == [(f"/private/{FILE}", ACCOUNT)]
-
-
 @pytest.mark.parametrize("path", [FILE.replace("+", "%2B") + "?from=index", f"..%2F..%2F{FILE}"])
 def test_a_name_is_unquoted_and_stays_in_the_folder(server, fetched, path):
     assert list(fetched(f"http://{server.host}/open/{path}")) == [FILE]
 
 
-@pytest.mark.parametrize("setting", ["UV_INDEX", "UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL"])
-def test_accounts_of_uvs_own_settings_are_sent(server, fetched, setting):
-    name = "mirror=" if setting == "UV_INDEX" else ""
-    environ = {setting: name + INDEX.format(server.host)}
-    assert fetched(f"http://{server.host}/private/{FILE}", **environ) == {FILE: CONTENT}
-
-
-def test_an_account_in_netrc_is_sent(server, fetched, tmp_path):
-    (tmp_path / "netrc").write_text("machine 127.0.0.1 login reader password p@ss/w\n")
-    assert fetched(f"http://{server.host}/private/{FILE}") == {FILE: CONTENT}
-
-
-def test_an_account_in_the_files_own_url_is_sent(server, fetched):
-    assert fetched(f"http://reader:p%40ss%2Fw@{server.host}/private/{FILE}") == {FILE: CONTENT}
+@pytest.mark.parametrize(
+    "place",
+    ["UV_INDEX", "UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "--pip-source", "netrc", "the URL itself"],
+)
+def test_the_account_of_an_index_is_sent(server, fetched, place, tmp_path):
+    index = INDEX.format(server.host)
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login reader password p@ss/w\n" if place == "netrc" else "")
+    account = "reader:p%40ss%2Fw@" if place == "the URL itself" else ""
+    environ = {place: f"mirror={index}" if place == "UV_INDEX" else index} if place.startswith("UV") else {}
+    indexes = [index] if place == "--pip-source" else []
+    assert fetched(f"http://{account}{server.host}/private/{FILE}", *indexes, **environ) == {FILE: CONTENT}
+    assert [asked[:2] for asked in server.asked] == [(f"/private/{FILE}", ACCOUNT)]
 
 
 def test_a_redirection_takes_the_account_to_no_other_host(server, serve, fetched):
-    elsewhere = serve(Handler)
+    elsewhere = serve(respond)
     server.target = f"http://{elsewhere.host}/open/{FILE}"
     assert fetched(f"http://{server.host}/moved/{FILE}", INDEX.format(server.host)) == {FILE: CONTENT}
-    assert server.asked == [(f"/moved/{FILE}", ACCOUNT)]
-    assert elsewhere.asked == [(f"/open/{FILE}", None)]
+    assert [asked.account for asked in (*server.asked, *elsewhere.asked)] == [ACCOUNT, None]
     server.target = f"http://{server.host}/private/{FILE}"
     assert fetched(f"http://{server.host}/moved/{FILE}", INDEX.format(server.host)) == {FILE: CONTENT}
 
@@ -118,7 +97,7 @@ def test_a_source_that_cannot_be_fetched(server, fetched, folder, account, said)
     assert said in caught.value.message
     assert caught.value.code is ExitCode.ENGINE
     assert "p@ss" not in caught.value.message + caught.value.remedy
-    assert {bool(sent) for _, sent in server.asked} == {bool(account)}
+    assert {bool(asked.account) for asked in server.asked} == {bool(account)}
 
 
 def sent(url, **environment):

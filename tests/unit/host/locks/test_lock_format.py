@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 from pathlib import Path
 
+import msgspec.toml
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,6 @@ from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.locks.files import existing_lock, is_stale, load_lock, lock_path, read_lock, write_lock
 from flagbench.locks.model import Lock, LockEntry, Unresolved, inputs_digest, part_of
 from flagbench.locks.pylock import dump_pylock, parse_pylock
-from flagbench.locks.toml import load_toml
 from flagbench.render.roots import shipped_images
 
 A, B, C = ("sha256:" + digit * 64 for digit in "abc")
@@ -54,7 +54,7 @@ def stack():
 
 def test_it_is_a_file_of_the_standard():
     assert is_valid_pylock_path(lock_path(LOCK.stack, Path("images")))
-    pylock = Pylock.from_dict(load_toml(TEXT))
+    pylock = Pylock.from_dict(msgspec.toml.decode(TEXT))
     assert [str(package.version) for package in pylock.packages] == ["2.7.3", "2.2.6"]
     assert pylock.packages[0].sdist.filename == "flash_attn-2.7.3.tar.gz"
     assert "3.10.4" in pylock.requires_python
@@ -64,9 +64,6 @@ def test_the_digest_is_that_of_the_requirements_file():
     """So that a lock keeps its digest, and images their records, when the format of the file changes."""
     assert LOCK.requirements == REQUIREMENTS
     assert LOCK.digest == "sha256:" + hashlib.sha256(REQUIREMENTS.encode()).hexdigest()
-
-
-def test_requirements_of_a_build():
     part = part_of(LOCK, {"numpy", "torch"})
     assert part.hashed_requirements() == f"numpy==2.2.6 \\\n    --hash={A} \\\n    --hash={B}\n"
     assert part.unhashed_requirements() == "torch==2.6.0+cu118\n"
@@ -157,9 +154,8 @@ def test_a_lock_that_cannot_be_used_says_how_to_make_another(content, stack, tmp
     elif content:
         (tmp_path / "locks").mkdir()
         lock_path("cpu", tmp_path).write_bytes(content)
-    with pytest.raises(FlagbenchError) as caught:
+    with pytest.raises(FlagbenchError, match=str(lock_path("cpu", tmp_path))) as caught:
         read_lock(stack, tmp_path)
-    assert str(lock_path("cpu", tmp_path)) in caught.value.message
     assert "flagbench lock" in caught.value.remedy
     assert caught.value.code is ExitCode.USAGE
 
@@ -204,9 +200,8 @@ def test_a_malformed_lock_of_the_old_format(old, new, tmp_path):
     path = tmp_path / "locks" / f"{LOCK.stack}.txt"
     path.parent.mkdir()
     path.write_text(REQUIREMENTS.replace(old, new, 1))
-    with pytest.raises(FlagbenchError) as caught:
+    with pytest.raises(FlagbenchError, match=str(path)):
         load_lock(LOCK.stack, tmp_path)
-    assert str(path) in caught.value.message
 
 
 def changed(stack, **build):
@@ -264,9 +259,8 @@ def test_writing_the_same_again_changes_nothing(stack, tmp_path):
     ],
 )
 def test_what_a_lock_may_not_hold_is_never_written(entries, stack, tmp_path):
-    with pytest.raises(FlagbenchError) as caught:
+    with pytest.raises(FlagbenchError, match="numpy"):
         write_lock(locked(stack, entries=tuple(entries)), tmp_path)
-    assert "numpy" in caught.value.message
     assert not lock_path("cpu", tmp_path).exists()
 
 
@@ -275,8 +269,7 @@ def test_a_failed_write_keeps_the_old_lock(stack, small_disk):
     many = tuple(
         LockEntry(f"p{number:04}", "1", (A,), (f"p{number:04}-1-py3-none-any.whl",)) for number in range(999)
     )
-    with pytest.raises(FlagbenchError) as caught:
+    with pytest.raises(FlagbenchError, match=str(lock_path("cpu", small_disk))):
         write_lock(locked(stack, entries=many), small_disk)
-    assert str(lock_path("cpu", small_disk)) in caught.value.message
     assert read_lock(stack, small_disk) == locked(stack)
     assert [path.name for path in (small_disk / "locks").iterdir()] == ["pylock.cpu.toml"]

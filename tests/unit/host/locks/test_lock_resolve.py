@@ -88,11 +88,8 @@ def test_an_index_out_of_reach_leaves_what_only_it_has_unresolved(made):
     assert [entry.name for entry in lock.entries] == ["flash-attn", "numpy", "sympy"]
     assert "torch" in index.asked[-1].absent
     assert made(Index(silent=True)).unresolved == (), "another index has the file"
-
-
-def test_a_hash_that_was_known_is_kept_when_the_index_is_out_of_reach(made):
     lock = made(Index({"torch": "2.6.0"}, silent=True), previous=made(Index()))
-    assert LockEntry("torch", "2.6.0+cu118", (A,), wheel("torch", "2.6.0+cu118")) in lock.entries
+    assert LockEntry("torch", "2.6.0+cu118", (A,), wheel("torch", "2.6.0+cu118")) in lock.entries, "it was known"
     assert lock.unresolved == ()
 
 
@@ -128,9 +125,8 @@ def test_an_index_without_hashes_leaves_its_packages_unresolved(made):
 
 
 def test_a_compiled_package_without_a_table(made):
-    with pytest.raises(FlagbenchError) as caught:
+    with pytest.raises(FlagbenchError, match=r"flash-attn==2\.7\.3") as caught:
         made(Index(), tables={})
-    assert "flash-attn==2.7.3" in caught.value.message
     assert "metadata.toml" in caught.value.remedy
 
 
@@ -178,6 +174,5 @@ def test_platforms(stack):
     assert tags[0] == "manylinux_2_31_x86_64"
     assert tags[-1] == "linux_x86_64"
     assert {"manylinux2014_x86_64", "manylinux_2_17_x86_64", "manylinux1_x86_64"} <= set(tags)
-    with pytest.raises(FlagbenchError) as caught:
+    with pytest.raises(FlagbenchError, match="linux/s390x"):
         uv_platform(dataclasses.replace(stack, platform="linux/s390x"))
-    assert "linux/s390x" in caught.value.message

@@ -1,12 +1,11 @@
-"""Where packages come from: pip's configuration for uv, and the options over both."""
+"""Where packages come from: pip's configuration for uv, the options over both, and what an option may name."""
 
 import sys
 
 import pytest
 
-from flagbench.errors import FlagbenchError
-from flagbench.locks.sources import Sources, parse_pip_configuration
-from flagbench.locks.urls import check_url
+from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.locks.sources import Sources, certificates, check_url, parse_pip_configuration
 
 LISTING = """\
 :env:.find-links='/wheels /more'
@@ -84,12 +83,36 @@ def test_pip_of_this_python_is_asked(real_pip, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("url", ["not a url", "https://a b", "simple", "https://a\nUV_X=1"])
 def test_an_index_that_is_no_url(url):
-    with pytest.raises(FlagbenchError) as caught:
+    with pytest.raises(FlagbenchError, match="--pip-source"):
         Sources((url,))
-    assert "--pip-source" in caught.value.message
 
 
 def test_a_folder_is_an_index_here_and_not_in_an_images_build():
     assert Sources(("file:///srv/index",)).indexes == ("file:///srv/index",)
     with pytest.raises(FlagbenchError):
         check_url("file:///srv/index", "--pip-source")
+
+
+def test_a_bundle_is_read_as_it_is(ca_bundle):
+    """What stands between certificates may be in any language."""
+    text = f"# Főtanúsítvány\n{ca_bundle.read_text()}"
+    ca_bundle.write_text(text, encoding="utf-8")
+    assert certificates(ca_bundle) == text.encode()
+
+
+KEY = b"-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n"
+
+
+@pytest.mark.parametrize(
+    "content", [None, b"", b"no certificate", b"-----BEGIN CERTIFICATE-----\nMIIB", b"\xff", KEY, b"{bundle}" + KEY]
+)
+def test_another_file_is_refused(content, ca_bundle, tmp_path):
+    """One that is not there, without certificates, or with a private key."""
+    path = tmp_path / "ca.pem"
+    if content is not None:
+        path.write_bytes(content.replace(b"{bundle}", ca_bundle.read_bytes()))
+    with pytest.raises(FlagbenchError) as caught:
+        Sources(ca_bundle=path)
+    assert f"--ca-bundle {path}" in caught.value.message
+    assert "PEM" in caught.value.remedy
+    assert caught.value.code is ExitCode.USAGE

@@ -1,18 +1,19 @@
-"""A wheelhouse: what is kept, what is fetched, and what an interrupted or dishonest fetch leaves behind."""
+"""A wheelhouse: what is kept and fetched, what a failed fetch leaves behind, and what a build is given of it."""
 
 import dataclasses
 import fcntl
 import hashlib
 import os
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
-from packaging.version import Version
 
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.locks import wheelhouse
 from flagbench.locks.fetch import diagnosed
 from flagbench.locks.model import Lock, LockEntry, Unresolved
-from flagbench.locks.packages import pin_of
+from flagbench.locks.packages import check_wheelhouse
 from flagbench.locks.sources import Sources
 from flagbench.locks.wheelhouse import fill_wheelhouse
 
@@ -34,26 +35,20 @@ LOCK = Lock("a100-cuda11.8", "3.10", None, None, "sha256:" + "0" * 64, ENTRIES)
 OPEN = dataclasses.replace(LOCK, unresolved=(Unresolved("torch", "2.6.0+cu118", reason="no network"),))
 
 
-class Index:
+@pytest.fixture
+def index(monkeypatch):
     """An index whose files a test may change; `asked` lists what was fetched, and how."""
+    index = SimpleNamespace(files=dict(FILES), asked=[])
 
-    def __init__(self):
-        self.files = dict(FILES)
-        self.asked = []
-
-    def fetch(self, how, wanted, folder):
-        self.asked.append((how, wanted.name))
-        name, content = self.files[wanted.name]
+    def fetch(how, stack, wanted, folder, *_):
+        index.asked.append((how, wanted.name))
+        name, content = index.files[wanted.name]
         if isinstance(content, BaseException):
             raise content
         (folder / name).write_bytes(content)
 
-
-@pytest.fixture
-def index(monkeypatch):
-    index = Index()
-    monkeypatch.setattr(wheelhouse, "fetch_wheel", lambda s, e, folder, _: index.fetch("wheel", e, folder))
-    monkeypatch.setattr(wheelhouse, "fetch_source", lambda s, e, folder, _s, _t: index.fetch("source", e, folder))
+    monkeypatch.setattr(wheelhouse, "fetch_wheel", partial(fetch, "wheel"))
+    monkeypatch.setattr(wheelhouse, "fetch_source", partial(fetch, "source"))
     return index
 
 
@@ -106,18 +101,16 @@ def test_what_others_left_stays_and_what_a_killed_run_left_goes(filled, house):
 
 def test_another_file_than_the_locked_one_never_enters(filled, index, house):
     index.files["numpy"] = (NUMPY, b"evil")
-    with pytest.raises(FlagbenchError) as caught:
+    with pytest.raises(FlagbenchError, match=NUMPY) as caught:
         filled()
-    assert NUMPY in caught.value.message
     assert caught.value.code is ExitCode.DATA
     assert not (house / NUMPY).exists()
 
 
 def test_a_failure_keeps_what_was_fetched_and_leaves_nothing_half_done(filled, index, house):
     index.files["py-cpuinfo"] = ("x", OSError(28, "No space left on device"))
-    with pytest.raises(FlagbenchError) as caught:
+    with pytest.raises(FlagbenchError, match="No space left"):
         filled()
-    assert "No space left" in caught.value.message
     before = {path.name for path in house.iterdir()}
     assert not [name for name in before if name.startswith(".")]
     index.files = dict(FILES)
@@ -138,38 +131,50 @@ def test_unresolved_packages_are_fetched_on_request_alone_and_each_time(filled, 
     assert index.asked == [("wheel", "torch")]
 
 
-def test_two_runs_do_not_fill_one_house(filled, house):
+def test_a_house_that_is_being_filled_or_cannot_be_made(filled, house, tmp_path):
     held = os.open(house, os.O_RDONLY)
     fcntl.flock(held, fcntl.LOCK_EX)
     try:
-        with pytest.raises(FlagbenchError) as caught:
+        with pytest.raises(FlagbenchError, match=f"another `flagbench wheels` is filling {house}"):
             filled()
-        assert str(house) in caught.value.message
     finally:
         os.close(held)
-
-
-def test_a_house_that_cannot_be_made(filled, tmp_path):
     (tmp_path / "file").write_text("x")
-    with pytest.raises(FlagbenchError) as caught:
+    with pytest.raises(FlagbenchError, match=f"{tmp_path / 'file'} cannot be created"):
         filled(folder=tmp_path / "file")
-    assert str(tmp_path / "file") in caught.value.message
 
 
-@pytest.mark.parametrize(
-    ("file", "pin"),
-    [
-        ("flash_attn-2.5.9.post1.tar.gz", ("flash-attn", "2.5.9.post1")),
-        ("torch-2.6.0+cu118-cp310-cp310-linux_x86_64.whl", ("torch", "2.6.0+cu118")),
-        ("py_cpuinfo-9.0.0-py3-none-any.whl", ("py-cpuinfo", "9.0.0")),
-        ("Old-Name-1.0.zip", ("old-name", "1.0")),
-        ("README", None),
-        ("nothing.whl", None),
-        ("nothing-x.tar.gz", None),
-    ],
-)
-def test_pins_in_file_names(file, pin):
-    assert pin_of(file) == (pin and (pin[0], Version(pin[1])))
+PINS = {
+    "flash_attn-2.5.9.post1.tar.gz": ("flash-attn", "2.5.9.post1"),
+    "torch-2.6.0+cu118-cp310-cp310-linux_x86_64.whl": ("torch", "2.6.0+cu118"),
+    "py_cpuinfo-9.0.0-py3-none-any.whl": ("py-cpuinfo", "9.0"),
+    "Old-Name-1.0.zip": ("old-name", "1.0"),
+}
+
+
+def test_a_build_is_given_only_what_the_lock_names(house):
+    """By the names of files where the hash is unknown; every file with a locked hash where it is known."""
+    for name in (*PINS, "README", "nothing.whl", "nothing-x.tar.gz", "other-1.0-py3-none-any.whl", FILES["numpy"][0]):
+        (house / name).write_bytes(b"numpy")
+    unresolved = tuple(Unresolved(name, version, reason="no network") for name, version in PINS.values())
+    lock = dataclasses.replace(LOCK, entries=ENTRIES[1:2], unresolved=unresolved)
+    assert {path.name for path in check_wheelhouse(house, lock)} == {*PINS, NUMPY}
+
+
+def test_what_is_missing_and_what_is_another_file_is_named_up_to_a_few(house):
+    (house / NUMPY).write_bytes(b"another")
+    missing = tuple(LockEntry(f"package-{number}", "1.0", ENTRIES[0].hashes) for number in range(19))
+    lock = dataclasses.replace(OPEN, entries=(ENTRIES[1], *missing))
+    with pytest.raises(FlagbenchError) as refused:
+        check_wheelhouse(house, lock)
+    assert refused.value.message.endswith(f"package-7==1.0 and 12 more; not the locked files: {NUMPY}")
+    assert refused.value.remedy == f"fill it with `flagbench wheels {LOCK.stack} -o {house}`"
+
+
+def test_a_wheelhouse_that_cannot_be_read(tmp_path):
+    with pytest.raises(FlagbenchError, match=str(tmp_path / "none")) as refused:
+        check_wheelhouse(tmp_path / "none", LOCK)
+    assert refused.value.code is ExitCode.USAGE
 
 
 NOT_FOUND = "ERROR: No matching distribution found for numpy==2.2.6"
