@@ -34,7 +34,6 @@ def verdict_table(
     *,
     stream: TextIO | None = None,
     wide: bool = False,
-    colour: bool | None = None,
 ) -> str:
     """What was measured, beside what it is held against, as text for `stream` (default stdout).
 
@@ -54,7 +53,7 @@ def verdict_table(
         blocks.append(Lines(tuple(ending(r) for r in records if r.status.state != "ok")))
     else:
         blocks += _verdict_blocks(result)
-    return render([b for b in blocks if b != Lines(())], stream, wide=wide, colour=colour)
+    return render([b for b in blocks if b != Lines(())], stream, wide=wide)
 
 
 def _verdict_blocks(result: VerifyResult) -> list[Block]:
