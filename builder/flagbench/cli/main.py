@@ -13,7 +13,6 @@ from typing import Any
 import typer
 from typer.main import get_command
 
-from flagbench.cli import shells
 from flagbench.cli.app import app
 from flagbench.cli.output import print_error
 from flagbench.errors import ExitCode, FlagbenchError
@@ -53,7 +52,9 @@ def not_printed(error: NotPrinted) -> int:
 
 
 def _invoke(arguments: Sequence[str]) -> int:
-    if shells.asked(arguments):
+    if arguments and arguments[0].partition("=")[0] in ("--install-completion", "--show-completion"):
+        from flagbench.cli import shells  # no command needs it
+
         shells.set_up(arguments)
         return int(ExitCode.OK)
     # Typer carries its own copy of click or imports click, by its release; this is the right one's.

@@ -93,8 +93,7 @@ def command(
         expected = estimate(described, stack, records, catalog.claims.values())
         if dry_run:
             used = None if how == "native" else container.image or request.image
-            shown = preview.facts(request, described, expected, image=used, command=line)
-            preview.show(request, shown, as_json=as_json)
+            preview.show(request, described, expected, image=used, command=line, as_json=as_json)
             return
         preview.confirm(expected)
     result = launcher.launch(request)
