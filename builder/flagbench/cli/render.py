@@ -88,24 +88,15 @@ def _folder(rendered: Rendered) -> str:
 def _show(images: dict[str, Rendered], out: Path | None, as_json: bool) -> None:
     if out is not None:
         write_tree(images, out)
-    if as_json:
-        echo_json(
-            {
-                "images": [
-                    {
-                        "name": rendered.name,
-                        "digest": rendered.digest,
-                        "files": list(rendered.files),
-                        "dockerfile": rendered.dockerfile,
-                        **({} if out is None else {"folder": str(out / folder)}),
-                    }
-                    for folder, rendered in images.items()
-                ]
-            }
-        )
-        return
+    found = []
     for folder, rendered in images.items():
-        print(rendered.dockerfile.rstrip("\n") if out is None else f"wrote {out / folder}")
+        shown = {"name": rendered.name, "digest": rendered.digest, "files": list(rendered.files)}
+        written = {} if out is None else {"folder": str(out / folder)}
+        found.append({**shown, "dockerfile": rendered.dockerfile, **written})
+        if not as_json:
+            print(rendered.dockerfile.rstrip("\n") if out is None else f"wrote {out / folder}")
+    if as_json:
+        echo_json({"images": found})
 
 
 def _compare(catalog: Catalog, renderer: ImageRenderer, as_json: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -54,7 +55,7 @@ def command(
         sources=Sources.chosen(pip_source, ca_bundle),
         tables=read_tables(images),
         allow_unlocked=allow_unlocked,
-        report=lambda line: typer.echo(line, err=True),
+        report=partial(typer.echo, err=True),
     )
     if as_json:
         echo_json({"stack": stack.name, "folder": str(out), "files": [asdict(file) for file in files]})

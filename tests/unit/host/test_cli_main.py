@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +15,7 @@ from flagbench.cli import main
 from flagbench.cli.app import COMMANDS, HIDDEN, load
 from flagbench.errors import ExitCode, FlagbenchError
 
-Flagbench = Callable[..., Any]
-
-
-def process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A process of this Python."""
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+from .conftest import Flagbench, process
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from flagbench.errors import ExitCode
 from flagbench.stores import Store
 
-Flagbench = Callable[..., Any]
-MakeRecord = Callable[..., bytes]
-REPLAY = Path(__file__).parent / "verify" / "replays" / "a100-1x8.json"
+from .conftest import REPLAY, Flagbench, MakeRecord
 
 
 @pytest.fixture

@@ -7,9 +7,7 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,9 +16,7 @@ from flagbench.errors import ExitCode
 from flagbench.report.export import to_csv, to_markdown
 from flagbench.stores import Store
 
-Flagbench = Callable[..., Any]
-MakeRecord = Callable[..., bytes]
-REPLAY = Path(__file__).parent / "verify" / "replays" / "a100-1x8.json"
+from .conftest import REPLAY, Edit, Flagbench, MakeRecord
 
 
 @pytest.fixture(autouse=True)
@@ -107,10 +103,7 @@ def test_csv_and_markdown_keep_their_rows() -> None:
 
 
 def test_a_verdict_is_computed_again_when_a_claim_or_the_code_changes(
-    flagbench: Flagbench,
-    manifests: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    edit: Callable[[Path, str, str], None],
+    flagbench: Flagbench, manifests: Path, monkeypatch: pytest.MonkeyPatch, edit: Edit
 ) -> None:
     computed: list[str] = []
     compute = results._judged

@@ -21,8 +21,8 @@ from flagbench.catalog.load import load_catalog
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.stores import Store
 
-Flagbench = Callable[..., Any]
-MakeRecord = Callable[..., bytes]
+from .conftest import Flagbench, MakeRecord
+
 FAILED = {"state": "failed", "phase": "train", "reason": "a rank died", "exit_code": 4}
 
 

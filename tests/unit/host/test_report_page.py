@@ -6,7 +6,6 @@ import io
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -22,8 +21,9 @@ from flagbench.report import comparison_table, verdict_table
 from flagbench.stores import Store
 from flagbench.verify import compare_records, verify_claim
 
-REPLAYS = Path(__file__).parent / "verify" / "replays"
-MANIFESTS = Path(__file__).parents[3] / "manifests"
+from .conftest import MANIFESTS, REPLAY, Flagbench, MakeRecord
+
+REPLAYS = REPLAY.parent
 ID = "20260101T120000Z-distilbert-a100-cuda11.6-1x8-0123abcd"
 
 
@@ -65,7 +65,7 @@ def test_a_cell_of_megabytes_is_not_padded_to_in_every_row() -> None:
 @pytest.fixture(scope="module")
 def shown() -> dict[str, Callable[..., str]]:
     """What verify, run and compare show of a record with a long id."""
-    base = read_record(REPLAYS / "a100-1x8.json")
+    base = read_record(REPLAY)
     other = read_record(
         (REPLAYS / "a100-1x8-80gb.json").read_bytes().replace(b'"fixture-a100-1x8-80gb"', b'"%b"' % ID.encode())
     )
@@ -92,19 +92,20 @@ def test_no_table_has_boxes_or_breaks_an_id(
     assert text == piped or width < 1000
 
 
+@pytest.mark.parametrize("command", ["results ls", "list cases", "list"])
 def test_listed_ids_are_whole_at_any_width(
-    store: Store, make_record: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch, flagbench: Callable[..., Any]
+    store: Store, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch, flagbench: Flagbench, command: str
 ) -> None:
     store.put(make_record(record_id=ID))
-    piped = flagbench("results ls").out
+    piped = flagbench(command).out
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setenv("NO_COLOR", "1")
     for width in (10, 80, 100):
         monkeypatch.setenv("COLUMNS", str(width))
-        row = flagbench("results ls").out.splitlines()[1]
-        assert row.split()[0] == ID
-        assert len(row) <= max(width, len(ID))
-        assert flagbench("results ls --wide").out == piped
+        rows = [line for line in flagbench(command).out.splitlines() if "--wide shows everything" not in line]
+        assert [row.split()[:1] for row in rows] == [line.split()[:1] for line in piped.splitlines()]
+        assert all(len(row) <= max(width, len(row.split()[0])) for row in rows if row)
+        assert flagbench(f"{command} --wide").out == piped
 
 
 @pytest.mark.parametrize(
@@ -134,7 +135,7 @@ _values = st.recursive(
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.none() | st.dictionaries(st.text("ab", min_size=1), _values, max_size=3), _values, _values)
 def test_a_comparison_never_prints_python(config: Any, one: Any, other: Any) -> None:
-    base = read_record(REPLAYS / "a100-1x8.json")
+    base = read_record(REPLAY)
     for left, right in ((config, {"x": one}), ({"x": one}, {"x": other}), ({"x": {"y": one}}, {"x": other})):
         comparison = compare_records(replace(base, config=left), replace(base, config=right))
         table = comparison_table(comparison, stream=io.StringIO())
