@@ -138,20 +138,9 @@ def test_a_known_secret_is_hidden_without_any_form(secret: str, before: str, aft
     assert secret not in redact(before + secret + after, [secret[:10], secret])
 
 
-@pytest.mark.parametrize(
-    ("name", "secret"),
-    [
-        ("AWS_ACCESS_KEY_ID", True),
-        ("WANDB_API_KEY", True),
-        ("HF_TOKEN", True),
-        ("db.password", True),
-        ("TOKENIZERS_PARALLELISM", False),
-        ("KEYBOARD", False),
-        ("PATH", False),
-    ],
-)
-def test_a_name_says_what_a_variable_holds(name: str, secret: bool) -> None:
-    assert is_secret_name(name) is secret
+def test_a_name_says_what_a_variable_holds() -> None:
+    assert all(map(is_secret_name, ("AWS_ACCESS_KEY_ID", "WANDB_API_KEY", "HF_TOKEN", "db.password")))
+    assert not any(map(is_secret_name, ("TOKENIZERS_PARALLELISM", "KEYBOARD", "PATH")))
 
 
 def test_a_count_is_not_a_secret_and_a_password_may_be_a_number() -> None:
@@ -170,28 +159,13 @@ def test_the_secrets_of_a_url_in_every_spelling() -> None:
     assert not has_userinfo("https://b.example/@scope")
 
 
-HOSTILE = (
-    "://a:",
-    "//a:",
-    ",a:",
-    "a:b@",
-    "authorization: a=b,",
-    "--token ",
-    "-u a:",
-    "key=",
-    "a=",
-    "://",
-    "://a@",
-    "x-",
-    "-----BEGIN ",
-    "Bearer ",
-    '"token":"',
-    "sk-",
-    "a",
+@pytest.mark.parametrize(
+    "unit",
+    [
+        *("://a:", "//a:", ",a:", "a:b@", "authorization: a=b,", "--token ", "-u a:", "key=", "a=", "://", "://a@"),
+        *("x-", "-----BEGIN ", "Bearer ", '"token":"', "sk-", "a"),
+    ],
 )
-
-
-@pytest.mark.parametrize("unit", HOSTILE)
 def test_a_long_hostile_text_is_read_in_linear_time(unit: str) -> None:
     # In quadratic time this takes minutes.
     redact(unit * (2**20 // len(unit)))
