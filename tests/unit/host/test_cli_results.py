@@ -62,12 +62,6 @@ def test_ls_filters_and_limits(filled: Store, flagbench: Flagbench, options: str
     assert (shown["store"], [entry["record_id"] for entry in shown["records"]]) == (filled.url, listed)
 
 
-@pytest.mark.parametrize(("options", "named"), [("--case distilbrt", "distilbrt"), ("--since soon", "--since")])
-def test_what_cannot_be_filtered_is_a_usage_error(flagbench: Flagbench, options: str, named: str) -> None:
-    ended = flagbench(f"results ls {options}")
-    assert (ended.code, named in ended.err) == (ExitCode.USAGE, True)
-
-
 def test_ls_shows_a_damaged_record_as_damaged(filled: Store, flagbench: Flagbench) -> None:
     path = Path(next(filled.list()).location)
     path.write_bytes(path.read_bytes().replace(b"a rank died", b"all is well"))
