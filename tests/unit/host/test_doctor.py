@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -138,7 +139,7 @@ def test_doctor_works_with_invalid_docker_settings(
 
 def test_the_engine_is_asked_where_its_socket_can_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "docker.sock"
-    use_engine(monkeypatch, Engine)
+    use_engine(monkeypatch, mock_engine)
     for environment in ({}, {"DOCKER_HOST": f"unix://{path}"}):
         missing = doctor.docker(None, environment, path)
         assert (missing.level, missing.detail) == (Level.WARN, f"no socket at {path}")
@@ -149,41 +150,25 @@ def test_the_engine_is_asked_where_its_socket_can_be_used(tmp_path: Path, monkey
         assert doctor.docker(None, {"DOCKER_HOST": f"unix://{path}"}).level is Level.OK
 
 
-def use_engine(monkeypatch: pytest.MonkeyPatch, connect: Callable[[], Engine]) -> None:
+def use_engine(monkeypatch: pytest.MonkeyPatch, connect: Callable[[], object]) -> None:
     """Have doctor connect to this engine."""
     for module in (doctor, engines):
         monkeypatch.setattr(module, "open_engine", connect)
 
 
-class Engine:
+def mock_engine(*images: str) -> Mock:
     """An engine with some images."""
-
-    def __init__(self, *images: str) -> None:
-        self.images = images
-        self.closed = False
-
-    def health(self) -> str:
-        return "Engine 1"
-
-    def inspect(self, ref: str) -> object | None:
-        return ref if ref in self.images else None
-
-    def close(self) -> None:
-        self.closed = True
+    return Mock(**{"health.return_value": "Engine 1", "inspect": {ref: ref for ref in images}.get})
 
 
 def test_what_an_engine_has(monkeypatch: pytest.MonkeyPatch) -> None:
     remote = {"DOCKER_HOST": "tcp://engine:2375"}
-    engine = Engine("flagbench/distilbert:cpu", "flagbench/stack:cpu", "other:1")
+    engine = mock_engine("flagbench/distilbert:cpu", "flagbench/stack:cpu", "other:1")
     use_engine(monkeypatch, lambda: engine)
     assert doctor.docker(load_catalog(), remote) == Finding("docker", Level.OK, "Engine 1; images: distilbert:cpu")
-    assert engine.closed
+    assert engine.close.call_count == 2
     assert "no image of a case, `flagbench build`" in doctor.docker(None, remote).detail
-
-    def dead() -> Engine:
-        raise EngineError("it does not answer", remedy="restart it")
-
-    use_engine(monkeypatch, dead)
+    use_engine(monkeypatch, Mock(side_effect=EngineError("it does not answer", remedy="restart it")))
     remedy = "restart it; --via native needs no engine"
     assert doctor.docker(None, remote) == Finding("docker", Level.WARN, "it does not answer", remedy)
 
