@@ -158,10 +158,8 @@ def _keep(result: LaunchResult, store: Store) -> bool:
 
 def _show(result: LaunchResult, catalog: Catalog, case: Case, claim: str | None, *, wide: bool) -> None:
     """The same table as `verify` shows; the verdict does not decide the exit code."""
-    record = read_record(result.record)
-    claims = [c for c in catalog.claims.values() if c.case == case.name]
-    against = (
-        None if not claims else catalog.claims[claim] if claim is not None else choose_claim(record, case, claims)
-    )
-    verdict = None if against is None else verify_claim([record], against, case, chosen=claim is None)
+    record, verdict = read_record(result.record), None
+    if claims := [entry for entry in catalog.claims.values() if entry.case == case.name]:
+        against = choose_claim(record, case, claims) if claim is None else catalog.claims[claim]
+        verdict = verify_claim([record], against, case, chosen=claim is None)
     print(verdict_table([record], verdict, wide=wide), end="")

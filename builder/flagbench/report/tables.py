@@ -44,30 +44,25 @@ def verdict_table(
     if result is not None:
         chosen = "; it was chosen, as the one with the fewest differing conditions" if result.against.chosen else ""
         heading.append(f"held against the {result.against.kind} {result.against.id}{chosen}")
-    blocks: list[Block] = [Lines(tuple(heading))]
-    metrics = _metric_table(records, result)
-    if metrics.rows:
-        blocks.append(metrics)
-    blocks.append(Lines(_interval_notes(records)))
+    blocks: list[Block] = [Lines(tuple(heading)), _metric_table(records, result), Lines(_interval_notes(records))]
     if result is None:
         blocks.append(Lines(tuple(ending(r) for r in records if r.status.state != "ok")))
     else:
         blocks += _verdict_blocks(result)
-    return render([b for b in blocks if b != Lines(())], stream, wide=wide)
+    return render([b for b in blocks if (b.rows if isinstance(b, Table) else b.lines)], stream, wide=wide)
 
 
 def _verdict_blocks(result: VerifyResult) -> list[Block]:
     """What follows the metrics: conditions, anomalies, conclusion."""
-    blocks: list[Block] = []
-    if result.differing:
-        other = "published" if result.against.kind == "claim" else "baseline"
-        differing = tuple((c.name, shown(c.here), shown(c.expected)) for c in result.differing)
-        blocks.append(Table(("condition that differs", "here", other), differing, cut=("here", other)))
-    if silent := [c.name for c in result.conditions if c.agreement is Agreement.NOT_PUBLISHED]:
-        blocks.append(Lines((f"not published, so not compared: {', '.join(silent)}",)))
-    if result.anomalies:
-        blocks.append(Lines(tuple(f"anomaly of {a.field}: {a.note.strip()}" for a in result.anomalies)))
-    return [*blocks, Lines((result.conclusion,), _STYLES[result.verdict.value])]
+    other = "published" if result.against.kind == "claim" else "baseline"
+    differing = tuple((c.name, shown(c.here), shown(c.expected)) for c in result.differing)
+    silent = [c.name for c in result.conditions if c.agreement is Agreement.NOT_PUBLISHED]
+    return [
+        Table(("condition that differs", "here", other), differing, cut=("here", other)),
+        Lines((f"not published, so not compared: {', '.join(silent)}",) if silent else ()),
+        Lines(tuple(f"anomaly of {a.field}: {a.note.strip()}" for a in result.anomalies)),
+        Lines((result.conclusion,), _STYLES[result.verdict.value]),
+    ]
 
 
 def comparison_table(comparison: Comparison, *, stream: TextIO | None = None, wide: bool = False) -> str:
