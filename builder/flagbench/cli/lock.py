@@ -33,8 +33,7 @@ def command(
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every stack of the catalog.")] = False,
     check: Annotated[
-        bool,
-        typer.Option("--check", help="Only check that the locks fit the manifests; no network, writes nothing."),
+        bool, typer.Option("--check", help="Only check that the locks fit the manifests; no network, writes nothing.")
     ] = False,
     upgrade: Annotated[
         bool,

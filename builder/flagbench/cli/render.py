@@ -107,10 +107,7 @@ def _compare(catalog: Catalog, renderer: ImageRenderer, as_json: bool) -> None:
         for diff in found.values():
             print(diff.rstrip("\n"))
     if found:
-        raise FlagbenchError(
-            f"committed files are stale: {', '.join(found)}",
-            remedy="run `flagbench render --all`",
-        )
+        raise FlagbenchError(f"committed files are stale: {', '.join(found)}", remedy="run `flagbench render --all`")
 
 
 def _refresh(catalog: Catalog, renderer: ImageRenderer, as_json: bool) -> None:

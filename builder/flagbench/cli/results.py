@@ -116,8 +116,7 @@ def _duration(seconds: float) -> str:
 def export_records(
     format: Annotated[Format, typer.Option("--format", "-f", help="csv and md: a row each; jsonl: the records.")],
     out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", metavar="FILE", help="Write a file, whole or not at all."),
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write a file, whole or not at all.")
     ] = None,
     case: CaseOption = None,
     stack: StackOption = None,

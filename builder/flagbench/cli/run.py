@@ -35,8 +35,7 @@ Via = Literal["docker", "native"]
 @takes_options
 def command(
     image_name: Annotated[
-        str,
-        typer.Argument(metavar="CASE:STACK", autocompletion=complete.images, help="For example distilbert:cpu."),
+        str, typer.Argument(metavar="CASE:STACK", autocompletion=complete.images, help="For example distilbert:cpu.")
     ],
     options: LocalOptions,
     container: DockerOptions,
@@ -50,8 +49,7 @@ def command(
         typer.Option(autocompletion=complete.claims, help="The claim to show beside it. Default: the nearest."),
     ] = None,
     show_command: Annotated[
-        bool,
-        typer.Option("--show-command", help="With docker: print the command that does the same, run nothing."),
+        bool, typer.Option("--show-command", help="With docker: print the command that does the same, run nothing.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would run and how long it should take; run nothing.")

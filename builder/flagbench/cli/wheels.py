@@ -27,8 +27,7 @@ def command(
         str, typer.Argument(metavar="STACK", autocompletion=complete.stacks, help="The stack, by name or alias.")
     ],
     out: Annotated[
-        Path,
-        typer.Option("--out", "-o", metavar="DIR", help="The wheelhouse; what is there and right is kept."),
+        Path, typer.Option("--out", "-o", metavar="DIR", help="The wheelhouse; what is there and right is kept.")
     ],
     allow_unlocked: Annotated[
         bool, typer.Option("--allow-unlocked", help="Also fetch what the lock leaves unresolved, unchecked.")

@@ -29,11 +29,7 @@ _STYLES = {
 
 
 def verdict_table(
-    records: Sequence[Record],
-    result: VerifyResult | None,
-    *,
-    stream: TextIO | None = None,
-    wide: bool = False,
+    records: Sequence[Record], result: VerifyResult | None, *, stream: TextIO | None = None, wide: bool = False
 ) -> str:
     """What was measured, beside what it is held against, as text for `stream` (default stdout).
 
