@@ -32,8 +32,7 @@ def test_ls_is_newest_first(filled: Store, flagbench: Flagbench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("without", "shown"),
-    [(None, "p_core_host 1940"), ("p_core", "p_core_host 1940"), ("p_core_host", "p_core 1920")],
+    ("without", "shown"), [(None, "p_core_host 1940"), ("p_core", "p_core_host 1940"), ("p_core_host", "p_core 1920")]
 )
 def test_ls_shows_the_metric_that_decided(
     store: Store, flagbench: Flagbench, without: str | None, shown: str

@@ -37,10 +37,7 @@ class Terminal(io.StringIO):
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(
-    st.lists(st.tuples(*[st.text("ab \u4e2d\u0301[", max_size=60)] * 3), max_size=4),
-    st.integers(1, 200),
-)
+@given(st.lists(st.tuples(*[st.text("ab \u4e2d\u0301[", max_size=60)] * 3), max_size=4), st.integers(1, 200))
 def test_a_row_fits_wherever_its_id_does(rows: list[tuple[str, str, str]], width: int) -> None:
     table = Table(
         ("record", "what", "why", "how much"),
