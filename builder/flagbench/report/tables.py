@@ -45,7 +45,7 @@ def verdict_table(
         blocks.append(Lines(tuple(ending(r) for r in records if r.status.state != "ok")))
     else:
         blocks += _verdict_blocks(result)
-    return render([b for b in blocks if (b.rows if isinstance(b, Table) else b.lines)], stream, wide=wide)
+    return render(blocks, stream, wide=wide)
 
 
 def _verdict_blocks(result: VerifyResult) -> list[Block]:
@@ -64,21 +64,18 @@ def _verdict_blocks(result: VerifyResult) -> list[Block]:
 def comparison_table(comparison: Comparison, *, stream: TextIO | None = None, wide: bool = False) -> str:
     """Two records as text for `stream` (default stdout): what differs first, then each metric."""
     a, b = comparison.a, comparison.b
-    blocks: list[Block] = [Lines((f"A  {a.record_id}", f"B  {b.record_id}"))]
-    if comparison.problems:
-        blocks.append(Lines(comparison.problems))
-    if comparison.conditions:
-        rows = tuple((c.name, shown(c.expected), shown(c.here)) for c in comparison.conditions)
-        blocks.append(Table(("condition that differs", "A", "B"), rows, cut=("A", "B")))
-    else:
-        blocks.append(Lines(("no condition differs",)))
-    if comparison.config:
-        settings = tuple((path, setting_text(x), setting_text(y)) for path, x, y in comparison.config)
-        blocks.append(Table(("setting that differs", "A", "B"), settings, cut=("A", "B")))
+    conditions = tuple((c.name, shown(c.expected), shown(c.here)) for c in comparison.conditions)
+    settings = tuple((path, setting_text(x), setting_text(y)) for path, x, y in comparison.config)
     metrics = tuple((m.name, _estimate(m.a), _estimate(m.b), m.unit, _ratio(m.ratio)) for m in comparison.metrics)
-    if metrics:
-        columns = ("metric", "A", "B", "unit", "B/A")
-        blocks.append(Table(columns, metrics, frozenset({"A", "B", "B/A"}), drop=("unit", "B", "A")))
+    columns, right = ("metric", "A", "B", "unit", "B/A"), frozenset({"A", "B", "B/A"})
+    blocks = (
+        Lines((f"A  {a.record_id}", f"B  {b.record_id}")),
+        Lines(comparison.problems),
+        Lines(() if conditions else ("no condition differs",)),
+        Table(("condition that differs", "A", "B"), conditions, cut=("A", "B")),
+        Table(("setting that differs", "A", "B"), settings, cut=("A", "B")),
+        Table(columns, metrics, right, drop=("unit", "B", "A")),
+    )
     return render(blocks, stream, wide=wide)
 
 

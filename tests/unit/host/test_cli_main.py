@@ -82,6 +82,7 @@ def test_a_bug_is_one_line_and_a_traceback_only_on_request(debug: str) -> None:
         ("nope", "'nope'"),
         ("list csaes", "'csaes'"),
         ("list --jsn", "--jsn"),
+        ("list https://me:secret@h.example", "'https://***@h.example'"),
         ("results ls --limit 0", "--limit"),
         ("--show-completion nosuch", "'nosuch'"),
         ("--show-completion bash zsh", "--show-completion"),
