@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -14,14 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from flagbench.catalog.load import load_catalog
 from flagbench.page import Lines, Table, render
 from flagbench.record.read import read_record
-from flagbench.report import comparison_table, verdict_table
+from flagbench.report import comparison_table
 from flagbench.stores import Store
-from flagbench.verify import compare_records, verify_claim
+from flagbench.verify import compare_records
 
-from .conftest import MANIFESTS, REPLAY, Flagbench, MakeRecord
+from .conftest import REPLAY, Flagbench
 
 REPLAYS = REPLAY.parent
 ID = "20260101T120000Z-distilbert-a100-cuda11.6-1x8-0123abcd"
@@ -59,50 +57,28 @@ def test_a_cell_of_megabytes_is_not_padded_to_in_every_row() -> None:
     assert len(render([table], io.StringIO())) < 2_000_000
 
 
-@pytest.fixture(scope="module")
-def shown() -> dict[str, Callable[..., str]]:
-    """What verify, run and compare show of a record with a long id."""
-    base = read_record(REPLAY)
-    other = read_record(
-        (REPLAYS / "a100-1x8-80gb.json").read_bytes().replace(b'"fixture-a100-1x8-80gb"', b'"%b"' % ID.encode())
+@pytest.mark.parametrize("width", [10, 60, 100, 1000])
+@pytest.mark.parametrize("command", ["results ls", "list cases", "list", f"verify {ID}", f"compare last {ID}"])
+def test_a_page_has_its_ids_whole_and_no_boxes_at_any_width(
+    store: Store, monkeypatch: pytest.MonkeyPatch, flagbench: Flagbench, command: str, width: int
+) -> None:
+    other = (REPLAYS / "a100-1x8-80gb.json").read_bytes()
+    store.put(
+        other.replace(b'"fixture-a100-1x8-80gb"', b'"%b"' % ID.encode()).replace(b"2026-01-01T", b"2025-01-01T")
     )
-    catalog = load_catalog(MANIFESTS)
-    result = verify_claim([other], catalog.claims["distilbert/a100-1x8-fp32"], catalog.cases["distilbert"])
-    compared = compare_records(base, other)
-    return {
-        "verify": lambda **options: verdict_table([other], result, **options),
-        "compare": lambda **options: comparison_table(compared, **options),
-    }
-
-
-@pytest.mark.parametrize("width", [20, 60, 80, 1000])
-@pytest.mark.parametrize("name", ["verify", "compare"])
-def test_no_table_has_boxes_or_breaks_an_id(
-    shown: dict[str, Callable[..., str]], monkeypatch: pytest.MonkeyPatch, name: str, width: int
-) -> None:
-    monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", str(width))
-    text, piped = shown[name](stream=Terminal()), shown[name](stream=io.StringIO())
-    assert any(ID in line for line in text.splitlines())
-    assert not set(text) & set("\u2500\u2501\u2502\u2503\u2578")
-    assert shown[name](stream=Terminal(), wide=True) == piped
-    assert text == piped or width < 1000
-
-
-@pytest.mark.parametrize("command", ["results ls", "list cases", "list"])
-def test_listed_ids_are_whole_at_any_width(
-    store: Store, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch, flagbench: Flagbench, command: str
-) -> None:
-    store.put(make_record(record_id=ID))
+    store.put(REPLAY.read_bytes())
     piped = flagbench(command).out
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setenv("NO_COLOR", "1")
-    for width in (10, 80, 100):
-        monkeypatch.setenv("COLUMNS", str(width))
-        rows = [line for line in flagbench(command).out.splitlines() if "--wide shows everything" not in line]
-        assert [row.split()[:1] for row in rows] == [line.split()[:1] for line in piped.splitlines()]
+    monkeypatch.setenv("COLUMNS", str(width))
+    text = flagbench(command).out
+    rows = [line for line in text.splitlines() if "--wide shows everything" not in line]
+    assert [row.split()[:1] for row in rows] == [line.split()[:1] for line in piped.splitlines()]
+    if "list" in command or "ls" in command:
         assert all(len(row) <= max(width, len(row.split()[0])) for row in rows if row)
-        assert flagbench(f"{command} --wide").out == piped
+    assert not set(text) & set("\u2500\u2501\u2502\u2503\u2578\x1b")
+    assert flagbench(f"{command} --wide").out == piped
+    assert text == piped or width < 1000
 
 
 @pytest.mark.parametrize(
