@@ -126,6 +126,7 @@ def test_what_is_not_a_credential_stays(text: str) -> None:
         ("https://me:secret@index.example/simple", "https://***@index.example/simple"),
         ("http://me:p@ss@proxy:3128, then", "http://***@proxy:3128, then"),
         ("A=1 DB_PASSWORD=x B=2", "A=1 DB_PASSWORD=*** B=2"),
+        ("curl -u me:ghp_0123456789abcdefghij x", "curl -u me:*** x"),
         ("https://h.example/?a=1&token=x&b=2", "https://h.example/?a=1&token=***&b=2"),
     ],
 )
