@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import importlib.metadata
 import importlib.util
@@ -12,7 +13,6 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -29,7 +29,6 @@ from flagbench.stores import FolderBlobs, open_store
 GIB = 2**30
 _NATIVE_REMEDY = "for runs without a container: pip install 'flagbench[cases]'"
 _MOST_LEFTOVERS = 4
-_PROC_REMEDY = "mount /proc, which runs read too"
 _DISK_REMEDY = "name folders on a disk with free space: TMPDIR for a run's own files, --store for its record"
 _EVERY_CASE = ("torch", "numpy", "psutil", "pynvml", "tokenizers", "safetensors")
 """What every case imports."""
@@ -64,7 +63,8 @@ def examine(store_url: str | None = None) -> list[Finding]:
         found,
         store(store_url),
         *native_packages(catalog),
-        processors(),
+        # A container's quota may be lower than the machine's count.
+        Finding("cpus", Level.OK, f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} usable"),
         memory(),
         *disks(store_url),
         leftovers(),
@@ -89,10 +89,10 @@ def manifests() -> tuple[Finding, Catalog | None]:
 def store(url: str | None) -> Finding:
     """Whether records can be stored."""
     try:
-        health = open_store(url).health()
+        found = open_store(url).health()
     except FlagbenchError as error:
         return Finding("store", Level.FAIL, error.message, error.remedy)
-    return Finding("store", Level.OK if health.ok else Level.FAIL, health.detail, health.remedy)
+    return Finding("store", Level.OK if found.ok else Level.FAIL, found.detail, found.remedy)
 
 
 def native_packages(catalog: Catalog | None) -> Iterator[Finding]:
@@ -113,33 +113,20 @@ def native_packages(catalog: Catalog | None) -> Iterator[Finding]:
         yield Finding(module, Level.OK, version)
 
 
-def processors() -> Finding:
-    """Logical CPUs this process may use; a container's quota may be lower than the machine's count."""
-    usable = len(os.sched_getaffinity(0))
-    return Finding("cpus", Level.OK, f"{usable} of {os.cpu_count()} usable")
-
-
 def memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> Finding:
     """Available memory, and the control group's limit (version 2, else 1) if it is lower."""
     try:
         amounts = dict(re.findall(r"^(\w+):\s+(\d+) kB", meminfo.read_text(), re.MULTILINE))
         total, available = (int(amounts[name]) * 1024 for name in ("MemTotal", "MemAvailable"))
     except (OSError, KeyError) as error:
-        return Finding("memory", Level.WARN, f"unknown: {meminfo}: {error}", _PROC_REMEDY)
+        return Finding("memory", Level.WARN, f"unknown: {meminfo}: {error}", "mount /proc, which runs read too")
     detail = f"{available / GIB:.1f} of {total / GIB:.1f} GiB available"
-    limits = [_number(cgroup / name) for name in ("memory.max", "memory/memory.limit_in_bytes")]
-    lower = [limit for limit in limits if limit is not None and limit < total]
-    if lower:
-        detail += f"; limited to {min(lower) / GIB:.1f} GiB"
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        # Absent in the other version; `max` where there is no limit.
+        with contextlib.suppress(OSError, ValueError):
+            if (limit := int((cgroup / name).read_text())) < total:
+                return Finding("memory", Level.OK, f"{detail}; limited to {limit / GIB:.1f} GiB")
     return Finding("memory", Level.OK, detail)
-
-
-def _number(path: Path) -> int | None:
-    try:
-        text = path.read_text().strip()
-    except OSError:
-        return None
-    return int(text) if text.isdigit() else None
 
 
 def disks(store_url: str | None) -> Iterator[Finding]:
@@ -177,8 +164,8 @@ def leftovers(folder: Path | None = None) -> Finding:
         return Finding("leftovers", Level.WARN, f"unknown: {error}", _DISK_REMEDY)
     if not found:
         return Finding("leftovers", Level.OK, f"none in {folder}")
-    shown = ", ".join(found[:_MOST_LEFTOVERS]) + (", ..." * (len(found) > _MOST_LEFTOVERS))
-    detail = f"{len(found)} left by killed runs in {folder}: {shown}"
+    shown = [*found[:_MOST_LEFTOVERS], *["..."] * (len(found) > _MOST_LEFTOVERS)]
+    detail = f"{len(found)} left by killed runs in {folder}: {', '.join(shown)}"
     return Finding("leftovers", Level.WARN, detail, "the next run with the same TMPDIR removes them")
 
 
@@ -202,13 +189,9 @@ def _is_left(folder: Path) -> bool:
 
 def accelerator(driver: Path = Path("/proc/driver/nvidia/version")) -> Finding:
     """The accelerator's driver, read from the kernel, because a vendor's tool may hang."""
-    try:
-        text = driver.read_text()
-    except OSError:
-        text = ""
-    version = re.search(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
-    if version:
-        return Finding("accelerator", Level.OK, f"NVIDIA driver {version[1]}")
+    with contextlib.suppress(OSError):
+        if version := re.search(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)\s", driver.read_text()):
+            return Finding("accelerator", Level.OK, f"NVIDIA driver {version[1]}")
     for tool in ("nvidia-smi", "mx-smi"):
         if shutil.which(tool):
             return Finding("accelerator", Level.OK, f"{tool} found, driver version unknown")
@@ -226,7 +209,7 @@ def docker(
     stacks = catalog.stacks.values() if catalog else ()
     names = sorted(f"{case}:{stack.name}" for stack in stacks for case in stack.runs)
     try:
-        with closing(open_engine()) as engine:
+        with contextlib.closing(open_engine()) as engine:
             there = [name for name in names if engine.inspect(f"flagbench/{name}") is not None]
     except FlagbenchError as error:
         return Finding("docker", Level.WARN, error.message, f"{error.remedy}; --via native needs no engine")

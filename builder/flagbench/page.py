@@ -52,22 +52,20 @@ Block = Table | Lines
 """A part of a page."""
 
 
-def render(
-    blocks: Sequence[Block], stream: TextIO | None = None, *, wide: bool = False, colour: bool | None = None
-) -> str:
+def render(blocks: Sequence[Block], stream: TextIO | None = None, *, wide: bool = False) -> str:
     """Blocks as text for `stream` (default stdout), a blank line between them; each line and cell is `visible`.
 
-    Args:
-        wide: whether tables are shown in full on a terminal too, as they always are in a pipe.
-        colour: whether styles are shown; default: on a terminal, unless NO_COLOR or TERM=dumb says otherwise.
+    A block without lines or rows is left out.
+    Styles are for a terminal, unless NO_COLOR or TERM=dumb says otherwise. With `wide` tables are shown in full on a
+    terminal too, as they always are in a pipe.
     """
     out = sys.stdout if stream is None else stream
     terminal = out.isatty()
-    if colour is None:
-        colour = terminal and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
+    colour = terminal and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
     width = shutil.get_terminal_size().columns if terminal and not wide else None
     ellipsis = "\N{HORIZONTAL ELLIPSIS}" if "utf" in (out.encoding or "").lower() else "..."
-    return "\n\n".join("\n".join(_lines(block, width, ellipsis, colour=colour)) for block in blocks) + "\n"
+    filled = [block for block in blocks if (block.lines if isinstance(block, Lines) else block.rows)]
+    return "\n\n".join("\n".join(_lines(block, width, ellipsis, colour=colour)) for block in filled) + "\n"
 
 
 def _lines(block: Block, width: int | None, ellipsis: str, *, colour: bool) -> Iterable[str]:

@@ -128,9 +128,7 @@ def _remove_prepared(folder: Path, names: Iterable[str]) -> None:
             folder.rmdir()
     except OSError as error:
         raise FlagbenchError(
-            f"{folder} was not removed: {reason(error)}",
-            remedy="make it writable for you",
-            code=ExitCode.NOT_STORED,
+            f"{folder} was not removed: {reason(error)}", remedy="make it writable for you", code=ExitCode.NOT_STORED
         ) from error
 
 

@@ -177,7 +177,9 @@ def _credentials(text: str) -> Iterator[tuple[int, int]]:
         if between.endswith(("= ", "=\t")) and _CALL.match(text, position):
             continue
         value = (_PARAMETER_VALUE if before and before in "?&;,#" else _VALUE).match(text, position)
-        if value and _is_secret_value_of(name, value[0]):
+        if value is None or _NO_VALUE.fullmatch(value[0]):
+            continue
+        if _PASSWORD_NAME.search(_words(name)) or not _NUMBER.fullmatch(value[0]):
             position = value.end()
             yield value.span()
 
@@ -192,11 +194,6 @@ def _leads_to_value(before: str, name: str, between: str) -> bool:
         # Neither org/auth:tag nor the line of a test that passed.
         return before != "/" and name.lower() != "pass"
     return name.startswith("--")
-
-
-def _is_secret_value_of(name: str, value: str) -> bool:
-    plain = _NO_VALUE.fullmatch(value) or (_NUMBER.fullmatch(value) and not _PASSWORD_NAME.search(_words(name)))
-    return is_secret_name(name) and not plain
 
 
 def _words(name: str) -> str:

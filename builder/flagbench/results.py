@@ -79,9 +79,7 @@ def _moment(text: str | None, option: str) -> str | None:
         if match := re.fullmatch(r"([0-9]{1,4})([hdw])", text):
             found = datetime.now(timezone.utc) - timedelta(**{_UNITS[match[2]]: int(match[1])})
         else:
-            found = datetime.strptime(text[:10], "%Y-%m-%d")
-            if len(text) > 10:
-                found = datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ")
+            found = datetime.strptime(text, "%Y-%m-%d" if len(text) <= 10 else "%Y-%m-%dT%H:%M:%SZ")
     except (ValueError, OverflowError):
         raise FlagbenchError(
             f"{option}: '{text}' is neither an age nor a date",

@@ -35,7 +35,7 @@ def install() -> None:
             os.set_inheritable(os.open(os.devnull, flags), True)
     stdout: io.RawIOBase = _Stdout(1, "wb", closefd=False)
     stderr: io.RawIOBase = _Stderr(2, "wb", closefd=False)
-    sys.stdin = _text(io.BufferedReader(_Stdin()), sys.stdin)
+    sys.stdin = _text(io.BufferedReader(_Stdin(0, closefd=False)), sys.stdin)
     sys.stdout = _text(io.BufferedWriter(stdout), sys.stdout, line_buffering=stdout.isatty())
     sys.stderr = _text(io.BufferedWriter(stderr), sys.stderr, line_buffering=True)
 
@@ -47,22 +47,14 @@ def _text(
     return io.TextIOWrapper(stream, encoding=encoding, errors="backslashreplace", line_buffering=line_buffering)
 
 
-class _Stdin(io.RawIOBase):
-    def fileno(self) -> int:
-        return 0
-
-    def isatty(self) -> bool:
-        return os.isatty(0)
-
-    def readable(self) -> bool:
-        return True
+class _Stdin(io.FileIO):
+    # Both by readinto; FileIO's own return early where there is nothing to read yet.
+    read, readall = io.RawIOBase.read, io.RawIOBase.readall  # type: ignore[assignment]
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        while True:
-            try:
-                return os.readv(0, [buffer])
-            except BlockingIOError:
-                select.select([self], [], [])
+        while (taken := super().readinto(buffer)) is None:
+            select.select([self], [], [])
+        return taken
 
 
 class _Stdout(io.FileIO):

@@ -10,9 +10,9 @@ import typer
 from flagbench.build.builder import build_images
 from flagbench.build.options import make_options
 from flagbench.build.progress import Progress
-from flagbench.build.results import ImageResult
 from flagbench.catalog.load import load_catalog
 from flagbench.cli import complete
+from flagbench.cli.options import CaBundleOption, PipSourceOption
 from flagbench.cli.output import echo_json
 from flagbench.engines import open_engine
 from flagbench.errors import FlagbenchError
@@ -34,33 +34,17 @@ def command(
             metavar="IMAGE", envvar="FLAGBENCH_BASE", help="Build on this image, by name or id, not on the lock's."
         ),
     ] = None,
-    pip_source: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="URL",
-            envvar="FLAGBENCH_PIP_SOURCE",
-            help="Package index instead of the default one; given again: instead of the stack's further ones.",
-        ),
-    ] = None,
+    pip_source: PipSourceOption = None,
     apt_source: Annotated[
         str | None,
         typer.Option(
             metavar="URL|FILE", envvar="FLAGBENCH_APT_SOURCE", help="Mirror of the distribution, or a sources.list."
         ),
     ] = None,
-    ca_bundle: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE", envvar="FLAGBENCH_CA_BUNDLE", help="Certificates (PEM) that steps of the build trust."
-        ),
-    ] = None,
+    ca_bundle: CaBundleOption = None,
     wheelhouse: Annotated[
         str | None,
-        typer.Option(
-            metavar="DIR",
-            envvar="FLAGBENCH_WHEELHOUSE",
-            help="Install from this folder; `flagbench wheels` fills it.",
-        ),
+        typer.Option(metavar="DIR", envvar="FLAGBENCH_WHEELHOUSE", help="Install from it; see `flagbench wheels`."),
     ] = None,
     platform: Annotated[
         str | None, typer.Option(metavar="OS/ARCH", help="The stack's; a variant may be named: linux/amd64/v3.")
@@ -117,18 +101,14 @@ def command(
     file = expanded(sbom).absolute() if sbom else None
     with closing(open_engine()) as engine:
         results = list(build_images(images, catalog, options, engine, progress, file))
-    _print(results, quiet=quiet, as_json=as_json)
-
-
-def _print(results: list[ImageResult], *, quiet: bool, as_json: bool) -> None:
     if as_json:
         echo_json({"images": [result.as_json() for result in results]})
         return
     for result in results:
+        top = result.top
         if quiet:
-            print(result.top.image_id)
-            continue
-        done = "up to date" if result.top.skipped else "built"
-        print(f"{result.top.tags[0]}  {done}  {result.top.image_id}")
-        if not result.top.skipped:
-            print(f"  bill of materials: {result.sbom}")
+            print(top.image_id)
+        elif top.skipped:
+            print(f"{top.tags[0]}  up to date  {top.image_id}")
+        else:
+            print(f"{top.tags[0]}  built  {top.image_id}\n  bill of materials: {result.sbom}")

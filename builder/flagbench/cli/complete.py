@@ -10,7 +10,6 @@ import typer
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.lookup import image_names
 from flagbench.errors import FlagbenchError
-from flagbench.stores import open_store
 
 RECENT = 50
 """Records offered for completion: reading a large store would make the shell wait."""
@@ -40,6 +39,8 @@ def records(context: typer.Context, incomplete: str) -> list[str]:
     """`last` and the newest records' ids that start with what was typed, of the store that --store names."""
 
     def names() -> Iterable[str]:
+        from flagbench.stores import open_store  # most commands need it neither to run nor to complete
+
         stored = open_store(context.params.get("store")).list()
         recent = islice((entry.record_id for entry in stored if entry.problem is None), RECENT)
         # A copy in a wrong place has the id of its original.

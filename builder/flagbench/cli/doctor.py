@@ -11,10 +11,7 @@ from flagbench.errors import ExitCode
 from flagbench.page import Table
 
 
-def command(
-    store: StoreOption = None,
-    json: JsonOption = False,
-) -> None:
+def command(store: StoreOption = None, json: JsonOption = False) -> None:
     """Check this machine: installation, manifests, store, packages, hardware, container engine.
 
     Exits 0 unless something fails, then 2; a warning only says which runs are not possible here.

@@ -82,20 +82,6 @@ def command(
         text = json.dumps(job_list(documents), indent=2, allow_nan=False) + "\n"
     else:
         text = dump_documents(documents, job_header(request.command(), request.image, request.job_name))
-    _print(text, out)
-
-
-def _given(context: typer.Context) -> set[str]:
-    """The options that the command line names, whatever their values; CASE:STACK by its own name."""
-    found = set()
-    for entry in context.command.params:
-        source = context.get_parameter_source(entry.name or "")
-        if source is not None and source.name == "COMMANDLINE":
-            found.add(entry.opts[0] if entry.opts[0].startswith("-") else "CASE:STACK")
-    return found
-
-
-def _print(text: str, out: Path | None) -> None:
     if out is None:
         print(text.rstrip("\n"))
         return
@@ -104,6 +90,13 @@ def _print(text: str, out: Path | None) -> None:
     except OSError as error:
         raise FlagbenchError(f"--out {out} cannot be written: {error.strerror}", remedy="name another file") from None
     typer.echo(f"wrote {out}", err=True)
+
+
+def _given(context: typer.Context) -> set[str]:
+    """The options that the command line names, whatever their values; CASE:STACK by its own name."""
+    sources = {entry.opts[0]: context.get_parameter_source(entry.name or "") for entry in context.command.params}
+    given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+    return {name if name.startswith("-") else "CASE:STACK" for name in given}
 
 
 def _check(path: Path, as_json: bool) -> None:

@@ -31,45 +31,33 @@ def command(
     not the value; a metric's source is null but for a value that a later table took out.
     """
     catalog = load_catalog()
-    kinds = list(_AS_JSON) if what is None else [what]
+    kinds = list(_COLUMNS) if what is None else [what]
+    entries = {kind: getattr(catalog, kind).values() for kind in kinds}
     if json:
-        echo_json({kind: _AS_JSON[kind](catalog) for kind in kinds})
+        echo_json({kind: [_as_json(entry, catalog) for entry in entries[kind]] for kind in kinds})
         return
-    print_page(*(_table(kind, catalog, titled=what is None) for kind in kinds), wide=wide)
+    tables = []
+    for kind in kinds:
+        columns, rows = _COLUMNS[kind], [_row(entry, catalog) for entry in entries[kind]]
+        title = kind if what is None else ""
+        tables.append(Table(columns, rows, cut=columns[1:], drop=columns[:0:-1], title=title))
+    print_page(*tables, wide=wide)
 
 
-def _table(kind: str, catalog: Catalog, *, titled: bool) -> Table:
-    columns, rows = _AS_TABLE[kind](catalog)
-    return Table(columns, rows, cut=columns[1:], drop=columns[:0:-1], title=kind if titled else "")
+_COLUMNS = {
+    "cases": ("CASE", "TITLE", "DIVISIONS", "PRECISIONS", "GATE"),
+    "stacks": ("STACK", "ALIASES", "RUNS", "BASE IMAGE"),
+    "claims": ("CLAIM", "TITLE", "STACK", "PUBLISHED"),
+}
 
 
-def _cases_table(catalog: Catalog) -> tuple[list[str], list[list[str]]]:
-    rows = [
-        [case.name, case.title, ", ".join(case.divisions), ", ".join(case.precisions), case.gate]
-        for case in catalog.cases.values()
-    ]
-    return ["CASE", "TITLE", "DIVISIONS", "PRECISIONS", "GATE"], rows
-
-
-def _stacks_table(catalog: Catalog) -> tuple[list[str], list[list[str]]]:
-    rows = [
-        [
-            stack.name,
-            ", ".join(alias for alias in stack.aliases if alias != stack.name),
-            ", ".join(stack.runs),
-            stack.base_image or "none",
-        ]
-        for stack in catalog.stacks.values()
-    ]
-    return ["STACK", "ALIASES", "RUNS", "BASE IMAGE"], rows
-
-
-def _claims_table(catalog: Catalog) -> tuple[list[str], list[list[str]]]:
-    rows = [
-        [claim.id, claim.title, claim.stack or "none", _gate_value(claim, catalog.cases[claim.case])]
-        for claim in catalog.claims.values()
-    ]
-    return ["CLAIM", "TITLE", "STACK", "PUBLISHED"], rows
+def _row(entry: Case | Stack | Claim, catalog: Catalog) -> tuple[str, ...]:
+    if isinstance(entry, Case):
+        return entry.name, entry.title, ", ".join(entry.divisions), ", ".join(entry.precisions), entry.gate
+    if isinstance(entry, Stack):
+        aliases = ", ".join(alias for alias in entry.aliases if alias != entry.name)
+        return entry.name, aliases, ", ".join(entry.runs), entry.base_image or "none"
+    return entry.id, entry.title, entry.stack or "none", _gate_value(entry, catalog.cases[entry.case])
 
 
 def _gate_value(claim: Claim, case: Case) -> str:
@@ -80,37 +68,20 @@ def _gate_value(claim: Claim, case: Case) -> str:
     return f"no {case.gate}, only {', '.join(other.name for other in claim.metrics)}"
 
 
-def _cases_json(catalog: Catalog) -> list[dict[str, Any]]:
-    keys = ("name", "title", "task", "unit", "gate", "divisions", "precisions", "default_precision")
-    return [{key: case.raw[key] for key in keys} for case in catalog.cases.values()]
-
-
-def _stacks_json(catalog: Catalog) -> list[dict[str, Any]]:
-    keys = ("name", "title", "vendor", "aliases", "runs", "base_image", "python", "expects")
-    return [
-        {
-            **{key: getattr(stack, key) for key in keys},
-            "does_not_run": {case: why for case in catalog.cases if (why := _why_not(catalog, case, stack))},
-            "accelerators": [accelerator.name for accelerator in stack.accelerators],
+def _as_json(entry: Case | Stack | Claim, catalog: Catalog) -> dict[str, Any]:
+    if isinstance(entry, Case):
+        keys = ("name", "title", "task", "unit", "gate", "divisions", "precisions", "default_precision")
+        return {key: entry.raw[key] for key in keys}
+    if isinstance(entry, Stack):
+        names = ("name", "title", "vendor", "aliases", "runs", "base_image", "python", "expects")
+        of_cases = {case.name: case.does_not_run.get(entry.name) for case in catalog.cases.values()}
+        return {
+            **{name: getattr(entry, name) for name in names},
+            "does_not_run": {case: why for case, why in {**of_cases, **entry.does_not_run}.items() if why},
+            "accelerators": [accelerator.name for accelerator in entry.accelerators],
         }
-        for stack in catalog.stacks.values()
-    ]
-
-
-def _why_not(catalog: Catalog, case: str, stack: Stack) -> str | None:
-    return stack.does_not_run.get(case) or catalog.cases[case].does_not_run.get(stack.name)
-
-
-def _claims_json(catalog: Catalog) -> list[dict[str, Any]]:
-    keys = ("id", "case", "stack", "no_stack", "title", "run", "metrics", "source")
-    return [
-        {
-            **{key: msgspec.to_builtins(getattr(claim, key)) for key in keys},
-            "precision": {"label": claim.precision_label, "executed": claim.precision_executed},
-        }
-        for claim in catalog.claims.values()
-    ]
-
-
-_AS_TABLE = {"cases": _cases_table, "stacks": _stacks_table, "claims": _claims_table}
-_AS_JSON = {"cases": _cases_json, "stacks": _stacks_json, "claims": _claims_json}
+    names = ("id", "case", "stack", "no_stack", "title", "run", "metrics", "source")
+    return {
+        **{name: msgspec.to_builtins(getattr(entry, name)) for name in names},
+        "precision": {"label": entry.precision_label, "executed": entry.precision_executed},
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +22,9 @@ from flagbench.locks.pylock import SHA256
 from flagbench.locks.sources import Sources
 from flagbench.render.roots import images_root
 
+_progress = partial(typer.echo, err=True)
+"""Prints a line on stderr: stdout is for what the command found."""
+
 
 def command(
     stacks: Annotated[
@@ -29,8 +33,7 @@ def command(
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every stack of the catalog.")] = False,
     check: Annotated[
-        bool,
-        typer.Option("--check", help="Only check that the locks fit the manifests; no network, writes nothing."),
+        bool, typer.Option("--check", help="Only check that the locks fit the manifests; no network, writes nothing.")
     ] = False,
     upgrade: Annotated[
         bool,
@@ -102,11 +105,6 @@ def _chosen(catalog: Catalog, names: list[str], *, every: bool) -> list[Stack]:
     if every:
         return list(catalog.stacks.values())
     return list({stack.name: stack for stack in (get_stack(name, catalog) for name in names)}.values())
-
-
-def _progress(line: str) -> None:
-    # On stderr: stdout is for what the command found.
-    typer.echo(line, err=True)
 
 
 def _require_digest(base_digest: str | None, chosen: list[Stack]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
@@ -13,11 +12,9 @@ from typing import Any
 import typer
 from typer.main import get_command
 
-from flagbench.cli import shells
 from flagbench.cli.app import app
 from flagbench.cli.output import print_error
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.redaction import redact
 from flagbench.stdio import NotPrinted
 
 # What newer releases of Typer return for an interrupt; older ones raise Abort.
@@ -53,7 +50,9 @@ def not_printed(error: NotPrinted) -> int:
 
 
 def _invoke(arguments: Sequence[str]) -> int:
-    if shells.asked(arguments):
+    if arguments and arguments[0].partition("=")[0] in ("--install-completion", "--show-completion"):
+        from flagbench.cli import shells  # no command needs it
+
         shells.set_up(arguments)
         return int(ExitCode.OK)
     # Typer carries its own copy of click or imports click, by its release; this is the right one's.
@@ -62,6 +61,8 @@ def _invoke(arguments: Sequence[str]) -> int:
     try:
         result = get_command(app).main(list(arguments), prog_name="flagbench", standalone_mode=False)
     except click_exception as error:
+        from flagbench.redaction import redact  # as in print_error
+
         error.message = redact(error.message)
         error.show()
         return int(error.exit_code)
@@ -81,7 +82,7 @@ def report_bug(kind: type[BaseException], error: BaseException, trace: Traceback
     The interpreter then ends with exit code 1, which is left to our own bugs.
     """
     if os.environ.get("FLAGBENCH_DEBUG") == "1":
-        traceback.print_exception(kind, error, trace)
+        sys.__excepthook__(kind, error, trace)
     print_error(
         f"a bug in flagbench: {kind.__name__}: {' '.join(str(error).split())}",
         "run it again with FLAGBENCH_DEBUG=1 and report what it prints",

@@ -13,8 +13,8 @@ from flagbench.cli.app import COMMANDS, load
 from flagbench.cli.options import JsonOption
 from flagbench.cli.output import echo_json
 from flagbench.errors import FlagbenchError
+from flagbench.report.export import table
 from flagbench.report.generated import generated_files
-from flagbench.report.markdown import table
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_completion=False)
 CheckOption = Annotated[bool, typer.Option("--check", help="Write nothing; exit 2 if something is stale.")]

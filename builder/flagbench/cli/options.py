@@ -26,7 +26,6 @@ PipSourceOption = Annotated[
     ),
 ]
 CaBundleOption = Annotated[
-    str | None,
-    typer.Option(metavar="FILE", envvar="FLAGBENCH_CA_BUNDLE", help="Certificates (PEM) of this network."),
+    str | None, typer.Option(metavar="FILE", envvar="FLAGBENCH_CA_BUNDLE", help="Certificates (PEM) of this network.")
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

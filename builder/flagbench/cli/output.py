@@ -7,7 +7,6 @@ import sys
 from typing import Any
 
 from flagbench.page import Block, render
-from flagbench.redaction import redact
 from flagbench.terminal import visible
 
 
@@ -16,6 +15,8 @@ def print_error(message: str, remedy: str) -> None:
 
     Control characters are shown as numbers.
     """
+    from flagbench.redaction import redact  # compiling its patterns takes longer than many a command
+
     lines = f"error: {redact(message)}\nfix: {redact(remedy)}".split("\n")
     print("\n".join(map(visible, lines)), file=sys.stderr)
 

@@ -22,13 +22,19 @@ def announce(request: RunRequest, via: str) -> None:
     typer.echo(f"flagbench: {request.name}, {_shape(request)}, {via}", err=True)
 
 
-def facts(
-    request: RunRequest, described: Described | None, expected: Estimate | None, *, image: str | None, command: str
-) -> dict[str, Any]:
-    """What would run, as `--dry-run --json` prints it. `image`: the container's; None for a native run."""
+def show(
+    request: RunRequest,
+    described: Described | None,
+    expected: Estimate | None,
+    *,
+    image: str | None,
+    command: str,
+    as_json: bool,
+) -> None:
+    """Print what would run. `image`: the container's; None for a native run."""
     config: Mapping[str, Any] = {} if described is None else described.config
     asked = request.options
-    return {
+    facts: dict[str, Any] = {
         "via": "native" if image is None else "docker",
         "image": image,
         "command": command,
@@ -40,38 +46,29 @@ def facts(
         "expected_seconds": None if expected is None else expected.seconds,
         "expected_basis": None if expected is None else expected.basis,
     }
-
-
-def show(request: RunRequest, shown: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print what `facts` gave."""
     if as_json:
-        echo_json(shown)
-    else:
-        print(_text(request, shown))
-
-
-def _text(request: RunRequest, shown: Mapping[str, Any]) -> str:
-    config = shown["config"] or {}
-    rows = [
-        ("runs", f"{request.name}, {_shape(request)}"),
-        ("image", shown["image"] or f"none: in this Python, {sys.executable}"),
-        ("command", shown["command"]),
-        ("configuration", shown["config_digest"] or "unknown: the image side is not installed here"),
-    ]
+        echo_json(facts)
+        return
+    rows = {
+        "runs": f"{request.name}, {_shape(request)}",
+        "image": image or f"none: in this Python, {sys.executable}",
+        "command": command,
+        "configuration": described.digest if described else "unknown: the image side is not installed here",
+    }
     if config:
-        rows.append(("precision", config["precision"]))
-        rows.append(("data", _with_folder(shown["data"])))
-        rows.append(("weights", _with_folder(shown["weights"])))
-        rows.append(("length", _length(schedule(config))))
-    rows.append(("takes", _takes(shown["expected_seconds"], shown["expected_basis"])))
-    width = max(len(name) for name, _ in rows)
-    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+        rows["precision"] = config["precision"]
+        rows["data"] = _with_folder(facts["data"])
+        rows["weights"] = _with_folder(facts["weights"])
+        rows["length"] = _length(schedule(config))
+    rows["takes"] = _takes(expected)
+    for name, value in rows.items():
+        print(f"{name:<{max(map(len, rows))}}  {value}")
 
 
-def _takes(seconds: float | None, basis: str | None) -> str:
-    if seconds is None:
+def _takes(expected: Estimate | None) -> str:
+    if expected is None:
         return "unknown: no stored run of this configuration, and no published row of it on this hardware"
-    return f"about {duration(seconds)}, by {basis}"
+    return f"about {duration(expected.seconds)}, by {expected.basis}"
 
 
 def asks(request: RunRequest, *, yes: bool) -> bool:
@@ -91,11 +88,10 @@ def asks(request: RunRequest, *, yes: bool) -> bool:
 
 def confirm(expected: Estimate | None) -> None:
     """Ask whether to run the published size on a processor. Raises typer.Abort unless the answer is yes."""
-    takes = _takes(None, None) if expected is None else _takes(expected.seconds, expected.basis)
     # All on stderr: stdout is for the record.
     typer.echo(
         "The reference preset is the published size, made for accelerators; --preset tiny takes seconds.\n"
-        f"Time on this processor: {takes}.\n"
+        f"Time on this processor: {_takes(expected)}.\n"
         "Run it? [y/N] ",
         nl=False,
         err=True,

@@ -115,16 +115,12 @@ def _newest(store: Store, last: re.Match[str]) -> StoredRecord:
         else:
             count += 1
     if count:
-        raise StoreError(
-            f"the store {store.url} holds only {count} record(s)",
-            remedy=f"name one of last to last~{count - 1}" if count > 1 else "name it last",
-            code=ExitCode.DATA,
-        )
-    raise StoreError(
-        f"the store {store.url} holds no record",
-        remedy="run a case first (`flagbench run distilbert:cpu --preset tiny`), or name the file of a record",
-        code=ExitCode.DATA,
-    )
+        problem = f"the store {store.url} holds only {count} record(s)"
+        remedy = f"name one of last to last~{count - 1}" if count > 1 else "name it last"
+    else:
+        problem = f"the store {store.url} holds no record"
+        remedy = "run a case first (`flagbench run distilbert:cpu --preset tiny`), or name the file of a record"
+    raise StoreError(problem, remedy=remedy, code=ExitCode.DATA)
 
 
 def note(location: str, problem: str) -> None:

@@ -82,24 +82,15 @@ def _one(image: str, catalog: Catalog, renderer: ImageRenderer) -> dict[str, Ren
 def _show(images: dict[str, Rendered], out: Path | None, as_json: bool) -> None:
     if out is not None:
         write_tree(images, out)
-    if as_json:
-        echo_json(
-            {
-                "images": [
-                    {
-                        "name": rendered.name,
-                        "digest": rendered.digest,
-                        "files": list(rendered.files),
-                        "dockerfile": rendered.dockerfile,
-                        **({} if out is None else {"folder": str(out / folder)}),
-                    }
-                    for folder, rendered in images.items()
-                ]
-            }
-        )
-        return
+    found = []
     for folder, rendered in images.items():
-        print(rendered.dockerfile.rstrip("\n") if out is None else f"wrote {out / folder}")
+        shown = {"name": rendered.name, "digest": rendered.digest, "files": list(rendered.files)}
+        written = {} if out is None else {"folder": str(out / folder)}
+        found.append({**shown, "dockerfile": rendered.dockerfile, **written})
+        if not as_json:
+            print(rendered.dockerfile.rstrip("\n") if out is None else f"wrote {out / folder}")
+    if as_json:
+        echo_json({"images": found})
 
 
 def _compare(catalog: Catalog, renderer: ImageRenderer, as_json: bool) -> None:
@@ -110,10 +101,7 @@ def _compare(catalog: Catalog, renderer: ImageRenderer, as_json: bool) -> None:
         for diff in found.values():
             print(diff.rstrip("\n"))
     if found:
-        raise FlagbenchError(
-            f"committed files are stale: {', '.join(found)}",
-            remedy="run `flagbench render --all`",
-        )
+        raise FlagbenchError(f"committed files are stale: {', '.join(found)}", remedy="run `flagbench render --all`")
 
 
 def _refresh(catalog: Catalog, renderer: ImageRenderer, as_json: bool) -> None:

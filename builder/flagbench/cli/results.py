@@ -116,8 +116,7 @@ def _duration(seconds: float) -> str:
 def export_records(
     format: Annotated[Format, typer.Option("--format", "-f", help="csv and md: a row each; jsonl: the records.")],
     out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", metavar="FILE", help="Write a file, whole or not at all."),
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write a file, whole or not at all.")
     ] = None,
     case: CaseOption = None,
     stack: StackOption = None,
@@ -199,37 +198,27 @@ app.command("prune")(results_remove.prune)
 
 def _show(record: Record, wide: bool) -> None:
     status = record.status
-    ended = f"{status.state} (exit code {status.exit_code}, in phase {status.phase})"
     facts = {
         "record": record.record_id,
         "image": f"{record.case}:{record.stack}",
         "preset": f"{record.preset}, {record.division} division",
         "created": record.created_at,
-        "status": ended,
+        "status": f"{status.state} (exit code {status.exit_code}, in phase {status.phase})",
         "reason": status.reason,
         "fix": status.remedy,
         "config": record.config_digest,
     }
-    tables = (
-        Table(
-            ("METRIC", "VALUE", "UNIT", "SCOPE", "95 % INTERVAL", "N", "NOTE"),
-            [_metric_row(metric) for metric in record.metrics],
-            cut=("NOTE",),
-            drop=("NOTE", "N", "SCOPE", "95 % INTERVAL", "UNIT"),
-        ),
-        Table(
-            ("CONDITION", "VALUE"),
-            [(name, shown(value)) for name, value in record.conditions.items()],
-            cut=("VALUE",),
-        ),
-        Table(
-            ("CHECK", "RESULT", "DETAIL"),
-            [(check.name, "ok" if check.ok else "FAILED", check.detail) for check in record.checks],
-            cut=("DETAIL",),
-        ),
+    metrics = ("METRIC", "VALUE", "UNIT", "SCOPE", "95 % INTERVAL", "N", "NOTE")
+    drop = ("NOTE", "N", "SCOPE", "95 % INTERVAL", "UNIT")
+    conditions = [(name, shown(value)) for name, value in record.conditions.items()]
+    checks = [(check.name, "ok" if check.ok else "FAILED", check.detail) for check in record.checks]
+    print_page(
+        Lines(tuple(f"{name:<8} {fact}" for name, fact in facts.items() if fact is not None)),
+        Table(metrics, list(map(_metric_row, record.metrics)), cut=("NOTE",), drop=drop),
+        Table(("CONDITION", "VALUE"), conditions, cut=("VALUE",)),
+        Table(("CHECK", "RESULT", "DETAIL"), checks, cut=("DETAIL",)),
+        wide=wide,
     )
-    lines = Lines(tuple(f"{name:<8} {fact}" for name, fact in facts.items() if fact is not None))
-    print_page(lines, *(table for table in tables if table.rows), wide=wide)
 
 
 def _metric_row(metric: Metric) -> list[str]:

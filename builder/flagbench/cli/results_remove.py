@@ -17,7 +17,7 @@ from flagbench.cli.options import JsonOption, StoreOption, WideOption, YesOption
 from flagbench.cli.output import echo_json, print_error, print_page
 from flagbench.cli.records import stored_entries
 from flagbench.errors import FlagbenchError
-from flagbench.page import Table
+from flagbench.page import Lines, Table
 from flagbench.prune import Removable
 from flagbench.results import State, select
 from flagbench.stores import open_store
@@ -83,8 +83,7 @@ def prune(
     {"removed": [...]} instead.
     """
     found: list[Removable] = []
-    chosen = (older_than, keep, state, case, stack)
-    if any(option is not None for option in chosen):
+    if any(option is not None for option in (older_than, keep, state, case, stack)):
         place = open_store(store)
         selected = select(place, case=case, stack=stack, state=state, older_than=older_than)
         found += pruning.records(place, selected, keep or 0)
@@ -106,15 +105,17 @@ def prune(
 
 def _confirm_and_remove(found: Sequence[Removable], *, dry_run: bool, yes: bool, wide: bool, json: bool) -> None:
     if json and (dry_run or not yes):
-        echo_json({"removable": [_as_json(one) for one in found], "bytes": sum(one.size for one in found)})
+        echo_json({"removable": _as_json(found), "bytes": sum(one.size for one in found)})
         return
     if not json:
-        _table(found, wide)
+        rows = [[one.kind, one.name, one.detail, _size(one.size)] for one in found]
+        table = Table(("KIND", "NAME", "DETAIL", "SIZE"), rows, drop=("DETAIL", "KIND"))
+        print_page(table if rows else Lines(("nothing to remove",)), wide=wide)
     if dry_run or (not found and not json):
         return
     if not yes and not _can_ask():
         typer.echo("nothing was removed; give --yes to remove what is listed", err=True)
-    elif yes or _agreed(found):
+    elif yes or typer.confirm(f"Remove {_total(found)}?", err=True):
         _remove(found, json=json)
 
 
@@ -129,27 +130,19 @@ def _remove(found: Sequence[Removable], *, json: bool) -> None:
             print_error(error.message, error.remedy)
             failures.append(error)
     if json:
-        echo_json({"removed": [_as_json(one) for one in removed]})
+        echo_json({"removed": _as_json(removed)})
     else:
-        typer.echo(f"removed {len(removed)} ({_size(sum(one.size for one in removed))})", err=True)
+        typer.echo(f"removed {_total(removed)}", err=True)
     if failures:
         raise typer.Exit(int(failures[0].code))
 
 
-def _table(found: Sequence[Removable], wide: bool) -> None:
-    if not found:
-        print("nothing to remove")
-        return
-    rows = [[one.kind, one.name, one.detail, _size(one.size)] for one in found]
-    print_page(Table(("KIND", "NAME", "DETAIL", "SIZE"), rows, drop=("DETAIL", "KIND")), wide=wide)
+def _as_json(found: Sequence[Removable]) -> list[dict[str, str | int]]:
+    return [{"kind": one.kind, "name": one.name, "detail": one.detail, "size": one.size} for one in found]
 
 
-def _as_json(one: Removable) -> dict[str, str | int]:
-    return {"kind": one.kind, "name": one.name, "detail": one.detail, "size": one.size}
-
-
-def _agreed(found: Sequence[Removable]) -> bool:
-    return typer.confirm(f"Remove {len(found)} ({_size(sum(one.size for one in found))})?", err=True)
+def _total(found: Sequence[Removable]) -> str:
+    return f"{len(found)} ({_size(sum(one.size for one in found))})"
 
 
 def _can_ask() -> bool:

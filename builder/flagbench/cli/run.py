@@ -35,8 +35,7 @@ Via = Literal["docker", "native"]
 @takes_options
 def command(
     image_name: Annotated[
-        str,
-        typer.Argument(metavar="CASE:STACK", autocompletion=complete.images, help="For example distilbert:cpu."),
+        str, typer.Argument(metavar="CASE:STACK", autocompletion=complete.images, help="For example distilbert:cpu.")
     ],
     options: LocalOptions,
     container: DockerOptions,
@@ -50,8 +49,7 @@ def command(
         typer.Option(autocompletion=complete.claims, help="The claim to show beside it. Default: the nearest."),
     ] = None,
     show_command: Annotated[
-        bool,
-        typer.Option("--show-command", help="With docker: print the command that does the same, run nothing."),
+        bool, typer.Option("--show-command", help="With docker: print the command that does the same, run nothing.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would run and how long it should take; run nothing.")
@@ -93,8 +91,7 @@ def command(
         expected = estimate(described, stack, records, catalog.claims.values())
         if dry_run:
             used = None if how == "native" else container.image or request.image
-            shown = preview.facts(request, described, expected, image=used, command=line)
-            preview.show(request, shown, as_json=as_json)
+            preview.show(request, described, expected, image=used, command=line, as_json=as_json)
             return
         preview.confirm(expected)
     result = launcher.launch(request)
@@ -159,10 +156,8 @@ def _keep(result: LaunchResult, store: Store) -> bool:
 
 def _show(result: LaunchResult, catalog: Catalog, case: Case, claim: str | None, *, wide: bool) -> None:
     """The same table as `verify` shows; the verdict does not decide the exit code."""
-    record = read_record(result.record)
-    claims = [c for c in catalog.claims.values() if c.case == case.name]
-    against = (
-        None if not claims else catalog.claims[claim] if claim is not None else choose_claim(record, case, claims)
-    )
-    verdict = None if against is None else verify_claim([record], against, case, chosen=claim is None)
+    record, verdict = read_record(result.record), None
+    if claims := [entry for entry in catalog.claims.values() if entry.case == case.name]:
+        against = choose_claim(record, case, claims) if claim is None else catalog.claims[claim]
+        verdict = verify_claim([record], against, case, chosen=claim is None)
     print(verdict_table([record], verdict, wide=wide), end="")

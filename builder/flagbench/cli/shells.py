@@ -9,13 +9,7 @@ from typer._completion_shared import Shells, _get_shell_name, get_completion_scr
 
 from flagbench.errors import FlagbenchError
 
-INSTALL, SHOW = "--install-completion", "--show-completion"
 _VARIABLE = "_FLAGBENCH_COMPLETE"
-
-
-def asked(arguments: Sequence[str]) -> bool:
-    """Whether the command line is about completion."""
-    return bool(arguments) and arguments[0].partition("=")[0] in (INSTALL, SHOW)
 
 
 def set_up(arguments: Sequence[str]) -> None:
@@ -31,7 +25,7 @@ def set_up(arguments: Sequence[str]) -> None:
             f"there is no completion for the shell {shell!r}" if shell else "the shell could not be detected",
             remedy=f"name one of: {', '.join(shells)}; for example {option} bash",
         )
-    if option == SHOW:
+    if option == "--show-completion":
         print(get_completion_script(prog_name="flagbench", complete_var=_VARIABLE, shell=shell))
         return
     try:
@@ -41,6 +35,6 @@ def set_up(arguments: Sequence[str]) -> None:
         why = getattr(error, "strerror", None) or error
         raise FlagbenchError(
             f"the completion of {shell} cannot be installed: {why}",
-            remedy=f"print it with {SHOW} {shell} and put it where your shell reads it",
+            remedy=f"print it with --show-completion {shell} and put it where your shell reads it",
         ) from error
     print(f"completion of {shell} installed in {path}; start a new shell to use it")

@@ -73,5 +73,4 @@ def _verified(records: list[Record], claim: str | None, baseline: Record | None)
         return verify_baseline(records, baseline, case)
     if claim is not None:
         return verify_claim(records, catalog_get(catalog.claims, claim, kind="claim"), case)
-    nearest = choose_claim(records[0], case, catalog.claims.values())
-    return verify_claim(records, nearest, case, chosen=True)
+    return verify_claim(records, choose_claim(records[0], case, catalog.claims.values()), case, chosen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -26,8 +27,7 @@ def command(
         str, typer.Argument(metavar="STACK", autocompletion=complete.stacks, help="The stack, by name or alias.")
     ],
     out: Annotated[
-        Path,
-        typer.Option("--out", "-o", metavar="DIR", help="The wheelhouse; what is there and right is kept."),
+        Path, typer.Option("--out", "-o", metavar="DIR", help="The wheelhouse; what is there and right is kept.")
     ],
     allow_unlocked: Annotated[
         bool, typer.Option("--allow-unlocked", help="Also fetch what the lock leaves unresolved, unchecked.")
@@ -54,7 +54,7 @@ def command(
         sources=Sources.chosen(pip_source, ca_bundle),
         tables=read_tables(images),
         allow_unlocked=allow_unlocked,
-        report=lambda line: typer.echo(line, err=True),
+        report=partial(typer.echo, err=True),
     )
     if as_json:
         echo_json({"stack": stack.name, "folder": str(out), "files": [asdict(file) for file in files]})

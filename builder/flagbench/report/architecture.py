@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flagbench.errors import FlagbenchError
-from flagbench.report.markdown import table
+from flagbench.report.export import table
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -16,7 +16,7 @@ from flagbench.catalog.model import Case, Catalog, Stack
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.record.read import read_record
 from flagbench.report.architecture import layers
-from flagbench.report.markdown import table
+from flagbench.report.export import table
 from flagbench.report.picture import badge, verdict_svg
 from flagbench.report.reference import reference
 from flagbench.verify import Verdict, choose_claim, reproductions, verify_claim

@@ -4,45 +4,54 @@ from __future__ import annotations
 
 import io
 import re
+import textwrap
 from collections.abc import Sequence
 from html import escape
 
-from rich.console import Console
-from rich.terminal_theme import MONOKAI
-from rich.text import Text
-
 from flagbench.record.model import Record
 from flagbench.report.tables import verdict_table
-from flagbench.verify import VerifyResult
+from flagbench.verify import Verdict, VerifyResult
 
 _COLUMNS = 116
-_CHARACTER, _PADDING, _HEIGHT = 6.6, 8, 20
-"""Pixels: the width of a character of 11 px, the space beside a text, and the height of a badge."""
-# Rich names its home page and loads its font from a host; a reader's monospaced font will do.
-_EXTERNAL = re.compile(r"<!--.*?-->\s*|@font-face \{.*?\}\s*", re.DOTALL)
+_CHARACTER, _LINE, _PADDING, _BADGE = 6.6, 15, 8, 20
+"""Pixels: the width of a character of 11 px, the height of a line, the space beside a text, the height of a badge."""
+_VERDICTS = re.compile("|".join(rf"\b{verdict.value}\b" for verdict in Verdict))
 
 
 def verdict_svg(records: Sequence[Record], result: VerifyResult, command: str) -> str:
-    """The output of `command` as SVG, without references to anything outside the file. Deterministic."""
-    console = Console(width=_COLUMNS, record=True, file=io.StringIO(), force_terminal=True, color_system="truecolor")
-    shown = verdict_table(records, result, stream=io.StringIO(), colour=True)
-    console.print(Text.assemble(("$ ", "dim"), (command, "bold")))
-    console.print(Text.from_ansi(shown.rstrip("\n")))
-    svg = console.export_svg(title="flagbench", theme=MONOKAI, unique_id="verdict")
-    return _EXTERNAL.sub("", svg).replace("Fira Code, monospace", "monospace")
+    """The output of `command` on a terminal of _COLUMNS, with its verdicts in colour. Deterministic."""
+    shown = [f"$ {command}", *verdict_table(records, result, stream=io.StringIO()).splitlines()]
+    lines = [part for line in shown for part in textwrap.wrap(line, _COLUMNS) or [""]]
+    texts = [_text(line, _PADDING, _LINE * number + _PADDING) for number, line in enumerate(lines, 1) if line]
+    coloured = [_VERDICTS.sub(r'<tspan fill="#fd971f" font-weight="bold">\g<0></tspan>', text) for text in texts]
+    width, height = round(_COLUMNS * _CHARACTER) + 2 * _PADDING, _LINE * len(lines) + 3 * _PADDING
+    return _svg(
+        width, height, f'<rect width="{width}" height="{height}" rx="8" fill="#282828"/>\n{"".join(coloured)}'
+    )
 
 
 def badge(label: str, value: str) -> str:
-    """A badge of a label and a value; `textLength` gives the texts their width in any font."""
-    left, right = (round(len(text) * _CHARACTER) + 2 * _PADDING for text in (label, value))
-    texts = "".join(
-        f'<text x="{x}" y="14" textLength="{width - 2 * _PADDING}">{escape(text)}</text>'
-        for text, x, width in ((label, _PADDING, left), (value, left + _PADDING, right))
-    )
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + right}" height="{_HEIGHT}" role="img">'
+    """A badge of a label and a value."""
+    left, right = (_length(text) + 2 * _PADDING for text in (label, value))
+    boxes = (
         f"<title>{escape(label)}: {escape(value)}</title>"
-        f'<rect width="{left + right}" height="{_HEIGHT}" rx="3" fill="#2b5797"/>'
-        f'<rect width="{left}" height="{_HEIGHT}" rx="3" fill="#444"/>'
-        f'<g fill="#fff" font-family="monospace" font-size="11">{texts}</g></svg>\n'
+        f'<rect width="{left + right}" height="{_BADGE}" rx="3" fill="#2b5797"/>'
+        f'<rect width="{left}" height="{_BADGE}" rx="3" fill="#444"/>\n'
     )
+    return _svg(left + right, _BADGE, boxes + _text(label, _PADDING, 14) + _text(value, left + _PADDING, 14))
+
+
+def _svg(width: int, height: int, content: str) -> str:
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        f'role="img" font-family="monospace" font-size="11" fill="#fff">\n{content}</svg>\n'
+    )
+
+
+def _text(text: str, x: int, y: int) -> str:
+    """A text whose `textLength` gives it its width in any font."""
+    return f'<text x="{x}" y="{y}" textLength="{_length(text)}" xml:space="preserve">{escape(text)}</text>\n'
+
+
+def _length(text: str) -> int:
+    return round(len(text) * _CHARACTER)

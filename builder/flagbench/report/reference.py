@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from flagbench.catalog.model import NOT_PUBLISHED, Case, Catalog, ClaimMetric, Stack
-from flagbench.report.markdown import cell, table
+from flagbench.report.export import cell, table
 
 HEADER = """<!-- GENERATED from manifests/ by `flagbench manifests docs`. Do not edit. -->
 

@@ -29,12 +29,7 @@ _STYLES = {
 
 
 def verdict_table(
-    records: Sequence[Record],
-    result: VerifyResult | None,
-    *,
-    stream: TextIO | None = None,
-    wide: bool = False,
-    colour: bool | None = None,
+    records: Sequence[Record], result: VerifyResult | None, *, stream: TextIO | None = None, wide: bool = False
 ) -> str:
     """What was measured, beside what it is held against, as text for `stream` (default stdout).
 
@@ -45,50 +40,42 @@ def verdict_table(
     if result is not None:
         chosen = "; it was chosen, as the one with the fewest differing conditions" if result.against.chosen else ""
         heading.append(f"held against the {result.against.kind} {result.against.id}{chosen}")
-    blocks: list[Block] = [Lines(tuple(heading))]
-    metrics = _metric_table(records, result)
-    if metrics.rows:
-        blocks.append(metrics)
-    blocks.append(Lines(_interval_notes(records)))
+    blocks: list[Block] = [Lines(tuple(heading)), _metric_table(records, result), Lines(_interval_notes(records))]
     if result is None:
         blocks.append(Lines(tuple(ending(r) for r in records if r.status.state != "ok")))
     else:
         blocks += _verdict_blocks(result)
-    return render([b for b in blocks if b != Lines(())], stream, wide=wide, colour=colour)
+    return render(blocks, stream, wide=wide)
 
 
 def _verdict_blocks(result: VerifyResult) -> list[Block]:
     """What follows the metrics: conditions, anomalies, conclusion."""
-    blocks: list[Block] = []
-    if result.differing:
-        other = "published" if result.against.kind == "claim" else "baseline"
-        differing = tuple((c.name, shown(c.here), shown(c.expected)) for c in result.differing)
-        blocks.append(Table(("condition that differs", "here", other), differing, cut=("here", other)))
-    if silent := [c.name for c in result.conditions if c.agreement is Agreement.NOT_PUBLISHED]:
-        blocks.append(Lines((f"not published, so not compared: {', '.join(silent)}",)))
-    if result.anomalies:
-        blocks.append(Lines(tuple(f"anomaly of {a.field}: {a.note.strip()}" for a in result.anomalies)))
-    return [*blocks, Lines((result.conclusion,), _STYLES[result.verdict.value])]
+    other = "published" if result.against.kind == "claim" else "baseline"
+    differing = tuple((c.name, shown(c.here), shown(c.expected)) for c in result.differing)
+    silent = [c.name for c in result.conditions if c.agreement is Agreement.NOT_PUBLISHED]
+    return [
+        Table(("condition that differs", "here", other), differing, cut=("here", other)),
+        Lines((f"not published, so not compared: {', '.join(silent)}",) if silent else ()),
+        Lines(tuple(f"anomaly of {a.field}: {a.note.strip()}" for a in result.anomalies)),
+        Lines((result.conclusion,), _STYLES[result.verdict.value]),
+    ]
 
 
 def comparison_table(comparison: Comparison, *, stream: TextIO | None = None, wide: bool = False) -> str:
     """Two records as text for `stream` (default stdout): what differs first, then each metric."""
     a, b = comparison.a, comparison.b
-    blocks: list[Block] = [Lines((f"A  {a.record_id}", f"B  {b.record_id}"))]
-    if comparison.problems:
-        blocks.append(Lines(comparison.problems))
-    if comparison.conditions:
-        rows = tuple((c.name, shown(c.expected), shown(c.here)) for c in comparison.conditions)
-        blocks.append(Table(("condition that differs", "A", "B"), rows, cut=("A", "B")))
-    else:
-        blocks.append(Lines(("no condition differs",)))
-    if comparison.config:
-        settings = tuple((path, setting_text(x), setting_text(y)) for path, x, y in comparison.config)
-        blocks.append(Table(("setting that differs", "A", "B"), settings, cut=("A", "B")))
+    conditions = tuple((c.name, shown(c.expected), shown(c.here)) for c in comparison.conditions)
+    settings = tuple((path, setting_text(x), setting_text(y)) for path, x, y in comparison.config)
     metrics = tuple((m.name, _estimate(m.a), _estimate(m.b), m.unit, _ratio(m.ratio)) for m in comparison.metrics)
-    if metrics:
-        columns = ("metric", "A", "B", "unit", "B/A")
-        blocks.append(Table(columns, metrics, frozenset({"A", "B", "B/A"}), drop=("unit", "B", "A")))
+    columns, right = ("metric", "A", "B", "unit", "B/A"), frozenset({"A", "B", "B/A"})
+    blocks = (
+        Lines((f"A  {a.record_id}", f"B  {b.record_id}")),
+        Lines(comparison.problems),
+        Lines(() if conditions else ("no condition differs",)),
+        Table(("condition that differs", "A", "B"), conditions, cut=("A", "B")),
+        Table(("setting that differs", "A", "B"), settings, cut=("A", "B")),
+        Table(columns, metrics, right, drop=("unit", "B", "A")),
+    )
     return render(blocks, stream, wide=wide)
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +16,13 @@ import pytest
 from flagbench.cli import main
 from flagbench.stores import FolderBlobs, Store
 
-MANIFESTS = Path(__file__).parents[3] / "manifests"
+ROOT = Path(__file__).parents[3]
+MANIFESTS = ROOT / "manifests"
+
+Flagbench = Callable[..., Any]
+MakeRecord = Callable[..., bytes]
+Edit = Callable[[Path, str, str], None]
+"""What the fixtures `flagbench`, `make_record` and `edit` are."""
 
 # A self-signed certificate, made for these tests alone.
 AUTHORITY = """-----BEGIN CERTIFICATE-----
@@ -81,8 +88,16 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [path, *(place for key, item in inner for place in places(item, (*path, key)))]
 
 
+def process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A process of this Python, ended."""
+    command = [sys.executable, *arguments]
+    return subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, check=False, timeout=120
+    )
+
+
 @pytest.fixture
-def make_record() -> Callable[..., bytes]:
+def make_record() -> MakeRecord:
     """Builds a valid record's bytes with some fields replaced."""
 
     def make(**changes: Any) -> bytes:
@@ -106,7 +121,7 @@ class Ended(NamedTuple):
 
 
 @pytest.fixture
-def flagbench(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
+def flagbench(capsys: pytest.CaptureFixture[str]) -> Flagbench:
     """`flagbench(words, *more)` runs the command line in this process; `words` is split at spaces."""
 
     def run(words: str, *more: str) -> Ended:
@@ -152,7 +167,7 @@ def manifests(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def edit() -> Callable[[Path, str, str], None]:
+def edit() -> Edit:
     """Replaces a piece of a file that must be in it, the first time it occurs."""
 
     def replace(path: Path, old: str, new: str) -> None:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from flagbench.catalog.compile import compiled_files, compiled_manifest, stale_files, write_compiled
+from flagbench.catalog.compile import compiled_manifest
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.lookup import UnknownNameError, get_stack, image_names, resolve_image
 from flagbench.errors import FlagbenchError
 from flagbench.schema import validator
 from speed import cpu_seconds
 
-Edit = Callable[[Path, str, str], None]
+from .conftest import Edit
 
 
 def test_shipped_manifests_load() -> None:
@@ -116,14 +115,3 @@ def test_compiled_case_is_the_whole_manifest_in_one_canonical_form() -> None:
     text = compiled_manifest(case)
     assert json.loads(text) == case.raw
     assert text == json.dumps(json.loads(text), sort_keys=True, indent=1, ensure_ascii=False) + "\n"
-
-
-def test_stale_compiled_files_are_found_and_written_again(tmp_path: Path) -> None:
-    catalog = load_catalog()
-    assert write_compiled(catalog, tmp_path) == sorted(compiled_files(catalog))
-    (tmp_path / "shared" / "stacks" / "gone.json").write_text("{}")
-    (tmp_path / "cases" / "distilbert" / "case.json").write_text("{}")
-    assert stale_files(catalog, tmp_path) == ["cases/distilbert/case.json", "shared/stacks/gone.json"]
-    write_compiled(catalog, tmp_path)
-    assert stale_files(catalog, tmp_path) == []
-    assert not (tmp_path / "shared" / "stacks" / "gone.json").exists()

@@ -56,10 +56,11 @@ def test_a_removed_file_counts(top: Path) -> None:
 
 
 def test_without_a_commit_or_a_repository_there_is_none(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A folder inside somebody else's repository is no checkout of this one.
+    with monkeypatch.context() as inside:
+        inside.setattr(checkout, "TOP", top / "entrypoints")
+        assert checkout.commit() is None
     shutil.rmtree(top / ".git")
     assert checkout.commit() is None
     git(top, "init", "--quiet")
-    assert checkout.commit() is None
-    # A folder inside somebody else's repository is no checkout of this one.
-    monkeypatch.setattr(checkout, "TOP", top / "entrypoints")
     assert checkout.commit() is None

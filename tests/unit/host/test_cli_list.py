@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import pty
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from flagbench.errors import ExitCode
 
-Flagbench = Callable[..., Any]
+from .conftest import Flagbench, process
 
 
 def test_tables_are_aligned_where_there_is_no_terminal(flagbench: Flagbench) -> None:
@@ -60,36 +54,9 @@ def test_a_broken_manifest_is_named(manifests: Path, monkeypatch: pytest.MonkeyP
     path = manifests / "cases" / "broken.yaml"
     os.mkfifo(path) if content is None else path.write_text(content)
     monkeypatch.setenv("FLAGBENCH_MANIFESTS", str(manifests))
-    command = [sys.executable, "-m", "flagbench", "list"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = process("-m", "flagbench", "list")
     assert (done.returncode, done.stdout) == (ExitCode.USAGE, "")
     assert "cases/broken.yaml" in done.stderr
-
-
-def on_a_terminal(*arguments: str, columns: int) -> str:
-    """What a command writes to a terminal of so many columns."""
-    parent, child = pty.openpty()
-    terminal = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(columns), "NO_COLOR": "1"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "flagbench", *arguments], stdout=child, stdin=child, env=terminal
-    )
-    os.close(child)
-    shown = b""
-    with contextlib.suppress(OSError):  # Linux ends a pty with EIO
-        while chunk := os.read(parent, 65536):
-            shown += chunk
-    os.close(parent)
-    assert process.wait() == 0
-    return shown.decode().replace("\r\n", "\n")
-
-
-def test_a_terminal_gets_a_table_that_fits_and_all_of_it_with_wide(flagbench: Flagbench) -> None:
-    piped = flagbench("list cases").out
-    narrow = on_a_terminal("list", "cases", columns=60)
-    assert all(len(line) <= 60 for line in narrow.splitlines())
-    assert {line.split()[0] for line in piped.splitlines()} <= {line.split()[0] for line in narrow.splitlines()}
-    assert "\x1b" not in narrow
-    assert on_a_terminal("list", "cases", "--wide", columns=60) == piped
 
 
 def test_compiled_manifests_are_checked(
@@ -98,8 +65,15 @@ def test_compiled_manifests_are_checked(
     monkeypatch.setenv("FLAGBENCH_MANIFESTS", str(manifests))
     outside = flagbench("manifests compile")
     assert (outside.code, "is not in a checkout" in outside.err) == (ExitCode.USAGE, True)
-    (manifests.parent / "entrypoints" / "flagbench_cases").mkdir(parents=True)
-    stale = flagbench("manifests compile --check")
-    assert (stale.code, "cases/distilbert/case.json" in stale.err) == (ExitCode.USAGE, True)
-    assert "cases/distilbert/case.json" in flagbench("manifests compile --json").json["changed"]
+    package = manifests.parent / "entrypoints" / "flagbench_cases"
+    package.mkdir(parents=True)
+    case, gone = "cases/distilbert/case.json", "shared/stacks/gone.json"
+    assert case in flagbench("manifests compile --json").json["changed"]
     assert flagbench("manifests compile --check").code == 0
+    (package / gone).write_text("{}")
+    (package / case).write_text("{}")
+    stale = flagbench("manifests compile --check")
+    assert (stale.code, f"stale: {case}, {gone}\n" in stale.err) == (ExitCode.USAGE, True)
+    assert flagbench("manifests compile --json").json["changed"] == [case, gone]
+    assert flagbench("manifests compile --check").code == 0
+    assert not (package / gone).exists()

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +15,7 @@ from flagbench.cli import main
 from flagbench.cli.app import COMMANDS, HIDDEN, load
 from flagbench.errors import ExitCode, FlagbenchError
 
-Flagbench = Callable[..., Any]
-
-
-def process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A process of this Python."""
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+from .conftest import Flagbench, process
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -41,7 +32,7 @@ def test_help_lists_every_command_and_imports_none() -> None:
     )
     done = process("-c", script)
     assert COMMANDS.keys() & set(done.stdout.split("Commands:")[1].split()) == COMMANDS.keys() - HIDDEN
-    assert set(json.loads(done.stderr)) == {f"flagbench.cli.{name}" for name in ("app", "main", "output", "shells")}
+    assert set(json.loads(done.stderr)) == {f"flagbench.cli.{name}" for name in ("app", "main", "output")}
 
 
 @pytest.mark.parametrize(
@@ -91,6 +82,7 @@ def test_a_bug_is_one_line_and_a_traceback_only_on_request(debug: str) -> None:
         ("nope", "'nope'"),
         ("list csaes", "'csaes'"),
         ("list --jsn", "--jsn"),
+        ("list https://me:secret@h.example", "'https://***@h.example'"),
         ("results ls --limit 0", "--limit"),
         ("--show-completion nosuch", "'nosuch'"),
         ("--show-completion bash zsh", "--show-completion"),

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from flagbench.errors import ExitCode
 from flagbench.stores import Store
 
-Flagbench = Callable[..., Any]
-MakeRecord = Callable[..., bytes]
+from .conftest import Flagbench, MakeRecord
+
 IDS = ("20260103T000000Z-alpha", "20260102T000000Z-beta", "20260102T000000Z-be", "20260101T000000Z-gamma")
 """Newest first."""
 

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from flagbench.errors import ExitCode
 from flagbench.stores import Store
 
-Flagbench = Callable[..., Any]
-MakeRecord = Callable[..., bytes]
-REPLAY = Path(__file__).parent / "verify" / "replays" / "a100-1x8.json"
+from .conftest import REPLAY, Flagbench, MakeRecord
 
 
 @pytest.fixture
@@ -36,8 +32,7 @@ def test_ls_is_newest_first(filled: Store, flagbench: Flagbench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("without", "shown"),
-    [(None, "p_core_host 1940"), ("p_core", "p_core_host 1940"), ("p_core_host", "p_core 1920")],
+    ("without", "shown"), [(None, "p_core_host 1940"), ("p_core", "p_core_host 1940"), ("p_core_host", "p_core 1920")]
 )
 def test_ls_shows_the_metric_that_decided(
     store: Store, flagbench: Flagbench, without: str | None, shown: str
@@ -64,12 +59,6 @@ def test_ls_shows_the_metric_that_decided(
 def test_ls_filters_and_limits(filled: Store, flagbench: Flagbench, options: str, listed: list[str]) -> None:
     shown = flagbench(f"results ls --json {options}").json
     assert (shown["store"], [entry["record_id"] for entry in shown["records"]]) == (filled.url, listed)
-
-
-@pytest.mark.parametrize(("options", "named"), [("--case distilbrt", "distilbrt"), ("--since soon", "--since")])
-def test_what_cannot_be_filtered_is_a_usage_error(flagbench: Flagbench, options: str, named: str) -> None:
-    ended = flagbench(f"results ls {options}")
-    assert (ended.code, named in ended.err) == (ExitCode.USAGE, True)
 
 
 def test_ls_shows_a_damaged_record_as_damaged(filled: Store, flagbench: Flagbench) -> None:

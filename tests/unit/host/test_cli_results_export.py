@@ -7,9 +7,7 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,9 +16,7 @@ from flagbench.errors import ExitCode
 from flagbench.report.export import to_csv, to_markdown
 from flagbench.stores import Store
 
-Flagbench = Callable[..., Any]
-MakeRecord = Callable[..., bytes]
-REPLAY = Path(__file__).parent / "verify" / "replays" / "a100-1x8.json"
+from .conftest import REPLAY, Edit, Flagbench, MakeRecord
 
 
 @pytest.fixture(autouse=True)
@@ -41,12 +37,8 @@ def exported(flagbench: Flagbench, form: str) -> str:
 def test_csv_has_a_row_per_record_and_a_column_per_metric(flagbench: Flagbench) -> None:
     reproduced, old = csv.DictReader(io.StringIO(exported(flagbench, "csv")))
     assert (reproduced["verdict"], reproduced["claim"]) == ("REPRODUCED", "distilbert/a100-1x8-fp32")
-    assert [old[name] for name in ("record_id", "duration", "p_core", "verdict")] == [
-        "record-old",
-        "12.5",
-        "321.5",
-        "INVALID",
-    ]
+    shown = [old[name] for name in ("record_id", "duration", "p_core", "verdict")]
+    assert shown == ["record-old", "12.5", "321.5", "INVALID"]
 
 
 def test_jsonl_has_the_records_themselves(flagbench: Flagbench, make_record: MakeRecord) -> None:
@@ -88,10 +80,10 @@ def test_a_place_that_takes_no_file_is_named(flagbench: Flagbench, out: str) -> 
     assert (ended.code, out in ended.err) == (ExitCode.NOT_STORED, True)
 
 
-@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@x", "=cmd|' /C calc'!A0"])
-def test_no_cell_is_a_formula(text: str) -> None:
-    ((name,), (cell,), (number,)) = csv.reader(io.StringIO(to_csv([text], [[text], [-1.5]])))
-    assert name == cell == f"'{text}"
+def test_no_cell_is_a_formula() -> None:
+    texts = ["=1+1", "+1", "-1", "@x", "=cmd|' /C calc'!A0"]
+    names, cells, (number,) = csv.reader(io.StringIO(to_csv(texts, [texts, [-1.5]])))
+    assert names == cells == [f"'{text}" for text in texts]
     assert number == "-1.5"
 
 
@@ -107,10 +99,7 @@ def test_csv_and_markdown_keep_their_rows() -> None:
 
 
 def test_a_verdict_is_computed_again_when_a_claim_or_the_code_changes(
-    flagbench: Flagbench,
-    manifests: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    edit: Callable[[Path, str, str], None],
+    flagbench: Flagbench, manifests: Path, monkeypatch: pytest.MonkeyPatch, edit: Edit
 ) -> None:
     computed: list[str] = []
     compute = results._judged

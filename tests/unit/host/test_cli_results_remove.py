@@ -21,8 +21,8 @@ from flagbench.catalog.load import load_catalog
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.stores import Store
 
-Flagbench = Callable[..., Any]
-MakeRecord = Callable[..., bytes]
+from .conftest import Flagbench, MakeRecord
+
 FAILED = {"state": "failed", "phase": "train", "reason": "a rank died", "exit_code": 4}
 
 
@@ -58,35 +58,13 @@ def test_rm_takes_last_the_beginning_of_an_id_and_a_damaged_record(store: Store,
     assert ids(store) == []
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "named"),
-    [
-        ("record-1 rec --yes", ExitCode.USAGE, "rec"),
-        ("record-1 no-such-record --yes", ExitCode.DATA, "no-such-record"),
-        ("record-1 ../store --yes", ExitCode.USAGE, "../store"),
-        ("record-1", ExitCode.USAGE, "--yes"),
-        ("record-1 --json", ExitCode.USAGE, "--yes"),
-    ],
-)
-def test_rm_of_a_wrong_name_or_without_an_answer_removes_nothing(
-    store: Store, flagbench: Flagbench, arguments: str, code: ExitCode, named: str
-) -> None:
-    ended = flagbench(f"results rm {arguments}")
-    assert (ended.code, named in ended.err) == (code, True)
-    assert len(ids(store)) == 4
-
-
 @pytest.mark.parametrize(("answer", "left"), [("y", 3), ("n", 4), ("", 4)])
 @pytest.mark.parametrize("command", [["rm", "record-1"], ["prune", "--older-than", "2026-01-02"]])
 def test_a_terminal_is_asked(store: Store, command: list[str], answer: str, left: int) -> None:
     master, slave = pty.openpty()
     with os.fdopen(master, "wb", buffering=0) as keyboard:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "flagbench", "results", *command],
-            stdin=slave,
-            stdout=subprocess.PIPE,
-            stderr=slave,
-        )
+        line = [sys.executable, "-m", "flagbench", "results", *command]
+        process = subprocess.Popen(line, stdin=slave, stdout=subprocess.PIPE, stderr=slave)
         os.close(slave)
         keyboard.write(f"{answer}\n".encode())
         out, _ = process.communicate()
@@ -127,19 +105,25 @@ def test_prune_means_the_records_for_which_all_options_hold(
 
 
 @pytest.mark.parametrize(
-    ("options", "named"),
+    ("line", "code", "named"),
     [
-        ("", "--older-than"),
-        ("--older-than soon", "--older-than"),
-        ("--older-than 30m", "--older-than"),
-        ("--older-than 99999w", "--older-than"),
-        ("--case distilbrt", "distilbrt"),
-        ("--prepared /nowhere", "/nowhere"),
+        ("rm record-1 rec --yes", ExitCode.USAGE, "rec"),
+        ("rm record-1 no-such-record --yes", ExitCode.DATA, "no-such-record"),
+        ("rm record-1 ../store --yes", ExitCode.USAGE, "../store"),
+        ("rm record-1", ExitCode.USAGE, "--yes"),
+        ("rm record-1 --json", ExitCode.USAGE, "--yes"),
+        ("prune --yes", ExitCode.USAGE, "--older-than"),
+        *((f"prune --yes --older-than {when}", ExitCode.USAGE, "--older-than") for when in ("soon", "30m", "99999w")),
+        ("prune --yes --case distilbrt", ExitCode.USAGE, "distilbrt"),
+        ("prune --yes --prepared /nowhere", ExitCode.USAGE, "/nowhere"),
+        ("ls --since soon", ExitCode.USAGE, "--since"),
     ],
 )
-def test_what_cannot_be_pruned_is_a_usage_error(store: Store, flagbench: Flagbench, options: str, named: str) -> None:
-    ended = flagbench(f"results prune {options}")
-    assert (ended.code, named in ended.err) == (ExitCode.USAGE, True)
+def test_what_is_wrong_or_not_confirmed_is_named_and_nothing_is_removed(
+    store: Store, flagbench: Flagbench, line: str, code: ExitCode, named: str
+) -> None:
+    ended = flagbench(f"results {line}")
+    assert (ended.code, named in ended.err) == (code, True)
     assert len(ids(store)) == 4
 
 
@@ -183,29 +167,18 @@ def test_prepared_folders_are_removed_with_what_they_name(tmp_path: Path, flagbe
     assert sorted(path.name for path in other.iterdir()) == ["inside", "notes.txt"]
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"schema": "other/v1"},
-        {"files": {"../outside": {"bytes": 1}}},
-        {"files": {"/etc/passwd": {"bytes": 1}}},
-        {"files": ["train.bin"]},
-        {"files": {"train.bin": {}}},
-    ],
-)
-def test_what_prepare_did_not_write_is_left_alone(tmp_path: Path, changes: dict[str, Any]) -> None:
-    folder = prepared(tmp_path / "data", **changes)
-    deep = prepared(tmp_path / "deep")
-    (deep / "prepared.json").write_text('{"x": ' + "[" * 200_000)
+def test_what_prepare_did_not_write_is_left_alone(tmp_path: Path) -> None:
+    prepared(tmp_path / "schema", schema="other/v1")
+    for number, files in enumerate(({"../x": {"bytes": 1}}, {"/x": {"bytes": 1}}, ["train.bin"], {"train.bin": {}})):
+        prepared(tmp_path / str(number), files=files)
+    (prepared(tmp_path / "deep") / "prepared.json").write_text('{"x": ' + "[" * 200_000)
     assert prune.prepared(tmp_path) == []
-    assert (folder / "train.bin").exists()
 
 
 def removable_images(*images: tuple[str, ...], remove: Callable[[str], None]) -> list[prune.Removable]:
     """Which of the images of an engine, given by their tags, can be removed; the first one has the id sha256:0."""
-    title = {"org.opencontainers.image.title": "GLM on cpu"}
     listed = [
-        SimpleNamespace(id=f"sha256:{number}", tags=list(tags), labels=title, attrs={"Size": 1000})
+        SimpleNamespace(id=f"sha256:{number}", tags=list(tags), labels={}, attrs={"Size": 1000})
         for number, tags in enumerate(images)
     ]
 

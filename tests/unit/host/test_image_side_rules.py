@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import yaml
 
-ROOT = Path(__file__).parents[3]
+from .conftest import ROOT
+
 PACKAGE = ROOT / "entrypoints" / "flagbench_cases"
 CASES = {path.stem: yaml.safe_load(path.read_text()) for path in (ROOT / "manifests" / "cases").glob("*.yaml")}
 STOPWATCH = "rank/stopwatch.py"
@@ -20,6 +20,9 @@ FRAMEWORKS = {"torch", "transformers", "safetensors", "peft", "accelerate", "dee
 FREE_OF_TORCH = ("node/", "record/", "shared/", "telemetry/")
 # What the shared loop and engines take from the configuration of whichever case has it.
 OF_THE_LOOP = {"engine", "checkpoint_every_steps", "evaluate_every_samples", "max_samples"}
+SETTABLE = [name for case in CASES.values() for name in case["settable"]]
+OWN_OPTIONS = {name for name in SETTABLE if SETTABLE.count(name) == 1} - OF_THE_LOOP
+"""The hyper-parameters that only one case has, and that are its own."""
 # What every case may import of `engines`; the rest is an engine of that name.
 FOR_ALL = {"data_parallel", "groups", "precision", "process_group"}
 
@@ -37,12 +40,6 @@ def imported(node: ast.AST) -> Iterator[str]:
 def within(module: str, others: set[str]) -> bool:
     """Whether a module is one of others or in one of them."""
     return any(module == other or module.startswith(other + ".") for other in others)
-
-
-def own_options() -> set[str]:
-    """The hyper-parameters that only one case has, and that are its own."""
-    names = [name for case in CASES.values() for name in case["settable"]]
-    return {name for name in names if names.count(name) == 1} - OF_THE_LOOP
 
 
 def findings(path: str, source: str) -> list[str]:
@@ -72,9 +69,6 @@ def findings(path: str, source: str) -> list[str]:
 def engines_of(package: str) -> set[str]:
     """The engines in the manifest of the case with that package."""
     return set(next(case["engines"] for name, case in CASES.items() if name.replace("-", "_") == package))
-
-
-OWN_OPTIONS = own_options()
 
 
 def test_the_image_side_follows_the_rules() -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+from .conftest import ROOT
+
 LINTER = Path(sys.executable).with_name("lint-imports")
 
 PLANTED = {
@@ -40,10 +41,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("checkout")
     shutil.copy(ROOT / "pyproject.toml", root)
     for source in ("builder", "entrypoints"):
-        for path in (ROOT / source).rglob("*.py"):
-            copy = root / path.relative_to(ROOT)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(path, copy)
+        shutil.copytree(ROOT / source, root / source, ignore=shutil.ignore_patterns("__pycache__", "*.safetensors"))
     return root
 
 

@@ -126,6 +126,7 @@ def test_what_is_not_a_credential_stays(text: str) -> None:
         ("https://me:secret@index.example/simple", "https://***@index.example/simple"),
         ("http://me:p@ss@proxy:3128, then", "http://***@proxy:3128, then"),
         ("A=1 DB_PASSWORD=x B=2", "A=1 DB_PASSWORD=*** B=2"),
+        ("curl -u me:ghp_0123456789abcdefghij x", "curl -u me:*** x"),
         ("https://h.example/?a=1&token=x&b=2", "https://h.example/?a=1&token=***&b=2"),
     ],
 )
@@ -138,20 +139,9 @@ def test_a_known_secret_is_hidden_without_any_form(secret: str, before: str, aft
     assert secret not in redact(before + secret + after, [secret[:10], secret])
 
 
-@pytest.mark.parametrize(
-    ("name", "secret"),
-    [
-        ("AWS_ACCESS_KEY_ID", True),
-        ("WANDB_API_KEY", True),
-        ("HF_TOKEN", True),
-        ("db.password", True),
-        ("TOKENIZERS_PARALLELISM", False),
-        ("KEYBOARD", False),
-        ("PATH", False),
-    ],
-)
-def test_a_name_says_what_a_variable_holds(name: str, secret: bool) -> None:
-    assert is_secret_name(name) is secret
+def test_a_name_says_what_a_variable_holds() -> None:
+    assert all(map(is_secret_name, ("AWS_ACCESS_KEY_ID", "WANDB_API_KEY", "HF_TOKEN", "db.password")))
+    assert not any(map(is_secret_name, ("TOKENIZERS_PARALLELISM", "KEYBOARD", "PATH")))
 
 
 def test_a_count_is_not_a_secret_and_a_password_may_be_a_number() -> None:
@@ -170,28 +160,13 @@ def test_the_secrets_of_a_url_in_every_spelling() -> None:
     assert not has_userinfo("https://b.example/@scope")
 
 
-HOSTILE = (
-    "://a:",
-    "//a:",
-    ",a:",
-    "a:b@",
-    "authorization: a=b,",
-    "--token ",
-    "-u a:",
-    "key=",
-    "a=",
-    "://",
-    "://a@",
-    "x-",
-    "-----BEGIN ",
-    "Bearer ",
-    '"token":"',
-    "sk-",
-    "a",
+@pytest.mark.parametrize(
+    "unit",
+    [
+        *("://a:", "//a:", ",a:", "a:b@", "authorization: a=b,", "--token ", "-u a:", "key=", "a=", "://", "://a@"),
+        *("x-", "-----BEGIN ", "Bearer ", '"token":"', "sk-", "a"),
+    ],
 )
-
-
-@pytest.mark.parametrize("unit", HOSTILE)
 def test_a_long_hostile_text_is_read_in_linear_time(unit: str) -> None:
     # In quadratic time this takes minutes.
     redact(unit * (2**20 // len(unit)))

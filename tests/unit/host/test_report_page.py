@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -15,15 +13,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from flagbench.catalog.load import load_catalog
 from flagbench.page import Lines, Table, render
 from flagbench.record.read import read_record
-from flagbench.report import comparison_table, verdict_table
+from flagbench.report import comparison_table
 from flagbench.stores import Store
-from flagbench.verify import compare_records, verify_claim
+from flagbench.verify import compare_records
 
-REPLAYS = Path(__file__).parent / "verify" / "replays"
-MANIFESTS = Path(__file__).parents[3] / "manifests"
+from .conftest import REPLAY, Flagbench
+
+REPLAYS = REPLAY.parent
 ID = "20260101T120000Z-distilbert-a100-cuda11.6-1x8-0123abcd"
 
 
@@ -37,10 +35,7 @@ class Terminal(io.StringIO):
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(
-    st.lists(st.tuples(*[st.text("ab \u4e2d\u0301[", max_size=60)] * 3), max_size=4),
-    st.integers(1, 200),
-)
+@given(st.lists(st.tuples(*[st.text("ab \u4e2d\u0301[", max_size=60)] * 3), max_size=4), st.integers(1, 200))
 def test_a_row_fits_wherever_its_id_does(rows: list[tuple[str, str, str]], width: int) -> None:
     table = Table(
         ("record", "what", "why", "how much"),
@@ -62,49 +57,28 @@ def test_a_cell_of_megabytes_is_not_padded_to_in_every_row() -> None:
     assert len(render([table], io.StringIO())) < 2_000_000
 
 
-@pytest.fixture(scope="module")
-def shown() -> dict[str, Callable[..., str]]:
-    """What verify, run and compare show of a record with a long id."""
-    base = read_record(REPLAYS / "a100-1x8.json")
-    other = read_record(
-        (REPLAYS / "a100-1x8-80gb.json").read_bytes().replace(b'"fixture-a100-1x8-80gb"', b'"%b"' % ID.encode())
+@pytest.mark.parametrize("width", [10, 60, 100, 1000])
+@pytest.mark.parametrize("command", ["results ls", "list cases", "list", f"verify {ID}", f"compare last {ID}"])
+def test_a_page_has_its_ids_whole_and_no_boxes_at_any_width(
+    store: Store, monkeypatch: pytest.MonkeyPatch, flagbench: Flagbench, command: str, width: int
+) -> None:
+    other = (REPLAYS / "a100-1x8-80gb.json").read_bytes()
+    store.put(
+        other.replace(b'"fixture-a100-1x8-80gb"', b'"%b"' % ID.encode()).replace(b"2026-01-01T", b"2025-01-01T")
     )
-    catalog = load_catalog(MANIFESTS)
-    result = verify_claim([other], catalog.claims["distilbert/a100-1x8-fp32"], catalog.cases["distilbert"])
-    compared = compare_records(base, other)
-    return {
-        "verify": lambda **options: verdict_table([other], result, **options),
-        "compare": lambda **options: comparison_table(compared, **options),
-    }
-
-
-@pytest.mark.parametrize("width", [20, 60, 80, 1000])
-@pytest.mark.parametrize("name", ["verify", "compare"])
-def test_no_table_has_boxes_or_breaks_an_id(
-    shown: dict[str, Callable[..., str]], monkeypatch: pytest.MonkeyPatch, name: str, width: int
-) -> None:
-    monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", str(width))
-    text, piped = shown[name](stream=Terminal()), shown[name](stream=io.StringIO())
-    assert any(ID in line for line in text.splitlines())
-    assert not set(text) & set("\u2500\u2501\u2502\u2503\u2578")
-    assert shown[name](stream=Terminal(), wide=True) == piped
-    assert text == piped or width < 1000
-
-
-def test_listed_ids_are_whole_at_any_width(
-    store: Store, make_record: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch, flagbench: Callable[..., Any]
-) -> None:
-    store.put(make_record(record_id=ID))
-    piped = flagbench("results ls").out
+    store.put(REPLAY.read_bytes())
+    piped = flagbench(command).out
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setenv("NO_COLOR", "1")
-    for width in (10, 80, 100):
-        monkeypatch.setenv("COLUMNS", str(width))
-        row = flagbench("results ls").out.splitlines()[1]
-        assert row.split()[0] == ID
-        assert len(row) <= max(width, len(ID))
-        assert flagbench("results ls --wide").out == piped
+    monkeypatch.setenv("COLUMNS", str(width))
+    text = flagbench(command).out
+    rows = [line for line in text.splitlines() if "--wide shows everything" not in line]
+    assert [row.split()[:1] for row in rows] == [line.split()[:1] for line in piped.splitlines()]
+    if "list" in command or "ls" in command:
+        assert all(len(row) <= max(width, len(row.split()[0])) for row in rows if row)
+    assert not set(text) & set("\u2500\u2501\u2502\u2503\u2578\x1b")
+    assert flagbench(f"{command} --wide").out == piped
+    assert text == piped or width < 1000
 
 
 @pytest.mark.parametrize(
@@ -134,7 +108,7 @@ _values = st.recursive(
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.none() | st.dictionaries(st.text("ab", min_size=1), _values, max_size=3), _values, _values)
 def test_a_comparison_never_prints_python(config: Any, one: Any, other: Any) -> None:
-    base = read_record(REPLAYS / "a100-1x8.json")
+    base = read_record(REPLAY)
     for left, right in ((config, {"x": one}), ({"x": one}, {"x": other}), ({"x": {"y": one}}, {"x": other})):
         comparison = compare_records(replace(base, config=left), replace(base, config=right))
         table = comparison_table(comparison, stream=io.StringIO())

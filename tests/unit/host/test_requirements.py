@@ -1,4 +1,4 @@
-"""The requirement files beside the locks of the images say the same as those locks."""
+"""What stacks hold is what their cases import; what tests and `make` install says the same as the locks."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ import pytest
 from packaging.requirements import Requirement
 
 from flagbench.catalog.load import load_catalog
+from flagbench.catalog.model import Stack
 from flagbench.locks.files import read_lock
 from flagbench.locks.model import canonical
 from flagbench.render.roots import images_root
 
 ROOT = Path(__file__).parents[3]
 CATALOG = load_catalog()
+# Sources that only `prepare` reads, and what every case imports.
+PREPARE = ("h5py", "sentencepiece")
+COMMON = ("torch", "numpy", "psutil", "safetensors", "tokenizers")
 
 
 def pins(*files: str) -> dict[str, str]:
@@ -55,3 +59,36 @@ def test_what_make_installs_fits_the_lock_of_the_cpu_stack(extra: str | None) ->
     for requirement in requirements:
         name = canonical(requirement.name)
         assert name in left_out or name not in versions or versions[name] in requirement.specifier, str(requirement)
+
+
+every_stack = pytest.mark.parametrize("stack", CATALOG.stacks.values(), ids=lambda stack: stack.name)
+
+
+def held(stack: Stack) -> set[str]:
+    """Packages that an image of the stack has by its manifest: installed, compiled, or the base's."""
+    build = stack.build
+    for_cases = [*(line.split("==")[0] for line in build.optional), *(each.name for each in build.compiled)]
+    names = [*(line.split("==")[0] for line in build.packages), *for_cases]
+    return {canonical(name) for name in (*names, *build.from_base)}
+
+
+@every_stack
+def test_it_holds_what_its_cases_import(stack: Stack) -> None:
+    for case in stack.runs:
+        wanted = {canonical(module) for module in (*COMMON, *PREPARE, *CATALOG.cases[case].raw.get("imports", ()))}
+        assert wanted <= held(stack), f"{stack.name} runs {case}"
+
+
+@every_stack
+def test_nothing_that_is_left_out_is_there_by_another_way(stack: Stack) -> None:
+    """But for what the base may bring, which is then kept."""
+    installed = held(stack) - {canonical(name) for name in stack.build.from_base}
+    assert not installed & {canonical(name) for name in stack.build.left_out}
+
+
+@every_stack
+def test_it_says_which_torch_it_has(stack: Stack) -> None:
+    """What an image compares with itself when it starts; CUDA's version too, where torch was built with CUDA."""
+    assert "torch" in stack.expects
+    assert ("cuda" in stack.expects) == (stack.vendor == "nvidia")
+    assert all(stack.expects.values())
