@@ -65,15 +65,25 @@ def validator(kind: Kind) -> Draft202012Validator:
     Schemas are always this flagbench's own, even if manifests come from elsewhere: the code that reads the documents
     relies on them.
     """
+    text = (shipped_manifests() / "schema" / f"{kind}-v1.json").read_text(encoding="utf-8")
+    return _strict()(json.loads(text))
+
+
+def value_fault(schema: dict[str, Any], value: Any) -> str | None:
+    """The first reason why `schema` does not allow a single value, or None."""
+    errors = (found.message for error in _strict()(schema).iter_errors(value) for found in _explain(error))
+    return next(errors, None)
+
+
+@cache
+def _strict() -> type[Draft202012Validator]:
     # Imported here: jsonschema costs more than everything else that `--help` imports.
     from jsonschema import Draft202012Validator
     from jsonschema.validators import extend
 
-    text = (shipped_manifests() / "schema" / f"{kind}-v1.json").read_text(encoding="utf-8")
-    strict: type[Draft202012Validator] = extend(  # type: ignore[no-untyped-call]
-        Draft202012Validator, {"pattern": _check_pattern}
-    )
-    return strict(json.loads(text))
+    # JSON Schema takes 8.0 for an integer; the code that uses it would not.
+    types = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
+    return extend(Draft202012Validator, {"pattern": _check_pattern}, type_checker=types)  # type: ignore[no-untyped-call,no-any-return]
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
@@ -121,21 +131,24 @@ def _explain(error: ValidationError) -> Iterator[Violation]:
         yield Violation(path, role + _plain_words(str(error.validator), value, limit, error.message))
 
 
+_BOUNDS = {
+    "minimum": "at least",
+    "exclusiveMinimum": "greater than",
+    "maximum": "at most",
+    "exclusiveMaximum": "less than",
+}
+
+
 def _plain_words(keyword: str, value: Any, limit: Any, fallback: str) -> str:
+    if keyword in _BOUNDS:
+        return f"{_shown(value)} must be {_BOUNDS[keyword]} {limit}"
     match keyword:
-        case "enum":
-            return f"{_shown(value)} is not allowed; allowed: {', '.join(map(str, limit))}"
-        case "const":
-            return f"{_shown(value)} is not allowed; allowed: {limit}"
+        case "enum" | "const":
+            allowed = limit if keyword == "enum" else [limit]
+            return f"{_shown(value)} is not allowed; allowed: {', '.join(map(str, allowed))}"
         case "type":
             expected = limit if isinstance(limit, str) else " or ".join(limit)
             return f"expected {expected}, got {type_name(value)} {_shown(value)}".rstrip()
-        case "minimum":
-            return f"{_shown(value)} must be at least {limit}"
-        case "maximum":
-            return f"{_shown(value)} must be at most {limit}"
-        case "exclusiveMinimum":
-            return f"{_shown(value)} must be greater than {limit}"
         case "minItems" | "minLength" | "minProperties":
             return f"{f'has {len(value)}' if value else 'is empty'}; needs at least {limit}"
         case "uniqueItems":

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from flagbench.catalog.model import Case, Claim, ClaimMetric, Stack
-from flagbench.errors import FlagbenchError
 
 Raw = Mapping[str, Any]
-T = TypeVar("T")
 
 
 def build_case(raw: Raw, path: Path) -> Case:
@@ -24,7 +22,7 @@ def build_case(raw: Raw, path: Path) -> Case:
     ]
     formula = raw["flops"].get("published")
     values = {**raw, "metrics": metrics, "published_formula": formula, "raw": raw, "path": path}
-    return _converted(values, Case)
+    return msgspec.convert(values, Case)
 
 
 def build_stack(raw: Raw, path: Path, cases: Mapping[str, Case]) -> Stack:
@@ -46,7 +44,7 @@ def build_stack(raw: Raw, path: Path, cases: Mapping[str, Case]) -> Stack:
         "raw": raw,
         "path": path,
     }
-    return _converted(values, Stack)
+    return msgspec.convert(values, Stack)
 
 
 def build_claims(raw: Raw, path: Path) -> tuple[Claim, ...]:
@@ -69,11 +67,4 @@ def _claim(claim: Raw, file: Raw, path: Path) -> Claim:
         "source": file.get("source") or sources[claim["source"]],
         "path": path,
     }
-    return _converted(values, Claim)
-
-
-def _converted(values: Raw, kind: type[T]) -> T:
-    try:
-        return msgspec.convert(values, kind)
-    except msgspec.ValidationError as error:  # to JSON Schema, 8.0 is an integer
-        raise FlagbenchError(f"{values['path']}: {error}", remedy="correct that value") from None
+    return msgspec.convert(values, Claim)

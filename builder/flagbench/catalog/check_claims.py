@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from flagbench.catalog.checks import check_file_name, check_unique, refuses
+from flagbench.catalog.checks import check_file_name, refuses
 from flagbench.catalog.documents import Document
 from flagbench.catalog.printed import printed_number
 from flagbench.catalog.settings import setting_fault
@@ -28,96 +28,75 @@ def check_claims(
     first_use: dict[str, str] = {}
     for doc in docs:
         check_file_name(doc, "case")
-        name = doc.data["case"]
-        doc.require_known(("case",), "case", name, case_names)
         if ("source" in doc.data) == ("sources" in doc.data):
             doc.problem((), "needs either `source`, one for all claims, or `sources`, one of which each claim names")
+        sources = doc.data.get("sources", {})
+        for pattern, kind, known in (
+            ("case", "case", case_names),
+            ("claims.*.stack", "stack", stack_names),
+            ("claims.*.source", "entry of `sources`", sources),
+            ("claims.*.metrics.*.source", "entry of `sources`", sources),
+        ):
+            doc.require_known(pattern, kind, known)
+        doc.require_unique("claims.*.id", "claim", first_use)
+        case = cases.get(doc.data["case"])
         for index, claim in enumerate(doc.data["claims"]):
             here: FieldPath = ("claims", index)
-            _check_id(doc, claim["id"], (*here, "id"), first_use)
-            _check_sources(doc, claim, here)
-            _check_stack(doc, claim, here, cases.get(name), stacks, stack_names)
-            if name in cases:
-                _check_run(doc, claim["run"], cases[name].data, (*here, "run"))
-                _check_conditions(doc, claim["conditions"], cases[name].data, (*here, "conditions"))
-                _check_metrics(doc, claim["metrics"], cases[name].data, (*here, "metrics"))
+            if not claim["id"].startswith(f"{doc.data['case']}/"):
+                doc.problem((*here, "id"), f"'{claim['id']}' must start with '{doc.data['case']}/'")
+            if "sources" in doc.data and "source" not in claim:
+                doc.problem((*here, "source"), f"missing; known: {', '.join(sorted(sources)) or 'none'}")
+            _check_stack(doc, claim, here, case, stacks.get(claim["stack"]))
+            if case is not None:
+                _check_values(doc, claim, here, case.data)
+        if case is not None:
+            _check_names(doc, case.data)
 
 
-def _check_id(doc: Document, claim_id: str, where: FieldPath, first_use: dict[str, str]) -> None:
-    if not claim_id.startswith(f"{doc.data['case']}/"):
-        doc.problem(where, f"'{claim_id}' must start with '{doc.data['case']}/'")
-    if claim_id in first_use:
-        doc.problem(where, f"'{claim_id}' is already the id of {first_use[claim_id]}")
-    first_use.setdefault(claim_id, f"{doc.shown}:{doc.line(where)}")
-
-
-def _check_sources(doc: Document, claim: Any, here: FieldPath) -> None:
-    """That a claim and its values name entries of `sources`, and a claim of a file with one `source` names none."""
-    known = doc.data.get("sources", {})
-    if "sources" in doc.data and "source" not in claim:
-        doc.problem((*here, "source"), f"missing; known: {', '.join(sorted(known)) or 'none'}")
-    metrics = [((*here, "metrics", index), metric) for index, metric in enumerate(claim["metrics"])]
-    for where, entry in [(here, claim), *metrics]:
-        if "source" in entry:
-            doc.require_known((*where, "source"), "entry of `sources`", entry["source"], known)
-
-
-def _check_stack(
-    doc: Document,
-    claim: Any,
-    here: FieldPath,
-    case: Document | None,
-    stacks: Mapping[str, Document],
-    stack_names: Collection[str],
-) -> None:
+def _check_stack(doc: Document, claim: Any, here: FieldPath, case: Document | None, stack: Document | None) -> None:
     """That a claim has either a stack that runs its case, or the reason why it has no stack."""
-    stack = claim["stack"]
-    if stack is None:
-        if "no_stack" not in claim:
-            doc.problem((*here, "no_stack"), "missing: a claim without a stack says why there is none")
-    elif "no_stack" in claim:
-        doc.problem((*here, "no_stack"), f"there is a stack, '{stack}'; remove one of the two")
-    elif (
-        doc.require_known((*here, "stack"), "stack", stack, stack_names)
-        and case is not None
-        and stack in stacks
-        and refuses(case, stacks[stack])
+    name = claim["stack"]
+    if name is None and "no_stack" not in claim:
+        doc.problem((*here, "no_stack"), "missing: a claim without a stack says why there is none")
+    elif name is not None and "no_stack" in claim:
+        doc.problem((*here, "no_stack"), f"there is a stack, '{name}'; remove one of the two")
+    elif case is not None and stack is not None and refuses(case, stack):
+        doc.problem((*here, "stack"), f"the stack '{name}' does not run '{case.data['name']}'")
+
+
+def _check_names(doc: Document, case: Any) -> None:
+    """That what the claims of a file name is in their case."""
+    for pattern, kind, known in (
+        ("run.set", "settable", case["settable"]),
+        ("conditions", "condition", _conditions(case)),
+        ("metrics.*.name", "metric", [metric["name"] for metric in case["metrics"]]),
     ):
-        doc.problem((*here, "stack"), f"the stack '{stack}' does not run '{case.data['name']}'")
+        doc.require_known(f"claims.*.{pattern}", f"{kind} of {case['name']}", known)
 
 
-def _check_run(doc: Document, run: Any, case: Any, here: FieldPath) -> None:
+def _check_values(doc: Document, claim: Any, here: FieldPath, case: Any) -> None:
+    """That a run, its settings and its metrics are as the case declares them, and that no condition is missing."""
     for key, allowed in (("precision", case["precisions"]), ("division", case["divisions"])):
-        if run[key] not in allowed:
-            doc.problem((*here, key), f"'{run[key]}' is not allowed; {case['name']} has {', '.join(allowed)}")
-    for name, value in run["set"].items():
-        where = (*here, "set", name)
-        if doc.require_known(where, f"settable of {case['name']}", name, case["settable"]):
-            fault = setting_fault(case["settable"][name], value)
-            if fault is not None:
-                doc.problem(where, fault)
-
-
-def _check_metrics(doc: Document, published: Any, case: Any, here: FieldPath) -> None:
-    metrics = {metric["name"]: metric for metric in case["metrics"]}
-    check_unique(doc, [metric["name"] for metric in published], here, "name", "metric")
-    for index, metric in enumerate(published):
-        where = (*here, index)
-        if not doc.require_known((*where, "name"), f"metric of {case['name']}", metric["name"], metrics):
-            continue
+        if claim["run"][key] not in allowed:
+            text = f"'{claim['run'][key]}' is not allowed; {case['name']} has {', '.join(allowed)}"
+            doc.problem((*here, "run", key), text)
+    for name, value in claim["run"]["set"].items():
+        if name in case["settable"] and (fault := setting_fault(case["settable"][name], value)):
+            doc.problem((*here, "run", "set", name), fault)
+    if missing := sorted(_conditions(case) - set(claim["conditions"])):
+        text = f"missing: {', '.join(missing)} (write 'not published' where the source is silent)"
+        doc.problem((*here, "conditions"), text)
+    doc.require_unique(f"claims.{here[1]}.metrics.*.name", "metric")
+    declared = {metric["name"]: metric for metric in case["metrics"]}
+    for index, metric in enumerate(claim["metrics"]):
+        where, name = (*here, "metrics", index), metric["name"]
         for key in ("unit", "scope"):
-            expected = metrics[metric["name"]][key]
-            if metric[key] != expected:
-                text = f"'{metric[key]}' is not allowed; allowed: {expected}, as {case['name']} declares"
-                doc.problem((*where, key), f"{text} {metric['name']}")
+            if name in declared and metric[key] != (expected := declared[name][key]):
+                text = f"'{metric[key]}' is not allowed; allowed: {expected}, as {case['name']} declares {name}"
+                doc.problem((*where, key), text)
         if "printed" in metric and printed_number(metric["printed"]) != Decimal(repr(metric["value"])):
             doc.problem((*where, "printed"), f"'{metric['printed']}' is not the value {metric['value']}")
 
 
-def _check_conditions(doc: Document, conditions: Any, case: Any, here: FieldPath) -> None:
-    expected = {name for group in case["condition_groups"].values() for name in group}
-    for name in conditions:
-        doc.require_known((*here, name), f"condition of {case['name']}", name, expected)
-    missing = sorted(expected - set(conditions))
-    if missing:
-        doc.problem(here, f"missing: {', '.join(missing)} (write 'not published' where the source is silent)")
+def _conditions(case: Any) -> set[str]:
+    return {name for group in case["condition_groups"].values() for name in group}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from packaging.utils import canonicalize_name
@@ -16,55 +16,40 @@ def check_case(doc: Document, stack_names: Collection[str]) -> None:
     """Names inside one case: its file, stacks, groups, metrics, settable paths, overrides and engines."""
     raw = doc.data
     check_file_name(doc, "name")
-    for stack in raw["does_not_run"]:
-        doc.require_known(("does_not_run", stack), "stack", stack, stack_names)
-    precision = raw["default_precision"]
-    doc.require_known(("default_precision",), "precision of this case", precision, raw["precisions"])
-    check_unique(doc, [quirk["id"] for quirk in raw["quirks"]], ("quirks",), "id", "quirk")
-    _check_metrics(doc)
-    _check_condition_groups(doc)
+    metrics = [name for _, name in doc.names("metrics.*.name")]
+    conditions = [name for _, name in doc.names("condition_groups.*")]
+    for pattern, kind, known in (
+        ("does_not_run", "stack", stack_names),
+        ("default_precision", "precision of this case", raw["precisions"]),
+        ("division_presets", "division of this case", raw["divisions"]),
+        ("gate", "metric of this case", metrics),
+        ("metrics.*.held_by", "metric of this case", metrics),
+        ("flops.published.metric", "metric of this case", metrics),
+        ("metrics.*.depends_on", "condition group", raw["condition_groups"]),
+        ("shapes", "condition of this case", conditions),
+        ("presets.reference.engine.name", "engine of this case", raw["engines"]),
+    ):
+        doc.require_known(pattern, kind, known)
+    doc.require_unique("quirks.*.id", "quirk")
+    doc.require_unique("metrics.*.name", "metric")
+    doc.require_unique("condition_groups.*", "condition")
     _check_settable(doc)
     reference = raw["presets"]["reference"]
     _check_overrides(doc, raw["presets"]["tiny"], reference, ("presets", "tiny"))
     for division, presets in raw.get("division_presets", {}).items():
-        doc.require_known(("division_presets", division), "division of this case", division, raw["divisions"])
         for preset, changed in presets.items():
             _check_overrides(doc, changed, reference, ("division_presets", division, preset))
-    _check_kind(doc)
-    _check_engines(doc)
-
-
-def _check_metrics(doc: Document) -> None:
-    """That metrics are unique, and that each metric and condition group named elsewhere exists."""
-    raw = doc.data
-    names = [metric["name"] for metric in raw["metrics"]]
-    check_unique(doc, names, ("metrics",), "name", "metric")
-    doc.require_known(("gate",), "metric of this case", raw["gate"], names)
-    for index, metric in enumerate(raw["metrics"]):
-        for group in metric["depends_on"]:
-            where = ("metrics", index, "depends_on")
-            doc.require_known(where, "condition group", group, raw["condition_groups"])
-        if metric.get("held_by") is not None:
-            doc.require_known(("metrics", index, "held_by"), "metric of this case", metric["held_by"], names)
-    formula = raw["flops"].get("published")
-    if formula is not None:
-        doc.require_known(("flops", "published", "metric"), "metric of this case", formula["metric"], names)
-
-
-def _check_condition_groups(doc: Document) -> None:
-    """That a condition is in one group, and that `shapes` are conditions."""
-    group_of: dict[str, str] = {}
-    for group, conditions in doc.data["condition_groups"].items():
-        for index, condition in enumerate(conditions):
-            if condition in group_of:
-                where = ("condition_groups", group, index)
-                doc.problem(where, f"'{condition}' is already in the group '{group_of[condition]}'")
-            group_of.setdefault(condition, group)
-    for index, name in enumerate(doc.data.get("shapes", ())):
-        doc.require_known(("shapes", index), "condition of this case", name, group_of)
+    kind = raw.get("kind", "train")
+    section = reference.get(kind)
+    for key in ("batch_size", "warmup_steps", "window_steps"):
+        if not isinstance(section, dict) or key not in section:
+            doc.problem(("presets", "reference"), f"a case of the kind {kind} needs '{kind}.{key}'")
+    if len(raw["engines"]) > 1 and not any(doc.names("presets.reference.engine.name")):
+        doc.problem(("presets", "reference"), "missing: engine.name, one of the engines above")
 
 
 def _check_settable(doc: Document) -> None:
+    engines = doc.data["engines"]
     for name, spec in doc.data["settable"].items():
         where: FieldPath = ("settable", name)
         value: Any = doc.data["presets"]["reference"]
@@ -74,42 +59,20 @@ def _check_settable(doc: Document) -> None:
                 break
             value = value[key]
         else:
-            fault = setting_fault(spec, value)
-            if fault is not None:
+            if fault := setting_fault(spec, value):
                 doc.problem(where, f"presets.reference.{spec['path']}: {fault}")
+        if spec["path"] == "engine.name" and set(spec.get("choices", ())) != set(engines):
+            doc.problem(where, f"its choices must be the engines of this case: {', '.join(engines)}")
 
 
 def _check_overrides(doc: Document, changed: Any, reference: Any, path: FieldPath) -> None:
-    for key, value in changed.items():
-        where = (*path, key)
-        if not doc.require_known(where, "key of presets.reference", key, reference):
-            continue
-        if isinstance(value, dict) != isinstance(reference[key], dict):
+    doc.require_known(".".join(map(str, path)), "key of presets.reference", reference)
+    for key in changed.keys() & reference.keys():
+        where, value, other = (*path, key), changed[key], reference[key]
+        if isinstance(value, dict) != isinstance(other, dict):
             doc.problem(where, "is a mapping either here or in presets.reference, and a value in the other")
         elif isinstance(value, dict):
-            _check_overrides(doc, value, reference[key], where)
-
-
-def _check_kind(doc: Document) -> None:
-    """The section of the presets that says how long a run of this kind is."""
-    kind = doc.data.get("kind", "train")
-    section = doc.data["presets"]["reference"].get(kind)
-    for key in ("batch_size", "warmup_steps", "window_steps"):
-        if not isinstance(section, dict) or key not in section:
-            doc.problem(("presets", "reference"), f"a case of the kind {kind} needs '{kind}.{key}'")
-
-
-def _check_engines(doc: Document) -> None:
-    """That the engine of a run is one that the manifest describes."""
-    engines, reference = doc.data["engines"], doc.data["presets"]["reference"]
-    chosen = reference.get("engine", {}).get("name")
-    if chosen is not None:
-        doc.require_known(("presets", "reference", "engine", "name"), "engine of this case", chosen, engines)
-    elif len(engines) > 1:
-        doc.problem(("presets", "reference"), "missing: engine.name, one of the engines above")
-    for name, spec in doc.data["settable"].items():
-        if spec["path"] == "engine.name" and set(spec.get("choices", ())) != set(engines):
-            doc.problem(("settable", name), f"its choices must be the engines of this case: {', '.join(engines)}")
+            _check_overrides(doc, value, other, where)
 
 
 def check_stacks(docs: Sequence[Document], case_names: Collection[str]) -> None:
@@ -117,15 +80,14 @@ def check_stacks(docs: Sequence[Document], case_names: Collection[str]) -> None:
     owner = {doc.data["name"]: doc for doc in docs}
     for doc in docs:
         check_file_name(doc, "name")
-        for case in doc.data["does_not_run"]:
-            doc.require_known(("does_not_run", case), "case", case, case_names)
+        doc.require_known("does_not_run", "case", case_names)
         base = doc.data["base"]
         if base["image"] is None and base["obtain"] is None:
             doc.problem(("base", "obtain"), "missing: a stack without a public base says how to get one")
-        for index, alias in enumerate(doc.data["aliases"]):
+        for path, alias in doc.names("aliases"):
             first = owner.setdefault(alias, doc)
             if first is not doc:
-                doc.problem(("aliases", index), f"'{alias}' already means the stack '{first.data['name']}'")
+                doc.problem(path, f"'{alias}' already means the stack '{first.data['name']}'")
 
 
 def check_needs(cases: Sequence[Document], stacks: Sequence[Document]) -> None:
@@ -135,10 +97,10 @@ def check_needs(cases: Sequence[Document], stacks: Sequence[Document]) -> None:
             if refuses(case, stack):
                 continue
             known = _packages_for_cases(stack.data["build"])
-            for index, name in enumerate(case.data.get("needs", ())):
+            for path, name in case.names("needs"):
                 if name not in known:
                     places = "compiled, optional, from_base or left_out"
-                    case.problem(("needs", index), f"the stack {stack.data['name']} has no '{name}' under {places}")
+                    case.problem(path, f"the stack {stack.data['name']} has no '{name}' under {places}")
 
 
 def _packages_for_cases(build: Any) -> set[str]:
@@ -156,12 +118,3 @@ def check_file_name(doc: Document, key: str) -> None:
     """Note where the name in a manifest is not that of its file."""
     if doc.path.stem != doc.data[key]:
         doc.problem((key,), f"'{doc.data[key]}' must equal the file's name, '{doc.path.stem}'")
-
-
-def check_unique(doc: Document, names: Iterable[str], path: FieldPath, key: str, kind: str) -> None:
-    """Note each name that is in a list twice; `key` is the field that holds it."""
-    seen: set[str] = set()
-    for index, name in enumerate(names):
-        if name in seen:
-            doc.problem((*path, index, key), f"there are two {kind}s '{name}'; remove one")
-        seen.add(name)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from flagbench.catalog.model import NOT_PUBLISHED, Claim
 from flagbench.errors import ExitCode, FlagbenchError
@@ -35,7 +36,7 @@ def silent(*names: str) -> Claim:
 
 @pytest.mark.parametrize("name", GATE.depends_on)
 def test_any_one_condition_of_p_core_that_differs_or_is_unknown_forbids_the_comparison(name: str) -> None:
-    absent = replace(BASE, conditions={n: v for n, v in BASE.conditions.items() if n != name})
+    absent = structs.replace(BASE, conditions={n: v for n, v in BASE.conditions.items() if n != name})
     for record in (edit(conditions={name: other(name)}), edit(conditions={name: None}), absent):
         result = held(record)
         assert result.verdict is Verdict.NOT_COMPARABLE
