@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flagbench.catalog.compile import compiled_files, compiled_manifest, stale_files, write_compiled
+from flagbench.catalog.compile import compiled_files, compiled_manifest, stale_compiled, write_stale
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.lookup import UnknownNameError, get_stack, image_names, resolve_image
 from flagbench.errors import FlagbenchError
@@ -120,10 +120,10 @@ def test_compiled_case_is_the_whole_manifest_in_one_canonical_form() -> None:
 
 def test_stale_compiled_files_are_found_and_written_again(tmp_path: Path) -> None:
     catalog = load_catalog()
-    assert write_compiled(catalog, tmp_path) == sorted(compiled_files(catalog))
+    assert write_stale(tmp_path, stale_compiled(catalog, tmp_path)) == sorted(compiled_files(catalog))
     (tmp_path / "shared" / "stacks" / "gone.json").write_text("{}")
     (tmp_path / "cases" / "distilbert" / "case.json").write_text("{}")
-    assert stale_files(catalog, tmp_path) == ["cases/distilbert/case.json", "shared/stacks/gone.json"]
-    write_compiled(catalog, tmp_path)
-    assert stale_files(catalog, tmp_path) == []
+    stale = stale_compiled(catalog, tmp_path)
+    assert write_stale(tmp_path, stale) == ["cases/distilbert/case.json", "shared/stacks/gone.json"]
+    assert stale_compiled(catalog, tmp_path) == {}
     assert not (tmp_path / "shared" / "stacks" / "gone.json").exists()

@@ -15,8 +15,7 @@ from flagbench.record.model import Record, Status
 from flagbench.report import comparison_table, verdict_table
 from flagbench.stores import open_store
 from flagbench.verify import VerifyResult, compare_records, verify_baseline
-from flagbench.verify.interval import Estimate
-from flagbench.verify.numbers import estimate_text, measured
+from flagbench.verify.interval import Estimate, four_digits
 
 from .conftest import BASE, CASE, MANIFESTS, REPLAYS, edit, held, replay
 
@@ -46,12 +45,12 @@ def table(record: Record, result: VerifyResult | None) -> str:
     ],
 )
 def test_measured_numbers_have_four_digits(value: float, text: str) -> None:
-    assert measured(value) == text
+    assert four_digits(value) == text
 
 
 @pytest.mark.parametrize(("value", "text"), [(1942.6, "1942.6"), (361.0, "361"), (12345.67, "12345.67")])
 def test_published_numbers_are_as_printed(value: float, text: str) -> None:
-    assert estimate_text(Estimate(value, runs=0)) == text
+    assert Estimate(value, runs=0).text() == text
 
 
 def test_a_pipe_gets_plain_aligned_text() -> None:
