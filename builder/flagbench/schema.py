@@ -6,7 +6,6 @@ import difflib
 import json
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,14 +20,6 @@ if TYPE_CHECKING:
 Kind = Literal["case", "stack", "claims", "record"]
 FieldPath = tuple[str | int, ...]
 """Where a value stands in a document: keys and indices from the top."""
-
-
-@dataclass(frozen=True)
-class Violation:
-    """One thing in a document that its schema does not allow."""
-
-    path: FieldPath
-    message: str
 
 
 def shipped_manifests() -> Path:
@@ -53,9 +44,9 @@ def field_name(path: FieldPath) -> str:
     return "".join(steps).removeprefix(".")
 
 
-def violations(kind: Kind, document: Any) -> list[Violation]:
-    """Everything in `document` that its schema does not allow, without repetition."""
-    return list(dict.fromkeys(found for error in validator(kind).iter_errors(document) for found in _explain(error)))
+def violations(kind: Kind, document: Any) -> list[tuple[FieldPath, str]]:
+    """Everything in `document` that its schema does not allow, without repetition: where, and what is wrong."""
+    return list(dict.fromkeys(_explained(validator(kind), document)))
 
 
 @cache
@@ -71,8 +62,7 @@ def validator(kind: Kind) -> Draft202012Validator:
 
 def value_fault(schema: dict[str, Any], value: Any) -> str | None:
     """The first reason why `schema` does not allow a single value, or None."""
-    errors = (found.message for error in _strict()(schema).iter_errors(value) for found in _explain(error))
-    return next(errors, None)
+    return next((what for _, what in _explained(_strict()(schema), value)), None)
 
 
 @cache
@@ -111,24 +101,22 @@ def _check_pattern(_: Any, pattern: str, instance: Any, __: Any) -> Iterator[Val
         yield ValidationError(f"{_shown(instance)} does not match the pattern {pattern}")
 
 
-def _explain(error: ValidationError) -> Iterator[Violation]:
-    path: FieldPath = tuple(error.absolute_path)
-    value: Any = error.instance
-    limit: Any = error.validator_value
-    if error.validator == "required":
-        for name in limit:
-            if name not in value:
-                yield Violation((*path, name), "missing")
-    elif error.validator == "additionalProperties":
-        allowed = error.schema.get("properties", {})  # type: ignore[union-attr]
-        for name in value:
-            if name not in allowed:
+def _explained(validator: Draft202012Validator, document: Any) -> Iterator[tuple[FieldPath, str]]:
+    for error in validator.iter_errors(document):
+        path: FieldPath = tuple(error.absolute_path)
+        value: Any = error.instance
+        limit: Any = error.validator_value
+        if error.validator == "required":
+            yield from (((*path, name), "missing") for name in limit if name not in value)
+        elif error.validator == "additionalProperties":
+            allowed = error.schema.get("properties", {})
+            for name in [name for name in value if name not in allowed]:
                 close = nearest(name, allowed)
                 hint = f"did you mean '{close}'?" if close else f"allowed: {', '.join(sorted(allowed))}"
-                yield Violation((*path, name), f"unknown field; {hint}")
-    else:
-        role = "the field name " if "propertyNames" in error.absolute_schema_path else ""
-        yield Violation(path, role + _plain_words(str(error.validator), value, limit, error.message))
+                yield (*path, name), f"unknown field; {hint}"
+        else:
+            role = "the field name " if "propertyNames" in error.absolute_schema_path else ""
+            yield path, role + _plain_words(str(error.validator), value, limit, error.message)
 
 
 _BOUNDS = {

@@ -99,8 +99,8 @@ def _read_folder(root: Path, name: str, kind: Kind) -> list[Document]:
         if kind == "case" and isinstance(doc.data, dict) and "engines" not in doc.data:
             doc.data["engines"] = {"torch": {"layout": ["dp"]}}
             _notice_of_engines(doc.path)
-        for violation in violations(kind, doc.data):
-            doc.problem(violation.path, violation.message)
+        for path, what in violations(kind, doc.data):
+            doc.problem(path, what)
     return documents
 
 
