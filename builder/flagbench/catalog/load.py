@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from flagbench.catalog.build import build_case, build_claims, build_stack
-from flagbench.catalog.check_claims import check_claims
-from flagbench.catalog.checks import check_case, check_needs, check_stacks
+from flagbench.catalog.checks import check
 from flagbench.catalog.documents import Document, ManifestError, read_document
 from flagbench.catalog.model import Catalog, Claim
 from flagbench.errors import FlagbenchError
@@ -62,20 +61,7 @@ def load_catalog(root: Path | None = None, *, claims: bool = True) -> Catalog:
     stacks = _read_folder(folder, "stacks", "stack")
     published = _read_folder(folder, "claims", "claims") if claims else []
     documents = cases + stacks + published
-
-    case_names = {doc.path.stem for doc in cases}
-    stack_names = {doc.path.stem for doc in stacks}
-    for doc in _valid(cases):
-        check_case(doc, stack_names)
-    check_stacks(_valid(stacks), case_names)
-    check_needs(_valid(cases), _valid(stacks))
-    check_claims(
-        _valid(published),
-        {doc.data["name"]: doc for doc in _valid(cases)},
-        {doc.data["name"]: doc for doc in _valid(stacks)},
-        case_names,
-        stack_names,
-    )
+    check(cases, stacks, published)
     problems = [problem for doc in documents for problem in doc.problems]
     if problems:
         raise ManifestError(problems)
@@ -95,7 +81,9 @@ def _read_folder(root: Path, name: str, kind: Kind) -> list[Document]:
     documents = [
         read_document(path, f"{root.name}/{name}/{path.name}") for path in sorted((root / name).glob("*.yaml"))
     ]
-    for doc in _valid(documents):
+    for doc in documents:
+        if doc.problems:
+            continue
         if kind == "case" and isinstance(doc.data, dict) and "engines" not in doc.data:
             doc.data["engines"] = {"torch": {"layout": ["dp"]}}
             _notice_of_engines(doc.path)
@@ -110,8 +98,3 @@ def _notice_of_engines(path: Path) -> None:
         f"flagbench: {path} has no `engines`, which the next version requires; "
         "write what is taken now: `engines: {torch: {layout: [dp]}}`\n"
     )
-
-
-def _valid(documents: list[Document]) -> list[Document]:
-    """The documents whose shape can be relied on; the others are reported already."""
-    return [doc for doc in documents if not doc.problems]
