@@ -1,7 +1,7 @@
 """A record read strictly: JSON without NaN or duplicate fields, its version first, then its types and limits.
 
 The standard library parses: msgspec's own decoder takes the last of duplicate fields, and numbers of any size.
-msgspec then checks and converts (`model`). tests/unit/host/test_record_model.py holds the model against
+msgspec then checks and converts (`model`). tests/unit/host/test_record_read.py holds the model against
 manifests/schema/record-v1.json, so records are not validated twice.
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import multiprocessing
 import multiprocessing.synchronize
 import os
@@ -18,6 +19,7 @@ import pytest
 from flagbench.errors import ExitCode
 from flagbench.record.read import RecordError
 from flagbench.stores import FolderBlobs, Store, StoreError, open_store
+from flagbench_cases.shared import output
 
 MakeRecord = Callable[..., bytes]
 WRITERS = 32
@@ -241,3 +243,18 @@ def test_addresses_that_are_not_a_folder(url: str, remedy: str) -> None:
     error = refused(ExitCode.USAGE, open_store, url)
     assert url in error.message
     assert remedy in error.remedy
+
+
+def test_what_an_image_stores_is_what_the_host_would_have_stored(tmp_path: Path, make_record: MakeRecord) -> None:
+    line = make_record().decode()
+    image, host = tmp_path / "image", Store(FolderBlobs(tmp_path / "host"))
+    output.store(str(image), json.loads(line), line)
+    host.put(line.encode() + b"\n")
+    stored, expected = (
+        {path.relative_to(root): path.read_bytes() for path in root.rglob("*.json*")}
+        for root in (image, tmp_path / "host")
+    )
+    assert stored == expected
+    assert len(stored) == 2
+    (listed,) = Store(FolderBlobs(image)).list()
+    assert (listed.record_id, listed.error) == (ID, None)
