@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import TypeGuard
+
+from msgspec import Struct
 
 from flagbench.catalog.model import NOT_PUBLISHED, Case, MetricSpec, Scalar
 
@@ -29,8 +30,7 @@ class Agreement(str, Enum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True)
-class ConditionResult:
+class ConditionResult(Struct, frozen=True):
     """One condition here and on the other side; None is unknown."""
 
     name: str

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from flagbench.record.model import Metric, Record
 
@@ -21,8 +22,7 @@ _T95 = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(Struct, frozen=True):
     """A metric over one or more runs, and its 95 % interval; `ci95` is None where the runs give none.
 
     A published value has no runs and no interval: it is taken as exact.
@@ -46,8 +46,7 @@ class Estimate:
         return text if self.ci95 is None else f"{text} [{', '.join(map(four_digits, self.ci95))}]"
 
 
-@dataclass(frozen=True)
-class Ratio:
+class Ratio(Struct, frozen=True):
     """A ratio of two estimates; `ci95` is None where either has no interval."""
 
     value: float

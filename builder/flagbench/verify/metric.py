@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from flagbench.catalog.model import Case, MetricSpec
 from flagbench.record.model import Metric, Record
@@ -19,8 +21,7 @@ LOW, HIGH = 0.95, 1.10
 _ROUNDING = 1e-9
 
 
-@dataclass(frozen=True)
-class Expected:
+class Expected(Struct, frozen=True):
     """The expected value of a metric, in the unit and scope it was stated in."""
 
     spec: MetricSpec

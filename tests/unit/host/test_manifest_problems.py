@@ -16,6 +16,7 @@ from flagbench.errors import ExitCode
 Edit = Callable[[Path, str, str], None]
 CASE, LORA, STACK = "cases/distilbert.yaml", "cases/llama2-7b-lora.yaml", "stacks/cpu.yaml"
 CLAIMS, GLM, A100 = "claims/distilbert.yaml", "claims/glm.yaml", "stacks/a100-cuda11.6.yaml"
+GLM_CASE, LORA_CLAIMS = "cases/glm.yaml", "claims/llama2-7b-lora.yaml"
 FIRST_ROW = '    row: "A100单机8卡（1x8） | fp32 | /"\n'
 
 
@@ -63,6 +64,8 @@ def test_a_problem_names_file_line_field_and_what_is_allowed(manifests: Path, ed
         (CASE, "gate: p_core", "gate: p_cor", "gate", "'p_cor' 'p_core'"),
         (CASE, "default_precision: tf32", "default_precision: fp16", "default_precision", "'fp16'"),
         (CASE, "[hardware, work], held", "[hardwar, work], held", "metrics[0].depends_on[0]", "'hardwar'"),
+        (CASE, "condition_groups:\n", "shapes: [modle]\ncondition_groups:\n", "shapes[0]", "'modle' 'model'"),
+        (GLM_CASE, "metric: p_core_host\n", "metric: p_cor\n", "flops.published.metric", "'p_cor' 'p_core'"),
         (CASE, "held_by: p_core_host", "held_by: p_host", "metrics[0].held_by", "'p_host'"),
         (CASE, "path: train.batch_size,", "path: train.batch,", "settable.batch_size.path", "'train.batch'"),
         (CASE, "dropout, type: number", "dropout, type: integer", "settable.dropout", "integer 0.1"),
@@ -85,7 +88,10 @@ def test_a_problem_names_file_line_field_and_what_is_allowed(manifests: Path, ed
         (CLAIMS, "      seed: 0\n", "      seed: 0\n      sed: 0\n", "claims[0].conditions.sed", "'sed'"),
         (CLAIMS, "set: {}", "set: {batch: 3}", "claims[0].run.set.batch", "'batch'"),
         (CLAIMS, "set: {}", "set: {batch_size: 0}", "claims[0].run.set.batch_size", "0 at least 1"),
+        (CLAIMS, "set: {}", "set: {learning_rate: 0}", "claims[0].run.set.learning_rate", "0 greater than 0"),
+        (CLAIMS, "set: {}", "set: {dropout: 1}", "claims[0].run.set.dropout", "1 less than 1"),
         (CLAIMS, "set: {}", "set: {target_acc: 1.5}", "claims[0].run.set.target_acc", "1.5 at most 1"),
+        (LORA_CLAIMS, "set: {}", "set: {engine: torhc}", "claims[0].run.set.engine", "'torhc' torch, deepspeed"),
         (CLAIMS, "tf32\n      set", "fp16\n      set", "claims[0].run.precision", "'fp16' tf32"),
         (CLAIMS, "value: 361, unit: s,", "value: 361, unit: nats,", "claims[0].metrics[0].unit", "'nats' e2e_time"),
         (CLAIMS, "value: 361,", "value: 361, printed: 36l,", "claims[0].metrics[0].printed", "'36l' 361"),

@@ -11,7 +11,6 @@ import pytest
 from flagbench.errors import FlagbenchError
 from flagbench.record.model import Record, Status
 from flagbench.report import comparison_table, verdict_table
-from flagbench.stores import Store
 from flagbench.verify import VerifyResult, compare_records, verify_baseline
 from flagbench.verify.interval import Estimate, four_digits
 
@@ -146,19 +145,15 @@ def test_verify_exits_by_its_verdict_and_says_what_it_rests_on(
     assert said["records"] == [f"fixture-{name}"]
 
 
-def test_verify_reads_standard_input_and_the_store(
-    flagbench: Flagbench, store: Store, monkeypatch: pytest.MonkeyPatch
+def test_verify_reads_standard_input_and_says_whether_the_claim_was_chosen(
+    flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    content = (REPLAYS / "a100-1x8-below.json").read_bytes()
-    assert flagbench("verify").code == 3
-    store.put(content)
-    for name in ("last", "fixture-a100-1x8-below"):
-        code, out, _ = flagbench("verify", name)
-        assert code == 9
-        assert "claim distilbert/a100-1x8-fp32; it was chosen, as the one with the fewest differing" in out
-    assert flagbench("verify last --claim distilbert/a100-1x8-fp32").code == 9
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
-    assert flagbench("verify -").code == 9
+    chosen = "claim distilbert/a100-1x8-fp32; it was chosen, as the one with the fewest differing"
+    for option, said in (("", True), ("--claim distilbert/a100-1x8-fp32", False)):
+        content = (REPLAYS / "a100-1x8-below.json").read_bytes()
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+        code, out, _ = flagbench(f"verify - {option}")
+        assert (code, chosen in out) == (9, said)
 
 
 def test_verify_holds_a_record_against_another(flagbench: Flagbench) -> None:
