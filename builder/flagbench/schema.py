@@ -73,19 +73,16 @@ def _strict() -> type[Draft202012Validator]:
 
     # JSON Schema takes 8.0 for an integer; the code that uses it would not.
     types = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
-    return extend(Draft202012Validator, {"pattern": _check_pattern}, type_checker=types)  # type: ignore[no-untyped-call,no-any-return]
+    strict: type[Draft202012Validator] = extend(  # type: ignore[no-untyped-call]
+        Draft202012Validator, {"pattern": _check_pattern}, type_checker=types
+    )
+    return strict
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name that `name` was most likely meant to be, or None."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return close[0] if close else None
-
-
-def type_name(value: Any) -> str:
-    """The JSON name of a value's type."""
-    names = {type(None): "null", bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
-    return names.get(type(value), "object")
 
 
 def _check_pattern(_: Any, pattern: str, instance: Any, __: Any) -> Iterator[ValidationError]:
@@ -119,6 +116,7 @@ def _explained(validator: Draft202012Validator, document: Any) -> Iterator[tuple
             yield path, role + _plain_words(str(error.validator), value, limit, error.message)
 
 
+_TYPES = {type(None): "null", bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
 _BOUNDS = {
     "minimum": "at least",
     "exclusiveMinimum": "greater than",
@@ -136,7 +134,7 @@ def _plain_words(keyword: str, value: Any, limit: Any, fallback: str) -> str:
             return f"{_shown(value)} is not allowed; allowed: {', '.join(map(str, allowed))}"
         case "type":
             expected = limit if isinstance(limit, str) else " or ".join(limit)
-            return f"expected {expected}, got {type_name(value)} {_shown(value)}".rstrip()
+            return f"expected {expected}, got {_TYPES.get(type(value), 'object')} {_shown(value)}".rstrip()
         case "minItems" | "minLength" | "minProperties":
             return f"{f'has {len(value)}' if value else 'is empty'}; needs at least {limit}"
         case "uniqueItems":

@@ -55,7 +55,7 @@ def read_record(source: Path | bytes, name: str = "the record") -> Record:
             source = read_stdin(MAX_BYTES) if stdin else read_input(source, MAX_BYTES)
         except OSError as error:
             raise RecordError(
-                f"the record {name} cannot be read: {reason(error)}",
+                f"{'' if stdin else 'the record '}{name} cannot be read: {reason(error)}",
                 remedy="name a file; `flagbench results ls` shows the stored records",
             ) from error
     raw = parse(source, name)
