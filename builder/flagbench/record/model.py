@@ -1,7 +1,4 @@
-"""A record as typed data, `record/v1`, with the limits of its JSON Schema. Fields that are not here are ignored.
-
-msgspec converts to it and checks it.
-"""
+"""A record as typed data, `record/v1`, checked by msgspec to the limits of its JSON Schema; other fields are ignored."""
 
 from __future__ import annotations
 
