@@ -1,4 +1,4 @@
-"""A record as typed data, `record/v1`, checked by msgspec to the limits of its JSON Schema; other fields are ignored."""
+"""A record as typed data, `record/v1`, with the limits of its JSON Schema. Other fields are ignored."""
 
 from __future__ import annotations
 
