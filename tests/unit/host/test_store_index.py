@@ -114,12 +114,16 @@ def test_a_folder_in_the_place_of_the_index_only_costs_time(root: Path) -> None:
     assert listed(root)[1] == 3
 
 
-def test_of_two_writers_neither_loses_what_the_other_has_saved(tmp_path: Path) -> None:
+def test_of_two_writers_neither_loses_what_the_other_has_saved_and_a_reader_sees_a_whole_file(tmp_path: Path) -> None:
     path = tmp_path / "index.json"
     one, other = Index(path), Index(path)
-    for index, name in ((one, "a"), (other, "b")):
-        index.put(name, "1-1", SUMMARY)
-        index.save()
+    one.put("a", "1-1", SUMMARY)
+    one.save()
+    before = path.read_bytes()
+    with path.open("rb") as reader:
+        other.put("b", "1-1", SUMMARY)
+        other.save()
+        assert reader.read() == before
     assert [Index(path).get(name, "1-1") for name in ("a", "b")] == [SUMMARY, SUMMARY]
     assert os.listdir(tmp_path) == ["index.json"]
 
