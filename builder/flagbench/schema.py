@@ -6,7 +6,6 @@ import difflib
 import json
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,14 +20,6 @@ if TYPE_CHECKING:
 Kind = Literal["case", "stack", "claims", "record"]
 FieldPath = tuple[str | int, ...]
 """Where a value stands in a document: keys and indices from the top."""
-
-
-@dataclass(frozen=True)
-class Violation:
-    """One thing in a document that its schema does not allow."""
-
-    path: FieldPath
-    message: str
 
 
 def shipped_manifests() -> Path:
@@ -53,9 +44,9 @@ def field_name(path: FieldPath) -> str:
     return "".join(steps).removeprefix(".")
 
 
-def violations(kind: Kind, document: Any) -> list[Violation]:
-    """Everything in `document` that its schema does not allow, without repetition."""
-    return list(dict.fromkeys(found for error in validator(kind).iter_errors(document) for found in _explain(error)))
+def violations(kind: Kind, document: Any) -> list[tuple[FieldPath, str]]:
+    """Everything in `document` that its schema does not allow, without repetition: where, and what is wrong."""
+    return list(dict.fromkeys(_explained(validator(kind), document)))
 
 
 @cache
@@ -65,27 +56,33 @@ def validator(kind: Kind) -> Draft202012Validator:
     Schemas are always this flagbench's own, even if manifests come from elsewhere: the code that reads the documents
     relies on them.
     """
+    text = (shipped_manifests() / "schema" / f"{kind}-v1.json").read_text(encoding="utf-8")
+    return _strict()(json.loads(text))
+
+
+def value_fault(schema: dict[str, Any], value: Any) -> str | None:
+    """The first reason why `schema` does not allow a single value, or None."""
+    return next((what for _, what in _explained(_strict()(schema), value)), None)
+
+
+@cache
+def _strict() -> type[Draft202012Validator]:
     # Imported here: jsonschema costs more than everything else that `--help` imports.
     from jsonschema import Draft202012Validator
     from jsonschema.validators import extend
 
-    text = (shipped_manifests() / "schema" / f"{kind}-v1.json").read_text(encoding="utf-8")
+    # JSON Schema takes 8.0 for an integer; the code that uses it would not.
+    types = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
     strict: type[Draft202012Validator] = extend(  # type: ignore[no-untyped-call]
-        Draft202012Validator, {"pattern": _check_pattern}
+        Draft202012Validator, {"pattern": _check_pattern}, type_checker=types
     )
-    return strict(json.loads(text))
+    return strict
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name that `name` was most likely meant to be, or None."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return close[0] if close else None
-
-
-def type_name(value: Any) -> str:
-    """The JSON name of a value's type."""
-    names = {type(None): "null", bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
-    return names.get(type(value), "object")
 
 
 def _check_pattern(_: Any, pattern: str, instance: Any, __: Any) -> Iterator[ValidationError]:
@@ -101,41 +98,43 @@ def _check_pattern(_: Any, pattern: str, instance: Any, __: Any) -> Iterator[Val
         yield ValidationError(f"{_shown(instance)} does not match the pattern {pattern}")
 
 
-def _explain(error: ValidationError) -> Iterator[Violation]:
-    path: FieldPath = tuple(error.absolute_path)
-    value: Any = error.instance
-    limit: Any = error.validator_value
-    if error.validator == "required":
-        for name in limit:
-            if name not in value:
-                yield Violation((*path, name), "missing")
-    elif error.validator == "additionalProperties":
-        allowed = error.schema.get("properties", {})  # type: ignore[union-attr]
-        for name in value:
-            if name not in allowed:
+def _explained(validator: Draft202012Validator, document: Any) -> Iterator[tuple[FieldPath, str]]:
+    for error in validator.iter_errors(document):
+        path: FieldPath = tuple(error.absolute_path)
+        value: Any = error.instance
+        limit: Any = error.validator_value
+        if error.validator == "required":
+            yield from (((*path, name), "missing") for name in limit if name not in value)
+        elif error.validator == "additionalProperties":
+            allowed = error.schema.get("properties", {})
+            for name in [name for name in value if name not in allowed]:
                 close = nearest(name, allowed)
                 hint = f"did you mean '{close}'?" if close else f"allowed: {', '.join(sorted(allowed))}"
-                yield Violation((*path, name), f"unknown field; {hint}")
-    else:
-        role = "the field name " if "propertyNames" in error.absolute_schema_path else ""
-        yield Violation(path, role + _plain_words(str(error.validator), value, limit, error.message))
+                yield (*path, name), f"unknown field; {hint}"
+        else:
+            role = "the field name " if "propertyNames" in error.absolute_schema_path else ""
+            yield path, role + _plain_words(str(error.validator), value, limit, error.message)
+
+
+_TYPES = {type(None): "null", bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
+_BOUNDS = {
+    "minimum": "at least",
+    "exclusiveMinimum": "greater than",
+    "maximum": "at most",
+    "exclusiveMaximum": "less than",
+}
 
 
 def _plain_words(keyword: str, value: Any, limit: Any, fallback: str) -> str:
+    if keyword in _BOUNDS:
+        return f"{_shown(value)} must be {_BOUNDS[keyword]} {limit}"
     match keyword:
-        case "enum":
-            return f"{_shown(value)} is not allowed; allowed: {', '.join(map(str, limit))}"
-        case "const":
-            return f"{_shown(value)} is not allowed; allowed: {limit}"
+        case "enum" | "const":
+            allowed = limit if keyword == "enum" else [limit]
+            return f"{_shown(value)} is not allowed; allowed: {', '.join(map(str, allowed))}"
         case "type":
             expected = limit if isinstance(limit, str) else " or ".join(limit)
-            return f"expected {expected}, got {type_name(value)} {_shown(value)}".rstrip()
-        case "minimum":
-            return f"{_shown(value)} must be at least {limit}"
-        case "maximum":
-            return f"{_shown(value)} must be at most {limit}"
-        case "exclusiveMinimum":
-            return f"{_shown(value)} must be greater than {limit}"
+            return f"expected {expected}, got {_TYPES.get(type(value), 'object')} {_shown(value)}".rstrip()
         case "minItems" | "minLength" | "minProperties":
             return f"{f'has {len(value)}' if value else 'is empty'}; needs at least {limit}"
         case "uniqueItems":

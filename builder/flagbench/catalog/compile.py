@@ -13,8 +13,6 @@ from flagbench.errors import FlagbenchError
 from flagbench.files import write_atomically
 from flagbench.schema import shipped_manifests
 
-_PATTERNS = ("cases/*/case.json", "shared/stacks/*.json")
-
 
 def compiled_manifest(manifest: Case | Stack) -> str:
     """The whole manifest as case.json or stacks/NAME.json: keys sorted, indented by one, newline at the end."""
@@ -45,14 +43,9 @@ def image_package(catalog: Catalog) -> Path:
     return package
 
 
-def stale_files(catalog: Catalog, package: Path) -> list[str]:
-    """Compiled files that are missing, differ from the manifests or have no manifest any more, sorted."""
-    return list(find_stale(package, compiled_files(catalog), _PATTERNS))
-
-
-def write_compiled(catalog: Catalog, package: Path) -> list[str]:
-    """Bring the compiled files up to date; returns those that were written or removed."""
-    return write_stale(package, find_stale(package, compiled_files(catalog), _PATTERNS))
+def stale_compiled(catalog: Catalog, package: Path) -> dict[str, str | None]:
+    """Compiled files that are missing, differ from the manifests or have no manifest any more: see `find_stale`."""
+    return find_stale(package, compiled_files(catalog), ("cases/*/case.json", "shared/stacks/*.json"))
 
 
 def find_stale(root: Path, wanted: Mapping[str, str], patterns: Iterable[str]) -> dict[str, str | None]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -79,14 +79,37 @@ class Document:
         """Note that the field at `path` is wrong."""
         self.problems.append(Problem(self.shown, line or self.line(path), path, message))
 
-    def require_known(self, path: FieldPath, kind: str, name: str, known: Collection[str]) -> bool:
-        """Whether `name` is known; if not, note the nearest name that is, or all of them if none is near."""
-        if name in known:
-            return True
-        close = nearest(name, known)
-        hint = f"did you mean '{close}'?" if close else f"known: {', '.join(sorted(known)) or 'none'}"
-        self.problem(path, f"unknown {kind} '{name}'; {hint}")
-        return False
+    def names(self, pattern: str) -> Iterator[tuple[FieldPath, str]]:
+        """The names at `metrics.*.held_by` by path: a value, the items of a list, the keys of a mapping."""
+        return _names(self.data, pattern.split("."), ())
+
+    def require_known(self, pattern: str, kind: str, known: Collection[str]) -> None:
+        """Note each name at `pattern` that is not known, with the nearest that is, or all of them if none is near."""
+        for path, name in self.names(pattern):
+            if name not in known:
+                close = nearest(name, known)
+                hint = f"did you mean '{close}'?" if close else f"known: {', '.join(sorted(known)) or 'none'}"
+                self.problem(path, f"unknown {kind} '{name}'; {hint}")
+
+    def require_unique(self, pattern: str, kind: str, first: dict[str, str] | None = None) -> None:
+        """Note each name at `pattern` that was there before; `first` has the places in files that came before."""
+        first = {} if first is None else first
+        for path, name in self.names(pattern):
+            if name in first:
+                self.problem(path, f"'{name}' is already a {kind} in {first[name]}")
+            first.setdefault(name, f"{self.shown}:{self.line(path)}")
+
+
+def _names(value: Any, pattern: Sequence[str], path: FieldPath) -> Iterator[tuple[FieldPath, str]]:
+    entries: Any = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    if pattern:
+        for step, inner in entries:
+            if pattern[0] in ("*", str(step)):
+                yield from _names(inner, pattern[1:], (*path, step))
+    elif isinstance(value, dict | list):
+        yield from (((*path, step), step if isinstance(value, dict) else inner) for step, inner in entries)
+    elif value is not None:
+        yield path, value
 
 
 def read_document(path: Path, shown: str) -> Document:

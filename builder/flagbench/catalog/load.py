@@ -7,18 +7,19 @@ import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from flagbench.catalog.build import build_case, build_claims, build_stack
-from flagbench.catalog.check_claims import check_claims
-from flagbench.catalog.checks import check_case, check_needs, check_stacks
+import msgspec
+
+from flagbench.catalog.checks import check
 from flagbench.catalog.documents import Document, ManifestError, read_document
-from flagbench.catalog.model import Catalog, Claim
+from flagbench.catalog.model import Case, Catalog, Claim, ClaimMetric, Stack
 from flagbench.errors import FlagbenchError
 from flagbench.files import expanded
 from flagbench.schema import Kind, shipped_manifests, violations
 
 _VARIABLE = "FLAGBENCH_MANIFESTS"
+Raw = Mapping[str, Any]
 
 
 class _Unread(Mapping[str, Claim]):
@@ -62,29 +63,16 @@ def load_catalog(root: Path | None = None, *, claims: bool = True) -> Catalog:
     stacks = _read_folder(folder, "stacks", "stack")
     published = _read_folder(folder, "claims", "claims") if claims else []
     documents = cases + stacks + published
-
-    case_names = {doc.path.stem for doc in cases}
-    stack_names = {doc.path.stem for doc in stacks}
-    for doc in _valid(cases):
-        check_case(doc, stack_names)
-    check_stacks(_valid(stacks), case_names)
-    check_needs(_valid(cases), _valid(stacks))
-    check_claims(
-        _valid(published),
-        {doc.data["name"]: doc for doc in _valid(cases)},
-        {doc.data["name"]: doc for doc in _valid(stacks)},
-        case_names,
-        stack_names,
-    )
+    check(cases, stacks, published)
     problems = [problem for doc in documents for problem in doc.problems]
     if problems:
         raise ManifestError(problems)
-    built = {doc.data["name"]: build_case(doc.data, doc.path) for doc in cases}
+    built = {doc.data["name"]: _case(doc.data, doc.path) for doc in cases}
     return Catalog(
         root=folder,
         cases=built,
         stacks={doc.data["name"]: build_stack(doc.data, doc.path, built) for doc in stacks},
-        claims={claim.id: claim for doc in published for claim in build_claims(doc.data, doc.path)}
+        claims={raw["id"]: _claim(raw, doc.data, doc.path) for doc in published for raw in doc.data["claims"]}
         if claims
         else _Unread(),
     )
@@ -95,12 +83,14 @@ def _read_folder(root: Path, name: str, kind: Kind) -> list[Document]:
     documents = [
         read_document(path, f"{root.name}/{name}/{path.name}") for path in sorted((root / name).glob("*.yaml"))
     ]
-    for doc in _valid(documents):
+    for doc in documents:
+        if doc.problems:
+            continue
         if kind == "case" and isinstance(doc.data, dict) and "engines" not in doc.data:
             doc.data["engines"] = {"torch": {"layout": ["dp"]}}
             _notice_of_engines(doc.path)
-        for violation in violations(kind, doc.data):
-            doc.problem(violation.path, violation.message)
+        for path, what in violations(kind, doc.data):
+            doc.problem(path, what)
     return documents
 
 
@@ -112,6 +102,54 @@ def _notice_of_engines(path: Path) -> None:
     )
 
 
-def _valid(documents: list[Document]) -> list[Document]:
-    """The documents whose shape can be relied on; the others are reported already."""
-    return [doc for doc in documents if not doc.problems]
+def _case(raw: Raw, path: Path) -> Case:
+    """A Case from its manifest's data, the groups in `depends_on` expanded to condition names."""
+    groups = raw["condition_groups"]
+    metrics = [
+        {**metric, "depends_on": [condition for group in metric["depends_on"] for condition in groups[group]]}
+        for metric in raw["metrics"]
+    ]
+    formula = raw["flops"].get("published")
+    values = {**raw, "metrics": metrics, "published_formula": formula, "raw": raw, "path": path}
+    return msgspec.convert(values, Case)
+
+
+def build_stack(raw: Raw, path: Path, cases: Mapping[str, Case]) -> Stack:
+    """A Stack from its manifest's data; it runs every case of `cases` that neither side refuses."""
+    base, device, docker = raw["base"], raw["device"], raw["docker"]
+    runs = [
+        name
+        for name, case in sorted(cases.items())
+        if name not in raw["does_not_run"] and raw["name"] not in case.does_not_run
+    ]
+    values = {
+        **raw,
+        "base_image": base["image"],
+        "base_obtain": base["obtain"],
+        "device_kind": device["kind"],
+        "visibility_variable": device["visibility_variable"],
+        "docker": {**docker, **{f"multi_node_{key}": needs for key, needs in docker["multi_node"].items()}},
+        "runs": runs,
+        "raw": raw,
+        "path": path,
+    }
+    return msgspec.convert(values, Stack)
+
+
+def _claim(claim: Raw, file: Raw, path: Path) -> Claim:
+    """A claim of a file, with what all of them share: the case, and the source where there is only one."""
+    sources = file.get("sources", {})
+    # Every field is given, in its order: `flagbench list --json` prints them.
+    metrics = [
+        {**dict.fromkeys(ClaimMetric.__annotations__), **metric, "source": sources.get(metric.get("source"))}
+        for metric in claim["metrics"]
+    ]
+    values = {
+        **claim,
+        "case": file["case"],
+        **{f"precision_{key}": value for key, value in claim["precision"].items()},
+        "metrics": metrics,
+        "source": file.get("source") or sources[claim["source"]],
+        "path": path,
+    }
+    return msgspec.convert(values, Claim)

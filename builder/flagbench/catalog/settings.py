@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
 from typing import Any
 
-from flagbench.schema import type_name
+from flagbench.schema import value_fault
 
-_BOUNDS = {
-    "minimum": (operator.ge, "at least"),
-    "exclusive_minimum": (operator.gt, "greater than"),
-    "maximum": (operator.le, "at most"),
-    "exclusive_maximum": (operator.lt, "less than"),
-}
+_KEYWORDS = {"choices": "enum", "exclusive_minimum": "exclusiveMinimum", "exclusive_maximum": "exclusiveMaximum"}
+"""JSON Schema's names of what an entry of `settable` may say; the others are the same."""
 
 
 def schedule(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -24,12 +19,4 @@ def schedule(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def setting_fault(spec: Mapping[str, Any], value: Any) -> str | None:
     """Why `value` is not allowed by `spec`, an entry of a case's `settable`; None where it is."""
-    kind = type_name(value)
-    if kind != spec["type"] and not (spec["type"] == "number" and kind == "integer"):
-        return f"expected {spec['type']}, got {kind} {value!r}"
-    if "choices" in spec and value not in spec["choices"]:
-        return f"{value!r} is not allowed; allowed: {', '.join(map(str, spec['choices']))}"
-    for bound, (within, words) in _BOUNDS.items():
-        if bound in spec and not within(value, spec[bound]):
-            return f"{value!r} must be {words} {spec[bound]}"
-    return None
+    return value_fault({_KEYWORDS.get(name, name): limit for name, limit in spec.items()}, value)

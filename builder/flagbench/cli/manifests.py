@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flagbench.catalog.compile import image_package, stale_files, write_compiled
+from flagbench.catalog.compile import image_package, stale_compiled, write_stale
 from flagbench.catalog.load import load_catalog
 from flagbench.cli.app import COMMANDS, load
 from flagbench.cli.options import JsonOption
@@ -28,7 +28,8 @@ def compile_manifests(check: CheckOption = False, json: JsonOption = False) -> N
     """
     catalog = load_catalog()
     package = image_package(catalog)
-    changed = stale_files(catalog, package) if check else write_compiled(catalog, package)
+    stale = stale_compiled(catalog, package)
+    changed = list(stale) if check else write_stale(package, stale)
     if check and changed:
         raise FlagbenchError(
             f"compiled manifests are stale: {', '.join(changed)}", remedy="run `flagbench manifests compile`"

@@ -11,7 +11,7 @@ import typer
 
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.record.model import RECORD_ID, Record
-from flagbench.record.read import read_record, read_standard_input
+from flagbench.record.read import read_record
 from flagbench.stores import Store, StoredRecord, StoreError, open_store
 from flagbench.stores.layout import check_record_id
 from flagbench.terminal import visible
@@ -40,9 +40,8 @@ def load_records(names: Sequence[str], store_url: str | None) -> list[Record]:
 
 
 def _load(name: str, store_url: str | None) -> Record:
-    if name == "-":
-        return read_standard_input()
-    if not _LAST.fullmatch(name) and ("/" in name or name.endswith(".json") or os.path.lexists(name)):
+    named = name == "-" or "/" in name or name.endswith(".json") or os.path.lexists(name)
+    if named and not _LAST.fullmatch(name):
         return read_record(Path(name))
     return read_record(stored_record(name, open_store(store_url)))
 

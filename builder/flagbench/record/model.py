@@ -1,16 +1,12 @@
-"""A record as typed data, `record/v1`, with the limits of its JSON Schema. Fields that are not here are ignored.
-
-Frozen dataclasses, which msgspec converts to and checks: a test builds a variant with `dataclasses.replace`.
-"""
+"""A record as typed data, `record/v1`, with the limits of its JSON Schema. Other fields are ignored."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 RECORD_ID = "[0-9A-Za-z][0-9A-Za-z._-]{7,159}"
 """No path separator matches, so an id is never a path."""
@@ -29,8 +25,7 @@ Amount = Annotated[int, Meta(ge=0)] | Annotated[float, Meta(ge=0)]
 """A number that is not negative."""
 
 
-@dataclass(frozen=True)
-class Metric:
+class Metric(Struct, frozen=True):
     """One measured value. `ci95` is the 95 % interval (low, high), where the run gives one."""
 
     name: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]*\Z")]
@@ -44,8 +39,7 @@ class Metric:
     note: str | None = None
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(Struct, frozen=True):
     """One sanity check of a run."""
 
     name: str
@@ -53,8 +47,7 @@ class Check:
     detail: str
 
 
-@dataclass(frozen=True)
-class Status:
+class Status(Struct, frozen=True):
     """How a run ended, and where."""
 
     state: Literal["ok", "failed", "interrupted"]
@@ -66,8 +59,7 @@ class Status:
     remedy: str | None = None
 
 
-@dataclass(frozen=True)
-class Builder:
+class Builder(Struct, frozen=True):
     """The version of flagbench that wrote the record."""
 
     version: str
@@ -75,8 +67,7 @@ class Builder:
     commit_reason: str | None = None
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """How the ranks share the model: data-parallel replicas, tensor-parallel parts, pipeline stages."""
 
     dp: Positive
@@ -84,8 +75,7 @@ class Layout:
     pp: Positive
 
 
-@dataclass(frozen=True)
-class Device:
+class Device(Struct, frozen=True):
     """One device of the system."""
 
     index: Count
@@ -93,16 +83,14 @@ class Device:
     memory_bytes: int | None = None
 
 
-@dataclass(frozen=True)
-class Cpu:
+class Cpu(Struct, frozen=True):
     """The processor of node 0."""
 
     model: str | None = None
     logical: int | None = None
 
 
-@dataclass(frozen=True)
-class Image:
+class Image(Struct, frozen=True):
     """The image that ran, or why that is unknown."""
 
     context_digest: str | None = None
@@ -110,15 +98,14 @@ class Image:
     reason: str | None = None
 
 
-@dataclass(frozen=True)
-class System:
+class System(Struct, frozen=True):
     """The machines and devices of the run."""
 
     nodes: Positive
     devices_per_node: Positive
     devices: tuple[Device, ...]
     driver: str | None = None
-    versions: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = {}
     kernel: str | None = None
     os: str | None = None
     cpu: Cpu = Cpu()
@@ -127,8 +114,7 @@ class System:
     image: Image = Image()
 
 
-@dataclass(frozen=True)
-class Software:
+class Software(Struct, frozen=True):
     """The software of the run, by version."""
 
     python: str
@@ -136,16 +122,15 @@ class Software:
     cuda: str | None = None
     cudnn: str | None = None
     nccl: str | None = None
-    packages: dict[str, str] = field(default_factory=dict)
+    packages: dict[str, str] = {}
     lock_digest: str | None = None
     lock_digest_reason: str | None = None
     precision: dict[str, Any] | None = None
     deterministic: bool | None = None
-    stack_expects: dict[str, Any] = field(default_factory=dict)
+    stack_expects: dict[str, Any] = {}
 
 
-@dataclass(frozen=True)
-class Timing:
+class Timing(Struct, frozen=True):
     """Seconds, node 0 rank 0."""
 
     init: Amount | None = None
@@ -161,8 +146,7 @@ class Timing:
     infer: Amount | None = None
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(Struct, frozen=True):
     """The steps that p_core is computed from."""
 
     first_step: Count
@@ -178,8 +162,7 @@ class Window:
     step_p5_p95: tuple[Amount, Amount] | None = None
 
 
-@dataclass(frozen=True)
-class Peak:
+class Peak(Struct, frozen=True):
     """A device's peak, FLOP/s, and its source."""
 
     flops: Amount
@@ -187,8 +170,7 @@ class Peak:
     source: str
 
 
-@dataclass(frozen=True)
-class Ceiling:
+class Ceiling(Struct, frozen=True):
     """The highest throughput measured in this run, FLOP/s per device."""
 
     flops: Amount
@@ -196,8 +178,7 @@ class Ceiling:
     method: str
 
 
-@dataclass(frozen=True)
-class Flops:
+class Flops(Struct, frozen=True):
     """Model FLOPs of the window, all ranks; peak is per device."""
 
     formula: str
@@ -209,8 +190,7 @@ class Flops:
     measured_ceiling: Ceiling | None = None
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(Struct, frozen=True):
     """The work of the whole run, all ranks."""
 
     unit: str
@@ -221,8 +201,7 @@ class Work:
     tokens_useful: Count | None = None
 
 
-@dataclass(frozen=True)
-class Quality:
+class Quality(Struct, frozen=True):
     """Checks, losses and evaluations of the run."""
 
     checks: tuple[Check, ...]
@@ -233,24 +212,21 @@ class Quality:
     training: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True)
-class DeviceTelemetry:
+class DeviceTelemetry(Struct, frozen=True):
     """Telemetry of one device."""
 
-    throttle_seconds: dict[str, Amount] = field(default_factory=dict)
+    throttle_seconds: dict[str, Amount] = {}
     foreign_processes: Count = 0
     mem_used_before_bytes: Count = 0
 
 
-@dataclass(frozen=True)
-class Telemetry:
+class Telemetry(Struct, frozen=True):
     """Telemetry, summarised over the run."""
 
     devices: tuple[DeviceTelemetry, ...] = ()
 
 
-@dataclass(frozen=True)
-class Rank:
+class Rank(Struct, frozen=True):
     """One rank of the run; seconds."""
 
     rank: Count
@@ -266,8 +242,7 @@ class Rank:
     exit: str | None = None
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(Struct, frozen=True):
     """The record of one run."""
 
     record_id: RecordId
@@ -295,7 +270,7 @@ class Record:
     layout: Layout | None = None
     window: Window | None = None
     telemetry_reason: str | None = None
-    raw: dict[str, Any] = field(default_factory=dict)
+    raw: dict[str, Any] = {}
     """The whole document, including fields unknown to this model."""
 
     @property

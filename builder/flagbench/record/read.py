@@ -1,7 +1,7 @@
 """A record read strictly: JSON without NaN or duplicate fields, its version first, then its types and limits.
 
 The standard library parses: msgspec's own decoder takes the last of duplicate fields, and numbers of any size.
-msgspec then checks and converts (`model`). tests/unit/host/test_record_model.py holds the model against
+msgspec then checks and converts (`model`). tests/unit/host/test_record_read.py holds the model against
 manifests/schema/record-v1.json, so records are not validated twice.
 """
 
@@ -44,17 +44,18 @@ class RecordError(FlagbenchError):
 
 
 def read_record(source: Path | bytes, name: str = "the record") -> Record:
-    """Read a record from a file or from bytes, which errors call `name`.
+    """Read a record from a file, from standard input if that is `-`, or from bytes, which errors call `name`.
 
     Raises RecordError (exit code 3), which says what is wrong with it.
     """
     if isinstance(source, Path):
-        name = brief(str(source))
+        stdin = str(source) == "-"
+        name = "standard input" if stdin else brief(str(source))
         try:
-            source = read_input(source, MAX_BYTES)
+            source = read_stdin(MAX_BYTES) if stdin else read_input(source, MAX_BYTES)
         except OSError as error:
             raise RecordError(
-                f"the record {name} cannot be read: {reason(error)}",
+                f"{'' if stdin else 'the record '}{name} cannot be read: {reason(error)}",
                 remedy="name a file; `flagbench results ls` shows the stored records",
             ) from error
     raw = parse(source, name)
@@ -74,15 +75,6 @@ def read_record(source: Path | bytes, name: str = "the record") -> Record:
             remedy="give the record as the run printed it; if it was not edited, report this",
         )
     return record
-
-
-def read_standard_input() -> Record:
-    """The record on standard input. Raises RecordError as `read_record` does."""
-    try:
-        content = read_stdin(MAX_BYTES)
-    except OSError as error:
-        raise RecordError(f"standard input cannot be read: {reason(error)}") from error
-    return read_record(content, "standard input")
 
 
 def parse(content: bytes, name: str) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from flagbench.verify import Agreement, Comparison, VerifyResult
 from flagbench.verify.compare import ABSENT
 from flagbench.verify.conditions import shown
 from flagbench.verify.interval import Estimate, Ratio, common, estimate
-from flagbench.verify.numbers import estimate_text, ratio_text
 from flagbench.verify.result import MetricResult
 from flagbench.verify.sanity import ending
 
@@ -86,7 +85,7 @@ def _metric_table(records: Sequence[Record], result: VerifyResult | None) -> Tab
         (
             metric.held_by,
             _estimate(metric.measured),
-            estimate_text(metric.expected),
+            metric.expected.text(),
             metric.unit,
             _relative(metric),
             _verdict(metric),
@@ -97,7 +96,7 @@ def _metric_table(records: Sequence[Record], result: VerifyResult | None) -> Tab
     names = {metric.held_by for metric in held}
     for name, found in _measured(records).items():
         if name not in names:
-            rows.append((name, estimate_text(estimate(found)), NOTHING, found[0].unit, NOTHING, NOTHING, ""))
+            rows.append((name, estimate(found).text(), NOTHING, found[0].unit, NOTHING, NOTHING, ""))
     other = "claim" if result is None else result.against.kind
     columns = ("metric", "measured", other, "unit", "ratio", "verdict", "held against")
     count = len(columns) if any(row[-1] for row in rows) else len(columns) - 1
@@ -137,11 +136,11 @@ def _relative(metric: MetricResult) -> str:
 
 
 def _estimate(value: Estimate | None) -> str:
-    return NOTHING if value is None else estimate_text(value)
+    return NOTHING if value is None else value.text()
 
 
 def _ratio(value: Ratio | None) -> str:
-    return NOTHING if value is None else ratio_text(value)
+    return NOTHING if value is None else str(value)
 
 
 def setting_text(value: object) -> str:

@@ -72,15 +72,10 @@ class Index:
         self._rows = self._read()
         self._changed: dict[str, Row | None] = {}
 
-    def get(self, key: str, stamp: str) -> Summary | None:
-        """The summary of an object, or None if none is known for its present content."""
+    def get(self, key: str, stamp: str | None = None) -> Summary | None:
+        """The last known summary of an object; with a stamp, None if it is of other content."""
         row = self._rows.get(key)
-        return row.summary if row is not None and row.stamp == stamp else None
-
-    def outdated(self, key: str) -> Summary | None:
-        """The last known summary of an object, even if its content has changed."""
-        row = self._rows.get(key)
-        return None if row is None else row.summary
+        return row.summary if row is not None and stamp in (None, row.stamp) else None
 
     def put(self, key: str, stamp: str, summary: Summary) -> None:
         """Set the summary of an object."""

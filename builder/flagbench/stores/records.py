@@ -165,7 +165,7 @@ class Store:
             except FlagbenchError as failure:
                 error = failure.message
         # A record that was damaged since it was listed keeps its rank among the others.
-        known = summary or index.outdated(blob.key)
+        known = summary or index.get(blob.key)
         created_at = known.created_at if known else f"{place.day}T00:00:00Z" if place.day else ""
         return replace(self._stored(place, blob, created_at), error=error, summary=summary)
 

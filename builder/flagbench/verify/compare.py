@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-import msgspec
+from msgspec import Struct, to_builtins
 
 from flagbench.errors import FlagbenchError
 from flagbench.record.model import Record
@@ -18,8 +17,7 @@ ABSENT = object()
 """Marks a setting that a configuration does not have; None is a value."""
 
 
-@dataclass(frozen=True)
-class MetricPair:
+class MetricPair(Struct, frozen=True):
     """A metric of two records. `ratio` is B over A, None where either is absent or in another unit."""
 
     name: str
@@ -29,8 +27,7 @@ class MetricPair:
     ratio: Ratio | None
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(Struct, frozen=True):
     """Two records of one case. `config` are leaves of the configuration that differ, by dotted path.
 
     In `conditions`, `here` is B and `expected` is A; only those that are not equal are listed.
@@ -58,7 +55,7 @@ class Comparison:
                 {"path": path, "a": None if a is ABSENT else a, "b": None if b is ABSENT else b}
                 for path, a, b in self.config
             ],
-            "metrics": msgspec.to_builtins(self.metrics),
+            "metrics": to_builtins(self.metrics),
             "problems": list(self.problems),
         }
 

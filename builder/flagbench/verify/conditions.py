@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import TypeGuard
+
+from msgspec import Struct
 
 from flagbench.catalog.model import NOT_PUBLISHED, Case, MetricSpec, Scalar
 
@@ -29,8 +30,7 @@ class Agreement(str, Enum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True)
-class ConditionResult:
+class ConditionResult(Struct, frozen=True):
     """One condition here and on the other side; None is unknown."""
 
     name: str
@@ -97,33 +97,19 @@ def case_conditions(case: Case) -> tuple[str, ...]:
     return tuple(dict.fromkeys(n for group in case.condition_groups.values() for n in group))
 
 
-def forbidding(results: Iterable[ConditionResult], case: Case) -> tuple[ConditionResult, ...]:
-    """The conditions that make a metric not comparable; software only qualifies a verdict."""
-    return tuple(r for r in results if r.forbids and r.name not in case.software_conditions)
+def qualifiers(results: Sequence[ConditionResult], case: Case) -> Iterator[str]:
+    """What conditions add to a verdict: other software, or work that was not published and is assumed equal.
 
-
-def software_qualifiers(results: Iterable[ConditionResult], case: Case) -> tuple[str, ...]:
-    """The qualifiers of a verdict for software; empty if it is equal, or unknown on both sides."""
+    Nothing for software that is unknown on both sides, and for work that the gate does not depend on.
+    """
     software = [r for r in results if r.name in case.software_conditions]
-    qualifiers = []
     if any(r.agreement is Agreement.DIFFERS for r in software):
-        qualifiers.append("software differs")
+        yield "software differs"
     if any(r.agreement is Agreement.UNKNOWN and r.here != r.expected for r in software):
-        qualifiers.append("software unknown")
-    return tuple(qualifiers)
-
-
-def work_qualifiers(results: Iterable[ConditionResult], case: Case) -> tuple[str, ...]:
-    """The qualifiers for unpublished conditions of the work that the gate depends on, which are assumed equal."""
+        yield "software unknown"
     matters = set(case.work_conditions).intersection(gate_spec(case).depends_on)
-    return tuple(
-        f"{r.name} {NOT_PUBLISHED}" for r in results if r.name in matters and r.agreement is Agreement.NOT_PUBLISHED
-    )
-
-
-def same_work(results: Iterable[ConditionResult], case: Case) -> bool:
-    """Whether model and shapes are equal, so that a ratio of speeds is meaningful."""
-    return all(r.agreement is Agreement.EQUAL for r in results if r.name in case.shapes)
+    silent = (r.name for r in results if r.agreement is Agreement.NOT_PUBLISHED and r.name in matters)
+    yield from (f"{name} {NOT_PUBLISHED}" for name in silent)
 
 
 def describe(result: ConditionResult, *, other: str = "published") -> str:

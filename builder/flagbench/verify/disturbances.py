@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from flagbench.record.model import DeviceTelemetry, Record
+from flagbench.record.model import Record
 
 LEAST_SECONDS = 1.0
 """The sampling interval: a shorter time is within one sample."""
@@ -27,12 +27,6 @@ def disturbances(records: Sequence[Record]) -> Iterator[str]:
         worst = max(drifts, key=abs)
         yield "window not steady" + (f" (drift {100 * worst:+.1f} %)" if worst else "")
     devices = [device for r in records if r.telemetry is not None for device in r.telemetry.devices]
-    yield from _throttling(devices)
-    if any(d.foreign_processes or d.mem_used_before_bytes > MUCH_MEMORY for d in devices):
-        yield "another tenant on the device"
-
-
-def _throttling(devices: Sequence[DeviceTelemetry]) -> Iterator[str]:
     longest: dict[str, float] = {}
     for device in devices:
         for reason, seconds in device.throttle_seconds.items():
@@ -40,3 +34,5 @@ def _throttling(devices: Sequence[DeviceTelemetry]) -> Iterator[str]:
     for reason, seconds in longest.items():
         if seconds >= LEAST_SECONDS and reason not in _NO_THROTTLING:
             yield f"throttled {seconds:.0f} s ({reason})"
+    if any(d.foreign_processes or d.mem_used_before_bytes > MUCH_MEMORY for d in devices):
+        yield "another tenant on the device"

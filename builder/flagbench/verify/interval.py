@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from flagbench.record.model import Metric, Record
 
@@ -21,8 +22,7 @@ _T95 = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(Struct, frozen=True):
     """A metric over one or more runs, and its 95 % interval; `ci95` is None where the runs give none.
 
     A published value has no runs and no interval: it is taken as exact.
@@ -38,13 +38,31 @@ class Estimate:
         """The bounds of the value, or None if they are unknown."""
         return self.ci95 if self.runs else (self.value, self.value)
 
+    def text(self, unit: str = "") -> str:
+        """`1510 samples/s [1490, 1530]`; a published value has every digit that its publisher printed."""
+        if not self.runs:
+            return f"{self.value:.15g}"
+        text = f"{four_digits(self.value)} {unit}".rstrip()
+        return text if self.ci95 is None else f"{text} [{', '.join(map(four_digits, self.ci95))}]"
 
-@dataclass(frozen=True)
-class Ratio:
+
+class Ratio(Struct, frozen=True):
     """A ratio of two estimates; `ci95` is None where either has no interval."""
 
     value: float
     ci95: tuple[float, float] | None = None
+
+    def __str__(self) -> str:
+        """`0.777 [0.767, 0.788]`: three decimals, the resolution that the limits 0.95 and 1.10 need."""
+        text = f"{self.value:.3f}"
+        return text if self.ci95 is None else f"{text} [{self.ci95[0]:.3f}, {self.ci95[1]:.3f}]"
+
+
+def four_digits(value: float) -> str:
+    """A measured value to four significant digits; the integer part is never rounded away."""
+    if abs(value) >= 10_000:
+        return f"{value:,.0f}"
+    return f"{value:.0f}" if abs(value) >= 1_000 else f"{value:#.4g}"
 
 
 def t95(df: int) -> float:

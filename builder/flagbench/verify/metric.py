@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from flagbench.catalog.model import Case, MetricSpec
 from flagbench.record.model import Metric, Record
 from flagbench.verify import sanity
-from flagbench.verify.conditions import ConditionResult, describe, forbidding, same_work
+from flagbench.verify.conditions import Agreement, ConditionResult, describe
 from flagbench.verify.interval import RUNS_FOR_BETWEEN, Estimate, Ratio, common, estimate, ratio
-from flagbench.verify.numbers import estimate_text, ratio_text
 from flagbench.verify.result import Against, MetricResult, Verdict
 
 LOW, HIGH = 0.95, 1.10
@@ -20,8 +21,7 @@ LOW, HIGH = 0.95, 1.10
 _ROUNDING = 1e-9
 
 
-@dataclass(frozen=True)
-class Expected:
+class Expected(Struct, frozen=True):
     """The expected value of a metric, in the unit and scope it was stated in."""
 
     spec: MetricSpec
@@ -83,13 +83,16 @@ def compare_metric(
         return result
     measured = estimate(found)
     depends = [c for c in conditions if against.kind == "baseline" or c.name in spec.depends_on]
-    why = [describe(c, other=against.side) for c in forbidding(depends, case)]
+    # Software only qualifies a verdict.
+    differing = [c for c in depends if c.forbids and c.name not in case.software_conditions]
+    why = [describe(c, other=against.side) for c in differing]
+    same_work = all(c.agreement is Agreement.EQUAL for c in conditions if c.name in case.shapes)
     other = next((m for m in found if (m.unit, m.scope) != (expected.unit, expected.scope)), None)
     quotient = difference = None
     if other is not None:
         here, there = f"{other.unit} per {other.scope}", f"{expected.unit} per {expected.scope}"
         why.append(f"{name} is in {here} here, in {there} {against.side}")
-    elif same_work(conditions, case):  # a fraction of the speed of other work would be quoted all the same
+    elif same_work:  # a fraction of the speed of other work would be quoted all the same
         difference = measured.value - expected.estimate.value
         if spec.unit != "fraction" or is_speed(spec):  # half the accuracy is not half as good
             quotient = ratio(measured, expected.estimate, spec.better)
@@ -107,12 +110,12 @@ def _judge(
 ) -> tuple[Verdict | None, str]:
     """The verdict on a comparable metric, and the numbers behind it."""
     spec, other, name = expected.spec, expected.estimate, result.held_by
-    text = f"{name} {estimate_text(estimate(found), expected.unit)}, {against.kind} {estimate_text(other)}"
+    text = f"{name} {estimate(found).text(expected.unit)}, {against.kind} {other.text()}"
     if not is_speed(spec):
         return None, f"{text}: {spec.name} is not a speed, so the limits {LOW:.2f} to {HIGH:.2f} do not fit it"
     if result.ratio is None:
         return Verdict.INCONCLUSIVE, f"{text}: no ratio, a value is not positive or the model not published"
-    text = f"{text}: ratio {ratio_text(result.ratio)}, allowed {LOW:.2f} to {HIGH:.2f}"
+    text = f"{text}: ratio {result.ratio}, allowed {LOW:.2f} to {HIGH:.2f}"
     if name != candidates(spec, against)[0]:
         text = f"{text}; {name} itself is held, the record has no {spec.held_by}"
     verdict = classify(result.ratio)

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any
 
 from flagbench.catalog.model import Case, Catalog, Claim, ClaimMetric, PublishedFormula
-from flagbench.catalog.printed import published_number
+from flagbench.catalog.printed import printed_number
 
 UTILISATION = "mfu"
 
@@ -91,7 +91,8 @@ class Reproduction:
 
 def reproduce_utilisation(claim: Claim, case: Case) -> Reproduction | None:
     """The published utilisation of a row, recomputed; None if the row or its case lacks what it is computed from."""
-    formula, printed = case.published_formula, claim.metric(UTILISATION)
+    formula, cell = case.published_formula, claim.metric(UTILISATION)
+    printed = None if cell is None else printed_number(cell.printed or repr(cell.value))
     if formula is None or printed is None:
         return None
     throughput = next((metric for metric in claim.metrics if _feeds(case, metric, formula)), None)
@@ -104,7 +105,7 @@ def reproduce_utilisation(claim: Claim, case: Case) -> Reproduction | None:
         formula=formula,
         throughput=throughput,
         devices=devices,
-        printed=published_number(printed),
+        printed=printed,
         computed=throughput.value / share * formula.flops_per_unit / formula.peak,
         listed=tuple(a.id for a in claim.anomalies if a.field == UTILISATION and a.id in ANOMALIES.values()),
     )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal
 
-import msgspec
+from msgspec import Struct, to_builtins
 
 from flagbench.catalog.model import Anomaly
 from flagbench.errors import ExitCode
@@ -32,8 +31,7 @@ class Verdict(str, Enum):
         return ExitCode[self.name]
 
 
-@dataclass(frozen=True)
-class Against:
+class Against(Struct, frozen=True):
     """What the records are held against; `chosen` if it was not named by the user."""
 
     kind: Literal["claim", "baseline"]
@@ -46,8 +44,7 @@ class Against:
         return "published" if self.kind == "claim" else "in the baseline"
 
 
-@dataclass(frozen=True, kw_only=True)
-class MetricResult:
+class MetricResult(Struct, frozen=True, kw_only=True):
     """One metric held against its expected value.
 
     `name` is the expected metric, `held_by` the measured one. `verdict` is None for a metric that is
@@ -69,8 +66,7 @@ class MetricResult:
     reason: str
 
 
-@dataclass(frozen=True)
-class VerifyResult:
+class VerifyResult(Struct, frozen=True):
     """The verdict on one or more records of the same conditions. `reason` is one sentence or clause."""
 
     verdict: Verdict
@@ -97,4 +93,4 @@ class VerifyResult:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON; the shape `flagbench verify --json` prints."""
-        return {"schema": "verdict/v1", "exit_code": self.verdict.exit_code, **msgspec.to_builtins(self)}
+        return {"schema": "verdict/v1", "exit_code": self.verdict.exit_code, **to_builtins(self)}

@@ -16,6 +16,14 @@ MOST_CREDIT = 1.01
 CLOCK_DRIFT = 1e-4
 """Largest relative drift between a device's clock and the host's."""
 
+_ORDER = (
+    ("p_train", "p_core"),
+    ("p_whole", "p_train"),
+    ("p_val_whole", "p_val_core"),
+    ("p_infer_whole", "p_infer_core"),
+)
+"""Rates that count more of the same work, each beside one that counts less of it."""
+
 # An interval of equal steps may miss its value in the last bits of a division.
 _ROUNDING = 1e-9
 
@@ -80,25 +88,21 @@ def _order_problems(record: Record) -> Iterator[str]:
     long as the window's, and did as much more as the record counts. A pass did its warm-up more.
     """
     window, work = record.window, record.work
-    core, train, whole = (record.metric(name) for name in ("p_core", "p_train", "p_whole"))
     if window and window.steps and window.host_seconds is not None:
         device, host = window.seconds, window.host_seconds
         if device > host * _one_step(window.steps):
             yield f"the window's device time of {device} s is longer than the {host} s it took"
-    if core and train and core.n and train.n:
+    for names in _ORDER:
+        slow, fast = map(record.metric, names)
+        if slow is None or fast is None or not fast.n or (fast.name == "p_core" and not slow.n):
+            continue
         more = 1.0
-        if core.n != train.n:
+        if fast.name == "p_core" and slow.n != fast.n:
             more = work.samples_executed / (window.samples or 1) if work and window else math.inf
-        if train.value > core.value * more * _one_step(core.n):
-            yield f"p_train is {train.value}, which is faster than p_core, {core.value}"
-    if train and whole and train.n and whole.value > train.value * _one_step(train.n):
-        yield f"p_whole is {whole.value}, which is faster than p_train, {train.value}"
-    for name in ("val", "infer"):
-        core, whole = record.metric(f"p_{name}_core"), record.metric(f"p_{name}_whole")
-        if core and whole and core.n:
-            more = 1 + _warmup_of_a_pass(record) / core.n
-            if whole.value > core.value * more * _one_step(core.n):
-                yield f"{whole.name} is {whole.value}, which is faster than {core.name}, {core.value}"
+        elif fast.name in ("p_val_core", "p_infer_core"):
+            more += _warmup_of_a_pass(record) / fast.n
+        if slow.value > fast.value * more * _one_step(fast.n):
+            yield f"{slow.name} is {slow.value}, which is faster than {fast.name}, {fast.value}"
 
 
 def _warmup_of_a_pass(record: Record) -> int:

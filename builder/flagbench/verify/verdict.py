@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from flagbench.catalog.model import Case, Claim
 from flagbench.errors import ExitCode, FlagbenchError
@@ -18,10 +19,9 @@ from flagbench.verify.conditions import (
     claim_conditions,
     compare_conditions,
     gate_spec,
+    qualifiers,
     shared_conditions,
     shown,
-    software_qualifiers,
-    work_qualifiers,
 )
 from flagbench.verify.disturbances import disturbances
 from flagbench.verify.interval import Estimate, estimate
@@ -130,13 +130,10 @@ def _verdict(
         else:
             # Without a verdict: every record has the gate metric, and not all of them by the same name.
             verdict, reason = gate.verdict or Verdict.INVALID, gate.reason
-    qualifiers: tuple[str, ...] = ()
-    if verdict not in (Verdict.INVALID, Verdict.NOT_COMPARABLE):
-        unlike = (*software_qualifiers(conditions, case), *work_qualifiers(conditions, case))
-        qualifiers = (*unlike, *disturbances(records))
+    judged = verdict not in (Verdict.INVALID, Verdict.NOT_COMPARABLE)
     return VerifyResult(
         verdict=verdict,
-        qualifiers=qualifiers,
+        qualifiers=(*qualifiers(conditions, case), *disturbances(records)) if judged else (),
         reason=reason,
         gate=case.gate,
         against=against,

@@ -1,4 +1,4 @@
-"""The conditions of every claim against the publisher's own configuration files and READMEs, at the cited commit.
+"""The claims against themselves, and against the publisher's own configuration files and READMEs at the cited commit.
 
 The tables below are what those files say; a base configuration holds what a vendor's file leaves out. A row's own
 words (`bs=16`) override its file, and then what only the file says is either an assumption that an anomaly
@@ -8,88 +8,72 @@ words (`bs=16`) override its file, and then what only the file says is either an
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from flagbench.catalog.load import load_catalog
-from flagbench.catalog.model import NOT_PUBLISHED, Claim
+from flagbench.catalog.model import NOT_PUBLISHED, Case, Claim
 
-CLAIMS = load_catalog().claims
+CATALOG = load_catalog()
+CLAIMS = CATALOG.claims
 LIMIT = 1388270 * 4
 
 
-class Glm(NamedTuple):
+def glm(batch_size: int, eval_batch_size: int, max_samples: int = LIMIT, **own: Any) -> dict[str, Any]:
     """training/VENDOR/glm-pytorch/config over training/benchmarks/glm/pytorch/config/_base.py."""
-
-    batch_size: int
-    eval_batch_size: int
-    max_samples: int = LIMIT
-    learning_rate: float = 1e-5
-    seed: int = 10483
-    fp16: bool = True
-    workers: int = 4
-    decay_steps: int = 4338
+    base = {"learning_rate": 1e-5, "seed": 10483, "fp16": True, "workers": 4, "decay_steps": 4338, **own}
+    return {"batch_size": batch_size, "eval_batch_size": eval_batch_size, "max_samples": max_samples, **base}
 
 
-class DistilBert(NamedTuple):
+def distilbert(batch_size: int, accumulated: int = 1, **own: Any) -> dict[str, Any]:
     """The same of DistilBERT."""
-
-    batch_size: int
-    gradient_accumulation_steps: int = 1
-    learning_rate: float = 5e-5
-    workers: int = 8
-    eval_batch_size: int = 4
-    seed: int = 0
-    max_epochs: int = 10
+    base = {"learning_rate": 5e-5, "workers": 8, "eval_batch_size": 4, "seed": 0, "max_epochs": 10, **own}
+    return {"batch_size": batch_size, "gradient_accumulation_steps": accumulated, **base}
 
 
-class Lora(NamedTuple):
+def lora(batch_size: int, fp16: bool, learning_rate: float = 1e-4) -> dict[str, Any]:
     """The same of Llama2-7B; its seed, 42, is applied nowhere."""
-
-    batch_size: int
-    fp16: bool
-    learning_rate: float = 1e-4
-    workers: int = 1
-    max_epochs: int = 3
+    own = {"batch_size": batch_size, "fp16": fp16, "learning_rate": learning_rate}
+    return {**own, "workers": 1, "max_epochs": 3}
 
 
-CONFIGURATIONS: dict[tuple[str, str], Any] = {
-    ("nvidia-1b5a0303", "1x1"): Glm(16, 16, 24135),
-    ("nvidia-1b5a0303", "1x8"): Glm(8, 8),
-    ("nvidia-1b5a0303", "2x8"): Glm(8, 8),
-    ("metax-1b5a0303", "1x1"): Glm(16, 16, 24135),
-    ("metax-1b5a0303", "1x8"): Glm(16, 16),
-    ("metax-1b5a0303", "2x8"): Glm(16, 16, learning_rate=2e-5),
-    ("iluvatar-1b5a0303", "1x1"): Glm(8, 8, 24135),
-    ("iluvatar-1b5a0303", "1x8"): Glm(8, 8),
-    ("iluvatar-1b5a0303", "2x8"): Glm(8, 8),
-    ("kunlunxin-1b5a0303", "1x1"): Glm(4, 4, 4000, seed=4096, fp16=False),
-    ("kunlunxin-1b5a0303", "1x8"): Glm(5, 5, seed=4096, fp16=False),
-    ("kunlunxin-1b5a0303", "2x8"): Glm(4, 4, 20000, seed=4096, fp16=False),
-    ("dcu-1b5a0303", "1x1"): Glm(16, 16, 24135),
-    ("dcu-1b5a0303", "1x8"): Glm(8, 8),
-    **{("nvidia-f33ae772", shape): Glm(8, 8) for shape in ("1x1", "1x2", "1x4", "1x8", "2x8")},
-    ("iluvatar-75809c12", "1x8"): Glm(8, 4),
+GLM = {
+    ("nvidia-1b5a0303", "1x1"): glm(16, 16, 24135),
+    ("nvidia-1b5a0303", "1x8"): glm(8, 8),
+    ("nvidia-1b5a0303", "2x8"): glm(8, 8),
+    ("metax-1b5a0303", "1x1"): glm(16, 16, 24135),
+    ("metax-1b5a0303", "1x8"): glm(16, 16),
+    ("metax-1b5a0303", "2x8"): glm(16, 16, learning_rate=2e-5),
+    ("iluvatar-1b5a0303", "1x1"): glm(8, 8, 24135),
+    ("iluvatar-1b5a0303", "1x8"): glm(8, 8),
+    ("iluvatar-1b5a0303", "2x8"): glm(8, 8),
+    ("kunlunxin-1b5a0303", "1x1"): glm(4, 4, 4000, seed=4096, fp16=False),
+    ("kunlunxin-1b5a0303", "1x8"): glm(5, 5, seed=4096, fp16=False),
+    ("kunlunxin-1b5a0303", "2x8"): glm(4, 4, 20000, seed=4096, fp16=False),
+    ("dcu-1b5a0303", "1x1"): glm(16, 16, 24135),
+    ("dcu-1b5a0303", "1x8"): glm(8, 8),
+    **{("nvidia-f33ae772", shape): glm(8, 8) for shape in ("1x1", "1x2", "1x4", "1x8", "2x8")},
+    ("iluvatar-75809c12", "1x8"): glm(8, 4),
     **{
-        ("kunlunxin-e0369635", shape): Glm(4, 6, seed=4096, fp16=False)
+        ("kunlunxin-e0369635", shape): glm(4, 6, seed=4096, fp16=False)
         for shape in ("1x1", "1x2", "1x4", "1x8", "2x8")
     },
 }
-DISTILBERT: dict[tuple[str, str], DistilBert] = {
-    ("nvidia-1b5a0303", "1x1"): DistilBert(32, 8),
-    ("nvidia-1b5a0303", "1x8"): DistilBert(32),
-    ("nvidia-1b5a0303", "2x8"): DistilBert(16),
-    ("metax-1b5a0303", "1x1"): DistilBert(96, learning_rate=1e-5),
-    ("metax-1b5a0303", "1x8"): DistilBert(96),
-    ("metax-1b5a0303", "2x8"): DistilBert(96),
-    ("kunlunxin-1b5a0303", "1x8"): DistilBert(32, workers=1),
+DISTILBERT = {
+    ("nvidia-1b5a0303", "1x1"): distilbert(32, 8),
+    ("nvidia-1b5a0303", "1x8"): distilbert(32),
+    ("nvidia-1b5a0303", "2x8"): distilbert(16),
+    ("metax-1b5a0303", "1x1"): distilbert(96, learning_rate=1e-5),
+    ("metax-1b5a0303", "1x8"): distilbert(96),
+    ("metax-1b5a0303", "2x8"): distilbert(96),
+    ("kunlunxin-1b5a0303", "1x8"): distilbert(32, workers=1),
 }
-LORA: dict[tuple[str, str], Lora] = {
-    ("nvidia-1b5a0303", "1x1"): Lora(2, fp16=False),
-    ("metax-1b5a0303", "1x1"): Lora(4, fp16=True, learning_rate=1e-6),
+LORA = {
+    ("nvidia-1b5a0303", "1x1"): lora(2, fp16=False),
+    ("metax-1b5a0303", "1x1"): lora(4, fp16=True, learning_rate=1e-6),
 }
-FILES = {"glm": CONFIGURATIONS, "distilbert": DISTILBERT, "llama2-7b-lora": LORA}
+FILES = {"glm": GLM, "distilbert": DISTILBERT, "llama2-7b-lora": LORA}
 
 # What each README says of software; empty where it does not.
 READMES = """
@@ -131,7 +115,7 @@ def own_words(claim: Claim) -> dict[str, Any]:
 @pytest.mark.parametrize("claim", CLAIMS.values(), ids=CLAIMS)
 def test_conditions_are_those_of_the_cited_configuration(claim: Claim) -> None:
     shape = f"{claim.run.nodes}x{claim.run.gpus}"
-    file = FILES[claim.case][version(claim), shape]._asdict()
+    file = FILES[claim.case][version(claim), shape]
     said = own_words(claim)
     overridden = {name for name, value in said.items() if file[name] != value}
     expected = {**file, **said}
@@ -168,3 +152,52 @@ def test_software_is_what_the_cited_readme_names_and_nothing_inferred() -> None:
 def test_a_row_that_replaced_another_says_where_that_is(claim: Claim) -> None:
     later = [c for c in CLAIMS.values() if any(claim.id in anomaly.note for anomaly in c.anomalies)]
     assert [c.run.gpus for c in later] == ([claim.run.gpus] if claim.run.gpus in (1, 8) else [])
+
+
+def setting(case: Case, claim: Claim, name: str) -> Any:
+    """What a run of the claim has for a settable of its case: its own setting, else the reference preset's."""
+    value: Any = case.presets["reference"]
+    for key in case.settable[name]["path"].split("."):
+        value = value[key]
+    return claim.run.set.get(name, value)
+
+
+@pytest.mark.parametrize("claim", CLAIMS.values(), ids=CLAIMS)
+def test_what_a_claim_runs_is_what_it_says(claim: Claim) -> None:
+    conditions = dict(claim.conditions)
+    assert claim.run.nodes == conditions["nodes"]
+    assert claim.run.nodes * claim.run.gpus == conditions["devices"]
+    assert claim.run.precision == claim.precision_executed == conditions["precision"]
+    assert claim.run.division == conditions["division"]
+
+
+@pytest.mark.parametrize("claim", CLAIMS.values(), ids=CLAIMS)
+def test_every_setting_of_a_claims_run_is_its_condition(claim: Claim) -> None:
+    case = CATALOG.cases[claim.case]
+    # One condition names three dropouts, so no single setting is equal to it.
+    for name in sorted(set(case.settable) & set(claim.conditions) - {"dropout"}):
+        assert claim.conditions[name] in (setting(case, claim, name), NOT_PUBLISHED), name
+    if "max_samples" in case.settable and claim.conditions["stop_rule"] != NOT_PUBLISHED:
+        target, limit = setting(case, claim, "target_acc"), setting(case, claim, "max_samples")
+        assert claim.conditions["stop_rule"] == f"acc >= {target} or {limit} samples"
+    if "decay_steps" in case.settable:
+        steps, share = setting(case, claim, "decay_steps"), setting(case, claim, "warmup_share")
+        rising = round(steps * share, 1)
+        assert claim.conditions["schedule"] == (
+            f"linear warm-up {rising} steps, then linear to 0.1 over {round(steps - rising, 1)} steps"
+        )
+
+
+@pytest.mark.parametrize("claim", CLAIMS.values(), ids=CLAIMS)
+def test_an_anomaly_is_of_something_that_the_case_knows(claim: Claim) -> None:
+    case = CATALOG.cases[claim.case]
+    known = {metric.name for metric in case.metrics} | set(claim.conditions)
+    assert {anomaly.field for anomaly in claim.anomalies} <= known
+    ids = [anomaly.id for anomaly in claim.anomalies]
+    assert len(ids) == len(set(ids))
+
+
+def test_a_row_without_a_stack_is_of_a_device_that_no_stack_runs_on() -> None:
+    devices = {device.name for stack in CATALOG.stacks.values() for device in stack.accelerators}
+    for claim in CLAIMS.values():
+        assert (claim.stack is None) == (claim.conditions["device_model"] not in devices), claim.id

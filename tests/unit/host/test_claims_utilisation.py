@@ -140,31 +140,14 @@ def test_lint_exits_2_and_names_what_neither_fits_nor_is_an_anomaly(
     assert "no anomaly mfu-does-not-fit" in entries[2]["problem"]
 
 
-def published(claim: str, metric: str) -> float:
-    """A published value."""
-    found = CATALOG.claims[claim].metric(metric)
-    assert found is not None
-    return found.value
-
-
-@pytest.mark.parametrize(
-    ("case", "counted", "flops"),
-    [
-        ("glm", "1101.3e9 per choice", published("glm/a100-1x8-fp32", "p_core") / 8 * 10 * 1101.3e9),
-        (
-            "llama2-7b-lora",
-            "27.15e9 per token",
-            published("llama2-7b-lora/a100-1x1-fp16-bs4", "tokens_per_second_per_device") * 27.15e9,
-        ),
-    ],
-)
-def test_the_page_says_what_the_devices_really_did(case: str, counted: str, flops: float) -> None:
+def test_the_page_says_what_the_devices_really_did() -> None:
     peak = CATALOG.stacks["a100-cuda11.6"].accelerators[0].peaks["fp16"].flops
-    assert counted in CATALOG.cases[case].raw["flops"]["source"]
-    assert f"{flops / 1e12:.1f}" in PAGE
-    assert f"{100 * flops / peak:.1f} %" in PAGE
-
-
-def test_the_row_that_does_not_fit_is_slower_for_each_device() -> None:
-    assert published(MISFITTING, "p_core") / 16 < published("glm/a100-1x8-fp32-bs16", "p_core") / 8
-    assert published(MISFITTING, "mfu") > published("glm/a100-1x8-fp32-bs16", "mfu")
+    for row, metric, share, counted, flops in (
+        ("glm/a100-1x8-fp32", "p_core", 10 / 8, "1101.3e9 per choice", 1101.3e9),
+        ("llama2-7b-lora/a100-1x1-fp16-bs4", "tokens_per_second_per_device", 1, "27.15e9 per token", 27.15e9),
+    ):
+        claim = CATALOG.claims[row]
+        executed = next(m.value for m in claim.metrics if m.name == metric) * share * flops
+        assert counted in CATALOG.cases[claim.case].raw["flops"]["source"]
+        assert f"{executed / 1e12:.1f}" in PAGE
+        assert f"{100 * executed / peak:.1f} %" in PAGE

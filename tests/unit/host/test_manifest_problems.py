@@ -11,11 +11,12 @@ import yaml
 
 from flagbench.catalog.documents import ManifestError
 from flagbench.catalog.load import load_catalog
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import ExitCode
 
 Edit = Callable[[Path, str, str], None]
 CASE, LORA, STACK = "cases/distilbert.yaml", "cases/llama2-7b-lora.yaml", "stacks/cpu.yaml"
 CLAIMS, GLM, A100 = "claims/distilbert.yaml", "claims/glm.yaml", "stacks/a100-cuda11.6.yaml"
+GLM_CASE, LORA_CLAIMS = "cases/glm.yaml", "claims/llama2-7b-lora.yaml"
 FIRST_ROW = '    row: "A100单机8卡（1x8） | fp32 | /"\n'
 
 
@@ -55,21 +56,26 @@ def test_a_problem_names_file_line_field_and_what_is_allowed(manifests: Path, ed
         (STACK, 'python: "3.11"', "python: '2.7'", "python", "'2.7' ^3\\.[0-9]+$"),
         (STACK, 'expects: {torch: "2.13"}', "expects: {}", "expects", "empty 1"),
         (CLAIMS, "nodes: 1\n", "nodes: 0\n", "claims[0].run.nodes", "0 at least 1"),
+        (CLAIMS, "nodes: 1\n", "nodes: 1.0\n", "claims[0].run.nodes", "integer 1.0"),
         (CLAIMS, "stack: a100-cuda11.6", "stack: null\n    no_stack: none", "claims[0].no_stack", "4 at least 10"),
         (GLM, "sources:\n  nvidia:", "sources:\n  NVIDIA:", "sources", "'NVIDIA' pattern"),
         # What contradicts another value.
         (CASE, "name: distilbert\n", "name: bert\n", "name", "'bert' 'distilbert'"),
         (CASE, "gate: p_core", "gate: p_cor", "gate", "'p_cor' 'p_core'"),
         (CASE, "default_precision: tf32", "default_precision: fp16", "default_precision", "'fp16'"),
-        (CASE, "[hardware, work], held", "[hardwar, work], held", "metrics[0].depends_on", "'hardwar'"),
+        (CASE, "[hardware, work], held", "[hardwar, work], held", "metrics[0].depends_on[0]", "'hardwar'"),
+        (CASE, "presets:\n", "division_presets: {tuned: {}}\npresets:\n", "division_presets.tuned", "faithful"),
+        (CASE, "condition_groups:\n", "shapes: [modle]\ncondition_groups:\n", "shapes[0]", "'modle' 'model'"),
+        (GLM_CASE, "metric: p_core_host\n", "metric: p_cor\n", "flops.published.metric", "'p_cor' 'p_core'"),
         (CASE, "held_by: p_core_host", "held_by: p_host", "metrics[0].held_by", "'p_host'"),
         (CASE, "path: train.batch_size,", "path: train.batch,", "settable.batch_size.path", "'train.batch'"),
         (CASE, "dropout, type: number", "dropout, type: integer", "settable.dropout", "integer 0.1"),
         (CASE, "  name: distilbert-tiny", "  nam: distilbert-tiny", "presets.tiny.model.nam", "'nam'"),
-        (CASE, "data: [data, weights]", "data: [data, seed]", "condition_groups.data[1]", "'seed' 'optimisation'"),
+        (CASE, "data: [data, weights]", "data: [data, seed]", "condition_groups.data[1]", "'seed' yaml:121"),
         (CASE, "      warmup_steps: 20\n", "", "presets.reference", "train train.warmup_steps"),
         (LORA, "choices: [torch, deepspeed]", "choices: [torch]", "settable.engine", "torch, deepspeed"),
         (LORA, "      name: torch\n", "      name: megatron\n", "presets.reference.engine.name", "'megatron'"),
+        (LORA, "      name: torch\n", "", "presets.reference", "missing: engine.name"),
         (STACK, "image: debian:bookworm-slim", "image: null", "base.obtain", "missing"),
         (A100, "run: {}", "run: {distilbert: it takes weeks}", "claims[0].stack", "'a100-cuda11.6' 'distilbert'"),
         (STACK, "aliases: [cpu]", "aliases: [a100]", "aliases[0]", "'a100' 'a100-cuda11.6'"),
@@ -84,7 +90,10 @@ def test_a_problem_names_file_line_field_and_what_is_allowed(manifests: Path, ed
         (CLAIMS, "      seed: 0\n", "      seed: 0\n      sed: 0\n", "claims[0].conditions.sed", "'sed'"),
         (CLAIMS, "set: {}", "set: {batch: 3}", "claims[0].run.set.batch", "'batch'"),
         (CLAIMS, "set: {}", "set: {batch_size: 0}", "claims[0].run.set.batch_size", "0 at least 1"),
+        (CLAIMS, "set: {}", "set: {learning_rate: 0}", "claims[0].run.set.learning_rate", "0 greater than 0"),
+        (CLAIMS, "set: {}", "set: {dropout: 1}", "claims[0].run.set.dropout", "1 less than 1"),
         (CLAIMS, "set: {}", "set: {target_acc: 1.5}", "claims[0].run.set.target_acc", "1.5 at most 1"),
+        (LORA_CLAIMS, "set: {}", "set: {engine: torhc}", "claims[0].run.set.engine", "'torhc' torch, deepspeed"),
         (CLAIMS, "tf32\n      set", "fp16\n      set", "claims[0].run.precision", "'fp16' tf32"),
         (CLAIMS, "value: 361, unit: s,", "value: 361, unit: nats,", "claims[0].metrics[0].unit", "'nats' e2e_time"),
         (CLAIMS, "value: 361,", "value: 361, printed: 36l,", "claims[0].metrics[0].printed", "'36l' 361"),
@@ -125,14 +134,6 @@ def test_a_file_has_one_source_or_several_and_not_both_or_none(
 def test_one_fault_of_a_case_is_not_repeated_for_its_claims(manifests: Path, edit: Edit) -> None:
     edit(manifests / CASE, "unit: samples\n", "unit: sample\n")
     assert len(problems(manifests)) == 1
-
-
-def test_a_number_that_json_schema_takes_for_an_integer_is_told(manifests: Path, edit: Edit) -> None:
-    edit(manifests / CLAIMS, "nodes: 1\n", "nodes: 1.0\n")
-    with pytest.raises(FlagbenchError) as caught:
-        load_catalog(manifests)
-    assert "distilbert.yaml" in caught.value.message
-    assert "run.nodes" in caught.value.message
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 import os
-from dataclasses import replace
 from typing import Any
 from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from rich.cells import cell_len
 
 from flagbench.page import Lines, Table, render

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import multiprocessing
 import multiprocessing.synchronize
 import os
@@ -18,6 +19,7 @@ import pytest
 from flagbench.errors import ExitCode
 from flagbench.record.read import RecordError
 from flagbench.stores import FolderBlobs, Store, StoreError, open_store
+from flagbench_cases.shared import output
 
 MakeRecord = Callable[..., bytes]
 WRITERS = 32
@@ -94,11 +96,6 @@ def test_listing_is_newest_first_and_filtered(store: Store, make_record: MakeRec
     assert list(store.list(case="glm")) == []
 
 
-def test_an_empty_store_lists_nothing(store: Store) -> None:
-    assert list(store.list()) == []
-    refused(ExitCode.DATA, store.get, ID)
-
-
 def test_a_flipped_bit_is_found_on_read(store: Store, make_record: MakeRecord) -> None:
     path = Path(store.put(make_record()).location)
     content = bytearray(path.read_bytes())
@@ -163,25 +160,21 @@ def _fork_writers(root: Path, contents: list[bytes]) -> list[int | None]:
     return [writer.exitcode for writer in writers]
 
 
-def all_at_once(root: Path, contents: list[bytes]) -> list[int | None]:
-    """The exit codes of processes that each put a record at once, forked from one that has no threads."""
+@pytest.mark.parametrize(
+    ("ids", "runs", "kept"), [(1, 1, 1), (WRITERS, 1, WRITERS), (1, WRITERS, 1)], ids=["same", "others", "one id"]
+)
+def test_32_writers_at_once_lose_nothing_and_mix_nothing(
+    store: Store, make_record: MakeRecord, ids: int, runs: int, kept: int
+) -> None:
+    """Of different records under one id, one is kept whole and its writer alone succeeds."""
+    contents = [make_record(record_id=f"writer-{i % ids:02}", run_id=f"run-{i % runs}") for i in range(WRITERS)]
+    # Forked from a process that has no threads.
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(_fork_writers, root, contents).result()
-
-
-@pytest.mark.parametrize("count", [1, WRITERS], ids=["the same", "different"])
-def test_32_writers_of_records_lose_nothing(store: Store, make_record: MakeRecord, count: int) -> None:
-    contents = [make_record(record_id=f"writer-{index % count:02}") for index in range(WRITERS)]
-    assert all_at_once(store.blobs.root, contents) == [0] * WRITERS
-    assert {store.read(entry) for entry in store.list()} == set(contents)
-    assert len(files(store.blobs.root)) == count * 2
-
-
-def test_of_32_different_records_under_one_id_one_is_kept_whole(store: Store, make_record: MakeRecord) -> None:
-    contents = [make_record(run_id=f"run-{writer}") for writer in range(WRITERS)]
-    codes = all_at_once(store.blobs.root, contents)
-    assert codes.count(0) == 1
-    assert store.get(ID) == contents[codes.index(0)]
+        codes = pool.submit(_fork_writers, store.blobs.root, contents).result()
+    succeeded = {content for content, code in zip(contents, codes) if code == 0}
+    assert codes.count(0) == (WRITERS if runs == 1 else 1)
+    assert {store.read(entry) for entry in store.list()} == succeeded
+    assert len(files(store.blobs.root)) == kept * 2
 
 
 def test_a_full_disk_keeps_nothing_half_written(small_disk: Path, make_record: MakeRecord) -> None:
@@ -220,7 +213,9 @@ def test_a_path_through_a_file(tmp_path: Path, make_record: MakeRecord) -> None:
         refused(ExitCode.USAGE, store.get, ID)
 
 
-def test_health_leaves_nothing_behind(store: Store) -> None:
+def test_an_empty_store_lists_nothing_and_health_leaves_nothing_behind(store: Store) -> None:
+    assert list(store.list()) == []
+    refused(ExitCode.DATA, store.get, ID)
     assert store.health().ok
     assert not store.blobs.root.exists()
     store.blobs.root.mkdir()
@@ -229,19 +224,15 @@ def test_health_leaves_nothing_behind(store: Store) -> None:
 
 
 def test_which_store_is_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FLAGBENCH_STORE", f"file://{tmp_path}/from%20the%20environment")
-    assert open_store().url == (tmp_path / "from the environment").as_uri()
-    assert open_store(str(tmp_path / "flag")).url == (tmp_path / "flag").as_uri()
-    monkeypatch.chdir(tmp_path)
-    assert open_store("relative").url == (tmp_path / "relative").as_uri()
-    strange = tmp_path / os.fsdecode(b"\xff")
-    assert open_store(strange.as_uri()).blobs.root == strange
-
-
-def test_the_default_store_is_the_user_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FLAGBENCH_STORE", raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     assert open_store().url == (tmp_path / "flagbench" / "store").as_uri()
+    monkeypatch.setenv("FLAGBENCH_STORE", f"file://{tmp_path}/from%20the%20environment")
+    assert open_store().url == (tmp_path / "from the environment").as_uri()
+    monkeypatch.chdir(tmp_path)
+    strange = tmp_path / os.fsdecode(b"\xff")
+    for named, root in ((str(tmp_path), tmp_path), ("relative", tmp_path / "relative"), (strange.as_uri(), strange)):
+        assert open_store(named).blobs.root == root
 
 
 @pytest.mark.parametrize(
@@ -252,3 +243,18 @@ def test_addresses_that_are_not_a_folder(url: str, remedy: str) -> None:
     error = refused(ExitCode.USAGE, open_store, url)
     assert url in error.message
     assert remedy in error.remedy
+
+
+def test_what_an_image_stores_is_what_the_host_would_have_stored(tmp_path: Path, make_record: MakeRecord) -> None:
+    line = make_record().decode()
+    image, host = tmp_path / "image", Store(FolderBlobs(tmp_path / "host"))
+    output.store(str(image), json.loads(line), line)
+    host.put(line.encode() + b"\n")
+    stored, expected = (
+        {path.relative_to(root): path.read_bytes() for path in root.rglob("*.json*")}
+        for root in (image, tmp_path / "host")
+    )
+    assert stored == expected
+    assert len(stored) == 2
+    (listed,) = Store(FolderBlobs(image)).list()
+    assert (listed.record_id, listed.error) == (ID, None)

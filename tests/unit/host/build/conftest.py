@@ -12,8 +12,7 @@ from flagbench import checkout
 from flagbench.build.builder import Builder, find_target
 from flagbench.build.options import BuildOptions
 from flagbench.build.progress import Progress
-from flagbench.catalog.build import build_stack
-from flagbench.catalog.load import load_catalog
+from flagbench.catalog.load import build_stack, load_catalog
 from flagbench.engines.base import BuildFailed, BuildRequest, BuiltImage, ImageInfo, Resources, Step
 from flagbench.locks.files import write_lock
 from flagbench.locks.model import Lock, LockEntry, Unresolved, inputs_digest

@@ -7,9 +7,10 @@ are BASE with few changes, which their names tell.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.model import Claim

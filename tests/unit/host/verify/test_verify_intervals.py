@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from flagbench.record.model import Metric
 from flagbench.verify import Verdict
-from flagbench.verify.interval import Estimate, Ratio, estimate, quotient, ratio, t95
+from flagbench.verify.interval import Estimate, Ratio, estimate, quotient, t95
 from flagbench.verify.metric import HIGH, LOW, classify
 
 from .conftest import held, runs
-
-values = st.floats(1e-3, 1e6)
-widths = st.floats(0, 0.3)
 
 
 def measured(value: float, ci95: tuple[float, float] | None = None) -> Metric:
@@ -25,12 +21,6 @@ def measured(value: float, ci95: tuple[float, float] | None = None) -> Metric:
 
 def around(value: float, width: float) -> Estimate:
     return Estimate(value, 1, (value * (1 - width), value * (1 + width)), "test")
-
-
-def verdict(value: float, width: float, claim: float) -> Verdict:
-    found = ratio(around(value, width), Estimate(claim, runs=0), "higher")
-    assert found is not None
-    return classify(found)
 
 
 @pytest.mark.parametrize(
@@ -53,33 +43,11 @@ def test_the_limits_belong_to_reproduced(ci95: tuple[float, float] | None, expec
     assert classify(Ratio(1.0, ci95)) is expected
 
 
-@given(claim=values, limit=st.sampled_from([LOW, HIGH]))
+@given(claim=st.floats(1e-3, 1e6), limit=st.sampled_from([LOW, HIGH]))
 def test_a_measured_value_at_a_limit_reproduces_any_claim(claim: float, limit: float) -> None:
-    assert verdict(limit * claim, 0.0, claim) is Verdict.REPRODUCED
-
-
-@given(value=values, width=widths, claim=values, power=st.integers(-20, 20))
-def test_the_unit_of_measure_does_not_matter(value: float, width: float, claim: float, power: int) -> None:
-    # Powers of two scale floats exactly, so this holds at the limits too.
-    scale = 2.0**power
-    assert verdict(value * scale, width, claim * scale) is verdict(value, width, claim)
-
-
-@given(value=values, width=widths, claim=values, factor=st.floats(1.0, 100.0))
-def test_a_faster_measurement_never_has_a_slower_verdict(
-    value: float, width: float, claim: float, factor: float
-) -> None:
-    before, after = verdict(value, width, claim), verdict(value * factor, width, claim)
-    assert not (after is Verdict.BELOW and before is not Verdict.BELOW)
-    assert not (before is Verdict.ABOVE and after is not Verdict.ABOVE)
-
-
-@given(value=values, width=widths, claim=values)
-def test_a_time_is_judged_as_the_speed_it_is(value: float, width: float, claim: float) -> None:
-    found = ratio(around(value, width), Estimate(claim, runs=0), "lower")
-    low, high = found.ci95
-    assert low <= found.value <= high
-    assert (low, found.value) == pytest.approx((claim / (value * (1 + width)), claim / value))
+    found = quotient(around(limit * claim, 0.0), Estimate(claim, runs=0))
+    assert found is not None
+    assert classify(found) is Verdict.REPRODUCED
 
 
 def test_five_runs_give_students_interval_between_them() -> None:

@@ -5,22 +5,19 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from flagbench.cli import main
 from flagbench.errors import FlagbenchError
 from flagbench.record.model import Record, Status
 from flagbench.report import comparison_table, verdict_table
-from flagbench.stores import open_store
 from flagbench.verify import VerifyResult, compare_records, verify_baseline
-from flagbench.verify.interval import Estimate
-from flagbench.verify.numbers import estimate_text, measured
+from flagbench.verify.interval import Estimate, four_digits
 
-from .conftest import BASE, CASE, MANIFESTS, REPLAYS, edit, held, replay
+from ..conftest import Ended
+from .conftest import BASE, CASE, REPLAYS, edit, held, replay
 
-Flagbench = Callable[..., tuple[int, str, str]]
+Flagbench = Callable[..., Ended]
 
 
 class Terminal(io.StringIO):
@@ -46,12 +43,12 @@ def table(record: Record, result: VerifyResult | None) -> str:
     ],
 )
 def test_measured_numbers_have_four_digits(value: float, text: str) -> None:
-    assert measured(value) == text
+    assert four_digits(value) == text
 
 
 @pytest.mark.parametrize(("value", "text"), [(1942.6, "1942.6"), (361.0, "361"), (12345.67, "12345.67")])
 def test_published_numbers_are_as_printed(value: float, text: str) -> None:
-    assert estimate_text(Estimate(value, runs=0)) == text
+    assert Estimate(value, runs=0).text() == text
 
 
 def test_a_pipe_gets_plain_aligned_text() -> None:
@@ -101,56 +98,66 @@ def test_what_a_record_says_stays_in_its_line(stream: io.StringIO) -> None:
     assert caught.value.message.endswith(r"x\x1b[2J\nREPRODUCED: all good")
 
 
-@pytest.fixture
-def flagbench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Flagbench:
-    """Runs the command line with a store of its own; gives exit code, stdout and stderr. `{name}` is a replay."""
-    monkeypatch.setenv("FLAGBENCH_MANIFESTS", str(MANIFESTS))
-    monkeypatch.setenv("FLAGBENCH_STORE", str(tmp_path / "store"))
-    files = {path.stem: path for path in REPLAYS.glob("*.json")}
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        code = main.run([argument.format(**files) for argument in arguments])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return run
+def path(name: str) -> str:
+    """The file of a replay."""
+    return str(REPLAYS / f"{name}.json")
 
 
 @pytest.mark.parametrize(
-    ("name", "code"),
+    ("name", "code", "reason"),
     [
-        ("a100-1x8", 0),
-        ("a100-1x8-above", 0),
-        ("a100-1x8-below", 9),
-        ("a100-1x8-80gb", 10),
-        ("a100-1x8-inconclusive", 11),
-        ("a100-1x8-failed-check", 12),
+        ("a100-1x8", 0, "p_core_host 1940 samples/s [1930, 1950], claim 1942.6: ratio 0.999 [0.994, 1.004]"),
+        ("a100-1x8-above", 0, "p_core_host 2300 samples/s [2280, 2320], claim 1942.6: ratio 1.184 [1.174, 1.194]"),
+        ("a100-1x8-below", 9, "p_core_host 1510 samples/s [1490, 1530], claim 1942.6: ratio 0.777 [0.767, 0.788]"),
+        (
+            "a100-1x8-80gb",
+            10,
+            "device_model is NVIDIA A100-SXM4-80GB here, NVIDIA A100-SXM4-40GB published",
+        ),
+        (
+            "a100-1x8-inconclusive",
+            11,
+            "p_core_host 1880 samples/s [1810, 1950], claim 1942.6: ratio 0.968 [0.932, 1.004], allowed 0.95 to 1.10"
+            "; the interval crosses a limit",
+        ),
+        (
+            "a100-1x8-failed-check",
+            12,
+            "record fixture-a100-1x8-failed-check: check precision failed: "
+            "asked for tf32; a matrix product ran in fp32",
+        ),
+        (
+            "a100-1x8-partial-batches",
+            12,
+            "record fixture-a100-1x8-partial-batches: p_core_host credits full batches, 5,120 samples in all, and "
+            "the run trained on 640; give a training set of at least a hundred steps",
+        ),
     ],
 )
-def test_verify_exits_by_its_verdict(flagbench: Flagbench, name: str, code: int) -> None:
-    found, out, _ = flagbench("verify", f"{{{name}}}", "--json")
-    assert found == code
-    said = json.loads(out)
-    assert said["exit_code"] == code
+def test_verify_exits_by_its_verdict_and_says_what_it_rests_on(
+    flagbench: Flagbench, name: str, code: int, reason: str
+) -> None:
+    found = flagbench("verify --json", path(name))
+    said = json.loads(found.out)
+    assert said["reason"].removesuffix(", allowed 0.95 to 1.10") == reason
+    assert (found.code, said["exit_code"], said["qualifiers"]) == (code, code, [])
     assert said["against"] == {"kind": "claim", "id": "distilbert/a100-1x8-fp32", "chosen": True}
     assert said["records"] == [f"fixture-{name}"]
 
 
-def test_verify_reads_standard_input_and_the_store(flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch) -> None:
-    content = (REPLAYS / "a100-1x8-below.json").read_bytes()
-    assert flagbench("verify")[0] == 3
-    open_store().put(content)
-    for name in ("last", "fixture-a100-1x8-below"):
-        code, out, _ = flagbench("verify", name)
-        assert code == 9
-        assert "claim distilbert/a100-1x8-fp32; it was chosen, as the one with the fewest differing" in out
-    assert flagbench("verify", "last", "--claim", "distilbert/a100-1x8-fp32")[0] == 9
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
-    assert flagbench("verify", "-")[0] == 9
+def test_verify_reads_standard_input_and_says_whether_the_claim_was_chosen(
+    flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = "claim distilbert/a100-1x8-fp32; it was chosen, as the one with the fewest differing"
+    for option, said in (("", True), ("--claim distilbert/a100-1x8-fp32", False)):
+        content = (REPLAYS / "a100-1x8-below.json").read_bytes()
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+        code, out, _ = flagbench(f"verify - {option}")
+        assert (code, chosen in out) == (9, said)
 
 
 def test_verify_holds_a_record_against_another(flagbench: Flagbench) -> None:
-    code, out, _ = flagbench("verify", "{a100-1x8-below}", "--baseline", "{a100-1x8}")
+    code, out, _ = flagbench("verify", path("a100-1x8-below"), "--baseline", path("a100-1x8"))
     assert code == 0  # its p_core is the base's; only the publisher's clock differs
     assert "held against the baseline fixture-a100-1x8" in out
 
@@ -159,9 +166,8 @@ def test_verify_holds_a_record_against_another(flagbench: Flagbench) -> None:
     ("arguments", "words"),
     [
         (("--claim", "x", "--baseline", "y"), "not both"),
-        (("-", "--baseline", "-"), "standard input (-) is named more than once"),
-        (("{a100-1x8}", "--claim", "distilbert/a100-1x8"), "there is no claim"),
-        (("{a100-1x8}", "{a100-1x8}"), "given more than once"),
+        ((path("a100-1x8"), "--claim", "distilbert/a100-1x8"), "there is no claim"),
+        ((path("a100-1x8"), path("a100-1x8")), "given more than once"),
     ],
 )
 def test_contradictory_arguments_are_usage_errors(
@@ -173,7 +179,7 @@ def test_contradictory_arguments_are_usage_errors(
 
 
 def test_compare_prints_both_records(flagbench: Flagbench) -> None:
-    for options, words in ((("--json",), '"schema": "comparison/v1"'), ((), "no condition differs")):
-        code, out, _ = flagbench("compare", "{a100-1x8}", "{a100-1x8-below}", *options)
+    for option, words in (("--json", '"schema": "comparison/v1"'), ("", "no condition differs")):
+        code, out, _ = flagbench(f"compare {option}", path("a100-1x8"), path("a100-1x8-below"))
         assert code == 0
         assert words in out

@@ -20,49 +20,6 @@ from .conftest import BASE, CASE, CATALOG, CLAIM, ROWS, edit, held, line, replay
 FAILED = Status("failed", "train", "a rank ran out of memory", 5)
 
 
-@pytest.mark.parametrize(
-    ("name", "verdict", "measured", "ratio"),
-    [
-        ("a100-1x8", Verdict.REPRODUCED, "1940 samples/s [1930, 1950]", "0.999 [0.994, 1.004]"),
-        ("a100-1x8-below", Verdict.BELOW, "1510 samples/s [1490, 1530]", "0.777 [0.767, 0.788]"),
-        ("a100-1x8-above", Verdict.ABOVE, "2300 samples/s [2280, 2320]", "1.184 [1.174, 1.194]"),
-        ("a100-1x8-inconclusive", Verdict.INCONCLUSIVE, "1880 samples/s [1810, 1950]", "0.968 [0.932, 1.004]"),
-    ],
-)
-def test_a_speed_is_judged_by_its_interval(name: str, verdict: Verdict, measured: str, ratio: str) -> None:
-    result = held(replay(name))
-    why = "; the interval crosses a limit" if verdict is Verdict.INCONCLUSIVE else ""
-    reason = f"p_core_host {measured}, claim 1942.6: ratio {ratio}, allowed 0.95 to 1.10{why}"
-    assert (result.verdict, result.reason, result.qualifiers) == (verdict, reason, ())
-
-
-@pytest.mark.parametrize(
-    ("name", "verdict", "reason"),
-    [
-        (
-            "a100-1x8-80gb",
-            Verdict.NOT_COMPARABLE,
-            "device_model is NVIDIA A100-SXM4-80GB here, NVIDIA A100-SXM4-40GB published",
-        ),
-        (
-            "a100-1x8-failed-check",
-            Verdict.INVALID,
-            "record fixture-a100-1x8-failed-check: check precision failed: "
-            "asked for tf32; a matrix product ran in fp32",
-        ),
-        (
-            "a100-1x8-partial-batches",
-            Verdict.INVALID,
-            "record fixture-a100-1x8-partial-batches: p_core_host credits full batches, 5,120 samples in all, and "
-            "the run trained on 640; give a training set of at least a hundred steps",
-        ),
-    ],
-)
-def test_what_has_no_speed_to_judge_says_why(name: str, verdict: Verdict, reason: str) -> None:
-    result = held(replay(name))
-    assert (result.verdict, result.reason, result.qualifiers) == (verdict, reason, ())
-
-
 def test_other_software_on_the_same_hardware_is_a_verdict_with_a_qualifier() -> None:
     result = held(replay("a100-1x8-cuda11.8"))
     assert result.conclusion.startswith("REPRODUCED (software differs): ")
