@@ -83,9 +83,8 @@ class DockerLauncher:
         from flagbench.launchers.engine_container import connected, find_image, follow, is_rootless, made_container
 
         container = plan(request, self._options, self._environment, self._host)
-        where = self._environment.get("DOCKER_HOST") or "its usual address"
         # First: a signal that arrives while the container is made must not leave it behind.
-        with Forwarding() as forwarder, connected(self._connect, where) as api:
+        with Forwarding() as forwarder, connected(self._connect) as api:
             image = find_image(api, container.image, request.case, request.stack)
             told = {"FLAGBENCH_IMAGE_DIGEST": image.digest, **self._shows}
             container = replace(container, environment={**container.environment, **told})

@@ -49,12 +49,12 @@ def find_image(api: Any, name: str, case: Case, stack: Stack) -> Image:
 
 
 @contextmanager
-def connected(connect: Callable[[], Any] | None, where: str) -> Iterator[Any]:
+def connected(connect: Callable[[], Any] | None) -> Iterator[Any]:
     """The engine's low-level client, made by `connect` if given; its unexpected exceptions are engine errors (15)."""
     client = (connect or open_client)()
     client.api.timeout = ANSWER_SECONDS
     try:
-        with engine_errors("run a container", where):
+        with engine_errors("run a container"):
             yield client.api
     finally:
         client.close()

@@ -62,8 +62,7 @@ def prepare_in_container(
     from flagbench.launchers.engine_container import connected, find_image, follow, is_rootless, made_container
 
     container = plan(request, image, host or this_host())
-    where = os.environ.get("DOCKER_HOST") or "its usual address"
-    with Forwarding() as forwarder, connected(connect, where) as api:
+    with Forwarding() as forwarder, connected(connect) as api:
         found = find_image(api, container.image, request.case, request.stack)
         if is_rootless(api):
             container = container.of_rootless_engine()

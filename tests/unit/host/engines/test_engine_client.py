@@ -30,10 +30,10 @@ def test_the_first_on_path_that_can_build_is_taken(on_path, commands, taken):
     assert find_client().path == str(made[taken].path)
 
 
-def test_a_named_client_comes_first(on_path, fake_command):
-    commands = on_path(one=(OLD,))
-    environment = {"PATH": str(commands["one"].folder), "FLAGBENCH_DOCKER": str(fake_command.path)}
-    assert find_client(environment).path == str(fake_command.path)
+def test_a_named_client_comes_first(on_path, fake_command, monkeypatch):
+    on_path(one=(OLD,))
+    monkeypatch.setenv("FLAGBENCH_DOCKER", str(fake_command.path))
+    assert find_client().path == str(fake_command.path)
 
 
 @pytest.mark.parametrize(
@@ -60,9 +60,11 @@ def test_each_client_that_cannot_build_is_named_with_its_reason(on_path, version
         ({"FLAGBENCH_DOCKER": "/nowhere/docker"}, "/nowhere/docker cannot be run"),
     ],
 )
-def test_without_a_client_the_error_says_what_to_install(environment, said):
+def test_without_a_client_the_error_says_what_to_install(environment, said, on_path, monkeypatch):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
     with pytest.raises(EngineError) as caught:
-        find_client(environment)
+        find_client()
     assert said in caught.value.message
     assert "buildx" in caught.value.remedy
     assert "FLAGBENCH_DOCKER" in caught.value.remedy

@@ -6,9 +6,9 @@ import ssl
 
 import pytest
 
-from flagbench.engines import open_client, open_engine
+from flagbench.engines import connect, open_client, open_engine
 from flagbench.engines.base import EngineError
-from flagbench.engines.connect import engine_errors, unreachable
+from flagbench.engines.connect import engine_errors
 from flagbench.errors import ExitCode
 
 
@@ -35,9 +35,9 @@ def test_a_ready_engine_is_described(fake_engine, fake_command):
     client.close()
 
 
-def raises(environment, **options):
+def raises():
     with pytest.raises(EngineError) as caught:
-        open_client(environment, **options)
+        open_client()
     assert caught.value.code is ExitCode.ENGINE
     assert caught.value.remedy
     return caught.value.message
@@ -48,11 +48,11 @@ def test_an_engine_that_cannot_build_says_why(fake_engine, on_path):
     assert "cannot build" in open_engine().health()
 
 
-def test_no_engine(fake_engine, unused_port, tmp_path):
+def test_no_engine(fake_engine, unused_port, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     for address in (f"unix://{tmp_path}/none", f"unix://{tmp_path}/file", f"tcp://127.0.0.1:{unused_port}"):
-        message = raises({"DOCKER_HOST": address})
-        assert message == f"no container engine answers at {address.removeprefix('unix://')}"
+        monkeypatch.setenv("DOCKER_HOST", address)
+        assert raises() == f"no container engine answers at {address.removeprefix('unix://')}"
 
 
 @pytest.mark.parametrize(
@@ -62,22 +62,17 @@ def test_no_engine(fake_engine, unused_port, tmp_path):
         ("tcp://me:secret@127.0.0.1:1", "***@127.0.0.1:1"),
     ],
 )
-def test_a_malformed_address_or_one_with_a_password(fake_engine, address, named):
-    message = raises({"DOCKER_HOST": address})
+def test_a_malformed_address_or_one_with_a_password(fake_engine, monkeypatch, address, named):
+    monkeypatch.setenv("DOCKER_HOST", address)
+    message = raises()
     assert named in message
     assert "secret" not in message
 
 
-def test_a_socket_that_may_not_be_used_is_another_matter():
-    refused = unreachable(PermissionError(errno.EACCES, "Permission denied"), "/var/run/docker.sock")
-    assert refused.message == "this user may not use the container engine at /var/run/docker.sock"
-    assert "usermod -aG docker" in refused.remedy
-
-
-def test_an_engine_that_accepts_and_never_answers(fake_engine):
+def test_an_engine_that_accepts_and_never_answers(fake_engine, monkeypatch):
     fake_engine.silent = True
-    environment = {"DOCKER_HOST": f"unix://{fake_engine.path}"}
-    assert raises(environment, answer_seconds=0.1) == f"the container engine at {fake_engine.path} does not answer"
+    monkeypatch.setattr(connect, "ANSWER_SECONDS", 0.1)
+    assert raises() == f"the container engine at {fake_engine.path} does not answer"
 
 
 @pytest.mark.parametrize(
@@ -92,17 +87,30 @@ def test_an_engine_that_accepts_and_never_answers(fake_engine):
 )
 def test_what_cannot_be_used_as_an_engine(fake_engine, status, answer, said):
     fake_engine.answers["/version"] = (status, answer)
-    assert said in raises({"DOCKER_HOST": f"unix://{fake_engine.path}"})
+    assert said in raises()
 
 
-def test_a_certificate_that_is_not_trusted_is_no_lack_of_permission():
+@pytest.mark.parametrize(
+    ("system", "said"),
+    [
+        (
+            PermissionError(errno.EACCES, "Permission denied"),
+            "this user may not use the container engine at tcp://n:1",
+        ),
+        (ssl.SSLCertVerificationError(1, "verify failed"), "cannot be used: certificate verify failed"),
+        (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), "went away before it could answer"),
+        (OSError(errno.EHOSTUNREACH, "No route to host"), "at tcp://n:1 cannot be reached: "),
+    ],
+)
+def test_the_systems_errors_are_told_apart(monkeypatch, system, said):
     from docker.errors import DockerException
 
-    with pytest.raises(EngineError) as caught, engine_errors("answer", "tcp://n:1"):
-        raise DockerException("certificate verify failed") from ssl.SSLCertVerificationError(1, "verify failed")
-    assert "certificate verify failed" in caught.value.message
+    monkeypatch.setenv("DOCKER_HOST", "tcp://n:1")
+    with pytest.raises(EngineError) as caught, engine_errors("answer"):
+        raise DockerException("certificate verify failed") from system
+    assert said in caught.value.message
 
 
-def test_our_own_errors_pass_unchanged(fake_engine):
-    with pytest.raises(KeyError), engine_errors("answer", "here"):
+def test_our_own_errors_pass_unchanged():
+    with pytest.raises(KeyError), engine_errors("answer"):
         raise KeyError("a bug")
