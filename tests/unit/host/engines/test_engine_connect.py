@@ -2,6 +2,7 @@
 
 import errno
 import json
+import socket
 import ssl
 
 import pytest
@@ -48,9 +49,10 @@ def test_an_engine_that_cannot_build_says_why(fake_engine, on_path):
     assert "cannot build" in open_engine().health()
 
 
-def test_no_engine(fake_engine, unused_port, tmp_path, monkeypatch):
+def test_no_engine(fake_engine, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
-    for address in (f"unix://{tmp_path}/none", f"unix://{tmp_path}/file", f"tcp://127.0.0.1:{unused_port}"):
+    sockets = (f"unix://{tmp_path}/{name}" for name in ("none", "file", "file/none"))
+    for address in (*sockets, "tcp://127.0.0.1:1"):
         monkeypatch.setenv("DOCKER_HOST", address)
         assert raises() == f"no container engine answers at {address.removeprefix('unix://')}"
 
@@ -69,10 +71,13 @@ def test_a_malformed_address_or_one_with_a_password(fake_engine, monkeypatch, ad
     assert "secret" not in message
 
 
-def test_an_engine_that_accepts_and_never_answers(fake_engine, monkeypatch):
-    fake_engine.silent = True
+def test_an_engine_that_accepts_and_never_answers(fake_engine, tmp_path, monkeypatch):
     monkeypatch.setattr(connect, "ANSWER_SECONDS", 0.1)
-    assert raises() == f"the container engine at {fake_engine.path} does not answer"
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/silent")
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(f"{tmp_path}/silent")
+        silent.listen()
+        assert raises() == f"the container engine at {tmp_path}/silent does not answer"
 
 
 @pytest.mark.parametrize(

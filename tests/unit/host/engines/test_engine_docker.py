@@ -9,6 +9,8 @@ from flagbench.engines import open_engine
 from flagbench.engines.base import BuildFailed, BuildRequest, EngineError, Resources
 from flagbench.engines.docker import image_info
 
+from .conftest import recorded
+
 HOSTILE = "a\"b'c\\ $(touch x) `y` ${HOME} \n#&=?%00é --privileged"
 IMAGE = {
     "Id": "sha256:abc",
@@ -28,12 +30,7 @@ def engine(fake_engine, fake_command):
     opened.close()
 
 
-def options(command, name):
-    """The values of an option of the last call."""
-    return [word.partition("=")[2] for word in command.arguments if word.startswith(f"--{name}=")]
-
-
-def test_a_build_sends_its_context_and_shows_the_clients_progress(engine, fake_engine, fake_command, recorded):
+def test_a_build_sends_its_context_and_shows_the_clients_progress(engine, fake_engine, fake_command):
     fake_command.prints(recorded("success"), image="sha256:abc")
     fake_engine.answers["/images/a:1/json"] = (200, {**IMAGE, "Id": "sha256:engine"})
     shown = io.StringIO()
@@ -44,8 +41,8 @@ def test_a_build_sends_its_context_and_shows_the_clients_progress(engine, fake_e
     assert shown.getvalue() == recorded("success")
     assert fake_command.arguments[0] == "build"
     assert fake_command.arguments[-1] == "-"
-    assert options(fake_command, "tag") == ["a:1", "a:2"]
-    assert options(fake_command, "progress") == ["plain"]
+    assert fake_command.options("tag") == ["a:1", "a:2"]
+    assert fake_command.options("progress") == ["plain"]
     assert engine.build(BuildRequest([b"x"])).image_id == "sha256:abc"
 
 
@@ -59,9 +56,9 @@ def test_values_travel_as_single_arguments(engine, fake_command):
         no_cache=True,
     )
     engine.build(request)
-    assert options(fake_command, "build-arg") == [f"A={HOSTILE}"]
-    assert options(fake_command, "label") == [f"l={HOSTILE}"]
-    assert options(fake_command, "tag") == options(fake_command, "platform") == [HOSTILE]
+    assert fake_command.options("build-arg") == [f"A={HOSTILE}"]
+    assert fake_command.options("label") == [f"l={HOSTILE}"]
+    assert fake_command.options("tag") == fake_command.options("platform") == [HOSTILE]
     assert "--no-cache" in fake_command.arguments
 
 
@@ -77,7 +74,7 @@ def test_no_proxy_is_on_the_command_line_and_a_request_may_replace_it(engine, fa
     monkeypatch.setenv(name, "http://me:planted@proxy.example:1")
     monkeypatch.setenv("ALL_PROXY", "")
     engine.build(BuildRequest([b"x"]))
-    assert options(fake_command, "build-arg") == ["HTTPS_PROXY", "https_proxy"]
+    assert fake_command.options("build-arg") == ["HTTPS_PROXY", "https_proxy"]
     engine.build(BuildRequest([b"x"], build_args={"https_proxy": "http://other.example"}))
     assert fake_command.environment["HTTPS_PROXY"] == "http://me:planted@proxy.example:1"
     assert "--build-arg=HTTPS_PROXY" in fake_command.arguments
@@ -106,14 +103,7 @@ def test_progress_that_would_cut_a_secret_is_not_drawn(engine, fake_command, mon
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
     engine.build(BuildRequest([b"x"], secrets=secrets), show=terminal)
-    assert options(fake_command, "progress") == [progress]
-
-
-def test_a_failing_step_is_reported(engine, fake_command, recorded):
-    fake_command.prints(recorded("failing_step"), status=1)
-    with pytest.raises(BuildFailed) as caught:
-        engine.build(BuildRequest([b"x"]))
-    assert "cannot go on" in caught.value.lines
+    assert fake_command.options("progress") == [progress]
 
 
 @pytest.mark.parametrize(
@@ -206,22 +196,11 @@ def test_a_pull_is_the_clients(engine, fake_engine, fake_command):
     assert shown.getvalue() == "0123: Pull complete\n"
 
 
-@pytest.mark.parametrize(
-    ("said", "cause"),
-    [
-        ("unauthorized", "does not let you pull"),
-        ("pull access denied for a, repository does not exist", "does not let you pull"),
-        ("manifest unknown", "has no base"),
-        ('Get "https://r.example/v2/": dial tcp: lookup: no such host', "cannot be reached"),
-        ("unexpected EOF", "cannot be reached"),
-    ],
-)
-def test_a_pull_that_is_refused(engine, fake_command, said, cause):
-    fake_command.prints(f"Error response from daemon: {said}\n", status=1)
+def test_a_pull_that_is_refused(engine, fake_command):
+    fake_command.prints("Error response from daemon: unauthorized\n", status=1)
     with pytest.raises(BuildFailed) as caught:
         engine.pull("r.example/a:1")
-    assert cause in caught.value.message
-    assert "r.example/a:1" in caught.value.message
+    assert "cannot pull r.example/a:1: the registry does not let you pull" in caught.value.message
 
 
 @pytest.mark.parametrize("name", ["sha256:" + "0" * 64, "flagbench/stack:cpu", "localhost/flagbench/base:0123"])
