@@ -32,7 +32,7 @@ def test_the_steps_of_a_build():
             "[b 2/2] RUN sleep 1; echo it failed; exit 4",
             ["it failed"],
             4,
-        ),  # and another step was cancelled
+        ),  # another was cancelled
     ],
 )
 def test_a_failure_names_the_step_and_its_last_lines(name, step, lines, code):

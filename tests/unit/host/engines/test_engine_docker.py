@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 
 from flagbench.engines import open_engine
-from flagbench.engines.base import BuildFailed, BuildRequest, EngineError, Resources
+from flagbench.engines.base import BuildFailed, BuildRequest, EngineError, ImageInfo, Resources
 from flagbench.engines.docker import image_info
 
 from .conftest import recorded
@@ -25,9 +25,8 @@ IMAGE = {
 
 @pytest.fixture
 def engine(fake_engine, fake_command):
-    opened = open_engine()
-    yield opened
-    opened.close()
+    with closing(open_engine()) as opened:
+        yield opened
 
 
 def test_a_build_sends_its_context_and_shows_the_clients_progress(engine, fake_engine, fake_command):
@@ -39,23 +38,15 @@ def test_a_build_sends_its_context_and_shows_the_clients_progress(engine, fake_e
     assert any("RUN cat /greeting" in step.name for step in built.steps)
     assert fake_command.stdin == b"onetwo"
     assert shown.getvalue() == recorded("success")
-    assert fake_command.arguments[0] == "build"
-    assert fake_command.arguments[-1] == "-"
+    assert (fake_command.arguments[0], fake_command.arguments[-1]) == ("build", "-")
     assert fake_command.options("tag") == ["a:1", "a:2"]
     assert fake_command.options("progress") == ["plain"]
-    assert engine.build(BuildRequest([b"x"])).image_id == "sha256:abc"
+    assert engine.build(BuildRequest([b"x"])).image_id == "sha256:abc", "without a tag, the client's own"
 
 
 def test_values_travel_as_single_arguments(engine, fake_command):
-    request = BuildRequest(
-        [b"x"],
-        tags=(HOSTILE,),
-        build_args={"A": HOSTILE},
-        labels={"l": HOSTILE},
-        platform=HOSTILE,
-        no_cache=True,
-    )
-    engine.build(request)
+    values = {"tags": (HOSTILE,), "build_args": {"A": HOSTILE}, "labels": {"l": HOSTILE}, "platform": HOSTILE}
+    engine.build(BuildRequest([b"x"], **values, no_cache=True))
     assert fake_command.options("build-arg") == [f"A={HOSTILE}"]
     assert fake_command.options("label") == [f"l={HOSTILE}"]
     assert fake_command.options("tag") == fake_command.options("platform") == [HOSTILE]
@@ -109,9 +100,9 @@ def test_progress_that_would_cut_a_secret_is_not_drawn(engine, fake_command, mon
 @pytest.mark.parametrize(
     "said",
     [
-        "Cannot connect to the Docker daemon at unix:///x. Is the docker daemon running?",
-        "rpc error: code = Unavailable desc = error reading from server: EOF",
-        "error during connect: Post http://x: EOF",
+        "Cannot connect to the Docker daemon at unix:///x.",
+        "rpc error: code = Unavailable desc",
+        "error during connect: EOF",
     ],
 )
 def test_an_engine_that_goes_away_is_no_failed_build(engine, fake_command, said):
@@ -138,13 +129,16 @@ def test_without_a_client_an_image_is_still_described(fake_engine, on_path):
 
 def test_an_image_is_described(engine, fake_engine):
     fake_engine.answers["/images/r.example:5000/a:1/json"] = (200, IMAGE)
-    info = engine.inspect("r.example:5000/a:1")
-    assert info.id == "sha256:abc"
-    assert info.env == {"PATH": "/bin", "EQ": "a=b", "NONE": ""}
-    assert info.labels == {"l": "v"}
-    assert info.layers == ("sha256:1", "sha256:2")
-    assert info.repo_digests == ("r.example/a@sha256:def",)
-    assert info.platform == "linux/amd64"
+    assert engine.inspect("r.example:5000/a:1") == ImageInfo(
+        id="sha256:abc",
+        labels={"l": "v"},
+        size=12,
+        layers=("sha256:1", "sha256:2"),
+        env={"PATH": "/bin", "EQ": "a=b", "NONE": ""},
+        repo_digests=("r.example/a@sha256:def",),
+        platform="linux/amd64",
+        config={"Cmd": None, "Entrypoint": None, "User": None, "WorkingDir": None},
+    )
     assert engine.inspect("other") is None
 
 
@@ -170,21 +164,19 @@ def test_an_engine_that_cannot_describe_an_image(engine, fake_engine, status, an
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "same"),
     [
-        {"Id": "sha256:other", "RepoDigests": ["r.example/a@sha256:other"]},
-        {"RepoTags": ["b:2"], "Size": 99, "Created": "2026-01-01T00:00:00Z"},
+        ({"Id": "sha256:other", "RepoDigests": ["r.example/a@sha256:other"]}, True),
+        ({"RepoTags": ["b:2"], "Size": 99, "Created": "2026-01-01T00:00:00Z"}, True),
+        ({"RootFS": {"Layers": ["sha256:1"]}}, False),
+        ({"Config": {**IMAGE["Config"], "Env": ["PATH=/"]}}, False),
+        ({"Config": {**IMAGE["Config"], "Labels": {}}}, False),
+        ({"Config": {**IMAGE["Config"], "Cmd": ["sh"]}}, False),
+        ({"Architecture": "arm64"}, False),
     ],
 )
-def test_the_same_content_has_the_same_digest_with_every_image_store(change):
-    assert image_info({**IMAGE, **change}).content_digest == image_info(IMAGE).content_digest
-
-
-@pytest.mark.parametrize(
-    "change", [{"RootFS": {"Layers": ["sha256:1"]}}, {"Config": {"Env": ["PATH=/"]}}, {"Architecture": "arm64"}]
-)
-def test_other_content_has_another_digest(change):
-    assert image_info({**IMAGE, **change}).content_digest != image_info(IMAGE).content_digest
+def test_an_images_content_has_one_digest_with_every_image_store(change, same):
+    assert (image_info({**IMAGE, **change}).content_digest == image_info(IMAGE).content_digest) is same
 
 
 def test_a_pull_is_the_clients(engine, fake_engine, fake_command):
