@@ -11,7 +11,7 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from enum import Enum
@@ -22,7 +22,6 @@ from flagbench.catalog.load import load_catalog
 from flagbench.catalog.model import Catalog
 from flagbench.engines import open_engine
 from flagbench.errors import FlagbenchError
-from flagbench.launchers.docker import DEFAULT_SOCKET, engine_health
 from flagbench.launchers.kubernetes.server import health
 from flagbench.stores import FolderBlobs, open_store
 
@@ -216,22 +215,18 @@ def accelerator(driver: Path = Path("/proc/driver/nvidia/version")) -> Finding:
     return Finding("accelerator", Level.WARN, "no driver found", remedy)
 
 
-def docker(
-    catalog: Catalog | None, environment: Mapping[str, str] = os.environ, socket: Path = DEFAULT_SOCKET
-) -> Finding:
+def docker(catalog: Catalog | None) -> Finding:
     """The version of the container engine, and which of the catalog's images it has."""
-    found = engine_health(environment, socket)
-    if not found.ok:
-        return Finding("docker", Level.WARN, found.detail, f"{found.remedy}; --via native needs no engine")
     stacks = catalog.stacks.values() if catalog else ()
     names = sorted(f"{case}:{stack.name}" for stack in stacks for case in stack.runs)
     try:
         with closing(open_engine()) as engine:
             there = [name for name in names if engine.inspect(f"flagbench/{name}") is not None]
+            found = engine.health()
     except FlagbenchError as error:
         return Finding("docker", Level.WARN, error.message, f"{error.remedy}; --via native needs no engine")
     have = f"images: {', '.join(there)}" if there else "no image of a case, `flagbench build` makes them"
-    return Finding("docker", Level.OK, f"{found.detail}; {have}")
+    return Finding("docker", Level.OK, f"{found}; {have}")
 
 
 def kubernetes() -> Finding:

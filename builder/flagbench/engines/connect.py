@@ -7,10 +7,12 @@ docker's config.json, else the socket /var/run/docker.sock.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import ssl
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from flagbench.engines.base import EngineError
@@ -33,13 +35,16 @@ _RESTART = "look into its log (`journalctl -u docker`), restart it, or name anot
 
 
 def address() -> str:
-    """Where the engine is, for a person."""
-    from docker.context.config import get_current_context_name  # type: ignore[import-untyped]
-
+    """Where the engine is, for a person; found by docker-py's rules and without it."""
     if host := os.environ.get("DOCKER_HOST"):
         return redact(host.removeprefix("unix://"))
-    context = os.environ.get("DOCKER_CONTEXT") or get_current_context_name() or "default"
-    return DEFAULT_SOCKET if context == "default" else f"the docker context {context}"
+    context = os.environ.get("DOCKER_CONTEXT")
+    with suppress(StopIteration, OSError, ValueError, LookupError, TypeError, RuntimeError):
+        folders = (os.environ.get("DOCKER_CONFIG"), Path("~/.docker").expanduser())
+        files = [Path(folder, "config.json") for folder in folders if folder]
+        settings = json.loads(next(file for file in files if file.exists()).read_bytes())
+        context = context or settings["currentContext"]
+    return DEFAULT_SOCKET if context in (None, "", "default") else f"the docker context {context}"
 
 
 def open_client() -> Any:
@@ -47,6 +52,9 @@ def open_client() -> Any:
 
     Raises EngineError, with the cause (none there, not allowed, too old, Podman, not answering) and the remedy.
     """
+    socket = Path(address())
+    if socket.is_absolute() and os.access(socket.parent, os.X_OK) and not socket.exists():
+        raise EngineError(f"no container engine answers at {socket}", remedy=_START)
     import docker  # type: ignore[import-untyped]
 
     with engine_errors("answer"):

@@ -30,9 +30,6 @@ class Health:
 class Launcher(Protocol):
     """A way to run a case to its end. `launchers.kubernetes` submits instead, and does not wait."""
 
-    def health(self) -> Health:
-        """Whether it can be used here; starts nothing."""
-
     def command(self, request: RunRequest) -> str:
         """The plan: the shell command that does the same; nothing is started or asked.
 

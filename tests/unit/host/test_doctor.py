@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from flagbench import doctor, engines
+from flagbench import doctor
 from flagbench.catalog.load import load_catalog
 from flagbench.doctor import GIB, Finding, Level
-from flagbench.engines.base import EngineError
 from flagbench.errors import ExitCode
 
 Flagbench = Callable[..., Any]
@@ -142,25 +140,6 @@ def test_doctor_works_with_invalid_docker_settings(
     assert answer["findings"][-1]["name"] == "docker"
 
 
-def test_the_engine_is_asked_where_its_socket_can_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "docker.sock"
-    use_engine(monkeypatch, Engine)
-    for environment in ({}, {"DOCKER_HOST": f"unix://{path}"}):
-        missing = doctor.docker(None, environment, path)
-        assert (missing.level, missing.detail) == (Level.WARN, f"no socket at {path}")
-        assert "--via native" in str(missing.remedy)
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(path))
-        assert doctor.docker(None, {}, path).level is Level.OK
-        assert doctor.docker(None, {"DOCKER_HOST": f"unix://{path}"}).level is Level.OK
-
-
-def use_engine(monkeypatch: pytest.MonkeyPatch, connect: Callable[[], Engine]) -> None:
-    """Have doctor connect to this engine."""
-    for module in (doctor, engines):
-        monkeypatch.setattr(module, "open_engine", connect)
-
-
 class Engine:
     """An engine with some images."""
 
@@ -179,19 +158,19 @@ class Engine:
 
 
 def test_what_an_engine_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    remote = {"DOCKER_HOST": "tcp://engine:2375"}
     engine = Engine("flagbench/distilbert:cpu", "flagbench/stack:cpu", "other:1")
-    use_engine(monkeypatch, lambda: engine)
-    assert doctor.docker(load_catalog(), remote) == Finding("docker", Level.OK, "Engine 1; images: distilbert:cpu")
+    monkeypatch.setattr(doctor, "open_engine", lambda: engine)
+    assert doctor.docker(load_catalog()) == Finding("docker", Level.OK, "Engine 1; images: distilbert:cpu")
     assert engine.closed
-    assert "no image of a case, `flagbench build`" in doctor.docker(None, remote).detail
+    assert "no image of a case, `flagbench build`" in doctor.docker(None).detail
 
-    def dead() -> Engine:
-        raise EngineError("it does not answer", remedy="restart it")
 
-    use_engine(monkeypatch, dead)
-    remedy = "restart it; --via native needs no engine"
-    assert doctor.docker(None, remote) == Finding("docker", Level.WARN, "it does not answer", remedy)
+def test_without_an_engine_doctor_says_where_none_answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none")
+    found = doctor.docker(None)
+    assert (found.level, found.detail) == (Level.WARN, f"no container engine answers at {tmp_path}/none")
+    assert "systemctl start docker" in str(found.remedy)
+    assert "--via native" in str(found.remedy)
 
 
 def test_leftovers_of_killed_runs_are_listed_and_left(tmp_path: Path) -> None:

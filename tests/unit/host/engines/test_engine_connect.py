@@ -13,12 +13,14 @@ from flagbench.engines.connect import engine_errors
 from flagbench.errors import ExitCode
 
 
-def test_the_context_of_dockers_configuration_is_followed(fake_engine, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("named", "current"), [("", "elsewhere"), ("elsewhere", "default")])
+def test_dockers_context_is_followed(fake_engine, tmp_path, monkeypatch, named, current):
     monkeypatch.delenv("DOCKER_HOST")
+    monkeypatch.setenv("DOCKER_CONTEXT", named)
     from docker.context import Context
 
     # First: docker-py keeps contexts beside its configuration, and in the current folder where there is none.
-    (tmp_path / "config.json").write_text(json.dumps({"currentContext": "elsewhere"}))
+    (tmp_path / "config.json").write_text(json.dumps({"currentContext": current}))
     context = Context("elsewhere")
     context.set_endpoint("docker", f"unix://{fake_engine.path}")
     context.save()
