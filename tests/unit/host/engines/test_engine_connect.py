@@ -13,14 +13,19 @@ from flagbench.engines.connect import engine_errors
 from flagbench.errors import ExitCode
 
 
-@pytest.mark.parametrize(("named", "current"), [("", "elsewhere"), ("elsewhere", "default")])
-def test_dockers_context_is_followed(fake_engine, tmp_path, monkeypatch, named, current):
+@pytest.mark.parametrize(
+    ("named", "current", "folder"),
+    [("", "elsewhere", "."), ("elsewhere", "default", "."), ("", "elsewhere", "home/.docker")],
+)
+def test_dockers_context_is_followed(fake_engine, tmp_path, monkeypatch, named, current, folder):
     monkeypatch.delenv("DOCKER_HOST")
     monkeypatch.setenv("DOCKER_CONTEXT", named)
     from docker.context import Context
 
     # First: docker-py keeps contexts beside its configuration, and in the current folder where there is none.
-    (tmp_path / "config.json").write_text(json.dumps({"currentContext": current}))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+    (tmp_path / folder / "config.json").write_text(json.dumps({"currentContext": current}))
     context = Context("elsewhere")
     context.set_endpoint("docker", f"unix://{fake_engine.path}")
     context.save()
