@@ -45,9 +45,8 @@ def look() -> Before:
 def left_behind(before: Before) -> List[str]:
     """What differs from `before`, in words; variables, folder, handlers and process group are put back."""
     left = []
-    for name, value in sorted(set(_environment().items()) ^ set(before.environment.items())):
-        del value
-        left.append("environment variable %s" % name)
+    changed = set(_environment().items()) ^ set(before.environment.items())
+    left += ["environment variable %s" % name for name in sorted({name for name, _ in changed})]
     for name in set(_environment()) - set(before.environment):
         del os.environ[name]
     os.environ.update(before.environment)
@@ -69,7 +68,7 @@ def _still_running(before: Before) -> List[str]:
     while True:
         threads = [t for t in threading.enumerate() if t not in before.threads and t.is_alive()]
         threads = [t for t in threads if t.name not in KEPT_THREADS]
-        children = {pid for pid in _children() - before.children if _runs(pid)}
+        children = {pid for pid in _children() - before.children if alive(pid)}
         if not (threads or children) or time.monotonic() > deadline:
             return ["thread %s" % t.name for t in threads] + ["child process %s" % _name(pid) for pid in children]
         time.sleep(0.01)
@@ -100,17 +99,12 @@ def _children() -> Set[int]:
                 found.update(map(int, file.read().split()))
         except OSError:  # the thread has ended
             continue
-    kept = (
-        (multiprocessing.forkserver._forkserver, "_forkserver_pid"),
-        (
-            multiprocessing.resource_tracker._resource_tracker,
-            "_pid",
-        ),
-    )
-    return found - {getattr(keeper, name, None) for keeper, name in kept} - warmup.STARTED
+    server = getattr(multiprocessing.forkserver._forkserver, "_forkserver_pid", None)
+    tracker = getattr(multiprocessing.resource_tracker._resource_tracker, "_pid", None)
+    return found - {server, tracker} - warmup.STARTED
 
 
-def _runs(pid: int) -> bool:
+def alive(pid: int) -> bool:
     """Whether a process is more than its exit code, which its parent may not have asked for yet."""
     try:
         with open("/proc/%d/stat" % pid) as file:

@@ -9,6 +9,7 @@ import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from flagbench_cases.shared.spool import Progress, SpoolReader
+from leftovers import alive as alive
 from warmup import warm
 
 ENTRYPOINTS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "entrypoints")
@@ -115,12 +116,3 @@ def need(there: bool, what: str) -> None:
         import pytest
 
         (pytest.fail if os.environ.get("CI") else pytest.skip)("this test needs %s" % what)
-
-
-def alive(pid: int) -> bool:
-    """Whether a process exists and is not a zombie."""
-    try:
-        with open("/proc/%d/stat" % pid) as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False

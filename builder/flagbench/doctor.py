@@ -12,7 +12,7 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -22,8 +22,10 @@ from flagbench.catalog.load import load_catalog
 from flagbench.catalog.model import Catalog
 from flagbench.engines import open_engine
 from flagbench.errors import FlagbenchError
-from flagbench.launchers.docker import DEFAULT_SOCKET, engine_health
+from flagbench.launchers import Health
+from flagbench.launchers.docker import DockerLauncher
 from flagbench.launchers.kubernetes.server import health
+from flagbench.launchers.native import NativeLauncher
 from flagbench.stores import FolderBlobs, open_store
 
 GIB = 2**30
@@ -69,7 +71,8 @@ def examine(store_url: str | None = None) -> list[Finding]:
         *disks(store_url),
         leftovers(),
         accelerator(),
-        kubernetes(),
+        launcher("native", NativeLauncher().health()),
+        launcher("kubernetes", health()),
         docker(catalog),
     ]
 
@@ -199,25 +202,23 @@ def accelerator(driver: Path = Path("/proc/driver/nvidia/version")) -> Finding:
     return Finding("accelerator", Level.WARN, "no driver found", remedy)
 
 
-def docker(
-    catalog: Catalog | None, environment: Mapping[str, str] = os.environ, socket: Path = DEFAULT_SOCKET
-) -> Finding:
+def docker(catalog: Catalog | None) -> Finding:
     """The version of the container engine, and which of the catalog's images it has."""
-    found = engine_health(environment, socket)
-    if not found.ok:
-        return Finding("docker", Level.WARN, found.detail, f"{found.remedy}; --via native needs no engine")
     stacks = catalog.stacks.values() if catalog else ()
     names = sorted(f"{case}:{stack.name}" for stack in stacks for case in stack.runs)
+    found, there = DockerLauncher().health(), []
     try:
-        with contextlib.closing(open_engine()) as engine:
-            there = [name for name in names if engine.inspect(f"flagbench/{name}") is not None]
+        if found.ok:
+            with contextlib.closing(open_engine()) as engine:
+                there = [name for name in names if engine.inspect(f"flagbench/{name}") is not None]
     except FlagbenchError as error:
-        return Finding("docker", Level.WARN, error.message, f"{error.remedy}; --via native needs no engine")
+        found = Health(False, error.message, error.remedy)
+    if not found.ok:
+        return Finding("docker", Level.WARN, found.detail, f"{found.remedy}; --via native needs no engine")
     have = f"images: {', '.join(there)}" if there else "no image of a case, `flagbench build` makes them"
     return Finding("docker", Level.OK, f"{found.detail}; {have}")
 
 
-def kubernetes() -> Finding:
-    """Whether jobs can be submitted to a cluster."""
-    found = health()
-    return Finding("kubernetes", Level.OK if found.ok else Level.WARN, found.detail, found.remedy)
+def launcher(name: str, found: Health) -> Finding:
+    """Whether runs can be started, or submitted, in this way."""
+    return Finding(name, Level.OK if found.ok else Level.WARN, found.detail, found.remedy)

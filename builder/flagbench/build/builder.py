@@ -62,7 +62,6 @@ class Builder:
 
     def __init__(self, catalog: Catalog, options: BuildOptions, engine: Engine, progress: Progress) -> None:
         """Raises FlagbenchError for a template that cannot be used."""
-        self._catalog = catalog
         self._options = options
         self._engine = engine
         self._progress = progress

@@ -12,7 +12,7 @@ from platformdirs import user_cache_path
 
 from flagbench.engines import open_client
 from flagbench.engines.base import ImageInfo
-from flagbench.engines.connect import address, engine_errors
+from flagbench.engines.connect import engine_errors
 from flagbench.errors import ExitCode, FlagbenchError
 
 _LABEL = {"dev.flagbench.role": "contents"}
@@ -108,7 +108,7 @@ def run_in_container(image_id: str, command: Sequence[str]) -> bytes:
         FlagbenchError: (build failed) the command failed, with the last line of its stderr; (engine) the engine
             could not run it.
     """
-    with closing(open_client()) as client, engine_errors(f"run a container of {image_id}", address()):
+    with closing(open_client()) as client, engine_errors(f"run a container of {image_id}"):
         container = client.containers.create(
             image_id, list(command[1:]), entrypoint=[command[0]], network_mode="none", labels=_LABEL
         )

@@ -61,19 +61,14 @@ class BuildOutput:
     def failure(self, what: str = "cannot build", step: str | None = None) -> BuildFailed:
         """Why it failed, explained; `step` names what was done where the output does not."""
         step = self._failed_step or step
-        error = next((line for line in reversed(self._errors) if _ERROR.match(line)), "")
-        error = error or (self._errors[-1] if self._errors else "")
-        if self._failed_step is None:
-            found = diagnose(step, error, self._errors)
-            return BuildFailed(f"{what}: {found.cause}", remedy=found.remedy, step=step)
-        lines = self._log(self._failed_step)
-        found = diagnose(step, error, lines)
-        return BuildFailed(
-            f"{what}: {found.cause} (in the step {shorten(self._failed_step, 100, placeholder='...')})",
-            remedy=found.remedy,
-            step=step,
-            lines=lines[-SHOWN_LINES:],
-        )
+        last = next(reversed(self._errors), "")
+        error = next((line for line in reversed(self._errors) if _ERROR.match(line)), last)
+        lines, where = list(self._errors), ""
+        if self._failed_step is not None:
+            lines = self._log(self._failed_step)
+            where = f" (in the step {shorten(self._failed_step, 100, placeholder='...')})"
+        cause, remedy = diagnose(step, error, lines)
+        return BuildFailed(f"{what}: {cause}{where}", remedy=remedy, step=step, lines=lines[-SHOWN_LINES:])
 
     @property
     def errors(self) -> str:

@@ -9,12 +9,12 @@ import shutil
 import signal
 import subprocess
 import termios
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fcntl import ioctl
-from threading import Thread, current_thread, main_thread
-from typing import IO, TextIO
+from threading import Thread
+from typing import TextIO
 
 from flagbench.engines.base import EngineError
 from flagbench.redaction import redact
@@ -42,14 +42,14 @@ class DockerCommand:
     version: str
 
 
-def find_client(environment: Mapping[str, str] = os.environ) -> DockerCommand:
+def find_client() -> DockerCommand:
     """The command that FLAGBENCH_DOCKER names, else the first `docker` on PATH that can build.
 
     Raises EngineError if no client is installed, or none can build with BuildKit; it names each with its reason.
     """
-    named = environment.get(VARIABLE)
+    named = os.environ.get(VARIABLE)
     problems = []
-    for path in [named] if named else _on_path(environment.get("PATH", os.defpath)):
+    for path in [named] if named else _on_path(os.environ.get("PATH", os.defpath)):
         found = _probe(path)
         if isinstance(found, DockerCommand):
             return found
@@ -90,16 +90,21 @@ def run_client(
     finally:
         os.close(its_output)
     reader = Thread(target=_read_output, args=(output, read, secrets, show, terminal), daemon=True)
+    # As Ctrl-C does, it raises KeyboardInterrupt: the command does not outlive this process.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with _termination_as_interrupt():
-            _start(reader)
-            if process.stdin is not None:
-                _send(content or (), process.stdin)
-            return process.wait()
+        _start(reader)
+        if process.stdin is not None:
+            # A command that ends early says why itself.
+            with suppress(BrokenPipeError):
+                process.stdin.writelines(content or ())
+                process.stdin.close()
+        return process.wait()
     except BaseException:
         _stop(process)
         raise
     finally:
+        signal.signal(signal.SIGTERM, before)
         if reader.ident is not None:
             reader.join()
 
@@ -124,7 +129,7 @@ def _on_path(path: str) -> list[str]:
 
 def _probe(path: str) -> DockerCommand | str:
     """The command, or why it cannot be used."""
-    said = _answer([path, "--version"])
+    said = _answer(path, "--version")
     if said is None:
         return "cannot be run"
     if "podman" in said.lower():
@@ -135,51 +140,19 @@ def _probe(path: str) -> DockerCommand | str:
     version = int(found[2]), int(found[3])
     if version < OLDEST:
         return f"({found[1]}) is older than 20.10"
-    if version >= NEEDS_BUILDX and _answer([path, "buildx", "version"]) is None:
+    if version >= NEEDS_BUILDX and _answer(path, "buildx", "version") is None:
         return f"({found[1]}) has no buildx plugin"
     return DockerCommand(path, found[1])
 
 
-def _answer(command: Sequence[str]) -> str | None:
+def _answer(*command: str) -> str | None:
     """What a command printed; None where it failed."""
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_PROBE_SECONDS,
-            check=False,
+    nothing = subprocess.DEVNULL
+    with suppress(OSError, subprocess.SubprocessError):
+        return subprocess.check_output(
+            command, stdin=nothing, stderr=nothing, timeout=_PROBE_SECONDS, text=True, errors="replace"
         )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout if done.returncode == 0 else None
-
-
-def _send(content: Iterable[bytes], stdin: IO[bytes]) -> None:
-    # A command that ends early says why itself.
-    with suppress(BrokenPipeError):
-        for chunk in content:
-            stdin.write(chunk)
-        stdin.close()
-
-
-@contextmanager
-def _termination_as_interrupt() -> Iterator[None]:
-    """SIGTERM raises KeyboardInterrupt: the command does not outlive this process."""
-    if current_thread() is not main_thread():
-        yield
-        return
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    return None
 
 
 def _read_output(

@@ -7,10 +7,12 @@ docker's config.json, else the socket /var/run/docker.sock.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import ssl
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from flagbench.engines.base import EngineError
@@ -32,39 +34,39 @@ _JOIN = "join its group (`sudo usermod -aG docker $USER`, then log in again), or
 _RESTART = "look into its log (`journalctl -u docker`), restart it, or name another engine with DOCKER_HOST"
 
 
-def address(environment: Mapping[str, str] = os.environ) -> str:
-    """Where the engine is, for a person."""
-    from docker.utils.config import load_general_config  # type: ignore[import-untyped]
-
-    if host := environment.get("DOCKER_HOST"):
+def address() -> str:
+    """Where the engine is, for a person; found by docker-py's rules and without it."""
+    if host := os.environ.get("DOCKER_HOST"):
         return redact(host.removeprefix("unix://"))
-    try:
-        settings = load_general_config()
-    except RecursionError:  # what from_env then reports
-        settings = {}
-    current = settings.get("currentContext") if isinstance(settings, dict) else None
-    context = environment.get("DOCKER_CONTEXT") or current or "default"
-    return DEFAULT_SOCKET if context == "default" else f"the docker context {context}"
+    context = os.environ.get("DOCKER_CONTEXT")
+    with suppress(StopIteration, OSError, ValueError, LookupError, TypeError, RuntimeError):
+        folders = (os.environ.get("DOCKER_CONFIG"), Path("~/.docker").expanduser())
+        files = [Path(folder, "config.json") for folder in folders if folder]
+        settings = json.loads(next(file for file in files if file.exists()).read_bytes())
+        context = context or settings["currentContext"]
+    return DEFAULT_SOCKET if context in (None, "", "default") else f"the docker context {context}"
 
 
-def open_client(environment: Mapping[str, str] = os.environ, *, answer_seconds: float = ANSWER_SECONDS) -> Any:
+def open_client() -> Any:
     """A `docker.DockerClient` for the engine, after checking that it answers and can be used.
 
     Raises EngineError, with the cause (none there, not allowed, too old, Podman, not answering) and the remedy.
     """
+    socket = Path(address())
+    if socket.is_absolute() and os.access(socket.parent, os.X_OK) and not socket.exists():
+        raise EngineError(f"no container engine answers at {socket}", remedy=_START)
     import docker  # type: ignore[import-untyped]
 
-    where = address(environment)
-    with engine_errors("answer", where):
+    with engine_errors("answer"):
         try:
-            client = docker.from_env(timeout=answer_seconds, environment=dict(environment))
+            client = docker.from_env(timeout=ANSWER_SECONDS)
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
             # An address that is not a URL, a config.json of other types than docker writes.
             raise docker.errors.DockerException(str(error)) from None
     try:
-        with engine_errors("answer", where):
+        with engine_errors("answer"):
             version = client.version(api_version=False)
-        _require_usable(version, where)
+        _require_usable(version)
     except BaseException:
         client.close()
         raise
@@ -72,38 +74,26 @@ def open_client(environment: Mapping[str, str] = os.environ, *, answer_seconds: 
     return client
 
 
-def _require_usable(version: Mapping[str, Any], where: str) -> None:
+def _require_usable(version: Mapping[str, Any]) -> None:
     from docker.utils import version_lt  # type: ignore[import-untyped]
 
     if any("podman" in str(part.get("Name", "")).lower() for part in version.get("Components") or ()):
         raise EngineError(
-            f"the engine at {where} is Podman, which flagbench does not support",
+            f"the engine at {address()} is Podman, which flagbench does not support",
             remedy="use Docker Engine 20.10 or later; `flagbench run --via native` needs no engine",
         )
     api = version["ApiVersion"]
     if version_lt(api, OLDEST_API):
         raise EngineError(
-            f"the Docker Engine at {where} is too old: {version.get('Version', 'its version unknown')} "
+            f"the Docker Engine at {address()} is too old: {version.get('Version', 'its version unknown')} "
             f"has API {api}, images need {OLDEST_API}",
             remedy="use Docker Engine 20.10 or later",
         )
 
 
-def unreachable(error: OSError, where: str) -> EngineError:
-    """Why an engine does not answer, told apart by the system's error."""
-    if isinstance(error, TimeoutError):
-        return EngineError(f"the container engine at {where} does not answer", remedy=_RESTART)
-    if error.errno in (errno.EACCES, errno.EPERM):
-        return EngineError(f"this user may not use the container engine at {where}", remedy=_JOIN)
-    if error.errno in (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTSOCK, errno.ENOTDIR):
-        return EngineError(f"no container engine answers at {where}", remedy=_START)
-    return EngineError(f"the container engine at {where} cannot be reached: {redact(str(error))}", remedy=_START)
-
-
 @contextmanager
-def engine_errors(doing: str, where: str) -> Iterator[None]:
+def engine_errors(doing: str) -> Iterator[None]:
     """Turns what docker-py raises while the engine is to be `doing` something into EngineError."""
-    import requests.exceptions
     import urllib3.exceptions
     from docker.errors import APIError, DockerException  # type: ignore[import-untyped]
 
@@ -113,17 +103,29 @@ def engine_errors(doing: str, where: str) -> Iterator[None]:
         reason = redact(str(error.explanation or error))
         raise EngineError(f"the engine could not {doing}: {reason}", remedy=_RESTART) from None
     except (DockerException, OSError, urllib3.exceptions.HTTPError) as error:
-        system = _system_error(error)
-        if isinstance(error, DockerException) and system is None:
-            raise EngineError(
-                f"the container engine at {where} cannot be used: {redact(str(error))}", remedy=_CHECK
-            ) from None
-        timed_out = (requests.exceptions.Timeout, urllib3.exceptions.TimeoutError)
-        if isinstance(error, timed_out):
-            raise unreachable(TimeoutError(), where) from None
-        if system is not None and not isinstance(system, ConnectionResetError | BrokenPipeError):
-            raise unreachable(system, where) from None
-        raise EngineError(f"the engine at {where} went away before it could {doing}", remedy=_RESTART) from None
+        problem, remedy = _explained(error, doing)
+        raise EngineError(problem, remedy=remedy) from None
+
+
+def _explained(error: Exception, doing: str) -> tuple[str, str]:
+    """What is wrong, told apart by the system's error, and what to do."""
+    import requests.exceptions
+    import urllib3.exceptions
+    from docker.errors import DockerException
+
+    system, where = _system_error(error), address()
+    if system is None and isinstance(error, DockerException):
+        return f"the container engine at {where} cannot be used: {redact(str(error))}", _CHECK
+    silent = isinstance(error, requests.exceptions.Timeout | urllib3.exceptions.TimeoutError)
+    if silent or isinstance(system, TimeoutError):
+        return f"the container engine at {where} does not answer", _RESTART
+    if system is None or isinstance(system, ConnectionResetError | BrokenPipeError):
+        return f"the engine at {where} went away before it could {doing}", _RESTART
+    if isinstance(system, PermissionError):
+        return f"this user may not use the container engine at {where}", _JOIN
+    if system.errno in (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTSOCK, errno.ENOTDIR):
+        return f"no container engine answers at {where}", _START
+    return f"the container engine at {where} cannot be reached: {redact(str(system))}", _START
 
 
 def _system_error(error: BaseException | None) -> OSError | None:

@@ -36,7 +36,6 @@ class Engine:
     def __init__(self, client: Any) -> None:
         """`client`: a connected `docker.DockerClient`."""
         self._client = client
-        self._where = address()
 
     @cached_property
     def _command(self) -> DockerCommand:
@@ -44,11 +43,11 @@ class Engine:
 
     def health(self) -> str:
         """One line on which engine it is, where, and what builds images with it."""
-        with engine_errors("answer", self._where):
+        with engine_errors("answer"):
             version = self._client.version()
         engine = " ".join(("Docker Engine", str(version.get("Version", "")))).strip()
         platform = f"{version.get('Os', '')}/{version.get('Arch', '')}"
-        line = f"{engine} ({platform}, API {version['ApiVersion']}) at {self._where}"
+        line = f"{engine} ({platform}, API {version['ApiVersion']}) at {address()}"
         try:
             return f"{line}; images are built with {self._command.path} {self._command.version}"
         except EngineError as error:
@@ -58,7 +57,7 @@ class Engine:
         """The image of that name or id; None where the engine has none. Never pulls."""
         from docker.errors import ImageNotFound  # type: ignore[import-untyped]
 
-        with engine_errors(f"describe the image {ref}", self._where):
+        with engine_errors(f"describe the image {ref}"):
             try:
                 return image_info(self._client.api.inspect_image(ref))
             except ImageNotFound:
@@ -124,12 +123,12 @@ class Engine:
     def tag(self, ref: str, name: str) -> None:
         """Give the image `ref` one more name, `repository:tag`."""
         reference = parse_reference(name)
-        with engine_errors(f"name {ref} {name}", self._where):
+        with engine_errors(f"name {ref} {name}"):
             self._client.api.tag(ref, reference.name, reference.tag)
 
     def save(self, ref: str) -> Iterator[bytes]:
         """Chunks of the image as an archive, as `docker save` writes it."""
-        with engine_errors(f"save the image {ref}", self._where):
+        with engine_errors(f"save the image {ref}"):
             yield from self._client.api.get_image(ref, chunk_size=_CHUNK)
 
     def free_bytes(self) -> int | None:
@@ -152,13 +151,13 @@ class Engine:
         self._client.close()
 
     def _info(self) -> dict[str, Any]:
-        with engine_errors("describe itself", self._where):
+        with engine_errors("describe itself"):
             return dict(self._client.info())
 
     def _failure(self, output: BuildOutput, what: str, step: str | None) -> BuildFailed | EngineError:
         if _UNREACHABLE.search(output.errors):
             return EngineError(
-                f"{self._command.path} cannot use the engine at {self._where}: {output.errors.splitlines()[-1]}",
+                f"{self._command.path} cannot use the engine at {address()}: {output.errors.splitlines()[-1]}",
                 remedy="look at its log (`journalctl -u docker`), and at both versions with `docker version`",
             )
         return output.failure(what, step)

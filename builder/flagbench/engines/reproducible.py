@@ -7,7 +7,6 @@ without the parts of a tar that carry nothing of a file, and that tar's digest i
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
 import json
@@ -64,7 +63,7 @@ def layers_of(archive: Iterable[bytes], epoch: int) -> list[Layer]:
         if names is None:
             raise ValueError("it has no manifest.json")
         return [layers[links.get(name, name)] for name in names]
-    except (tarfile.TarError, ValueError, KeyError, TypeError, EOFError, RecursionError, gzip.BadGzipFile) as error:
+    except (tarfile.TarError, ValueError, KeyError, TypeError, EOFError, RecursionError) as error:
         raise FlagbenchError(
             f"the archive of an image cannot be read: {error}",
             remedy="write it again with `docker save`, of one image",
@@ -95,20 +94,18 @@ def _header(member: tarfile.TarInfo, epoch: int) -> bytes:
     return made.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
 
 
-def _layer(content: io.BufferedReader, epoch: int) -> Layer | None:
+def _layer(content: IO[bytes], epoch: int) -> Layer | None:
     """The member of an archive as a layer; None for a configuration and other JSON.
 
     Kept are names, kinds, modes, owners, links, devices, contents and extended attributes, in the layer's order.
     """
-    start = content.peek(512)[:512]
-    source: IO[bytes] = content
-    if start[:2] == b"\x1f\x8b":
-        source = cast("IO[bytes]", gzip.GzipFile(fileobj=content))
-    elif not start or (start[257:262] != b"ustar" and start.strip(b"\0")):
-        return None  # an empty layer is zeros
+    try:
+        tar = tarfile.open(fileobj=content, mode="r|*", bufsize=_CHUNK)  # noqa: SIM115
+    except tarfile.ReadError:
+        return None
     whole = hashlib.sha256()
     files = {}
-    with tarfile.open(fileobj=source, mode="r|", bufsize=_CHUNK) as tar:
+    with tar:
         for member in tar:
             digest = hashlib.sha256(header := _header(member, epoch))
             whole.update(header)

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from flagbench.errors import ExitCode, FlagbenchError
@@ -18,27 +17,6 @@ from flagbench.launchers.docker_args import docker_line
 from flagbench.launchers.host import Host, this_host
 from flagbench.redaction import redact
 from flagbench.request import RunRequest
-
-DEFAULT_SOCKET = Path("/var/run/docker.sock")
-
-
-def engine_health(environment: Mapping[str, str] = os.environ, socket: Path = DEFAULT_SOCKET) -> Health:
-    """Which container engine answers. A local socket is looked at first: `socket`, unless DOCKER_HOST names one."""
-    host = environment.get("DOCKER_HOST", "")
-    if not host or host.startswith("unix://"):
-        path = Path(host.removeprefix("unix://")) if host else socket
-        if not os.access(path, os.F_OK):
-            return Health(False, f"no socket at {path}", "start the container engine or set DOCKER_HOST")
-        if not os.access(path, os.R_OK | os.W_OK):
-            remedy = "join the socket's group (usually docker) and log in again"
-            return Health(False, f"{path} may not be used by this user", remedy)
-    from flagbench.engines import open_engine  # a run does not need it
-
-    try:
-        with closing(open_engine()) as engine:
-            return Health(True, engine.health())
-    except FlagbenchError as error:
-        return Health(False, error.message, error.remedy)
 
 
 class DockerLauncher:
@@ -61,8 +39,14 @@ class DockerLauncher:
         self._shows = shows or {}
 
     def health(self) -> Health:
-        """Whether the container engine answers; its version."""
-        return engine_health(self._environment)
+        """Whether a container engine answers; its version."""
+        from flagbench.engines import open_engine  # a run does not need it
+
+        try:
+            with closing(open_engine()) as engine:
+                return Health(True, engine.health())
+        except FlagbenchError as error:
+            return Health(False, error.message, error.remedy)
 
     def command(self, request: RunRequest) -> str:
         """The `docker run` line of the same container; the engine is not asked for anything.
@@ -83,7 +67,6 @@ class DockerLauncher:
         digest, ended = run_container(
             replace(container, environment={**container.environment, **self._shows}),
             request,
-            environment=self._environment,
             connect=self._connect,
             keep=self._options.keep_container,
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from threading import Thread
@@ -37,7 +37,6 @@ def run_container(
     container: Container,
     request: RunRequest | PrepareRequest,
     *,
-    environment: Mapping[str, str],
     connect: Callable[[], Any] | None,
     keep: bool = False,
 ) -> tuple[str, Ended | FlagbenchError]:
@@ -45,11 +44,10 @@ def run_container(
 
     The end is an error where a signal arrived before the start, or where the connection to the engine was lost.
     Raises FlagbenchError where the engine does not start it, has no such image, or has one of another case or stack.
-    `connect` makes the client of the engine that `environment` names, unless it is docker's own.
+    `connect` makes the client of the engine, unless it is docker's own.
     """
-    where = environment.get("DOCKER_HOST") or "its usual address"
     # First: a signal that arrives while the container is made must not leave it behind.
-    with Forwarding() as forwarder, _connected(connect or open_client, where) as api:
+    with Forwarding() as forwarder, _connected(connect or open_client) as api:
         image, digest = _find_image(api, container.image, request)
         container = replace(container, environment={**container.environment, "FLAGBENCH_IMAGE_DIGEST": digest})
         if container.folders and any("name=rootless" in option for option in api.info().get("SecurityOptions") or ()):
@@ -68,12 +66,12 @@ def run_container(
 
 
 @contextmanager
-def _connected(connect: Callable[[], Any], where: str) -> Iterator[Any]:
+def _connected(connect: Callable[[], Any]) -> Iterator[Any]:
     """The engine's low-level client; its unexpected exceptions are engine errors (15)."""
     client = connect()
     client.api.timeout = ANSWER_SECONDS
     try:
-        with engine_errors("run a container", where):
+        with engine_errors("run a container"):
             yield client.api
     finally:
         client.close()

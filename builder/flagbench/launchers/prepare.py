@@ -55,7 +55,7 @@ def prepare_in_container(
     from flagbench.launchers.engine_container import run_container
 
     container = plan(request, image, host or this_host())
-    _, ended = run_container(container, request, environment=os.environ, connect=connect)
+    _, ended = run_container(container, request, connect=connect)
     if isinstance(ended, FlagbenchError):
         raise ended
     if ended.code in set(ExitCode) and ended.overdue is None:

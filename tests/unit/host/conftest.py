@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import certifi
 import pytest
 
 from flagbench.cli import main
 from flagbench.stores import FolderBlobs, Store
+from running import need
 
 ROOT = Path(__file__).parents[3]
 MANIFESTS = ROOT / "manifests"
@@ -23,20 +25,6 @@ Flagbench = Callable[..., Any]
 MakeRecord = Callable[..., bytes]
 Edit = Callable[[Path, str, str], None]
 """What the fixtures `flagbench`, `make_record` and `edit` are."""
-
-# A self-signed certificate, made for these tests alone.
-AUTHORITY = """-----BEGIN CERTIFICATE-----
-MIIBmTCCAT+gAwIBAgIUNBolpMrD2lvC3fjDwBQXR5+kkhwwCgYIKoZIzj0EAwIw
-ITEfMB0GA1UEAwwWYW4gYXV0aG9yaXR5IGZvciB0ZXN0czAgFw0yNjExMjEwNTM5
-MTJaGA8yMTAwMTAyNDA1MzkxMlowITEfMB0GA1UEAwwWYW4gYXV0aG9yaXR5IGZv
-ciB0ZXN0czBZMBMGByqGSM49AgEGCCqGSM49AwEHA0IABNwVRlyk0DTc3JdJROuJ
-+8hQnd09RcWgR53ud3BXHDfSdf97b1A0n+2z2oK5aOZxV1KBN/f+s5lx8EBIbFTD
-YKSjUzBRMB0GA1UdDgQWBBR0mUw+15y5QJjNNf/LTciJ8kFdpjAfBgNVHSMEGDAW
-gBR0mUw+15y5QJjNNf/LTciJ8kFdpjAPBgNVHRMBAf8EBTADAQH/MAoGCCqGSM49
-BAMCA0gAMEUCIBJTfos4XoJ/gdiTtNoILVzNue6kFbn/nnqf9Sw12QN0AiEA/oLU
-XzZBtc0DfJtzoFSPsYeiA8DIa5wjeSSZrrZoXGk=
------END CERTIFICATE-----
-"""
 
 RECORD: dict[str, Any] = {
     "schema": "record/v1",
@@ -143,11 +131,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A real file system of 64 KiB."""
     folder = tmp_path / "small"
     folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)], check=False, capture_output=True
-    )
-    if mounted.returncode != 0:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)("mounting a tmpfs needs privileges")
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    need(subprocess.run(mount, check=False, capture_output=True).returncode == 0, "privileges to mount a tmpfs")
     yield folder
     subprocess.run(["umount", str(folder)], check=True)
 
@@ -156,7 +141,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def ca_bundle(tmp_path: Path) -> Path:
     """A bundle of one certificate."""
     path = tmp_path / "ca.crt"
-    path.write_text(AUTHORITY, encoding="utf-8")
+    first, end, _ = certifi.contents().partition("-----END CERTIFICATE-----\n")
+    path.write_text(first + end, encoding="utf-8")
     return path
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import socket
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +15,6 @@ import pytest
 from flagbench import doctor, engines
 from flagbench.catalog.load import load_catalog
 from flagbench.doctor import GIB, Finding, Level
-from flagbench.engines.base import EngineError
 from flagbench.errors import ExitCode
 
 from .conftest import Flagbench, process
@@ -34,7 +32,7 @@ def test_doctor_passes_with_warnings_and_fails_with_a_failure(flagbench: Flagben
     assert all(finding["remedy"] for finding in answer["findings"] if finding["level"] == "warn")
     names = [finding["name"] for finding in answer["findings"]]
     assert names[:4] == ["python", "flagbench", "manifests", "store"]
-    assert names[-3:] == ["accelerator", "kubernetes", "docker"]
+    assert names[-4:] == ["accelerator", "native", "kubernetes", "docker"]
     assert not (tmp_path / "store").exists()
 
     (tmp_path / "file").write_text("")
@@ -137,19 +135,6 @@ def test_doctor_works_with_invalid_docker_settings(
     assert answer["findings"][-1]["name"] == "docker"
 
 
-def test_the_engine_is_asked_where_its_socket_can_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "docker.sock"
-    use_engine(monkeypatch, mock_engine)
-    for environment in ({}, {"DOCKER_HOST": f"unix://{path}"}):
-        missing = doctor.docker(None, environment, path)
-        assert (missing.level, missing.detail) == (Level.WARN, f"no socket at {path}")
-        assert "--via native" in str(missing.remedy)
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(path))
-        assert doctor.docker(None, {}, path).level is Level.OK
-        assert doctor.docker(None, {"DOCKER_HOST": f"unix://{path}"}).level is Level.OK
-
-
 def use_engine(monkeypatch: pytest.MonkeyPatch, connect: Callable[[], object]) -> None:
     """Have doctor connect to this engine."""
     for module in (doctor, engines):
@@ -162,15 +147,19 @@ def mock_engine(*images: str) -> Mock:
 
 
 def test_what_an_engine_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    remote = {"DOCKER_HOST": "tcp://engine:2375"}
     engine = mock_engine("flagbench/distilbert:cpu", "flagbench/stack:cpu", "other:1")
     use_engine(monkeypatch, lambda: engine)
-    assert doctor.docker(load_catalog(), remote) == Finding("docker", Level.OK, "Engine 1; images: distilbert:cpu")
+    assert doctor.docker(load_catalog()) == Finding("docker", Level.OK, "Engine 1; images: distilbert:cpu")
     assert engine.close.call_count == 2
-    assert "no image of a case, `flagbench build`" in doctor.docker(None, remote).detail
-    use_engine(monkeypatch, Mock(side_effect=EngineError("it does not answer", remedy="restart it")))
-    remedy = "restart it; --via native needs no engine"
-    assert doctor.docker(None, remote) == Finding("docker", Level.WARN, "it does not answer", remedy)
+    assert "no image of a case, `flagbench build`" in doctor.docker(None).detail
+
+
+def test_without_an_engine_doctor_says_where_none_answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none")
+    found = doctor.docker(None)
+    assert (found.level, found.detail) == (Level.WARN, f"no container engine answers at {tmp_path}/none")
+    assert "systemctl start docker" in str(found.remedy)
+    assert "--via native" in str(found.remedy)
 
 
 def test_leftovers_of_killed_runs_are_listed_and_left(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shlex
-import socket
 import socketserver
 import threading
 from http.server import BaseHTTPRequestHandler
@@ -13,57 +12,64 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from flagbench.engines.build_output import BuildOutput
+
 RECORDED = Path(__file__).parent / "recorded"
-VERSION = {"Version": "20.10.24", "ApiVersion": "1.41", "Os": "linux", "Arch": "amd64"}
+OLD, NEW = "Docker version 20.10.24, build 1", "Docker version 28.2.2, build 2"
 SCRIPT = """#!/bin/sh
 PATH=/usr/bin:/bin
+cd {folder}
 case "$1 $2" in
-"--version ") cat {version}; exit ;;
+"--version ") echo {version}; exit ;;
 "buildx version") exit {buildx} ;;
 esac
-for word; do case $word in --iidfile=*) id=${{word#--iidfile=}} ;; esac; done
-env >{folder}/environment
-cat >{folder}/stdin
-printf '%s\\0' "$@" >{folder}/arguments
-cat {folder}/says
-[ ! -e {folder}/image ] || [ -z "${{id:-}}" ] || cat {folder}/image >"$id"
-exit $(cat {folder}/status)
+for word; do case $word in --iidfile=*) [ -z {image} ] || printf %s {image} >"${{word#--iidfile=}}" ;; esac; done
+env >environment
+cat >stdin
+printf '%s\\0' "$@" >arguments
+cat says
+exit {status}
 """
 
 
-@pytest.fixture(scope="session")
-def recorded():
-    """What the docker command 20.10.24 printed for a build, by the name of what was built."""
-    return lambda name: (RECORDED / f"{name}.txt").read_text(encoding="utf-8")
+def output_of(text):
+    """What was read of a build or a pull that printed this."""
+    output = BuildOutput()
+    for line in text.split("\n"):
+        output.read(line)
+    return output
+
+
+def recorded(name):
+    """What a docker command printed for a build, by the name of what was built; mostly 20.10.24's."""
+    return (RECORDED / f"{name}.txt").read_text(encoding="utf-8")
 
 
 class FakeCommand:
-    """A docker command, a script that prints what it is told to and notes what it was given."""
+    """A docker command: a script that prints what it is told to and notes what it was given."""
 
-    def __init__(self, folder, version="Docker version 20.10.24+dfsg1, build 297e128", buildx=False):
+    def __init__(self, folder, version=OLD, buildx=False):
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder = folder
-        self.path = folder / "docker"
-        (folder / "version").write_text(version + "\n")
-        quoted = shlex.quote(str(folder))
-        text = SCRIPT.format(folder=quoted, version=f"{quoted}/version", buildx=0 if buildx else 1)
-        self.path.write_text(text)
-        self.path.chmod(0o755)
+        self.folder, self.path = folder, folder / "docker"
+        self._words = {"folder": folder, "version": version, "buildx": int(not buildx)}
         self.prints("", image="sha256:abc")
 
-    def prints(self, text, *, status=0, image=None):
+    def prints(self, text, *, status=0, image=""):
         """From now on it prints this; `image` is the id that it writes."""
         (self.folder / "says").write_text(text, encoding="utf-8")
-        (self.folder / "status").write_text(str(status))
-        (self.folder / "image").unlink(missing_ok=True)
-        if image:
-            (self.folder / "image").write_text(image)
+        words = {**self._words, "status": status, "image": image}
+        self.path.write_text(SCRIPT.format(**{name: shlex.quote(str(word)) for name, word in words.items()}))
+        self.path.chmod(0o755)
 
     @property
     def arguments(self):
         """Of the last call; None where there was none."""
         path = self.folder / "arguments"
         return path.read_bytes().decode().split("\0")[:-1] if path.exists() else None
+
+    def options(self, name):
+        """The values of an option of the last call."""
+        return [word.partition("=")[2] for word in self.arguments if word.startswith(f"--{name}=")]
 
     @property
     def stdin(self):
@@ -89,49 +95,36 @@ def fake_command(tmp_path, monkeypatch):
 def on_path(tmp_path, monkeypatch):
     """Puts docker commands on PATH, one folder each, in the order given; there is no other."""
     monkeypatch.delenv("FLAGBENCH_DOCKER", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path / "none"))
 
-    def put(**commands):
-        made = {name: FakeCommand(tmp_path / name, *how) for name, how in commands.items()}
-        monkeypatch.setenv("PATH", os.pathsep.join(str(one.folder) for one in made.values()))
-        return made
+    def put(*commands):
+        made = [FakeCommand(tmp_path / str(number), *how) for number, how in enumerate(commands)]
+        monkeypatch.setenv("PATH", os.pathsep.join([str(tmp_path / "none"), *(str(one.folder) for one in made)]))
+        return [str(one.path) for one in made]
 
     return put
 
 
-class FakeEngine(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
-    """Answers by `answers`, path (without version) to status and JSON."""
-
-    daemon_threads = True
-
-    def __init__(self, path):
-        super().__init__(str(path), _Handler)
-        self.path = str(path)
-        self.answers = {"/version": (200, VERSION)}
-        self.silent = False
-        self.over = threading.Event()
-
-
 class _Handler(BaseHTTPRequestHandler):
+    """Answers by the server's `answers`: path, without version, to status and JSON."""
+
+    def do_GET(self):
+        path = re.sub(r"^/v1\.\d+", "", unquote(urlsplit(self.path).path))
+        status, answer = self.server.answers.get(path, (404, {"message": f"no such image: {path}"}))
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        self.wfile.write(json.dumps(answer).encode())
+
+    do_POST = do_GET
+
     def log_message(self, *arguments):
         """Nothing: what is asked is not printed."""
 
-    def do_GET(self):
-        if self.server.silent:
-            self.server.over.wait()
-            return
-        path = re.sub(r"^/v1\.\d+", "", unquote(urlsplit(self.path).path))
-        status, answer = self.server.answers.get(path, (404, {"message": f"no such image: {path}"}))
-        body = json.dumps(answer).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
 
-    def do_POST(self):
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self.do_GET()
+class FakeEngine(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    """Answers with `answers` at `path`."""
+
+    daemon_threads = True
 
 
 @pytest.fixture
@@ -140,21 +133,15 @@ def fake_engine(tmp_path, monkeypatch):
     for name in os.environ:
         if name.startswith("DOCKER_") or name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
-    engine = FakeEngine(tmp_path / "engine")
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{engine.path}")
+    path = str(tmp_path / "engine")
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    thread = threading.Thread(target=engine.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield engine
-    engine.over.set()
-    engine.shutdown()
-    thread.join()
-    engine.server_close()
-
-
-@pytest.fixture
-def unused_port():
-    """A TCP port that nobody listens on; bound for the test's duration, so that nobody else can."""
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        yield bound.getsockname()[1]
+    with FakeEngine(path, _Handler) as engine:
+        engine.path = path
+        version = {"Version": "20.10.24", "ApiVersion": "1.41", "Os": "linux", "Arch": "amd64"}
+        engine.answers = {"/version": (200, version)}
+        thread = threading.Thread(target=engine.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield engine
+        engine.shutdown()
+        thread.join()

@@ -14,26 +14,19 @@ import pytest
 from flagbench.engines.base import EngineError
 from flagbench.engines.client import find_client, run_client
 
+from .conftest import NEW, OLD
+
 BUILDER = Path(__file__).parents[4] / "builder"
-OLD, NEW = "Docker version 20.10.24, build 1", "Docker version 28.2.2, build 2"
 
 
 @pytest.mark.parametrize(
-    ("commands", "taken"),
-    [
-        ({"one": (NEW,), "two": (OLD,), "three": (NEW, True)}, "two"),
-        ({"one": (NEW, True), "two": (OLD,)}, "one"),
-    ],
+    ("commands", "taken"), [(((NEW,), (OLD,), (NEW, True)), 1), (((NEW, True), (OLD,)), 0)], ids=["old", "buildx"]
 )
-def test_the_first_on_path_that_can_build_is_taken(on_path, commands, taken):
-    made = on_path(**commands)
-    assert find_client().path == str(made[taken].path)
-
-
-def test_a_named_client_comes_first(on_path, fake_command):
-    commands = on_path(one=(OLD,))
-    environment = {"PATH": str(commands["one"].folder), "FLAGBENCH_DOCKER": str(fake_command.path)}
-    assert find_client(environment).path == str(fake_command.path)
+def test_the_first_on_path_that_can_build_is_taken_unless_one_is_named(on_path, monkeypatch, commands, taken):
+    paths = on_path(*commands)
+    assert find_client().path == paths[taken]
+    monkeypatch.setenv("FLAGBENCH_DOCKER", paths[-1])
+    assert find_client().path == paths[-1]
 
 
 @pytest.mark.parametrize(
@@ -45,24 +38,23 @@ def test_a_named_client_comes_first(on_path, fake_command):
         ("hello", "not a Docker client"),
     ],
 )
-def test_each_client_that_cannot_build_is_named_with_its_reason(on_path, version, reason):
-    commands = on_path(one=(version,))
+def test_each_client_that_cannot_build_is_named_once_with_its_reason(on_path, tmp_path, version, reason):
+    on_path((version,))
+    (tmp_path / "none").symlink_to(tmp_path / "0")
     with pytest.raises(EngineError) as caught:
         find_client()
-    assert str(commands["one"].path) in caught.value.message
+    assert caught.value.message.count("/docker ") == 1
     assert reason in caught.value.message
 
 
 @pytest.mark.parametrize(
-    ("environment", "said"),
-    [
-        ({"PATH": "/nowhere"}, "none is on PATH"),
-        ({"FLAGBENCH_DOCKER": "/nowhere/docker"}, "/nowhere/docker cannot be run"),
-    ],
+    ("named", "said"), [("", "none is on PATH"), ("/nowhere/docker", "/nowhere/docker cannot be run")]
 )
-def test_without_a_client_the_error_says_what_to_install(environment, said):
+def test_without_a_client_the_error_says_what_to_install(on_path, monkeypatch, named, said):
+    on_path()
+    monkeypatch.setenv("FLAGBENCH_DOCKER", named)
     with pytest.raises(EngineError) as caught:
-        find_client(environment)
+        find_client()
     assert said in caught.value.message
     assert "buildx" in caught.value.remedy
     assert "FLAGBENCH_DOCKER" in caught.value.remedy

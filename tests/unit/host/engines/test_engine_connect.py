@@ -2,22 +2,30 @@
 
 import errno
 import json
+import socket
 import ssl
 
 import pytest
 
-from flagbench.engines import open_client, open_engine
+from flagbench.engines import connect, open_client, open_engine
 from flagbench.engines.base import EngineError
-from flagbench.engines.connect import engine_errors, unreachable
+from flagbench.engines.connect import engine_errors
 from flagbench.errors import ExitCode
 
 
-def test_the_context_of_dockers_configuration_is_followed(fake_engine, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("named", "current", "folder"),
+    [("", "elsewhere", "."), ("elsewhere", "default", "."), ("", "elsewhere", "home/.docker")],
+)
+def test_dockers_context_is_followed(fake_engine, tmp_path, monkeypatch, named, current, folder):
     monkeypatch.delenv("DOCKER_HOST")
+    monkeypatch.setenv("DOCKER_CONTEXT", named)
     from docker.context import Context
 
     # First: docker-py keeps contexts beside its configuration, and in the current folder where there is none.
-    (tmp_path / "config.json").write_text(json.dumps({"currentContext": "elsewhere"}))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+    (tmp_path / folder / "config.json").write_text(json.dumps({"currentContext": current}))
     context = Context("elsewhere")
     context.set_endpoint("docker", f"unix://{fake_engine.path}")
     context.save()
@@ -35,9 +43,9 @@ def test_a_ready_engine_is_described(fake_engine, fake_command):
     client.close()
 
 
-def raises(environment, **options):
+def raises():
     with pytest.raises(EngineError) as caught:
-        open_client(environment, **options)
+        open_client()
     assert caught.value.code is ExitCode.ENGINE
     assert caught.value.remedy
     return caught.value.message
@@ -48,36 +56,33 @@ def test_an_engine_that_cannot_build_says_why(fake_engine, on_path):
     assert "cannot build" in open_engine().health()
 
 
-def test_no_engine(fake_engine, unused_port, tmp_path):
-    (tmp_path / "file").touch()
-    for address in (f"unix://{tmp_path}/none", f"unix://{tmp_path}/file", f"tcp://127.0.0.1:{unused_port}"):
-        message = raises({"DOCKER_HOST": address})
-        assert message == f"no container engine answers at {address.removeprefix('unix://')}"
-
-
 @pytest.mark.parametrize(
-    ("address", "named"),
+    ("address", "said"),
     [
-        ("gopher://node7", "gopher://node7 cannot be used: Invalid bind address"),
+        *(
+            (f"unix://{{}}/{name}", f"no container engine answers at {{}}/{name}")
+            for name in ("none", "file", "file/none")
+        ),
+        ("tcp://127.0.0.1:1", "no container engine answers at tcp://127.0.0.1:1"),
         ("tcp://me:secret@127.0.0.1:1", "***@127.0.0.1:1"),
+        ("gopher://node7", "gopher://node7 cannot be used: Invalid bind address"),
     ],
 )
-def test_a_malformed_address_or_one_with_a_password(fake_engine, address, named):
-    message = raises({"DOCKER_HOST": address})
-    assert named in message
+def test_an_address_where_no_engine_answers(fake_engine, tmp_path, monkeypatch, address, said):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("DOCKER_HOST", address.format(tmp_path))
+    message = raises()
+    assert said.format(tmp_path) in message
     assert "secret" not in message
 
 
-def test_a_socket_that_may_not_be_used_is_another_matter():
-    refused = unreachable(PermissionError(errno.EACCES, "Permission denied"), "/var/run/docker.sock")
-    assert refused.message == "this user may not use the container engine at /var/run/docker.sock"
-    assert "usermod -aG docker" in refused.remedy
-
-
-def test_an_engine_that_accepts_and_never_answers(fake_engine):
-    fake_engine.silent = True
-    environment = {"DOCKER_HOST": f"unix://{fake_engine.path}"}
-    assert raises(environment, answer_seconds=0.1) == f"the container engine at {fake_engine.path} does not answer"
+def test_an_engine_that_accepts_and_never_answers(fake_engine, tmp_path, monkeypatch):
+    monkeypatch.setattr(connect, "ANSWER_SECONDS", 0.1)
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/silent")
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(f"{tmp_path}/silent")
+        silent.listen()
+        assert raises() == f"the container engine at {tmp_path}/silent does not answer"
 
 
 @pytest.mark.parametrize(
@@ -92,17 +97,36 @@ def test_an_engine_that_accepts_and_never_answers(fake_engine):
 )
 def test_what_cannot_be_used_as_an_engine(fake_engine, status, answer, said):
     fake_engine.answers["/version"] = (status, answer)
-    assert said in raises({"DOCKER_HOST": f"unix://{fake_engine.path}"})
+    assert said in raises()
 
 
-def test_a_certificate_that_is_not_trusted_is_no_lack_of_permission():
+@pytest.mark.parametrize(
+    ("system", "said", "remedy"),
+    [
+        (
+            PermissionError(errno.EACCES, "denied"),
+            "this user may not use the container engine at tcp://n:1",
+            "usermod -aG",
+        ),
+        (ssl.SSLCertVerificationError(1, "failed"), "cannot be used: certificate verify failed", "DOCKER_HOST"),
+        (ConnectionResetError(errno.ECONNRESET, "reset"), "went away before it could answer", "journalctl"),
+        (
+            OSError(errno.EHOSTUNREACH, "No route to host"),
+            "cannot be reached: [Errno 113] No route to host",
+            "DOCKER_HOST",
+        ),
+    ],
+)
+def test_the_systems_errors_are_told_apart(monkeypatch, system, said, remedy):
     from docker.errors import DockerException
 
-    with pytest.raises(EngineError) as caught, engine_errors("answer", "tcp://n:1"):
-        raise DockerException("certificate verify failed") from ssl.SSLCertVerificationError(1, "verify failed")
-    assert "certificate verify failed" in caught.value.message
+    monkeypatch.setenv("DOCKER_HOST", "tcp://n:1")
+    with pytest.raises(EngineError) as caught, engine_errors("answer"):
+        raise DockerException("certificate verify failed") from system
+    assert said in caught.value.message
+    assert remedy in caught.value.remedy
 
 
-def test_our_own_errors_pass_unchanged(fake_engine):
-    with pytest.raises(KeyError), engine_errors("answer", "here"):
+def test_our_own_errors_pass_unchanged():
+    with pytest.raises(KeyError), engine_errors("answer"):
         raise KeyError("a bug")

@@ -2,8 +2,9 @@
 
 import pytest
 
-from flagbench.engines.build_output import BuildOutput
 from flagbench.engines.diagnose import GENERIC_REMEDY, diagnose
+
+from .conftest import output_of, recorded
 
 RUN = "[2/3] RUN install.sh pip python -m pip install -r requirements.lock"
 EXIT = "executor failed running [/bin/sh -c install.sh]: exit code: 1"
@@ -73,21 +74,14 @@ WRITTEN = [
         "login",
     ),
     ("pull registry.example/a:1", "manifest unknown", "", "has no base registry.example/a:1", "--base"),
+    ("pull registry.example/a:1", "dial tcp: lookup: no such host", "", "cannot be reached", "--base"),
+    ("pull registry.example/a:1", "unexpected EOF", "", "cannot be reached", "--base"),
 ]
 
 
-def failure(text):
-    """Why a build failed that printed this."""
-    output = BuildOutput()
-    for line in text.splitlines():
-        output.read(line)
-    return output.failure()
-
-
-@pytest.mark.parametrize("name", RECORDED)
-def test_a_recorded_failure_is_explained(recorded, name):
-    cause, remedy = RECORDED[name]
-    failed = failure(recorded(name))
+@pytest.mark.parametrize(("name", "cause", "remedy"), [(name, *said) for name, said in RECORDED.items()])
+def test_a_recorded_failure_is_explained(name, cause, remedy):
+    failed = output_of(recorded(name)).failure()
     assert cause in failed.message
     assert remedy in failed.remedy
 

@@ -6,8 +6,10 @@ from contextlib import closing
 import pytest
 
 from flagbench.engines import open_engine
-from flagbench.engines.base import BuildFailed, BuildRequest, EngineError, Resources
+from flagbench.engines.base import BuildFailed, BuildRequest, EngineError, ImageInfo, Resources
 from flagbench.engines.docker import image_info
+
+from .conftest import recorded
 
 HOSTILE = "a\"b'c\\ $(touch x) `y` ${HOME} \n#&=?%00é --privileged"
 IMAGE = {
@@ -23,17 +25,11 @@ IMAGE = {
 
 @pytest.fixture
 def engine(fake_engine, fake_command):
-    opened = open_engine()
-    yield opened
-    opened.close()
+    with closing(open_engine()) as opened:
+        yield opened
 
 
-def options(command, name):
-    """The values of an option of the last call."""
-    return [word.partition("=")[2] for word in command.arguments if word.startswith(f"--{name}=")]
-
-
-def test_a_build_sends_its_context_and_shows_the_clients_progress(engine, fake_engine, fake_command, recorded):
+def test_a_build_sends_its_context_and_shows_the_clients_progress(engine, fake_engine, fake_command):
     fake_command.prints(recorded("success"), image="sha256:abc")
     fake_engine.answers["/images/a:1/json"] = (200, {**IMAGE, "Id": "sha256:engine"})
     shown = io.StringIO()
@@ -42,26 +38,18 @@ def test_a_build_sends_its_context_and_shows_the_clients_progress(engine, fake_e
     assert any("RUN cat /greeting" in step.name for step in built.steps)
     assert fake_command.stdin == b"onetwo"
     assert shown.getvalue() == recorded("success")
-    assert fake_command.arguments[0] == "build"
-    assert fake_command.arguments[-1] == "-"
-    assert options(fake_command, "tag") == ["a:1", "a:2"]
-    assert options(fake_command, "progress") == ["plain"]
-    assert engine.build(BuildRequest([b"x"])).image_id == "sha256:abc"
+    assert (fake_command.arguments[0], fake_command.arguments[-1]) == ("build", "-")
+    assert fake_command.options("tag") == ["a:1", "a:2"]
+    assert fake_command.options("progress") == ["plain"]
+    assert engine.build(BuildRequest([b"x"])).image_id == "sha256:abc", "without a tag, the client's own"
 
 
 def test_values_travel_as_single_arguments(engine, fake_command):
-    request = BuildRequest(
-        [b"x"],
-        tags=(HOSTILE,),
-        build_args={"A": HOSTILE},
-        labels={"l": HOSTILE},
-        platform=HOSTILE,
-        no_cache=True,
-    )
-    engine.build(request)
-    assert options(fake_command, "build-arg") == [f"A={HOSTILE}"]
-    assert options(fake_command, "label") == [f"l={HOSTILE}"]
-    assert options(fake_command, "tag") == options(fake_command, "platform") == [HOSTILE]
+    values = {"tags": (HOSTILE,), "build_args": {"A": HOSTILE}, "labels": {"l": HOSTILE}, "platform": HOSTILE}
+    engine.build(BuildRequest([b"x"], **values, no_cache=True))
+    assert fake_command.options("build-arg") == [f"A={HOSTILE}"]
+    assert fake_command.options("label") == [f"l={HOSTILE}"]
+    assert fake_command.options("tag") == fake_command.options("platform") == [HOSTILE]
     assert "--no-cache" in fake_command.arguments
 
 
@@ -69,6 +57,7 @@ def test_buildkit_of_the_engine_builds(engine, fake_command, monkeypatch):
     monkeypatch.setenv("BUILDX_BUILDER", "elsewhere")
     engine.build(BuildRequest([b"x"]))
     assert fake_command.environment["DOCKER_BUILDKIT"] == "1"
+    assert fake_command.environment["BUILDX_NO_DEFAULT_ATTESTATIONS"] == "1"
     assert "BUILDX_BUILDER" not in fake_command.environment
 
 
@@ -77,11 +66,10 @@ def test_no_proxy_is_on_the_command_line_and_a_request_may_replace_it(engine, fa
     monkeypatch.setenv(name, "http://me:planted@proxy.example:1")
     monkeypatch.setenv("ALL_PROXY", "")
     engine.build(BuildRequest([b"x"]))
-    assert options(fake_command, "build-arg") == ["HTTPS_PROXY", "https_proxy"]
+    assert fake_command.options("build-arg") == ["HTTPS_PROXY", "https_proxy"]
     engine.build(BuildRequest([b"x"], build_args={"https_proxy": "http://other.example"}))
     assert fake_command.environment["HTTPS_PROXY"] == "http://me:planted@proxy.example:1"
-    assert "--build-arg=HTTPS_PROXY" in fake_command.arguments
-    assert "--build-arg=https_proxy=http://other.example" in fake_command.arguments
+    assert fake_command.options("build-arg") == ["https_proxy=http://other.example", "HTTPS_PROXY"]
     assert "planted" not in " ".join(fake_command.arguments)
 
 
@@ -90,6 +78,7 @@ def test_secrets_are_neither_shown_nor_reported(engine, fake_command):
         "#1 [1/1] RUN planted\n#1 0.1 planted at https://me:other@index.example\n"
         "#1 ERROR: planted\n------\n > [1/1] RUN planted:\n------\nplanted\n",
         status=1,
+        image="sha256:abc",
     )
     shown = io.StringIO()
     with pytest.raises(BuildFailed) as caught:
@@ -106,22 +95,15 @@ def test_progress_that_would_cut_a_secret_is_not_drawn(engine, fake_command, mon
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
     engine.build(BuildRequest([b"x"], secrets=secrets), show=terminal)
-    assert options(fake_command, "progress") == [progress]
-
-
-def test_a_failing_step_is_reported(engine, fake_command, recorded):
-    fake_command.prints(recorded("failing_step"), status=1)
-    with pytest.raises(BuildFailed) as caught:
-        engine.build(BuildRequest([b"x"]))
-    assert "cannot go on" in caught.value.lines
+    assert fake_command.options("progress") == [progress]
 
 
 @pytest.mark.parametrize(
     "said",
     [
-        "Cannot connect to the Docker daemon at unix:///x. Is the docker daemon running?",
-        "rpc error: code = Unavailable desc = error reading from server: EOF",
-        "error during connect: Post http://x: EOF",
+        "Cannot connect to the Docker daemon at unix:///x.",
+        "rpc error: code = Unavailable desc",
+        "error during connect: EOF",
     ],
 )
 def test_an_engine_that_goes_away_is_no_failed_build(engine, fake_command, said):
@@ -148,13 +130,16 @@ def test_without_a_client_an_image_is_still_described(fake_engine, on_path):
 
 def test_an_image_is_described(engine, fake_engine):
     fake_engine.answers["/images/r.example:5000/a:1/json"] = (200, IMAGE)
-    info = engine.inspect("r.example:5000/a:1")
-    assert info.id == "sha256:abc"
-    assert info.env == {"PATH": "/bin", "EQ": "a=b", "NONE": ""}
-    assert info.labels == {"l": "v"}
-    assert info.layers == ("sha256:1", "sha256:2")
-    assert info.repo_digests == ("r.example/a@sha256:def",)
-    assert info.platform == "linux/amd64"
+    assert engine.inspect("r.example:5000/a:1") == ImageInfo(
+        id="sha256:abc",
+        labels={"l": "v"},
+        size=12,
+        layers=("sha256:1", "sha256:2"),
+        env={"PATH": "/bin", "EQ": "a=b", "NONE": ""},
+        repo_digests=("r.example/a@sha256:def",),
+        platform="linux/amd64",
+        config={"Cmd": None, "Entrypoint": None, "User": None, "WorkingDir": None},
+    )
     assert engine.inspect("other") is None
 
 
@@ -180,21 +165,19 @@ def test_an_engine_that_cannot_describe_an_image(engine, fake_engine, status, an
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "same"),
     [
-        {"Id": "sha256:other", "RepoDigests": ["r.example/a@sha256:other"]},
-        {"RepoTags": ["b:2"], "Size": 99, "Created": "2026-01-01T00:00:00Z"},
+        ({"Id": "sha256:other", "RepoDigests": ["r.example/a@sha256:other"]}, True),
+        ({"RepoTags": ["b:2"], "Size": 99, "Created": "2026-01-01T00:00:00Z"}, True),
+        ({"RootFS": {"Layers": ["sha256:1"]}}, False),
+        ({"Config": {**IMAGE["Config"], "Env": ["PATH=/"]}}, False),
+        ({"Config": {**IMAGE["Config"], "Labels": {}}}, False),
+        ({"Config": {**IMAGE["Config"], "Cmd": ["sh"]}}, False),
+        ({"Architecture": "arm64"}, False),
     ],
 )
-def test_the_same_content_has_the_same_digest_with_every_image_store(change):
-    assert image_info({**IMAGE, **change}).content_digest == image_info(IMAGE).content_digest
-
-
-@pytest.mark.parametrize(
-    "change", [{"RootFS": {"Layers": ["sha256:1"]}}, {"Config": {"Env": ["PATH=/"]}}, {"Architecture": "arm64"}]
-)
-def test_other_content_has_another_digest(change):
-    assert image_info({**IMAGE, **change}).content_digest != image_info(IMAGE).content_digest
+def test_an_images_content_has_one_digest_with_every_image_store(change, same):
+    assert (image_info({**IMAGE, **change}).content_digest == image_info(IMAGE).content_digest) is same
 
 
 def test_a_pull_is_the_clients(engine, fake_engine, fake_command):
@@ -206,22 +189,12 @@ def test_a_pull_is_the_clients(engine, fake_engine, fake_command):
     assert shown.getvalue() == "0123: Pull complete\n"
 
 
-@pytest.mark.parametrize(
-    ("said", "cause"),
-    [
-        ("unauthorized", "does not let you pull"),
-        ("pull access denied for a, repository does not exist", "does not let you pull"),
-        ("manifest unknown", "has no base"),
-        ('Get "https://r.example/v2/": dial tcp: lookup: no such host', "cannot be reached"),
-        ("unexpected EOF", "cannot be reached"),
-    ],
-)
-def test_a_pull_that_is_refused(engine, fake_command, said, cause):
-    fake_command.prints(f"Error response from daemon: {said}\n", status=1)
+def test_a_pull_that_is_refused(engine, fake_engine, fake_command):
+    fake_engine.answers["/images/r.example/a:1/json"] = (200, IMAGE)
+    fake_command.prints("Error response from daemon: unauthorized\n", status=1)
     with pytest.raises(BuildFailed) as caught:
         engine.pull("r.example/a:1")
-    assert cause in caught.value.message
-    assert "r.example/a:1" in caught.value.message
+    assert "cannot pull r.example/a:1: the registry does not let you pull" in caught.value.message
 
 
 @pytest.mark.parametrize("name", ["sha256:" + "0" * 64, "flagbench/stack:cpu", "localhost/flagbench/base:0123"])

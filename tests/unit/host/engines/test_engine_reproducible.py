@@ -4,11 +4,11 @@ import gzip
 import io
 import json
 import tarfile
+from unittest.mock import Mock
 
 import pytest
 
 from flagbench.cli import layers as layers_command
-from flagbench.cli import main
 from flagbench.engines.base import ImageInfo
 from flagbench.engines.reproducible import differences, layers_of
 from flagbench.errors import FlagbenchError
@@ -18,39 +18,26 @@ NOW = EPOCH + 200_000_000
 
 
 def layer(*members, format=tarfile.PAX_FORMAT):
-    """A layer's tar of (name, content or None for a folder, other fields of its header)."""
+    """A tar of (name, content or None for a folder, other fields of its header)."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=format) as tar:
         for name, content, fields in members:
             info = tarfile.TarInfo(name)
-            info.type = tarfile.DIRTYPE if content is None else tarfile.REGTYPE
-            info.size = len(content or b"")
-            info.mtime = NOW
-            for key, value in fields.items():
+            info.size, info.mtime = len(content or b""), NOW
+            for key, value in {"type": tarfile.DIRTYPE if content is None else tarfile.REGTYPE, **fields}.items():
                 setattr(info, key, value)
             tar.addfile(info, io.BytesIO(content or b""))
     return out.getvalue()
 
 
-def archive(*layers, modern=False, links=None):
+def archive(*layers, modern=False, links=()):
     """What `docker save` writes: before 25 a folder a layer, from 25 on blobs."""
     names = [f"blobs/sha256/{n}" if modern else f"{n}/layer.tar" for n in range(len(layers))]
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as tar:
-        for name, content in [*zip(names, layers), ("config.json", b'{"os": "linux"}')]:
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
-        for name, target in (links or {}).items():
-            info = tarfile.TarInfo(name)
-            info.type, info.linkname = tarfile.SYMTYPE, target
-            tar.addfile(info)
-            names.append(name)
-        manifest = json.dumps([{"Config": "config.json", "Layers": names}]).encode()
-        info = tarfile.TarInfo("manifest.json")
-        info.size = len(manifest)
-        tar.addfile(info, io.BytesIO(manifest))
-    raw = out.getvalue()
+    members = [(name, content, {}) for name, content in zip(names, layers)]
+    members += [(name, b"", {"type": tarfile.SYMTYPE, "linkname": target}) for name, target in links]
+    manifest = [{"Config": "config.json", "Layers": [*names, *(name for name, _ in links)]}]
+    members += [("config.json", b'{"os": "linux"}', {}), ("manifest.json", json.dumps(manifest).encode(), {})]
+    raw = layer(*members)
     return [raw[at : at + 700] for at in range(0, len(raw), 700)]
 
 
@@ -91,7 +78,7 @@ def test_old_new_and_packed_archives_read_the_same():
 
 
 def test_a_layer_that_an_image_has_twice():
-    first, again = read(layer(*FILES), links={"9/layer.tar": "../0/layer.tar"})
+    first, again = read(layer(*FILES), links=[("9/layer.tar", "../0/layer.tar")])
     assert first.digest == again.digest
 
 
@@ -119,39 +106,23 @@ def test_what_is_no_archive_is_an_error(broken):
         layers_of(broken, EPOCH)
 
 
-class Engine:
-    """Has the images it is given: name to (layers, value of the label of the epoch)."""
-
-    def __init__(self, images):
-        self.images = images
-        self.closed = False
-
-    def inspect(self, ref):
-        if ref not in self.images:
-            return None
-        label = self.images[ref][1]
-        labels = {} if label is None else {"dev.flagbench.epoch": label}
-        return ImageInfo(f"sha256:{ref}", labels, size=1, layers=(), env={}, repo_digests=())
-
-    def save(self, ref):
-        assert ref.startswith("sha256:"), "by id: a name may be many"
-        yield from archive(*self.images[ref.removeprefix("sha256:")][0])
-
-    def close(self):
-        self.closed = True
-
-
 @pytest.fixture
-def run(monkeypatch, capsys):
-    """`run(images, *words, code=0)`: what `flagbench layers` prints of images."""
+def run(monkeypatch, flagbench):
+    """`run(words, *images)`: what `flagbench layers` prints of images: name, layers, the label of the epoch."""
 
-    def invoke(images, *words, code=0):
-        engine = Engine(images)
+    def invoke(words, *images, code=0):
+        described = {
+            name: ImageInfo(f"sha256:{name}", {} if label is None else {"dev.flagbench.epoch": label}, 1, (), {}, ())
+            for name, _, label in images
+        }
+        # By id: a name may be many.
+        saved = {f"sha256:{name}": archive(*layers) for name, layers, _ in images}
+        engine = Mock(inspect=described.get, save=saved.__getitem__)
         monkeypatch.setattr(layers_command, "open_engine", lambda: engine)
-        assert main.run(["layers", *words]) == code
-        assert engine.closed
-        printed = capsys.readouterr()
-        return printed.out or printed.err
+        ended = flagbench(f"layers {words}")
+        assert ended.code == code
+        engine.close.assert_called_once_with()
+        return ended.out or ended.err
 
     return invoke
 
@@ -161,26 +132,24 @@ def made_at(time, content=b"x" * 5000):
 
 
 def test_the_command_prints_a_digest_for_every_layer(run):
-    once, again = (run({"one": (made_at(time), str(EPOCH))}, "one") for time in (NOW, NOW + 77))
+    once, again = (run("one", ("one", made_at(time), str(EPOCH))) for time in (NOW, NOW + 77))
     assert once == again
     assert once.splitlines() == [f"layer {n}: {each.digest}" for n, each in enumerate(read(*made_at(NOW)), 1)]
 
 
 def test_the_command_says_that_two_builds_are_the_same(run):
-    images = {"one": (made_at(NOW), str(EPOCH)), "two": (made_at(NOW + 77), str(EPOCH))}
-    assert run(images, "one", "two") == f"the same: 2 layers, times set to {EPOCH} where they are later\n"
+    said = run("one two", ("one", made_at(NOW), str(EPOCH)), ("two", made_at(NOW + 77), str(EPOCH)))
+    assert said == f"the same: 2 layers, times set to {EPOCH} where they are later\n"
 
 
 def test_the_command_says_which_file_of_which_layer_differs(run):
-    images = {"one": (made_at(NOW), str(EPOCH)), "two": (made_at(NOW, b"y"), str(EPOCH))}
-    assert run(images, "one", "two", code=2) == "layer 1: usr/tool\n"
-    told = json.loads(run(images, "one", "two", "--json", code=2))
-    layers = [[each.digest for each in read(*images[name][0])] for name in images]
-    assert told == {
+    images = ("one", made_at(NOW), str(EPOCH)), ("two", made_at(NOW, b"y"), str(EPOCH))
+    assert run("one two", *images, code=2) == "layer 1: usr/tool\n"
+    assert json.loads(run("one two --json", *images, code=2)) == {
         "epoch": EPOCH,
         "images": [
-            {"image": "one", "image_id": "sha256:one", "layers": layers[0]},
-            {"image": "two", "image_id": "sha256:two", "layers": layers[1]},
+            {"image": name, "image_id": f"sha256:{name}", "layers": [each.digest for each in read(*layers)]}
+            for name, layers, _ in images
         ],
         "differs": ["layer 1: usr/tool"],
     }
@@ -189,19 +158,19 @@ def test_the_command_says_which_file_of_which_layer_differs(run):
 @pytest.mark.parametrize(
     ("labels", "words", "epoch"),
     [
-        ((str(EPOCH + 9), str(EPOCH)), [], EPOCH),
-        ((None, str(EPOCH)), [], EPOCH),
-        ((None, "soon"), [], 315_532_800),
-        (("-5", "²"), [], 315_532_800),
-        ((str(EPOCH), str(EPOCH)), ["--epoch", "7"], 7),
+        ((str(EPOCH + 9), str(EPOCH)), "", EPOCH),
+        ((None, str(EPOCH)), "", EPOCH),
+        ((None, "soon"), "", 315_532_800),
+        (("-5", "²"), "", 315_532_800),
+        ((str(EPOCH), str(EPOCH)), "--epoch 7", 7),
     ],
 )
 def test_the_epoch_is_the_options_or_the_earliest_of_a_label(run, labels, words, epoch):
-    images = {name: (made_at(NOW), label) for name, label in zip(("one", "two"), labels)}
-    assert json.loads(run(images, "one", "two", "--json", *words))["epoch"] == epoch
+    images = [(name, made_at(NOW), label) for name, label in zip(("one", "two"), labels)]
+    assert json.loads(run(f"one two --json {words}", *images))["epoch"] == epoch
 
 
 def test_an_image_that_is_not_there_is_named(run):
-    said = run({"one": (made_at(NOW), None)}, "one", "gone", code=2)
+    said = run("one gone", ("one", made_at(NOW), None), code=2)
     assert "gone" in said
     assert "flagbench build" in said

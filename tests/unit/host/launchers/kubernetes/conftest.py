@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -18,6 +17,7 @@ from flagbench.launchers.kubernetes.options import JobOptions
 from flagbench.launchers.kubernetes.request import JobRequest
 from flagbench.launchers.kubernetes.schemas import schemas_installed
 from flagbench.request import RunOptions
+from running import need
 
 MANIFESTS = Path(__file__).parents[5] / "manifests"
 
@@ -78,8 +78,7 @@ def job_of(request_of: Request, template: Template) -> Callable[..., Documents]:
 @pytest.fixture(scope="session")
 def schemas() -> None:
     """For tests that need Kubernetes' schemas; in CI, which installs them, their absence is a failure."""
-    if not schemas_installed():
-        (pytest.fail if os.environ.get("CI") else pytest.skip)("this test needs kubernetes-validate")
+    need(schemas_installed(), "kubernetes-validate")
 
 
 @pytest.fixture

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from flagbench import doctor
-from flagbench.doctor import Level
 from flagbench.launchers.kubernetes import server
 from flagbench.launchers.kubernetes.server import ServerCheck, check_on_server
 
@@ -109,10 +107,10 @@ def test_a_job_that_cannot_be_submitted(kubectl: Kubectl, flagbench: Flagbench) 
 def test_submission_needs_kubectl(flagbench: Flagbench) -> None:
     ended = flagbench(f"{JOB} --submit")
     assert (ended.code, "kubectl" in ended.err) == (2, True)
-    assert doctor.kubernetes().level is Level.WARN
+    assert not server.health().ok
 
 
-def test_doctor_names_the_kubectl_that_is_used(kubectl: Kubectl, no_kubectl: Path) -> None:
+def test_health_names_the_kubectl_that_is_used(kubectl: Kubectl, no_kubectl: Path) -> None:
     kubectl(version="exit 1")
-    assert doctor.kubernetes().level is Level.OK
-    assert str(no_kubectl / "kubectl") in doctor.kubernetes().detail
+    assert server.health().ok
+    assert str(no_kubectl / "kubectl") in server.health().detail
