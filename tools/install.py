@@ -33,6 +33,7 @@ LOAD_SECONDS = 15.0
 PROBE = """
 import sys
 from pip._internal.commands import create_command
+from pip._internal.exceptions import PipError
 from pip._vendor.requests import RequestException
 command = create_command("download")
 options, _ = command.parse_args(["--timeout", sys.argv[2], "--retries", "0", "--quiet", "x"])
@@ -40,7 +41,7 @@ with command.main_context():
     try:
         code = command.get_default_session(options).get(sys.argv[1], stream=True).status_code
         print("HTTP status %d" % code if code >= 400 else "")
-    except (RequestException, OSError) as error:
+    except (PipError, RequestException, OSError) as error:
         print(type(error).__name__)
 """
 
