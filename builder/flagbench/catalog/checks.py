@@ -92,7 +92,7 @@ def _check_settable(doc: Document) -> None:
 
 def _check_overrides(doc: Document, changed: Any, reference: Any, path: FieldPath) -> None:
     doc.require_known(".".join(map(str, path)), "key of presets.reference", reference)
-    for key in changed.keys() & reference.keys():
+    for key in sorted(changed.keys() & reference.keys()):
         where, value, other = (*path, key), changed[key], reference[key]
         if isinstance(value, dict) != isinstance(other, dict):
             doc.problem(where, "is a mapping either here or in presets.reference, and a value in the other")

@@ -42,7 +42,7 @@ def load_records(names: Sequence[str], store_url: str | None) -> list[Record]:
 def _load(name: str, store_url: str | None) -> Record:
     named = name == "-" or "/" in name or name.endswith(".json") or os.path.lexists(name)
     if named and not _LAST.fullmatch(name):
-        return read_record(Path(name))
+        return read_record(None if name == "-" else Path(name))
     return read_record(stored_record(name, open_store(store_url)))
 
 

@@ -7,17 +7,20 @@ without the parts of a tar that carry nothing of a file, and that tar's digest i
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import json
 import posixpath
 import tarfile
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any, cast
 
 from flagbench.errors import ExitCode, FlagbenchError
 
+_DAMAGED = (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError)
 _CHUNK = 2**20
 _XATTR = "SCHILY.xattr."
 
@@ -63,7 +66,7 @@ def layers_of(archive: Iterable[bytes], epoch: int) -> list[Layer]:
         if names is None:
             raise ValueError("it has no manifest.json")
         return [layers[links.get(name, name)] for name in names]
-    except (tarfile.TarError, ValueError, KeyError, TypeError, EOFError, RecursionError) as error:
+    except (*_DAMAGED, ValueError, KeyError, TypeError, RecursionError) as error:
         raise FlagbenchError(
             f"the archive of an image cannot be read: {error}",
             remedy="write it again with `docker save`, of one image",
@@ -94,14 +97,20 @@ def _header(member: tarfile.TarInfo, epoch: int) -> bytes:
     return made.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
 
 
-def _layer(content: IO[bytes], epoch: int) -> Layer | None:
+def _layer(content: io.BufferedReader, epoch: int) -> Layer | None:
     """The member of an archive as a layer; None for a configuration and other JSON.
 
     Kept are names, kinds, modes, owners, links, devices, contents and extended attributes, in the layer's order.
     """
+    source: IO[bytes] = content
+    if content.peek(2)[:2] == b"\x1f\x8b":
+        # tarfile's own reader of gzip checks neither the checksum nor whether the end is there.
+        source = cast("IO[bytes]", gzip.GzipFile(fileobj=content))
     try:
-        tar = tarfile.open(fileobj=content, mode="r|*", bufsize=_CHUNK)  # noqa: SIM115
+        tar = tarfile.open(fileobj=source, mode="r|", bufsize=_CHUNK)  # noqa: SIM115
     except tarfile.ReadError:
+        if source is not content:
+            raise
         return None
     whole = hashlib.sha256()
     files = {}
@@ -116,6 +125,8 @@ def _layer(content: IO[bytes], epoch: int) -> Layer | None:
             if file:
                 whole.update(bytes(-member.size % tarfile.BLOCKSIZE))
             files[member.name] = digest.hexdigest()
+    while source.read(_CHUNK):
+        pass  # to the checksum
     whole.update(bytes(2 * tarfile.BLOCKSIZE))
     return Layer(f"sha256:{whole.hexdigest()}", files)
 

@@ -43,19 +43,18 @@ class RecordError(FlagbenchError):
         super().__init__(visible(message), remedy=remedy, code=ExitCode.DATA)
 
 
-def read_record(source: Path | bytes, name: str = "the record") -> Record:
-    """Read a record from a file, from standard input if that is `-`, or from bytes, which errors call `name`.
+def read_record(source: Path | bytes | None, name: str = "the record") -> Record:
+    """Read a record from a file, from standard input (None), or from bytes, which errors call `name`.
 
     Raises RecordError (exit code 3), which says what is wrong with it.
     """
-    if isinstance(source, Path):
-        stdin = str(source) == "-"
-        name = "standard input" if stdin else brief(str(source))
+    if not isinstance(source, bytes):
+        file, name = source, "standard input" if source is None else brief(str(source))
         try:
-            source = read_stdin(MAX_BYTES) if stdin else read_input(source, MAX_BYTES)
+            source = read_stdin(MAX_BYTES) if file is None else read_input(file, MAX_BYTES)
         except OSError as error:
             raise RecordError(
-                f"{'' if stdin else 'the record '}{name} cannot be read: {reason(error)}",
+                f"{'the record ' if file else ''}{name} cannot be read: {reason(error)}",
                 remedy="name a file; `flagbench results ls` shows the stored records",
             ) from error
     raw = parse(source, name)

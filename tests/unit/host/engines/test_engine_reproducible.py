@@ -106,6 +106,15 @@ def test_what_is_no_archive_is_an_error(broken):
         layers_of(broken, EPOCH)
 
 
+@pytest.mark.parametrize("place", [slice(4000, 4001), slice(-6, -5), slice(3600, None), slice(-8, None)])
+def test_a_damaged_or_cut_packed_layer_is_an_error(place):
+    """A bit of a file, one of the checksum, the end with the last files, the end alone."""
+    packed = bytearray(gzip.compress(layer(*FILES), compresslevel=0))
+    packed[place] = bytes([packed[place][0] ^ 1]) if place.stop in (4001, -5) else b""
+    with pytest.raises(FlagbenchError):
+        read(bytes(packed), modern=True)
+
+
 @pytest.fixture
 def run(monkeypatch, flagbench):
     """`run(words, *images)`: what `flagbench layers` prints of images: name, layers, the label of the epoch."""

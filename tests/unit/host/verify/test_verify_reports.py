@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -154,6 +155,14 @@ def test_verify_reads_standard_input_and_says_whether_the_claim_was_chosen(
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
         code, out, _ = flagbench(f"verify - {option}")
         assert (code, chosen in out) == (9, said)
+
+
+def test_a_file_whose_name_is_a_dash_is_no_standard_input(
+    flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "-").write_bytes((REPLAYS / "a100-1x8-below.json").read_bytes())
+    monkeypatch.chdir(tmp_path)
+    assert flagbench("verify ./-").code == 9
 
 
 def test_verify_holds_a_record_against_another(flagbench: Flagbench) -> None:
