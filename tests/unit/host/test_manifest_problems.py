@@ -109,6 +109,9 @@ def test_a_value_that_does_not_fit_is_named(
     manifests: Path, edit: Edit, name: str, old: str, new: str, field: str, words: str
 ) -> None:
     edit(manifests / name, old, new)
+    for path in manifests.glob("claims/*.yaml"):
+        if path != manifests / name and path.name != "distilbert.yaml":
+            path.unlink()  # Nothing of them is expected, and they are most of what is read.
     assert is_named(manifests, field, words)
 
 

@@ -85,7 +85,7 @@ def rendered(request: JobRequest, template: Template) -> Documents:
 @pytest.mark.parametrize("field", FIELDS)
 @example(value="$(HOME)")
 @given(value=ANY)
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 def test_what_is_typed_stands_in_its_field_or_is_refused(
     field: str, value: str, request_of: Callable[..., JobRequest], template: Template
 ) -> None:
@@ -102,7 +102,7 @@ def test_what_is_typed_stands_in_its_field_or_is_refused(
 
 
 @given(value=ANY, name=st.sampled_from(["batch_size", "dropout", "nope"]))
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_a_setting_reaches_the_image_as_typed_or_is_refused(
     value: str, name: str, request_of: Callable[..., JobRequest], template: Template
 ) -> None:
