@@ -1,10 +1,9 @@
 """Whether images can be built here at all, found out once for all tests and workers of a session."""
 
 import fcntl
-import io
 import json
 import os
-import tarfile
+from contextlib import closing
 
 from running import need
 
@@ -34,21 +33,14 @@ def probe():
     from flagbench.engines import open_engine
     from flagbench.engines.base import BuildRequest
     from flagbench.errors import FlagbenchError
+    from flagbench.render.model import context_tar, rendered
 
-    content = (PROBE % (os.environ.get("FLAGBENCH_BASE") or BASE)).encode()
+    dockerfile = PROBE % (os.environ.get("FLAGBENCH_BASE") or BASE)
     if os.environ.get("FLAGBENCH_APT_SOURCE"):
-        content = content.partition(b"RUN")[0]  # packages come from there
-    context = io.BytesIO()
-    with tarfile.open(fileobj=context, mode="w", format=tarfile.GNU_FORMAT) as tar:
-        info = tarfile.TarInfo("Dockerfile")
-        info.size = len(content)
-        tar.addfile(info, io.BytesIO(content))
+        dockerfile = dockerfile.partition("RUN")[0]  # packages come from there
     try:
-        engine = open_engine()
-        try:
-            engine.build(BuildRequest([context.getvalue()], no_cache=True))
-        finally:
-            engine.close()
+        with closing(open_engine()) as engine:
+            engine.build(BuildRequest(context_tar(rendered("probe", dockerfile, {}), {}), no_cache=True))
     except FlagbenchError as error:
         return " ".join(error.message.split())
     return None

@@ -121,6 +121,7 @@ def write_weights(folder: Path, model: Any) -> None:
     from safetensors.torch import save_file
 
     from flagbench_cases.cases.llama2_7b_lora import checkpoint
+    from flagbench_cases.prepare.writer import Writer
 
     section = dict(MODEL, name="llama2-tiny", kv_heads=MODEL["heads"], vocab_size=PIECES, positions=LENGTH)
     section.update(norm_eps=1e-5, rope_theta=10000.0)
@@ -129,29 +130,9 @@ def write_weights(folder: Path, model: Any) -> None:
         save_file(state, str(Path(source) / "model.safetensors"))
         (Path(source) / "config.json").write_text(json.dumps(checkpoint.config_of(section)), encoding="utf-8")
         folder.mkdir()
-        checkpoint.convert(source, section, Plain(folder), lambda *_: None)
-
-
-class Plain:
-    """A prepared_folder.Writer without prepared.json: the shipped files have their sums in provenance.json."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def path(self, name: str) -> str:
-        return str(self.folder / name)
-
-    def need(self, size: int) -> None:
-        pass
-
-    def format(self, name: str) -> None:
-        pass
-
-    def fact(self, **facts: Any) -> None:
-        pass
-
-    def source(self, path: str, name: Optional[str] = None) -> None:
-        pass
+        # Nothing finishes it, so there is no prepared.json: the shipped files have their sums in provenance.json.
+        writer = Writer(str(folder), "llama2-7b-lora", "weights", None, None)
+        checkpoint.convert(source, section, writer, lambda *_: None)
 
 
 def sums(folder: Path) -> Dict[str, str]:

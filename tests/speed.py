@@ -15,12 +15,7 @@ def cpu_seconds(job: Callable[[], object], repeats: int) -> float:
 
     The least of `repeats` is the least disturbed. A machine that is faster than that one gets no credit.
     """
-    return scaled_cpu_seconds(lambda: _cost(job), repeats)
-
-
-def scaled_cpu_seconds(cost: Callable[[], float], repeats: int) -> float:
-    """The same for a job that says itself what it cost; job and yardstick take turns."""
-    pairs = [(cost(), _cost(_yardstick)) for _ in range(repeats)]
+    pairs = [(_cost(job), _cost(_yardstick)) for _ in range(repeats)]
     least, yardstick = (min(column) for column in zip(*pairs, strict=True))
     return least * min(1.0, YARDSTICK / yardstick)
 

@@ -3,15 +3,11 @@
 import base64
 import dataclasses
 import functools
-import hashlib
-import io
 import json
 import os
 import shutil
 import subprocess
-import tarfile
 import threading
-import zipfile
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +21,7 @@ from flagbench.locks.files import load_lock, lock_path
 from flagbench.locks.model import LockEntry, Unresolved
 from flagbench.locks.resolve import LockOptions, make_lock
 from flagbench.locks.sources import Sources
+from packages import Index
 from running import need
 
 ROOT = Path(__file__).parents[2]
@@ -41,48 +38,6 @@ name = "torch"
 version = "9.9+cpu"
 requires-dist = ["helper<2"]
 """
-
-
-class Index:
-    """A package index in a folder, as PEP 503 lays it out."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        folder.mkdir()
-
-    @property
-    def url(self):
-        return self.folder.as_uri()
-
-    def wheel(self, name, version, requires=(), tag="py3-none-any"):
-        info = f"{name}-{version}.dist-info"
-        metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-        metadata += "".join(f"Requires-Dist: {line}\n" for line in requires)
-        content = io.BytesIO()
-        with zipfile.ZipFile(content, "w") as archive:
-            archive.writestr(f"{name}.py", "")
-            archive.writestr(f"{info}/METADATA", metadata)
-            archive.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n")
-            archive.writestr(f"{info}/RECORD", "")
-        return self.add(name, f"{name}-{version}-{tag}.whl", content.getvalue())
-
-    def source(self, name, version, setup):
-        content = io.BytesIO()
-        with tarfile.open(fileobj=content, mode="w:gz") as archive:
-            entry = tarfile.TarInfo(f"{name}-{version}/setup.py")
-            entry.size = len(setup)
-            archive.addfile(entry, io.BytesIO(setup.encode()))
-        return self.add(name, f"{name}-{version}.tar.gz", content.getvalue())
-
-    def add(self, name, file, content):
-        """Publish a file; returns its hash as a lock writes it."""
-        page = self.folder / name
-        page.mkdir(exist_ok=True)
-        (page / file).write_bytes(content)
-        digest = hashlib.sha256(content).hexdigest()
-        with open(page / "index.html", "a") as html:
-            html.write(f'<a href="{file}#sha256={digest}">{file}</a>\n')
-        return f"sha256:{digest}"
 
 
 @pytest.fixture

