@@ -5,17 +5,19 @@ A test module asks for the fixtures with `pytest_plugins = ["containers"]`.
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import uuid
+from contextlib import closing
 
 import pytest
 
-from builds import need_builds, once
+from builds import BASE, need_builds, once
+from flagbench.engines import Engine, open_client
 from running import need, wait_until
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PYTHONPATH = os.pathsep.join(os.path.join(ROOT, name) for name in ("builder", "entrypoints"))
 LABEL = "dev.flagbench.test"
 """On every container, image and network that these tests make, so that a person finds what a killed test left."""
 
@@ -23,16 +25,22 @@ LABEL = "dev.flagbench.test"
 @pytest.fixture(scope="session")
 def docker_client(shared_folder):
     """A docker.DockerClient; without an engine that can build here a test is skipped, in CI it fails."""
-    from flagbench.engines import open_client
-    from flagbench.errors import FlagbenchError
-
     need_builds(shared_folder)
-    try:
-        client = open_client()
-    except FlagbenchError as error:
-        need(False, "a Docker Engine, but %s" % error.message)
-    yield client
-    client.close()
+    with closing(open_client()) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def docker_engine(docker_client):
+    """What the builder builds with: the same engine."""
+    return Engine(docker_client)
+
+
+@pytest.fixture(scope="session")
+def debian(docker_engine):
+    """The base image that small images of tests are built from."""
+    need(docker_engine.inspect(BASE) is not None, "the image %s" % BASE)
+    return BASE
 
 
 @pytest.fixture(scope="session")
@@ -51,9 +59,7 @@ def image_of(docker_client, shared_folder):
 def build(case):
     """Build the image of a case; what the builder said last where that failed."""
     command = [sys.executable, "-m", "flagbench", "build", "%s:cpu" % case, "--allow-unlocked"]
-    env = dict(
-        os.environ, PYTHONPATH=os.pathsep.join(os.path.join(ROOT, name) for name in ("builder", "entrypoints"))
-    )
+    env = dict(os.environ, PYTHONPATH=PYTHONPATH)
     built = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     return built.stdout[-4000:] if built.returncode != 0 else None
 
@@ -119,7 +125,6 @@ class Run:
     """
 
     def __init__(self, client, image, arguments, options):
-        self.client = client
         options.setdefault("environment", {"OMP_NUM_THREADS": "1"})
         aliases, network = options.pop("aliases", None), options.get("network")
         self.container = client.containers.create(image, arguments, labels={LABEL: "run"}, **options)
@@ -162,34 +167,11 @@ class Run:
         wait_until(lambda: self.state["Status"] == "exited", seconds)
         return self.state["ExitCode"]
 
-    def now(self):
-        """The time, on the clock that the engine's State is written by."""
-        return timestamp(self.client.info()["SystemTime"])
-
-    def seconds_since(self, moment):
-        """From a `now()` to the end of this container."""
-        return timestamp(self.state["FinishedAt"]) - moment
-
     def remove(self):
         """Take it away, paused or running."""
         if self.state["Paused"]:
             self.container.unpause()
         self.container.remove(force=True, v=True)
-
-
-def timestamp(moment):
-    """Seconds since 1970 of an RFC 3339 time in UTC with nanoseconds."""
-    from datetime import datetime, timezone
-
-    whole, _, fraction = moment.rstrip("Z").partition(".")
-    seconds = datetime.strptime(whole, "%Y-%m-%dT%H:%M:%S").replace(tzinfo=timezone.utc).timestamp()
-    return seconds + float("0." + (fraction or "0"))
-
-
-def listen():
-    """Signals that a shell's background job or nohup has switched off for this process count for the tool."""
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
 
 
 class Tool:
@@ -198,16 +180,15 @@ class Tool:
     def __init__(self, client, folder):
         self.client = client
         self.run_id = "test-%s" % uuid.uuid4().hex[:12]
-        path = os.pathsep.join(os.path.join(ROOT, name) for name in ("builder", "entrypoints"))
         store = "file://%s" % (folder / "store")
-        self.env = dict(os.environ, PYTHONPATH=path, FLAGBENCH_STORE=store, NO_COLOR="1", OMP_NUM_THREADS="1")
+        self.env = dict(os.environ, PYTHONPATH=PYTHONPATH, FLAGBENCH_STORE=store, NO_COLOR="1", OMP_NUM_THREADS="1")
         self.started = []
 
     def start(self, *arguments, **env):
         """Begin a command; its output is read at the end."""
         command = [sys.executable, "-m", "flagbench", *arguments]
-        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "preexec_fn": listen}
-        process = subprocess.Popen(command, env={**self.env, **env}, **options)
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        process = subprocess.Popen(command, env={**self.env, **env}, **pipes)
         self.started.append(process)
         return process
 

@@ -5,13 +5,12 @@ these tests finds it up to date: every image of theirs has `standin` in its name
 """
 
 import dataclasses
-import io
+import hashlib
 import json
 import os
 import subprocess
 import sys
 import uuid
-import zipfile
 from pathlib import Path
 
 import jsonschema
@@ -20,8 +19,9 @@ import pytest
 from flagbench.catalog.load import load_catalog
 from flagbench.locks.files import read_lock, write_lock
 from flagbench.locks.model import LockEntry, inputs_digest
+from packages import make_wheel
 from running import need
-from standins.bases import DEBIAN, bases, ensure
+from standins.bases import bases, ensure
 from standins.overlays import (
     CHANGES,
     PREFIX,
@@ -91,14 +91,13 @@ def builds(tmp_path_factory, wheelhouse):
 
 
 @pytest.fixture(scope="module")
-def base(docker_engine):
+def base(docker_engine, debian):
     """`base(NAME)`: the reference of a stand-in, built where it is not there."""
-    need(docker_engine.inspect(DEBIAN) is not None, "the image %s" % DEBIAN)
     need(sys.version_info[:2] == (3, 11), "Python 3.11, which Debian 12 has too")
     python38 = os.environ.get("FLAGBENCH_STANDIN_PYTHON38") or os.path.join(ROOT, ".venv-3.8", "bin", "python")
     need(os.path.exists(python38), "Python 3.8 with torch 1.12.1 at %s (FLAGBENCH_STANDIN_PYTHON38)" % python38)
     every = bases(python38, sys.executable)
-    return lambda name: DEBIAN if name == "debian" else ensure(name, every, docker_engine)
+    return lambda name: debian if name == "debian" else ensure(name, every, docker_engine)
 
 
 @pytest.mark.parametrize("stack", CHANGES)
@@ -216,37 +215,18 @@ def test_a_lock_that_replaces_what_the_base_brought_fails_the_build(package, ver
     changed["name"] = "standin-replaces-%s" % package
     changed["build"]["packages"] = ["%s==%s" % (package, version)]
     write_manifest(builds.manifests, changed)
-    wheel = write_wheel(tmp_path, package, version)
+    files = {"__init__.py": "", "version.py": f"__version__ = '{version}'\ncuda = None\n"}
+    wheel, content = make_wheel(package, version, {f"{package}/{name}": text for name, text in files.items()})
+    (tmp_path / wheel).write_bytes(content)
     stack = builds.stack(changed["name"])
     lock = read_lock(builds.stack("standin-c500-maca3"), builds.images)
-    entry = LockEntry(package, version, ("sha256:" + sha256(wheel),), (wheel.name,))
+    entry = LockEntry(package, version, ("sha256:" + hashlib.sha256(content).hexdigest(),), (wheel,))
     write_lock(
         dataclasses.replace(lock, stack=stack.name, inputs=inputs_digest(stack), entries=(entry,)), builds.images
     )
     done = builds.flagbench("build", stack.name, "--base", base("conda"), "--wheelhouse", str(tmp_path), code=8)
     assert "%s of the base was " % package in done.stderr
     assert "is %s now" % version in done.stderr
-
-
-def write_wheel(folder, name, version):
-    """A package of that name with nothing in it but its version."""
-    info = "%s-%s.dist-info" % (name, version)
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w") as archive:
-        archive.writestr("%s/__init__.py" % name, "")
-        archive.writestr("%s/version.py" % name, "__version__ = '%s'\ncuda = None\n" % version)
-        archive.writestr(info + "/METADATA", "Metadata-Version: 2.1\nName: %s\nVersion: %s\n" % (name, version))
-        archive.writestr(info + "/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        archive.writestr(info + "/RECORD", "")
-    path = folder / ("%s-%s-py3-none-any.whl" % (name, version))
-    path.write_bytes(content.getvalue())
-    return path
-
-
-def sha256(path):
-    import hashlib
-
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 # -- a base that no registry has ----------------------------------------------------------------------------------
@@ -260,11 +240,10 @@ def test_a_stack_without_a_public_base_says_how_to_get_one(builds, docker_engine
 
 
 @pytest.fixture
-def loaded(docker_client, docker_engine, tmp_path):
+def loaded(docker_client, docker_engine, debian, tmp_path):
     """An image that came as an archive, as a vendor hands one over: its name and its id."""
-    need(docker_engine.inspect(DEBIAN) is not None, "the image %s" % DEBIAN)
     name = "flagbench-standin/private:%s" % uuid.uuid4().hex[:12]
-    container = docker_client.api.create_container(DEBIAN, "true")["Id"]
+    container = docker_client.api.create_container(debian, "true")["Id"]
     try:
         repository, tag = name.split(":")
         made = docker_client.api.commit(container, repository=repository, tag=tag, message=name)["Id"]
@@ -282,7 +261,7 @@ def loaded(docker_client, docker_engine, tmp_path):
     docker_client.api.remove_image(name, force=True)
 
 
-def test_a_base_from_an_archive_is_locked_by_its_content(builds, loaded, docker_engine, docker_client):
+def test_a_base_from_an_archive_is_locked_by_its_content(builds, loaded, debian, docker_engine, docker_client):
     """Its layers and configuration identify an image that never was in a registry."""
     name, image_id = loaded
     content = docker_engine.inspect(name).content_digest
@@ -304,7 +283,7 @@ def test_a_base_from_an_archive_is_locked_by_its_content(builds, loaded, docker_
         for locked in (content, image_id):
             write_lock(dataclasses.replace(unlocked, base_digest=locked), builds.images)
             assert builds.build("standin-private", "--base", name)["base"]["digest"] == content
-            done = builds.flagbench("build", "standin-private", "--base", DEBIAN, code=2)
+            done = builds.flagbench("build", "standin-private", "--base", debian, code=2)
             assert locked in done.stderr
     finally:
         for image in docker_client.images.list("flagbench/stack"):

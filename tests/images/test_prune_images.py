@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import uuid
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,62 +14,56 @@ from docker.errors import ImageNotFound
 from flagbench import prune
 from flagbench.build.tiers import CONTEXT_LABEL
 from flagbench.catalog.load import load_catalog
-from flagbench.engines import open_client
 from flagbench.errors import ExitCode, FlagbenchError
 
+pytest_plugins = ["containers"]
 MANIFESTS = Path(__file__).parents[2] / "manifests"
 
 
 @pytest.fixture
-def client(docker_engine: Any) -> Iterator[Any]:
-    with closing(open_client()) as client:
-        yield client
-
-
-@pytest.fixture
-def tag(client: Any) -> Iterator[str]:
+def tag(docker_client: Any) -> Iterator[str]:
     """An empty image of ours, of a version that nothing names any more."""
     name = f"flagbench/glm:cpu-{uuid.uuid4().hex[:12]}"
     file = io.BytesIO(f'FROM scratch\nLABEL {CONTEXT_LABEL}="sha256:0" of="{name}"\n'.encode())
-    client.images.build(fileobj=file, tag=name, rm=True)
+    docker_client.images.build(fileobj=file, tag=name, rm=True)
     yield name
     try:
-        client.images.remove(name, force=True)
+        docker_client.images.remove(name, force=True)
     except ImageNotFound:
         pass
 
 
-def removable(client: Any, tag: str) -> list[prune.Removable]:
+def removable(docker_client: Any, tag: str) -> list[prune.Removable]:
     catalog = load_catalog(MANIFESTS, claims=False)
-    return [found for found in prune.images(client, catalog) if found.name == tag]
+    return [found for found in prune.images(docker_client, catalog) if found.name == tag]
 
 
-def test_an_image_of_an_old_version_is_removed(client: Any, tag: str) -> None:
-    (found,) = removable(client, tag)
+def test_an_image_of_an_old_version_is_removed(docker_client: Any, tag: str) -> None:
+    (found,) = removable(docker_client, tag)
     found.remove()
-    assert removable(client, tag) == []
+    assert removable(docker_client, tag) == []
     with pytest.raises(ImageNotFound):
-        client.images.get(tag)
+        docker_client.images.get(tag)
 
 
-def test_an_image_with_a_name_of_somebody_else_is_kept(client: Any, tag: str) -> None:
-    image = client.images.get(tag)
+def test_an_image_with_a_name_of_somebody_else_is_kept(docker_client: Any, tag: str) -> None:
+    image = docker_client.images.get(tag)
     image.tag("registry.example.com/bench/glm", tag.partition(":")[2])
-    assert removable(client, tag) == []
-    client.images.remove(f"registry.example.com/bench/glm:{tag.partition(':')[2]}")
-    assert len(removable(client, tag)) == 1
+    assert removable(docker_client, tag) == []
+    docker_client.images.remove(f"registry.example.com/bench/glm:{tag.partition(':')[2]}")
+    assert len(removable(docker_client, tag)) == 1
 
 
-def test_an_image_that_a_container_uses_is_kept(client: Any, tag: str) -> None:
-    (found,) = removable(client, tag)
-    container = client.containers.create(tag, command=["never-started"])
+def test_an_image_that_a_container_uses_is_kept(docker_client: Any, tag: str) -> None:
+    (found,) = removable(docker_client, tag)
+    container = docker_client.containers.create(tag, command=["never-started"])
     try:
         with pytest.raises(FlagbenchError) as caught:
             found.remove()
         assert caught.value.code is ExitCode.ENGINE
         assert tag in caught.value.message
-        assert client.images.get(tag)
+        assert docker_client.images.get(tag)
     finally:
         container.remove()
     found.remove()
-    assert removable(client, tag) == []
+    assert removable(docker_client, tag) == []

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 
 import jsonschema
 import pytest
@@ -35,9 +36,9 @@ def test_stdout_is_one_line_the_record(case, image_of, start, record_schema):
 def test_docker_stop_ends_within_3_seconds_with_a_record(start):
     run = start("--gpus", "2", *ENDLESS)
     run.wait_for_training()
-    told = run.now()
+    told = time.monotonic()
     run.container.stop(timeout=10)
-    assert run.seconds_since(told) < 3
+    assert time.monotonic() - told < 3
     assert run.state["ExitCode"] == 7
     status = run.record["status"]
     assert (status["state"], status["reason"]) == ("interrupted", "interrupted by SIGTERM")
@@ -220,18 +221,8 @@ def test_the_line_that_is_shown_makes_the_same_container(tool, cpu_image, tmp_pa
     assert ours["Config"]["User"] == shell["Config"]["User"]
     digest = [entry for entry in ours["Config"]["Env"] if entry.startswith("FLAGBENCH_IMAGE_DIGEST=")]
     assert sorted(ours["Config"]["Env"]) == sorted([*shell["Config"]["Env"], *digest])
-    told = (
-        "NetworkMode",
-        "ShmSize",
-        "Ulimits",
-        "GroupAdd",
-        "CapAdd",
-        "Devices",
-        "DeviceRequests",
-        "Memory",
-        "MemorySwap",
-    )
-    for key in (*told, "Privileged"):
+    told = ("NetworkMode", "ShmSize", "Ulimits", "GroupAdd", "CapAdd", "Devices", "DeviceRequests")
+    for key in (*told, "Memory", "MemorySwap", "Privileged"):
         assert (ours["HostConfig"][key] or None) == (shell["HostConfig"][key] or None), key
 
     def mounts(attrs):
