@@ -1,7 +1,6 @@
 """Two sides that take turns, start after start: what a step of each costs, and what it does."""
 
 import contextlib
-import itertools
 import json
 import math
 import os
@@ -27,10 +26,6 @@ HEAP = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**34), "MALLOC_T
 CONFIDENCE = 0.95
 # Starts that are forked from one process. Where its libraries lie is the same for all of them, so it is replaced.
 FORKS = 4
-
-
-# What each side said of its steps, by its name.
-Turns = Dict[str, List[Dict[str, Any]]]
 
 
 class Limits(NamedTuple):
@@ -129,23 +124,17 @@ class Side:
         self.process.wait()
 
 
-class Bench:
-    """Where both sides of a comparison are opened."""
-
-    def __init__(self, folder: str, libraries: Optional[str]) -> None:
-        self.folder = folder
-        self.libraries = libraries
-        self.core = max(os.sched_getaffinity(0))
-
-    @contextlib.contextmanager
-    def sides(self) -> Iterator[List[Side]]:
-        """Both sides, which import side by side and end with the block."""
+def opened(folder: str, libraries: Optional[str]) -> Generator[List[Side], None, None]:
+    """Both sides, for one start after the other; they import side by side, and end with the generator."""
+    core = max(os.sched_getaffinity(0))
+    while True:
         with contextlib.ExitStack() as stack:
-            opened = []
-            for name, libraries in (("ours", None), ("publisher", self.libraries)):
-                opened.append(Side(name, self.folder, self.core, libraries))
-                stack.callback(opened[-1].close)
-            yield opened
+            sides = []
+            for name, path in (("ours", None), ("publisher", libraries)):
+                sides.append(Side(name, folder, core, path))
+                stack.callback(sides[-1].close)
+            for _ in range(FORKS):
+                yield sides
 
 
 def compare(config: Dict[str, Any], libraries: Optional[str], limits: Limits) -> Dict[str, Any]:
@@ -157,13 +146,12 @@ def compare(config: Dict[str, Any], libraries: Optional[str], limits: Limits) ->
     with tempfile.TemporaryDirectory(prefix="flagbench-reenact-") as folder:
         with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
             json.dump(config, file)
-        bench = Bench(folder, libraries)
-        with bench.sides() as sides:
+        with contextlib.closing(opened(folder, libraries)) as again:
+            sides = next(again)
             software = start(sides)
             inventories = count(sides)
             end(sides)
-        with contextlib.closing(starts(bench, limits.pairs)) as turns:
-            return {"software": software, "inventories": inventories, **start_again(turns, limits)}
+            return {"software": software, "inventories": inventories, **start_again(again, limits)}
 
 
 def start(sides: List[Side]) -> Dict[str, Any]:
@@ -190,24 +178,16 @@ def count(sides: List[Side]) -> Dict[str, Dict[str, Any]]:
     return {name: {key: answer[key] for key in KEYS} for name, answer in found.items()}
 
 
-def starts(bench: Bench, pairs: int) -> Generator[Turns, None, None]:
-    """What both say of pairs of their steps, start after start, the order alternating."""
-    for number in itertools.count():
-        with bench.sides() as sides:
-            for fork in range(FORKS):
-                order = sides if (number + fork) % 2 == 0 else sides[::-1]
-                start(order)
-                told = take_turns(order, pairs)
-                end(order)
-                yield told
-
-
-def start_again(turns: Iterator[Turns], limits: Limits) -> Dict[str, Any]:
-    """The ratio over starts, of which there are as many as it needs and `limits` allow."""
+def start_again(again: Iterator[List[Side]], limits: Limits) -> Dict[str, Any]:
+    """Start both and time pairs of their steps, again and again, the order alternating."""
     ratios: List[float] = []
     seconds: Dict[str, List[List[float]]] = {"ours": [], "publisher": []}
     gap, until = 0.0, time.monotonic() + limits.seconds
-    for told in turns:
+    for number, sides in enumerate(again):
+        order = sides if number % 2 == 0 else sides[::-1]
+        start(order)
+        told = take_turns(order, limits.pairs)
+        end(order)
         for name, answers in told.items():
             seconds[name].append([answer["seconds"] for answer in answers])
         pairs = list(zip(told["ours"], told["publisher"]))
@@ -222,9 +202,9 @@ def start_again(turns: Iterator[Turns], limits: Limits) -> Dict[str, Any]:
     return {"ratio": interval._asdict(), "starts": ratios, "seconds": seconds, "largest_loss_difference": gap}
 
 
-def take_turns(sides: List[Side], pairs: int) -> Turns:
+def take_turns(sides: List[Side], pairs: int) -> Dict[str, List[Dict[str, Any]]]:
     """A step of one side and a step of the other, so many times, the order alternating."""
-    told: Turns = {side.name: [] for side in sides}
+    told: Dict[str, List[Dict[str, Any]]] = {side.name: [] for side in sides}
     for number in range(pairs):
         for side in sides if number % 2 == 0 else sides[::-1]:
             told[side.name].append(side.take("step"))
