@@ -25,7 +25,7 @@ HALF_WIDTH = 0.012
 HEAP = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**34), "MALLOC_TOP_PAD_": str(2**28)}
 CONFIDENCE = 0.95
 # Starts that are forked from one process. Where its libraries lie is the same for all of them, so it is replaced.
-FORKS = 4
+FORKS = 6
 
 
 class Limits(NamedTuple):
