@@ -36,7 +36,7 @@ def parse(argv: List[str]) -> argparse.Namespace:
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="as for a run of the case")
     parser.add_argument("--starts", type=int, nargs=2, default=(12, 100), metavar=("LEAST", "MOST"), help="of both")
     parser.add_argument("--pairs", type=int, default=8, metavar="N", help="steps of both in a start (default 8)")
-    parser.add_argument("--seconds", type=float, default=120.0, metavar="S", help="of a case's starts (default 120)")
+    parser.add_argument("--seconds", type=float, default=150.0, metavar="S", help="of a case's starts (default 150)")
     parser.add_argument("--show-ratio", action="store_true", help="show the ratio and judge the work of a step alone")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.add_argument("--out", metavar="DIR", help="write reenact-CASE.json there, too")

@@ -19,7 +19,7 @@ KEYS = ("operators", "bytes", "saved_bytes", "saved")
 BOUNDS = (0.97, 1.03)
 # Both are started again until the interval is this narrow on either side of the ratio, or time is up. Where it lies
 # does not decide when to stop.
-HALF_WIDTH = 0.012
+HALF_WIDTH = 0.009
 # glibc gives large tensors back to the kernel and faults them in again, more or less of them by the order in which
 # they are freed: several percent of a step that are no work of either side. Both keep their heap, as on a device.
 HEAP = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**34), "MALLOC_TOP_PAD_": str(2**28)}
