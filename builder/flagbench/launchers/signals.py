@@ -86,7 +86,7 @@ class Forwarding:
     def _wait(self, wait: Callable[[], object]) -> None:
         try:
             wait()
-        except Exception as error:
+        except Exception as error:  # for the main thread, which would wait forever
             self._events.put(error)
         else:
             self._events.put(None)

@@ -110,8 +110,12 @@ class Dockerfile:
                 variables, setters = before
             found.append(replace(instruction, stage=stage, variables=variables, setters=setters))
             if instruction.name in ("ENV", "ARG"):
-                # In a stage, an ARG without a default has the value from before the first FROM.
-                given = [(name, value) for name, value in instruction.assigned if value is not None or stage < 0]
+                # An ARG without a default keeps the value that there is, in a stage that from before the first FROM.
+                given = [
+                    (name, value)
+                    for name, value in instruction.assigned
+                    if value is not None or (stage < 0 and name not in variables)
+                ]
                 setters = setters | {name: instruction.line for name, _ in given}
                 variables = variables | {name: value and expand(value, variables) for name, value in given}
         return tuple(found)

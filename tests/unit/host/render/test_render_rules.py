@@ -70,6 +70,7 @@ BROKEN: dict[str, list[Edit]] = {
         ("FROM ${BASE}", "FROM ${OTHER:-debian:12}", 4),
         ("FROM ${BASE} AS base", "FROM", 4),
         (BASE, "ARG REPO=debian\nARG TAG=12\nFROM $REPO:${TAG} AS base", 4),
+        (BASE, "ARG BASE=debian:12\nARG BASE\nFROM $BASE AS base", 4),
         (BASE, "# unresolved: no network\nARG BASE=debian\nARG MORE=alpine\nFROM $MORE\nFROM $BASE AS base", 5),
         (DIGEST, "\nARG MORE=debian:13\n# unresolved:  \nARG LAST=debian:14\nFROM $LAST", 6),
         (BASE, "# unresolved: soon\nARG BASE=debian:12\nFROM $BASE\nARG BASE=other:1\nCOPY --from=$BASE /x /y", 6),
