@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,7 +20,7 @@ pytest.importorskip("transformers", reason="the publisher's models")
 
 from flagbench_cases.cases.distilbert import workload
 from flagbench_cases.shared.config import load_case, load_stack, resolve
-from reenact import inventory, verdict
+from reenact import inventory, pairs, verdict
 from running import ENTRYPOINTS
 from workloads import set_up
 
@@ -131,6 +132,16 @@ def test_a_listed_difference_is_none(faithful: dict[str, Any], tmp_path: Path) -
 @pytest.mark.parametrize(("low", "high"), [(0.919, 0.967), (0.96, 1.0), (1.0, 1.04), (0.9, 1.1)])
 def test_the_whole_interval_of_the_ratio_is_judged(faithful: dict[str, Any], low: float, high: float) -> None:
     assert len(faults(faithful, faithful, {"low": low, "value": (low + high) / 2, "high": high})) == 1
+
+
+@pytest.mark.parametrize(("n", "rejected"), [(6, 0), (10, 8), (12, 13), (20, 52), (25, 89)])
+def test_the_interval_has_the_ranks_of_the_published_tables(n: int, rejected: int) -> None:
+    # The largest signed-rank statistic that rejects at 5 %, two-sided: Wilcoxon and Wilcox (1964), table 2.
+    values = [2.0**number for number in range(n)]
+    means = sorted((a + b) / 2 for number, a in enumerate(values) for b in values[number:])
+    low, centre, high = pairs.interval(values)
+    assert (means.index(low), means[::-1].index(high)) == (rejected, rejected)
+    assert centre == statistics.median(means)
 
 
 @pytest.mark.slow

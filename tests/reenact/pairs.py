@@ -1,8 +1,8 @@
 """Two sides that take turns, start after start: what a step of each costs, and what it does."""
 
 import contextlib
+import itertools
 import json
-import math
 import os
 import statistics
 import subprocess
@@ -34,7 +34,7 @@ class Limits(NamedTuple):
     least: int
     most: int
     seconds: float
-    pairs: int = 8
+    pairs: int
 
 
 class Interval(NamedTuple):
@@ -45,19 +45,25 @@ class Interval(NamedTuple):
     high: float
 
 
-def median_interval(values: List[float]) -> Interval:
-    """The median of at least six values, and its 95 % interval from order statistics, whatever their distribution.
+def interval(values: List[float]) -> Interval:
+    """The Hodges-Lehmann centre of at least six values, and its exact 95 % interval by Wilcoxon's signed ranks.
 
-    The k-th smallest and k-th largest of n hold the median with probability 1 - 2 P(Binomial(n, 1/2) < k).
+    The centre is the median of the means of all pairs of values, each value with itself included. The k-th smallest
+    and k-th largest of these means hold it with probability 1 - 2 P(W < k), where W is the sum of the ranks of a
+    random subset. It asks for a symmetric distribution, as that of a ratio whose sides take turns to start first.
+
+    Source: Hollander, Wolfe and Chicken, Nonparametric Statistical Methods, sections 3.2 and 3.3.
     """
-    ordered, n = sorted(values), len(values)
-    k, outside = 0, 0.5**n
-    while 2 * outside <= 1 - CONFIDENCE:
-        k += 1
-        outside += math.comb(n, k) * 0.5**n
+    means = sorted((a + b) / 2 for a, b in itertools.combinations_with_replacement(values, 2))
+    subsets = [1] + [0] * len(means)  # by the sum of their ranks
+    for rank in range(1, len(values) + 1):
+        for total in range(len(means), rank - 1, -1):
+            subsets[total] += subsets[total - rank]
+    below = itertools.accumulate(subsets)
+    k = sum(1 for _ in itertools.takewhile(lambda n: 2 * n <= (1 - CONFIDENCE) * 2 ** len(values), below))
     if k == 0:
-        raise ValueError("%d values have no 95 %% interval of their median; give six" % n)
-    return Interval(ordered[k - 1], statistics.median(ordered), ordered[n - k])
+        raise ValueError("%d values have no 95 %% interval; give six" % len(values))
+    return Interval(means[k - 1], statistics.median(means), means[-k])
 
 
 def publisher_libraries(case: str) -> Optional[str]:
@@ -141,7 +147,7 @@ def compare(config: Dict[str, Any], libraries: Optional[str], limits: Limits) ->
     """Let both sides of a resolved configuration take turns; raises CaseError where one of them ends.
 
     Where a process has its memory costs it a few percent of a step, from its start to its end. So the ratio is the
-    median over starts of both, each of them the median of its pairs of steps.
+    centre of those of many starts, each of them the median of its pairs of steps.
     """
     with tempfile.TemporaryDirectory(prefix="flagbench-reenact-") as folder:
         with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
@@ -195,17 +201,21 @@ def start_again(again: Iterator[List[Side]], limits: Limits) -> Dict[str, Any]:
         gap = max(gap, *(abs(ours["loss"] - theirs["loss"]) for ours, theirs in pairs))
         if len(ratios) < limits.least:
             continue
-        interval = median_interval(ratios)
-        narrow = max(interval.value - interval.low, interval.high - interval.value) <= HALF_WIDTH
+        ratio = interval(ratios)
+        narrow = max(ratio.value - ratio.low, ratio.high - ratio.value) <= HALF_WIDTH
         if narrow or len(ratios) >= limits.most or time.monotonic() > until:
             break
-    return {"ratio": interval._asdict(), "starts": ratios, "seconds": seconds, "largest_loss_difference": gap}
+    return {"ratio": ratio._asdict(), "starts": ratios, "seconds": seconds, "largest_loss_difference": gap}
 
 
 def take_turns(sides: List[Side], pairs: int) -> Dict[str, List[Dict[str, Any]]]:
-    """A step of one side and a step of the other, so many times, the order alternating."""
+    """A step of one side and a step of the other, so many times.
+
+    Each step follows one of the other side, and finds the caches as that left them. If the order changed within a
+    start, every second step would find what its own side left, and the ratios of a start would have two modes.
+    """
     told: Dict[str, List[Dict[str, Any]]] = {side.name: [] for side in sides}
-    for number in range(pairs):
-        for side in sides if number % 2 == 0 else sides[::-1]:
+    for _ in range(pairs):
+        for side in sides:
             told[side.name].append(side.take("step"))
     return told
