@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import select
 import signal
+import socket
 import time
+from collections import deque
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
+from contextlib import suppress
 from threading import Thread
 from types import FrameType
 from typing import Any
@@ -28,12 +31,17 @@ class Forwarding:
     """
 
     def __init__(self) -> None:
-        # The main thread sleeps on it; a signal handler may put to it at any moment.
-        self._events: SimpleQueue[int | Exception | None] = SimpleQueue()
+        self._events: deque[int | Exception | None] = deque()
+        # The main thread sleeps on a socket. Asleep on a lock, as that of a queue, it misses a signal that another
+        # thread receives, or that arrives just before it falls asleep.
+        self._awake, self._waker = socket.socketpair()
+        self._waker.setblocking(False)
         self._following = False
         self._before: dict[int, Any] = {}
+        self._waker_before = -1
 
     def __enter__(self) -> Forwarding:
+        self._waker_before = signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
         for number in FORWARDED:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._forward)
@@ -42,11 +50,14 @@ class Forwarding:
     def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(self._waker_before)
+        self._waker.close()
+        self._awake.close()
 
     @property
     def early(self) -> bool:
         """Whether a signal arrived before the run had started."""
-        return not self._events.empty()
+        return bool(self._events)
 
     def follow(
         self, wait: Callable[[], object], send: Callable[[int], object], kill: Callable[[], object]
@@ -62,16 +73,18 @@ class Forwarding:
         overdue: float | None = None
         began = deadline = 0.0
         while True:
-            left = None if signalled is None else max(0.0, deadline - time.monotonic())
-            try:
-                event = self._events.get(timeout=left)
-            except Empty:
+            if not self._events:
+                left = None if signalled is None else max(0.0, deadline - time.monotonic())
+                if select.select([self._awake], [], [], left)[0]:
+                    self._awake.recv(4096)
+                    continue
                 if overdue is not None:
                     return signalled, overdue  # a process stuck in a driver outlives even SIGKILL
                 overdue = time.monotonic() - began
                 deadline = time.monotonic() + GRACE_SECONDS
                 kill()
                 continue
+            event = self._events.popleft()
             if event is None:
                 return signalled, overdue
             if isinstance(event, Exception):
@@ -87,11 +100,13 @@ class Forwarding:
         try:
             wait()
         except Exception as error:  # for the main thread, which would wait forever
-            self._events.put(error)
+            self._events.append(error)
         else:
-            self._events.put(None)
+            self._events.append(None)
+        with suppress(OSError):  # closed where a killed process was not waited for
+            self._waker.send(b"\0")
 
     def _forward(self, number: int, frame: FrameType | None) -> None:
         if self.early and not self._following:
             raise KeyboardInterrupt
-        self._events.put(number)
+        self._events.append(number)

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -148,6 +149,21 @@ def test_whatever_asks_this_tool_to_end_is_handed_on(run: Run, number: signal.Si
         "print(json.dumps({'schema': 'record/v1', 'number': number}))"
     )
     assert json.loads(result.record)["number"] == number
+
+
+def test_a_signal_that_another_thread_receives_is_handed_on() -> None:
+    """The kernel gives it to any thread; only the main one can act on it, and it may be asleep."""
+    sent, ended = [], threading.Event()
+
+    def wait() -> None:
+        time.sleep(0.3)  # the main thread is asleep by now
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+        assert ended.wait(60)
+
+    with Forwarding() as forwarder:
+        signalled, overdue = forwarder.follow(wait, lambda number: (sent.append(number), ended.set()), ended.set)
+    assert (sent, signalled, overdue) == ([signal.SIGTERM], signal.SIGTERM, None)
+    assert signal.set_wakeup_fd(-1) == -1
 
 
 def test_a_signal_that_the_caller_ignores_stays_ignored() -> None:
