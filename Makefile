@@ -11,6 +11,9 @@ PYTEST ?=
 BIN := $(VENV)/bin
 INSTALL := PYTHON="$(PYTHON)" TORCH_INDEX="$(TORCH_INDEX)" tools/install "$(VENV)"
 
+# The files with tests that are run alone: collecting the others takes longer than running these.
+ALONE = $(shell grep -rl --include='test_*.py' 'mark\.alone' tests)
+
 .PHONY: demo test lint format bench compile clean
 
 ## demo: train a real model on this machine and compare it with a published row
@@ -21,7 +24,7 @@ demo: $(VENV)/.cases
 test: $(VENV)/.dev
 	@# Tests that wait leave a processor free: three at a time keep two busy.
 	$(BIN)/python -m pytest --random-order -m "not alone" -n 3 --dist worksteal -q --durations=5 $(PYTEST)
-	$(BIN)/python -m pytest --random-order -m alone -q --durations=5 $(PYTEST)
+	$(BIN)/python -m pytest --random-order -m alone -q --durations=5 $(ALONE) $(PYTEST)
 
 ## lint: check style, types, import layers and generated files
 lint: $(VENV)/.dev

@@ -12,6 +12,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import builds  # noqa: E402
 import leftovers  # noqa: E402
+import warmup  # noqa: E402
 
 # A shell starts what runs in its background with these ignored, and so would be every process that a test signals.
 for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
@@ -44,6 +45,12 @@ def leaves_nothing_behind():
     left = leftovers.left_behind(before)
     if left:
         pytest.fail("the test left behind: %s" % "; ".join(left), pytrace=False)
+
+
+def pytest_configure(config):
+    """Start what warms up runs, once for all workers."""
+    if not hasattr(config, "workerinput"):
+        warmup.start()
 
 
 def pytest_collection_modifyitems(items):

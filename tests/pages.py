@@ -81,7 +81,6 @@ class Checkout:
             **kept,
             "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": f"{ROOT / 'builder'}{os.pathsep}{self.root / 'entrypoints'}",
-            "PYTHONDONTWRITEBYTECODE": "1",
             "FLAGBENCH_MANIFESTS": str(self.root / "manifests"),
             "XDG_CACHE_HOME": str(folder / "cache"),
             "OMP_NUM_THREADS": "1",
@@ -119,7 +118,7 @@ class Checkout:
         return {
             path.relative_to(self.root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
             for path in self.root.rglob("*")
-            if path.is_file()
+            if path.is_file() and path.parent.name != "__pycache__"
         }
 
     def changes(self, before: Mapping[str, str]) -> Changes:

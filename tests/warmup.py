@@ -6,29 +6,33 @@ without.
 """
 
 import atexit
-import functools
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
-import time
 from typing import Dict, Set
 
 WARM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "warm")
-SECONDS = 180
+SOCKET = "FLAGBENCH_TEST_WARM_SOCKET"
+"""Names the server's socket to every worker of a session."""
 STARTED: Set[int] = set()
 """The servers of this process, which stay until it ends."""
 
 
-@functools.lru_cache(maxsize=None)
-def _server(creator: int) -> str:
-    """The socket of a server of this process's own, started the first time."""
+def start() -> None:
+    """Start the session's server, which imports nothing until it is asked, and kill it at the end of this process."""
     folder = tempfile.mkdtemp(prefix="flagbench-warm-")
-    path = os.path.join(folder, "socket")
-    environment = dict(os.environ, OMP_NUM_THREADS="1")
-    process = subprocess.Popen([sys.executable, "-u", os.path.join(WARM, "server.py"), path], env=environment)
+    os.environ[SOCKET] = os.path.join(folder, "socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.bind(os.environ[SOCKET])
+        server.listen(64)
+        command = [sys.executable, "-u", os.path.join(WARM, "server.py"), str(server.fileno())]
+        environment = dict(os.environ, OMP_NUM_THREADS="1")
+        process = subprocess.Popen(command, env=environment, pass_fds=[server.fileno()])
     STARTED.add(process.pid)
+    creator = os.getpid()
 
     def end() -> None:
         if os.getpid() == creator:
@@ -37,14 +41,8 @@ def _server(creator: int) -> str:
             shutil.rmtree(folder, ignore_errors=True)
 
     atexit.register(end)
-    deadline = time.monotonic() + SECONDS
-    while not os.path.exists(path):
-        assert process.poll() is None, "the warmed-up process ended with %s" % process.returncode
-        assert time.monotonic() < deadline, "the warmed-up process did not answer in %d s" % SECONDS
-        time.sleep(0.02)
-    return path
 
 
 def warm(python_path: str) -> Dict[str, str]:
     """What to set in the environment of a run, whose own PYTHONPATH is given, so that it is warmed up."""
-    return {"PYTHONPATH": os.pathsep.join((WARM, python_path)), "FLAGBENCH_TEST_WARM": _server(os.getpid())}
+    return {"PYTHONPATH": os.pathsep.join((WARM, python_path)), "FLAGBENCH_TEST_WARM": os.environ[SOCKET]}

@@ -111,7 +111,7 @@ def test_data_truncated(tmp_path, check):
 
 
 def test_rank_killed(tmp_path, check):
-    run = CaseRun(tmp_path, ["--gpus", "2", *ENDLESS])
+    run = CaseRun(tmp_path, ["--gpus", "2", *ENDLESS], isolated=False)
     run.wait_for_steps(2, steps=30)
     pids = run.pids()
     os.kill(pids[1], signal.SIGKILL)
@@ -146,7 +146,6 @@ def memory_cgroup(limit):
     return folder
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize(
     "case, arguments, phase",
     [

@@ -91,8 +91,9 @@ def test_the_same_losses_from_the_same_weights(case: str) -> None:
 @pytest.mark.parametrize("case", ["glm", "llama2-7b-lora"])
 def test_the_same_losses_in_fp16(case: str) -> None:
     config = configured(case, "fp16")
-    # Both once before: torch compiles the scripted GELU after it has seen it run, and then rounds otherwise.
-    reenacted(case, config, case_run.__wrapped__(case, "fp16")[0])
+    if case == "glm":
+        # Both once before: torch compiles the scripted GELU after it has seen it run, and then rounds otherwise.
+        reenacted(case, config, case_run.__wrapped__(case, "fp16")[0])
     weights, losses = case_run.__wrapped__(case, "fp16")
     assert reenacted(case, config, weights) == pytest.approx(losses, abs=5e-5)
     faster = merge(config, {"train": {"learning_rate": 0.1}})  # not all updates were skipped

@@ -13,7 +13,7 @@ import pytest
 from flagbench_cases.shared import processes
 from running import ENDLESS, CaseRun, alive, need, wait_until
 
-pytestmark = [pytest.mark.image, pytest.mark.alone]
+pytestmark = pytest.mark.image
 
 # What `docker stop` may take; docker itself would wait for 10 s.
 STOP_SECONDS = 3.0

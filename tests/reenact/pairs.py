@@ -24,8 +24,9 @@ HALF_WIDTH = 0.009
 # they are freed: several percent of a step that are no work of either side. Both keep their heap, as on a device.
 HEAP = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**34), "MALLOC_TOP_PAD_": str(2**28)}
 CONFIDENCE = 0.95
-# Starts that are forked from one process. Where its libraries lie is the same for all of them, so it is replaced.
-FORKS = 6
+# Starts that are forked from one process, the counted one included. Where its libraries lie is the same for all of
+# them, so it is replaced.
+FORKS = 7
 
 
 class Limits(NamedTuple):

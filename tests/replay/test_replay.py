@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from flagbench.catalog.load import load_catalog
+from catalogs import CATALOG
 from flagbench.record.model import Record
 from flagbench.record.read import read_record
 from flagbench.verify import Verdict, VerifyResult, choose_claim, verify_baseline, verify_claim
@@ -22,7 +22,6 @@ from flagbench.verify import Verdict, VerifyResult, choose_claim, verify_baselin
 HERE = Path(__file__).parent
 FOLDERS = (HERE / "records", HERE.parent / "unit" / "host" / "verify" / "replays")
 EXPECTED = json.loads((HERE / "verdicts.json").read_text(encoding="utf-8"))
-CATALOG = load_catalog(HERE.parents[1] / "manifests")
 
 
 def read(name: str) -> Record:

@@ -4,7 +4,7 @@ Importing is nearly all of what a short run costs. Runs whose isolation is not w
 process of theirs that would import torch hands its work (sitecustomize.py) to a fork of this one, which takes over
 arguments, environment, folder and standard streams. What the copy does, it does itself; nothing was computed before.
 
-    python server.py SOCKET
+    python server.py DESCRIPTOR
 """
 
 import contextlib
@@ -27,19 +27,17 @@ OPTIONAL = ("transformers.models.llama.modeling_llama", "peft", "accelerate", "s
 PR_SET_PDEATHSIG = 1
 
 
-def main(path):
-    """Serve until the end of the process that started this one."""
+def main(descriptor):
+    """Serve a listening socket until the end of the process that started this one; import when first asked."""
     _die_with_parent()
+    server = socket.socket(fileno=descriptor)
+    select.select([server], [], [])
     for name in LIBRARIES:
         importlib.import_module(name)
     for name in OPTIONAL:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the watchers
-    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    server.bind(path + ".new")
-    server.listen(64)
-    os.rename(path + ".new", path)
     while True:
         connection = server.accept()[0]
         if os.fork() == 0:
@@ -130,4 +128,4 @@ def _die_with_parent():
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(int(sys.argv[1]))

@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from flagbench.catalog.load import load_catalog
+from catalogs import CATALOG
 from flagbench.catalog.model import NOT_PUBLISHED, Case, Claim
 
-CATALOG = load_catalog()
 CLAIMS = CATALOG.claims
 LIMIT = 1388270 * 4
 

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import pytest
 
-from flagbench.catalog.load import load_catalog
+from catalogs import CATALOG
 from flagbench.catalog.model import Claim, ClaimMetric
 from flagbench.catalog.printed import printed_number
 
-CLAIMS = load_catalog().claims
+CLAIMS = CATALOG.claims
 
 
 class Published(NamedTuple):

@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from flagbench.catalog.load import load_catalog
+from catalogs import CATALOG
 from flagbench.catalog.model import Anomaly, Claim
 from flagbench.cli import main
 from flagbench.verify.published import ANOMALIES, Fit, Reproduction, reproduce_utilisation, reproductions
 
-CATALOG = load_catalog()
 PAGE = (Path(__file__).parents[3] / "docs" / "verify-a-claim.md").read_text(encoding="utf-8")
 FOUND = {entry.claim: entry for entry in reproductions(CATALOG)}
 ROUNDED_UP, MISFITTING = "glm/a100-1x8-fp32", "glm/a100-2x8-fp32-bs8"

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flagbench.catalog.load import load_catalog
+from catalogs import CATALOG
 from flagbench.cli import main
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.record.read import CLOCK_SKEW, RecordError, read_record
@@ -275,7 +275,6 @@ _values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_texts, inner, max_size=3),
     max_leaves=6,
 )
-CATALOG = load_catalog(MANIFESTS)
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))

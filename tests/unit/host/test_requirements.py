@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from flagbench.catalog.load import load_catalog
+from catalogs import CATALOG
 from flagbench.catalog.model import Stack
 from flagbench.locks.files import read_lock
 from flagbench.locks.model import canonical
 from flagbench.render.roots import images_root
 
 ROOT = Path(__file__).parents[3]
-CATALOG = load_catalog()
 # Sources that only `prepare` reads, and what every case imports.
 PREPARE = ("h5py", "sentencepiece")
 COMMON = ("torch", "numpy", "psutil", "safetensors", "tokenizers")

@@ -4,14 +4,13 @@ import re
 
 import pytest
 
-from flagbench.catalog.load import load_catalog
+from catalogs import CATALOG
 from flagbench.locks.files import lock_path, read_lock
 from flagbench.locks.metadata import read_tables
 from flagbench.locks.model import canonical
 from flagbench.locks.pylock import dump_pylock
 from flagbench.render.roots import images_root
 
-CATALOG = load_catalog()
 IMAGES = images_root(CATALOG)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from flagbench.catalog.load import load_catalog
+from catalogs import CATALOG
 from flagbench.catalog.model import Claim
 from flagbench.record.model import Record
 from flagbench.record.read import read_record
@@ -22,7 +22,6 @@ from flagbench.verify.result import MetricResult
 REPLAYS = Path(__file__).parent / "replays"
 ROWS = Path(__file__).parents[3] / "replay" / "records"
 MANIFESTS = Path(__file__).parents[4] / "manifests"
-CATALOG = load_catalog(MANIFESTS)
 CASE = CATALOG.cases["distilbert"]
 CLAIM = CATALOG.claims["distilbert/a100-1x8-fp32"]
 """The claim that BASE equals in every condition."""
