@@ -11,9 +11,6 @@ PYTEST ?=
 BIN := $(VENV)/bin
 INSTALL := PYTHON="$(PYTHON)" TORCH_INDEX="$(TORCH_INDEX)" tools/install "$(VENV)"
 
-# The files with tests that are run alone: collecting the others takes longer than running these.
-ALONE = $(shell grep -rl --include='test_*.py' 'mark\.alone' tests)
-
 .PHONY: demo test lint format bench compile clean
 
 ## demo: train a real model on this machine and compare it with a published row
@@ -23,8 +20,7 @@ demo: $(VENV)/.cases
 ## test: run every test that this machine supports; PYTEST adds options of pytest
 test: $(VENV)/.dev
 	@# Tests that wait leave a processor free: three at a time keep two busy.
-	$(BIN)/python -m pytest --random-order -m "not alone" -n 3 --dist worksteal -q --durations=5 $(PYTEST)
-	$(BIN)/python -m pytest --random-order -m alone -q --durations=5 $(ALONE) $(PYTEST)
+	$(BIN)/python -m pytest --random-order -n 3 --dist worksteal -q --durations=5 $(PYTEST)
 
 ## lint: check style, types, import layers and generated files
 lint: $(VENV)/.dev
@@ -49,6 +45,7 @@ bench: $(VENV)/.dev $(VENV)/.publishers
 	$(BIN)/python tests/bench/harness.py
 	$(BIN)/python tests/bench/trainer.py
 	$(BIN)/python tests/bench/startup.py
+	$(BIN)/python tests/bench/demo.py
 
 ## compile: update the image side's copies of the manifests, and the generated parts of the docs
 compile: $(VENV)/.cases

@@ -7,6 +7,7 @@ import functools
 import importlib
 import itertools
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ CHANGED: dict[str, dict[str, Any]] = {
     },
     "llama2-7b-lora": {
         "model": {"lora": {"dropout": 0.0}},
-        "train": {"weight_decay": 2.0, "gamma": 0.5, "memory_monitor": True},
+        "train": {"weight_decay": 2.0, "gamma": 0.5, "memory_monitor": False},
         "data": {"train_blocks": 26, "sequence_length": 32},
     },
 }
@@ -53,6 +54,13 @@ PUBLISHED = {
     },
     "llama2-7b-lora": {"batch_size": 2, "learning_rate": 1e-4, "weight_decay": 0.0, "gamma": 0.85, "max_epochs": 3},
 }
+
+
+@pytest.fixture(autouse=True)
+def _same_rounding() -> Iterator[None]:
+    """torch compiles GLM's scripted GELU after it has seen it run some times, and then rounds otherwise."""
+    with torch.jit.optimized_execution(False):
+        yield
 
 
 def configured(case: str, precision: str) -> dict[str, Any]:
@@ -84,17 +92,17 @@ def reenacted(case: str, config: dict[str, Any], weights: dict[str, Any]) -> lis
 @pytest.mark.parametrize("case", CASES)
 def test_the_same_losses_from_the_same_weights(case: str) -> None:
     weights, losses = case_run(case)
-    assert reenacted(case, configured(case, "fp32"), weights) == pytest.approx(losses, abs=5e-5)
+    config = configured(case, "fp32")
+    if case == "llama2-7b-lora":
+        config = merge(config, {"train": {"memory_monitor": True}})  # here alone: it takes most of the time
+    assert reenacted(case, config, weights) == pytest.approx(losses, abs=5e-5)
 
 
 @pytest.mark.skipif(not hasattr(torch, "compile"), reason="a processor has had no fp16 products before torch 2")
 @pytest.mark.parametrize("case", ["glm", "llama2-7b-lora"])
 def test_the_same_losses_in_fp16(case: str) -> None:
+    weights, losses = case_run(case, "fp16")
     config = configured(case, "fp16")
-    if case == "glm":
-        # Both once before: torch compiles the scripted GELU after it has seen it run, and then rounds otherwise.
-        reenacted(case, config, case_run.__wrapped__(case, "fp16")[0])
-    weights, losses = case_run.__wrapped__(case, "fp16")
     assert reenacted(case, config, weights) == pytest.approx(losses, abs=5e-5)
     faster = merge(config, {"train": {"learning_rate": 0.1}})  # not all updates were skipped
     assert reenacted(case, faster, weights) != pytest.approx(losses, abs=5e-4)

@@ -71,8 +71,8 @@ def test_sigterm_to_every_process_at_once(tmp_path, record_schema, parent_last):
 
 def test_sigterm_to_the_parent_alone(tmp_path, record_schema):
     """`docker stop`, with tini or without: agent, sampler and ranks are in sessions of their own."""
-    run = CaseRun(tmp_path, ["--gpus", "2", *ENDLESS])
-    run.wait_for_steps(2, steps=30)
+    run = CaseRun(tmp_path, ENDLESS)
+    run.wait_for_steps(1, steps=30)
     sent = time.monotonic()
     run.process.terminate()
     ended = run.wait(30)
@@ -104,8 +104,8 @@ def test_sigterm_as_the_first_process_of_its_namespace(tmp_path, record_schema):
     need(os.geteuid() == 0, "root, for a namespace of processes")
     command = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
     command += [sys.executable, "-m", "flagbench_cases", "distilbert"]
-    run = CaseRun(tmp_path, ["--gpus", "2", *ENDLESS], command=command)
-    run.wait_for_steps(2, steps=30)
+    run = CaseRun(tmp_path, ENDLESS, command=command)
+    run.wait_for_steps(1, steps=30)
     (first,) = children(run.process.pid)
     sent = time.monotonic()
     os.kill(first, signal.SIGTERM)
@@ -187,8 +187,8 @@ def test_every_signal_that_would_end_the_process_leaves_a_record(tmp_path, numbe
 
 def test_a_second_signal_ends_everything_at_once_and_keeps_the_record(tmp_path, record_schema):
     """Even where no process of the run follows the first one."""
-    run = CaseRun(tmp_path, ["--gpus", "2", *ENDLESS])
-    run.wait_for_steps(2, steps=30)
+    run = CaseRun(tmp_path, ENDLESS)
+    run.wait_for_steps(1, steps=30)
     pids = everyone(run)
     for pid in pids - {run.process.pid}:
         os.kill(pid, signal.SIGSTOP)

@@ -61,7 +61,6 @@ def test_a_spool_that_is_gone_makes_no_success(tmp_path: Path) -> None:
     assert guarded(tmp_path, ends).wait(30) == 1
 
 
-@pytest.mark.alone
 def test_a_rank_does_not_outlive_its_guard(tmp_path: Path) -> None:
     process = guarded(tmp_path, "open(%r, 'w').write(str(os.getpid()))\nsignal.pause()" % str(tmp_path / "pid"))
     deadline = time.monotonic() + 30

@@ -15,7 +15,7 @@ import pytest
 
 from flagbench_cases.shared import processes
 
-pytestmark = [pytest.mark.image, pytest.mark.alone]
+pytestmark = pytest.mark.image
 
 READY = "import os\nos.write(1, b'ready\\n')\n"  # one write: two processes may share the pipe
 WAIT = "import signal\nwhile True: signal.pause()\n"

@@ -179,7 +179,6 @@ for number in itertools.count():
 """
 
 
-@pytest.mark.alone
 def test_a_rank_killed_in_the_middle_leaves_every_step_it_finished(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE) as rank:
         try:
