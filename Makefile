@@ -39,7 +39,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-## bench: measure the overhead of the harness, and each case relative to the publisher's loop
+## bench: measure what the harness costs, each case relative to the publisher's loop, and the demo
 bench: $(VENV)/.dev $(VENV)/.publishers
 	$(BIN)/python -m tests.reenact --small $(REENACT)
 	$(BIN)/python tests/bench/harness.py

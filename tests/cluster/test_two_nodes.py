@@ -37,9 +37,8 @@ def free_port():
 class Nodes:
     """Both nodes of a job, each with a folder of its own."""
 
-    def __init__(self, folder, arguments, other=None, isolated=False):
+    def __init__(self, folder, arguments, other=None):
         self.runs = []
-        self.isolated = isolated
         self.folder = folder
         self.master = "127.0.0.1:%d" % free_port()
         self.arguments = [arguments, arguments if other is None else other]
@@ -50,7 +49,7 @@ class Nodes:
         job = ["--nodes", "2", "--gpus", "1"]
         if "env" not in options:
             job += ["--node-rank", str(rank), "--master", self.master]
-        run = CaseRun(place, job + self.arguments[rank], isolated=self.isolated, **options)
+        run = CaseRun(place, job + self.arguments[rank], isolated=False, **options)
         self.runs.append(run)
         return run
 
@@ -118,7 +117,7 @@ def test_a_node_that_fails_before_it_joins_gives_the_record_its_cause(tmp_path):
 
 def test_node_0_ends_before_another_node_that_failed_first(tmp_path):
     """A cluster deletes node 0's pod, and the record in its log, once another pod has failed while it still runs."""
-    nodes = Nodes(tmp_path, ENDLESS, [*ENDLESS, "--max-minutes", "0.1"])
+    nodes = Nodes(tmp_path, ENDLESS, [*ENDLESS, "--max-minutes", "0.05"])
     first, second = nodes.start(0), nodes.start(1)
     assert second.process.wait(120) == 6
     assert first.process.poll() == 6
@@ -153,7 +152,7 @@ def test_a_killed_rank_of_another_node_is_named(tmp_path):
 
 def test_a_killed_node_is_named_though_sigterm_comes_first(tmp_path):
     """As a cluster's controller does it: it ends node 0 before node 0 has noticed that node 1 is gone."""
-    nodes = Nodes(tmp_path, ENDLESS, isolated=True)
+    nodes = Nodes(tmp_path, ENDLESS)
     first, second = nodes.start(0), nodes.start(1)
     first.wait_for_steps(1)
     os.kill(first.process.pid, signal.SIGSTOP)

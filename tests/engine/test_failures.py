@@ -213,7 +213,7 @@ def handles(pid, number):
 
 
 def test_time_limit(tmp_path, check):
-    ended = run_case(tmp_path, "--gpus", "2", "--max-minutes", "0.1", *ENDLESS)
+    ended = run_case(tmp_path, "--gpus", "2", "--max-minutes", "0.05", *ENDLESS)
     record = check(ended, 6, ended.status["phase"], "--max-minutes")
     assert record["status"]["state"] == "failed"
 
