@@ -21,8 +21,6 @@ ROOT = Path(__file__).resolve().parents[1]
 LOCK = ROOT / "images" / "rendered" / "cpu" / "requirements.txt"
 LOCK_PYTHON = (3, 11)
 """The Python that the lock of the cpu stack is made for."""
-LEFT_OUT = ("typer",)
-"""In the image a dependency of transformers may have any version of it; here pyproject.toml says which."""
 PROBE_SECONDS = 4.0
 """How long an index may take to answer."""
 SILENCE_SECONDS = 15.0
@@ -152,7 +150,7 @@ def constraints(lock: str, python: tuple[int, int] | None) -> list[str]:
     """
     relation = "==" if python == LOCK_PYTHON else "<="
     found = re.findall(r"^(?:# unresolved: )?([a-z0-9-]+)==([^ +\n]+)", lock, flags=re.MULTILINE)
-    return [f"{name}{relation}{version}" for name, version in found if name not in LEFT_OUT]
+    return [f"{name}{relation}{version}" for name, version in found]
 
 
 def discard_partial(site: Path) -> None:

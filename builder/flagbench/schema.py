@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import json
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,8 +14,7 @@ from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.terminal import brief
 
 if TYPE_CHECKING:
-    from jsonschema import Draft202012Validator
-    from jsonschema.exceptions import ValidationError
+    from jsonschema_rs import Draft202012Validator as Validator
 
 Kind = Literal["case", "stack", "claims", "record"]
 FieldPath = tuple[str | int, ...]
@@ -45,38 +44,58 @@ def field_name(path: FieldPath) -> str:
 
 
 def violations(kind: Kind, document: Any) -> list[tuple[FieldPath, str]]:
-    """Everything in `document` that its schema does not allow, without repetition: where, and what is wrong."""
-    return list(dict.fromkeys(_explained(validator(kind), document)))
-
-
-@cache
-def validator(kind: Kind) -> Draft202012Validator:
-    """The validator of one kind of document, compiled once per process.
+    """Everything in `document`, of JSON's types, that its schema does not allow, without repetition: where, and what.
 
     Schemas are always this flagbench's own, even if manifests come from elsewhere: the code that reads the documents
     relies on them.
     """
-    text = (shipped_manifests() / "schema" / f"{kind}-v1.json").read_text(encoding="utf-8")
-    return _strict()(json.loads(text))
+    return list(dict.fromkeys(_explained(*_shipped(kind), document)))
 
 
 def value_fault(schema: dict[str, Any], value: Any) -> str | None:
     """The first reason why `schema` does not allow a single value, or None."""
-    return next((what for _, what in _explained(_strict()(schema), value)), None)
+    strict = _strict(schema)
+    return next((what for _, what in _explained(strict, _compiled(strict), value)), None)
 
 
 @cache
-def _strict() -> type[Draft202012Validator]:
-    # Imported here: jsonschema costs more than everything else that `--help` imports.
-    from jsonschema import Draft202012Validator
-    from jsonschema.validators import extend
+def _shipped(kind: Kind) -> tuple[Any, Validator]:
+    """The schema of one kind of document, compiled once per process."""
+    text = (shipped_manifests() / "schema" / f"{kind}-v1.json").read_text(encoding="utf-8")
+    schema = _strict(json.loads(text))
+    return schema, _compiled(schema)
 
-    # JSON Schema takes 8.0 for an integer; the code that uses it would not.
-    types = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
-    strict: type[Draft202012Validator] = extend(  # type: ignore[no-untyped-call]
-        Draft202012Validator, {"pattern": _check_pattern}, type_checker=types
-    )
-    return strict
+
+def _compiled(schema: Any) -> Validator:
+    from jsonschema_rs import Draft202012Validator
+
+    return Draft202012Validator(schema, keywords={_WHOLE: _Whole})
+
+
+_WHOLE = "wholeNumber"
+"""A keyword beside `type: integer`: JSON Schema takes 8.0 for an integer; the code that uses it would not."""
+
+
+class _Whole:
+    """The check of `wholeNumber`, as jsonschema_rs calls it."""
+
+    def __init__(self, parent: Any, value: Any, path: Any) -> None:
+        pass
+
+    def validate(self, instance: Any) -> None:
+        if isinstance(instance, float) and instance.is_integer():
+            raise ValueError
+
+
+def _strict(schema: Any) -> Any:
+    """The schema with `wholeNumber` wherever a number has to be an integer."""
+    if isinstance(schema, list):
+        return [_strict(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    types = schema.get("type")
+    whole = types == "integer" or (isinstance(types, list) and "integer" in types and "number" not in types)
+    return {key: _strict(item) for key, item in schema.items()} | ({_WHOLE: True} if whole else {})
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
@@ -85,35 +104,30 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return close[0] if close else None
 
 
-def _check_pattern(_: Any, pattern: str, instance: Any, __: Any) -> Iterator[ValidationError]:
-    """The `pattern` keyword as ECMA-262 means it.
-
-    Python's `$` also matches before a final newline, which would let `name\\n` into file names.
-    """
-    if not isinstance(instance, str):
+def _explained(schema: Any, validator: Validator, document: Any) -> Iterator[tuple[FieldPath, str]]:
+    try:
+        errors = list(validator.iter_errors(document))
+    except UnicodeEncodeError as fault:
+        yield (), f"contains {fault.object[fault.start]!r}, which is no character"
         return
-    if not re.search(pattern, instance) or (pattern.endswith("$") and instance.endswith("\n")):
-        from jsonschema.exceptions import ValidationError
-
-        yield ValidationError(f"{_shown(instance)} does not match the pattern {pattern}")
-
-
-def _explained(validator: Draft202012Validator, document: Any) -> Iterator[tuple[FieldPath, str]]:
-    for error in validator.iter_errors(document):
-        path: FieldPath = tuple(error.absolute_path)
-        value: Any = error.instance
-        limit: Any = error.validator_value
-        if error.validator == "required":
-            yield from (((*path, name), "missing") for name in limit if name not in value)
-        elif error.validator == "additionalProperties":
-            allowed = error.schema.get("properties", {})
-            for name in [name for name in value if name not in allowed]:
+    for error in errors:
+        path: FieldPath = tuple(error.instance_path)
+        kind: Any = error.kind
+        *around, keyword = error.schema_path
+        rules = functools.reduce(lambda inner, step: inner[step], around, schema)
+        if keyword == "required":
+            yield (*path, kind.property), "missing"
+        elif keyword == "additionalProperties":
+            allowed = rules.get("properties", {})
+            for name in kind.unexpected:
                 close = nearest(name, allowed)
                 hint = f"did you mean '{close}'?" if close else f"allowed: {', '.join(sorted(allowed))}"
                 yield (*path, name), f"unknown field; {hint}"
         else:
-            role = "the field name " if "propertyNames" in error.absolute_schema_path else ""
-            yield path, role + _plain_words(str(error.validator), value, limit, error.message)
+            of_name = kind.name == "propertyNames"
+            value = kind.error.instance if of_name else error.instance
+            role = "the field name " if of_name else ""
+            yield path, role + _plain_words(str(keyword), value, rules, error.message)
 
 
 _TYPES = {type(None): "null", bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
@@ -125,20 +139,26 @@ _BOUNDS = {
 }
 
 
-def _plain_words(keyword: str, value: Any, limit: Any, fallback: str) -> str:
+def _plain_words(keyword: str, value: Any, rules: Mapping[str, Any], fallback: str) -> str:
+    limit = rules[keyword]
     if keyword in _BOUNDS:
         return f"{_shown(value)} must be {_BOUNDS[keyword]} {limit}"
     match keyword:
         case "enum" | "const":
             allowed = limit if keyword == "enum" else [limit]
             return f"{_shown(value)} is not allowed; allowed: {', '.join(map(str, allowed))}"
-        case "type":
-            expected = limit if isinstance(limit, str) else " or ".join(limit)
+        case "type" | "wholeNumber":
+            types = rules["type"]
+            expected = types if isinstance(types, str) else " or ".join(types)
             return f"expected {expected}, got {_TYPES.get(type(value), 'object')} {_shown(value)}".rstrip()
         case "minItems" | "minLength" | "minProperties":
             return f"{f'has {len(value)}' if value else 'is empty'}; needs at least {limit}"
+        case "pattern":
+            return f"{_shown(value)} does not match the pattern {limit}"
         case "uniqueItems":
             return "contains the same entry twice"
+        case "anyOf":
+            return "has none of the forms that are allowed"
     return fallback
 
 

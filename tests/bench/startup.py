@@ -13,7 +13,7 @@ import tempfile
 # What an installer writes as the `flagbench` script. (`python -m` adds the cost of runpy, which is Python's.)
 SCRIPT = "import sys\nfrom flagbench.__main__ import main\nsys.exit(main())"
 EAGER = "import docker, boto3, jinja2\n" + SCRIPT
-LIBRARIES = "import typer, jsonschema, yaml, msgspec, packaging.utils"
+LIBRARIES = "import typer, pydantic.types, jsonschema_rs, yaml, msgspec, packaging.utils"
 REPEATS = 15
 FEWER = 5
 """Repeats of a command that takes 0.3 s or more."""

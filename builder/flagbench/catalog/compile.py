@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from flagbench import redaction
-from flagbench.catalog.model import Case, Catalog, Stack
+from flagbench.catalog.model import Catalog
 from flagbench.errors import FlagbenchError
 from flagbench.files import write_atomically
 from flagbench.schema import shipped_manifests
 
 
-def compiled_manifest(manifest: Case | Stack) -> str:
-    """The whole manifest as case.json or stacks/NAME.json: keys sorted, indented by one, newline at the end."""
-    return json.dumps(manifest.raw, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
-
 def compiled_files(catalog: Catalog) -> dict[str, str]:
     """Every compiled file: its path inside the image side's package, and its text."""
-    files = {
-        f"cases/{case.name.replace('-', '_')}/case.json": compiled_manifest(case) for case in catalog.cases.values()
-    }
-    files |= {f"shared/stacks/{stack.name}.json": compiled_manifest(stack) for stack in catalog.stacks.values()}
+    files = {f"cases/{case.name.replace('-', '_')}/case.json": case.compiled for case in catalog.cases.values()}
+    files |= {f"shared/stacks/{stack.name}.json": stack.compiled for stack in catalog.stacks.values()}
     files["shared/store.json"] = (shipped_manifests() / "store-v1.json").read_text(encoding="utf-8")
     # The two packages never import each other, and both must find the same credentials.
     origin = "# A copy of builder/flagbench/redaction.py, made by `flagbench manifests compile`.\n"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +53,19 @@ class PublishedFormula:
     source: str
 
 
+class Manifest:
+    """What cases and stacks have in common: the image side gets a copy."""
+
+    raw: Mapping[str, Any]
+
+    @cached_property
+    def compiled(self) -> str:
+        """The whole manifest as case.json or stacks/NAME.json: keys sorted, indented by one, newline at the end."""
+        return json.dumps(self.raw, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class Case(Manifest):
     """One workload: a model, a dataset, a task and its metrics."""
 
     name: str
@@ -178,7 +191,7 @@ class KubernetesNeeds:
 
 
 @dataclass(frozen=True)
-class Stack:
+class Stack(Manifest):
     """One vendor software stack on one accelerator."""
 
     name: str

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any
+from inspect import signature
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
@@ -68,15 +70,26 @@ def write_docs(check: CheckOption = False, json: JsonOption = False) -> None:
 
 def _options(name: str) -> str:
     """A table of the options of a command and their help; hidden ones are left out."""
-    options = [p for p in load(name).params if p.param_type_name == "option" and not p.hidden]
-    return table(("option", "meaning"), ((f"`{_usage(option)}`", _meaning(option)) for option in options))
+    command = load(name)
+    types = {name: one.annotation for name, one in signature(command.callback, eval_str=True).parameters.items()}
+    options = [p for p in command.params if p.param_type_name == "option" and not p.hidden]
+    return table(
+        ("option", "meaning"), ((f"`{_usage(option, types[option.name])}`", _meaning(option)) for option in options)
+    )
 
 
-def _usage(option: Any) -> str:
+def _usage(option: Any, annotation: Any) -> str:
     """`-o, --out OUT`; the same for every release of Typer, unlike its own help."""
-    choices = "|".join(map(str, getattr(option.type, "choices", ())))
-    value = "" if option.is_flag else option.metavar or choices or option.type.name.split()[0].upper()
+    value = "" if option.is_flag else option.metavar or _values(annotation)
     return f"{', '.join(option.opts)} {value}".rstrip()
+
+
+def _values(annotation: Any) -> str:
+    """What an option takes: its choices, or its type."""
+    inner = [part for part in get_args(annotation) if part is not NoneType]
+    if get_origin(annotation) is Literal:
+        return "|".join(inner)
+    return _values(inner[0]) if inner else str(annotation.__name__).upper()
 
 
 def _meaning(option: Any) -> str:

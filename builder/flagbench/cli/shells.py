@@ -5,10 +5,11 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Sequence
 
-from typer._completion_shared import Shells, _get_shell_name, get_completion_script, install
+from typer._completion_shared import _get_shell_name, get_completion_script, install
 
 from flagbench.errors import FlagbenchError
 
+_SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
 _VARIABLE = "_FLAGBENCH_COMPLETE"
 
 
@@ -18,12 +19,11 @@ def set_up(arguments: Sequence[str]) -> None:
     Raises FlagbenchError (usage) for an unsupported shell.
     """
     option, _, given = arguments[0].partition("=")
-    shell = " ".join([given, *arguments[1:]]).strip() or _get_shell_name()
-    shells = [shell.value for shell in Shells]
-    if shell not in shells:
+    shell = " ".join([given, *arguments[1:]]).strip() or _get_shell_name() or ""
+    if shell not in _SHELLS:
         raise FlagbenchError(
             f"there is no completion for the shell {shell!r}" if shell else "the shell could not be detected",
-            remedy=f"name one of: {', '.join(shells)}; for example {option} bash",
+            remedy=f"name one of: {', '.join(_SHELLS)}; for example {option} bash",
         )
     if option == "--show-completion":
         print(get_completion_script(prog_name="flagbench", complete_var=_VARIABLE, shell=shell))

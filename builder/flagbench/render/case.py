@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flagbench.catalog.compile import compiled_manifest
 from flagbench.catalog.model import Case, Compiled, Stack
 from flagbench.errors import FlagbenchError
 from flagbench.images import LOCAL
@@ -124,6 +123,6 @@ def code_files(case: Case, stack: Stack, code: Mapping[str, bytes]) -> dict[str,
     others = {posixpath.dirname(path) for path in code if CASE_MANIFEST.fullmatch(path)} - {folder}
     skipped = tuple(f"{other}/" for other in (*others, STACKS))
     carried = {path: content for path, content in code.items() if not path.startswith(skipped)}
-    carried[f"{folder}/case.json"] = compiled_manifest(case).encode()
-    carried[f"{STACKS}/{stack.name}.json"] = compiled_manifest(stack).encode()
+    carried[f"{folder}/case.json"] = case.compiled.encode()
+    carried[f"{STACKS}/{stack.name}.json"] = stack.compiled.encode()
     return {f"{PACKAGE}/{path}": content for path, content in carried.items()}

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from flagbench.catalog.compile import compiled_manifest
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.lookup import UnknownNameError, get_stack, image_names, resolve_image
 from flagbench.errors import FlagbenchError
@@ -102,6 +101,6 @@ def test_a_stack_or_a_case_may_refuse_the_other(manifests: Path, edit: Edit, fil
 
 def test_compiled_case_is_the_whole_manifest_in_one_canonical_form() -> None:
     case = load_catalog().cases["distilbert"]
-    text = compiled_manifest(case)
+    text = case.compiled
     assert json.loads(text) == case.raw
     assert text == json.dumps(json.loads(text), sort_keys=True, indent=1, ensure_ascii=False) + "\n"

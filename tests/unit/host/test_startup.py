@@ -59,8 +59,8 @@ def observe(line: str, **environment: str) -> list[list[str]]:
 @pytest.mark.parametrize(
     ("line", "unneeded"),
     [
-        ("--version", {"typer", "click", "jsonschema", "yaml", "pathlib"}),
-        ("--help", {"jsonschema", "yaml", "platformdirs", "referencing"}),
+        ("--version", {"typer", "click", "jsonschema_rs", "yaml", "pathlib"}),
+        ("--help", {"jsonschema_rs", "yaml", "platformdirs"}),
         ("list", set()),
         ("list --json", set()),
         ("results ls", set()),

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from flagbench.catalog.compile import compiled_manifest
 from flagbench.catalog.model import Case, Catalog, Stack
 from flagbench.errors import FlagbenchError
 from flagbench.locks.model import canonical
@@ -89,7 +88,7 @@ def test_it_carries_the_case_and_no_other(case: Case, cpu: Stack, render: Render
         "flagbench_cases/telemetry/nvml.py",
         "stack.digest",
     ]
-    assert rendered.files["flagbench_cases/cases/distilbert/case.json"].decode() == compiled_manifest(case)
+    assert rendered.files["flagbench_cases/cases/distilbert/case.json"].decode() == case.compiled
     assert json.loads(rendered.files["flagbench_cases/shared/stacks/cpu.json"])["name"] == "cpu"
 
 
