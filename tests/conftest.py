@@ -10,6 +10,9 @@ import pytest
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
+# Workers keep all processors busy; with a thread for each of them, every process would wait for the others.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import builds  # noqa: E402
 import leftovers  # noqa: E402
 import warmup  # noqa: E402

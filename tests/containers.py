@@ -181,7 +181,7 @@ class Tool:
         self.client = client
         self.run_id = "test-%s" % uuid.uuid4().hex[:12]
         store = "file://%s" % (folder / "store")
-        self.env = dict(os.environ, PYTHONPATH=PYTHONPATH, FLAGBENCH_STORE=store, NO_COLOR="1", OMP_NUM_THREADS="1")
+        self.env = dict(os.environ, PYTHONPATH=PYTHONPATH, FLAGBENCH_STORE=store, NO_COLOR="1")
         self.started = []
 
     def start(self, *arguments, **env):

@@ -83,7 +83,6 @@ class Checkout:
             "PYTHONPATH": f"{ROOT / 'builder'}{os.pathsep}{self.root / 'entrypoints'}",
             "FLAGBENCH_MANIFESTS": str(self.root / "manifests"),
             "XDG_CACHE_HOME": str(folder / "cache"),
-            "OMP_NUM_THREADS": "1",
             **environment,
         }
 

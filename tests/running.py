@@ -55,7 +55,7 @@ class CaseRun:
     def __init__(self, folder: str, arguments: List[str], isolated: bool = True, **options: Any) -> None:
         """`isolated`: its processes share nothing with those of other runs (see warmup.py)."""
         self.folder = str(folder)
-        env = dict(os.environ, PYTHONPATH=ENTRYPOINTS, TMPDIR=self.folder, OMP_NUM_THREADS="1")
+        env = dict(os.environ, PYTHONPATH=ENTRYPOINTS, TMPDIR=self.folder)
         env.pop("FLAGBENCH_STACK", None)
         env.update(options.pop("env", {}))
         if not isolated:

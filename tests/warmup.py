@@ -29,8 +29,7 @@ def start() -> None:
         server.bind(os.environ[SOCKET])
         server.listen(64)
         command = [sys.executable, "-u", os.path.join(WARM, "server.py"), str(server.fileno())]
-        environment = dict(os.environ, OMP_NUM_THREADS="1")
-        process = subprocess.Popen(command, env=environment, pass_fds=[server.fileno()])
+        process = subprocess.Popen(command, pass_fds=[server.fileno()])
     STARTED.add(process.pid)
     creator = os.getpid()
 

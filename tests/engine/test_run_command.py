@@ -25,8 +25,7 @@ def environment(tmp_path):
     """Both packages importable, and a store and a spool of this test's own."""
     (tmp_path / "spool").mkdir()
     store = "file://%s" % (tmp_path / "store")
-    env = dict(os.environ, FLAGBENCH_STORE=store, TMPDIR=str(tmp_path / "spool"), NO_COLOR="1", **warm(PATHS))
-    return dict(env, OMP_NUM_THREADS="1")  # as running.CaseRun has it
+    return dict(os.environ, FLAGBENCH_STORE=store, TMPDIR=str(tmp_path / "spool"), NO_COLOR="1", **warm(PATHS))
 
 
 def flagbench(environment, *arguments):
