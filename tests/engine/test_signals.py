@@ -1,5 +1,6 @@
 """Signals as containers and clusters send them: to all processes of a run at once, or to the first one alone."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -42,6 +43,12 @@ def everyone(run):
     return processes.descendants(run.process.pid) | {run.process.pid}
 
 
+def send(pid, number):
+    """A signal for a process of a run, unless it has ended since, as the others have."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
 def check_interrupted(ended, schema, phase="train"):
     record = ended.record
     jsonschema.Draft202012Validator(schema).validate(record)
@@ -59,7 +66,7 @@ def test_sigterm_to_every_process_at_once(tmp_path, record_schema, ranks, parent
     assert len(pids) >= 3 + ranks, "parent, agent, sampler, ranks"
     sent = time.monotonic()
     for pid in sorted(pids, key=lambda pid: (pid == run.process.pid) is parent_last):
-        os.kill(pid, signal.SIGTERM)
+        send(pid, signal.SIGTERM)
     ended = run.wait(30)
     took = time.monotonic() - sent
     record = check_interrupted(ended, record_schema)
@@ -85,7 +92,7 @@ def test_sigterm_before_the_ranks_have_begun(tmp_path, record_schema):
     wait_until(lambda: len(everyone(run)) >= 3, 30)  # the sampler and the agent; torch is being imported
     sent = time.monotonic()
     for pid in everyone(run):
-        os.kill(pid, signal.SIGTERM)
+        send(pid, signal.SIGTERM)
     ended = run.wait(30)
     assert time.monotonic() - sent < STOP_SECONDS
     check_interrupted(ended, record_schema, "launch")
@@ -191,7 +198,7 @@ def test_a_second_signal_ends_everything_at_once_and_keeps_the_record(tmp_path, 
     run.wait_for_steps(1, steps=30)
     pids = everyone(run)
     for pid in pids - {run.process.pid}:
-        os.kill(pid, signal.SIGSTOP)
+        send(pid, signal.SIGSTOP)
     run.process.send_signal(signal.SIGINT)
     # The first one has been noted once the ranks are told to end.
     wait_until(lambda: all(pending(pid, signal.SIGTERM) for pid in pids - {run.process.pid}), 10)
