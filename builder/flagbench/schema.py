@@ -110,6 +110,9 @@ def _explained(schema: Any, validator: Validator, document: Any) -> Iterator[tup
     except UnicodeEncodeError as fault:
         yield (), f"contains {fault.object[fault.start]!r}, which is no character"
         return
+    except ValueError as fault:  # a few hundred levels of lists and mappings
+        yield (), f"cannot be checked: {fault}"
+        return
     for error in errors:
         path: FieldPath = tuple(error.instance_path)
         kind: Any = error.kind

@@ -49,6 +49,13 @@ def test_text_that_is_not_unicode_is_a_violation() -> None:
     assert value_fault({"enum": ["a"]}, {"\udcff": 1}) is not None
 
 
+@pytest.mark.parametrize("levels", [100, 200, 250, 256, 300, 600, 990])
+def test_any_depth_is_a_problem_of_its_file(manifests: Path, edit: Edit, levels: int) -> None:
+    edit(manifests / CASE, "title: ", f"title: {'[' * levels}{']' * levels} #")
+    [problem] = problems(manifests)
+    assert problem.startswith("manifests/cases/distilbert.yaml:")
+
+
 @pytest.mark.parametrize(
     ("name", "old", "new", "field", "words"),
     [
