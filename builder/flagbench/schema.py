@@ -8,13 +8,12 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+from jsonschema_rs import Draft202012Validator as Validator
 
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.terminal import brief
-
-if TYPE_CHECKING:
-    from jsonschema_rs import Draft202012Validator as Validator
 
 Kind = Literal["case", "stack", "claims", "record"]
 FieldPath = tuple[str | int, ...]
@@ -67,9 +66,7 @@ def _shipped(kind: Kind) -> tuple[Any, Validator]:
 
 
 def _compiled(schema: Any) -> Validator:
-    from jsonschema_rs import Draft202012Validator
-
-    return Draft202012Validator(schema, keywords={_WHOLE: _Whole})
+    return Validator(schema, keywords={_WHOLE: _Whole})
 
 
 _WHOLE = "wholeNumber"

@@ -150,6 +150,7 @@ def memory_cgroup(limit):
     "case, arguments, phase",
     [
         ("distilbert", ["--preset", "tiny", "--set", "batch_size=2000"], "warmup"),
+        ("glm", ["--preset", "tiny", "--set", "batch_size=256"], "warmup"),
         ("llama2-7b-lora", [], "data"),  # the published size: 27 GB of weights
     ],
 )

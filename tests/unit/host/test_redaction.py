@@ -170,5 +170,5 @@ def test_the_secrets_of_a_url_in_every_spelling() -> None:
 )
 def test_a_long_hostile_text_is_read_in_linear_time(unit: str) -> None:
     start = time.process_time()
-    redact(unit * (2**15 // len(unit)))
-    assert time.process_time() - start < 0.75, "it takes 0.05 s; in quadratic time many seconds"
+    redact(unit * (2**17 // len(unit)))
+    assert time.process_time() - start < 3, "it takes 0.2 s; in quadratic time minutes"
