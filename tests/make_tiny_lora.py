@@ -120,7 +120,7 @@ def write_weights(folder: Path, model: Any) -> None:
     import torch
     from safetensors.torch import save_file
 
-    from flagbench_cases.cases.llama2_7b_lora import checkpoint
+    from flagbench_cases.prepare.llama import convert
     from flagbench_cases.prepare.writer import Writer
 
     section = dict(MODEL, name="llama2-tiny", kv_heads=MODEL["heads"], vocab_size=PIECES, positions=LENGTH)
@@ -128,11 +128,11 @@ def write_weights(folder: Path, model: Any) -> None:
     with tempfile.TemporaryDirectory() as source:
         state = {name: tensor.detach().to(torch.float16) for name, tensor in model.state_dict().items()}
         save_file(state, str(Path(source) / "model.safetensors"))
-        (Path(source) / "config.json").write_text(json.dumps(checkpoint.config_of(section)), encoding="utf-8")
+        (Path(source) / "config.json").write_text(json.dumps(convert.config_of(section)), encoding="utf-8")
         folder.mkdir()
         # Nothing finishes it, so there is no prepared.json: the shipped files have their sums in provenance.json.
         writer = Writer(str(folder), "llama2-7b-lora", "weights", None, None)
-        checkpoint.convert(source, section, writer, lambda *_: None)
+        convert.convert(source, section, writer, lambda *_: None)
 
 
 def sums(folder: Path) -> Dict[str, str]:

@@ -7,8 +7,6 @@ forward pass is that of the publisher's version.
 Shapes: B batch, T tokens, D model width, V vocabulary. transformers is imported on first use, which takes seconds.
 """
 
-import json
-import os
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, NamedTuple
 
@@ -16,9 +14,9 @@ import torch
 import torch.utils.checkpoint
 from torch import nn
 
-from flagbench_cases.cases.llama2_7b_lora import weights_format
 from flagbench_cases.cases.llama2_7b_lora.forward import PublishedForward
-from flagbench_cases.shared.errors import CaseError, DataError, UsageError
+from flagbench_cases.prepare.llama import load
+from flagbench_cases.shared.errors import CaseError, UsageError
 
 ATTENTION = "eager"
 CASE = "llama2-7b-lora"
@@ -160,65 +158,19 @@ def initialise(model: Any, shape: LlamaShape, seed: int) -> None:
 
 def load_prepared(model: Any, folder: str, section: Dict[str, Any], beat: Callable[[], None]) -> str:
     """Load the weights of a prepared folder; returns the folder's digest. Raises DataError."""
-    from flagbench_cases.prepare import prepared_folder
-
-    place = prepared_folder.open_folder(folder, CASE, "weights", (weights_format.FORMAT,))
+    weights, digest = load.open_prepared(folder, CASE, section)
     beat()  # verifying checksums takes time
-    load_folder(model, place.folder, section, beat)
-    return place.digest
+    fill(model, weights, beat)
+    return digest
 
 
-def load_folder(model: Any, folder: str, section: Dict[str, Any], beat: Callable[[], None]) -> None:
-    """Load weights from a folder with `index.json`, `config.json` and safetensors, one tensor at a time."""
-    from safetensors import SafetensorError, safe_open
-
-    config = _read_json(os.path.join(folder, "config.json"))
-    weights_format.check_config(folder, config, weights_format.sizes(section), section["name"])
+def fill(model: Any, weights: load.Weights, beat: Callable[[], None]) -> None:
+    """Load all weights, one tensor at a time."""
     parameters = dict(model.named_parameters())
-    files = shards(_read_json(os.path.join(folder, "index.json")), folder, parameters)
-    for file, names in sorted(files.items()):
-        path = os.path.join(folder, file)
-        try:
-            with safe_open(path, framework="pt", device="cpu") as tensors, torch.no_grad():
-                for name in names:
-                    _fill(parameters[name], tensors.get_tensor(name), name, folder)
-        except (SafetensorError, OSError) as error:
-            raise DataError(
-                "%s cannot be read (%s)" % (path, str(error).split("\n")[0]), "prepare the weights again"
-            ) from error
-        beat()
-
-
-def _fill(parameter: torch.Tensor, tensor: torch.Tensor, name: str, folder: str) -> None:
-    if tensor.shape != parameter.shape:
-        shapes = (name, tuple(tensor.shape), tuple(parameter.shape))
-        raise DataError("%s: %s has the shape %s, not %s" % ((folder,) + shapes), "prepare matching weights")
-    parameter.copy_(tensor)
-
-
-def shards(index: Dict[str, Any], folder: str, parameters: Dict[str, Any]) -> Dict[str, Any]:
-    """The names of the tensors in each file. Raises DataError if the index does not match the model."""
-    missing, foreign = sorted(set(parameters) - set(index)), sorted(set(index) - set(parameters))
-    if missing or foreign:
-        words = "has no tensor %s" % missing[0] if missing else "has an unknown tensor %s" % foreign[0]
-        raise DataError("%s %s" % (folder, words), "prepare the weights of this model again")
-    files: Dict[str, Any] = {}
-    for name, file in sorted(index.items()):
-        if not isinstance(file, str) or os.path.basename(file) != file or not file:
-            raise DataError("%s/index.json: the file of %s is invalid" % (folder, name), "prepare it again")
-        files.setdefault(file, []).append(name)
-    return files
-
-
-def _read_json(path: str) -> Dict[str, Any]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            content = json.load(file)
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError("%s cannot be read (%s)" % (path, error), "prepare the weights again") from error
-    if not isinstance(content, dict):
-        raise DataError("%s is not a JSON object" % path, "prepare the weights again")
-    return content
+    with torch.no_grad():
+        for name, part in weights.read(weights.names):
+            parameters[name].copy_(load.whole(part))
+            beat()
 
 
 class StepFlops(NamedTuple):

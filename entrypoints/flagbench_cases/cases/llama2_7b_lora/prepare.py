@@ -6,8 +6,9 @@ Both use the sequence length, number of shots and model of the case's reference 
 import os
 from typing import Any, Callable, Dict, Optional
 
-from flagbench_cases.cases.llama2_7b_lora import blocks, checkpoint, mmlu, samsum
+from flagbench_cases.cases.llama2_7b_lora import blocks, mmlu, samsum
 from flagbench_cases.cases.llama2_7b_lora.tokens import Vocabulary
+from flagbench_cases.prepare.llama import convert
 from flagbench_cases.shared.config import load_case
 from flagbench_cases.shared.errors import UsageError
 
@@ -60,4 +61,4 @@ def tokenise_data(
 
 def prepare_weights(source: str, writer: Any, report: Report) -> None:
     """Convert a checkpoint folder to llama-safetensors/v1 through a Writer. Raises DataError."""
-    checkpoint.convert(source, load_case(CASE)["presets"]["reference"]["model"], writer, report)
+    convert.convert(source, load_case(CASE)["presets"]["reference"]["model"], writer, report)

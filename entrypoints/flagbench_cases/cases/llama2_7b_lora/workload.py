@@ -16,6 +16,7 @@ from flagbench_cases.cases.llama2_7b_lora.evaluate import mmlu_accuracy, total, 
 from flagbench_cases.cases.llama2_7b_lora.memory_monitor import monitored
 from flagbench_cases.cases.llama2_7b_lora.progress_bar import EpochBar
 from flagbench_cases.contract import Context, Evaluation, TrainWorkload, Work, measure
+from flagbench_cases.prepare.llama import load
 from flagbench_cases.shared.errors import DataError
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -92,7 +93,7 @@ class LlamaLoraWorkload(TrainWorkload):
             self.weights_digest = model.load_prepared(base, context.weights, config["model"], context.spool.beat)
         elif config["data"]["source"] == "shipped":
             self.weights = "shipped"
-            model.load_folder(base, tiny.WEIGHTS, config["model"], context.spool.beat)
+            model.fill(base, load.Weights(tiny.WEIGHTS, config["model"]), context.spool.beat)
         else:
             self.weights = "random"
             model.initialise(base, self.shape, config["seed"])

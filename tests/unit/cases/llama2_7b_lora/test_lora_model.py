@@ -12,7 +12,9 @@ import torch
 pytest.importorskip("transformers", reason="the case needs it")
 pytest.importorskip("peft", reason="the case needs it")
 
-from flagbench_cases.cases.llama2_7b_lora import forward, lora, model, weights_format
+from flagbench_cases.cases.llama2_7b_lora import forward, lora, model
+from flagbench_cases.prepare.llama import load as llama_load
+from flagbench_cases.prepare.llama import weights_format
 from flagbench_cases.shared.config import merge
 from flagbench_cases.shared.errors import CaseError, DataError, UsageError
 from reenact import inventory
@@ -236,8 +238,8 @@ def prepared_folder(folder: Path, **changes: Any) -> dict[str, torch.Tensor]:
 def load(folder: Path) -> Any:
     built = model.build(model.shape_from(SECTION), torch.float32, CPU)
     beats: list[None] = []
-    model.load_folder(built, str(folder), SECTION, lambda: beats.append(None))
-    assert len(beats) == 2
+    model.fill(built, llama_load.Weights(str(folder), SECTION), lambda: beats.append(None))
+    assert beats
     return built
 
 
@@ -302,8 +304,8 @@ def test_what_prepare_writes_is_what_a_run_reads(tmp_path: Path) -> None:
     """Hugging Face's own names and config.json, through `prepare`, into the model: the same logits."""
     from safetensors.torch import save_file
 
-    from flagbench_cases.cases.llama2_7b_lora import checkpoint
     from flagbench_cases.prepare import prepared_folder
+    from flagbench_cases.prepare.llama import convert
 
     base, source = filled(model.shape_from(SECTION)), tmp_path / "source"
     source.mkdir()
@@ -311,7 +313,7 @@ def test_what_prepare_writes_is_what_a_run_reads(tmp_path: Path) -> None:
     save_file(state, str(source / "model.safetensors"))
     (source / "config.json").write_text(json.dumps({**CONFIG, "model_type": "llama"}))
     with prepared_folder.writing(str(tmp_path / "out"), "llama2-7b-lora", "weights") as writer:
-        checkpoint.convert(str(source), SECTION, writer, lambda *_: None)
+        convert.convert(str(source), SECTION, writer, lambda *_: None)
     built = model.build(model.shape_from(SECTION), torch.float32, CPU)
     model.load_prepared(built, str(tmp_path / "out"), SECTION, lambda: None)
     assert torch.equal(logits(built, TOKENS), logits(base, TOKENS))

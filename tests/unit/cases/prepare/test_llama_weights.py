@@ -11,8 +11,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from flagbench_cases.cases.llama2_7b_lora import checkpoint, weights_format
 from flagbench_cases.prepare import prepared_folder
+from flagbench_cases.prepare.llama import convert as conversion
+from flagbench_cases.prepare.llama import weights_format
 from unit.cases.prepare.pickled import save_tensors, sharded
 from unit.cases.refusal import refusal as refusal_of
 
@@ -30,6 +31,7 @@ SECTION: dict[str, Any] = {
     "norm_eps": 1e-5,
     "rope_theta": 10000.0,
 }
+HEADER = 4096  # bytes, of a safetensors file
 INV_FREQ = "model.layers.0.self_attn.rotary_emb.inv_freq"
 
 
@@ -47,7 +49,7 @@ def write(
 ) -> Path:
     """A folder as Hugging Face's hub has it."""
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps({**checkpoint.config_of(SECTION), **config}), encoding="utf-8")
+    (folder / "config.json").write_text(json.dumps({**conversion.config_of(SECTION), **config}), encoding="utf-8")
     names = sorted(tensors)
     if shards > 1:
         parts = [{name: tensors[name] for name in names[shard::shards]} for shard in range(shards)]
@@ -56,10 +58,14 @@ def write(
     return folder
 
 
+def largest_shard(source: Path) -> int:
+    return max(file.stat().st_size for file in source.iterdir() if file.suffix in (".safetensors", ".bin"))
+
+
 def convert(source: Path, out: Path) -> Path:
     """The prepared weights folder of a source."""
     with prepared_folder.writing(str(out), "llama2-7b-lora", "weights") as writer:
-        checkpoint.convert(str(source), SECTION, writer, lambda what, done, of: None)
+        conversion.convert(str(source), SECTION, writer, lambda what, done, of: None)
     return out / "weights"
 
 
@@ -76,8 +82,11 @@ def refusal(source: Path) -> str:
 def test_every_form_gives_the_same_tensors(tmp_path: Path, shards: int, pickled: bool, dtype: torch.dtype) -> None:
     made = convert(write(tmp_path / "source", state(dtype), shards, pickled), tmp_path / "out")
     index = json.loads((made / "index.json").read_text(encoding="utf-8"))
-    assert set(index.values()) == {"weights-00001.safetensors"}
-    found = load_file(str(made / "weights-00001.safetensors"))
+    files = set(index.values())
+    assert "weights-00001.safetensors" in files
+    # No file, which is in memory while it is written, is larger than a shard of the source.
+    assert max((made / file).stat().st_size for file in files) <= largest_shard(tmp_path / "source") + HEADER
+    found = {name: tensor for file in files for name, tensor in load_file(str(made / file)).items()}
     wanted = state(dtype)
     assert set(found) == set(index) == set(wanted)
     for name, tensor in wanted.items():
@@ -95,7 +104,7 @@ def test_the_folder_says_what_it_holds(tmp_path: Path) -> None:
 
 
 def test_files_are_of_a_limited_size_and_for_everybody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint, "MAX_FILE_BYTES", 1024)
+    monkeypatch.setattr(conversion, "MAX_FILE_BYTES", 1024)
     made = convert(write(tmp_path / "source", state()), tmp_path / "out")
     index = json.loads((made / "index.json").read_text(encoding="utf-8"))
     files = sorted(set(index.values()))

@@ -1,21 +1,23 @@
-"""Converts a Hugging Face checkpoint of Llama into llama-safetensors/v1, checked against the model's sizes."""
+"""Converts a Hugging Face checkpoint into llama-safetensors/v1, checked against the model's sizes."""
 
 import json
 import os
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Sequence, Tuple
 
 import torch
 
-from flagbench_cases.cases.llama2_7b_lora import weights_format
 from flagbench_cases.prepare import weights
+from flagbench_cases.prepare.llama import weights_format
 from flagbench_cases.shared.errors import DataError
 
 MAX_FILE_BYTES = 4 * 2**30
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
-# Other properties of Llama 2, with the values implied by a config.json without the key.
+# Other properties of the family, with the values implied by a config.json without the key.
 FIXED = {"hidden_act": "silu", "tie_word_embeddings": False, "attention_bias": False, "mlp_bias": False}
 DEFAULT_THETA = 10000.0
-MODEL_REMEDY = "use a checkpoint of Llama 2"
+MODEL_REMEDY = "use a checkpoint of the published model"
+
+Report = Callable[[str, int, int], None]
 
 
 def config_of(section: Dict[str, Any]) -> Dict[str, Any]:
@@ -26,13 +28,14 @@ def config_of(section: Dict[str, Any]) -> Dict[str, Any]:
     return config
 
 
-def check_config(folder: str, config: Dict[str, Any], section: Dict[str, Any]) -> None:
+def check_config(folder: str, config: Dict[str, Any], section: Dict[str, Any], model_types: Sequence[str]) -> None:
     """Raise DataError for the checkpoint of another model. The number of positions may differ, as rotary embeddings
     have no stored table."""
     found = dict(FIXED, num_key_value_heads=config.get("num_attention_heads"))
     found.update({key: value for key, value in config.items() if value is not None})
     found["rope_theta"] = theta(folder, config)
-    wanted = dict(weights_format.sizes(section), model_type="llama", **FIXED)
+    kind = found.get("model_type")
+    wanted = dict(weights_format.sizes(section), model_type=kind if kind in model_types else model_types[0], **FIXED)
     weights_format.check_config(folder, found, wanted, section["name"])
 
 
@@ -50,20 +53,40 @@ def theta(folder: str, config: Dict[str, Any]) -> Any:
     return found["rope_parameters"].get("rope_theta", config.get("rope_theta", DEFAULT_THETA))
 
 
-def convert(source: str, section: Dict[str, Any], writer: Any, report: Callable[[str, int, int], None]) -> None:
-    """Convert a checkpoint folder through a Writer. Raises DataError if it is incomplete.
+def convert(
+    source: str, section: Dict[str, Any], writer: Any, report: Report, model_types: Sequence[str] = ("llama",)
+) -> None:
+    """Convert a Hugging Face checkpoint folder through a Writer. Raises DataError if it is incomplete.
 
-    One shard of the source and one file of the result are in memory at a time. The rotary frequencies in old
-    checkpoints are skipped, since the model computes them.
+    `model_types`: what the `model_type` of its config.json may be. The rotary frequencies in old checkpoints are
+    skipped, since the model computes them.
     """
-    check_config(source, weights.read_config(source), section)
-    wanted, files = weights_format.shapes(section), weights.shard_files(source)
-    writer.need(sum(os.path.getsize(path) for path in files))
-    output = Output(writer, "weights")
+    check_config(source, weights.read_config(source), section, model_types)
+    files = weights.shard_files(source)
+    tensors = ((name, t) for name, t in weights.shards(source) if not name.endswith(".rotary_emb.inv_freq"))
+    write(source, tensors, section, files, writer, report)
+    for path in [os.path.join(source, "config.json")] + files:
+        writer.source(path)
+
+
+def write(
+    source: str,
+    tensors: Iterable[Tuple[str, torch.Tensor]],
+    section: Dict[str, Any],
+    files: Sequence[str],
+    writer: Any,
+    report: Report,
+) -> None:
+    """Write the tensors of the `files` of a checkpoint by their Hugging Face names. Raises DataError unless they are
+    those of the model.
+
+    At most one file of the result is in memory, none larger than the largest file of the source.
+    """
+    sizes, wanted = [os.path.getsize(path) for path in files], weights_format.shapes(section)
+    writer.need(sum(sizes))
+    output = Output(writer, "weights", min(MAX_FILE_BYTES, max(sizes)))
     types = set()
-    for name, tensor in weights.shards(source):
-        if name.endswith(".rotary_emb.inv_freq"):
-            continue
+    for name, tensor in tensors:
         check(source, name, tensor, wanted)
         if name in output.index:
             raise DataError("%s has the tensor %s twice" % (source, name), "download the checkpoint again")
@@ -88,14 +111,14 @@ def convert(source: str, section: Dict[str, Any], writer: Any, report: Callable[
         parameters=sum(torch.Size(shape).numel() for shape in wanted.values()),
         dtypes=sorted(types),
     )
-    for path in [os.path.join(source, "config.json")] + files:
-        writer.source(path)
 
 
 def check(source: str, name: str, tensor: torch.Tensor, wanted: Dict[str, Tuple[int, ...]]) -> None:
     """Raise DataError for a tensor that the model does not have, or with another shape or type."""
     if name not in wanted:
-        raise DataError("%s has a tensor %s, which is not in this model" % (source, name), "use a plain Llama 2")
+        raise DataError(
+            "%s has a tensor %s, which is not in this model" % (source, name), "use a checkpoint without additions"
+        )
     if tuple(tensor.shape) != wanted[name]:
         raise DataError(
             "%s: %s has the shape %s, not %s" % (source, name, tuple(tensor.shape), wanted[name]),
@@ -108,12 +131,13 @@ def check(source: str, name: str, tensor: torch.Tensor, wanted: Dict[str, Tuple[
 
 
 class Output:
-    """Writes tensors to files of at most MAX_FILE_BYTES."""
+    """Writes tensors to files of at most `limit` bytes, or of a single tensor."""
 
-    def __init__(self, writer: Any, stem: str) -> None:
+    def __init__(self, writer: Any, stem: str, limit: int) -> None:
         self.index: Dict[str, str] = {}
         self._writer = writer
         self._stem = stem
+        self._limit = limit
         self._waiting: Dict[str, torch.Tensor] = {}
         self._bytes = 0
         self._files: List[str] = []
@@ -121,7 +145,7 @@ class Output:
     def add(self, name: str, tensor: torch.Tensor) -> None:
         """Add a tensor to the current file; start a new file if it would become too large."""
         size = tensor.numel() * tensor.element_size()
-        if self._waiting and self._bytes + size > MAX_FILE_BYTES:
+        if self._waiting and self._bytes + size > self._limit:
             self.flush()
         # A copy: a view would keep the whole source shard in memory.
         self._waiting[name] = tensor.clone(memory_format=torch.contiguous_format)

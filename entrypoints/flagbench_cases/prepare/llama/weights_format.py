@@ -1,4 +1,5 @@
-"""The format llama-safetensors/v1: a folder of Llama weights, written by `prepare` and read by runs.
+"""The format llama-safetensors/v1: a folder with the weights of a model of the Llama family, written by `prepare` and
+read by runs with any layout.
 
 weights-0000k.safetensors   tensors with their Hugging Face names and dtypes, at most 4 GiB per file
 index.json                  {tensor: file}
