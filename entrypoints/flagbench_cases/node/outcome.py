@@ -5,6 +5,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from flagbench_cases.record.evidence import OK, Outcome
 from flagbench_cases.shared.errors import ExitCode
+from flagbench_cases.shared.layout import Layout
 from flagbench_cases.shared.processes import describe_exit
 
 SIGNAL_REMEDY = "find out who sent the signal; the kernel log lists kills by the kernel"
@@ -22,15 +23,14 @@ class RankEnd(NamedTuple):
     phase: str
     steps: int
 
-    @property
-    def reason(self) -> str:
+    def reason(self, layout: Layout) -> str:
         """What happened, for the record's status."""
         if self.code is None:
             how = "disappeared or was replaced by another program"
         else:
             how = "%s %s" % ("was killed by" if self.code < 0 else "ended with", describe_exit(self.code))
         where = "on node %d, in phase %s after %d steps" % (self.node, self.phase, self.steps)
-        return "rank %d %s %s, before it finished" % (self.rank, how, where)
+        return "%s %s %s, before it finished" % (layout.name(self.rank), how, where)
 
     @property
     def remedy(self) -> str:
@@ -42,6 +42,7 @@ def outcome_of(
     report: Dict[str, Any],
     failures: List[Dict[str, Any]],
     ends: Sequence[RankEnd],
+    layout: Layout,
     *,
     done: bool,
     memory_killed: bool,
@@ -54,6 +55,7 @@ def outcome_of(
         report: the agent's agent.json; empty if the agent died.
         failures: what the ranks of this node reported before they ended.
         ends: how ranks of this node ended that had not finished their work.
+        layout: names the ranks of a split model.
         done: whether every rank of the job reported that it finished.
         memory_killed: whether the kernel's OOM killer killed a process of this cgroup during the run.
         returncode: the agent's exit status.
@@ -70,24 +72,24 @@ def outcome_of(
     # The cgroup counts every process in it: a failure with a specific cause takes precedence.
     if memory_killed and all(f["code"] == ExitCode.RANK_FAILED for f in primary):
         killed = [end for end in early if end.code is not None and end.code < 0]
-        return Outcome("failed", phase, _killed_for_memory(killed), MEMORY_REMEDY, ExitCode.OUT_OF_MEMORY)
+        return Outcome("failed", phase, _killed_for_memory(killed, layout), MEMORY_REMEDY, ExitCode.OUT_OF_MEMORY)
     if primary:
         first = min(primary, key=_time)
-        reason = "rank %d: %s" % (first["rank"], first["message"])
+        reason = "%s: %s" % (layout.name(first["rank"]), first["message"])
         return Outcome("failed", phase, reason, first["remedy"], first["code"])
     if early:
         end = min(early, key=lambda end: end.time)
-        return Outcome("failed", end.phase, end.reason, end.remedy, ExitCode.RANK_FAILED)
+        return Outcome("failed", end.phase, end.reason(layout), end.remedy, ExitCode.RANK_FAILED)
     if failures:
         first = min(failures, key=_time)
-        reason = "rank %d: %s" % (first["rank"], first["message"])
+        reason = "%s: %s" % (layout.name(first["rank"]), first["message"])
         return Outcome("failed", phase, reason, "see the log of the other nodes", ExitCode.RANK_FAILED)
     if report.get("ok"):
         reason = "the ranks ended before all of them reported that they had finished"
         return Outcome("failed", phase, reason, "see the log above", ExitCode.RANK_FAILED)
     if ends:
         end = min(ends, key=lambda end: end.time)
-        return Outcome("failed", end.phase, end.reason, end.remedy, ExitCode.RANK_FAILED)
+        return Outcome("failed", end.phase, end.reason(layout), end.remedy, ExitCode.RANK_FAILED)
     ended_by = -report["signal"] if report.get("signal") else returncode
     reason = report.get("message") or "the launcher of the ranks ended with %s" % describe_exit(ended_by)
     remedy = "see the log above; check --master on every node"
@@ -109,7 +111,7 @@ def _time(failure: Dict[str, Any]) -> float:
     return failure["time"]
 
 
-def _killed_for_memory(killed: List[RankEnd]) -> str:
+def _killed_for_memory(killed: List[RankEnd], layout: Layout) -> str:
     if not killed:
         return "the kernel's OOM killer killed a process of this run"
-    return "the kernel's OOM killer killed rank %d" % min(killed, key=lambda end: end.time).rank
+    return "the kernel's OOM killer killed %s" % layout.name(min(killed, key=lambda end: end.time).rank)

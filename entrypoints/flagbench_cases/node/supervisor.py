@@ -26,6 +26,7 @@ from flagbench_cases.shared.config import schedule
 from flagbench_cases.shared.errors import CaseError, ExitCode, system_error
 from flagbench_cases.shared.interpreter import child_environment
 from flagbench_cases.shared.interruption import Interruption
+from flagbench_cases.shared.layout import layout_of
 from flagbench_cases.telemetry.latest import sensors_text
 from flagbench_cases.telemetry.summary import read_start, summarise
 
@@ -75,6 +76,7 @@ class Run:
         self.config = config
         self.stack = stack
         self.placement = placement
+        self.layout = layout_of(config)
         self.limits = limits
         scratch.remove_leftovers()
         self._scratch = scratch.Scratch()
@@ -287,7 +289,7 @@ class Run:
 
     def _removed_outcome(self, rank: int) -> Outcome:
         """The outcome if the spool of a rank was removed or emptied, since further measurements would be lost."""
-        where = "rank %d on node %d" % (rank, self.placement.node_rank)
+        where = "%s on node %d" % (self.layout.name(rank), self.placement.node_rank)
         reason = "the spool of %s was removed or emptied during the run" % where
         remedy = "find out what cleans %s, or set TMPDIR" % os.path.dirname(self.folder)
         return Outcome("failed", "launch", reason, remedy, ExitCode.RANK_FAILED)
@@ -298,8 +300,8 @@ class Run:
         for state in self.peers.states().values():
             stopped.append(state.get("stopped"))
             steps.append(state.get("steps"))
-        held = ["rank %s (process %s) is stopped" % item for item in merge_by_rank(stopped)]
-        behind = ["rank %s has done %s steps" % item for item in merge_by_rank(steps)]
+        held = ["%s (process %s) is stopped" % (self.layout.name(rank), pid) for rank, pid in merge_by_rank(stopped)]
+        behind = ["%s has done %s steps" % (self.layout.name(rank), done) for rank, done in merge_by_rank(steps)]
         detail = "; ".join((held or behind or ["no rank has started"]) + self.peers.silent_nodes())
         reason = "no progress for %.0f s: %s" % (seconds, detail)
         remedy = "check the node of that rank; if steps are merely slow, increase --timeout"
@@ -323,6 +325,7 @@ class Run:
             report,
             failures,
             ends,
+            self.layout,
             done=self.ranks.all_reported(),
             memory_killed=kills is not None and kills_before is not None and kills > kills_before,
             returncode=returncode,

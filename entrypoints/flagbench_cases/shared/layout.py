@@ -49,6 +49,13 @@ class Layout(NamedTuple):
         at = self.coordinates(rank)
         return at.tp == 0 and at.pp == self.pp - 1
 
+    def name(self, rank: int) -> str:
+        """`rank 3`; if replicas are split, with its coordinates: `rank 3 (tp 1, pp 1, dp 0)`."""
+        if self.ranks_per_replica == 1:
+            return "rank %d" % rank
+        at = self.coordinates(rank)
+        return "rank %d (tp %d, pp %d, dp %d)" % (rank, at.tp, at.pp, at.dp)
+
     def groups(self, axis: str) -> List[List[int]]:
         """The groups of ranks that differ only along one axis. The ranks of a `dp` group have the same parameters."""
         found: Dict[Any, List[int]] = {}

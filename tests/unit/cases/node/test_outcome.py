@@ -4,6 +4,7 @@ import pytest
 
 from flagbench_cases.node.outcome import EARLY_REMEDY, SIGNAL_REMEDY, RankEnd, outcome_of
 from flagbench_cases.shared.errors import ExitCode
+from flagbench_cases.shared.layout import Layout
 
 pytestmark = pytest.mark.image
 
@@ -22,8 +23,9 @@ DATA = {
 FAILED = {"ok": False, "failures": []}
 
 
-def ending(report, failures=(), ends=(), memory=False, code=1, done=False):
-    return outcome_of(report, list(failures), ends, done=done, memory_killed=memory, returncode=code, phase="eval")
+def ending(report, failures=(), ends=(), layout=Layout(), memory=False, code=1, done=False):  # noqa: B008, immutable
+    found = {"done": done, "memory_killed": memory, "returncode": code, "phase": "eval"}
+    return outcome_of(report, list(failures), ends, layout, **found)
 
 
 def test_an_agent_that_says_all_is_well_is_believed_where_all_ranks_say_so_too():
@@ -55,6 +57,20 @@ def test_a_rank_that_left_early_without_an_error_is_the_cause_of_what_its_peers_
     assert (found.state, found.phase, found.exit_code) == ("failed", "train", ExitCode.RANK_FAILED)
     assert found.reason.startswith("rank 1 ended with exit 0 on node 0, in phase train after 16 steps")
     assert found.remedy == EARLY_REMEDY
+
+
+@pytest.mark.parametrize(
+    ("failures", "ends", "memory"),
+    [([BROKEN], [KILLED, SPARED], 0), ([BROKEN], [LEFT], 0), ([BROKEN, DATA], [], 0), ([], [KILLED], 1)],
+        ([BROKEN], [KILLED, SPARED], False),
+        ([BROKEN], [LEFT], False),
+        ([BROKEN, DATA], [], False),
+        ([], [KILLED], True),
+    ],
+)
+def test_a_rank_of_a_split_model_is_named_by_its_coordinates(failures, ends, memory):
+    assert "rank 1 (tp 1, pp 0, dp 0)" in ending(FAILED, failures, ends, Layout(1, 2, 2), memory).reason
+    assert "rank 1 (tp 0, pp 1, dp 0)" in ending(FAILED, failures, ends, Layout(1, 1, 2), memory).reason
 
 
 def test_the_first_of_several_that_left_is_named():
