@@ -61,7 +61,7 @@ def test_a_rank_that_left_early_without_an_error_is_the_cause_of_what_its_peers_
 
 @pytest.mark.parametrize(
     ("failures", "ends", "memory"),
-    [([BROKEN], [KILLED, SPARED], 0), ([BROKEN], [LEFT], 0), ([BROKEN, DATA], [], 0), ([], [KILLED], 1)],
+    [
         ([BROKEN], [KILLED, SPARED], False),
         ([BROKEN], [LEFT], False),
         ([BROKEN, DATA], [], False),
