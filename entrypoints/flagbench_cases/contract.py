@@ -5,7 +5,7 @@ or an InferWorkload, as the `kind` of its manifest says.
 """
 
 import abc
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Protocol, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Protocol, Sequence, Tuple, Union
 
 import torch
 import torch.distributed
@@ -130,6 +130,10 @@ class Workload(abc.ABC):
     def work(self, batch: Any) -> Work:
         """The amount of work in a batch on the host."""
 
+    def after_step(self) -> None:  # noqa: B027, optional
+        """What the publisher does after the step's clock has stopped, such as reading a result from the device.
+        Counted in our p_train and p_infer_whole, but in no clock of the publisher that times steps."""
+
     @abc.abstractmethod
     def describe(self) -> Dict[str, Any]:
         """Facts for the record: `conditions` to compare with a claim's, `data`, and the number of `parameters`."""
@@ -149,10 +153,6 @@ class TrainWorkload(Workload):
     @abc.abstractmethod
     def step(self, batch: Any) -> Optional[float]:
         """Run one step: forward, backward, update. Returns the loss, or None on a rank that does not compute it."""
-
-    def after_step(self) -> None:
-        """What the publisher does after the step's clock has stopped, such as reading a result from the device.
-        Counted in our p_train, but in none of the publisher's clocks."""
 
     @abc.abstractmethod
     def evaluate(self, last: bool) -> Evaluation:
@@ -194,9 +194,9 @@ class InferWorkload(Workload):
         """The batches of a pass in the case's order, on the host. All ranks of a replica get the same."""
 
     @abc.abstractmethod
-    def infer(self, batch: Any) -> Optional[float]:
-        """Run one batch. Returns its mean loss if the case scores text; None otherwise, and on a rank that does not
-        compute it."""
+    def infer(self, batch: Any) -> Union[float, torch.Tensor, None]:
+        """Run one batch. Returns its mean loss if the case scores text, as a scalar tensor if the publisher does not
+        wait for it here; None otherwise, and on a rank that does not compute it."""
 
     def result(self, name: str) -> Optional[Evaluation]:
         """The result of a full pass, equal on all ranks; None if it has none. Not timed."""

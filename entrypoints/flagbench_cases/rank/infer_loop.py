@@ -55,7 +55,7 @@ class InferLoop:
         self.plan = plan
         self.spool = spool
         self.device = device
-        self.timer = StepTimer(workload, workload.infer, spool, device, probe, counts)
+        self.timer = StepTimer(workload, workload.infer, spool, device, probe, counts, workload.after_step)
 
     def run(self) -> Dict[str, Any]:
         """Run every pass. Returns the duration of each, seconds."""
@@ -81,7 +81,8 @@ class InferLoop:
             for batch in self.workload.batches(name):
                 loss, mark = self.timer.step(batch, mark)
                 if not is_finite(loss):
-                    self._not_finite(loss)
+                    self._not_finite(self.timer.count - 1, loss)
+                self._check_late_losses()
                 if self.timer.count - first == self.plan.warmup_steps:
                     self.spool.phase(name, end)
                     mark = self.timer.until_now()
@@ -92,12 +93,17 @@ class InferLoop:
         self.timer.settle()
         seconds = now() - start
         self.timer.drain(everything=True)
+        self._check_late_losses()
         return seconds
 
-    def _not_finite(self, loss: Optional[float]) -> None:
+    def _check_late_losses(self) -> None:
+        if self.timer.not_finite is not None:
+            self._not_finite(*self.timer.not_finite)
+
+    def _not_finite(self, step: int, loss: Optional[float]) -> None:
         self.timer.drain()
         raise CaseError(
-            "the loss of step %d is %s" % (self.timer.count - 1, loss),
+            "the loss of step %d is %s" % (step, loss),
             "another --precision may help; without --weights the model has random weights",
             ExitCode.INVALID,
         )

@@ -2,7 +2,9 @@
 
 import math
 from collections import deque
-from typing import Any, Callable, Deque, Optional, Tuple
+from typing import Any, Callable, Deque, Optional, Tuple, Union
+
+import torch
 
 from flagbench_cases.contract import Work, Workload
 from flagbench_cases.rank.probe import CollectiveProbe
@@ -26,7 +28,7 @@ class StepTimer:
     def __init__(
         self,
         workload: Workload,
-        run: Callable[[Any], Optional[float]],
+        run: Callable[[Any], Union[float, torch.Tensor, None]],
         spool: RankSpool,
         device: Any,
         probe: CollectiveProbe,
@@ -46,29 +48,32 @@ class StepTimer:
         self.count = 0
         self._drained = now()
         self._ended: Optional[float] = None  # end of the last step; None while something other than a step runs
-        self._pending: Deque[Tuple[int, Any, Any, Any]] = deque()
+        self._pending: Deque[Tuple[int, Any, Any, Any, Optional[torch.Tensor]]] = deque()
+        # The first step whose loss, read after the step, is not finite.
+        self.not_finite: Optional[Tuple[int, float]] = None
 
     def step(self, batch: Any, mark: float) -> Tuple[Optional[float], float]:
-        """Run one step on a batch requested at time `mark`. Returns the loss, if this rank has it, and the time at
-        which the step's bookkeeping ended."""
+        """Run one step on a batch requested at time `mark`. Returns the loss, if this rank has it already, and the
+        time at which the step's bookkeeping ended. A loss on the device is read by `drain`."""
         ready = now()
         on_device = self.workload.to_device(batch)
         start = self.clock.mark()
         begun = now()
         loss = self.run(on_device)
         ended = now()
+        late = self.clock.copy(loss) if isinstance(loss, torch.Tensor) else None
         end = self.clock.mark()
         self._ended = ended
         self.after()
         work = self.workload.work(batch) if self.counts else COUNTED_ELSEWHERE
-        known = NAN if loss is None else loss
-        self.spool.step(Step(ready - mark, begun - ready, ended - begun, NAN, NAN, NAN, 0.0, known, *work))
-        self._pending.append((self.count, start, end, self.probe.take()))
+        known = None if isinstance(loss, torch.Tensor) else loss
+        self.spool.step(Step(ready - mark, begun - ready, ended - begun, NAN, NAN, NAN, 0.0, _number(known), *work))
+        self._pending.append((self.count, start, end, self.probe.take(), late))
         self.count += 1
         if len(self._pending) >= self.clock.drain_every or ended - self._drained > DRAIN_SECONDS:
             self.drain()
             self._drained = ended
-        return loss, self.until_now()
+        return known, self.until_now()
 
     def until_now(self) -> float:
         """Attribute the time since the last step to its `after`; returns the current time."""
@@ -84,10 +89,10 @@ class StepTimer:
         self._ended = None
 
     def drain(self, everything: bool = False) -> None:
-        """Write the available device times to the spool; use `everything` only after a synchronisation."""
+        """Write the available device times and losses to the spool; use `everything` only after a synchronisation."""
         clock = self.clock
         while self._pending and (everything or clock.reached(self._pending[0][2])):
-            index, start, end, marks = self._pending.popleft()
+            index, start, end, marks, late = self._pending.popleft()
             first = wait = NAN
             if marks is not None:
                 first = clock.seconds(start, marks[0])
@@ -95,6 +100,15 @@ class StepTimer:
                 clock.release(list(marks))
             self.spool.device_times(index, clock.seconds(start, end), first, wait)
             clock.release([start, end])
+            if late is not None:
+                loss = float(late)
+                self.spool.loss(index, loss)
+                if self.not_finite is None and not is_finite(loss):
+                    self.not_finite = (index, loss)
+
+
+def _number(loss: Optional[float]) -> float:
+    return NAN if loss is None else loss
 
 
 def is_finite(loss: Optional[float]) -> bool:

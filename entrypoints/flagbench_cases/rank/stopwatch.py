@@ -30,6 +30,10 @@ class HostClock:
     def release(self, marks: List[Any]) -> None:
         """Return marks for reuse."""
 
+    def copy(self, value: torch.Tensor) -> torch.Tensor:
+        """The value on the host, valid when the next mark is reached."""
+        return value
+
 
 class CudaClock:
     """Marks as CUDA events on the current stream. They are pooled and never waited for."""
@@ -57,3 +61,7 @@ class CudaClock:
     def release(self, marks: List[Any]) -> None:
         """Return events for reuse."""
         self._pool.extend(marks)
+
+    def copy(self, value: torch.Tensor) -> torch.Tensor:
+        """The value on the host, valid when the next mark is reached. Waits for nothing."""
+        return torch.empty_like(value, device="cpu", pin_memory=True).copy_(value, non_blocking=True)

@@ -51,6 +51,7 @@ _TIMES = struct.Struct("<3d")
 _TIMES_AT = 3 * 8  # device, first_collective, collective_wait
 _AFTER = struct.Struct("<d")
 _AFTER_AT = 6 * 8
+_STEP_LOSS_AT = 7 * 8
 
 
 def path_of(folder: str, rank: int, kind: str) -> str:
@@ -102,7 +103,7 @@ class RankSpool:
         _COUNT.pack_into(self._map, _BEAT_AT, self._beats)
 
     def step(self, step: Step) -> None:
-        """Append a step; its device times may be added later by `device_times`."""
+        """Append a step; its device times and its loss may be added later by `device_times` and `loss`."""
         if self._steps >= self.capacity:
             raise IndexError("the spool holds %d steps" % self.capacity)
         SLOT.pack_into(self._map, HEADER_SIZE + self._steps * SLOT.size, *step)
@@ -116,6 +117,11 @@ class RankSpool:
         """Fill in the device times of step `index`."""
         offset = HEADER_SIZE + index * SLOT.size + _TIMES_AT
         _TIMES.pack_into(self._map, offset, device, first_collective, collective_wait)
+
+    def loss(self, index: int, loss: float) -> None:
+        """Fill in the loss of step `index`."""
+        _LOSS.pack_into(self._map, HEADER_SIZE + index * SLOT.size + _STEP_LOSS_AT, loss)
+        _LOSS.pack_into(self._map, _LOSS_AT, loss)
 
     def after(self, index: int, seconds: float) -> None:
         """Set the `after` time of step `index`, replacing an earlier value."""

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from flagbench_cases.contract import INFER, VALIDATE, Evaluation, InferWorkload, Work
 from flagbench_cases.rank import infer_loop
 from flagbench_cases.rank.infer_loop import InferLoop, InferPlan
+from flagbench_cases.rank.stopwatch import HostClock
 from flagbench_cases.record.evidence import Evidence
 from flagbench_cases.record.passes import Pass, passes
 from flagbench_cases.shared.errors import CaseError, DataError, ExitCode
@@ -26,7 +28,7 @@ SIZES = {VALIDATE: 2, INFER: 4}
 class Toy(InferWorkload):
     """Passes of two and four batches that let time pass."""
 
-    def __init__(self, time: Time, losses: Sequence[float | None] = (2.0,), sizes: dict[str, int] = SIZES) -> None:
+    def __init__(self, time: Time, losses: Sequence[Any] = (2.0,), sizes: dict[str, int] = SIZES) -> None:
         self.time, self.losses, self.sizes = time, losses, sizes
         self.asked: list[str] = []
         self.run: list[tuple[str, int]] = []
@@ -52,7 +54,7 @@ class Toy(InferWorkload):
         self.time.seconds += 0.5
         return batch
 
-    def infer(self, batch: tuple[str, int]) -> float | None:
+    def infer(self, batch: tuple[str, int]) -> Any:
         self.run.append(batch)
         self.time.seconds += 0.25
         return self.losses[len(self.run) % len(self.losses)]
@@ -73,11 +75,11 @@ def clock(time: Time, monkeypatch: pytest.MonkeyPatch) -> Time:
 
 
 def infer(
-    folder: Path, workload: Toy, plan: InferPlan = WHOLE, counts: bool = True
+    folder: Path, workload: Toy, plan: InferPlan = WHOLE, counts: bool = True, device: Any = None
 ) -> tuple[dict[str, Any], list[Step], list[dict[str, Any]]]:
     spool = RankSpool(str(folder), 0)
     spool.reserve(50)
-    timing = InferLoop(workload, plan, spool, Device(), NoCollectives(), counts).run()
+    timing = InferLoop(workload, plan, spool, device or Device(), NoCollectives(), counts).run()
     reader = SpoolReader(str(folder), 0)
     return timing, reader.steps(), reader.facts()
 
@@ -127,6 +129,42 @@ def test_a_loss_that_is_not_finite_ends_the_run(tmp_path: Path, clock: Time) -> 
     with refuses(CaseError, "step 2", code=ExitCode.INVALID):
         infer(tmp_path, Toy(clock, losses=(2.0, 2.0, 2.0, float("nan"))))
     assert len(SpoolReader(str(tmp_path), 0).steps()) == 3
+
+
+class LateDevice(Device):
+    """A device that reaches the end of a step only when the next one is queued."""
+
+    class Clock(HostClock):
+        queued = 0
+
+        def mark(self) -> int:
+            self.queued += 1
+            return self.queued
+
+        def reached(self, mark: int) -> bool:
+            return mark < self.queued
+
+        def seconds(self, start: int, end: int) -> float:
+            return float(end - start)
+
+    def __init__(self) -> None:
+        super().__init__(self.Clock())
+
+
+def test_losses_on_the_device_are_read_when_it_has_them(tmp_path: Path, clock: Time) -> None:
+    losses = [torch.tensor(float(value)) for value in range(6)]
+    _, steps, _ = infer(tmp_path, Toy(clock, losses=losses), device=LateDevice())
+    assert [step.loss for step in steps] == [1.0, 2.0, 3.0, 4.0, 5.0, 0.0]
+
+
+@pytest.mark.parametrize(("device", "after"), [(Device(), 3), (LateDevice(), 4)], ids=["in time", "late"])
+def test_a_loss_on_the_device_that_is_not_finite_ends_the_run(
+    tmp_path: Path, clock: Time, device: Any, after: int
+) -> None:
+    good, bad = torch.tensor(2.0), torch.tensor(float("nan"))
+    with refuses(CaseError, "step 2", code=ExitCode.INVALID):
+        infer(tmp_path, Toy(clock, losses=(good, good, good, bad, good, good, good)), device=device)
+    assert len(SpoolReader(str(tmp_path), 0).steps()) == after
 
 
 @pytest.mark.parametrize("empty", SIZES)
