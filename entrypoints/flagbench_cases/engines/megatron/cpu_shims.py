@@ -1,0 +1,67 @@
+"""Lets Megatron-Core run on CPU ranks. Only the cpu stack uses it.
+
+Megatron-Core allocates on `torch.cuda.current_device()` and forks generators of CUDA. Here its modules see a `torch`
+that differs in these names; torch itself, and everybody else's, is not changed.
+"""
+
+import functools
+import sys
+import types
+from typing import Any, Callable
+
+import torch
+
+CPU = torch.device("cpu")
+FACTORIES = ("arange", "empty", "full", "ones", "tensor", "zeros")
+_PACKAGE = "megatron.core"
+
+
+class Overlay(types.ModuleType):
+    """A module in which some names are replaced."""
+
+    def __init__(self, base: types.ModuleType, **names: Any) -> None:
+        super().__init__(base.__name__)
+        self.__dict__.update(names, _base=base)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_base"], name)
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    return None
+
+
+def _on_cpu(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """The factory, for which device="cuda" means the CPU."""
+
+    @functools.wraps(factory)
+    def call(*arguments: Any, **options: Any) -> torch.Tensor:
+        if str(options.get("device", "")).startswith("cuda"):
+            options["device"] = CPU
+        return factory(*arguments, **options)
+
+    return call
+
+
+def _overlay() -> Overlay:
+    cuda = Overlay(
+        torch.cuda,
+        current_device=lambda: CPU,  # where parameters, buffers and gathered outputs are allocated
+        synchronize=_nothing,
+        empty_cache=_nothing,
+        manual_seed=torch.manual_seed,
+        get_rng_state=lambda *_: torch.get_rng_state(),  # the tracker's generators, and recomputation
+        set_rng_state=lambda state, *_: torch.set_rng_state(state),
+    )
+    return Overlay(torch, cuda=cuda, **{name: _on_cpu(getattr(torch, name)) for name in FACTORIES})
+
+
+def install() -> None:
+    """Replace the name `torch` in all imported modules of Megatron-Core. May be repeated after further imports."""
+    overlay = _overlay()
+    for name, module in list(sys.modules.items()):
+        if (name == _PACKAGE or name.startswith(_PACKAGE + ".")) and getattr(module, "torch", None) is torch:
+            module.torch = overlay  # type: ignore[attr-defined]
+    random: Any = sys.modules[_PACKAGE + ".tensor_parallel.random"]
+    random._get_cuda_rng_state = lambda *_, **__: torch.get_rng_state()
+    random._set_cuda_rng_state = lambda state, *_, **__: torch.set_rng_state(state)

@@ -1,0 +1,118 @@
+"""Which part of each tensor a rank holds: from Hugging Face's names and layout to Megatron-Core's.
+
+Megatron-Core's parameters are rows of several tensors one after another: for each key-value head its queries, its key
+and its value (`linear_qkv`), and the gate above the input of the SwiGLU (`linear_fc1`). Tensor-parallel ranks share
+the rows of these, and the columns of `linear_proj` and `linear_fc2`.
+"""
+
+from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+import torch
+
+from flagbench_cases.engines.megatron.shape import Shape
+from flagbench_cases.shared.layout import Coordinates, Layout
+
+Range = Tuple[int, int]
+
+
+class Piece(NamedTuple):
+    """Rows and columns of a tensor by its Hugging Face name; None: all of them."""
+
+    name: str
+    rows: Optional[Range] = None
+    columns: Optional[Range] = None
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """This piece of a whole tensor, or of what reads one with `[...]`."""
+        rows = slice(*self.rows) if self.rows else slice(None)
+        return tensor[rows, slice(*self.columns)] if self.columns else tensor[rows]
+
+
+Parts = Dict[str, List[Piece]]
+
+
+def parts_of(shape: Shape, layout: Layout, at: Coordinates) -> Parts:
+    """The pieces, top to bottom, of each parameter of the rank at these coordinates."""
+    found: Parts = {}
+    vocabulary = _share(shape.padded_vocabulary(layout.tp), layout.tp, at.tp)
+    rows = (min(vocabulary[0], shape.vocab_size), min(vocabulary[1], shape.vocab_size))
+    if at.pp == 0:
+        found["embedding.word_embeddings.weight"] = [Piece("model.embed_tokens.weight", rows)]
+    count = shape.layers // layout.pp
+    for index in range(count):
+        found.update(_layer(shape, layout.tp, at.tp, index, at.pp * count + index))
+    if at.pp == layout.pp - 1:
+        found["decoder.final_layernorm.weight"] = [Piece("model.norm.weight")]
+        found["output_layer.weight"] = [Piece("lm_head.weight", rows)]
+    return found
+
+
+def _layer(shape: Shape, tp: int, rank: int, index: int, number: int) -> Iterator[Tuple[str, List[Piece]]]:
+    ours, theirs = "decoder.layers.%d." % index, "model.layers.%d." % number
+    per_group, width = shape.heads // shape.kv_heads * shape.head_dim, shape.head_dim
+    heads = []
+    for group in range(*_share(shape.kv_heads, tp, rank)):
+        heads.append(Piece(theirs + "self_attn.q_proj.weight", (group * per_group, (group + 1) * per_group)))
+        heads.append(Piece(theirs + "self_attn.k_proj.weight", (group * width, (group + 1) * width)))
+        heads.append(Piece(theirs + "self_attn.v_proj.weight", (group * width, (group + 1) * width)))
+    dim, ffn = _share(shape.dim, tp, rank), _share(shape.ffn, tp, rank)
+    yield ours + "input_layernorm.weight", [Piece(theirs + "input_layernorm.weight")]
+    yield ours + "self_attention.linear_qkv.weight", heads
+    yield ours + "self_attention.linear_proj.weight", [Piece(theirs + "self_attn.o_proj.weight", None, dim)]
+    yield ours + "pre_mlp_layernorm.weight", [Piece(theirs + "post_attention_layernorm.weight")]
+    yield (
+        ours + "mlp.linear_fc1.weight",
+        [Piece(theirs + "mlp.gate_proj.weight", ffn), Piece(theirs + "mlp.up_proj.weight", ffn)],
+    )
+    yield ours + "mlp.linear_fc2.weight", [Piece(theirs + "mlp.down_proj.weight", None, ffn)]
+
+
+def _share(size: int, ranks: int, rank: int) -> Range:
+    return rank * size // ranks, (rank + 1) * size // ranks
+
+
+def fill(
+    module: torch.nn.Module, parts: Parts, read: Callable[[List[str]], Iterator[Tuple[str, torch.Tensor]]]
+) -> None:
+    """Fill a rank's parameters. `read` gives tensors, whole or readable in parts, by name in any order.
+
+    Rows without a piece, which pad the vocabulary, become zero.
+    """
+    parameters = dict(module.named_parameters())
+    assert set(parameters) == set(parts), sorted(set(parameters) ^ set(parts))
+    targets: Dict[str, List[Tuple[torch.Tensor, Piece]]] = {}
+    with torch.no_grad():
+        for name, pieces in parts.items():
+            at = 0
+            for piece in pieces:
+                count = parameters[name].shape[0] if piece.rows is None else piece.rows[1] - piece.rows[0]
+                if count:
+                    targets.setdefault(piece.name, []).append((parameters[name][at : at + count], piece))
+                at += count
+            parameters[name][at:].zero_()
+        for name, tensor in read(sorted(targets)):
+            for target, piece in targets[name]:
+                target.copy_(piece.of(tensor))
+
+
+def random_tensors(
+    shape: Shape, shapes: Dict[str, Tuple[int, ...]], seed: int, device: torch.device, beat: Callable[[], None]
+) -> Callable[[List[str]], Iterator[Tuple[str, torch.Tensor]]]:
+    """A `read` for `fill`: normal matrices and constant norms, the same for every layout.
+
+    Each tensor is drawn whole, in fp32, by a generator of its own; one is in memory at a time.
+    """
+    numbers = {name: index for index, name in enumerate(sorted(shapes))}
+
+    def read(names: List[str]) -> Iterator[Tuple[str, torch.Tensor]]:
+        for name in names:
+            tensor = torch.empty(shapes[name], dtype=torch.float32, device=device)
+            if tensor.dim() == 1:
+                tensor.fill_(shape.norm_init)
+            else:
+                generator = torch.Generator(device=device).manual_seed(seed * 2**20 + numbers[name])
+                tensor.normal_(std=shape.initializer_range, generator=generator)
+            beat()
+            yield name, tensor
+
+    return read

@@ -1,0 +1,85 @@
+"""A model of the Llama family: RMSNorm, rotary embeddings, grouped queries, SwiGLU, no biases, untied embeddings.
+
+Shapes: B sequences, T tokens, D model width, F width of the SwiGLU, V vocabulary; G key-value heads.
+"""
+
+from typing import Any, Dict, NamedTuple
+
+from flagbench_cases.shared.errors import UsageError
+
+
+class Shape(NamedTuple):
+    """Sizes of the model; every field is a key of the case manifest's `model` section."""
+
+    name: str
+    layers: int
+    dim: int
+    heads: int
+    kv_heads: int
+    ffn: int
+    vocab_size: int
+    positions: int
+    norm_eps: float
+    rope_theta: float
+    initializer_range: float
+    norm_init: float
+    """Initial weight of the norms; 1 unless the publisher trained with another."""
+    vocab_multiple: int
+    """The embeddings have a multiple of this number of rows on every tensor-parallel rank."""
+
+    @property
+    def head_dim(self) -> int:
+        """Width of a head."""
+        return self.dim // self.heads
+
+    @property
+    def kv_dim(self) -> int:
+        """Width of keys and values."""
+        return self.head_dim * self.kv_heads
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of the whole model, without the padding of the vocabulary."""
+        layer = 2 * self.dim * (self.dim + self.kv_dim) + 3 * self.dim * self.ffn + 2 * self.dim
+        return self.layers * layer + 2 * self.vocab_size * self.dim + self.dim
+
+    def padded_vocabulary(self, tp: int) -> int:
+        """Rows of the embeddings over all of `tp` ranks."""
+        multiple = self.vocab_multiple * tp
+        return -(-self.vocab_size // multiple) * multiple
+
+
+def shape_of(section: Dict[str, Any]) -> Shape:
+    """The sizes of a resolved `model` section."""
+    return Shape(**section)
+
+
+def check_layout(shape: Shape, tp: int, pp: int) -> None:
+    """Raise UsageError if the model cannot be divided evenly."""
+    for size, what in (
+        (shape.heads, "heads"),
+        (shape.kv_heads, "key-value heads"),
+        (shape.ffn, "columns of the MLP"),
+    ):
+        if size % tp:
+            raise UsageError(
+                "%s has %d %s, which %d tensor-parallel ranks cannot share evenly" % (shape.name, size, what, tp),
+                "set tp to a divisor of %d" % size,
+            )
+    if shape.layers % pp:
+        raise UsageError(
+            "%s has %d layers, which %d stages cannot share evenly" % (shape.name, shape.layers, pp),
+            "set pp to a divisor of %d" % shape.layers,
+        )
+
+
+def forward_flops(shape: Shape, sequences: int, length: int, vocabulary: int) -> int:
+    """FLOPs of the matrix products (2 per multiply-accumulate) of a forward pass over `sequences` of `length` tokens;
+    attention counted in full. `vocabulary`: the rows of the output layer.
+
+    Source: the operators of the model; equal to torch.utils.flop_counter.FlopCounterMode (tests).
+    """
+    tokens = sequences * length
+    linear = 2 * shape.dim * (shape.dim + shape.kv_dim) + 3 * shape.dim * shape.ffn
+    attention = 2 * length * shape.dim  # scores and context
+    return 2 * tokens * (shape.layers * (linear + attention) + shape.dim * vocabulary)
