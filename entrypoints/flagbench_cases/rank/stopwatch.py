@@ -32,7 +32,7 @@ class HostClock:
 
     def copy(self, value: torch.Tensor) -> torch.Tensor:
         """The value on the host, valid when the next mark is reached."""
-        return value
+        return value.clone()
 
 
 class CudaClock:

@@ -27,6 +27,8 @@ def fill(record: Dict[str, Any], request: Request, evidence: Evidence, count: in
         found += throughput(ranks, one, steady, request, whole)
         if one.name == MEASURED:
             found += sections.flops(record, request, evidence, steady)
+            if request.preset == "reference":  # the publisher's formula is only valid for the published model
+                found += metrics.published_utilisation(found, request.published_flops, request.layout.world)
             record["window"] = sections.window(steady)
     if whole and finished and seconds:
         found.append(metrics.metric("e2e_time", seconds["e2e"], "s", n=1, note="excluding imports"))
@@ -54,6 +56,12 @@ def throughput(
         metrics.rate("p_%s_core" % one.name, unit, amounts, steady.seconds, core),
         metrics.rate("p_%s_core_host" % one.name, unit, published, [step.host for step in clock], host),
     ]
+    useful = [
+        sum(step.tokens_useful for step in row) for row in zip(*(s[steady.first : one.end] for s in ranks.values()))
+    ]
+    if unit == "tokens" and useful != steady.tokens:
+        note = core + "; padding is not counted"
+        found.append(metrics.rate("p_%s_core_useful" % one.name, unit, useful, steady.seconds, note))
     if whole:
         everything = [metrics.amount(step, unit) for steps in ranks.values() for step in steps[one.first : one.end]]
         note = "the whole pass including loading, by the slowest rank"

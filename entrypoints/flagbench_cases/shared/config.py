@@ -191,9 +191,18 @@ def resolve(
         seed=case.get("default_seed", 0) if seed is None else seed,
         weights="pretrained" if weights else "random",
     )
+    _choose_layout(config)
     engine_support.check(case, stack, config)
     _choose_length(schedule(config), data["source"], layout_of(config).dp, steps, max_samples, full)
     return config
+
+
+def _choose_layout(config: Dict[str, Any]) -> None:
+    """`layout.tp` 0: the ranks of a node share every layer, as far as the stages allow."""
+    section = config.get("layout", {})
+    if section.get("tp") == 0:
+        gpus, ranks = config["gpus"], config["nodes"] * config["gpus"]
+        section["tp"] = max(1, min(gpus, ranks // section.get("pp", 1)))
 
 
 def preset_of(case: Dict[str, Any], preset: str, division: str) -> Dict[str, Any]:

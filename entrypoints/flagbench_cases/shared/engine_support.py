@@ -46,6 +46,15 @@ def _check_layout(case: Dict[str, Any], name: str, config: Dict[str, Any]) -> No
                 "the %s engine does not support a layout with %s %d" % (name, axis, size),
                 instead(case, name, "it supports only %s" % (", ".join(axes) or "one rank")),
             )
+        for path in case["engines"][name].get("divides", {}).get(axis, ()):
+            found: Any = config
+            for key in path.split("."):
+                found = found[key]
+            if found % size:
+                raise UsageError(
+                    "a layout with %s %d does not divide %s, which is %d" % (axis, size, path, found),
+                    "change --gpus, or the layout, so that %s is a divisor of %d" % (axis, found),
+                )
 
 
 def check_checkpoints(case: Dict[str, Any], config: Dict[str, Any], writes: Any, resumes: Any) -> None:

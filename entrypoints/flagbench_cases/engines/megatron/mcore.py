@@ -60,8 +60,8 @@ class ExpandedSelfAttention(SelfAttention):
 
 
 class ModelPrecisionRotary(RotaryEmbedding):
-    """Angles in the precision of the model, computed in every forward pass, as in Megatron-LM of 2023, which converted
-    the frequencies with the model. In bf16, angles of position 100 are off by up to 0.1."""
+    """Angles in the precision of the model, computed in every forward pass, as in Megatron-LM of 2023, which
+    converted the frequencies with the model. In bf16, angles of position 100 are off by up to 0.1."""
 
     def forward(self, max_seq_len: int, *_: Any, **__: Any) -> torch.Tensor:
         return self.get_emb(max_seq_len)  # type: ignore[no-any-return]

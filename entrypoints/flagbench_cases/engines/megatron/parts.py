@@ -31,11 +31,20 @@ class Piece(NamedTuple):
 Parts = Dict[str, List[Piece]]
 
 
-def parts_of(shape: Shape, layout: Layout, at: Coordinates) -> Parts:
-    """The pieces, top to bottom, of each parameter of the rank at these coordinates."""
+PADDING = "lm_head.padding.weight"
+"""The rows of a checkpoint's output layer that pad the vocabulary."""
+
+
+def parts_of(shape: Shape, layout: Layout, at: Coordinates, padding: str = "zeros") -> Parts:
+    """The pieces, top to bottom, of each parameter of the rank at these coordinates.
+
+    `padding`: the rows of the output layer that pad the vocabulary, as each takes part in every softmax: `zeros`,
+    `last_row` repeated, or those of the `checkpoint` (PADDING).
+    """
     found: Parts = {}
-    vocabulary = _share(shape.padded_vocabulary(layout.tp), layout.tp, at.tp)
-    rows = (min(vocabulary[0], shape.vocab_size), min(vocabulary[1], shape.vocab_size))
+    low, high = _share(shape.padded_vocabulary(layout.tp), layout.tp, at.tp)
+    size = shape.vocab_size
+    rows, extra = (min(low, size), min(high, size)), (max(low - size, 0), max(high - size, 0))
     if at.pp == 0:
         found["embedding.word_embeddings.weight"] = [Piece("model.embed_tokens.weight", rows)]
     count = shape.layers // layout.pp
@@ -43,7 +52,11 @@ def parts_of(shape: Shape, layout: Layout, at: Coordinates) -> Parts:
         found.update(_layer(shape, layout.tp, at.tp, index, at.pp * count + index))
     if at.pp == layout.pp - 1:
         found["decoder.final_layernorm.weight"] = [Piece("model.norm.weight")]
-        found["output_layer.weight"] = [Piece("lm_head.weight", rows)]
+        found["output_layer.weight"] = output = [Piece("lm_head.weight", rows)]
+        if padding == "last_row":
+            output += [Piece("lm_head.weight", (size - 1, size))] * (extra[1] - extra[0])
+        elif padding == "checkpoint" and extra[1] > extra[0]:
+            output.append(Piece(PADDING, extra))
     return found
 
 

@@ -5,8 +5,6 @@ Shapes: B sequences, T tokens, D model width, F width of the SwiGLU, V vocabular
 
 from typing import Any, Dict, NamedTuple
 
-from flagbench_cases.shared.errors import UsageError
-
 
 class Shape(NamedTuple):
     """Sizes of the model; every field is a key of the case manifest's `model` section."""
@@ -52,25 +50,6 @@ class Shape(NamedTuple):
 def shape_of(section: Dict[str, Any]) -> Shape:
     """The sizes of a resolved `model` section."""
     return Shape(**section)
-
-
-def check_layout(shape: Shape, tp: int, pp: int) -> None:
-    """Raise UsageError if the model cannot be divided evenly."""
-    for size, what in (
-        (shape.heads, "heads"),
-        (shape.kv_heads, "key-value heads"),
-        (shape.ffn, "columns of the MLP"),
-    ):
-        if size % tp:
-            raise UsageError(
-                "%s has %d %s, which %d tensor-parallel ranks cannot share evenly" % (shape.name, size, what, tp),
-                "set tp to a divisor of %d" % size,
-            )
-    if shape.layers % pp:
-        raise UsageError(
-            "%s has %d layers, which %d stages cannot share evenly" % (shape.name, shape.layers, pp),
-            "set pp to a divisor of %d" % shape.layers,
-        )
 
 
 def forward_flops(shape: Shape, sequences: int, length: int, vocabulary: int) -> int:

@@ -1,0 +1,176 @@
+"""The Aquila-33B case: teacher-forced scoring of LAMBADA, one padded sentence at a time, by tensor-parallel ranks.
+
+The publisher's step: copy a sentence to the device, build its causal mask, run the model on all positions, and
+average the losses of the sentence's own tokens. Nothing is generated. Unusual parts are quirks in the case manifest.
+"""
+
+from typing import Any, Dict, Iterable, Iterator, List, Sequence, Tuple
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, DistributedSampler
+
+from flagbench_cases.cases.aquila_33b import sentences
+from flagbench_cases.contract import INFER, Context, Evaluation, InferWorkload, Work, measure
+from flagbench_cases.engines.megatron import open_engine, parts
+from flagbench_cases.engines.megatron.shape import forward_flops, shape_of
+from flagbench_cases.prepare.llama import load, weights_format
+
+CASE = sentences.CASE
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "tf32": torch.float32}
+# Of the publisher's sampler, which shuffles once.
+ORDER_SEED = 0
+
+Batch = List[torch.Tensor]
+"""Tokens int64 [B, T + 1], and int64 [B, T]: 1 where the next token is scored."""
+
+
+class AquilaWorkload(InferWorkload):
+    """Each replica scores a share of the sentences; each of its ranks has a part of every layer."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.config = context.config
+        self.device = context.device.torch
+        self.weights = "random"
+
+    def setup(self) -> None:
+        context, config, beat = self.context, self.config, self.context.spool.beat
+        self.shape = shape_of(config["model"])
+        self.set, self.condition = sentences.load(config["data"], config["model"], context.data, config["seed"])
+        beat()
+        self.engine = open_engine()
+        self.engine.start(context)
+        dtype = DTYPES[config["precision"]]
+        self.module = self.engine.build(context, self.shape, dtype, of_2023=True)
+        beat()
+        self._fill()
+        self.module.eval()
+        self._make_loader()
+        self._total = torch.zeros((), device=self.device)
+        self._scored = 0
+
+    def _fill(self) -> None:
+        """Load this rank's part of the weights."""
+        context, section = self.context, self.config["model"]
+        self.padding = self.config["infer"]["vocabulary_padding"]
+        if context.weights is None and self.config["data"]["source"] != "shipped":
+            shapes, seed = weights_format.shapes(section), self.config["seed"]
+            read = parts.random_tensors(self.shape, shapes, seed, self.device, context.spool.beat)
+            parts.fill(self.module, self._parts(), read)
+            return
+        if context.weights is not None:
+            self.weights = "pretrained"
+            source, _ = load.open_prepared(context.weights, CASE, section)
+        else:
+            self.weights = "shipped"
+            source = load.Weights(sentences.TINY, section)
+        context.spool.beat()
+
+        def read_parts(names: List[str]) -> Iterator[Tuple[str, Any]]:
+            for name, part in source.read(names):
+                context.spool.beat()
+                yield name, part
+
+        parts.fill(self.module, self._parts(), read_parts)
+
+    def _parts(self) -> parts.Parts:
+        layout = self.context.layout
+        return parts.parts_of(self.shape, layout, layout.coordinates(self.context.rank), self.padding)
+
+    def _make_loader(self) -> None:
+        context, config = self.context, self.config
+        at = context.layout.coordinates(context.rank)
+        self.sampler: Any = DistributedSampler(self.set, context.layout.dp, at.dp, seed=ORDER_SEED)
+        self.loader = DataLoader(
+            self.set,
+            batch_size=config["infer"]["batch_size"],
+            sampler=self.sampler,
+            num_workers=config["data"]["workers"],
+            pin_memory=self.device.type == "cuda",
+        )
+
+    def describe(self) -> Dict[str, Any]:
+        config, lengths = self.config, self.set.lengths
+        return {
+            "conditions": {
+                "model": self.shape.name,
+                "sequence_length": self.set.length,
+                "batch_size": config["infer"]["batch_size"],
+                "layout": str(self.context.layout),
+                "workers": config["data"]["workers"],
+                "vocabulary_padding": self.padding,
+                "data": self.condition,
+                "weights": self.weights,
+            },
+            "data": {
+                "sentences": len(self.set),
+                "sha256": self.set.digest(),
+                "tokens": int(lengths.sum()),
+                "mean_tokens": float(lengths.mean()),
+            },
+            "parameters": self.shape.parameters,
+        }
+
+    def steps(self, name: str) -> int:
+        return len(self.loader)
+
+    def batches(self, name: str) -> Iterable[Batch]:
+        return self.loader
+
+    def to_device(self, batch: Batch) -> Batch:
+        """The publisher's clock runs during the copy, which `infer` makes."""
+        return batch
+
+    def infer(self, batch: Batch) -> torch.Tensor:
+        """The mean loss of the batch's sentences, nats per scored token of each; not waited for."""
+        with torch.no_grad():
+            tokens, scored = (tensor.to(self.device, non_blocking=False) for tensor in batch)
+            scored = scored.contiguous().byte()
+            inputs, labels = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+            mask, positions = causal_mask(inputs)
+            logits = self.module(inputs, positions, mask)
+            losses = self.engine.token_losses(logits.contiguous().float(), labels)
+            weights = scored.float()
+            self._loss = torch.sum(losses * weights) / torch.sum(weights)
+        return self._loss
+
+    def after_step(self) -> None:
+        """What the publisher's loop does between steps: sum the losses on the device, over replicas."""
+        layout = self.context.layout
+        place = self._scored + layout.coordinates(self.context.rank).dp
+        self._scored += layout.dp
+        if place >= len(self.set):  # the sampler repeats sentences, so that replicas have equally many
+            self._loss.zero_()
+        if layout.dp > 1:
+            dist.all_reduce(self._loss, group=self.context.groups.get("dp"))
+        self._total += self._loss
+
+    def work(self, batch: Batch) -> Work:
+        samples, length = batch[1].shape
+        useful = int(batch[1].sum())
+        tp = self.context.layout.tp
+        flops = forward_flops(self.shape, samples, length, self.shape.padded_vocabulary(tp))
+        return Work(samples, samples, samples * length, useful, flops, flops * useful / (samples * length))
+
+    def result(self, name: str) -> Evaluation:
+        note = "mean over sentences of the mean loss of their tokens, </s> included, as published"
+        value = float(self._total) / len(self.set)
+        return Evaluation(None, None, len(self.set), None, [measure("loss", value, "nats", note)])
+
+    def passes(self) -> Sequence[str]:
+        return (INFER,)
+
+
+def causal_mask(tokens: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor]:
+    """The publisher's mask bool [1, 1, T, T], True where a position may not look, and positions int64 [B, T]. Padding
+    is not masked: it follows the text."""
+    length = tokens.shape[1]
+    triangle = torch.tril(torch.ones((1, length, length), device=tokens.device)).view(1, 1, length, length)
+    positions = torch.arange(length, dtype=torch.long, device=tokens.device).unsqueeze(0).expand_as(tokens)
+    return triangle < 0.5, positions
+
+
+def build(context: Context) -> AquilaWorkload:
+    """Build the workload; called by flagbench_cases.rank.run."""
+    return AquilaWorkload(context)
