@@ -7,7 +7,7 @@ that differs in these names; torch itself, and everybody else's, is not changed.
 import functools
 import sys
 import types
-from typing import Any, Callable
+from typing import Any, Callable, List
 
 import torch
 
@@ -65,3 +65,36 @@ def install() -> None:
     random: Any = sys.modules[_PACKAGE + ".tensor_parallel.random"]
     random._get_cuda_rng_state = lambda *_, **__: torch.get_rng_state()
     random._set_cuda_rng_state = lambda state, *_, **__: torch.set_rng_state(state)
+    optimizer: Any = sys.modules.get(_PACKAGE + ".optimizer.optimizer")
+    if optimizer is not None:
+        optimizer.clip_grad_by_total_norm_fp32 = _clip
+
+
+def _clip(parameters: List[Any], max_norm: float, total_norm: float, use_decoupled_grad: bool = False) -> None:
+    """Megatron-Core's own refuses gradients that are not on a CUDA device."""
+    factor = max_norm / (total_norm + 1.0e-6)
+    name = "decoupled_grad" if use_decoupled_grad else "grad"
+    gradients = [getattr(parameter, name, None) for parameter in parameters]
+    if factor < 1.0:
+        for gradient in gradients:
+            if gradient is not None:
+                gradient.mul_(factor)
+
+
+_TYPES = {
+    torch.float32: "torch.cuda.FloatTensor",
+    torch.float16: "torch.cuda.HalfTensor",
+    torch.bfloat16: "torch.cuda.BFloat16Tensor",
+}
+
+
+def mark_types(module: torch.nn.Module) -> None:
+    """Let the parameters name their type as on a CUDA device: the optimizer groups them by these names."""
+    for parameter in module.parameters():
+
+        def type_of(dtype: Any = None, *arguments: Any, tensor: torch.Tensor = parameter, **options: Any) -> Any:
+            if dtype is None:
+                return _TYPES[tensor.dtype]
+            return torch.Tensor.type(tensor, dtype, *arguments, **options)
+
+        parameter.type = type_of  # type: ignore[assignment]

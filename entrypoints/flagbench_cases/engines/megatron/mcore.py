@@ -67,6 +67,11 @@ class ModelPrecisionRotary(RotaryEmbedding):
         return self.get_emb(max_seq_len)  # type: ignore[no-any-return]
 
 
+def _uninitialised(weight: torch.Tensor) -> torch.Tensor:
+    """The initial values of parameters that are filled later."""
+    return weight
+
+
 def start(context: Context) -> None:
     """Create Megatron-Core's process groups for the layout, and its generators for dropout."""
     device, layout = context.device, context.layout
@@ -79,11 +84,14 @@ def start(context: Context) -> None:
     tensor_parallel.model_parallel_cuda_manual_seed(context.config["seed"])
 
 
-def build(context: Context, shape: Shape, dtype: torch.dtype, of_2023: bool = False) -> torch.nn.Module:
+def build(
+    context: Context, shape: Shape, dtype: torch.dtype, of_2023: bool = False, **settings: Any
+) -> torch.nn.Module:
     """This rank's stage with uninitialised parameters: tokens [B, T] to logits [B, T, V / tp].
 
     `of_2023`: attention with the operators of Megatron-LM at that time: scores divided by the number of the layer and
-    multiplied by it in fp32, keys repeated first, angles in the precision of the model.
+    multiplied by it in fp32, keys repeated first, angles in the precision of the model. `settings`: of Megatron-Core's
+    TransformerConfig.
     """
     layout, at = context.layout, context.layout.coordinates(context.rank)
     config = TransformerConfig(
@@ -108,8 +116,13 @@ def build(context: Context, shape: Shape, dtype: torch.dtype, of_2023: bool = Fa
         pipeline_dtype=dtype,
         bf16=dtype is torch.bfloat16,
         fp16=dtype is torch.float16,
-        perform_initialization=False,
+        # It also marks which parameters are split, which the norm of the gradients depends on.
+        perform_initialization=True,
+        init_method=_uninitialised,
+        output_layer_init_method=_uninitialised,
+        embedding_init_method=_uninitialised,
         use_cpu_initialization=context.device.kind == "cpu",
+        **settings,
     )
     layer = get_gpt_layer_local_spec(normalization="RMSNorm")
     layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = Norm

@@ -1,0 +1,162 @@
+"""Training by Megatron-Core 0.16: its gradient buffers, distributed optimizer, schedules of pipelines and learning
+rates. One step is one global batch, of several micro-batches on every replica.
+
+Shapes: micro-batches int64 [B, T + 1].
+"""
+
+import warnings
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+import torch
+
+from flagbench_cases.contract import Context
+from flagbench_cases.engines.megatron import cpu_shims
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # Apex and Transformer Engine are absent
+    from megatron.core.distributed import (
+        DistributedDataParallel,
+        DistributedDataParallelConfig,
+        finalize_model_grads,
+    )
+    from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+    from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
+    from megatron.core.pipeline_parallel.schedules import get_forward_backward_func
+    from megatron.core.transformer.module import Float16Module
+
+
+class Hyperparameters(NamedTuple):
+    """What decides the updates, from a manifest's `train` section."""
+
+    learning_rate: float
+    min_learning_rate: float
+    warmup_share: float
+    """Part of the schedule in which the rate rises to its maximum."""
+    schedule_samples: int
+    """Length of the schedule, in samples of all replicas."""
+    weight_decay: float
+    beta1: float
+    beta2: float
+    epsilon: float
+    clip: float
+    distributed_optimizer: bool
+
+
+class Trainer:
+    """Trains this rank's stage."""
+
+    def __init__(self, context: Context, module: Any, dtype: torch.dtype, settings: Hyperparameters) -> None:
+        """`module`: the stage with its initial weights."""
+        self.context = context
+        self.settings = settings
+        self.config = module.config
+        on_cpu = context.device.kind == "cpu"
+        if on_cpu:
+            cpu_shims.install()
+            cpu_shims.mark_types(module)
+        half = dtype is not torch.float32
+        self.model = DistributedDataParallel(
+            self.config,
+            DistributedDataParallelConfig(
+                grad_reduce_in_fp32=True, use_distributed_optimizer=settings.distributed_optimizer
+            ),
+            Float16Module(self.config, module) if half else module,
+        )
+        self.optimizer = get_megatron_optimizer(
+            OptimizerConfig(
+                optimizer="adam",
+                lr=settings.learning_rate,
+                min_lr=settings.min_learning_rate,
+                weight_decay=settings.weight_decay,
+                adam_beta1=settings.beta1,
+                adam_beta2=settings.beta2,
+                adam_eps=settings.epsilon,
+                clip_grad=settings.clip,
+                use_distributed_optimizer=settings.distributed_optimizer,
+                bf16=dtype is torch.bfloat16,
+                fp16=dtype is torch.float16,
+                params_dtype=dtype,
+            ),
+            [self.model],
+            use_gloo_process_groups=False,
+        )
+        if on_cpu:
+            cpu_shims.install()
+        self.config.finalize_model_grads_func = finalize_model_grads
+        self.config.grad_scale_func = self.optimizer.scale_loss
+        total = settings.schedule_samples
+        self.scheduler = OptimizerParamScheduler(
+            self.optimizer,
+            init_lr=0.0,
+            max_lr=settings.learning_rate,
+            min_lr=settings.min_learning_rate,
+            lr_warmup_steps=int(settings.warmup_share * total),
+            lr_decay_steps=total,
+            lr_decay_style="cosine",
+            start_wd=settings.weight_decay,
+            end_wd=settings.weight_decay,
+            wd_incr_steps=total,
+            wd_incr_style="constant",
+        )
+        self.run_schedule = get_forward_backward_func()
+        self.updates = self.skipped = 0
+        self.skipped_last = False
+
+    def step(self, batches: List[torch.Tensor]) -> Optional[float]:
+        """Forward and backward of all micro-batches of this replica, and the update. Returns their mean loss, nats
+        per token, on the last stage; None on the others."""
+        self.model.train()
+        self.model.zero_grad_buffer()
+        self.optimizer.zero_grad()
+        losses = self._run(batches, forward_only=False)
+        self.context.probe.backward_done()
+        updated, _, _ = self.optimizer.step()
+        self.skipped_last = not updated
+        if updated:
+            self.updates += 1
+            self.scheduler.step(len(batches) * batches[0].shape[0] * self.context.layout.dp)
+        else:
+            self.skipped += 1
+        return float(torch.stack(losses).mean()) if losses else None
+
+    def loss(self, batches: List[torch.Tensor]) -> Optional[torch.Tensor]:
+        """The sum of the micro-batches' mean losses without training, on the last stage; None on the others."""
+        self.model.eval()
+        with torch.no_grad():
+            losses = self._run(batches, forward_only=True)
+        return torch.stack(losses).sum() if losses else None
+
+    def _run(self, batches: List[torch.Tensor], forward_only: bool) -> List[torch.Tensor]:
+        found = self.run_schedule(
+            forward_step_func=_forward,
+            data_iterator=iter(batches),
+            model=self.model,
+            num_microbatches=len(batches),
+            seq_length=batches[0].shape[1] - 1,
+            micro_batch_size=batches[0].shape[0],
+            forward_only=forward_only,
+        )
+        return [entry["loss"] for entry in found]
+
+    @property
+    def learning_rate(self) -> float:
+        """The rate of the next update."""
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    def facts(self) -> Dict[str, Any]:
+        """Facts about the updates."""
+        return {"updates": self.updates, "skipped_steps": self.skipped, "learning_rate": self.learning_rate}
+
+
+def _forward(batches: Iterator[torch.Tensor], model: Any, *_: Any) -> Tuple[torch.Tensor, Any]:
+    """Megatron-Core's forward step: the output of a stage, and what makes a loss of the last one's."""
+    tokens = next(batches)
+    inputs, labels = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    positions = torch.arange(inputs.shape[1], device=inputs.device).unsqueeze(0).expand_as(inputs)
+    return model(inputs, positions, None, labels=labels), _mean
+
+
+def _mean(losses: torch.Tensor) -> Tuple[torch.Tensor, Dict[str, torch.Tensor]]:
+    """The mean of the tokens' losses; the reported one is a copy, as the schedule divides the other in place."""
+    mean = losses.float().mean()
+    return mean, {"loss": mean.detach().clone()}
