@@ -81,13 +81,13 @@ def write(
     """Write the tensors of a checkpoint by their Hugging Face names. Raises DataError unless they are those of the
     model, and weights_format.PADDING with `padding` rows, if any.
 
-    `sizes`: the bytes of each shard of the source. At most one file of the result is in memory, none larger than the
-    largest shard.
+    `sizes`: the bytes of each shard of the source. At most one file of the result is in memory, none larger than half
+    of the largest shard, since older safetensors copy a file's tensors to write them.
     """
     model = weights_format.shapes(section)
     wanted = dict(model, **({weights_format.PADDING: (padding, section["dim"])} if padding else {}))
     writer.need(sum(sizes))
-    output = Output(writer, "weights", min(MAX_FILE_BYTES, max(sizes)))
+    output = Output(writer, "weights", min(MAX_FILE_BYTES, max(sizes) // 2))
     types = set()
     for name, tensor in tensors:
         check(source, name, tensor, wanted)

@@ -51,7 +51,7 @@ def split(
     rows: torch.Tensor | None = None,
     section: dict[str, Any] = SECTION,
 ) -> list[dict[str, Any]]:
-    """The `language_model` of each rank. `rows` follow the vocabulary in the output layer; in the embedding -1 does."""
+    """The `language_model` of each rank. `rows` follow the vocabulary in the output layer; -1 in the embedding."""
     heads, groups = section["heads"], section["kv_heads"]
     words = padded(tensors["model.embed_tokens.weight"], None if rows is None else torch.full(rows.shape, -1.0))
     logits = padded(tensors["lm_head.weight"], rows)
