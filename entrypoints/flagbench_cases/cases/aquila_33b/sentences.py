@@ -152,22 +152,19 @@ def read(place: Any, length: int, vocabulary_size: int) -> SentenceSet:
         )
     arrays = {name: _array(place.path(name)) for name in ("tokens.npy", "offsets.npy")}
     tokens, offsets = arrays["tokens.npy"], arrays["offsets.npy"]
-    lengths = np.diff(offsets)
-    if (
-        tokens.dtype != np.int32
-        or offsets.dtype != np.int64
-        or tokens.ndim != 1
-        or offsets.ndim != 1
-        or len(lengths) < 1
-        or offsets[0] != 0
-        or offsets[-1] != len(tokens)
-        or lengths.min() < 2
-        or lengths.max() > length + 1
-        or tokens.min() < 0
-        or tokens.max() >= vocabulary_size
-    ):
+    if not _fit(tokens, offsets, length, vocabulary_size):
         raise DataError("%s: tokens.npy and offsets.npy do not fit together or the model" % place.folder, AGAIN)
     return SentenceSet(tokens, offsets, length)
+
+
+def _fit(tokens: np.ndarray, offsets: np.ndarray, length: int, vocabulary_size: int) -> bool:
+    """Whether the arrays are sentences of 2 to `length` + 1 tokens of the vocabulary."""
+    if (tokens.dtype, offsets.dtype, tokens.ndim, offsets.ndim) != (np.int32, np.int64, 1, 1) or len(offsets) < 2:
+        return False
+    lengths = np.diff(offsets)
+    if offsets[0] != 0 or offsets[-1] != len(tokens) or lengths.min() < 2 or lengths.max() > length + 1:
+        return False
+    return bool(tokens.min() >= 0 and tokens.max() < vocabulary_size)
 
 
 def _array(path: str) -> np.ndarray:

@@ -64,7 +64,7 @@ def convert(
     check_config(source, weights.read_config(source), section, model_types)
     files = weights.shard_files(source)
     tensors = ((name, t) for name, t in weights.shards(source) if not name.endswith(".rotary_emb.inv_freq"))
-    write(source, tensors, section, files, writer, report)
+    write(source, tensors, section, [os.path.getsize(path) for path in files], writer, report)
     for path in [os.path.join(source, "config.json")] + files:
         writer.source(path)
 
@@ -73,18 +73,21 @@ def write(
     source: str,
     tensors: Iterable[Tuple[str, torch.Tensor]],
     section: Dict[str, Any],
-    files: Sequence[str],
+    sizes: Sequence[int],
     writer: Any,
     report: Report,
+    padding: int = 0,
 ) -> None:
-    """Write the tensors of the `files` of a checkpoint by their Hugging Face names. Raises DataError unless they are
-    those of the model.
+    """Write the tensors of a checkpoint by their Hugging Face names. Raises DataError unless they are those of the
+    model, and weights_format.PADDING with `padding` rows, if any.
 
-    At most one file of the result is in memory, none larger than the largest file of the source.
+    `sizes`: the bytes of each shard of the source. At most one file of the result is in memory, none larger than half
+    of the largest shard, since older safetensors copy a file's tensors to write them.
     """
-    sizes, wanted = [os.path.getsize(path) for path in files], weights_format.shapes(section)
+    model = weights_format.shapes(section)
+    wanted = dict(model, **({weights_format.PADDING: (padding, section["dim"])} if padding else {}))
     writer.need(sum(sizes))
-    output = Output(writer, "weights", min(MAX_FILE_BYTES, max(sizes)))
+    output = Output(writer, "weights", min(MAX_FILE_BYTES, max(sizes) // 2))
     types = set()
     for name, tensor in tensors:
         check(source, name, tensor, wanted)
@@ -107,8 +110,8 @@ def write(
     writer.format(weights_format.FORMAT)
     writer.fact(
         model=section["name"],
-        tensors=len(wanted),
-        parameters=sum(torch.Size(shape).numel() for shape in wanted.values()),
+        tensors=len(model),
+        parameters=sum(torch.Size(shape).numel() for shape in model.values()),
         dtypes=sorted(types),
     )
 

@@ -1,7 +1,7 @@
 """Reads weights in llama-safetensors/v1, whole tensors or parts of them, one file open at a time."""
 
 import os
-from typing import Any, Dict, Iterator, List, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -23,6 +23,7 @@ class Weights:
         weights_format.check_config(folder, config, weights_format.sizes(section), section["name"])
         self.folder = folder
         self._shapes = weights_format.shapes(section)
+        self._dim: int = section["dim"]
         self._files = self._by_file(read_json(os.path.join(folder, "index.json")))
 
     def read(self, wanted: Sequence[str]) -> Iterator[Tuple[str, Any]]:
@@ -47,12 +48,17 @@ class Weights:
 
     @property
     def names(self) -> List[str]:
-        """The names of all tensors."""
+        """The names of all tensors of the model."""
         return sorted(self._shapes)
+
+    def padding(self) -> Optional[torch.Tensor]:
+        """The rows of the output layer after the vocabulary, [rows, D]; None if there are none. Raises DataError."""
+        return next((whole(part) for _, part in self.read([weights_format.PADDING])), None)
 
     def _by_file(self, index: Dict[str, Any]) -> Dict[str, List[str]]:
         """The names of the tensors in each file. Raises DataError if the index does not match the model."""
-        missing, foreign = sorted(set(self._shapes) - set(index)), sorted(set(index) - set(self._shapes))
+        missing = sorted(set(self._shapes) - set(index))
+        foreign = sorted(set(index) - set(self._shapes) - {weights_format.PADDING})
         if missing or foreign:
             words = "has no tensor %s" % missing[0] if missing else "has an unknown tensor %s" % foreign[0]
             raise DataError("%s %s" % (self.folder, words), "prepare the weights of this model again")
@@ -64,9 +70,10 @@ class Weights:
         return files
 
     def _check(self, name: str, shape: Tuple[int, ...]) -> None:
-        if shape != self._shapes[name]:
+        wanted = self._shapes.get(name) or (shape[0] if shape else 0, self._dim)
+        if shape != wanted:
             raise DataError(
-                "%s: %s has the shape %s, not %s" % (self.folder, name, shape, self._shapes[name]),
+                "%s: %s has the shape %s, not %s" % (self.folder, name, shape, wanted),
                 "prepare matching weights",
             )
 

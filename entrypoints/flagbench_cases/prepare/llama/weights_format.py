@@ -3,6 +3,7 @@ read by runs with any layout.
 
 weights-0000k.safetensors   tensors with their Hugging Face names and dtypes, at most 4 GiB per file
 index.json                  {tensor: file}
+                            may list PADDING, the rows of a padded output layer after the vocabulary
 config.json                 Hugging Face's keys, with rope_theta where both transformers 4 and 5 find it
 """
 
@@ -11,6 +12,8 @@ from typing import Any, Dict, Tuple
 from flagbench_cases.shared.errors import DataError
 
 FORMAT = "llama-safetensors/v1"
+PADDING = "lm_head.padding.weight"
+"""[rows, dim]; optional. Not a tensor of the model, but its logits are in the denominator of the publisher's loss."""
 # Keys of config.json and of the manifest's model section that must agree.
 CONFIG_KEYS = {
     "vocab_size": "vocab_size",

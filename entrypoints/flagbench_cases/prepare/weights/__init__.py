@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 
 import torch
 
-from flagbench_cases.prepare.weights.archives import DAMAGED, REFUSED, Archive, is_lack_of_memory, open_archive
+from flagbench_cases.prepare.weights.archives import DAMAGED, REFUSED, is_lack_of_memory, open_archive
 from flagbench_cases.prepare.weights.pickles import TensorRef
 from flagbench_cases.shared.errors import DataError
 from flagbench_cases.shared.files import is_plain, open_file
@@ -40,21 +40,44 @@ def read_pickled(path: str, inside: Sequence[str] = ("module",)) -> Dict[str, to
     The tensors are memory-mapped: the file must not change while they are used. Other contents, such as optimizer
     state or program arguments, are neither read nor executed. Raises DataError.
     """
-    archive = _opened(path)
-    table, at = archive.content, ""
-    for key in inside:
-        at += "[%r]" % key
-        if not isinstance(table, dict) or key not in table:
-            found = ", ".join(sorted(repr(key)[:40] for key in table)[:8]) if isinstance(table, dict) else "no table"
-            raise DataError(
-                "%s has no %s; it has %s" % (path, at, found or "nothing"), "give the published checkpoint"
-            )
-        table = table[key]
-    if not isinstance(table, dict) or not all(
-        isinstance(name, str) and isinstance(value, TensorRef) for name, value in table.items()
-    ):
-        raise DataError("%s is not a table of tensors" % (path + at), "give a checkpoint saved as a state dict")
-    return {name: _tensor(path, archive, ref) for name, ref in table.items()}
+    checkpoint = Pickled(path)
+    return {name: checkpoint.tensor(ref) for name, ref in checkpoint.table(inside).items()}
+
+
+class Pickled:
+    """A file written by torch.save, of which tensors are read one by one, memory-mapped: it must not change."""
+
+    def __init__(self, path: str) -> None:
+        """Open the file without reading its tensors. Raises DataError."""
+        self.path = path
+        self._archive = _guarded(path, open_archive, path)
+
+    def at(self, inside: Sequence[str]) -> Dict[Any, Any]:
+        """The dict under the keys `inside`, with a TensorRef for every tensor. Raises DataError if there is none."""
+        found, place = self._archive.content, ""
+        for key in inside:
+            place += "[%r]" % key
+            if not isinstance(found, dict) or key not in found:
+                names = sorted(repr(key)[:40] for key in found)[:8] if isinstance(found, dict) else ["no table"]
+                raise DataError(
+                    "%s has no %s; it has %s" % (self.path, place, ", ".join(names) or "nothing"),
+                    "give the published checkpoint",
+                )
+            found = found[key]
+        if not isinstance(found, dict):
+            raise _no_table(self.path + place)
+        return found
+
+    def table(self, inside: Sequence[str]) -> Dict[str, TensorRef]:
+        """The table of tensors under the keys `inside`, in its order. Raises DataError if it has anything else."""
+        table = self.at(inside)
+        if not all(isinstance(name, str) and isinstance(value, TensorRef) for name, value in table.items()):
+            raise _no_table(self.path + "".join("[%r]" % key for key in inside))
+        return table
+
+    def tensor(self, ref: TensorRef) -> torch.Tensor:
+        """A tensor of this file. Raises DataError if it is damaged."""
+        return _guarded(self.path, self._archive.tensor, ref)
 
 
 def shard_files(folder: str) -> List[str]:
@@ -143,12 +166,8 @@ def _safetensors(path: str) -> Iterator[Tuple[str, torch.Tensor]]:
             yield name, tensor
 
 
-def _opened(path: str) -> Archive:
-    return _guarded(path, open_archive, path)
-
-
-def _tensor(path: str, archive: Archive, ref: TensorRef) -> torch.Tensor:
-    return _guarded(path, archive.tensor, ref)
+def _no_table(place: str) -> DataError:
+    return DataError("%s is not a table of tensors" % place, "give a checkpoint saved as a state dict")
 
 
 def _guarded(path: str, call: Callable[[Any], T], argument: Any) -> T:

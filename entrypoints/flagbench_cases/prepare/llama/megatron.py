@@ -1,0 +1,331 @@
+"""Converts a checkpoint of Megatron-LM, split over tensor-parallel ranks, into llama-safetensors/v1.
+
+latest_checkpointed_iteration.txt           the number of an iteration, or `release`
+iter_0135000/ or release/
+    mp_rank_00/model_optim_rng.pt           the shard of rank 0, and so on
+
+Each shard has under ["model"]["language_model"] the tables `embedding` (rows of the padded vocabulary), `encoder` and
+`output_layer` (rows again). Of the encoder, the ranks share:
+    query_key_value     rows: for each key-value head, its queries, its key, its value
+    dense_h_to_4h       rows: on every rank, its share of the gate above its share of the input of the SwiGLU
+    dense, dense_4h_to_h    columns
+Source: Megatron-LM of 2023 as vendored by FlagPerf (megatron/checkpointing.py, megatron/model/transformer.py).
+"""
+
+import os
+import re
+from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
+
+import torch
+
+from flagbench_cases.prepare.llama import convert as conversion
+from flagbench_cases.prepare.llama import weights_format
+from flagbench_cases.prepare.weights import Pickled
+from flagbench_cases.prepare.weights.pickles import TensorRef
+from flagbench_cases.shared.errors import DataError
+from flagbench_cases.shared.files import open_file
+
+TRACKER = "latest_checkpointed_iteration.txt"
+SHARD = "model_optim_rng.pt"
+ROOT = ("model", "language_model")
+EMBEDDING, ENCODER, OUTPUT = "embedding", "encoder", "output_layer"
+TABLES = {EMBEDDING: ROOT + (EMBEDDING, "word_embeddings"), ENCODER: ROOT + (ENCODER,), OUTPUT: ROOT + (OUTPUT,)}
+MAX_RANKS = 64
+"""The vocabulary is padded for at most this number of ranks; a larger embedding is that of another model."""
+MIN_VERSION = 2.0
+"""Older checkpoint versions order the rows of query_key_value differently."""
+COMPLETE_REMEDY = "download the complete checkpoint again"
+
+Shape = Tuple[int, ...]
+
+
+class Folder(NamedTuple):
+    """A checkpoint folder: its iteration, or `release`, and the files of the ranks in order."""
+
+    path: str
+    iteration: str
+    files: List[str]
+
+    @property
+    def tracker(self) -> str:
+        """The file that names the iteration."""
+        return os.path.join(self.path, TRACKER)
+
+
+class Shard(NamedTuple):
+    """The opened file of one rank, and its tensors by table and name."""
+
+    file: Pickled
+    tables: Dict[str, Dict[str, TensorRef]]
+
+    def read(self, table: str, name: str) -> torch.Tensor:
+        """A tensor, memory-mapped. Raises DataError."""
+        return self.file.tensor(self.tables[table][name])
+
+    @property
+    def size(self) -> int:
+        """Bytes of the tensors."""
+        refs = [ref for table in self.tables.values() for ref in table.values()]
+        return sum(torch.Size(ref.size).numel() * _item_size(ref) for ref in refs)
+
+
+def convert(source: str, section: Dict[str, Any], writer: Any, report: conversion.Report) -> None:
+    """Convert a checkpoint folder through a Writer, for any number of tensor-parallel ranks.
+
+    `section`: a `model` section with the keys of engines/megatron/shape.py. Rows after the vocabulary are left out of
+    the embedding, but kept of the output layer, as weights_format.PADDING. All shards are checked before the first
+    tensor is read; one assembled tensor is in memory at a time, besides the file being written. Raises DataError.
+    """
+    folder = find(source)
+    shards = [_open_shard(path) for path in folder.files]
+    padding = check(shards, section)
+    checkpoint = Checkpoint(shards, section)
+    sizes = [shard.size for shard in shards]
+    conversion.write(source, checkpoint.tensors(padding), section, sizes, writer, report, padding)
+    writer.fact(
+        iteration=folder.iteration,
+        tensor_parallel=len(shards),
+        vocabulary_padding=checkpoint.kind_of_padding(padding),
+        vocabulary_padding_rows=padding,
+    )
+    for path in [folder.tracker] + folder.files:
+        writer.source(path, os.path.relpath(path, source))
+
+
+def find(source: str) -> Folder:
+    """The files of the checkpoint that the tracker file of a folder names. Raises DataError."""
+    iteration = _read_tracker(os.path.join(source, TRACKER))
+    path = os.path.join(source, "release" if iteration == "release" else "iter_%07d" % int(iteration))
+    try:
+        names = os.listdir(path)
+    except OSError as error:
+        raise DataError(
+            "%s cannot be read (%s); %s names it" % (path, error.strerror, TRACKER),
+            "download the folder of this iteration, or correct %s" % os.path.join(source, TRACKER),
+        ) from None
+    return Folder(source, iteration, _shard_files(path, names))
+
+
+def _read_tracker(path: str) -> str:
+    try:
+        with open_file(path, "rb") as file:
+            text = file.read(100).decode("ascii", "replace").strip()
+    except OSError as error:
+        raise DataError(
+            "%s cannot be read (%s)" % (path, error.strerror),
+            "set --weights to the checkpoint folder with %s and iter_* or release/" % TRACKER,
+        ) from None
+    if not re.fullmatch("[0-9]{1,18}|release", text):
+        raise DataError(
+            "%s contains %r, which is neither the number of an iteration nor release" % (path, text[:40]),
+            "write the number of the iter_* folder to it, or `release`",
+        )
+    return text
+
+
+def _shard_files(folder: str, names: List[str]) -> List[str]:
+    """The files of ranks 0 to n. Raises DataError if one is missing, or for pipeline parallelism."""
+    piped = sorted(name for name in names if re.fullmatch("mp_rank_[0-9]+_[0-9]+", name))
+    if piped:
+        raise DataError(
+            "%s is split over pipeline stages (%s), which is not supported" % (folder, piped[0]),
+            "convert the checkpoint to pipeline size 1 with Megatron-LM's tools/checkpoint_util.py",
+        )
+    ranks = [int(name[len("mp_rank_") :]) for name in names if re.fullmatch("mp_rank_[0-9]{2,4}", name)]
+    files = [os.path.join(folder, "mp_rank_%02d" % rank, SHARD) for rank in range(max(ranks, default=0) + 1)]
+    missing = [path for path in files if not os.path.isfile(path)]
+    if missing:
+        raise DataError(
+            "the shard %s is missing (%d of %d are)" % (missing[0], len(missing), len(files)),
+            "download the missing shards of this iteration",
+        )
+    return files
+
+
+def _open_shard(path: str) -> Shard:
+    """Open a shard without reading its tensors. Raises DataError if it has other tables than the model's."""
+    file = Pickled(path)
+    version = file.at(()).get("checkpoint_version")
+    if isinstance(version, (int, float)) and version < MIN_VERSION:
+        raise DataError(
+            "%s has the checkpoint version %s; %s or newer is needed" % (path, version, MIN_VERSION),
+            "load and save it with a Megatron-LM of 2023",
+        )
+    known = {ROOT: set(TABLES), ROOT + (EMBEDDING,): {"word_embeddings"}}
+    for inside, names in known.items():
+        for name in file.at(inside):
+            if name not in names:
+                raise DataError(
+                    "%s has %s in %s, which is not in this model" % (path, repr(name)[:80], inside[-1]),
+                    conversion.MODEL_REMEDY,
+                )
+    return Shard(file, {name: file.table(inside) for name, inside in TABLES.items()})
+
+
+def check(shards: List[Shard], section: Dict[str, Any]) -> int:
+    """Check names, shapes and types of all tensors of all shards; returns the number of rows after the vocabulary.
+
+    Raises DataError for another model, and for a shard of another number of ranks.
+    """
+    tp = len(shards)
+    for key, what in (("heads", "heads"), ("kv_heads", "key-value heads"), ("ffn", "columns of the MLP")):
+        if section[key] % tp:
+            raise DataError(
+                "%s has %d %s, which %d shards cannot share" % (section["name"], section[key], what, tp),
+                "download all shards of the checkpoint, and no others",
+            )
+    rows = _rows(shards[0])
+    wanted = _shapes(section, tp, rows)
+    for shard in shards:
+        for table, shapes in wanted.items():
+            _check_table(shard, table, shapes, shards[0], tp)
+    total, vocabulary = rows * tp, section["vocab_size"]
+    if not vocabulary <= total < vocabulary + section["vocab_multiple"] * MAX_RANKS:
+        raise DataError(
+            "the %d shards of %s have %d rows of the vocabulary (%d each), but the model has %d"
+            % (tp, os.path.dirname(os.path.dirname(shards[0].file.path)), total, rows, vocabulary),
+            "download all shards of the published checkpoint, and no others",
+        )
+    return total - vocabulary
+
+
+def _rows(shard: Shard) -> int:
+    """Rows of the embedding in a shard; 0 if it has none, or no matrix."""
+    ref = shard.tables[EMBEDDING].get("weight")
+    return ref.size[0] if ref is not None and len(ref.size) == 2 else 0
+
+
+def _shapes(section: Dict[str, Any], tp: int, rows: int) -> Dict[str, Dict[str, Shape]]:
+    """Names and shapes of the tensors of a shard, by table."""
+    dim, heads, groups, ffn = section["dim"], section["heads"], section["kv_heads"], section["ffn"]
+    qkv = (heads + 2 * groups) * (dim // heads)
+    encoder: Dict[str, Shape] = {"final_layernorm.weight": (dim,)}
+    for layer in range(section["layers"]):
+        at = "layers.%d." % layer
+        encoder[at + "input_layernorm.weight"] = (dim,)
+        encoder[at + "self_attention.query_key_value.weight"] = (qkv // tp, dim)
+        encoder[at + "self_attention.dense.weight"] = (dim, dim // tp)
+        encoder[at + "post_attention_layernorm.weight"] = (dim,)
+        encoder[at + "mlp.dense_h_to_4h.weight"] = (2 * ffn // tp, dim)
+        encoder[at + "mlp.dense_4h_to_h.weight"] = (dim, ffn // tp)
+    return {EMBEDDING: {"weight": (rows, dim)}, ENCODER: encoder, OUTPUT: {"weight": (rows, dim)}}
+
+
+def _check_table(shard: Shard, table: str, wanted: Dict[str, Shape], first: Shard, tp: int) -> None:
+    found, path = shard.tables[table], shard.file.path
+    missing, foreign = sorted(set(wanted) - set(found)), sorted(set(found) - set(wanted))
+    if missing:
+        raise DataError(
+            "%s has no tensor %s in %s (%d are missing)" % (path, missing[0], table, len(missing)), COMPLETE_REMEDY
+        )
+    if foreign:
+        raise DataError(
+            "%s has a tensor %s in %s, which is not in this model" % (path, foreign[0][:80], table),
+            conversion.MODEL_REMEDY,
+        )
+    for name, shape in wanted.items():
+        ref = found[name]
+        if ref.size != shape:
+            raise DataError(
+                "%s: %s of %s has the shape %s, but that of one of %d shards of this model is %s"
+                % (path, name, table, ref.size, tp, shape),
+                "download all shards of one checkpoint of this model",
+            )
+        if ref.storage.dtype not in conversion.TYPES:
+            raise DataError(
+                "%s: %s of %s is %s" % (path, name, table, ref.storage.dtype),
+                "use weights in fp32, fp16 or bf16, not quantised ones",
+            )
+        other = first.tables[table][name].storage.dtype
+        if ref.storage.dtype != other:
+            raise DataError(
+                "%s: %s of %s is %s, but %s in %s" % (path, name, table, ref.storage.dtype, other, first.file.path),
+                "download all shards of one checkpoint",
+            )
+
+
+class Checkpoint:
+    """Checked shards, which it assembles to tensors by their Hugging Face names."""
+
+    def __init__(self, shards: List[Shard], section: Dict[str, Any]) -> None:
+        self._shards = shards
+        self._layers: int = section["layers"]
+        self._vocabulary: int = section["vocab_size"]
+        self._per_group: int = section["heads"] // section["kv_heads"]
+        self._width: int = section["dim"] // section["heads"]
+        self._dim: int = section["dim"]
+
+    def tensors(self, padding: int) -> Iterator[Tuple[str, torch.Tensor]]:
+        """The tensors of the model, and the `padding` rows of the output layer. Raises DataError for a damaged shard,
+        and for norms that differ between the ranks."""
+        yield "model.embed_tokens.weight", self._rows(EMBEDDING, 0, self._vocabulary)
+        for layer in range(self._layers):
+            theirs, ours = "layers.%d." % layer, "model.layers.%d." % layer
+            for name in ("input_layernorm.weight", "post_attention_layernorm.weight"):
+                yield ours + name, self._norm(theirs + name)
+            for name, matrix in self._attention(theirs + "self_attention."):
+                yield ours + "self_attn." + name, matrix
+            for name, matrix in self._mlp(theirs + "mlp."):
+                yield ours + "mlp." + name, matrix
+        yield "model.norm.weight", self._norm("final_layernorm.weight")
+        yield "lm_head.weight", self._rows(OUTPUT, 0, self._vocabulary)
+        if padding:
+            yield weights_format.PADDING, self._rows(OUTPUT, self._vocabulary, self._vocabulary + padding)
+
+    def kind_of_padding(self, padding: int) -> str:
+        """What the rows of the output layer after the vocabulary are."""
+        if not padding:
+            return "none"
+        last = self._rows(OUTPUT, self._vocabulary - 1, self._vocabulary)
+        rows = self._rows(OUTPUT, self._vocabulary, self._vocabulary + padding)
+        if not rows.any():
+            return "zeros"
+        return "last row repeated" if torch.equal(rows, last.expand_as(rows)) else "other rows"
+
+    def _attention(self, at: str) -> Iterator[Tuple[str, torch.Tensor]]:
+        groups = [
+            part.reshape(-1, self._per_group + 2, self._width, self._dim)
+            for part in self._parts(at + "query_key_value.weight")
+        ]
+        n = self._per_group
+        for name, rows in (("q_proj", slice(n)), ("k_proj", slice(n, n + 1)), ("v_proj", slice(n + 1, n + 2))):
+            yield name + ".weight", torch.cat([part[:, rows] for part in groups]).reshape(-1, self._dim)
+        yield "o_proj.weight", torch.cat(self._parts(at + "dense.weight"), dim=1)
+
+    def _mlp(self, at: str) -> Iterator[Tuple[str, torch.Tensor]]:
+        halves = [part.chunk(2) for part in self._parts(at + "dense_h_to_4h.weight")]
+        yield "gate_proj.weight", torch.cat([gate for gate, _ in halves])
+        yield "up_proj.weight", torch.cat([up for _, up in halves])
+        yield "down_proj.weight", torch.cat(self._parts(at + "dense_4h_to_h.weight"), dim=1)
+
+    def _norm(self, name: str) -> torch.Tensor:
+        first, *others = self._parts(name)
+        for shard, other in zip(self._shards[1:], others):
+            if not torch.equal(_bits(first), _bits(other)):
+                raise DataError(
+                    "%s: %s differs from that in %s" % (shard.file.path, name, self._shards[0].file.path),
+                    "download all shards of one checkpoint",
+                )
+        return first
+
+    def _parts(self, name: str) -> List[torch.Tensor]:
+        return [shard.read(ENCODER, name) for shard in self._shards]
+
+    def _rows(self, table: str, start: int, end: int) -> torch.Tensor:
+        """Rows of the vocabulary over all shards."""
+        parts, at = [], 0
+        for shard in self._shards:
+            count = _rows(shard)
+            if at < end and start < at + count:
+                parts.append(shard.read(table, "weight")[max(start - at, 0) : end - at])
+            at += count
+        return torch.cat(parts)
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a vector: not-a-number is equal to itself."""
+    return tensor.contiguous().view(torch.uint8)
+
+
+def _item_size(ref: TensorRef) -> int:
+    return torch.empty(0, dtype=ref.storage.dtype).element_size()

@@ -1,0 +1,189 @@
+"""Aquila's tokeniser: its ids, and what is no vocabulary."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flagbench_cases.cases.aquila_33b.tokens import FILES, Tokeniser
+from flagbench_cases.shared.errors import DataError, UsageError
+from unit.cases.aquila_33b.aquila_vocabulary import CLS, EOS, LETTERS, PIECES, SIZE, SPECIAL, encode, write
+from unit.cases.refusal import refuses
+
+pytestmark = pytest.mark.image
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write(tmp_path / "tokenizer")
+
+
+def ids(*pieces: str) -> list[int]:
+    return [PIECES.index(piece) for piece in pieces]
+
+
+def refused(folder: Path, *named: Any) -> None:
+    with refuses(DataError, *named):
+        Tokeniser(str(folder), SIZE)
+
+
+# ids
+
+
+def test_special_tokens_follow_the_vocabulary(folder: Path) -> None:
+    made = Tokeniser(str(folder), SIZE)
+    assert (made.cls, made.eos, made.size) == (CLS, EOS, SIZE)
+    assert [Path(path).name for path in made.paths] == list(FILES)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", []),
+        ("hello the", ids("hello", "Ġthe")),
+        ("abc", ids("ab", "c")),
+        (" the", ids("Ġthe")),
+        ("the's", ids("the", "'s")),
+        ("1212", ids("12", "12")),
+        ("中", ids("ä\u00b8Ń")),
+        ("a[CLS]b", [*ids("a"), CLS, *ids("b")]),
+        ("</s></s>", [EOS, EOS]),
+        ("[CLS", ids("[", "C", "L", "S")),
+        ("[cls]", ids("[", "c", "l", "s", "]")),
+        ("<|endoftext|>", ids("<", "|", "e", "n", "d", "o", "f", "t", "e", "x", "t", "|", ">")),
+    ],
+)
+def test_the_ids_of_a_text(folder: Path, text: str, expected: list[int]) -> None:
+    assert Tokeniser(str(folder), SIZE).encode(text) == expected
+
+
+POOL = [
+    *"abcthelo012 .,'-\t\n\r\x0b\x0c\x1c\x85",
+    *("\u00a0", "\u3000", "\u2028", "\u200b", "é", "e\u0301", "中", "文", "😀", "👨\u200d👩", "½", "Ⅷ", "ß", "한"),
+    *(" the", "hello", "  ", "\n\n", "'s", "'ll", "'S", "\x00", "\x7f", "\ufeff", "[CLS]", "</s>", "[MASK", "[MASK]"),
+]
+
+
+def test_random_texts_have_the_ids_of_the_algorithm(folder: Path) -> None:
+    pytest.importorskip("regex", reason="the pattern needs classes of Unicode")
+    made = Tokeniser(str(folder), SIZE)
+    generator = random.Random(0)
+    for _ in range(3000):
+        text = "".join(generator.choice(POOL) for _ in range(generator.randint(1, 30)))
+        assert made.encode(text) == encode(text), repr(text)
+
+
+def test_every_character_has_an_id(folder: Path) -> None:
+    made = Tokeniser(str(folder), SIZE)
+    letters = {letter: byte for byte, letter in LETTERS.items()}
+    for text in ("".join(map(chr, range(start, start + 64))) for start in range(0, 0xD800, 640)):
+        spelt = "".join(PIECES[index] for index in made.encode(text))
+        assert bytes(letters[letter] for letter in spelt).decode("utf-8") == text
+
+
+def test_carriage_returns_at_line_ends(tmp_path: Path) -> None:
+    made = Tokeniser(str(write(tmp_path, newline="\r\n", last="\r\n")), SIZE)
+    assert made.encode("hello[CLS]") == [*ids("hello"), CLS]
+
+
+def test_merges_without_a_last_line_break(tmp_path: Path) -> None:
+    """What follows the last line break does not count: here the merge of `b c`."""
+    folder = write(tmp_path)
+    (folder / "merges.txt").write_bytes((folder / "merges.txt").read_bytes()[:-1])
+    assert Tokeniser(str(folder), SIZE).encode("xbc") == ids("x", "b", "c")
+
+
+# files
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("content", [None, b"\xff\xfe junk", "pipe", "folder"])
+def test_a_file_that_cannot_be_read(folder: Path, name: str, content: Any) -> None:
+    (folder / name).unlink()
+    if content == "pipe":
+        os.mkfifo(folder / name)
+    elif content == "folder":
+        (folder / name).mkdir()
+    elif content is not None:
+        (folder / name).write_bytes(content)
+    refused(folder, folder / name)
+
+
+def test_a_folder_that_does_not_exist(tmp_path: Path) -> None:
+    refused(tmp_path / "nowhere", tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "{", "[" * 100000, "[]", "3", '{"a": 1}', '{"a": 0, "b": 2}', '{"a": 0, "b": 0}'),
+        *('{"a": true, "b": 0}', '{"a": "0"}', '{"a": 0.0}', '{"a": null}', '{"a": -1, "b": 0}'),
+    ],
+)
+def test_a_vocabulary_that_is_none(folder: Path, content: str) -> None:
+    (folder / "vocab.json").write_text(content, encoding="utf-8")
+    refused(folder, folder / "vocab.json")
+
+
+def edit(folder: Path, change: Callable[[dict[str, int]], Any]) -> None:
+    """Change the pieces, which stay numbered without gaps."""
+    pieces = {piece: n for n, piece in enumerate(PIECES)}
+    change(pieces)
+    numbered = {piece: n for n, piece in enumerate(sorted(pieces, key=lambda piece: pieces[piece]))}
+    (folder / "vocab.json").write_text(json.dumps(numbered), encoding="utf-8")
+
+
+def test_a_vocabulary_of_another_size(folder: Path) -> None:
+    with refuses(DataError, folder, SIZE, 100008):
+        Tokeniser(str(folder), 100008)
+    edit(folder, lambda pieces: pieces.pop("bc"))
+    refused(folder, SIZE - 1, SIZE)
+
+
+def test_bytes_without_a_piece(folder: Path) -> None:
+    edit(folder, lambda pieces: [pieces.pop("ÿ"), pieces.pop("Ā"), pieces.update({"x1": 999, "x2": 1000})])
+    refused(folder, "2 of the 256 bytes")
+
+
+def test_a_merge_to_a_piece_that_is_not_there(folder: Path) -> None:
+    edit(folder, lambda pieces: [pieces.pop("bc"), pieces.update(other=999)])
+    refused(folder, folder / "merges.txt", "b c")
+
+
+@pytest.mark.parametrize("line", ["a", "a b c", "", "b c d e"])
+def test_a_line_of_merges_that_is_no_pair(folder: Path, line: str) -> None:
+    with open(folder / "merges.txt", "a", encoding="utf-8") as file:
+        file.write(line + "\n")
+    refused(folder, folder / "merges.txt", repr(line))
+
+
+@pytest.mark.parametrize("name", ["[CLS]", "</s>"])
+def test_special_tokens_without_the_ones_that_are_used(folder: Path, name: str) -> None:
+    others = [special if special != name else "[OTHER]" for special in SPECIAL]
+    (folder / "special_tokens.txt").write_text("\n".join(others) + "\n", encoding="utf-8")
+    refused(folder, folder / "special_tokens.txt", name)
+
+
+def test_special_tokens_without_a_last_line_break(folder: Path) -> None:
+    """The last one, </s>, does not count."""
+    (folder / "special_tokens.txt").write_text("\n".join(SPECIAL), encoding="utf-8")
+    refused(folder, SIZE - 1, SIZE)
+
+
+@pytest.mark.parametrize("names", [["the", *SPECIAL[1:]], ["[CLS]", *SPECIAL[1:]]], ids=["a piece", "twice"])
+def test_a_special_token_that_is_there_already(folder: Path, names: list[str]) -> None:
+    (folder / "special_tokens.txt").write_text("\n".join(names) + "\n", encoding="utf-8")
+    refused(folder, names[0])
+
+
+def test_without_the_package(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with refuses(UsageError, "tokenizers"):
+        Tokeniser(str(folder), SIZE)

@@ -1,0 +1,421 @@
+"""Checkpoints of Megatron-LM as safetensors: every tensor from any number of shards, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from flagbench_cases.prepare import prepared_folder
+from flagbench_cases.prepare.llama import convert as conversion
+from flagbench_cases.prepare.llama import load, megatron, weights_format
+from flagbench_cases.shared.errors import DataError
+from unit.cases.prepare.megatron_checkpoint import ITERATION, ROWS, SECTION, save, shard, split, state
+from unit.cases.prepare.pickled import Call
+from unit.cases.refusal import refuses
+
+pytestmark = pytest.mark.image
+
+EXTRA = ROWS - SECTION["vocab_size"]
+ZEROS = torch.zeros(EXTRA, SECTION["dim"])
+OTHERS = torch.randn(EXTRA, SECTION["dim"], generator=torch.Generator().manual_seed(1)).bfloat16()
+QKV = "layers.1.self_attention.query_key_value.weight"
+NORM = "layers.0.input_layernorm.weight"
+
+
+def convert(source: Path, section: dict[str, Any] = SECTION) -> Path:
+    """The prepared weights folder of a source."""
+    out = source.parent / "out"
+    with prepared_folder.writing(str(out), "aquila-33b", "weights") as writer:
+        megatron.convert(str(source), section, writer, lambda what, done, of: None)
+    return out / "weights"
+
+
+def facts(made: Path) -> dict[str, Any]:
+    return prepared_folder.open_folder(str(made), "aquila-33b", "weights", thorough=True).facts
+
+
+def stored(made: Path) -> dict[str, torch.Tensor]:
+    """All tensors of a prepared folder."""
+    files = set(json.loads((made / "index.json").read_text(encoding="utf-8")).values())
+    return {name: tensor for file in files for name, tensor in load_file(str(made / file)).items()}
+
+
+def refused(source: Path, *named: Any, section: dict[str, Any] = SECTION) -> None:
+    """Converting the source ends in a DataError that names these; nothing of it is left."""
+    with refuses(DataError, *named):
+        convert(source, section)
+    assert not (source.parent / "out" / "weights").exists()
+
+
+# what is converted
+
+
+@pytest.mark.parametrize("tp", [1, 2, 4])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_every_number_of_ranks_gives_the_same_tensors(tmp_path: Path, tp: int, dtype: torch.dtype) -> None:
+    made = convert(save(tmp_path / "source", split(state(dtype), tp, OTHERS.to(dtype))))
+    found, wanted = stored(made), {**state(dtype), weights_format.PADDING: OTHERS.to(dtype)}
+    assert set(found) == set(wanted)
+    for name, tensor in wanted.items():
+        assert found[name].dtype == dtype
+        assert torch.equal(found[name], tensor), name
+
+
+def test_the_folder_says_what_it_holds(tmp_path: Path) -> None:
+    source = save(tmp_path / "source", split(state(), 2, ZEROS))
+    made = convert(source)
+    place = prepared_folder.open_folder(str(made), "aquila-33b", "weights", (weights_format.FORMAT,))
+    assert place.facts["tensors"] == len(state())
+    assert place.facts["parameters"] == sum(tensor.numel() for tensor in state().values())
+    assert (place.facts["dtypes"], place.facts["iteration"], place.facts["tensor_parallel"]) == (
+        ["bfloat16"],
+        "135000",
+        2,
+    )
+    assert [entry["name"] for entry in place.sources] == [
+        megatron.TRACKER,
+        *(str(shard(source, rank).relative_to(source)) for rank in range(2)),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["zeros", "last row repeated", "other rows"])
+@pytest.mark.parametrize("tp", [1, 4])
+def test_the_kind_of_padding(tmp_path: Path, kind: str, tp: int) -> None:
+    repeated = state()["lm_head.weight"][-1:].expand(EXTRA, -1)
+    rows = {"zeros": ZEROS, "last row repeated": repeated, "other rows": OTHERS}[kind]
+    made = convert(save(tmp_path / "source", split(state(), tp, rows)))
+    assert (facts(made)["vocabulary_padding"], facts(made)["vocabulary_padding_rows"]) == (kind, EXTRA)
+    padding = load.Weights(str(made), SECTION).padding()
+    assert padding is not None
+    assert torch.equal(padding, rows.bfloat16())
+
+
+def test_without_padding(tmp_path: Path) -> None:
+    section = {**SECTION, "vocab_size": ROWS}
+    made = convert(save(tmp_path / "source", split(state(section=section), 2)), section)
+    assert (facts(made)["vocabulary_padding"], facts(made)["vocabulary_padding_rows"]) == ("none", 0)
+    assert weights_format.PADDING not in stored(made)
+    assert load.Weights(str(made), section).padding() is None
+
+
+def test_padding_over_several_ranks(tmp_path: Path) -> None:
+    """With 17 of 32 rows, the fourth rank has only padding, and the third has both."""
+    section = {**SECTION, "vocab_size": 17}
+    rows = torch.arange(15.0 * 16).reshape(15, 16).bfloat16()
+    made = convert(save(tmp_path / "source", split(state(section=section), 4, rows, section)), section)
+    found = stored(made)
+    assert torch.equal(found["lm_head.weight"], state(section=section)["lm_head.weight"])
+    assert torch.equal(found[weights_format.PADDING], rows)
+
+
+def test_a_release(tmp_path: Path) -> None:
+    made = convert(save(tmp_path / "source", split(state(), 2, ZEROS), "release", "release\n"))
+    assert facts(made)["iteration"] == "release"
+
+
+def test_other_iterations_and_folders_are_ignored(tmp_path: Path) -> None:
+    source = save(tmp_path / "source", split(state(), 2, ZEROS))
+    for name in ("iter_0000001/mp_rank_07", ITERATION + "/mp_rank_copy"):
+        (source / name).mkdir(parents=True)
+    assert facts(convert(source))["tensor_parallel"] == 2
+
+
+def test_not_a_number_is_kept(tmp_path: Path) -> None:
+    tensors = state()
+    tensors["model.norm.weight"][3] = float("nan")
+    made = convert(save(tmp_path / "source", split(tensors, 2, ZEROS)))
+    assert stored(made)["model.norm.weight"].isnan().tolist() == [index == 3 for index in range(SECTION["dim"])]
+
+
+def test_files_are_of_a_limited_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversion, "MAX_FILE_BYTES", 1024)
+    made = convert(save(tmp_path / "source", split(state(), 2, ZEROS)))
+    files = sorted(file for file in os.listdir(made) if file.endswith(".safetensors"))
+    assert len(files) > 3
+    assert {name for name, tensor in stored(made).items() if torch.equal(tensor, state().get(name, ZEROS))} == {
+        *state(),
+        weights_format.PADDING,
+    }
+
+
+# memory
+
+LARGE = {**SECTION, "layers": 4, "dim": 1024, "heads": 8, "ffn": 4096, "vocab_size": 1021}
+CHILD = """
+import json, sys
+from flagbench_cases.prepare.llama import megatron
+from flagbench_cases.prepare.writer import Writer
+import safetensors.torch, torch
+out, source, section = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+torch.ones(9).sum()
+used = [line for line in open("/proc/self/status") if line.startswith("RssAnon")][0].split()[1]
+print(used, flush=True)
+megatron.convert(source, section, Writer(out, "aquila-33b", "weights", None, None), lambda *_: None)
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="memory by kind is Linux's")
+def test_memory_stays_below_two_shards(tmp_path: Path) -> None:
+    zeros = {name: torch.zeros(shape) for name, shape in weights_format.shapes(LARGE).items()}
+    source = save(tmp_path / "source", split(zeros, 4, torch.zeros(3, 1024), LARGE))
+    (tmp_path / "out").mkdir()
+    command = [sys.executable, "-c", CHILD, str(tmp_path / "out"), str(source), json.dumps(LARGE)]
+    # A fixed threshold: memory that was freed goes back to the system at once, and is not counted.
+    environment = {
+        **os.environ,
+        "MALLOC_MMAP_THRESHOLD_": "65536",
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+    }
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
+        assert process.stdout is not None
+        before = int(process.stdout.readline()) * 1024
+        peak = before
+        while process.poll() is None:
+            peak = max(peak, anonymous_bytes(process.pid))
+            try:
+                process.wait(0.001)
+            except subprocess.TimeoutExpired:
+                continue
+    assert process.returncode == 0
+    size = shard(source, 0).stat().st_size
+    assert size > 60e6
+    assert peak - before < 2 * size, "%.2f shards" % ((peak - before) / size)
+    for folder in (tmp_path / "out", source):
+        shutil.rmtree(str(folder))
+
+
+def anonymous_bytes(pid: int) -> int:
+    """Memory of a process that is not a mapped file's; 0 if it has ended."""
+    try:
+        lines = Path("/proc/%d/status" % pid).read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
+
+
+# folders that are refused
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A checkpoint of two shards."""
+    return save(tmp_path / "source", split(state(), 2, ZEROS))
+
+
+def test_no_tracker_file(source: Path) -> None:
+    (source / megatron.TRACKER).unlink()
+    refused(source, source / megatron.TRACKER)
+    refused(source / "nowhere", source / "nowhere")
+
+
+def test_a_pipe_as_tracker_file(source: Path) -> None:
+    (source / megatron.TRACKER).unlink()
+    os.mkfifo(source / megatron.TRACKER)
+    refused(source, source / megatron.TRACKER)
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"latest", b"-1", b"1_000", b"1.5", b"\xff\xfe", b"9" * 50, b"../x", b"release 1"]
+)
+def test_a_tracker_file_without_an_iteration(source: Path, text: bytes) -> None:
+    (source / megatron.TRACKER).write_bytes(text)
+    refused(source, source / megatron.TRACKER)
+
+
+def test_a_missing_iteration(source: Path) -> None:
+    (source / megatron.TRACKER).write_text("7", encoding="ascii")
+    refused(source, source / "iter_0000007")
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_missing_shard(tmp_path: Path, rank: int) -> None:
+    source = save(tmp_path / "source", split(state(), 4, ZEROS))
+    shutil.rmtree(str(shard(source, rank).parent))
+    refused(source, shard(source, rank))
+
+
+def test_a_folder_without_its_shard(source: Path) -> None:
+    shard(source, 1).unlink()
+    refused(source, shard(source, 1))
+    os.mkfifo(shard(source, 1))
+    refused(source, shard(source, 1))
+
+
+def test_no_shards(source: Path) -> None:
+    shutil.rmtree(str(source / ITERATION))
+    (source / ITERATION).mkdir()
+    refused(source, shard(source, 0))
+
+
+def test_the_last_shards_are_missing(tmp_path: Path) -> None:
+    source = save(tmp_path / "source", split(state(), 4, ZEROS))
+    for rank in (2, 3):
+        shutil.rmtree(str(shard(source, rank).parent))
+    refused(source, shard(source, 0), "query_key_value", (8, 16), (16, 16))
+
+
+def test_pipeline_stages(source: Path) -> None:
+    os.rename(shard(source, 0).parent, source / ITERATION / "mp_rank_00_000")
+    os.rename(shard(source, 1).parent, source / ITERATION / "mp_rank_00_001")
+    refused(source, source / ITERATION, "mp_rank_00_000", "pipeline")
+
+
+def test_heads_that_the_shards_cannot_share(tmp_path: Path) -> None:
+    source = save(tmp_path / "source", split(state(), 2, ZEROS))
+    shutil.copytree(str(shard(source, 1).parent), str(shard(source, 2).parent))
+    refused(source, "8 heads", "3 shards")
+
+
+# shards that are refused
+
+
+def change(source: Path, rank: int, table: str, name: str, value: Any) -> None:
+    """Replace a tensor of a shard; None removes it."""
+    model = {"encoder": "encoder", "embedding": "embedding", "output": "output_layer"}[table]
+    ranks = split(state(), 2, ZEROS)
+    place = ranks[rank][model]["word_embeddings"] if table == "embedding" else ranks[rank][model]
+    if value is None:
+        del place[name]
+    else:
+        place[name] = value
+    rewrite(source, rank, {"language_model": ranks[rank]})
+
+
+def rewrite(source: Path, rank: int, model: Any, **others: Any) -> None:
+    torch.save({"model": model, "checkpoint_version": 3.0, **others}, str(shard(source, rank)))
+
+
+@pytest.mark.parametrize(
+    ("table", "name", "value", "named"),
+    [
+        ("encoder", QKV, None, [QKV]),
+        ("encoder", "final_layernorm.weight", None, ["final_layernorm.weight"]),
+        ("output", "weight", None, ["weight", "output_layer"]),
+        ("embedding", "weight", None, ["weight", "embedding"]),
+        ("encoder", "layers.2.mlp.dense_4h_to_h.weight", torch.ones(2), ["layers.2.mlp.dense_4h_to_h.weight"]),
+        ("encoder", "layers.0.mlp.dense_4h_to_h.bias", torch.ones(16), ["layers.0.mlp.dense_4h_to_h.bias"]),
+        ("encoder", QKV, torch.zeros(32, 16), [QKV, (32, 16), (16, 16)]),
+        ("encoder", "layers.0.mlp.dense_4h_to_h.weight", torch.zeros(16, 6), [(16, 6), (16, 12)]),
+        ("encoder", NORM, torch.zeros(8), [NORM, (8,), (16,)]),
+        ("output", "weight", torch.zeros(8, 16), ["output_layer", (8, 16), (16, 16)]),
+        ("embedding", "weight", torch.zeros(8, 16), ["embedding", (8, 16), (16, 16)]),
+        ("embedding", "weight", torch.zeros(16), ["embedding", (16,)]),
+        ("encoder", QKV, torch.zeros(16, 16, dtype=torch.int8), [QKV, "torch.int8"]),
+        ("encoder", QKV, torch.zeros(16, 16, dtype=torch.float64), [QKV, "torch.float64"]),
+        ("encoder", QKV, torch.zeros(16, 16), [QKV, "torch.float32", "torch.bfloat16"]),
+        ("encoder", NORM, state()["model.layers.0.input_layernorm.weight"] + 1, [NORM]),
+        ("encoder", NORM, "text", ["encoder"]),
+    ],
+)
+def test_other_tensors_in_one_shard(source: Path, table: str, name: str, value: Any, named: list[Any]) -> None:
+    change(source, 1, table, name, value)
+    refused(source, shard(source, 1), *named)
+
+
+def test_a_shard_of_another_number_of_ranks(source: Path) -> None:
+    rewrite(source, 1, {"language_model": split(state(), 4, ZEROS)[1]})
+    refused(source, shard(source, 1), (8, 16), (16, 16))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(
+    ("model", "named"),
+    [
+        ({}, "['model']['language_model']"),
+        ({"language_model": {}}, "['embedding']"),
+        ({"language_model": {"embedding": {"word_embeddings": 3}}}, "['word_embeddings']"),
+        ({"language_model": 3}, "['language_model']"),
+        ([], "['model']"),
+    ],
+)
+def test_a_shard_without_the_tables(source: Path, rank: int, model: Any, named: str) -> None:
+    rewrite(source, rank, model)
+    refused(source, shard(source, rank), named)
+
+
+@pytest.mark.parametrize("place", ["language_model", "embedding"])
+def test_tables_of_another_model(source: Path, place: str) -> None:
+    model = split(state(), 2, ZEROS)[0]
+    {"language_model": model, "embedding": model["embedding"]}[place]["position_embeddings"] = {
+        "weight": torch.ones(2)
+    }
+    rewrite(source, 0, {"language_model": model})
+    refused(source, shard(source, 0), "position_embeddings", place)
+
+
+def test_an_old_version(source: Path) -> None:
+    rewrite(source, 1, {"language_model": split(state(), 2, ZEROS)[1]}, checkpoint_version=1.0)
+    refused(source, shard(source, 1), "1.0")
+
+
+@pytest.mark.parametrize(("key", "value"), [("layers", 3), ("layers", 1), ("dim", 32), ("ffn", 32), ("kv_heads", 2)])
+def test_a_checkpoint_of_another_size(source: Path, key: str, value: int) -> None:
+    refused(source, shard(source, 0), section={**SECTION, key: value})
+
+
+@pytest.mark.parametrize(("rows", "vocabulary"), [(32, 33), (32 + 64 * 4, 32)])
+def test_a_vocabulary_of_another_size(tmp_path: Path, rows: int, vocabulary: int) -> None:
+    """It is larger than the shards' rows, or so much smaller that the others are not its padding."""
+    source = save(tmp_path / "source", split(state(section={**SECTION, "vocab_size": rows}), 2))
+    refused(source, rows, vocabulary, source / ITERATION, section={**SECTION, "vocab_size": vocabulary})
+
+
+@pytest.mark.parametrize("left", [0, 5, 400, 0.5, 0.99])
+def test_a_truncated_shard(source: Path, left: float) -> None:
+    content = shard(source, 1).read_bytes()
+    shard(source, 1).write_bytes(content[: int(left * len(content)) if left < 1 else int(left)])
+    refused(source, shard(source, 1))
+
+
+def test_a_damaged_tensor(source: Path) -> None:
+    """One byte in the middle of the largest tensor differs; the archive has a checksum of it."""
+    ranks = split(state(), 2, ZEROS)
+    content = bytearray(shard(source, 1).read_bytes())
+    piece = ranks[1]["output_layer"]["weight"].view(torch.int16).numpy().tobytes()
+    at = content.index(piece)
+    content[at + len(piece) // 2] ^= 1
+    shard(source, 1).write_bytes(bytes(content))
+    refused(source, shard(source, 1))
+
+
+def test_a_program_in_a_shard_is_not_run(source: Path, tmp_path: Path) -> None:
+    rewrite(source, 1, {"language_model": Call(os.mkdir, str(tmp_path / "executed"))})
+    refused(source, shard(source, 1), "mkdir")
+    assert not (tmp_path / "executed").exists()
+
+
+# reading the optional tensor
+
+
+def test_padding_of_another_width_is_refused_when_read(source: Path) -> None:
+    made = convert(source)
+    file = json.loads((made / "index.json").read_text(encoding="utf-8"))[weights_format.PADDING]
+    for rows in (torch.zeros(EXTRA, 8), torch.zeros(16)):
+        save_file({**load_file(str(made / file)), weights_format.PADDING: rows}, str(made / file))
+        with refuses(DataError, made, weights_format.PADDING, tuple(rows.shape)):
+            load.Weights(str(made), SECTION).padding()
+
+
+def test_padding_is_no_tensor_of_the_model(source: Path) -> None:
+    weights = load.Weights(str(convert(source)), SECTION)
+    assert weights.names == sorted(state())
+    assert {name for name, _ in weights.read(weights.names)} == set(state())
+
+
+def test_padding_in_a_hugging_face_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "config.json").write_text(json.dumps(conversion.config_of(SECTION)), encoding="utf-8")
+    tensors = {**state(), weights_format.PADDING: OTHERS}
+    save_file(tensors, str(tmp_path / "source" / "model.safetensors"))
+    writing = prepared_folder.writing(str(tmp_path / "out"), "aquila-33b", "weights")
+    with refuses(DataError, weights_format.PADDING), writing as writer:
+        conversion.convert(str(tmp_path / "source"), SECTION, writer, lambda *_: None)
