@@ -4,7 +4,7 @@ The publisher's step: copy a sentence to the device, build its causal mask, run 
 average the losses of the sentence's own tokens. Nothing is generated. Unusual parts are quirks in the case manifest.
 """
 
-from typing import Any, Dict, Iterable, Iterator, List, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
@@ -15,6 +15,7 @@ from flagbench_cases.contract import INFER, Context, Evaluation, InferWorkload, 
 from flagbench_cases.engines.megatron import open_engine, parts
 from flagbench_cases.engines.megatron.shape import forward_flops, shape_of
 from flagbench_cases.prepare.llama import load, weights_format
+from flagbench_cases.shared.errors import DataError
 
 CASE = sentences.CASE
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "tf32": torch.float32}
@@ -65,6 +66,7 @@ class AquilaWorkload(InferWorkload):
         else:
             self.weights = "shipped"
             source = load.Weights(sentences.TINY, section)
+        self._keep_padding(source.padding())
         context.spool.beat()
 
         def read_parts(names: List[str]) -> Iterator[Tuple[str, Any]]:
@@ -73,6 +75,19 @@ class AquilaWorkload(InferWorkload):
                 yield name, part
 
         parts.fill(self.module, self._parts(), read_parts)
+
+    def _keep_padding(self, rows: Optional[torch.Tensor]) -> None:
+        """Use the rows of a prepared checkpoint that pad the vocabulary, if it has any. Raises DataError if they are
+        too few for the layout."""
+        if rows is None:
+            return
+        needed = self.shape.padded_vocabulary(self.context.layout.tp) - self.shape.vocab_size
+        if len(rows) < needed:
+            raise DataError(
+                "the checkpoint has %d rows that pad the vocabulary, but this layout needs %d" % (len(rows), needed),
+                "set tp to what the checkpoint was split into, or less",
+            )
+        self.padding = "checkpoint"
 
     def _parts(self) -> parts.Parts:
         layout = self.context.layout

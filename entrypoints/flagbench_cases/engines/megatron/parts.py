@@ -10,6 +10,7 @@ from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 import torch
 
 from flagbench_cases.engines.megatron.shape import Shape
+from flagbench_cases.prepare.llama import weights_format
 from flagbench_cases.shared.layout import Coordinates, Layout
 
 Range = Tuple[int, int]
@@ -31,15 +32,11 @@ class Piece(NamedTuple):
 Parts = Dict[str, List[Piece]]
 
 
-PADDING = "lm_head.padding.weight"
-"""The rows of a checkpoint's output layer that pad the vocabulary."""
-
-
 def parts_of(shape: Shape, layout: Layout, at: Coordinates, padding: str = "zeros") -> Parts:
     """The pieces, top to bottom, of each parameter of the rank at these coordinates.
 
     `padding`: the rows of the output layer that pad the vocabulary, as each takes part in every softmax: `zeros`,
-    `last_row` repeated, or those of the `checkpoint` (PADDING).
+    `last_row` repeated, or those of the `checkpoint`.
     """
     found: Parts = {}
     low, high = _share(shape.padded_vocabulary(layout.tp), layout.tp, at.tp)
@@ -56,7 +53,7 @@ def parts_of(shape: Shape, layout: Layout, at: Coordinates, padding: str = "zero
         if padding == "last_row":
             output += [Piece("lm_head.weight", (size - 1, size))] * (extra[1] - extra[0])
         elif padding == "checkpoint" and extra[1] > extra[0]:
-            output.append(Piece(PADDING, extra))
+            output.append(Piece(weights_format.PADDING, extra))
     return found
 
 
