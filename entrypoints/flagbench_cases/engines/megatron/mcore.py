@@ -90,8 +90,8 @@ def build(
     """This rank's stage with uninitialised parameters: tokens [B, T] to logits [B, T, V / tp].
 
     `of_2023`: attention with the operators of Megatron-LM at that time: scores divided by the number of the layer and
-    multiplied by it in fp32, keys repeated first, angles in the precision of the model. `settings`: of Megatron-Core's
-    TransformerConfig.
+    multiplied by it in fp32, keys repeated first, angles in the precision of the model. `settings`: of
+    Megatron-Core's TransformerConfig.
     """
     layout, at = context.layout, context.layout.coordinates(context.rank)
     config = TransformerConfig(

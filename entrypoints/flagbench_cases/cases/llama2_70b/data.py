@@ -1,0 +1,120 @@
+"""The training set: blocks of tokens from an indexed dataset, as Megatron-LM draws them, or random ones."""
+
+import os
+import warnings
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional
+
+import numpy as np
+import torch
+
+from flagbench_cases.cases.llama2_70b import indexed
+from flagbench_cases.shared.errors import DataError
+
+TINY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tiny", "llama_00_text_document")
+STEM = "llama_00_text_document"
+"""Of the published files."""
+BOS, EOS = 1, 2
+
+
+class BlockSet(NamedTuple):
+    """Blocks int64 [T + 1] by their number in the order of training, the value of a claim's `data` condition, and
+    facts for the record."""
+
+    blocks: Any
+    condition: str
+    facts: Dict[str, Any]
+
+
+class RandomBlocks:
+    """`count` blocks of uniformly distributed ids; deterministic for a seed."""
+
+    def __init__(self, count: int, length: int, vocabulary_size: int, seed: int) -> None:
+        self.count, self.length, self.vocabulary_size, self.seed = count, length, vocabulary_size, seed
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        generator = np.random.RandomState([self.seed, index])
+        drawn = generator.randint(EOS + 1, self.vocabulary_size, size=self.length + 1, dtype=np.int64)
+        return torch.from_numpy(drawn)
+
+
+class IndexedBlocks:
+    """`count` blocks of an indexed dataset, drawn by Megatron-Core: documents shuffled and concatenated, cut into
+    blocks, and these shuffled."""
+
+    def __init__(self, prefix: str, count: int, length: int, seed: int) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
+            from megatron.core.datasets.utils import Split
+        config = GPTDatasetConfig(
+            random_seed=seed,
+            sequence_length=length,
+            blend=([prefix], None),
+            split="1",
+            path_to_cache="",  # the set may be on a read-only volume, and what is cached takes seconds to make
+            tokenizer=_Tokens(),
+            reset_position_ids=False,
+            reset_attention_mask=False,
+            eod_mask_loss=False,
+            create_attention_mask=False,
+        )
+        low = GPTDataset.build_low_level_dataset(prefix, config)
+        documents = np.arange(len(low.document_indices) - 1, dtype=np.int32)
+        self.set = GPTDataset(low, prefix, documents, count, Split.train, config)
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        item = self.set[index]
+        return torch.cat([item["tokens"], item["labels"][-1:]])
+
+
+class _Tokens:
+    """What Megatron-Core asks a tokeniser that is not used: the end of a document, and that nothing is padding."""
+
+    eod = EOS
+    pad = -1
+    unique_identifiers = {"class": "ids"}
+
+
+def load(data: Dict[str, Any], model: Dict[str, Any], folder: Optional[str], needed: int, seed: int) -> BlockSet:
+    """The set selected by the resolved `data` section, with `needed` blocks. Raises DataError."""
+    length, size = data["sequence_length"], model["vocab_size"]
+    if data["source"] == "synthetic":
+        return BlockSet(RandomBlocks(needed, length, size, seed), "synthetic", {})
+    prefix = TINY if data["source"] == "shipped" else os.path.join(folder or "", STEM)
+    index = indexed.check(prefix)
+    if index.tokens <= length:
+        raise DataError("%s.bin has %d tokens, fewer than a block" % (prefix, index.tokens), "use more data")
+    ids = np.memmap(prefix + ".bin", dtype=index.dtype, mode="r")
+    highest = max(int(ids[at : at + 2**24].max()) for at in range(0, len(ids), 2**24))
+    if highest >= size:
+        raise DataError(
+            "%s.bin has the token %d, but the vocabulary has %d" % (prefix, highest, size),
+            "tokenise the text with the model's tokenizer.model",
+        )
+    facts = {"tokens": index.tokens, "documents": index.documents}
+    condition = "shipped" if data["source"] == "shipped" else "files"
+    return BlockSet(IndexedBlocks(prefix, needed, length, seed), condition, facts)
+
+
+def micro_batches(blocks: Any, first: int, step: int, replica: int, replicas: int, per: int, count: int) -> List[Any]:
+    """The `count` micro-batches [per, T + 1] of a replica in a step, as Megatron-LM's sampler deals them: micro-batch
+    by micro-batch to each replica in turn."""
+    begin = first + step * per * count * replicas
+    made = []
+    for index in range(count):
+        at = begin + (index * replicas + replica) * per
+        made.append(torch.stack([blocks[number] for number in range(at, at + per)]))
+    return made
+
+
+def epoch(blocks: Any, steps: int, replica: int, replicas: int, per: int, count: int) -> Iterator[List[Any]]:
+    """The micro-batches of `steps` steps."""
+    for step in range(steps):
+        yield micro_batches(blocks, 0, step, replica, replicas, per, count)

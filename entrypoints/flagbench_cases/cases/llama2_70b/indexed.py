@@ -1,0 +1,71 @@
+"""Megatron's indexed datasets: token ids in a .bin file, and the lengths of documents in an .idx file.
+
+The format (MMIDIDX, version 1): magic, version (u64), type of the ids (u8), number of sequences and of documents
+(u64), lengths (i32), byte offsets (i64), and where documents begin among the sequences (i64). Megatron-Core reads and
+samples it; here a file is checked before, because it trusts every number.
+"""
+
+import os
+import struct
+from typing import NamedTuple
+
+import numpy as np
+
+from flagbench_cases.shared.errors import DataError
+from flagbench_cases.shared.files import open_file
+
+MAGIC = b"MMIDIDX\x00\x00"
+HEADER = struct.Struct("<9sQBQQ")
+TYPES = {4: np.dtype(np.int32), 8: np.dtype(np.uint16)}
+"""By their code: the types that Megatron writes for vocabularies above and below 65500."""
+REMEDY = "download or prepare both files again"
+
+
+class Index(NamedTuple):
+    """What an .idx file says."""
+
+    dtype: np.dtype
+    lengths: np.ndarray
+    documents: int
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all sequences."""
+        return int(self.lengths.sum(dtype=np.int64))
+
+
+def check(prefix: str) -> Index:
+    """The index of PREFIX.idx, which fits PREFIX.bin. Raises DataError."""
+    path = prefix + ".idx"
+    try:
+        with open_file(path, "rb") as file:
+            content = file.read()
+        size = os.stat(prefix + ".bin").st_size
+    except OSError as error:
+        raise DataError("%s cannot be read (%s)" % (error.filename or path, error.strerror), REMEDY) from None
+    if len(content) < HEADER.size or not content.startswith(MAGIC):
+        raise DataError("%s is not an index of Megatron's" % path, REMEDY)
+    _, version, code, sequences, documents = HEADER.unpack_from(content)
+    if version != 1 or code not in TYPES:
+        raise DataError("%s has the version %d and the type %d" % (path, version, code), REMEDY)
+    if len(content) != HEADER.size + sequences * 12 + documents * 8:
+        raise DataError(
+            "%s has %d bytes, which is not right for %d sequences in %d documents"
+            % (path, len(content), sequences, max(documents - 1, 0)),
+            REMEDY,
+        )
+    lengths = np.frombuffer(content, np.int32, sequences, HEADER.size)
+    offsets = np.frombuffer(content, np.int64, sequences, HEADER.size + 4 * sequences)
+    begins = np.frombuffer(content, np.int64, documents, HEADER.size + 12 * sequences)
+    ends = np.cumsum(lengths, dtype=np.int64) * TYPES[code].itemsize
+    whole = sequences > 0 and documents > 1 and lengths.min() >= 0 and ends[-1] == size
+    if not (
+        whole
+        and offsets[0] == 0
+        and np.array_equal(offsets[1:], ends[:-1])
+        and begins[0] == 0
+        and begins[-1] == sequences
+        and np.all(np.diff(begins) >= 0)
+    ):
+        raise DataError("%s does not fit %s.bin of %d bytes" % (path, prefix, size), REMEDY)
+    return Index(TYPES[code], lengths, documents - 1)

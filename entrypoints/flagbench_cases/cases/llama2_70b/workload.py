@@ -1,0 +1,151 @@
+"""The Llama2-70B case: pretraining with tensor, pipeline and data parallelism.
+
+A step is one global batch: every replica runs its micro-batches through its pipeline (1F1B); gradients are averaged
+over replicas, clipped and applied by the distributed optimizer.
+"""
+
+from typing import Any, Dict, Iterable, List, Optional
+
+import torch
+
+from flagbench_cases.cases.llama2_70b import data
+from flagbench_cases.contract import Context, Evaluation, TrainWorkload, Work, measure
+from flagbench_cases.engines.megatron import open_engine, parts
+from flagbench_cases.engines.megatron.shape import forward_flops, shape_of
+from flagbench_cases.prepare.llama import weights_format
+from flagbench_cases.shared.errors import DataError, UsageError
+
+CASE = "llama2-70b"
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "tf32": torch.float32}
+
+Batch = List[torch.Tensor]
+"""The micro-batches of a replica, int64 [B, T + 1] each."""
+
+
+class PretrainingWorkload(TrainWorkload):
+    """Each rank trains its part of the layers of its stage."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.config = context.config
+        self.device = context.device.torch
+        train = self.config["train"]
+        self.micro, self.batch_size = train["micro_batch_size"], train["batch_size"]
+        if self.batch_size % self.micro:
+            raise UsageError(
+                "batch_size %d is not a multiple of micro_batch_size %d" % (self.batch_size, self.micro),
+                "choose a batch_size of micro_batch_size x accumulated micro-batches",
+            )
+        self.accumulated = self.batch_size // self.micro
+
+    def setup(self) -> None:
+        context, config, beat = self.context, self.config, self.context.spool.beat
+        if context.weights is not None:
+            raise DataError("pretraining starts from random weights", "omit --weights")
+        self.shape = shape_of(config["model"])
+        self.engine = open_engine()
+        self.engine.start(context)
+        beat()
+        dtype = DTYPES[config["precision"]]
+        self.module = self.engine.build(context, self.shape, dtype, **self._settings())
+        shapes = weights_format.shapes(config["model"])
+        read = parts.random_tensors(self.shape, shapes, config["seed"], self.device, beat)
+        layout = context.layout
+        parts.fill(self.module, parts.parts_of(self.shape, layout, layout.coordinates(context.rank)), read)
+        from flagbench_cases.engines.megatron import training
+
+        train = config["train"]
+        samples = train["schedule_samples"]
+        settings = {name: train[name] for name in training.Hyperparameters._fields}
+        self.trainer = training.Trainer(context, self.module, dtype, training.Hyperparameters(**settings))
+        beat()
+        self.steps_of_schedule = max(1, samples // (self.batch_size * layout.dp))
+        blocks = self.steps_of_schedule * self.batch_size * layout.dp
+        self.set = data.load(config["data"], config["model"], context.data, blocks, config["seed"])
+        beat()
+
+    def _settings(self) -> Dict[str, Any]:
+        """What Megatron-Core's configuration has beside the sizes."""
+        recompute, tp = self.config["train"]["recompute"], self.context.layout.tp
+        found: Dict[str, Any] = {"sequence_parallel": tp > 1}
+        if recompute == "selective":
+            found["recompute_granularity"] = "selective"
+        elif recompute == "full":
+            found.update(recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1)
+        return found
+
+    def steps_per_epoch(self) -> int:
+        return self.steps_of_schedule
+
+    def batches(self, epoch: int) -> Iterable[Batch]:
+        layout, at = self.context.layout, self.context.layout.coordinates(self.context.rank)
+        return data.epoch(self.set.blocks, self.steps_of_schedule, at.dp, layout.dp, self.micro, self.accumulated)
+
+    def to_device(self, batch: Batch) -> Batch:
+        return [tokens.to(self.device, non_blocking=True) for tokens in batch]
+
+    def step(self, batch: Batch) -> Optional[float]:
+        return self.trainer.step(batch)
+
+    def scaler_skipped(self) -> bool:
+        return bool(self.trainer.skipped_last)
+
+    def work(self, batch: Batch) -> Work:
+        samples, length = self.batch_size, batch[0].shape[1] - 1
+        tokens = samples * length
+        tp, recompute = self.context.layout.tp, self.config["train"]["recompute"]
+        forward = forward_flops(self.shape, samples, length, self.shape.padded_vocabulary(tp))
+        again = 0.0
+        if recompute == "full":
+            again = forward_flops(self.shape, samples, length, 0)
+        elif recompute == "selective":
+            again = 4.0 * self.shape.layers * tokens * length * self.shape.dim
+        return Work(samples, samples, tokens, tokens, 3.0 * forward, 3.0 * forward, again)
+
+    def evaluate(self, last: bool) -> Evaluation:
+        """The publisher evaluates nothing; the mean training loss is in the record's curve."""
+        updates = float(self.trainer.updates)
+        return Evaluation(None, None, 0, None, [measure("updates", updates, "1", "updates of the parameters")])
+
+    def training_facts(self) -> Dict[str, Any]:
+        return dict(self.trainer.facts(), predicted_bubble=self.predicted_bubble)
+
+    @property
+    def predicted_bubble(self) -> float:
+        """Share of a step in which a stage waits, for stages of equal length: (p - 1) / (m + p - 1) for p stages and
+        m micro-batches (Narayanan et al., SC 2021)."""
+        stages = self.context.layout.pp
+        return (stages - 1) / (self.accumulated + stages - 1)
+
+    def describe(self) -> Dict[str, Any]:
+        config, train = self.config, self.config["train"]
+        return {
+            "conditions": {
+                "model": self.shape.name,
+                "sequence_length": config["data"]["sequence_length"],
+                "batch_size": self.micro,
+                "gradient_accumulation_steps": self.accumulated,
+                "layout": str(self.context.layout),
+                "recompute": train["recompute"],
+                "optimizer": "AdamW(betas=%g/%g, eps=%g, weight_decay=%g)%s"
+                % (
+                    train["beta1"],
+                    train["beta2"],
+                    train["epsilon"],
+                    train["weight_decay"],
+                    ", distributed" if train["distributed_optimizer"] else "",
+                ),
+                "learning_rate": train["learning_rate"],
+                "schedule": "cosine to %g over %d samples, warm-up %g"
+                % (train["min_learning_rate"], train["schedule_samples"], train["warmup_share"]),
+                "data": self.set.condition,
+                "weights": "random",
+            },
+            "data": self.set.facts,
+            "parameters": self.shape.parameters,
+        }
+
+
+def build(context: Context) -> PretrainingWorkload:
+    """Build the workload; called by flagbench_cases.rank.run."""
+    return PretrainingWorkload(context)
