@@ -155,8 +155,9 @@ class TrainWorkload(Workload):
         """Run one step: forward, backward, update. Returns the loss, or None on a rank that does not compute it."""
 
     @abc.abstractmethod
-    def evaluate(self, last: bool) -> Evaluation:
-        """Evaluate on the whole evaluation set. `last`: no training follows, regardless of the result."""
+    def evaluate(self, last: bool) -> Optional[Evaluation]:
+        """Evaluate on the whole evaluation set. `last`: no training follows, regardless of the result. None if the
+        case has no evaluation."""
 
     def scaler_skipped(self) -> bool:
         """Whether the loss scaler skipped the update of the last step. Called only if its loss is not finite."""

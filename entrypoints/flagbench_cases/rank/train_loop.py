@@ -181,9 +181,9 @@ class TrainLoop:
             self.resume()
             self.resume = None
 
-    def _reached(self, evaluation: Evaluation) -> bool:
-        target = self.plan.target_acc
-        return target is not None and evaluation.deciding is not None and evaluation.deciding >= target
+    def _reached(self, evaluation: Optional[Evaluation]) -> bool:
+        target, deciding = self.plan.target_acc, evaluation and evaluation.deciding
+        return target is not None and deciding is not None and deciding >= target
 
     def _save_if_due(self, at: int) -> bool:
         """Write a checkpoint after step `at` if one is due. Its time is excluded: it is not the publisher's work."""
@@ -218,7 +218,7 @@ class TrainLoop:
             ExitCode.INVALID,
         )
 
-    def _evaluate(self, epoch: int, last: bool) -> Evaluation:
+    def _evaluate(self, epoch: int, last: bool) -> Optional[Evaluation]:
         """Evaluate, synchronised at start and end."""
         self.timer.settle()
         self.spool.phase("eval")
@@ -227,5 +227,6 @@ class TrainLoop:
         self.device.synchronize()
         seconds = now() - start
         self.eval_seconds += seconds
-        report(self.spool, evaluation, seconds, epoch=epoch, steps=self.plan.first_step + self.steps)
+        if evaluation is not None:
+            report(self.spool, evaluation, seconds, epoch=epoch, steps=self.plan.first_step + self.steps)
         return evaluation

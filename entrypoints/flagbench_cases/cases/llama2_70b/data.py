@@ -8,12 +8,12 @@ import numpy as np
 import torch
 
 from flagbench_cases.cases.llama2_70b import indexed
+from flagbench_cases.prepare import prepared_folder
+from flagbench_cases.prepare.llama.vocabulary import EOS
 from flagbench_cases.shared.errors import DataError
 
-TINY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tiny", "llama_00_text_document")
-STEM = "llama_00_text_document"
-"""Of the published files."""
-BOS, EOS = 1, 2
+CASE = "llama2-70b"
+TINY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tiny")
 
 
 class BlockSet(NamedTuple):
@@ -44,7 +44,7 @@ class IndexedBlocks:
     """`count` blocks of an indexed dataset, drawn by Megatron-Core: documents shuffled and concatenated, cut into
     blocks, and these shuffled."""
 
-    def __init__(self, prefix: str, count: int, length: int, seed: int) -> None:
+    def __init__(self, prefix: str, count: int, length: int, vocabulary_size: int, seed: int) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
@@ -55,7 +55,7 @@ class IndexedBlocks:
             blend=([prefix], None),
             split="1",
             path_to_cache="",  # the set may be on a read-only volume, and what is cached takes seconds to make
-            tokenizer=_Tokens(),
+            tokenizer=_Tokens(vocabulary_size),
             reset_position_ids=False,
             reset_attention_mask=False,
             eod_mask_loss=False,
@@ -75,11 +75,14 @@ class IndexedBlocks:
 
 
 class _Tokens:
-    """What Megatron-Core asks a tokeniser that is not used: the end of a document, and that nothing is padding."""
+    """What Megatron-Core asks a tokeniser that is not used: its size, the end of a document, and what is padding."""
 
     eod = EOS
-    pad = -1
+    pad = -1  # nothing is
     unique_identifiers = {"class": "ids"}
+
+    def __init__(self, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
 
 
 def load(data: Dict[str, Any], model: Dict[str, Any], folder: Optional[str], needed: int, seed: int) -> BlockSet:
@@ -87,34 +90,27 @@ def load(data: Dict[str, Any], model: Dict[str, Any], folder: Optional[str], nee
     length, size = data["sequence_length"], model["vocab_size"]
     if data["source"] == "synthetic":
         return BlockSet(RandomBlocks(needed, length, size, seed), "synthetic", {})
-    prefix = TINY if data["source"] == "shipped" else os.path.join(folder or "", STEM)
+    if data["source"] == "shipped":
+        prefix, condition = os.path.join(TINY, indexed.STEM), "shipped"
+    else:
+        place = prepared_folder.open_folder(folder or "", CASE, "data", (indexed.FORMAT,))
+        prefix, condition = os.path.join(place.folder, indexed.STEM), "files"
     index = indexed.check(prefix)
+    indexed.check_tokens(prefix, index, size)
     if index.tokens <= length:
         raise DataError("%s.bin has %d tokens, fewer than a block" % (prefix, index.tokens), "use more data")
-    ids = np.memmap(prefix + ".bin", dtype=index.dtype, mode="r")
-    highest = max(int(ids[at : at + 2**24].max()) for at in range(0, len(ids), 2**24))
-    if highest >= size:
-        raise DataError(
-            "%s.bin has the token %d, but the vocabulary has %d" % (prefix, highest, size),
-            "tokenise the text with the model's tokenizer.model",
-        )
     facts = {"tokens": index.tokens, "documents": index.documents}
-    condition = "shipped" if data["source"] == "shipped" else "files"
-    return BlockSet(IndexedBlocks(prefix, needed, length, seed), condition, facts)
+    return BlockSet(IndexedBlocks(prefix, needed, length, size, seed), condition, facts)
 
 
-def micro_batches(blocks: Any, first: int, step: int, replica: int, replicas: int, per: int, count: int) -> List[Any]:
-    """The `count` micro-batches [per, T + 1] of a replica in a step, as Megatron-LM's sampler deals them: micro-batch
-    by micro-batch to each replica in turn."""
-    begin = first + step * per * count * replicas
-    made = []
-    for index in range(count):
-        at = begin + (index * replicas + replica) * per
-        made.append(torch.stack([blocks[number] for number in range(at, at + per)]))
-    return made
-
-
-def epoch(blocks: Any, steps: int, replica: int, replicas: int, per: int, count: int) -> Iterator[List[Any]]:
-    """The micro-batches of `steps` steps."""
+def batches(
+    blocks: Any, steps: int, replica: int, replicas: int, per: int, count: int
+) -> Iterator[List[torch.Tensor]]:
+    """For each step, the `count` micro-batches [per, T + 1] of a replica, as Megatron-LM's sampler deals them: a
+    micro-batch to each replica in turn."""
     for step in range(steps):
-        yield micro_batches(blocks, 0, step, replica, replicas, per, count)
+        made = []
+        for index in range(count):
+            at = ((step * count + index) * replicas + replica) * per
+            made.append(torch.stack([blocks[number] for number in range(at, at + per)]))
+        yield made

@@ -14,11 +14,16 @@ import numpy as np
 from flagbench_cases.shared.errors import DataError
 from flagbench_cases.shared.files import open_file
 
+FORMAT = "megatron-indexed/v1"
+STEM = "llama_00_text_document"
+"""Of the published files."""
+ENDS = (".bin", ".idx")
 MAGIC = b"MMIDIDX\x00\x00"
 HEADER = struct.Struct("<9sQBQQ")
 TYPES = {4: np.dtype(np.int32), 8: np.dtype(np.uint16)}
 """By their code: the types that Megatron writes for vocabularies above and below 65500."""
 REMEDY = "download or prepare both files again"
+_CHUNK = 2**24
 
 
 class Index(NamedTuple):
@@ -69,3 +74,16 @@ def check(prefix: str) -> Index:
     ):
         raise DataError("%s does not fit %s.bin of %d bytes" % (path, prefix, size), REMEDY)
     return Index(TYPES[code], lengths, documents - 1)
+
+
+def check_tokens(prefix: str, index: Index, vocab_size: int) -> None:
+    """Raise DataError if PREFIX.bin has a token that is not in the vocabulary."""
+    ids = np.memmap(prefix + ".bin", dtype=index.dtype, mode="r")
+    for at in range(0, len(ids), _CHUNK):
+        part = ids[at : at + _CHUNK]
+        low, high = int(part.min()), int(part.max())
+        if low < 0 or high >= vocab_size:
+            raise DataError(
+                "%s.bin has the token %d, but the vocabulary has %d" % (prefix, low if low < 0 else high, vocab_size),
+                "tokenise the text with the model's tokenizer.model",
+            )

@@ -9,7 +9,7 @@ from typing import Any, Dict, Iterable, List, Optional
 import torch
 
 from flagbench_cases.cases.llama2_70b import data
-from flagbench_cases.contract import Context, Evaluation, TrainWorkload, Work, measure
+from flagbench_cases.contract import Context, TrainWorkload, Work
 from flagbench_cases.engines.megatron import open_engine, parts
 from flagbench_cases.engines.megatron.shape import forward_flops, shape_of
 from flagbench_cases.prepare.llama import weights_format
@@ -79,7 +79,7 @@ class PretrainingWorkload(TrainWorkload):
 
     def batches(self, epoch: int) -> Iterable[Batch]:
         layout, at = self.context.layout, self.context.layout.coordinates(self.context.rank)
-        return data.epoch(self.set.blocks, self.steps_of_schedule, at.dp, layout.dp, self.micro, self.accumulated)
+        return data.batches(self.set.blocks, self.steps_of_schedule, at.dp, layout.dp, self.micro, self.accumulated)
 
     def to_device(self, batch: Batch) -> Batch:
         return [tokens.to(self.device, non_blocking=True) for tokens in batch]
@@ -102,10 +102,8 @@ class PretrainingWorkload(TrainWorkload):
             again = 4.0 * self.shape.layers * tokens * length * self.shape.dim
         return Work(samples, samples, tokens, tokens, 3.0 * forward, 3.0 * forward, again)
 
-    def evaluate(self, last: bool) -> Evaluation:
-        """The publisher evaluates nothing; the mean training loss is in the record's curve."""
-        updates = float(self.trainer.updates)
-        return Evaluation(None, None, 0, None, [measure("updates", updates, "1", "updates of the parameters")])
+    def evaluate(self, last: bool) -> None:
+        """The publisher evaluates nothing."""
 
     def training_facts(self) -> Dict[str, Any]:
         return dict(self.trainer.facts(), predicted_bubble=self.predicted_bubble)

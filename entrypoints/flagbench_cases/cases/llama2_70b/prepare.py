@@ -1,0 +1,115 @@
+"""`flagbench prepare llama2-70b`: tokenises text into Megatron's indexed dataset, or checks a published one.
+
+Format megatron-indexed/v1: llama_00_text_document.bin and .idx. A document is <s>, the tokens of a text, </s>, as
+Megatron-LM's preprocess_data.py writes it with Llama's tokeniser and --append-eod.
+"""
+
+import json
+import os
+import warnings
+from typing import Any, Callable, Dict, Iterator, Optional, Tuple
+
+import numpy as np
+import torch
+
+from flagbench_cases.cases.llama2_70b import indexed
+from flagbench_cases.prepare.llama.vocabulary import BOS, EOS, Vocabulary
+from flagbench_cases.shared.config import load_case
+from flagbench_cases.shared.errors import DataError, UsageError
+from flagbench_cases.shared.files import open_file, pieces
+
+CASE = "llama2-70b"
+WANTS = {
+    "data": "JSON lines with `text` (a file; it needs --vocabulary), or a folder with the published "
+    "llama_00_text_document.bin and .idx",
+    "vocabulary": "tokenizer.model of Llama 2",
+}
+LICENCES = {
+    "data": "the published set is from the Pile (Wikipedia); its licence is that of the texts",
+    "vocabulary": "Llama 2 Community License",
+}
+
+Report = Callable[[str, int, int], None]
+
+
+def prepare_data(source: str, vocabulary: Optional[str], writer: Any, report: Report) -> None:
+    """Tokenise text, or copy an indexed dataset, through a Writer. Raises DataError, or UsageError without a
+    vocabulary for text."""
+    make(source, vocabulary, load_case(CASE)["presets"]["reference"]["model"]["vocab_size"], writer, report)
+
+
+def make(source: str, vocabulary: Optional[str], vocab_size: int, writer: Any, report: Report) -> None:
+    """Like `prepare_data`, for a model with `vocab_size` tokens."""
+    if os.path.isdir(source):
+        if vocabulary is not None:
+            raise UsageError("an indexed dataset has tokens, not text", "omit --vocabulary")
+        _copy(os.path.join(source, indexed.STEM), vocab_size, writer, report)
+        return
+    if vocabulary is None:
+        raise UsageError("text cannot be tokenised without a vocabulary", "set --vocabulary to tokenizer.model")
+    loaded = Vocabulary(vocabulary, vocab_size)
+    facts = _tokenise(source, loaded, writer, report)
+    writer.format(indexed.FORMAT)
+    writer.fact(vocabulary={"llama2": loaded.is_llama2, "sha256": loaded.sha256}, **facts)
+    for path in (source, loaded.path):
+        writer.source(path)
+
+
+def _copy(prefix: str, vocab_size: int, writer: Any, report: Report) -> None:
+    index = indexed.check(prefix)
+    indexed.check_tokens(prefix, index, vocab_size)
+    total = sum(os.stat(prefix + end).st_size for end in indexed.ENDS)
+    writer.need(total)
+    done = 0
+    for end in indexed.ENDS:
+        with open_file(prefix + end, "rb") as file, open(writer.path(indexed.STEM + end), "wb") as copy:
+            for piece in pieces(file):
+                copy.write(piece)
+                done += len(piece)
+                report("copy the dataset", done, total)
+        writer.source(prefix + end)
+    writer.format(indexed.FORMAT)
+    writer.fact(tokens=index.tokens, documents=index.documents)
+
+
+def _tokenise(source: str, vocabulary: Vocabulary, writer: Any, report: Report) -> Dict[str, int]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
+    dtype = np.uint16 if vocabulary.pieces < 65500 else np.int32  # as Megatron chooses it
+    builder = IndexedDatasetBuilder(writer.path(indexed.STEM + ".bin"), dtype=dtype)
+    tokens = documents = 0
+    for done, total, text in _texts(source):
+        ids = [BOS, *vocabulary.encode(text), EOS]
+        builder.add_item(torch.tensor(ids))
+        builder.end_document()
+        tokens, documents = tokens + len(ids), documents + 1
+        report("tokenise the text", done, total)
+    builder.finalize(writer.path(indexed.STEM + ".idx"))
+    if not documents:
+        raise DataError("%s has no line with a text" % source, "give JSON lines with `text`")
+    return {"tokens": tokens, "documents": documents}
+
+
+def _texts(path: str) -> Iterator[Tuple[int, int, str]]:
+    """The bytes read and in all, and the text, of every line."""
+    try:
+        total, done = os.stat(path).st_size, 0
+        with open_file(path, "rb") as file:
+            for number, line in enumerate(file, 1):
+                done += len(line)
+                if line.strip():
+                    yield done, total, _text(path, number, line)
+    except OSError as error:
+        raise DataError("%s cannot be read (%s)" % (path, error.strerror), "give JSON lines with `text`") from None
+
+
+def _text(path: str, number: int, line: bytes) -> str:
+    try:
+        entry = json.loads(line.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise DataError("%s, line %d, is not JSON (%s)" % (path, number, error), "correct or remove it") from None
+    text = entry.get("text") if isinstance(entry, dict) else None
+    if not isinstance(text, str) or any("\ud800" <= character <= "\udfff" for character in text):
+        raise DataError("%s, line %d, has no `text`" % (path, number), "correct or remove it")
+    return text

@@ -1,0 +1,83 @@
+"""Tokenises text with the checkpoint's sentencepiece model.
+
+transformers' tokenizer is not used: given only tokenizer.model, version 4 adds <s> and version 5 does not. Here the
+ids are those of sentencepiece, and callers add <s> and </s>.
+"""
+
+import hashlib
+import os
+from typing import Any, List
+
+from flagbench_cases.shared.errors import DataError, UsageError
+from flagbench_cases.shared.files import open_file
+
+UNK, BOS, EOS = 0, 1, 2
+# tokenizer.model of Llama and Llama 2; 499,723 bytes.
+LLAMA2_SHA256 = "9e556afd44213b6bd1be2b850ebbbd98f5481437a8021afaf58ee7fb1818d347"
+VOCABULARY_REMEDY = "set --vocabulary to the tokenizer.model of the checkpoint"
+
+
+class Vocabulary:
+    """A sentencepiece model like Llama's: ids 0, 1, 2 are <unk>, <s>, </s>."""
+
+    def __init__(self, path: str, pieces: int) -> None:
+        """Read a tokenizer.model, or the one in a checkpoint folder.
+
+        Raises DataError if its number of pieces is not that of the model's embeddings; UsageError without
+        sentencepiece.
+        """
+        self.path = os.path.join(path, "tokenizer.model") if os.path.isdir(path) else path
+        self.pieces = pieces
+        content = _read(self.path)
+        self.sha256 = hashlib.sha256(content).hexdigest()
+        self._processor = _load(self.path, content)
+        self._check()
+
+    def encode(self, text: str) -> List[int]:
+        """The ids of a text, without <s> and </s>."""
+        return self._processor.encode(text)  # type: ignore[no-any-return]
+
+    @property
+    def is_llama2(self) -> bool:
+        """Whether it is the file of Llama 2."""
+        return self.sha256 == LLAMA2_SHA256
+
+    def _check(self) -> None:
+        found = self._processor.get_piece_size()
+        if found != self.pieces:
+            raise DataError(
+                "%s has %d pieces, but the model has %d" % (self.path, found, self.pieces), VOCABULARY_REMEDY
+            )
+        special = (self._processor.unk_id(), self._processor.bos_id(), self._processor.eos_id())
+        if special != (UNK, BOS, EOS):
+            raise DataError(
+                "%s has the ids %s for <unk>, <s> and </s>, but Llama has 0, 1 and 2"
+                % (self.path, ", ".join(map(str, special))),
+                VOCABULARY_REMEDY,
+            )
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open_file(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise DataError("%s cannot be read (%s)" % (path, error.strerror), VOCABULARY_REMEDY) from None
+
+
+def _load(path: str, content: bytes) -> Any:
+    try:
+        import sentencepiece
+    except ImportError:
+        raise UsageError(
+            "tokenising text requires sentencepiece, which is not installed",
+            "prepare in the image of this case (--via docker), or pip install sentencepiece",
+        ) from None
+    try:
+        if not content:  # sentencepiece would accept it, and print errors on stderr for every call
+            raise ValueError("it is empty")
+        return sentencepiece.SentencePieceProcessor(model_proto=content)
+    except (RuntimeError, ValueError, OSError) as error:
+        raise DataError(
+            "%s is not a sentencepiece model (%s)" % (path, str(error).split("\n")[0]), VOCABULARY_REMEDY
+        ) from None
