@@ -6,8 +6,8 @@
 
 Needs kubectl 1.27 or later on PATH, a cluster of two schedulable nodes or more with a DNS, and an image of
 distilbert:cpu that its nodes can pull or have. FLAGBENCH_TEST_SPLIT_IMAGE names one of aquila-33b:cpu; the test of a
-model across nodes is skipped without it. The kubeconfig's user creates a namespace, with Pod Security `restricted`, in
-which everything happens and which is deleted at the end.
+model across nodes is skipped without it. The kubeconfig's user creates a namespace, with Pod Security `restricted`,
+in which everything happens and which is deleted at the end.
 """
 
 import json
