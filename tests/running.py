@@ -1,6 +1,7 @@
 """Starting a case as its own process, watching its spool, and reading what it printed."""
 
 import glob
+import importlib.util
 import json
 import os
 import subprocess
@@ -116,3 +117,12 @@ def need(there: bool, what: str) -> None:
         import pytest
 
         (pytest.fail if os.environ.get("CI") else pytest.skip)("this test needs %s" % what)
+
+
+def need_megatron() -> None:
+    """Skip where Megatron-Core does not run, which is on Python 3.8; elsewhere it is needed."""
+    if sys.version_info < (3, 10):
+        import pytest
+
+        pytest.skip("Megatron-Core needs Python 3.10")
+    need(importlib.util.find_spec("megatron") is not None, "Megatron-Core")

@@ -23,7 +23,14 @@ from flagbench_cases.shared.layout import Layout
 from flagbench_cases.shared.spool import RankSpool
 
 # What ranks import, some of it not installed everywhere; torch's optimizers import torch._dynamo when they are made.
-LIBRARIES = ["torch._dynamo", "torch.distributed", "transformers.models.llama.modeling_llama", "accelerate", "peft"]
+LIBRARIES = [
+    "torch._dynamo",
+    "torch.distributed",
+    "transformers.models.llama.modeling_llama",
+    "accelerate",
+    "peft",
+    "megatron.core.models.gpt.gpt_model",
+]
 
 
 def set_up(

@@ -84,6 +84,14 @@ def test_two_pods_make_one_record(case, pod, record_schema):
     check_job(first, second, record_schema)
 
 
+def test_two_pods_share_one_model(pod, record_schema):
+    """Every layer is split over both; without the setting each pod would have a replica of its own."""
+    second, first = (pod(index, "aquila-33b", set_=("tp=2",), **SHORT) for index in (1, 0))
+    check_job(first, second, record_schema)
+    assert first.record["conditions"]["layout"] == "dp1 tp2 pp1"
+    assert first.record["work"]["samples_executed"] == first.record["work"]["steps"] == 25
+
+
 def test_the_master_may_start_10_seconds_late(pod, record_schema):
     """Until its pod is there, the master's name does not even resolve."""
     second = pod(1, **SHORT)

@@ -5,8 +5,9 @@
     python -m pytest tests/cluster/test_kubernetes.py
 
 Needs kubectl 1.27 or later on PATH, a cluster of two schedulable nodes or more with a DNS, and an image of
-distilbert:cpu that its nodes can pull or have. The kubeconfig's user creates a namespace, with Pod Security
-`restricted`, in which everything happens and which is deleted at the end.
+distilbert:cpu that its nodes can pull or have. FLAGBENCH_TEST_SPLIT_IMAGE names one of aquila-33b:cpu; the test of a
+model across nodes is skipped without it. The kubeconfig's user creates a namespace, with Pod Security `restricted`,
+in which everything happens and which is deleted at the end.
 """
 
 import json
@@ -40,6 +41,12 @@ RENDERED = {
     "two nodes": {"nodes": 2, "gpus": 2},
     "a100": {"of": "distilbert:a100", "nodes": 2, "gpus": 8},
     "a100-cuda11.8": {"of": "llama2-7b-lora:a100-cuda11.8", "gpus": 8},
+    "a model across nodes": {
+        "of": "aquila-33b:a100-cuda11.8",
+        "nodes": 2,
+        "gpus": 4,
+        "run": {"preset": "reference", "set_": ("tp=8",)},
+    },
     "c500": {"of": "distilbert:c500", "nodes": 2, "gpus": 8, "group": (44,)},
     "c500 with MACA 3": {"of": "distilbert:c500-maca3", "gpus": 8},
     "hopper": {"of": "distilbert:h200", "nodes": 2, "gpus": 8, "image": "r.io/x@" + DIGEST},
@@ -123,15 +130,15 @@ def job(cluster):
     """`job(**options)`: the name of a job on two nodes that was applied; deleted after the test."""
     names = []
 
-    def apply(steps=20, **options):
+    def apply(steps=20, image=None, settings=(), **options):
         documents = documents_of(
-            image=os.environ["FLAGBENCH_TEST_IMAGE"],
+            image=image or os.environ["FLAGBENCH_TEST_IMAGE"],
             name="fb-%s" % uuid.uuid4().hex[:8],
             nodes=2,
             cpu="500m",
             memory="2Gi",
             shm="256Mi",
-            run={"data": "synthetic", "steps": steps, "timeout": 60},
+            run={"data": "synthetic", "steps": steps, "timeout": 60, "set_": settings},
             **options,
         )
         cluster.run("apply", "--validate=strict", "-f", "-", document=job_list(documents))
@@ -184,6 +191,21 @@ def test_two_nodes_make_one_record_and_a_second_job_shares_the_service(cluster, 
         assert [line for line in cluster.log(name, 1).splitlines() if line.startswith("{")] == []
         assert [cluster.message(name, index)["exit_code"] for index in range(2)] == [0, 0]
     assert [service["metadata"]["name"] for service in cluster.get("services")["items"]] == ["flagbench"]
+
+
+def test_the_pods_of_a_job_share_one_model(cluster, job, record_schema):
+    image = os.environ.get("FLAGBENCH_TEST_SPLIT_IMAGE")
+    if not image:
+        pytest.skip("opt-in: FLAGBENCH_TEST_SPLIT_IMAGE names no image of aquila-33b:cpu")
+    name = job(of="aquila-33b:cpu", image=image, settings=("tp=2",))
+    wait_until(lambda: cluster.conditions(name), SECONDS)
+    assert "Complete" in cluster.conditions(name)
+    record = cluster.record(name)
+    jsonschema.Draft202012Validator(record_schema).validate(record)
+    assert (record["conditions"]["layout"], record["conditions"]["nodes"]) == ("dp1 tp2 pp1", 2)
+    assert [(rank["rank"], rank["node"]) for rank in record["ranks"]] == [(0, 0), (1, 1)]
+    assert record["work"]["samples_executed"] == record["work"]["steps"] == 25
+    assert [cluster.message(name, index)["exit_code"] for index in range(2)] == [0, 0]
 
 
 def test_a_killed_rank_fails_the_job_by_its_exit_code(cluster, training):

@@ -1,5 +1,6 @@
 """Two nodes: as two processes, and as two network namespaces with a wire between them."""
 
+import json
 import os
 import shutil
 import signal
@@ -8,17 +9,19 @@ import subprocess
 import sys
 import time
 import uuid
+from pathlib import Path
 
 import jsonschema
 import pytest
 
 from faults import fault
 from flagbench_cases.cases import distilbert
-from running import ENDLESS, CaseRun, alive, need, wait_until
+from running import ENDLESS, CaseRun, alive, need, need_megatron, wait_until
 
 pytestmark = pytest.mark.image
 
 SHORT = ["--preset", "tiny", "--data", "synthetic", "--steps", "20"]
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 # From the next step on the loss of a rank is NaN, while its gradients are not.
@@ -76,6 +79,40 @@ def test_two_processes(tmp_path, record_schema):
     first, second = nodes.start(0), nodes.start(1)
     record = check_job(first.wait(), second.wait(), record_schema)
     assert record["run_id"] == "two"
+
+
+def test_one_model_across_both_nodes(tmp_path, record_schema):
+    """Every layer is split over them; node 0 alone counts, and has the loss of the whole."""
+    need_megatron()
+    nodes = Nodes(tmp_path, ["--preset", "tiny", "--precision", "fp32", "--set", "tp=2"])
+    command = [sys.executable, "-m", "flagbench_cases", "aquila-33b"]
+    first, second = (nodes.start(rank, command=command) for rank in range(2))
+    ended, other = first.wait(), second.wait()
+    record = ended.record
+    jsonschema.Draft202012Validator(record_schema).validate(record)
+    assert (ended.code, other.code, other.lines) == (0, 0, []), (ended.stderr, other.stderr)
+    assert (record["conditions"]["layout"], record["conditions"]["nodes"]) == ("dp1 tp2 pp1", 2)
+    assert [(rank["rank"], rank["node"], rank["steps"]) for rank in record["ranks"]] == [(0, 0, 64), (1, 1, 64)]
+    assert record["work"]["samples_executed"] == 64
+    assert all(check["ok"] for check in record["quality"]["checks"])
+    losses = json.loads((GOLDEN / "aquila_33b_losses.json").read_text())
+    found = {metric["name"]: metric["value"] for metric in record["metrics"]}
+    assert found["loss"] == pytest.approx(losses["mean"], abs=5e-5)
+
+
+def test_a_killed_part_of_a_model_on_another_node_is_named(tmp_path):
+    need_megatron()
+    nodes = Nodes(tmp_path, [*ENDLESS, "--set", "tp=2"])
+    command = [sys.executable, "-m", "flagbench_cases", "aquila-33b"]
+    first, second = (nodes.start(rank, command=command) for rank in range(2))
+    first.wait_for_steps(1)
+    second.wait_for_steps(1)
+    os.kill(second.pids()[0], signal.SIGKILL)
+    killed = time.monotonic()
+    ended, other = first.wait(60), second.wait(60)
+    assert time.monotonic() - killed < 10
+    assert (ended.code, other.code, ended.status["exit_code"]) == (4, 4, 4)
+    assert all(words in ended.status["reason"] for words in ("node 1", "rank 1 (tp 1, pp 0, dp 0)", "SIGKILL"))
 
 
 def test_worker_first_and_the_environment_of_kubernetes(tmp_path, record_schema):

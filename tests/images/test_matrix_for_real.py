@@ -37,6 +37,7 @@ pytest_plugins = ["containers"]
 pytestmark = [pytest.mark.docker, pytest.mark.slow]
 
 SHORT = ["--nodes", "1", "--gpus", "1", "--preset", "tiny", "--data", "synthetic", "--steps", "5"]
+SPLIT = ["--nodes", "1", "--gpus", "2", *SHORT[4:]]
 TORCH_OF = "import json, torch; print(json.dumps([torch.__version__, torch.__file__]))"
 
 
@@ -143,6 +144,19 @@ def test_the_libraries_of_every_stack_run_the_lora_case(stack, builds, base, sta
     assert {each: conditions[each] for each in ("transformers", "peft")} == {
         each: locked[each] for each in ("transformers", "peft")
     }
+
+
+@pytest.mark.parametrize(
+    "stack", [stack for stack in CHANGES if stack not in load_catalog().cases["aquila-33b"].does_not_run]
+)
+def test_megatron_core_of_every_stack_that_has_it_splits_a_model(stack, builds, base, start):
+    name = PREFIX + stack
+    builds.build("aquila-33b:%s" % name, "--base", base(CHANGES[stack].base))
+    run = start(*SPLIT, image="flagbench/aquila-33b:%s" % name, network_mode="none", user="4242:4242")
+    assert run.wait() == 0, run.stderr
+    assert run.record["conditions"]["layout"] == "dp1 tp2 pp1"
+    locked = {entry.name: entry.version for entry in read_lock(builds.stack(name), builds.images).entries}
+    assert run.record["software"]["packages"]["megatron-core"] == locked["megatron-core"]
 
 
 def in_container(client, image, *command):

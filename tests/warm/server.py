@@ -20,10 +20,18 @@ import struct
 import sys
 import tempfile
 import traceback
+import warnings
 
 LIBRARIES = ("torch.distributed.launcher.api", "torch.utils.data", "safetensors.torch", "tokenizers", "psutil")
 # Each imported by some case only, and not installed everywhere.
-OPTIONAL = ("transformers.models.llama.modeling_llama", "peft", "accelerate", "sentencepiece", "h5py")
+OPTIONAL = (
+    "transformers.models.llama.modeling_llama",
+    "peft",
+    "accelerate",
+    "sentencepiece",
+    "h5py",
+    "megatron.core.models.gpt.gpt_model",
+)
 PR_SET_PDEATHSIG = 1
 
 
@@ -35,7 +43,8 @@ def main(descriptor):
     for name in LIBRARIES:
         importlib.import_module(name)
     for name in OPTIONAL:
-        with contextlib.suppress(ImportError):
+        with contextlib.suppress(ImportError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Megatron-Core's about libraries for CUDA
             importlib.import_module(name)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the watchers
     while True:

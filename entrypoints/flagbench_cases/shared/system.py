@@ -16,6 +16,7 @@ PACKAGES = (
     "h5py",
     "deepspeed",
     "flash-attn",
+    "megatron-core",
     "psutil",
     "nvidia-ml-py",
 )

@@ -1,0 +1,237 @@
+"""The workload: the loss of a sentence and of all, their order, what is counted, at any layout."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import make_tiny_aquila
+from flagbench_cases.cases.aquila_33b import sentences
+from flagbench_cases.cases.aquila_33b.workload import causal_mask
+from flagbench_cases.contract import Work
+from flagbench_cases.engines.megatron.shape import forward_flops, shape_of
+from flagbench_cases.shared.layout import Layout
+from flagbench_cases.shared.spool import Step
+from running import need_megatron
+from unit.cases.aquila_33b.aquila_bench import by_transformers, configured, scored, some_sentences, workload
+from workloads import on_ranks
+
+pytestmark = pytest.mark.image
+
+ODD = 7
+LAYOUTS = {"whole": Layout(), "tp2": Layout(1, 2, 1), "dp2": Layout(2, 1, 1), "dp2 tp2": Layout(2, 2, 1)}
+PADDED = {"vocab_multiple": 100}
+"""Pads the vocabulary of 448 to 500 rows; that of the preset is not padded on 1 to 8 ranks."""
+
+
+@pytest.fixture(scope="module")
+def megatron() -> None:
+    need_megatron()
+
+
+@pytest.fixture(scope="module")
+def passes(megatron: None, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[dict[str, Any]]]:
+    """`passes(NAME)`: what each rank of a layout did in a whole pass over seven sentences."""
+    folder = tmp_path_factory.mktemp("passes")
+
+    @functools.lru_cache(maxsize=None)
+    def run(name: str) -> list[dict[str, Any]]:
+        layout = LAYOUTS[name]
+        body = functools.partial(at_layout, layout, count=ODD)
+        return on_ranks(layout.world, folder / name.replace(" ", "-"), body)
+
+    return run
+
+
+def at_layout(layout: Layout, folder: Path, rank: int, world: int, **options: Any) -> dict[str, Any]:
+    return scored(folder, rank, layout, **options)
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[float]:
+    """transformers' loss of each of the seven sentences."""
+    pytest.importorskip("transformers")
+    return by_transformers(some_sentences(ODD))
+
+
+def loss_of(rank: dict[str, Any]) -> float:
+    """The result of a pass."""
+    (entry,) = rank["evaluation"]["extra"]
+    assert (entry["name"], entry["unit"]) == ("loss", "nats")
+    return float(entry["value"])
+
+
+def steps_of(rank: dict[str, Any]) -> list[Step]:
+    return [Step(*values) for values in rank["steps"]]
+
+
+def order(rank: dict[str, Any]) -> list[int]:
+    """The numbers of the sentences that a rank scored."""
+    made = some_sentences(ODD)
+    numbers = {tuple(made[index][0].tolist()): index for index in range(ODD)}
+    return [numbers[tuple(tokens[0].tolist())] for tokens, _ in rank["batches"]]
+
+
+# The loss
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_the_loss_of_a_sentence_is_that_of_transformers(passes: Any, expected: list[float], name: str) -> None:
+    """The mean over its own tokens: the first is not scored, </s> is; what pads the sentence changes nothing."""
+    layout = LAYOUTS[name]
+    assert max(expected) - min(expected) > 0.5
+    for number, rank in enumerate(passes(name)):
+        if layout.has_loss(number):
+            wanted = [expected[sentence] for sentence in order(rank)]
+            assert [step.loss for step in steps_of(rank)] == pytest.approx(wanted, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_the_result_is_the_mean_over_sentences_each_once(passes: Any, expected: list[float], name: str) -> None:
+    """Two replicas take four of the seven each: the sampler repeats one, which is not counted twice."""
+    for rank in passes(name):
+        assert loss_of(rank) == pytest.approx(sum(expected) / ODD, abs=1e-5)
+        assert rank["evaluation"]["counted"] == ODD
+    if LAYOUTS[name].dp == 2:
+        assert sorted(order(passes(name)[0]) + order(passes(name)[-1])) != sorted(range(ODD))
+
+
+def test_sentences_come_in_the_publisher_s_order(passes: Any) -> None:
+    """The sampler's: shuffled once, with its seed 0; replicas take turns, and the first sentence is repeated."""
+    shuffled = torch.randperm(ODD, generator=torch.Generator().manual_seed(0)).tolist()
+    assert order(passes("whole")[0]) == shuffled != list(range(ODD))
+    one, other = (order(passes("dp2 tp2")[rank]) for rank in (0, 2))
+    assert [sentence for pair in zip(one, other) for sentence in pair] == [*shuffled, shuffled[0]]
+    assert [order(rank) for rank in passes("dp2 tp2")] == [one, one, other, other]
+
+
+# What is counted
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_work_is_counted_once_per_replica(passes: Any, name: str) -> None:
+    layout, ranks = LAYOUTS[name], passes(name)
+    steps = [step for rank in ranks for step in steps_of(rank)]
+    each = -(-ODD // layout.dp)
+    assert all(len(rank["steps"]) == each for rank in ranks)
+    assert sum(step.samples for step in steps) == sum(step.published_samples for step in steps) == each * layout.dp
+    assert sum(step.tokens for step in steps) == each * layout.dp * 128
+    lengths, taken = some_sentences(ODD).lengths, [order(ranks[index * layout.tp]) for index in range(layout.dp)]
+    useful = sum(int(lengths[sentence]) - 1 for sentences_ in taken for sentence in sentences_)
+    assert sum(step.tokens_useful for step in steps) == useful
+    rows = shape_of(configured()["model"]).padded_vocabulary(layout.tp)
+    flops = forward_flops(shape_of(configured()["model"]), 1, 128, rows)
+    assert sum(step.flops_executed for step in steps) == each * layout.dp * flops
+    assert sum(step.flops_useful for step in steps) == pytest.approx(useful / 128 * flops)
+
+
+def test_work_of_a_batch_of_more_sentences(megatron: None, tmp_path: Path) -> None:
+    def body(folder: Path, rank: int, world: int) -> Any:
+        work = workload(folder, rank, Layout(), 4, infer={"batch_size": 4})
+        (batch,) = work.batches("infer")
+        return tuple(work.work(batch))
+
+    done = Work(*on_ranks(1, tmp_path, body)[0])
+    useful = int(some_sentences(4).lengths.sum()) - 4
+    assert done[:4] == (4, 4, 4 * 128, useful)
+    assert done.flops_executed == forward_flops(shape_of(configured()["model"]), 4, 128, 448)
+
+
+# Rows that pad the vocabulary
+
+
+def padded(folder: Path, rank: int, world: int) -> dict[str, float]:
+    """The result on three sentences for both kinds of rows, with and without any."""
+    found = {}
+    for padding in ("last_row", "zeros"):
+        for name, model in (("padded", PADDED), ("not padded", {})):
+            place = folder / (padding + name)
+            place.mkdir(exist_ok=True)
+            options = {"model": model, "infer": {"vocabulary_padding": padding}}
+            found[f"{padding}, {name}"] = loss_of(scored(place, rank, Layout(1, world, 1), count=3, **options))
+    return found
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_rows_that_pad_the_vocabulary_are_in_the_softmax(megatron: None, tmp_path: Path, world: int) -> None:
+    pytest.importorskip("transformers")
+    made, rows = some_sentences(3), {1: 52, 2: 152}[world]
+    plain = sum(by_transformers(made)) / 3
+    for found in on_ranks(world, tmp_path, padded):
+        assert found["zeros, not padded"] == found["last_row, not padded"] == pytest.approx(plain, abs=1e-5)
+        for padding in ("zeros", "last_row"):
+            wanted = sum(by_transformers(made, padding, rows)) / 3
+            assert found[f"{padding}, padded"] == pytest.approx(wanted, abs=1e-5)
+            assert wanted > plain + 1e-3
+
+
+# What the record is told
+
+
+def test_description_tells_what_a_claim_is_compared_by(megatron: None, tmp_path: Path) -> None:
+    def body(folder: Path, rank: int, world: int) -> Any:
+        shipped = workload(folder, rank, Layout(1, 2, 1))
+        random = {"source": "synthetic", "examples": 5}
+        other = workload(folder, rank, Layout(1, 2, 1), data=random, infer={"vocabulary_padding": "zeros"})
+        return shipped.describe(), other.describe(), sum(p.numel() for p in other.module.parameters())
+
+    described, other, held = on_ranks(2, tmp_path, body)[0]
+    assert json.loads(json.dumps(described)) == described
+    assert described["conditions"] == {
+        "model": "aquila-tiny",
+        "sequence_length": 128,
+        "batch_size": 1,
+        "layout": "dp1 tp2 pp1",
+        "workers": 0,
+        "vocabulary_padding": "last_row",
+        "data": "shipped",
+        "weights": "shipped",
+    }
+    changed = {"vocabulary_padding": "zeros", "data": "synthetic", "weights": "random"}
+    assert other["conditions"] == {**described["conditions"], **changed}
+    made = sentences.load(configured()["data"], configured()["model"], None, 0).sentences
+    assert described["data"] == {
+        "sentences": 64,
+        "sha256": made.digest(),
+        "tokens": int(made.lengths.sum()),
+        "mean_tokens": pytest.approx(made.lengths.mean()),
+    }
+    # Both ranks together hold the parameters, of which the norms of both layers and the last one are on each.
+    assert 2 * held - (2 * 2 + 1) * 64 == described["parameters"]
+
+
+def test_the_mask_is_causal_and_padding_is_not_masked() -> None:
+    mask, positions = causal_mask(torch.tensor([[5, 6, 0, 0], [7, 0, 0, 0]]))
+    assert mask.shape == (1, 1, 4, 4)
+    assert mask[0, 0].tolist() == [[column > row for column in range(4)] for row in range(4)]
+    assert positions.tolist() == [[0, 1, 2, 3]] * 2
+
+
+# The shipped set
+
+
+def test_the_shipped_files_are_those_of_the_script_and_of_its_record() -> None:
+    assert make_tiny_aquila.check() == []
+
+
+def test_a_changed_file_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    copied = Path(shutil.copytree(make_tiny_aquila.SHIPPED, tmp_path / "tiny"))
+    monkeypatch.setattr(make_tiny_aquila, "SHIPPED", copied)
+    assert make_tiny_aquila.check() == []
+    with (copied / "merges.txt").open("a") as file:
+        file.write("a b\n")
+    assert make_tiny_aquila.check() == ["merges.txt"]
+
+
+def test_every_shipped_sentence_begins_with_cls_ends_with_eos_and_fits() -> None:
+    made = sentences.load(configured()["data"], configured()["model"], None, 0).sentences
+    tokens = [made.tokens[start:end] for start, end in zip(made.offsets, made.offsets[1:])]
+    assert {(int(each[0]), int(each[-1])) for each in tokens} == {(446, 447)}
+    assert 20 < min(map(len, tokens)) <= max(map(len, tokens)) <= 128
