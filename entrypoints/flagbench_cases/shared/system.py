@@ -15,6 +15,7 @@ PACKAGES = (
     "sentencepiece",
     "h5py",
     "deepspeed",
+    "megatron-core",
     "flash-attn",
     "megatron-core",
     "psutil",

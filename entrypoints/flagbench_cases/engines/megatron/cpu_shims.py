@@ -7,7 +7,7 @@ that differs in these names; torch itself, and everybody else's, is not changed.
 import functools
 import sys
 import types
-from typing import Any, Callable, List
+from typing import Any, Callable, Dict, List
 
 import torch
 
@@ -43,6 +43,15 @@ def _on_cpu(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]
     return call
 
 
+def _all_reduce(tensor: torch.Tensor, *arguments: Any, **options: Any) -> Any:
+    """All-reduce, in fp32 for bf16, which gloo lacks before torch 2.6."""
+    if tensor.dtype is not torch.bfloat16:
+        return torch.distributed.all_reduce(tensor, *arguments, **options)
+    wide = tensor.float()
+    torch.distributed.all_reduce(wide, *arguments, **options)
+    return tensor.copy_(wide)
+
+
 def _overlay() -> Overlay:
     cuda = Overlay(
         torch.cuda,
@@ -53,7 +62,10 @@ def _overlay() -> Overlay:
         get_rng_state=lambda *_: torch.get_rng_state(),  # the tracker's generators, and recomputation
         set_rng_state=lambda state, *_: torch.set_rng_state(state),
     )
-    return Overlay(torch, cuda=cuda, **{name: _on_cpu(getattr(torch, name)) for name in FACTORIES})
+    names: Dict[str, Any] = {name: _on_cpu(getattr(torch, name)) for name in FACTORIES}
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6):
+        names["distributed"] = Overlay(torch.distributed, all_reduce=_all_reduce)
+    return Overlay(torch, cuda=cuda, **names)
 
 
 def install() -> None:

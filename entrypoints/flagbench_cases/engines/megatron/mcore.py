@@ -8,10 +8,10 @@ import warnings
 from typing import Any
 
 import torch
-from torch.nn import functional as F
 
 from flagbench_cases.contract import Context
 from flagbench_cases.engines.megatron import cpu_shims
+from flagbench_cases.engines.megatron.common import ExpandedSelfAttention, Norm, config_arguments, model_arguments
 from flagbench_cases.engines.megatron.shape import Shape
 from flagbench_cases.engines.process_group import ensure_group
 
@@ -21,42 +21,10 @@ with warnings.catch_warnings():
     from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEmbedding
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
     from megatron.core.models.gpt.gpt_model import GPTModel
-    from megatron.core.transformer.attention import SelfAttention
     from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
     from megatron.core.transformer.transformer_config import TransformerConfig
 
 RELEASE = "0.16"
-
-
-class Norm(torch.nn.Module):
-    """RMSNorm over the last dimension."""
-
-    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float, **_: Any) -> None:
-        super().__init__()
-        self.size, self.eps = (hidden_size,), eps
-        device = torch.device("cpu") if config.use_cpu_initialization else torch.cuda.current_device()
-        self.weight = torch.nn.Parameter(torch.ones(hidden_size, dtype=config.params_dtype, device=device))
-        # Its gradient is a part on each rank, which Megatron-Core then sums.
-        self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[..., D] to [..., D]."""
-        return F.rms_norm(hidden, self.size, self.weight, self.eps)
-
-
-class ExpandedSelfAttention(SelfAttention):
-    """Keys and values are repeated for all queries of their group before the rotary embedding, as in Megatron-LM of
-    2023; current releases repeat them after it."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        # There is nothing left to repeat for it.
-        self.core_attention.num_query_groups_per_partition = self.core_attention.num_attention_heads_per_partition
-
-    def get_query_key_value_tensors(self, *arguments: Any, **options: Any) -> Any:
-        query, key, value = super().get_query_key_value_tensors(*arguments, **options)
-        times = query.shape[2] // key.shape[2]
-        return query, key.repeat_interleave(times, dim=2), value.repeat_interleave(times, dim=2)
 
 
 class ModelPrecisionRotary(RotaryEmbedding):
@@ -65,11 +33,6 @@ class ModelPrecisionRotary(RotaryEmbedding):
 
     def forward(self, max_seq_len: int, *_: Any, **__: Any) -> torch.Tensor:
         return self.get_emb(max_seq_len)  # type: ignore[no-any-return]
-
-
-def _uninitialised(weight: torch.Tensor) -> torch.Tensor:
-    """The initial values of parameters that are filled later."""
-    return weight
 
 
 def start(context: Context) -> None:
@@ -93,37 +56,7 @@ def build(
     multiplied by it in fp32, keys repeated first, angles in the precision of the model. `settings`: of
     Megatron-Core's TransformerConfig.
     """
-    layout, at = context.layout, context.layout.coordinates(context.rank)
-    config = TransformerConfig(
-        num_layers=shape.layers,
-        hidden_size=shape.dim,
-        ffn_hidden_size=shape.ffn,
-        num_attention_heads=shape.heads,
-        num_query_groups=shape.kv_heads,
-        tensor_model_parallel_size=layout.tp,
-        pipeline_model_parallel_size=layout.pp,
-        hidden_dropout=0.0,
-        attention_dropout=0.0,
-        normalization="RMSNorm",
-        layernorm_epsilon=shape.norm_eps,
-        add_bias_linear=False,
-        gated_linear_unit=True,
-        activation_func=F.silu,
-        apply_query_key_layer_scaling=of_2023,
-        masked_softmax_fusion=False,  # its kernels are Apex's
-        gradient_accumulation_fusion=False,
-        params_dtype=dtype,
-        pipeline_dtype=dtype,
-        bf16=dtype is torch.bfloat16,
-        fp16=dtype is torch.float16,
-        # It also marks which parameters are split, which the norm of the gradients depends on.
-        perform_initialization=True,
-        init_method=_uninitialised,
-        output_layer_init_method=_uninitialised,
-        embedding_init_method=_uninitialised,
-        use_cpu_initialization=context.device.kind == "cpu",
-        **settings,
-    )
+    config = TransformerConfig(**config_arguments(context, shape, dtype, of_2023), **settings)
     layer = get_gpt_layer_local_spec(normalization="RMSNorm")
     layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = Norm
     if of_2023:
@@ -133,16 +66,9 @@ def build(
         model = GPTModel(
             config=config,
             transformer_layer_spec=TransformerBlockSubmodules(
-                layer_specs=[layer] * (shape.layers // layout.pp), layer_norm=Norm
+                layer_specs=[layer] * (shape.layers // context.layout.pp), layer_norm=Norm
             ),
-            vocab_size=shape.padded_vocabulary(layout.tp),
-            max_sequence_length=shape.positions,
-            pre_process=at.pp == 0,
-            post_process=at.pp == layout.pp - 1,
-            parallel_output=True,
-            share_embeddings_and_output_weights=False,
-            position_embedding_type="rope",
-            rotary_base=shape.rope_theta,
+            **model_arguments(context, shape),
         )
     if of_2023:
         model.rotary_pos_emb.__class__ = ModelPrecisionRotary

@@ -1,0 +1,105 @@
+"""What the modules of both releases of Megatron-Core share: norm, attention and arguments of the model."""
+
+import warnings
+from typing import Any, Dict
+
+import torch
+from torch.nn import functional as F
+
+from flagbench_cases.contract import Context
+from flagbench_cases.engines.megatron.shape import Shape
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # Apex and Transformer Engine are absent; pynvml has another name
+    from megatron.core.transformer.attention import SelfAttention
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
+
+class Norm(torch.nn.Module):
+    """RMSNorm over the last dimension."""
+
+    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float, **_: Any) -> None:
+        super().__init__()
+        self.size, self.eps = (hidden_size,), eps
+        device = torch.device("cpu") if config.use_cpu_initialization else torch.cuda.current_device()
+        self.weight = torch.nn.Parameter(torch.ones(hidden_size, dtype=config.params_dtype, device=device))
+        # Its gradient is a part on each rank, which Megatron-Core then sums.
+        self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[..., D] to [..., D]."""
+        if hasattr(F, "rms_norm"):
+            return F.rms_norm(hidden, self.size, self.weight, self.eps)
+        # Before torch 2.4.
+        wide = hidden.float()
+        scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
+        return (wide * scale * self.weight).to(hidden.dtype)
+
+
+class ExpandedSelfAttention(SelfAttention):
+    """Keys and values are repeated for all queries of their group before the rotary embedding, as in Megatron-LM of
+    2023; every release of Megatron-Core repeats them after it."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        # There is nothing left to repeat for it.
+        self.core_attention.num_query_groups_per_partition = self.core_attention.num_attention_heads_per_partition
+
+    def get_query_key_value_tensors(self, *arguments: Any, **options: Any) -> Any:
+        query, key, value = super().get_query_key_value_tensors(*arguments, **options)
+        times = query.shape[2] // key.shape[2]
+        return query, key.repeat_interleave(times, dim=2), value.repeat_interleave(times, dim=2)
+
+
+def _uninitialised(weight: torch.Tensor) -> torch.Tensor:
+    """The initial values of parameters that are filled later."""
+    return weight
+
+
+def config_arguments(context: Context, shape: Shape, dtype: torch.dtype, of_2023: bool) -> Dict[str, Any]:
+    """What `TransformerConfig` takes in every release."""
+    layout = context.layout
+    return {
+        "num_layers": shape.layers,
+        "hidden_size": shape.dim,
+        "ffn_hidden_size": shape.ffn,
+        "num_attention_heads": shape.heads,
+        "num_query_groups": shape.kv_heads,
+        "tensor_model_parallel_size": layout.tp,
+        "pipeline_model_parallel_size": layout.pp,
+        "hidden_dropout": 0.0,
+        "attention_dropout": 0.0,
+        "normalization": "RMSNorm",
+        "layernorm_epsilon": shape.norm_eps,
+        "add_bias_linear": False,
+        "gated_linear_unit": True,
+        "activation_func": F.silu,
+        "apply_query_key_layer_scaling": of_2023,
+        "attention_softmax_in_fp32": of_2023,  # with the scaling it has to be; the default depends on the release
+        "masked_softmax_fusion": False,  # its kernels are Apex's
+        "gradient_accumulation_fusion": False,
+        "params_dtype": dtype,
+        "pipeline_dtype": dtype,
+        "bf16": dtype is torch.bfloat16,
+        "fp16": dtype is torch.float16,
+        # It also marks which parameters are split, which the norm of the gradients depends on.
+        "perform_initialization": True,
+        "init_method": _uninitialised,
+        "output_layer_init_method": _uninitialised,
+        "use_cpu_initialization": context.device.kind == "cpu",
+    }
+
+
+def model_arguments(context: Context, shape: Shape) -> Dict[str, Any]:
+    """What `GPTModel` takes in every release, beside the configuration and the layers."""
+    layout, at = context.layout, context.layout.coordinates(context.rank)
+    return {
+        "vocab_size": shape.padded_vocabulary(layout.tp),
+        "max_sequence_length": shape.positions,
+        "pre_process": at.pp == 0,
+        "post_process": at.pp == layout.pp - 1,
+        "parallel_output": True,
+        "share_embeddings_and_output_weights": False,
+        "position_embedding_type": "rope",
+        "rotary_base": shape.rope_theta,
+    }
