@@ -10,7 +10,7 @@ import torch
 
 from flagbench_cases.cases.llama2_70b import data
 from flagbench_cases.contract import Context, TrainWorkload, Work
-from flagbench_cases.engines.megatron import open_engine, parts
+from flagbench_cases.engines.megatron import attention, open_engine, parts
 from flagbench_cases.engines.megatron.shape import forward_flops, shape_of
 from flagbench_cases.prepare.llama import weights_format
 from flagbench_cases.shared.errors import DataError, UsageError
@@ -42,19 +42,20 @@ class PretrainingWorkload(TrainWorkload):
         context, config, beat = self.context, self.config, self.context.spool.beat
         if context.weights is not None:
             raise DataError("pretraining starts from random weights", "omit --weights")
+        train = config["train"]
         self.shape = shape_of(config["model"])
         self.engine = open_engine()
         self.engine.start(context)
         beat()
         dtype = DTYPES[config["precision"]]
-        self.module = self.engine.build(context, self.shape, dtype, **self._settings())
+        self.attention = attention.choose(self.device) if train["flash_attention"] else attention.UNFUSED
+        self.module = self.engine.build(context, self.shape, dtype, attention=self.attention, **self._settings())
         shapes = weights_format.shapes(config["model"])
         read = parts.random_tensors(self.shape, shapes, config["seed"], self.device, beat)
         layout = context.layout
         parts.fill(self.module, parts.parts_of(self.shape, layout, layout.coordinates(context.rank)), read)
         from flagbench_cases.engines.megatron import training
 
-        train = config["train"]
         samples = train["schedule_samples"]
         settings = {name: train[name] for name in training.Hyperparameters._fields}
         self.trainer = training.Trainer(context, self.module, dtype, training.Hyperparameters(**settings))
@@ -125,6 +126,7 @@ class PretrainingWorkload(TrainWorkload):
                 "gradient_accumulation_steps": self.accumulated,
                 "layout": str(self.context.layout),
                 "recompute": train["recompute"],
+                "attention": self.attention,
                 "optimizer": "AdamW(betas=%g/%g, eps=%g, weight_decay=%g)%s"
                 % (
                     train["beta1"],

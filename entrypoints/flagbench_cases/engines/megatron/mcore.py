@@ -11,6 +11,7 @@ import torch
 
 from flagbench_cases.contract import Context
 from flagbench_cases.engines.megatron import cpu_shims
+from flagbench_cases.engines.megatron.attention import MODULES, UNFUSED
 from flagbench_cases.engines.megatron.common import ExpandedSelfAttention, Norm, config_arguments, model_arguments
 from flagbench_cases.engines.megatron.shape import Shape
 from flagbench_cases.engines.process_group import ensure_group
@@ -48,21 +49,28 @@ def start(context: Context) -> None:
 
 
 def build(
-    context: Context, shape: Shape, dtype: torch.dtype, of_2023: bool = False, **settings: Any
+    context: Context,
+    shape: Shape,
+    dtype: torch.dtype,
+    of_2023: bool = False,
+    attention: str = UNFUSED,
+    **settings: Any,
 ) -> torch.nn.Module:
     """This rank's stage with uninitialised parameters: tokens [B, T] to logits [B, T, V / tp].
 
     `of_2023`: attention with the operators of Megatron-LM at that time: scores divided by the number of the layer and
-    multiplied by it in fp32, keys repeated first, angles in the precision of the model. `settings`: of
-    Megatron-Core's TransformerConfig.
+    multiplied by it in fp32, keys repeated first, angles in the precision of the model.
+    `attention`: a name of the module `attention`. `settings`: of Megatron-Core's TransformerConfig.
     """
-    config = TransformerConfig(**config_arguments(context, shape, dtype, of_2023), **settings)
     layer = get_gpt_layer_local_spec(normalization="RMSNorm")
     layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = Norm
     if of_2023:
         layer.submodules.self_attention.module = ExpandedSelfAttention
+    if attention != UNFUSED:
+        layer.submodules.self_attention.submodules.core_attention = MODULES[attention]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # advice about overlapping communication
+        warnings.simplefilter("ignore")  # advice, and about options that are not used
+        config = TransformerConfig(**config_arguments(context, shape, dtype, of_2023), **settings)
         model = GPTModel(
             config=config,
             transformer_layer_spec=TransformerBlockSubmodules(

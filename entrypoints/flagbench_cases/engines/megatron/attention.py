@@ -1,0 +1,62 @@
+"""Attention in one kernel, for training: flash-attn's, or torch's where that is not installed.
+
+Megatron-Core's own modules compute scores, softmax and context separately; its fused ones need Transformer Engine.
+"""
+
+from typing import Any, Callable, Optional
+
+import torch
+from torch.nn import functional as F
+
+FLASH, SDPA, UNFUSED = "flash-attn", "sdpa", "unfused"
+
+Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""Causal attention of queries [B, T, H, D], keys and values [B, T, G, D]: [B, T, H, D]."""
+
+
+def choose(device: torch.device) -> str:
+    """The kernel for a device: flash-attn if it is a CUDA device and the package can be imported, else torch's."""
+    return FLASH if device.type == "cuda" and _flash() is not None else SDPA
+
+
+def _flash() -> Optional[Kernel]:
+    try:
+        from flash_attn import flash_attn_func
+    except ImportError:
+        return None
+    return lambda query, key, value: flash_attn_func(query, key, value, causal=True)
+
+
+def _sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    query, key, value = (tensor.transpose(1, 2) for tensor in (query, key, value))
+    return F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True).transpose(1, 2)
+
+
+class FusedAttention(torch.nn.Module):
+    """Takes the place of Megatron-Core's DotProductAttention: causal, without dropout, and without a mask."""
+
+    name = SDPA
+    """The kernel."""
+
+    def __init__(self, **_: Any) -> None:
+        super().__init__()
+        kernel = _flash() if self.name == FLASH else _sdpa
+        assert kernel is not None
+        self._kernel: Kernel = kernel
+
+    def forward(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any, **_: Any
+    ) -> torch.Tensor:
+        """Queries [T, B, H, D], keys and values [T, B, G, D] to [T, B, H x D]."""
+        assert attention_mask is None
+        context = self._kernel(query.transpose(0, 1), key.transpose(0, 1), value.transpose(0, 1))
+        return context.flatten(2).transpose(0, 1).contiguous()
+
+
+class FlashAttention(FusedAttention):
+    """By flash-attn."""
+
+    name = FLASH
+
+
+MODULES = {FLASH: FlashAttention, SDPA: FusedAttention}
