@@ -5,9 +5,10 @@ image; only the norm is torch's, marked for sequence parallelism.
 """
 
 import warnings
-from typing import Any
+from typing import Any, Callable, Tuple
 
 import torch
+import torch.distributed as dist
 from torch.nn import functional as F
 
 from flagbench_cases.contract import Context
@@ -22,10 +23,13 @@ with warnings.catch_warnings():
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
     from megatron.core.models.gpt.gpt_model import GPTModel
     from megatron.core.transformer.attention import SelfAttention
+    from megatron.core.transformer.mlp import MLP
     from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
     from megatron.core.transformer.transformer_config import TransformerConfig
 
 RELEASE = "0.16"
+# Of TransformerConfig, about its own default.
+warnings.filterwarnings("ignore", "full scope is deprecated")
 
 
 class Norm(torch.nn.Module):
@@ -59,12 +63,29 @@ class ExpandedSelfAttention(SelfAttention):
         return query, key.repeat_interleave(times, dim=2), value.repeat_interleave(times, dim=2)
 
 
+class PlainSwiGLU(MLP):
+    """Current releases add an offset, here 0, to the linear half: one more pass over [T, B, ffn / tp]."""
+
+    def forward(self, hidden: torch.Tensor, *_: Any, **__: Any) -> Tuple[torch.Tensor, Any]:
+        both, _ = self.linear_fc1(hidden)
+        gate, linear = torch.chunk(both, 2, dim=-1)
+        return self.linear_fc2(F.silu(gate) * linear)  # type: ignore[no-any-return]
+
+
+def add_residual(*_: Any) -> Callable[..., torch.Tensor]:
+    """The sum without dropout and bias, as a new tensor; current releases overwrite the output."""
+    return lambda output, residual, *_: residual + output[0]
+
+
 class ModelPrecisionRotary(RotaryEmbedding):
     """Angles in the precision of the model, computed in every forward pass, as in Megatron-LM of 2023, which
     converted the frequencies with the model. In bf16, angles of position 100 are off by up to 0.1."""
 
-    def forward(self, max_seq_len: int, *_: Any, **__: Any) -> torch.Tensor:
-        return self.get_emb(max_seq_len)  # type: ignore[no-any-return]
+    def forward(self, max_seq_len: int, offset: int = 0, **_: Any) -> torch.Tensor:
+        frequencies = self.inv_freq
+        positions = torch.arange(max_seq_len, dtype=torch.float32, device=frequencies.device) + offset
+        angles = torch.einsum("i,j->ij", positions.to(frequencies.dtype), frequencies)
+        return torch.cat((angles, angles), dim=-1)[:, None, None, :]
 
 
 def start(context: Context) -> None:
@@ -82,8 +103,9 @@ def start(context: Context) -> None:
 def build(context: Context, shape: Shape, dtype: torch.dtype, of_2023: bool = False) -> torch.nn.Module:
     """This rank's stage with uninitialised parameters: tokens [B, T] to logits [B, T, V / tp].
 
-    `of_2023`: attention with the operators of Megatron-LM at that time: scores divided by the number of the layer and
-    multiplied by it in fp32, keys repeated first, angles in the precision of the model.
+    `of_2023`: layers with the operators of Megatron-LM at that time: scores divided by the number of the layer and
+    multiplied by it in fp32, keys repeated first, angles in the precision of the model, no offset in the SwiGLU,
+    residuals added out of place. It is for inference: there is no dropout.
     """
     layout, at = context.layout, context.layout.coordinates(context.rank)
     config = TransformerConfig(
@@ -115,6 +137,7 @@ def build(context: Context, shape: Shape, dtype: torch.dtype, of_2023: bool = Fa
     layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = Norm
     if of_2023:
         layer.submodules.self_attention.module = ExpandedSelfAttention
+        layer.submodules.self_attn_bda = layer.submodules.mlp_bda = add_residual
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # advice about overlapping communication
         model = GPTModel(
@@ -134,7 +157,14 @@ def build(context: Context, shape: Shape, dtype: torch.dtype, of_2023: bool = Fa
     if of_2023:
         model.rotary_pos_emb.__class__ = ModelPrecisionRotary
         model.rotary_pos_emb.inv_freq = model.rotary_pos_emb.inv_freq.to(dtype)
+        for module in model.decoder.layers:
+            module.mlp.__class__ = PlainSwiGLU
     return model
+
+
+def sum_over_replicas(tensor: torch.Tensor) -> None:
+    """Add the tensors of all replicas, in place; with one replica, a collective of one rank."""
+    dist.all_reduce(tensor, group=parallel_state.get_data_parallel_group())
 
 
 def token_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
