@@ -32,7 +32,7 @@ def parse(argv: List[str]) -> argparse.Namespace:
     parser.add_argument("--stack", default=os.environ.get("FLAGBENCH_STACK", "cpu"), help="default FLAGBENCH_STACK")
     parser.add_argument("--preset", choices=("reference", "tiny"), default="reference")
     parser.add_argument("--small", action="store_true", help="two layers at the published width, for a processor")
-    parser.add_argument("--precision", choices=("tf32", "fp16", "fp32"), help="default: the case's")
+    parser.add_argument("--precision", choices=("tf32", "bf16", "fp16", "fp32"), help="default: the case's")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="as for a run of the case")
     parser.add_argument("--starts", type=int, nargs=2, default=(12, 100), metavar=("LEAST", "MOST"), help="of both")
     parser.add_argument("--pairs", type=int, default=16, metavar="N", help="steps of both in a start (default 16)")

@@ -15,8 +15,8 @@ one line of JSON on stdout:
 ends everything.
 
 A step is a whole iteration of the loop, from where a batch is there to where the next one is; ours runs under the one
-training loop of all cases. Before each, the random numbers of both sides are those of its number, so that dropout is
-the same.
+loop of all cases that train, or of all that infer. Before each, the random numbers of both sides are those of its
+number, so that dropout is the same.
 """
 
 import contextlib
@@ -61,10 +61,14 @@ class Turns:
             raise End
         return command
 
-    def next(self, loss: Optional[float] = None) -> None:
-        """Answer for the step just done, which had this loss, and begin the next one once it is asked for."""
+    def next(self, loss: Any = None) -> None:
+        """Answer for the step just done, which had this loss, and begin the next one once it is asked for.
+
+        A loss that was left on the device is read here, after the step.
+        """
         if self._ended is not None:
-            self.say(loss=loss, **self._ended())
+            measured = self._ended()
+            self.say(loss=float(loss), **measured)
         command = self.wait()
         self.seed += 1
         seed(self.seed)
@@ -103,10 +107,11 @@ class Turns:
 
 
 def ours(config: Dict[str, Any], folder: str, device: Any, turns: Turns) -> None:
-    """The case's own workload under the one loop."""
+    """The case's own workload under the one loop of its kind."""
     import torch
 
-    from flagbench_cases.contract import Context
+    from flagbench_cases.contract import Context, InferWorkload
+    from flagbench_cases.rank.infer_loop import InferLoop, InferPlan
     from flagbench_cases.rank.probe import CollectiveProbe
     from flagbench_cases.rank.train_loop import Plan, TrainLoop
     from flagbench_cases.shared.layout import Layout
@@ -120,19 +125,25 @@ def ours(config: Dict[str, Any], folder: str, device: Any, turns: Turns) -> None
     if not os.path.exists(weights):  # those of every start are the same
         torch.save(work.module.state_dict(), weights)
     turns.say(software=software())
-    hand_over, step, last = work.to_device, work.step, [None]
+    infers = isinstance(work, InferWorkload)
+    hand_over, step, last = work.to_device, work.infer if infers else work.step, [None]
 
     def begin(batch: Any) -> Any:
         turns.next(last[0])
         return hand_over(batch)
 
-    def take(batch: Any) -> float:
+    def take(batch: Any) -> Any:
         last[0] = step(batch)
         return last[0]
 
-    work.to_device, work.step = begin, take
+    work.to_device = begin
     spool.reserve(STEPS)
-    TrainLoop(work, Plan(1, 0, STEPS, None, False), spool, device, probe).run()
+    if infers:
+        work.infer = take
+        InferLoop(work, InferPlan(0, STEPS), spool, device, probe).run()
+    else:
+        work.step = take
+        TrainLoop(work, Plan(1, 0, STEPS, None, False), spool, device, probe).run()
 
 
 def publisher(config: Dict[str, Any], folder: str, device: Any, turns: Turns) -> None:

@@ -1,4 +1,5 @@
-"""Sizes at which a step takes a tenth of a second on one core: two layers, of DistilBERT at the published width.
+"""Sizes at which a step takes one or two tenths of a second on one core: two layers, of DistilBERT at the published
+width, and one of Aquila.
 
 Batches, sequences and vocabularies that are only looked up are shorter than published.
 Loading has no process of its own here, so that it is counted, and Llama's monitor of the memory, which never pauses,
@@ -20,6 +21,12 @@ SMALL: Dict[str, Dict[str, Any]] = {
             "synthetic": {"mean_context": 30, "min_context": 16, "mean_choices": 2, "max_choices": 2},
         },
         "train": {"batch_size": 1},
+    },
+    # As one of eight ranks has it: a group of queries, an eighth of the width, and heads as wide as published. One
+    # layer, so that its products take long enough beside what Python does for a layer.
+    "aquila-33b": {
+        "model": {"layers": 1, "dim": 768, "heads": 6, "kv_heads": 1, "ffn": 3072, "vocab_size": 1024},
+        "data": {"sequence_length": 384, "examples": 4096, "workers": 0},
     },
     # All of the vocabulary, whose logits are the largest tensors of a step, and an eighth of the published width.
     "llama2-7b-lora": {

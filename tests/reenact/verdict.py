@@ -60,7 +60,7 @@ def judge(case: Dict[str, Any], layers: int, compared: Dict[str, Any]) -> Dict[s
             faults.append("%s %+d, %+.3g of a step's bytes" % (name, count, entry["share"]))
     saved = {side: inventories[side]["saved_bytes"] for side in ("ours", "publisher")}
     expected = sum(q["difference"].get("saved_share", 0.0) for q in case["quirks"] if "difference" in q)
-    off = (saved["ours"] - saved["publisher"]) / saved["publisher"] - expected
+    off = (saved["ours"] - saved["publisher"]) / max(saved["publisher"], 1) - expected  # 0 where nothing trains
     if abs(off) > max(SAVED_TOLERANCE, 0.05 * abs(expected)):
         faults.append("saved for backward: %d bytes, the publisher's %d" % (saved["ours"], saved["publisher"]))
     ratio, (low, high) = compared["ratio"], BOUNDS

@@ -7,7 +7,6 @@ average the losses of the sentence's own tokens. Nothing is generated. Unusual p
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 import torch
-import torch.distributed as dist
 from torch.utils.data import DataLoader, DistributedSampler
 
 from flagbench_cases.cases.aquila_33b import sentences
@@ -146,8 +145,7 @@ class AquilaWorkload(InferWorkload):
             mask, positions = causal_mask(inputs)
             logits = self.module(inputs, positions, mask)
             losses = self.engine.token_losses(logits.contiguous().float(), labels)
-            weights = scored.float()
-            self._loss = torch.sum(losses * weights) / torch.sum(weights)
+            self._loss = torch.sum(losses * scored.float()) / torch.sum(scored.float())
         return self._loss
 
     def after_step(self) -> None:
@@ -157,13 +155,12 @@ class AquilaWorkload(InferWorkload):
         self._scored += layout.dp
         if place >= len(self.set):  # the sampler repeats sentences, so that replicas have equally many
             self._loss.zero_()
-        if layout.dp > 1:
-            dist.all_reduce(self._loss, group=self.context.groups.get("dp"))
+        self.engine.sum_over_replicas(self._loss)  # also if there is one
         self._total += self._loss
 
     def work(self, batch: Batch) -> Work:
         samples, length = batch[1].shape
-        useful = int(batch[1].sum())
+        useful = int(batch[1].numpy().sum())
         tp = self.context.layout.tp
         flops = forward_flops(self.shape, samples, length, self.shape.padded_vocabulary(tp))
         return Work(samples, samples, samples * length, useful, flops, flops * useful / (samples * length))

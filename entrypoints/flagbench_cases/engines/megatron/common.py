@@ -4,6 +4,7 @@ import warnings
 from typing import Any, Dict
 
 import torch
+import torch.distributed as dist
 from torch.nn import functional as F
 
 from flagbench_cases.contract import Context
@@ -11,6 +12,7 @@ from flagbench_cases.engines.megatron.shape import Shape
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Apex and Transformer Engine are absent; pynvml has another name
+    from megatron.core import parallel_state, tensor_parallel
     from megatron.core.transformer.attention import SelfAttention
     from megatron.core.transformer.transformer_config import TransformerConfig
 
@@ -103,3 +105,14 @@ def model_arguments(context: Context, shape: Shape) -> Dict[str, Any]:
         "position_embedding_type": "rope",
         "rotary_base": shape.rope_theta,
     }
+
+
+def sum_over_replicas(tensor: torch.Tensor) -> None:
+    """Add the tensors of all replicas, in place; with one replica, a collective of one rank."""
+    dist.all_reduce(tensor, group=parallel_state.get_data_parallel_group())
+
+
+def token_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """The loss of each token, nats [B, T], from this rank's part of the logits, fp32 [B, T, V / tp], which it
+    overwrites."""
+    return tensor_parallel.vocab_parallel_cross_entropy(logits, labels)  # type: ignore[no-any-return]

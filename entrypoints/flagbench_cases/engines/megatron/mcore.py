@@ -5,14 +5,22 @@ image; only the norm is torch's, marked for sequence parallelism.
 """
 
 import warnings
-from typing import Any
+from typing import Any, Callable, Tuple
 
 import torch
+from torch.nn import functional as F
 
 from flagbench_cases.contract import Context
 from flagbench_cases.engines.megatron import cpu_shims
 from flagbench_cases.engines.megatron.attention import MODULES, UNFUSED
-from flagbench_cases.engines.megatron.common import ExpandedSelfAttention, Norm, config_arguments, model_arguments
+from flagbench_cases.engines.megatron.common import (
+    ExpandedSelfAttention,
+    Norm,
+    config_arguments,
+    model_arguments,
+    sum_over_replicas,
+    token_losses,
+)
 from flagbench_cases.engines.megatron.shape import Shape
 from flagbench_cases.engines.process_group import ensure_group
 
@@ -22,18 +30,38 @@ with warnings.catch_warnings():
     from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEmbedding
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
     from megatron.core.models.gpt.gpt_model import GPTModel
+    from megatron.core.transformer.mlp import MLP
     from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
     from megatron.core.transformer.transformer_config import TransformerConfig
 
+__all__ = ["RELEASE", "build", "start", "sum_over_replicas", "token_losses"]
+
 RELEASE = "0.16"
+
+
+class PlainSwiGLU(MLP):
+    """Current releases add an offset, here 0, to the linear half: one more pass over [T, B, ffn / tp]."""
+
+    def forward(self, hidden: torch.Tensor, *_: Any, **__: Any) -> Tuple[torch.Tensor, Any]:
+        both, _ = self.linear_fc1(hidden)
+        gate, linear = torch.chunk(both, 2, dim=-1)
+        return self.linear_fc2(F.silu(gate) * linear)  # type: ignore[no-any-return]
+
+
+def add_residual(*_: Any) -> Callable[..., torch.Tensor]:
+    """The sum without dropout and bias, as a new tensor; current releases overwrite the output."""
+    return lambda output, residual, *_: residual + output[0]
 
 
 class ModelPrecisionRotary(RotaryEmbedding):
     """Angles in the precision of the model, computed in every forward pass, as in Megatron-LM of 2023, which
     converted the frequencies with the model. In bf16, angles of position 100 are off by up to 0.1."""
 
-    def forward(self, max_seq_len: int, *_: Any, **__: Any) -> torch.Tensor:
-        return self.get_emb(max_seq_len)  # type: ignore[no-any-return]
+    def forward(self, max_seq_len: int, offset: int = 0, **_: Any) -> torch.Tensor:
+        frequencies = self.inv_freq
+        positions = torch.arange(max_seq_len, dtype=torch.float32, device=frequencies.device) + offset
+        angles = torch.einsum("i,j->ij", positions.to(frequencies.dtype), frequencies)
+        return torch.cat((angles, angles), dim=-1)[:, None, None, :]
 
 
 def start(context: Context) -> None:
@@ -58,14 +86,16 @@ def build(
 ) -> torch.nn.Module:
     """This rank's stage with uninitialised parameters: tokens [B, T] to logits [B, T, V / tp].
 
-    `of_2023`: attention with the operators of Megatron-LM at that time: scores divided by the number of the layer and
-    multiplied by it in fp32, keys repeated first, angles in the precision of the model.
+    `of_2023`: layers with the operators of Megatron-LM at that time: scores divided by the number of the layer and
+    multiplied by it in fp32, keys repeated first, angles in the precision of the model, no offset in the SwiGLU,
+    residuals added out of place. It is for inference: there is no dropout.
     `attention`: a name of the module `attention`. `settings`: of Megatron-Core's TransformerConfig.
     """
     layer = get_gpt_layer_local_spec(normalization="RMSNorm")
     layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = Norm
     if of_2023:
         layer.submodules.self_attention.module = ExpandedSelfAttention
+        layer.submodules.self_attn_bda = layer.submodules.mlp_bda = add_residual
     if attention != UNFUSED:
         layer.submodules.self_attention.submodules.core_attention = MODULES[attention]
     with warnings.catch_warnings():
@@ -81,10 +111,6 @@ def build(
     if of_2023:
         model.rotary_pos_emb.__class__ = ModelPrecisionRotary
         model.rotary_pos_emb.inv_freq = model.rotary_pos_emb.inv_freq.to(dtype)
+        for module in model.decoder.layers:
+            module.mlp.__class__ = PlainSwiGLU
     return model
-
-
-def token_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The loss of each token, nats [B, T], from this rank's part of the logits, fp32 [B, T, V / tp], which it
-    overwrites."""
-    return tensor_parallel.vocab_parallel_cross_entropy(logits, labels)  # type: ignore[no-any-return]

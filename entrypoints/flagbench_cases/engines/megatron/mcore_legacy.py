@@ -25,6 +25,8 @@ from flagbench_cases.engines.megatron.common import (  # noqa: E402
     Norm,
     config_arguments,
     model_arguments,
+    sum_over_replicas,
+    token_losses,
 )
 
 _TRANSFORMER_ENGINE = "megatron.core.transformer.custom_layers.transformer_engine"
@@ -47,6 +49,8 @@ with warnings.catch_warnings():
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
     from megatron.core.models.gpt.gpt_model import GPTModel
     from megatron.core.transformer.transformer_config import TransformerConfig
+
+__all__ = ["RELEASE", "build", "start", "sum_over_replicas", "token_losses"]
 
 RELEASE = "0.4"
 
@@ -76,9 +80,3 @@ def build(context: Context, shape: Shape, dtype: torch.dtype, of_2023: bool = Fa
         # It computes the angles in every forward pass, in the precision of the frequencies.
         model.rotary_pos_emb.inv_freq = model.rotary_pos_emb.inv_freq.to(dtype)
     return model
-
-
-def token_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The loss of each token, nats [B, T], from this rank's part of the logits, fp32 [B, T, V / tp], which it
-    overwrites."""
-    return tensor_parallel.vocab_parallel_cross_entropy(logits, labels)  # type: ignore[no-any-return]
