@@ -72,11 +72,14 @@ LORA = {
     ("nvidia-1b5a0303", "1x1"): lora(2, fp16=False),
     ("metax-1b5a0303", "1x1"): lora(4, fp16=True, learning_rate=1e-6),
 }
-FILES = {"glm": GLM, "distilbert": DISTILBERT, "llama2-7b-lora": LORA}
+# The command line of main.sh, and two workers by default.
+AQUILA = {("benchmarks-db1edaa2", "1x8"): {"batch_size": 1, "sequence_length": 4096, "workers": 2}}
+FILES = {"aquila-33b": AQUILA, "glm": GLM, "distilbert": DISTILBERT, "llama2-7b-lora": LORA}
 
 # What each README says of software; empty where it does not.
 READMES = """
 case | source | torch | cuda | driver | os | kernel | docker
+aquila-33b | benchmarks-db1edaa2 | 1.12.0a0+8a1a93a | 11.8 | 470.129.06 | Ubuntu 20.04 | 5.4.0-113-generic | 20.10.16
 distilbert | nvidia-1b5a0303 | 1.12.0a0+bd13bc6 | 11.6 | 470.129.06 | Ubuntu 20.04 | 5.4.0-113-generic | 20.10.16
 distilbert | metax-1b5a0303 | 2.0.0+mc2.18.0.8 | | 2.2.0 | Ubuntu 20.04.6 | 5.4.0-26-generic | 24.0.7
 distilbert | kunlunxin-1b5a0303 | 1.12.1+cpu | | 4.0.25 | Ubuntu 20.04 | 5.4.0-26-generic |

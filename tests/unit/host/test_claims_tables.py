@@ -25,6 +25,10 @@ class Published(NamedTuple):
 FIRST = "269c1fd5"
 # Of each README: the case, the file and the commit, and the table as printed, with the ids of the claims before it.
 TEXT = """
+aquila-33b inference/benchmarks/Aquila_33b/README.md db1edaa2
+id | 推理工具 | precision | e2e_time | p_val_whole | *p_val_core | p_infer_whole | *p_infer_core | *MFU | loss | mem
+a100-1x8-tp8 | FlagScale | fp16 | 2479.9 | / | / | 8711 | 8724 | 23.8% | 3.0075 | 12.3/40.0
+
 distilbert training/nvidia/distilbert-pytorch/README.md 1b5a0303
 id | 配置 | precision | fix_hp | e2e_time | p_whole | p_train | p_core | acc | mem
 a100-1x8-fp32 | A100单机8卡（1x8） | fp32 | / | 361 | 1764.0 | 1861.9 | 1942.6 | 0.915 | 13.9/40.0
@@ -127,12 +131,14 @@ NAMES = {
     "mem": "mem_peak",
     "acc(MMLU)": "acc",
     "MFU": "mfu",
+    "*MFU": "mfu",
+    "*p_infer_core": "p_infer_core",
     "token/p/s": "tokens_per_second_per_device",
     "运行时长(s)": "e2e_time",
     "收敛精度": "acc",
     "性能(samples/s)": "p_whole",
 }
-LABELS = ("配置", "precision", "fix_hp", "训练资源", "配置文件")
+LABELS = ("配置", "推理工具", "precision", "fix_hp", "训练资源", "配置文件")
 # Of the tables of 2023: the target is in the stop rule, the steps are in a note.
 SETTINGS = ("目标精度", "Steps数")
 

@@ -19,7 +19,7 @@ CLOCK_CALLS = {"os.times", "torch.cuda.Event", "torch.Event"}
 FRAMEWORKS = {"torch", "transformers", "safetensors", "peft", "accelerate", "deepspeed", "tokenizers"}
 FREE_OF_TORCH = ("node/", "record/", "shared/", "telemetry/")
 # What the shared loop and engines take from the configuration of whichever case has it.
-OF_THE_LOOP = {"engine", "checkpoint_every_steps", "evaluate_every_samples", "max_samples"}
+OF_THE_LOOP = {"engine", "tp", "pp", "checkpoint_every_steps", "evaluate_every_samples", "max_samples"}
 SETTABLE = [name for case in CASES.values() for name in case["settable"]]
 OWN_OPTIONS = {name for name in SETTABLE if SETTABLE.count(name) == 1} - OF_THE_LOOP
 """The hyper-parameters that only one case has, and that are its own."""

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from flagbench_cases.engines.megatron.parts import PADDING, Piece, fill, parts_of, random_tensors
+from flagbench_cases.engines.megatron.parts import Piece, fill, parts_of, random_tensors
 from flagbench_cases.engines.megatron.shape import Shape, shape_of
 from flagbench_cases.prepare.llama import weights_format
+from flagbench_cases.prepare.llama.weights_format import PADDING
 from flagbench_cases.shared.layout import Coordinates, Layout
 from unit.cases.engines.megatron_bench import SMALL, weights_of
 
