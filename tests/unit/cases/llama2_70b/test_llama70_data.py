@@ -41,7 +41,7 @@ def loaded(folder: Path, rank: int, world: int, needed: int, seed: int, **change
 
 
 def load(folder: Path, needed: int, seed: int = 1, **changes: Any) -> tuple[Any, ...]:
-    """The same in another process: Megatron-Core is not imported into this one."""
+    """The same in a process of its own, as Megatron-Core runs."""
     return on_ranks(1, folder, functools.partial(loaded, needed=needed, seed=seed, **changes))[0]
 
 
