@@ -30,6 +30,9 @@ LIBRARIES = [
     "accelerate",
     "peft",
     "megatron.core.models.gpt.gpt_model",
+    "megatron.core.optimizer",
+    "megatron.core.pipeline_parallel.schedules",
+    "megatron.core.datasets.gpt_dataset",
 ]
 
 
