@@ -16,7 +16,7 @@ from flagbench_cases.engines.megatron import parts
 from flagbench_cases.engines.megatron.shape import shape_of
 from flagbench_cases.shared.layout import Layout
 from running import need_megatron
-from unit.cases.engines.megatron_bench import SMALL, build, context_of, transformers_model, weights_of
+from unit.cases.engines.megatron_bench import SMALL, context_of, transformers_model, weights_of
 from workloads import on_ranks
 
 pytestmark = [pytest.mark.image, pytest.mark.usefixtures("megatron")]

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flagbench_cases.cases.llama2_70b import data, indexed, prepare
 from flagbench_cases.cases.llama2_7b_lora import tiny
+from flagbench_cases.cases.llama2_70b import data, indexed, prepare
 from flagbench_cases.prepare import job, prepared_folder
 from flagbench_cases.prepare.llama.vocabulary import BOS, EOS, Vocabulary
 from flagbench_cases.shared.errors import DataError, UsageError

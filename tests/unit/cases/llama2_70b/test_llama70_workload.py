@@ -121,12 +121,12 @@ def test_the_bubble_of_the_published_rows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 def test_flops_of_a_step_are_those_that_torch_counts(megatron: None, tmp_path: Path, recompute: str) -> None:
-    """Forward, backward and what is recomputed, of a real step."""
+    """Forward, backward and what is recomputed, of a real step; torch does not count fused attention on a CPU."""
 
     def body(folder: Path, rank: int, world: int) -> Any:
         from torch.utils.flop_counter import FlopCounterMode
 
-        work = workload(folder, rank, Layout(), train={"recompute": recompute})
+        work = workload(folder, rank, Layout(), train={"recompute": recompute, "flash_attention": False})
         batch = next(iter(work.batches(0)))
         with FlopCounterMode(display=False) as counter:
             work.step(batch)
@@ -169,6 +169,7 @@ def test_description_has_the_conditions_of_the_manifest(runs: Any) -> None:
         "gradient_accumulation_steps": 4,
         "layout": "dp1 tp2 pp2",
         "recompute": "selective",
+        "attention": "sdpa",
         "optimizer": "AdamW(betas=0.9/0.95, eps=1e-08, weight_decay=0.01), distributed",
         "learning_rate": 0.004,
         "schedule": "cosine to 0.0004 over 960 samples, warm-up 0.1",
@@ -177,7 +178,18 @@ def test_description_has_the_conditions_of_the_manifest(runs: Any) -> None:
     }
     groups = load_case("llama2-70b")["condition_groups"].values()
     # What every case has is added to the record by shared code.
-    shared = {"device_model", "devices", "nodes", "division", "precision", "seed", "stop_rule", "torch", "cuda", "driver"}
+    shared = {
+        "device_model",
+        "devices",
+        "nodes",
+        "division",
+        "precision",
+        "seed",
+        "stop_rule",
+        "torch",
+        "cuda",
+        "driver",
+    }
     assert {name for names in groups for name in names} == set(described["conditions"]) | shared
     assert described["data"] == {"documents": 1200, "tokens": runs("whole")[0]["described"]["data"]["tokens"]}
 
