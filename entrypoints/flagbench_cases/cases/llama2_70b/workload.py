@@ -38,7 +38,8 @@ class PretrainingWorkload(TrainWorkload):
             )
         if train["min_learning_rate"] > train["learning_rate"]:
             raise UsageError(
-                "min_learning_rate %g is above learning_rate %g" % (train["min_learning_rate"], train["learning_rate"]),
+                "min_learning_rate %g is above learning_rate %g"
+                % (train["min_learning_rate"], train["learning_rate"]),
                 "choose a smaller min_learning_rate",
             )
         self.accumulated = self.batch_size // self.micro
