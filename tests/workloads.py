@@ -30,8 +30,6 @@ LIBRARIES = [
     "accelerate",
     "peft",
     "megatron.core.models.gpt.gpt_model",
-    "megatron.core.optimizer",
-    "megatron.core.pipeline_parallel.schedules",
     "megatron.core.datasets.gpt_dataset",
 ]
 

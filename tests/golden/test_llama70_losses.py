@@ -1,8 +1,8 @@
 """Losses of Llama2-70B's faithful division, held to four decimals over versions of Python, torch and Megatron-Core.
 
-The first ten steps of the tiny preset in fp32 on its shipped set, on one rank, and split over two gloo ranks as tensor
-parts and as stages, which must not differ. A change of these numbers is a change of the mathematics, of the order of
-the data or of the shipped files. Where it is meant, write them anew and say why in the commit:
+The first ten steps of the tiny preset in fp32 on its shipped set: on one rank, and split over two gloo ranks as
+parts of layers and as stages, which must not differ. A change of these numbers is a change of the mathematics, of the
+order of the data or of the shipped files. Where it is meant, write them anew and say why in the commit:
 
     PYTHONPATH=entrypoints:tests python tests/golden/test_llama70_losses.py --update
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -241,7 +242,7 @@ def test_a_step_whose_scaled_gradients_overflow_is_skipped(tmp_path: Path, run: 
 
         settings = {"distributed_optimizer": distributed}
         found = trained(folder, rank, Layout(), settings, {}, torch.float16, 5, before)
-        kept = [all(map(torch.equal, one, other)) for one, other in zip(held, held[1:])]
+        kept = [all(map(torch.equal, one, other)) for one, other in itertools.pairwise(held)]
         return found, kept
 
     ((found, kept),) = on_ranks(1, tmp_path, body)

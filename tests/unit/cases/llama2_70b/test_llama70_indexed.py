@@ -101,6 +101,7 @@ def test_a_whole_set_is_accepted(tmp_path: Path, dtype: Any) -> None:
         {"documents": 3},
         {"documents": 2**61},
         {"lengths": [3, -1, 6]},
+        {"lengths": [3, -1, 6], "offsets": [0, 6, 4]},
         {"lengths": [3, 1, 5]},
         {"lengths": [3, 1, 3]},
         {"lengths": [2**31 - 1] * 3},

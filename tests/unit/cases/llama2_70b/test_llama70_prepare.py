@@ -72,9 +72,9 @@ def test_the_command_finds_the_case() -> None:
 
 
 def test_the_command_takes_the_vocabulary_of_the_published_size(tmp_path: Path) -> None:
-    with refuses(DataError, MODEL, "512 pieces", "the model has 32000"):
-        with prepared_folder.writing(str(tmp_path / "out"), prepare.CASE, "data") as writer:
-            prepare.prepare_data(str(lines(tmp_path / "text.jsonl", "a")), MODEL, writer, quiet)
+    path, wrong = lines(tmp_path / "text.jsonl", "a"), refuses(DataError, MODEL, "512 pieces", "the model has 32000")
+    with wrong, prepared_folder.writing(str(tmp_path / "out"), prepare.CASE, "data") as writer:
+        prepare.prepare_data(str(path), MODEL, writer, quiet)
 
 
 # Text

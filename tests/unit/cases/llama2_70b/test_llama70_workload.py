@@ -103,10 +103,8 @@ def test_the_last_stage_has_the_loss(runs: Any, name: str) -> None:
 @pytest.mark.parametrize(("pp", "wanted"), [(1, 0.0), (2, 1 / 5), (4, 3 / 7)])
 def test_the_predicted_bubble(tmp_path: Path, pp: int, wanted: float) -> None:
     """Four micro-batches."""
-    work = new(tmp_path, 0, Layout()) if pp == 1 else None
-    if work is None:
-        work = new(tmp_path, 0, Layout())
-        work.context = work.context._replace(layout=Layout(1, 1, pp))
+    work = new(tmp_path, 0, Layout())
+    work.context = work.context._replace(layout=Layout(1, 1, pp))
     assert work.predicted_bubble == pytest.approx(wanted)
 
 
@@ -178,7 +176,7 @@ def test_description_has_the_conditions_of_the_manifest(runs: Any) -> None:
     }
     groups = load_case("llama2-70b")["condition_groups"].values()
     # What every case has is added to the record by shared code.
-    shared = {
+    shared = [
         "device_model",
         "devices",
         "nodes",
@@ -189,8 +187,8 @@ def test_description_has_the_conditions_of_the_manifest(runs: Any) -> None:
         "torch",
         "cuda",
         "driver",
-    }
-    assert {name for names in groups for name in names} == set(described["conditions"]) | shared
+    ]
+    assert {name for names in groups for name in names} == {*described["conditions"], *shared}
     assert described["data"] == {"documents": 1200, "tokens": runs("whole")[0]["described"]["data"]["tokens"]}
 
 
