@@ -30,6 +30,7 @@ LIBRARIES = [
     "accelerate",
     "peft",
     "megatron.core.models.gpt.gpt_model",
+    "megatron.core.datasets.gpt_dataset",
 ]
 
 

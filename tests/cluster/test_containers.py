@@ -92,6 +92,16 @@ def test_two_pods_share_one_model(pod, record_schema):
     assert first.record["work"]["samples_executed"] == first.record["work"]["steps"] == 25
 
 
+@pytest.mark.parametrize("axis, layout", [("tp", "dp1 tp2 pp1"), ("pp", "dp1 tp1 pp2")])
+def test_two_pods_train_one_model(pod, record_schema, axis, layout):
+    """Each has a part of every layer, or a stage of them: the last one has the loss, the first one the record."""
+    second, first = (pod(index, "llama2-70b", set_=(axis + "=2",), **SHORT) for index in (1, 0))
+    check_job(first, second, record_schema)
+    assert first.record["conditions"]["layout"] == layout
+    assert first.record["work"]["samples_executed"] == 8 * first.record["work"]["steps"] == 8 * 25
+    assert len(first.record["quality"]["loss_curve"]) == 25
+
+
 def test_the_master_may_start_10_seconds_late(pod, record_schema):
     """Until its pod is there, the master's name does not even resolve."""
     second = pod(1, **SHORT)

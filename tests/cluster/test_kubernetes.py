@@ -47,6 +47,12 @@ RENDERED = {
         "gpus": 4,
         "run": {"preset": "reference", "set_": ("tp=8",)},
     },
+    "a model in stages": {
+        "of": "llama2-70b:hopper-cuda13",
+        "nodes": 4,
+        "gpus": 8,
+        "run": {"preset": "reference", "set_": ("tp=8", "pp=4")},
+    },
     "c500": {"of": "distilbert:c500", "nodes": 2, "gpus": 8, "group": (44,)},
     "c500 with MACA 3": {"of": "distilbert:c500-maca3", "gpus": 8},
     "hopper": {"of": "distilbert:h200", "nodes": 2, "gpus": 8, "image": "r.io/x@" + DIGEST},

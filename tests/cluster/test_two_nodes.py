@@ -115,6 +115,24 @@ def test_a_killed_part_of_a_model_on_another_node_is_named(tmp_path):
     assert all(words in ended.status["reason"] for words in ("node 1", "rank 1 (tp 1, pp 0, dp 0)", "SIGKILL"))
 
 
+def test_stages_on_two_nodes_train_one_model(tmp_path, record_schema):
+    """The loss is that of node 1, the work that of node 0, the record node 0's."""
+    need_megatron()
+    nodes = Nodes(tmp_path, ["--preset", "tiny", "--precision", "fp32", "--set", "pp=2", "--steps", "5"])
+    command = [sys.executable, "-m", "flagbench_cases", "llama2-70b"]
+    first, second = (nodes.start(rank, command=command) for rank in range(2))
+    ended, other = first.wait(), second.wait()
+    record = ended.record
+    jsonschema.Draft202012Validator(record_schema).validate(record)
+    assert (ended.code, other.code, other.lines) == (0, 0, []), (ended.stderr, other.stderr)
+    assert (record["conditions"]["layout"], record["conditions"]["nodes"]) == ("dp1 tp1 pp2", 2)
+    assert [(rank["rank"], rank["node"], rank["steps"]) for rank in record["ranks"]] == [(0, 0, 10), (1, 1, 10)]
+    assert record["work"]["samples_executed"] == 10 * 8
+    assert all(check["ok"] for check in record["quality"]["checks"])
+    losses = json.loads((GOLDEN / "llama2_70b_losses.json").read_text())["losses"]
+    assert [loss for _, loss in record["quality"]["loss_curve"]] == pytest.approx(losses, abs=5e-5)
+
+
 def test_worker_first_and_the_environment_of_kubernetes(tmp_path, record_schema):
     """Node 1 starts first; rank and master come from an Indexed Job's environment, RANK would mislead."""
     nodes = Nodes(tmp_path, SHORT)

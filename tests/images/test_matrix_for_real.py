@@ -159,6 +159,21 @@ def test_megatron_core_of_every_stack_that_has_it_splits_a_model(stack, builds, 
     assert run.record["software"]["packages"]["megatron-core"] == locked["megatron-core"]
 
 
+@pytest.mark.parametrize(
+    "stack", [stack for stack in CHANGES if stack not in load_catalog().cases["llama2-70b"].does_not_run]
+)
+def test_megatron_core_of_every_stack_that_has_it_trains_in_stages(stack, builds, base, start):
+    """Its optimizer and its schedules import more than a forward pass does."""
+    name = PREFIX + stack
+    builds.build("llama2-70b:%s" % name, "--base", base(CHANGES[stack].base))
+    run = start(
+        *SPLIT, "--set", "pp=2", image="flagbench/llama2-70b:%s" % name, network_mode="none", user="4242:4242"
+    )
+    assert run.wait() == 0, run.stderr
+    assert run.record["conditions"]["layout"] == "dp1 tp1 pp2"
+    assert run.record["quality"]["training"]["updates"] == 10
+
+
 def in_container(client, image, *command):
     """What a command prints in an image."""
     return client.containers.run(image, list(command[1:]), entrypoint=command[0], remove=True, network_mode="none")

@@ -62,8 +62,8 @@ class IndexedBlocks:
             create_attention_mask=False,
         )
         low = GPTDataset.build_low_level_dataset(prefix, config)
-        documents = np.arange(len(low.document_indices) - 1, dtype=np.int32)
-        self.set = GPTDataset(low, prefix, documents, count, Split.train, config)
+        sequences = np.arange(GPTDataset.numel_low_level_dataset(low), dtype=np.int32)
+        self.set = GPTDataset(low, prefix, sequences, count, Split.train, config)
         self.count = count
 
     def __len__(self) -> int:

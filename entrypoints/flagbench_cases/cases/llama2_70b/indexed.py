@@ -45,7 +45,8 @@ def check(prefix: str) -> Index:
     try:
         with open_file(path, "rb") as file:
             content = file.read()
-        size = os.stat(prefix + ".bin").st_size
+        with open_file(prefix + ".bin", "rb") as file:
+            size = os.fstat(file.fileno()).st_size
     except OSError as error:
         raise DataError("%s cannot be read (%s)" % (error.filename or path, error.strerror), REMEDY) from None
     if len(content) < HEADER.size or not content.startswith(MAGIC):
@@ -63,7 +64,7 @@ def check(prefix: str) -> Index:
     offsets = np.frombuffer(content, np.int64, sequences, HEADER.size + 4 * sequences)
     begins = np.frombuffer(content, np.int64, documents, HEADER.size + 12 * sequences)
     ends = np.cumsum(lengths, dtype=np.int64) * TYPES[code].itemsize
-    whole = sequences > 0 and documents > 1 and lengths.min() >= 0 and ends[-1] == size
+    whole = sequences > 0 and documents > 1 and lengths.min() >= 0 and ends[-1] == size > 0
     if not (
         whole
         and offsets[0] == 0

@@ -36,6 +36,12 @@ class PretrainingWorkload(TrainWorkload):
                 "batch_size %d is not a multiple of micro_batch_size %d" % (self.batch_size, self.micro),
                 "choose a batch_size of micro_batch_size x accumulated micro-batches",
             )
+        if train["min_learning_rate"] > train["learning_rate"]:
+            raise UsageError(
+                "min_learning_rate %g is above learning_rate %g"
+                % (train["min_learning_rate"], train["learning_rate"]),
+                "choose a smaller min_learning_rate",
+            )
         self.accumulated = self.batch_size // self.micro
 
     def setup(self) -> None:

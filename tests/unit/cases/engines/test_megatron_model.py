@@ -63,7 +63,7 @@ def test_logits_and_losses_are_those_of_transformers(tmp_path: Path, expected: t
     assert padding == {1: 1, 2: 5, 4: 13}[world]
     wanted = torch.cat([expected, expected[..., -1:].expand(2, 40, padding)], dim=-1)
     losses = F.cross_entropy(wanted.transpose(1, 2), TOKENS.roll(-1, 1), reduction="none")
-    assert expected.abs().max() > 1  # what 1e-5 is held against
+    assert expected.abs().max() > 2  # what 1e-5 is held against; measured were up to 2.3e-6
     for per_rank in on_ranks(world, tmp_path, scored):
         for logits, measured in per_rank:
             assert (logits - wanted).abs().max() < 1e-5
@@ -114,7 +114,7 @@ def test_angles_of_2023_are_in_the_precision_of_the_model(tmp_path: Path) -> Non
     off = {name: (angles - exact).abs().amax(1) for name, angles in made.items()}
     assert off["fp32"].max() < 1e-3
     assert off["current"].max() < 1e-3
-    assert off["bf16"][100] == pytest.approx(0.1, rel=0.5)
+    assert off["bf16"][100] == pytest.approx(0.1, abs=0.01)
     assert off["bf16"][4095] == pytest.approx(5.9, abs=0.05)
 
 

@@ -1,0 +1,69 @@
+"""Attention in one kernel: the function it computes, and which kernel a device gets."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+import pytest
+import torch
+
+from flagbench_cases.engines.megatron import attention
+
+pytestmark = [
+    pytest.mark.image,
+    pytest.mark.skipif(not hasattr(torch, "float8_e4m3fn"), reason="its keys in groups need torch 2.5"),
+]
+
+
+def separate(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Scores, softmax and context one after another: [T, B, H, D] to [T, B, H x D]."""
+    times, length = query.shape[2] // key.shape[2], query.shape[0]
+    key, value = key.repeat_interleave(times, dim=2), value.repeat_interleave(times, dim=2)
+    scores = torch.einsum("qbhd,kbhd->bhqk", query, key) / query.shape[3] ** 0.5
+    scores = scores.masked_fill(torch.ones(length, length).triu(1).bool(), float("-inf"))
+    return torch.einsum("bhqk,kbhd->qbhd", scores.softmax(-1), value).flatten(2)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 8])
+def test_it_is_causal_attention_of_grouped_queries(groups: int) -> None:
+    generator = torch.Generator().manual_seed(1)
+    query = torch.randn(12, 3, 8, 16, generator=generator, requires_grad=True)
+    key, value = (torch.randn(12, 3, groups, 16, generator=generator, requires_grad=True) for _ in range(2))
+    found, expected = attention.FusedAttention()(query, key, value, None), separate(query, key, value)
+    assert found.shape == (12, 3, 128)
+    assert found.is_contiguous()
+    assert torch.allclose(found, expected, atol=1e-5)
+    direction = torch.randn(found.shape, generator=generator)
+    for ours, theirs in zip(
+        torch.autograd.grad((found * direction).sum(), (query, key, value)),
+        torch.autograd.grad((expected * direction).sum(), (query, key, value)),
+    ):
+        assert torch.allclose(ours, theirs, atol=1e-5)
+
+
+def test_a_mask_is_not_ignored() -> None:
+    query = torch.zeros(2, 1, 1, 4)
+    with pytest.raises(AssertionError):
+        attention.FusedAttention()(query, query, query, torch.zeros(1, 1, 2, 2).bool())
+
+
+def test_flash_attn_is_chosen_for_a_device_where_it_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def flash_attn_func(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool) -> torch.Tensor:
+        calls.append((query.shape, key.shape, causal))
+        return query
+
+    device = torch.device("cuda")
+    monkeypatch.setitem(sys.modules, "flash_attn", None)
+    assert attention.choose(device) == attention.SDPA
+    package = types.ModuleType("flash_attn")
+    package.flash_attn_func = flash_attn_func  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "flash_attn", package)
+    assert attention.choose(device) == attention.FLASH
+    assert attention.choose(torch.device("cpu")) == attention.SDPA
+    query, key = torch.randn(5, 2, 4, 8), torch.randn(5, 2, 1, 8)
+    found = attention.MODULES[attention.FLASH]()(query, key, key, None)
+    assert torch.equal(found, query.flatten(2))  # what the stand-in gives, in Megatron-Core's shape
+    assert calls == [((2, 5, 4, 8), (2, 5, 1, 8), True)]

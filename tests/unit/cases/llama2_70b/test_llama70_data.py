@@ -1,0 +1,239 @@
+"""The training set: blocks of the shipped or a prepared set, random ones, and how replicas share them."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import make_tiny_llama2_70b
+from flagbench_cases.cases.llama2_70b import data, indexed, prepare
+from flagbench_cases.prepare import prepared_folder
+from flagbench_cases.shared.errors import DataError
+from running import need_megatron
+from unit.cases.llama2_70b.llama70_bench import configured
+from unit.cases.refusal import refuses
+from workloads import on_ranks
+
+pytestmark = pytest.mark.image
+
+DATA, MODEL = {"source": "shipped", "sequence_length": 64}, {"vocab_size": 448}
+
+
+@pytest.fixture(scope="module")
+def megatron() -> None:
+    need_megatron()
+
+
+def loaded(folder: Path, rank: int, world: int, needed: int, seed: int, **changes: Any) -> tuple[Any, ...]:
+    """The blocks [needed, T + 1], the condition and the facts of a set."""
+    given = changes.pop("prepared", None)
+    found = data.load({**DATA, **changes}, MODEL, given, needed, seed)
+    assert len(found.blocks) == needed
+    return torch.stack([found.blocks[index] for index in range(needed)]), found.condition, found.facts
+
+
+def load(folder: Path, needed: int, seed: int = 1, **changes: Any) -> tuple[Any, ...]:
+    """The same in a process of its own, as Megatron-Core runs."""
+    return on_ranks(1, folder, functools.partial(loaded, needed=needed, seed=seed, **changes))[0]
+
+
+# Blocks
+
+
+def test_an_epoch_has_every_token_of_the_shipped_set_once(megatron: None, tmp_path: Path) -> None:
+    """Blocks overlap by one token, the last of one being the first of the next: it is a label, then an input."""
+    prefix = str(Path(data.TINY) / indexed.STEM)
+    index = indexed.check(prefix)
+    count = (index.tokens - 1) // 64
+    blocks, condition, facts = load(tmp_path, count)
+    assert (condition, facts) == ("shipped", {"tokens": index.tokens, "documents": 1200})
+    tokens = np.fromfile(prefix + ".bin", index.dtype)
+    inputs = np.bincount(blocks[:, :-1].flatten().numpy(), minlength=448)
+    whole = np.bincount(tokens, minlength=448)
+    assert inputs.sum() == count * 64
+    assert np.all(inputs <= whole)
+    assert whole.sum() - inputs.sum() <= 64  # the last block is not full
+    assert len({tuple(block.tolist()) for block in blocks}) == count
+    # Documents are whole, in another order: each text follows <s>, and </s> is followed by the next.
+    ends, starts = blocks[:, :-1] == 2, blocks[:, 1:] == 1
+    assert torch.equal(ends, starts)
+    assert ends.sum() > 1000
+
+
+def test_blocks_are_those_of_a_seed(megatron: None, tmp_path: Path) -> None:
+    first, other = load(tmp_path / "1", 50)[0], load(tmp_path / "2", 50, seed=2)[0]
+    assert torch.equal(first, load(tmp_path / "3", 50)[0])
+    assert not torch.equal(first, other)
+    assert first.dtype == torch.int64
+
+
+def test_more_than_an_epoch(megatron: None, tmp_path: Path) -> None:
+    """What is needed beyond an epoch comes from another one, in another order."""
+    index = indexed.check(str(Path(data.TINY) / indexed.STEM))
+    epoch = index.tokens // 64
+    blocks = load(tmp_path, epoch + 100)[0]
+    times = np.bincount(blocks.flatten().numpy(), minlength=448)[2]
+    assert times > 1200 + 20  # as many documents end in one epoch
+    assert len({tuple(block.tolist()) for block in blocks}) == epoch + 100
+
+
+def test_documents_of_several_sequences_are_read_whole(megatron: None, tmp_path: Path) -> None:
+    """Megatron-Core numbers sequences; only the first of each document's would be drawn otherwise."""
+
+    def body(folder: Path, rank: int, world: int) -> Any:
+        from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
+
+        prefix = str(folder / indexed.STEM)
+        builder = IndexedDatasetBuilder(prefix + ".bin", dtype=np.uint16)
+        for document in range(4):
+            for sequence in range(5):
+                builder.add_item(torch.full((32,), document * 5 + sequence))
+            builder.end_document()
+        builder.finalize(prefix + ".idx")
+        blocks = data.IndexedBlocks(prefix, 9, 64, 448, 1)
+        return sorted({int(token) for index in range(9) for token in blocks[index]})
+
+    (found,) = on_ranks(1, tmp_path, body)
+    assert len(found) >= 19  # of 20; what the last block cannot hold is left
+
+
+def test_a_prepared_set(megatron: None, tmp_path: Path) -> None:
+    with prepared_folder.writing(str(tmp_path / "out"), data.CASE, "data") as writer:
+        prepare.make(data.TINY, None, 448, writer, lambda *_: None)
+    blocks, condition, facts = load(tmp_path / "1", 20, source="files", prepared=str(tmp_path / "out"))
+    assert condition == "files"
+    wanted, _, of_shipped = load(tmp_path / "2", 20)
+    assert torch.equal(blocks, wanted)
+    assert facts == of_shipped
+
+
+def test_random_blocks() -> None:
+    found = data.load({**DATA, "source": "synthetic"}, MODEL, None, 50, 7)
+    assert (found.condition, found.facts, len(found.blocks)) == ("synthetic", {}, 50)
+    blocks = torch.stack([found.blocks[index] for index in range(50)])
+    assert (blocks.shape, blocks.dtype) == ((50, 65), torch.int64)
+    assert (int(blocks.min()), int(blocks.max())) == (3, 447)  # no special token
+    again = data.load({**DATA, "source": "synthetic"}, MODEL, None, 50, 7).blocks
+    other = data.load({**DATA, "source": "synthetic"}, MODEL, None, 50, 8).blocks
+    assert torch.equal(again[49], blocks[49])
+    assert not torch.equal(other[49], blocks[49])
+
+
+# What is refused
+
+
+def test_a_set_shorter_than_a_block() -> None:
+    tokens = indexed.check(str(Path(data.TINY) / indexed.STEM)).tokens
+    with refuses(DataError, tokens, indexed.STEM):
+        data.load({**DATA, "sequence_length": tokens}, MODEL, None, 1, 1)
+
+
+def test_tokens_of_another_vocabulary() -> None:
+    with refuses(DataError, indexed.STEM, "the vocabulary has 100"):
+        data.load(DATA, {"vocab_size": 100}, None, 1, 1)
+
+
+def test_a_folder_that_was_not_prepared(tmp_path: Path) -> None:
+    for end in indexed.ENDS:
+        shutil.copy(Path(data.TINY) / (indexed.STEM + end), tmp_path)
+    with refuses(DataError, tmp_path):
+        data.load({**DATA, "source": "files"}, MODEL, str(tmp_path), 1, 1)
+
+
+# How replicas share them
+
+
+class Numbers:
+    """Blocks that are their numbers."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor([index])
+
+
+def of_megatron_lm(total: int, micro: int, replica: int, replicas: int) -> Iterator[list[int]]:
+    """The micro-batches of a replica by the rule of Megatron-LM's MegatronPretrainingSampler: as soon as there are as
+    many samples as all replicas need for a micro-batch, each takes its slice."""
+    waiting: list[int] = []
+    for sample in range(total):
+        waiting.append(sample)
+        if len(waiting) == micro * replicas:
+            yield waiting[replica * micro : (replica + 1) * micro]
+            waiting = []
+
+
+@pytest.mark.parametrize(("replicas", "micro", "count"), [(1, 2, 4), (2, 2, 4), (4, 1, 2), (3, 4, 1)])
+def test_micro_batches_are_dealt_as_megatron_lm_does(replicas: int, micro: int, count: int) -> None:
+    steps = 5
+    total, dealt = steps * replicas * micro * count, []
+    for replica in range(replicas):
+        wanted = of_megatron_lm(total, micro, replica, replicas)
+        found = list(data.batches(Numbers(), steps, replica, replicas, micro, count))
+        assert len(found) == steps
+        for batch in found:
+            assert len(batch) == count
+            for made in batch:
+                assert made[:, 0].tolist() == next(wanted)
+                dealt += made[:, 0].tolist()
+        assert next(wanted, None) is None
+    assert sorted(dealt) == list(range(total))
+
+
+def test_a_step_has_the_same_blocks_on_any_number_of_replicas() -> None:
+    """With as many samples in all; the order within it differs."""
+
+    def of_step(replicas: int) -> list[set[int]]:
+        deals = [data.batches(Numbers(), 3, replica, replicas, 2, 8 // replicas) for replica in range(replicas)]
+        return [{int(x) for batch in step for made in batch for x in made[:, 0]} for step in zip(*deals)]
+
+    assert of_step(1) == of_step(2) == of_step(4) == [set(range(at, at + 16)) for at in (0, 16, 32)]
+
+
+# The shipped set
+
+
+def test_the_shipped_files_are_those_of_the_record() -> None:
+    assert make_tiny_llama2_70b.check() == []
+
+
+@pytest.mark.parametrize("name", [indexed.STEM + end for end in indexed.ENDS])
+def test_a_changed_file_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
+    copied = Path(shutil.copytree(make_tiny_llama2_70b.SHIPPED, tmp_path / "tiny"))
+    monkeypatch.setattr(make_tiny_llama2_70b, "SHIPPED", copied)
+    assert make_tiny_llama2_70b.check() == []
+    with (copied / name).open("ab") as file:
+        file.write(b"\0")
+    assert make_tiny_llama2_70b.check() == [name]
+
+
+def test_the_shipped_files_are_the_scripts(megatron: None, tmp_path: Path) -> None:
+    """With the release of sentencepiece that made them."""
+    import sentencepiece
+
+    known = json.loads((make_tiny_llama2_70b.SHIPPED / "provenance.json").read_text(encoding="utf-8"))
+    if known["libraries"]["sentencepiece"] != sentencepiece.__version__:
+        pytest.skip("the shipped set is of sentencepiece %s" % known["libraries"]["sentencepiece"])
+
+    def body(folder: Path, rank: int, world: int) -> Any:
+        make_tiny_llama2_70b.make(folder)
+        return make_tiny_llama2_70b.sums(folder)
+
+    assert on_ranks(1, tmp_path, body) == [known["sha256"]]
+
+
+def test_every_shipped_document_is_a_story() -> None:
+    prefix = str(Path(data.TINY) / indexed.STEM)
+    index = indexed.check(prefix)
+    tokens = np.fromfile(prefix + ".bin", index.dtype)
+    documents = np.split(tokens, np.cumsum(index.lengths)[:-1])
+    assert len(documents) == 1200
+    assert {(int(each[0]), int(each[-1])) for each in documents} == {(1, 2)}
+    assert not any(np.isin(each[1:-1], (0, 1, 2)).any() for each in documents)
+    assert configured()["model"]["vocab_size"] == 448 > tokens.max()

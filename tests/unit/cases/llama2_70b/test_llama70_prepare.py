@@ -1,0 +1,196 @@
+"""`flagbench prepare llama2-70b`: text becomes an indexed dataset, a published one is checked and copied."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flagbench_cases.cases.llama2_7b_lora import tiny
+from flagbench_cases.cases.llama2_70b import data, indexed, prepare
+from flagbench_cases.prepare import job, prepared_folder
+from flagbench_cases.prepare.llama.vocabulary import BOS, EOS, Vocabulary
+from flagbench_cases.shared.errors import DataError, UsageError
+from llama_vocabulary import padded_vocabulary
+from running import need_megatron
+from unit.cases.refusal import refuses
+
+pytestmark = pytest.mark.image
+
+MODEL, PIECES = os.path.join(tiny.FOLDER, "tokenizer.model"), 512
+TEXTS = ["Which way is the barn?", "", "Zwei Zeilen\nund ein ü, 牛, \U0001f600"]
+SHIPPED = [Path(data.TINY) / (indexed.STEM + end) for end in indexed.ENDS]
+
+
+@pytest.fixture
+def megatron() -> None:
+    need_megatron()
+
+
+def quiet(what: str, done: int, of: int) -> None:
+    """A report that nobody reads."""
+
+
+def make(
+    out: Path, source: Path, vocabulary: str | None = MODEL, pieces: int = PIECES, report: Any = quiet
+) -> prepared_folder.PreparedFolder:
+    """Prepare a data folder, and open it with all its checksums verified."""
+    with prepared_folder.writing(str(out), prepare.CASE, "data", prepare.LICENCES["data"]) as writer:
+        prepare.make(str(source), vocabulary, pieces, writer, report)
+    return prepared_folder.open_folder(str(out), prepare.CASE, "data", (indexed.FORMAT,), thorough=True)
+
+
+def lines(path: Path, *texts: str) -> Path:
+    path.write_text("".join(json.dumps({"text": text, "meta": {}}) + "\n" for text in texts), encoding="utf-8")
+    return path
+
+
+def tokens_of(folder: str) -> list[list[int]]:
+    """The documents of a prepared folder."""
+    prefix = os.path.join(folder, indexed.STEM)
+    index = indexed.check(prefix)
+    tokens = np.fromfile(prefix + ".bin", index.dtype)
+    return [part.tolist() for part in np.split(tokens, np.cumsum(index.lengths)[:-1])]
+
+
+def refused(tmp_path: Path, source: Path, *named: Any, kind: type[Exception] = DataError, **options: Any) -> None:
+    """The source is refused, and no folder is left."""
+    with refuses(kind, *named):
+        make(tmp_path / "out", source, **options)
+    assert not (tmp_path / "out" / "data").exists()
+
+
+def test_the_command_finds_the_case() -> None:
+    module = job.module_of("llama2-70b")
+    assert module is prepare
+    assert set(module.WANTS) == set(module.LICENCES) == {"data", "vocabulary"}
+
+
+def test_the_command_takes_the_vocabulary_of_the_published_size(tmp_path: Path) -> None:
+    path, wrong = lines(tmp_path / "text.jsonl", "a"), refuses(DataError, MODEL, "512 pieces", "the model has 32000")
+    with wrong, prepared_folder.writing(str(tmp_path / "out"), prepare.CASE, "data") as writer:
+        prepare.prepare_data(str(path), MODEL, writer, quiet)
+
+
+# Text
+
+
+def test_a_document_is_a_text_between_bos_and_eos(megatron: None, tmp_path: Path) -> None:
+    made = make(tmp_path / "out", lines(tmp_path / "text.jsonl", *TEXTS))
+    vocabulary = Vocabulary(MODEL, PIECES)
+    wanted = [[BOS, *vocabulary.encode(text), EOS] for text in TEXTS]
+    assert tokens_of(made.folder) == wanted
+    assert wanted[1] == [1, 2]
+    assert made.facts["documents"] == 3
+    assert made.facts["tokens"] == sum(map(len, wanted))
+    assert made.facts["vocabulary"] == {"llama2": False, "sha256": vocabulary.sha256}
+    assert [source["name"] for source in made.sources] == ["text.jsonl", "tokenizer.model"]
+    assert made.licence == prepare.LICENCES["data"]
+
+
+@pytest.mark.parametrize(("pieces", "dtype"), [(65499, np.uint16), (65500, np.int32)])
+def test_ids_are_of_the_type_that_megatron_chooses(megatron: None, tmp_path: Path, pieces: int, dtype: Any) -> None:
+    vocabulary = padded_vocabulary(MODEL, tmp_path / "tokenizer.model", pieces)
+    made = make(tmp_path / "out", lines(tmp_path / "text.jsonl", *TEXTS), vocabulary, pieces)
+    assert indexed.check(os.path.join(made.folder, indexed.STEM)).dtype == np.dtype(dtype)
+    assert tokens_of(made.folder)[0] == [BOS, *Vocabulary(MODEL, PIECES).encode(TEXTS[0]), EOS]
+
+
+def test_blank_lines_are_left_out_and_progress_is_in_bytes(megatron: None, tmp_path: Path) -> None:
+    path, seen = tmp_path / "text.jsonl", []
+    path.write_bytes(b'\n{"text": "a"}\r\n  \n{"text": "b"}')
+    made = make(tmp_path / "out", path, report=lambda what, *at: seen.append(at))
+    assert made.facts["documents"] == 2
+    assert seen[:2] == [(16, 32), (32, 32)]
+
+
+def test_text_needs_a_vocabulary(tmp_path: Path) -> None:
+    refused(tmp_path, lines(tmp_path / "text.jsonl", "a"), "vocabulary", kind=UsageError, vocabulary=None)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"{",
+        b"not JSON",
+        b"[" * 100000,
+        b"9" * 5000,
+        b"\xff\xfe",
+        '{"text": "ü"}'.encode("latin-1"),
+        b"[]",
+        b"null",
+        b'"text"',
+        b"{}",
+        b'{"text": null}',
+        b'{"text": 5}',
+        b'{"text": ["a"]}',
+        b'{"content": "a"}',
+        b'{"text": "\\ud800"}',
+        b'{"text": "a\\udfffb"}',
+    ],
+    ids=lambda line: repr(line[:20]),
+)
+def test_a_line_that_is_no_text(megatron: None, tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "text.jsonl"
+    path.write_bytes(b'{"text": "a pair is a character: \\ud83d\\ude00"}\n' + line + b"\n")
+    refused(tmp_path, path, path, "line 2")
+
+
+@pytest.mark.parametrize("content", [b"", b"\n \n"])
+def test_a_file_without_a_text(megatron: None, tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "text.jsonl"
+    path.write_bytes(content)
+    refused(tmp_path, path, path)
+
+
+@pytest.mark.parametrize("kind", ["missing", "pipe"])
+def test_a_source_that_is_no_file(megatron: None, tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "text.jsonl"
+    if kind == "pipe":
+        os.mkfifo(path)
+    refused(tmp_path, path, path)
+
+
+# An indexed dataset
+
+
+def test_a_published_pair_is_copied(tmp_path: Path) -> None:
+    seen: list[Any] = []
+    made = make(tmp_path / "out", Path(data.TINY), None, 448, lambda what, *at: seen.append(at))
+    for path in SHIPPED:
+        assert Path(made.folder, path.name).read_bytes() == path.read_bytes()
+    index = indexed.check(str(Path(data.TINY) / indexed.STEM))
+    assert (made.facts["tokens"], made.facts["documents"]) == (index.tokens, 1200)
+    assert [source["name"] for source in made.sources] == [path.name for path in SHIPPED]
+    size = sum(path.stat().st_size for path in SHIPPED)
+    assert (size, size) in seen
+
+
+def test_a_published_pair_has_no_vocabulary(tmp_path: Path) -> None:
+    refused(tmp_path, Path(data.TINY), "tokens", kind=UsageError, pieces=448)
+
+
+@pytest.mark.parametrize("end", indexed.ENDS)
+def test_half_a_pair(tmp_path: Path, end: str) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    for path in SHIPPED:
+        if path.suffix != end:
+            shutil.copy(path, source)
+    refused(tmp_path, source, source / (indexed.STEM + end), vocabulary=None, pieces=448)
+
+
+def test_a_pair_cut_short(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(data.TINY, source)
+    os.truncate(source / SHIPPED[0].name, 1000)
+    refused(tmp_path, source, SHIPPED[0].name, "1000 bytes", vocabulary=None, pieces=448)
+
+
+def test_a_pair_of_another_vocabulary(tmp_path: Path) -> None:
+    refused(tmp_path, Path(data.TINY), "the vocabulary has 400", vocabulary=None, pieces=400)

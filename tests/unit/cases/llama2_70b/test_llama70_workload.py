@@ -1,0 +1,217 @@
+"""The workload: what is counted at each layout, FLOPs, and what the record is told."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flagbench_cases.contract import Work
+from flagbench_cases.engines.megatron.shape import forward_flops, shape_of
+from flagbench_cases.shared.config import load_case
+from flagbench_cases.shared.errors import DataError, UsageError
+from flagbench_cases.shared.layout import Layout
+from flagbench_cases.shared.spool import Step
+from running import need_megatron
+from unit.cases.llama2_70b.llama70_bench import configured, new, trained, workload
+from unit.cases.refusal import refuses
+from workloads import on_ranks
+
+pytestmark = pytest.mark.image
+
+LAYOUTS = {
+    "whole": Layout(),
+    "tp2": Layout(1, 2, 1),
+    "pp2": Layout(1, 1, 2),
+    "dp2": Layout(2, 1, 1),
+    "tp2 pp2": Layout(1, 2, 2),
+}
+STEPS = 3
+
+
+@pytest.fixture(scope="module")
+def megatron() -> None:
+    need_megatron()
+
+
+@pytest.fixture(scope="module")
+def runs(megatron: None, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[dict[str, Any]]]:
+    """`runs(NAME)`: what each rank of a layout did in three steps. Those of as many ranks share their processes."""
+    folder = tmp_path_factory.mktemp("runs")
+
+    def all_of(folder: Path, rank: int, world: int) -> dict[str, Any]:
+        found = {}
+        for name in [name for name, layout in LAYOUTS.items() if layout.world == world]:
+            place = folder / name
+            place.mkdir(exist_ok=True)
+            found[name] = trained(place, rank, LAYOUTS[name])
+        return found
+
+    @functools.lru_cache(maxsize=None)
+    def on(world: int) -> list[dict[str, Any]]:
+        return on_ranks(world, folder / str(world), all_of)
+
+    return lambda name: [found[name] for found in on(LAYOUTS[name].world)]
+
+
+def steps_of(rank: dict[str, Any]) -> list[Step]:
+    return [Step(*values) for values in rank["steps"]]
+
+
+# What is counted
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_work_is_counted_once_per_replica(runs: Any, name: str) -> None:
+    layout = LAYOUTS[name]
+    each = [steps_of(rank) for rank in runs(name)]
+    assert {len(steps) for steps in each} == {STEPS}
+    counting = [rank for rank, steps in enumerate(each) if any(step.samples for step in steps)]
+    assert counting == [rank for rank in range(layout.world) if layout.counts(rank)]
+    steps = [step for rank in each for step in rank]
+    samples = STEPS * 8 * layout.dp
+    assert sum(step.samples for step in steps) == sum(step.published_samples for step in steps) == samples
+    assert sum(step.tokens for step in steps) == sum(step.tokens_useful for step in steps) == samples * 64
+    forward = forward_flops(shape_of(configured()["model"]), samples, 64, 448)
+    assert sum(step.flops_useful for step in steps) == pytest.approx(3 * forward)
+    again = 4 * 4 * samples * 64 * 64 * 64  # layers x (scores and context) of every sequence
+    assert sum(step.flops_executed for step in steps) == pytest.approx(3 * forward)
+    assert sum(step.flops_recomputed for step in steps) == pytest.approx(again)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_the_last_stage_has_the_loss(runs: Any, name: str) -> None:
+    """The same at every layout: that of the whole batch, of a model which no layout changes."""
+    layout, ranks = LAYOUTS[name], runs(name)
+    found = [[step.loss for step in steps_of(rank)] for rank in ranks]
+    for rank, losses in enumerate(found):
+        last = layout.coordinates(rank).pp == layout.pp - 1
+        assert all((loss == loss) == last for loss in losses)
+    chosen = [losses for rank, losses in enumerate(found) if layout.has_loss(rank)]
+    if layout.dp == 1:
+        wanted = [step.loss for step in steps_of(runs("whole")[0])]
+        assert chosen[0] == pytest.approx(wanted, abs=1e-5)
+        assert 5.9 < wanted[0] < 6.6  # log(448) = 6.1
+    else:
+        assert chosen[0] != pytest.approx(chosen[1], abs=1e-3)
+
+
+@pytest.mark.parametrize(("pp", "wanted"), [(1, 0.0), (2, 1 / 5), (4, 3 / 7)])
+def test_the_predicted_bubble(tmp_path: Path, pp: int, wanted: float) -> None:
+    """Four micro-batches."""
+    work = new(tmp_path, 0, Layout())
+    work.context = work.context._replace(layout=Layout(1, 1, pp))
+    assert work.predicted_bubble == pytest.approx(wanted)
+
+
+def test_the_bubble_of_the_published_rows(tmp_path: Path) -> None:
+    work = new(tmp_path, 0, Layout(), train={"micro_batch_size": 1, "batch_size": 44})
+    work.context = work.context._replace(layout=Layout(1, 8, 4))
+    assert work.predicted_bubble == pytest.approx(3 / 47)
+
+
+# FLOPs
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_flops_of_a_step_are_those_that_torch_counts(megatron: None, tmp_path: Path, recompute: str) -> None:
+    """Forward, backward and what is recomputed, of a real step; torch does not count fused attention on a CPU."""
+
+    def body(folder: Path, rank: int, world: int) -> Any:
+        from torch.utils.flop_counter import FlopCounterMode
+
+        work = workload(folder, rank, Layout(), train={"recompute": recompute, "flash_attention": False})
+        batch = next(iter(work.batches(0)))
+        with FlopCounterMode(display=False) as counter:
+            work.step(batch)
+        return tuple(work.work(batch)), counter.get_total_flops()
+
+    ((done, counted),) = on_ranks(1, tmp_path, body)
+    done = Work(*done)
+    assert done.flops_executed + done.flops_recomputed == pytest.approx(counted, rel=1e-3)
+    assert (done.flops_recomputed > 0) == (recompute != "none")
+
+
+# What is refused
+
+
+def test_a_batch_that_is_not_divided_into_micro_batches(tmp_path: Path) -> None:
+    with refuses(UsageError, "batch_size 8", "micro_batch_size 3"):
+        new(tmp_path, 0, Layout(), train={"micro_batch_size": 3})
+
+
+def test_a_minimum_of_the_rate_above_its_maximum(tmp_path: Path) -> None:
+    with refuses(UsageError, "min_learning_rate 0.01", "learning_rate 0.004"):
+        new(tmp_path, 0, Layout(), train={"min_learning_rate": 0.01})
+
+
+def test_weights_are_refused(tmp_path: Path) -> None:
+    with refuses(DataError, "random weights"):
+        new(tmp_path, 0, Layout(), weights="/weights").setup()
+
+
+# What the record is told
+
+
+def test_description_has_the_conditions_of_the_manifest(runs: Any) -> None:
+    described = runs("tp2 pp2")[0]["described"]
+    assert json.loads(json.dumps(described)) == described
+    assert described["conditions"] == {
+        "model": "llama2-tiny-4",
+        "sequence_length": 64,
+        "batch_size": 2,
+        "gradient_accumulation_steps": 4,
+        "layout": "dp1 tp2 pp2",
+        "recompute": "selective",
+        "attention": "sdpa",
+        "optimizer": "AdamW(betas=0.9/0.95, eps=1e-08, weight_decay=0.01), distributed",
+        "learning_rate": 0.004,
+        "schedule": "cosine to 0.0004 over 960 samples, warm-up 0.1",
+        "data": "shipped",
+        "weights": "random",
+    }
+    groups = load_case("llama2-70b")["condition_groups"].values()
+    # What every case has is added to the record by shared code.
+    shared = [
+        "device_model",
+        "devices",
+        "nodes",
+        "division",
+        "precision",
+        "seed",
+        "stop_rule",
+        "torch",
+        "cuda",
+        "driver",
+    ]
+    assert {name for names in groups for name in names} == {*described["conditions"], *shared}
+    assert described["data"] == {"documents": 1200, "tokens": runs("whole")[0]["described"]["data"]["tokens"]}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_all_ranks_together_hold_the_parameters(runs: Any, name: str) -> None:
+    layout, ranks = LAYOUTS[name], runs(name)
+    held = sum(rank["parameters"] for rank in ranks) / layout.dp
+    norms = (2 * 4 + 1) * 64 * (layout.tp - 1)  # which every tensor-parallel rank has
+    assert held - norms == ranks[0]["described"]["parameters"]
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_facts_of_the_updates(runs: Any, name: str) -> None:
+    layout = LAYOUTS[name]
+    done = STEPS * 8 * layout.dp  # of 96 samples, in which the rate rises
+    for rank in runs(name):
+        facts = rank["facts"]
+        assert (facts["updates"], facts["skipped_steps"]) == (STEPS, 0)
+        assert facts["learning_rate"] == pytest.approx(4e-3 * done / 96)
+        assert facts["predicted_bubble"] == pytest.approx((layout.pp - 1) / (4 + layout.pp - 1))
+
+
+def test_the_published_size() -> None:
+    model = load_case("llama2-70b")["presets"]["reference"]["model"]
+    assert shape_of(model).parameters == 68_976_648_192
+    assert shape_of(model).padded_vocabulary(8) == 32768
