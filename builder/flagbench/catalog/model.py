@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -44,13 +44,19 @@ class Quirk:
 
 @dataclass(frozen=True)
 class PublishedFormula:
-    """A publisher's utilisation: `metric` for each device x `flops_per_unit` / `peak` (FLOP/s), whatever ran."""
+    """A publisher's utilisation: `metric` for each device x `flops_per_unit` / a peak (FLOP/s)."""
 
     id: str
     metric: str
     flops_per_unit: Number
     peak: Number
     source: str
+    peaks: Mapping[str, Number] = field(default_factory=dict)
+    """Other peaks that the publisher divides by, by the executed precision."""
+
+    def peak_of(self, precision: str) -> Number:
+        """What the publisher divides by for a run of this executed precision."""
+        return self.peaks.get(precision, self.peak)
 
 
 class Manifest:
@@ -288,6 +294,8 @@ class Claim:
     anomalies: tuple[Anomaly, ...]
     source: Source
     path: Path
+    aligned: bool | None = None
+    """Whether the row says that its losses are aligned with the publisher's; None if it does not say."""
 
     def metric(self, name: str) -> ClaimMetric | None:
         """A published value by the metric's name, or None if the row has none."""

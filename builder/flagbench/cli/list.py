@@ -27,8 +27,9 @@ def command(
     has name, title, task, unit, gate, divisions, precisions and default_precision; a stack has name,
     title, vendor, aliases, runs, does_not_run {case: reason}, base_image, python, expects and accelerators;
     a claim has id, case, stack (null where there is none, and no_stack says why), title, run, precision {label,
-    executed}, metrics [{name, value, unit, scope, of, printed, source}] and source. printed is the cell where it is
-    not the value; a metric's source is null but for a value that a later table took out.
+    executed}, metrics [{name, value, unit, scope, of, printed, source}], aligned and source. printed is the cell
+    where it is not the value; a metric's source is null but for a value that a later table took out; aligned is
+    null unless the row says that its losses are aligned with the publisher's.
     """
     catalog = load_catalog()
     kinds = list(_COLUMNS) if what is None else [what]
@@ -80,8 +81,8 @@ def _as_json(entry: Case | Stack | Claim, catalog: Catalog) -> dict[str, Any]:
             "does_not_run": {case: why for case, why in {**of_cases, **entry.does_not_run}.items() if why},
             "accelerators": [accelerator.name for accelerator in entry.accelerators],
         }
-    names = ("id", "case", "stack", "no_stack", "title", "run", "metrics", "source")
+    fields = ("id", "case", "stack", "no_stack", "title", "run", "metrics", "aligned", "source")
     return {
-        **{name: msgspec.to_builtins(getattr(entry, name)) for name in names},
+        **{name: msgspec.to_builtins(getattr(entry, name)) for name in fields},
         "precision": {"label": entry.precision_label, "executed": entry.precision_executed},
     }

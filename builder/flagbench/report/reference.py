@@ -112,6 +112,8 @@ def _claims(catalog: Catalog) -> Iterable[str]:
         )
         yield f"Stack: {f'`{claim.stack}`' if claim.stack else f'none: {claim.no_stack}'}.\n"
         yield table(("metric", "published", "unit"), ((f"`{m.name}`", _value(m), m.unit) for m in claim.metrics))
+        if claim.aligned is not None:
+            yield f"Losses aligned with the publisher's, according to the row: {'yes' if claim.aligned else 'no'}.\n"
         silent = [name for name, value in claim.conditions.items() if value == NOT_PUBLISHED]
         yield f"Not published: {', '.join(silent) or 'nothing that a metric depends on'}.\n"
         yield from (f"- **{a.id}** (`{a.field}`): {a.note.strip()}" for a in claim.anomalies)

@@ -12,7 +12,7 @@ from decimal import ROUND_DOWN, ROUND_HALF_UP, Decimal
 from enum import Enum
 from typing import Any
 
-from flagbench.catalog.model import Case, Catalog, Claim, ClaimMetric, PublishedFormula
+from flagbench.catalog.model import Case, Catalog, Claim, ClaimMetric, Number, PublishedFormula
 from flagbench.catalog.printed import printed_number
 
 UTILISATION = "mfu"
@@ -37,6 +37,8 @@ class Reproduction:
 
     claim: str
     formula: PublishedFormula
+    peak: Number
+    """What the publisher divided by, FLOP/s."""
     throughput: ClaimMetric
     devices: int
     printed: Decimal
@@ -71,7 +73,7 @@ class Reproduction:
         for_each = f" / {self.devices}" if self.throughput.scope == "job" and self.devices > 1 else ""
         return (
             f"{self.claim}: {UTILISATION} {self.printed} published, {self.throughput.value}{for_each} x "
-            f"{self.formula.flops_per_unit:g} / {self.formula.peak:g} = {self.computed:.5f}: {self.fit.value}"
+            f"{self.formula.flops_per_unit:g} / {self.peak:g} = {self.computed:.5f}: {self.fit.value}"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -100,13 +102,15 @@ def reproduce_utilisation(claim: Claim, case: Case) -> Reproduction | None:
         return None
     devices = claim.run.nodes * claim.run.gpus
     share = devices if throughput.scope == "job" else 1
+    peak = formula.peak_of(claim.precision_executed)
     return Reproduction(
         claim=claim.id,
         formula=formula,
+        peak=peak,
         throughput=throughput,
         devices=devices,
         printed=printed,
-        computed=throughput.value / share * formula.flops_per_unit / formula.peak,
+        computed=throughput.value / share * formula.flops_per_unit / peak,
         listed=tuple(a.id for a in claim.anomalies if a.field == UTILISATION and a.id in ANOMALIES.values()),
     )
 

@@ -28,7 +28,10 @@ def fill(record: Dict[str, Any], request: Request, evidence: Evidence, count: in
         if one.name == MEASURED:
             found += sections.flops(record, request, evidence, steady)
             if request.preset == "reference":  # the publisher's formula is only valid for the published model
-                found += metrics.published_utilisation(found, request.published_flops, request.layout.world)
+                precision = (request.config or {})["precision"]
+                found += metrics.published_utilisation(
+                    found, request.published_flops, request.layout.world, precision
+                )
             record["window"] = sections.window(steady)
     if whole and finished and seconds:
         found.append(metrics.metric("e2e_time", seconds["e2e"], "s", n=1, note="excluding imports"))

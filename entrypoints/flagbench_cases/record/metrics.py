@@ -222,19 +222,20 @@ def utilisation(
 
 
 def published_utilisation(
-    found: Sequence[Dict[str, Any]], formula: Optional[Dict[str, Any]], devices: int
+    found: Sequence[Dict[str, Any]], formula: Optional[Dict[str, Any]], devices: int, precision: str
 ) -> List[Dict[str, Any]]:
     """mfu_published_formula: computed with the publisher's FLOPs per unit of work and the publisher's peak."""
     base = next((entry for entry in found if formula and entry["name"] == formula["metric"]), None)
     if formula is None or base is None:
         return []
     share = 1 if base["scope"] == "device" else devices
-    scale = formula["flops_per_unit"] / formula["peak"] / share
+    peak = formula.get("peaks", {}).get(precision, formula["peak"])
+    scale = formula["flops_per_unit"] / peak / share
     note = "%s: %s x %g FLOP / %g FLOP/s" % (
         formula["id"],
         formula["metric"],
         formula["flops_per_unit"],
-        formula["peak"],
+        peak,
     )
     interval = [bound * scale for bound in base["ci95"]] if "ci95" in base else None
     return [

@@ -26,7 +26,8 @@ def fill(record: Dict[str, Any], request: Request, evidence: Evidence, count: in
         found += metrics.throughput(ranks, steady, count, request.unit, train_seconds, request.layout.dp)
         found += sections.flops(record, request, evidence, steady)
         if request.preset == "reference":  # the publisher's formula is only valid for the published model
-            found += metrics.published_utilisation(found, request.published_flops, request.layout.world)
+            precision = config["precision"]
+            found += metrics.published_utilisation(found, request.published_flops, request.layout.world, precision)
         record["window"] = sections.window(steady)
     if entire and seconds:
         found.append(metrics.metric("e2e_time", seconds["e2e"], "s", n=1, note="excluding imports"))

@@ -37,6 +37,25 @@ def lora(batch_size: int, fp16: bool, learning_rate: float = 1e-4) -> dict[str, 
     return {**own, "workers": 1, "max_epochs": 3}
 
 
+ADAMW = "AdamW(betas=0.9/0.95, eps=1e-08, weight_decay=0.01)"
+
+
+def megatron(accumulated: int, tp: int, pp: int, **own: Any) -> dict[str, Any]:
+    """training/VENDOR/llama2_70B-megatron/config and its adapter over benchmarks/llama2_70B/megatron_main.sh."""
+    base = {
+        "batch_size": 1,
+        "sequence_length": 4096,
+        "precision": "bf16",
+        "recompute": "none",
+        "attention": "flash-attn",
+        "optimizer": f"{ADAMW}, distributed",
+        "learning_rate": 1.5e-4,
+        "seed": 1234,
+        "schedule": "cosine to 1e-05 over 24414 samples, warm-up 0.01",
+    }
+    return {**base, "gradient_accumulation_steps": accumulated, "layout": f"dp1 tp{tp} pp{pp}", **own}
+
+
 GLM = {
     ("nvidia-1b5a0303", "1x1"): glm(16, 16, 24135),
     ("nvidia-1b5a0303", "1x8"): glm(8, 8),
@@ -72,9 +91,22 @@ LORA = {
     ("nvidia-1b5a0303", "1x1"): lora(2, fp16=False),
     ("metax-1b5a0303", "1x1"): lora(4, fp16=True, learning_rate=1e-6),
 }
+LLAMA2_70B = {
+    ("nvidia-1b5a0303", "4x8"): megatron(44, 8, 4),
+    ("metax-1b5a0303", "4x8"): megatron(1024, 4, 8, recompute=NOT_PUBLISHED),
+    ("kunlunxin-1b5a0303", "10x8"): megatron(
+        44, 8, 10, recompute="full", attention="unfused", optimizer=ADAMW, precision="fp32"
+    ),
+}
 # The command line of main.sh, and two workers by default.
 AQUILA = {("benchmarks-db1edaa2", "1x8"): {"batch_size": 1, "sequence_length": 4096, "workers": 2}}
-FILES = {"aquila-33b": AQUILA, "glm": GLM, "distilbert": DISTILBERT, "llama2-7b-lora": LORA}
+FILES = {
+    "aquila-33b": AQUILA,
+    "glm": GLM,
+    "distilbert": DISTILBERT,
+    "llama2-70b": LLAMA2_70B,
+    "llama2-7b-lora": LORA,
+}
 
 # What each README says of software; empty where it does not.
 READMES = """
@@ -91,6 +123,9 @@ glm | iluvatar-75809c12 | 1.10.2+corex.3.0.0 | | 3.0.0 | Ubuntu 20.04 | 4.15.0-1
 glm | kunlunxin-1b5a0303 | 1.12.1+cpu | | 4.0.25 | Ubuntu 20.04 | 5.4.0-26-generic |
 glm | kunlunxin-e0369635 | 1.12.1+cpu | | 4.0.25 | Ubuntu 20.04 | 5.4.0-26-generic |
 glm | dcu-1b5a0303 | 1.13.1+git7d2dd01.abi0.dtk2310 | | dtk-23.10.1 | centos 7.6 | 4.18.0-348.el8.0.2.x86_64 | 24.0.7
+llama2-70b | nvidia-1b5a0303 | | | 535.129.03 | Ubuntu 22.04 LTS | 5.15.0-25-generic | 24.0.7
+llama2-70b | metax-1b5a0303 | | | 2.2.0 | Ubuntu 20.04.6 | 5.4.0-26-generic | 24.0.7
+llama2-70b | kunlunxin-1b5a0303 | 2.0.1 | | 4.0.25 | Ubuntu 20.04 | 5.4.0-26-generic |
 llama2-7b-lora | nvidia-1b5a0303 | | | 470.129.06 | Ubuntu 20.04.4 | 5.4.0-113-generic | 20.10.16
 llama2-7b-lora | metax-1b5a0303 | | | 2.2.0 | Ubuntu 20.04.6 | 5.4.0-26-generic | 24.0.7
 """
@@ -111,6 +146,26 @@ def own_words(claim: Claim) -> dict[str, Any]:
         found["learning_rate"] = float(rate[1])
     if "精度=fp16" in cell:
         found["fp16"] = True
+    if claim.case == "llama2-70b":
+        found.update(own_words_of_megatron(claim.row))
+    return found
+
+
+def own_words_of_megatron(row: str) -> dict[str, Any]:
+    """The same of Llama2-70B, whose READMEs say that 44 micro-batches are the default, and 100 steps of 1024."""
+    found: dict[str, Any] = {"gradient_accumulation_steps": 44}
+    if layout := re.search(r"TP([0-9]+)PP([0-9]+)DP([0-9]+)", row):
+        tp, pp, dp = layout.groups()
+        found["layout"] = f"dp{dp} tp{tp} pp{pp}"
+    if "GAS=1024" in row:
+        found["gradient_accumulation_steps"] = 1024
+        found["schedule"] = "cosine to 1e-05 over 102400 samples, warm-up 0.01"
+    if "| fp32 |" in row and "theoryflops=495T" in row:
+        found["precision"], found["attention"] = "tf32", "unfused"
+    if "| amp |" in row:
+        found["precision"] = "bf16"
+    if "recompute=True" in row:
+        found["recompute"] = "selective"
     return found
 
 
@@ -131,11 +186,12 @@ def test_conditions_are_those_of_the_cited_configuration(claim: Claim) -> None:
     conditions = {name: claim.conditions[name] for name in expected}
     silent = {name for name, value in conditions.items() if value == NOT_PUBLISHED}
     # Only a row that has another batch than its file may leave open what goes with the batch.
-    assert silent <= ({"eval_batch_size", "gradient_accumulation_steps"} if "batch_size" in overridden else set())
+    of_batch = {"eval_batch_size", "gradient_accumulation_steps"} if "batch_size" in overridden else set()
+    assert silent <= of_batch | {anomaly.field for anomaly in claim.anomalies if anomaly.id.endswith("-unknown")}
     assert {n: v for n, v in conditions.items() if n not in silent} == {
         n: v for n, v in expected.items() if n not in silent
     }
-    if overridden:
+    if overridden - {"schedule"}:
         assert "config-file" in {anomaly.id for anomaly in claim.anomalies}
 
 
@@ -177,7 +233,25 @@ def test_what_a_claim_runs_is_what_it_says(claim: Claim) -> None:
 def test_every_setting_of_a_claims_run_is_its_condition(claim: Claim) -> None:
     case = CATALOG.cases[claim.case]
     # One condition names three dropouts, so no single setting is equal to it.
-    for name in sorted(set(case.settable) & set(claim.conditions) - {"dropout"}):
+    compound = {"dropout"}
+    if "micro_batch_size" in case.settable:
+        # The condition is that of a micro-batch, the setting that of a step of a replica.
+        compound.add("batch_size")
+        each, accumulated = claim.conditions["batch_size"], claim.conditions["gradient_accumulation_steps"]
+        assert setting(case, claim, "micro_batch_size") == each
+        assert setting(case, claim, "batch_size") == each * accumulated
+        share, tp, pp = 1, setting(case, claim, "tp"), setting(case, claim, "pp")
+        assert claim.run.nodes * claim.run.gpus == share * tp * pp
+        assert claim.conditions["layout"] == f"dp{share} tp{tp} pp{pp}"
+        length = setting(case, claim, "schedule_samples")
+        assert claim.conditions["schedule"] in (
+            f"cosine to 1e-05 over {length} samples, warm-up 0.01",
+            NOT_PUBLISHED,
+        )
+        assert (claim.conditions["attention"] == "flash-attn") == setting(case, claim, "flash_attention")
+        distributed = claim.conditions["optimizer"].endswith(", distributed")
+        assert distributed == setting(case, claim, "distributed_optimizer")
+    for name in sorted(set(case.settable) & set(claim.conditions) - compound):
         assert claim.conditions[name] in (setting(case, claim, name), NOT_PUBLISHED), name
     if "max_samples" in case.settable and claim.conditions["stop_rule"] != NOT_PUBLISHED:
         target, limit = setting(case, claim, "target_acc"), setting(case, claim, "max_samples")

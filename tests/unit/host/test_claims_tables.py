@@ -22,7 +22,9 @@ class Published(NamedTuple):
     rows: list[tuple[Claim | None, dict[str, str]]]
 
 
-FIRST = "269c1fd5"
+# First versions of tables of NVIDIA, which are the source of single values.
+FIRST = ("269c1fd5", "ebe6776e")
+ALIGNED = "是否精度对齐"
 # Of each README: the case, the file and the commit, and the table as printed, with the ids of the claims before it.
 TEXT = """
 aquila-33b inference/benchmarks/Aquila_33b/README.md db1edaa2
@@ -106,6 +108,32 @@ id | 配置 | precision | fix_hp | e2e_time | p_whole | p_train | p_core | acc |
 k100-1x1-fp16-bs16 | K100单机单卡（1x1） | fp16 | bs=16, lr=1e-05 | / | / | / | / | / | 55.0/64.0 | /
 k100-1x8-fp16-bs8 | K100单机8卡（1x8） | fp16 | bs=8, lr=1e-05 | / | / | / | / | 0.804 | 29.4/64.0 | /
 
+llama2-70b training/nvidia/llama2_70B-megatron/README.md ebe6776e
+id | 配置 | precision | parallel | fix_hp | token/p/s | loss | mem | MFU
+h800-4x8-fp32-tp8-pp4 | H800四机32卡（4x8） | fp32 | TP8PP4DP1 | recompute=True,(theoryflops=495T) | 253.61 | 0.94 | 77/80 | 21.5%
+h800-4x8-amp-tp8-pp4 | H800四机32卡（4x8） | amp | TP8PP4DP1 | / | 641.93 | 5.7 | 62/80 | 27.2%
+h800-4x8-amp-tp4-pp8 | H800四机32卡（4x8） | amp | TP4PP8DP1 | / | 791.37 | 5.6 | 74/80 | 33.6%
+h800-4x8-amp-tp4-pp8-gas1024 | H800四机32卡（4x8） | amp | TP4PP8DP1 | GAS=1024(GBS=1024=4M tokens) | 908.29 | 7.1 | 74/80 | 38.6%
+
+llama2-70b training/nvidia/llama2_70B-megatron/README.md 1b5a0303
+id | 配置 | precision | parallel | fix_hp | token/p/s | 是否精度对齐 | mem | MFU
+h800-4x8-fp32-tp8-pp4 | H800四机32卡（4x8） | fp32 | TP8PP4DP1 | recompute=True,(theoryflops=495T) | 253.61 | / | 77/80 | 21.5%
+h800-4x8-amp-tp8-pp4 | H800四机32卡（4x8） | amp | TP8PP4DP1 | / | 641.93 | / | 62/80 | 27.2%
+h800-4x8-amp-tp4-pp8 | H800四机32卡（4x8） | amp | TP4PP8DP1 | / | 791.37 | / | 74/80 | 33.6%
+h800-4x8-amp-tp4-pp8-gas1024 | H800四机32卡（4x8） | amp | TP4PP8DP1 | GAS=1024(GBS=1024=4M tokens) | 908.29 | True | 74/80 | 38.6%
+
+llama2-70b training/metax/llama2_70B-megatron/README.md 1b5a0303
+id | 配置 | precision | parallel | fix_hp | token/p/s | 是否精度对齐 | mem | MFU
+- | C500四机32卡（4x8） | fp32 | TP8PP4DP1 | / | / | / | / | /
+- | C500四机32卡（4x8） | amp | TP8PP4DP1 | / | / | / | / | /
+c500-4x8-amp-tp4-pp8 | C500四机32卡（4x8） | amp | TP4PP8DP1 | / | / | / | 62/64 | /
+c500-4x8-amp-tp4-pp8-gas1024 | C500四机32卡（4x8） | amp | TP4PP8DP1 | GAS=1024(GBS=1024=4M tokens) | / | True | 62/64 | /
+
+llama2-70b training/kunlunxin/llama2_70B-megatron/README.md 1b5a0303
+id | 配置 | precision | parallel | fix_hp | token/p/s | 是否精度对齐 | mem | MFU
+r300-10x8-fp32-tp8-pp10 | R300十机80卡（10x8） | fp32 | TP8PP10DP1 | / | / | / | 21/32 | /
+r300-10x8-amp-tp8-pp10-gas1024 | R300十机80卡（10x8） | amp | TP8PP10DP1 | GAS=1024(GBS=1024=4M tokens) | / | doing* | 21/32 | /
+
 llama2-7b-lora training/nvidia/llama2_7b_finetune-pytorch/README.md 1b5a0303
 id | 配置 | fix_hp | token/p/s | loss | mem | acc(MMLU) | MFU
 a100-1x1-fp32 | A100单机单卡（1x1） | / | 2788 | 1.64 | 37.3/40 | 0.38 | /
@@ -138,7 +166,7 @@ NAMES = {
     "收敛精度": "acc",
     "性能(samples/s)": "p_whole",
 }
-LABELS = ("配置", "推理工具", "precision", "fix_hp", "训练资源", "配置文件")
+LABELS = ("配置", "推理工具", "precision", "parallel", "fix_hp", "训练资源", "配置文件")
 # Of the tables of 2023: the target is in the stop rule, the steps are in a note.
 SETTINGS = ("目标精度", "Steps数")
 
@@ -163,7 +191,7 @@ def test_every_cell_is_the_printed_one_and_every_value_has_a_cell(published: Pub
         expected = {
             NAMES.get(name, name): numbers(cell)
             for name, cell in cells.items()
-            if name not in (*LABELS, *SETTINGS) and numbers(cell)
+            if name not in (*LABELS, *SETTINGS, ALIGNED) and numbers(cell)
         }
         assert (claim is None) == (not expected)
         if claim is None:
@@ -172,16 +200,17 @@ def test_every_cell_is_the_printed_one_and_every_value_has_a_cell(published: Pub
         assert [part.strip() for part in claim.row.split("|")] == shown
         if "precision" in cells:
             assert claim.precision_label == cells["precision"]
+        if ALIGNED in cells:
+            assert claim.aligned == {"True": True}.get(cells[ALIGNED])
         # What a later version took out is a value of the earlier one only.
-        at = {m.name: m for m in claim.metrics if published.commit in (FIRST, (m.source or claim.source).commit)}
+        at = {m.name: m for m in claim.metrics if published.commit in (*FIRST, (m.source or claim.source).commit)}
         assert {name: printed(metric) for name, metric in at.items()} == {
             name: pytest.approx(values, rel=1e-12) for name, values in expected.items()
         }
 
 
 def test_every_claim_is_a_row_of_its_own_source() -> None:
-    # The first version of NVIDIA's table of GLM has no row of its own: it is the source of single values.
-    found = {claim.id: (t.file, t.commit) for t in TABLES if t.commit != FIRST for claim, _ in t.rows if claim}
+    found = {claim.id: (t.file, t.commit) for t in TABLES if t.commit not in FIRST for claim, _ in t.rows if claim}
     assert found == {claim.id: (claim.source.file, claim.source.commit) for claim in CLAIMS.values()}
 
 

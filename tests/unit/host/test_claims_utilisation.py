@@ -45,6 +45,10 @@ def test_every_row_that_has_both_is_computed_again() -> None:
         ("glm/a100-1x8-fp32-bs16", 43.5 / 8 * 6 * 0.33e9 * 512 / 156e12, Fit.ROUNDED),
         ("glm/a100-1x1-fp32-bs16", 5.5 * 6 * 0.33e9 * 512 / 156e12, Fit.ROUNDED),
         (MISFITTING, 84.9 / 16 * 6 * 0.33e9 * 512 / 156e12, Fit.NONE),
+        ("llama2-70b/h800-4x8-fp32-tp8-pp4", 253.61 * 6 * 70e9 / 495e12, Fit.ROUNDED),
+        ("llama2-70b/h800-4x8-amp-tp8-pp4", 641.93 * 6 * 70e9 / 989e12, Fit.TRUNCATED),
+        ("llama2-70b/h800-4x8-amp-tp4-pp8", 791.37 * 6 * 70e9 / 989e12, Fit.ROUNDED),
+        ("llama2-70b/h800-4x8-amp-tp4-pp8-gas1024", 908.29 * 6 * 70e9 / 989e12, Fit.ROUNDED),
         ("llama2-7b-lora/a100-1x1-fp16-bs4", 4017 * 2 * 7e9 / 156e12, Fit.ROUNDED),
     ],
 )

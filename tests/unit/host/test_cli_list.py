@@ -45,6 +45,8 @@ def test_json_has_the_kinds_asked_for(flagbench: Flagbench) -> None:
     r300 = by_id["glm/r300-1x8-fp32-bs5"]
     assert (r300["stack"], r300["metrics"][0]["printed"]) == (None, "80.52%")
     assert "no stack for Kunlunxin's R300" in r300["no_stack"]
+    c500 = [claim for claim in everything["claims"] if claim["id"].startswith("llama2-70b/c500-")]
+    assert [claim["aligned"] for claim in c500] == [None, True]
     assert flagbench("list stacks --json").json == {"stacks": everything["stacks"]}
 
 

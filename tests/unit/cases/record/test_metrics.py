@@ -265,12 +265,15 @@ def test_what_is_recomputed_counts_in_hfu_alone() -> None:
 )
 def test_the_publishers_own_utilisation(held: dict[str, Any], devices: int, value: float) -> None:
     formula = {"id": "f/v1", "metric": "t", "flops_per_unit": 1.4e10, "peak": 156e12, "source": "by hand"}
-    (entry,) = metrics.published_utilisation([held], formula, devices)
+    (entry,) = metrics.published_utilisation([held], formula, devices, "bf16")
     assert entry["name"] == "mfu_published_formula"
     assert entry["value"] == pytest.approx(value, rel=1e-3)
     assert ("ci95" in entry) == ("ci95" in held)
-    assert metrics.published_utilisation([held], None, devices) == []
-    assert metrics.published_utilisation([], formula, devices) == []
+    assert metrics.published_utilisation([held], None, devices, "bf16") == []
+    assert metrics.published_utilisation([], formula, devices, "bf16") == []
+    other = {**formula, "peaks": {"tf32": 78e12}}
+    (twice,) = metrics.published_utilisation([held], other, devices, "tf32")
+    assert twice["value"] == pytest.approx(2 * entry["value"])
 
 
 def test_work_counts_all_ranks_to_the_same_step() -> None:
