@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import shutil
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -54,50 +53,6 @@ def test_ids_are_sentencepieces_own() -> None:
     assert ids == vocabulary.encode("Which way is the barn?") + vocabulary.encode("\nAnswer:")[1:]
     assert vocabulary.is_llama2 is False
     assert len(set(vocabulary.answer_tokens)) == 4
-
-
-def test_a_checkpoint_folder_is_looked_into() -> None:
-    assert Vocabulary(str(TINY), 512).path == MODEL
-
-
-def test_a_vocabulary_of_another_size() -> None:
-    with refuses(DataError, MODEL, 512, 32000):
-        Vocabulary(MODEL, 32000)
-
-
-@pytest.mark.parametrize("content", [None, b"", b"junk" * 99, Path(MODEL).read_bytes()[:3000]])
-def test_what_is_no_vocabulary(tmp_path: Path, content: bytes | None) -> None:
-    path = tmp_path / "tokenizer.model"
-    if content is not None:
-        path.write_bytes(content)
-    with refuses(DataError, path):
-        Vocabulary(str(path), 512)
-
-
-def test_other_special_ids(tmp_path: Path) -> None:
-    import sentencepiece
-
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(["A B C D which way is it", "where is the way to it"]),
-        model_prefix=str(tmp_path / "t5"),
-        vocab_size=300,
-        byte_fallback=True,
-        pad_id=0,
-        eos_id=1,
-        unk_id=2,
-        bos_id=-1,
-        hard_vocab_limit=False,
-        minloglevel=2,
-    )
-    pieces = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "t5.model")).get_piece_size()
-    with refuses(DataError, "t5.model", "2, -1, 1"):
-        Vocabulary(str(tmp_path / "t5.model"), pieces)
-
-
-def test_without_sentencepiece(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sentencepiece", None)
-    with refuses(UsageError, "sentencepiece"):
-        Vocabulary(MODEL, 512)
 
 
 # samsum
