@@ -17,7 +17,6 @@ PACKAGES = (
     "deepspeed",
     "megatron-core",
     "flash-attn",
-    "megatron-core",
     "psutil",
     "nvidia-ml-py",
 )

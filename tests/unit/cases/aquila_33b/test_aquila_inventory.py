@@ -11,6 +11,8 @@ import pytest
 import torch
 
 pytest.importorskip("megatron.core", reason="the model is Megatron-Core's")
+if not hasattr(torch.amp, "custom_fwd"):
+    pytest.skip("the re-enactment needs torch 2.4", allow_module_level=True)
 
 from flagbench_cases.cases.aquila_33b import workload
 from flagbench_cases.shared.config import load_case, load_stack, resolve
