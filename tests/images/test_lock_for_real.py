@@ -106,7 +106,8 @@ def flagbench(tmp_path, index, uv_cache, monkeypatch, capsys):
         raw = yaml.safe_load(file.read_text())
         # Nobody is asked for a base that has its digest.
         raw["base"]["image"] = base
-        raw["build"].update(packages=list(packages), indexes=list(indexes), from_base=list(from_base))
+        raw["build"].update(packages=list(packages), indexes=list(indexes), from_base=list(from_base), optional=[])
+        raw["build"]["left_out"]["megatron-core"] = "the index of this test does not have it"
         reason = "a test of what is compiled from its source"
         raw["build"]["compiled"] = [{"name": n, "version": v, "env": {}, "reason": reason} for n, v in compiled]
         file.write_text(yaml.safe_dump(raw))
@@ -323,12 +324,12 @@ def test_the_base_digest_can_be_given(flagbench, index):
 
 def test_two_stacks_cannot_share_a_lock(flagbench, tmp_path):
     """In the name of a lock, a dot is a dash."""
-    raw = yaml.safe_load((tmp_path / "manifests" / "stacks" / "a100-cuda11.6.yaml").read_text())
-    raw.update(name="a100-cuda11-6", aliases=[])
-    (tmp_path / "manifests" / "stacks" / "a100-cuda11-6.yaml").write_text(yaml.safe_dump(raw))
-    ended = flagbench("lock", "a100-cuda11-6")
+    raw = yaml.safe_load((tmp_path / "manifests" / "stacks" / "a100-cuda11.8.yaml").read_text())
+    raw.update(name="a100-cuda11-8", aliases=[])
+    (tmp_path / "manifests" / "stacks" / "a100-cuda11-8.yaml").write_text(yaml.safe_dump(raw))
+    ended = flagbench("lock", "a100-cuda11-8")
     assert ended.returncode == 2
-    assert "a100-cuda11.6" in ended.stderr
+    assert "a100-cuda11.8" in ended.stderr
 
 
 def test_a_lock_of_the_old_format_is_converted(flagbench, index):
