@@ -141,9 +141,8 @@ class Site:
         plain.update(name=self.stack, title="A stack of one package", aliases=[], expects={"tiny-package": "1.0"})
         kernels = {"name": "kernels", "version": KERNELS, "env": {"FLAG": "a b"}, "reason": "there is no wheel of it"}
         plain["build"]["compiled"] = [kernels]
-        plain["build"].update(
-            packages=["tiny-package==1.0"], indexes=[], left_out={"deepspeed": "a stack of one package"}
-        )
+        none = dict.fromkeys(("deepspeed", "flash-attn", "megatron-core"), "a stack of one package")
+        plain["build"].update(packages=["tiny-package==1.0"], indexes=[], optional=[], left_out=none)
         path.write_text(yaml.safe_dump(plain), encoding="utf-8")
         for other in path.parent.glob("*.yaml"):
             if other != path:
