@@ -7,7 +7,6 @@ The sentences are the same everywhere, the vocabulary with one release of tokeni
 processor with one release of torch; provenance.json has the releases and the sums of what is shipped.
 """
 
-import argparse
 import hashlib
 import json
 import math
@@ -17,6 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Dict, Iterator, List
 
+import tiny_sets
 from flagbench_cases.cases.aquila_33b.tokens import FILES, Tokeniser
 from flagbench_cases.shared.config import load_case
 
@@ -207,21 +207,5 @@ def check() -> List[str]:
     return wrong
 
 
-def main() -> int:
-    """Make or check the files; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    group = parser.add_mutually_exclusive_group(required=True)
-    group.add_argument("--check", action="store_true")
-    group.add_argument("--out", type=Path)
-    arguments = parser.parse_args()
-    if arguments.check:
-        wrong = check()
-        print("changed: %s" % ", ".join(wrong) if wrong else "unchanged")
-        return 1 if wrong else 0
-    arguments.out.mkdir(parents=True)
-    make(arguments.out)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(tiny_sets.main(__doc__.split("\n")[0], make, check))

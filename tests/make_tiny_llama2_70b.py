@@ -7,7 +7,6 @@ The stories are the same everywhere, the vocabulary and with it the tokens with 
 provenance.json has it and the sums of what is shipped.
 """
 
-import argparse
 import hashlib
 import io
 import json
@@ -18,6 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Dict, List
 
+import tiny_sets
 from flagbench_cases.cases.llama2_70b import indexed, prepare
 from flagbench_cases.prepare.writer import Writer
 from flagbench_cases.shared.config import load_case
@@ -92,21 +92,5 @@ def check() -> List[str]:
     return [name for name, value in sums(SHIPPED).items() if known["sha256"].get(name) != value]
 
 
-def main() -> int:
-    """Make or check the files; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    group = parser.add_mutually_exclusive_group(required=True)
-    group.add_argument("--check", action="store_true")
-    group.add_argument("--out", type=Path)
-    arguments = parser.parse_args()
-    if arguments.check:
-        wrong = check()
-        print("changed: %s" % ", ".join(wrong) if wrong else "unchanged")
-        return 1 if wrong else 0
-    arguments.out.mkdir(parents=True)
-    make(arguments.out)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(tiny_sets.main(__doc__.split("\n")[0], make, check))

@@ -2,7 +2,7 @@
 
 The tiny preset in fp32 on its shipped set: the loss of each of the 64 sentences in the case's own order, and their
 mean, on one rank and split over two gloo ranks, which must not differ. A change of these numbers is a change of the
-mathematics, of the order of the data or of the shipped files. Where it is meant, write them anew and say why in the
+mathematics, of the order of the data or of the shipped files. If it is intended, update them and say why in the
 commit:
 
     PYTHONPATH=entrypoints:tests python tests/golden/test_aquila_losses.py --update

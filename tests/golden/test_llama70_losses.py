@@ -2,7 +2,7 @@
 
 The first ten steps of the tiny preset in fp32 on its shipped set: on one rank, and split over two gloo ranks as
 parts of layers and as stages, which must not differ. A change of these numbers is a change of the mathematics, of the
-order of the data or of the shipped files. Where it is meant, write them anew and say why in the commit:
+order of the data or of the shipped files. If it is intended, update them and say why in the commit:
 
     PYTHONPATH=entrypoints:tests python tests/golden/test_llama70_losses.py --update
 """

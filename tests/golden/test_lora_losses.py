@@ -3,7 +3,7 @@ and peft.
 
 A small model without dropout, in fp32, with weights from numpy, on random blocks in the case's own order: 20 steps on
 one rank, and on two gloo ranks. All sizes are written in tests/unit/cases/llama2_7b_lora/lora_bench.py. A change of
-these numbers is a change of the mathematics or of the order of the data. Where it is meant, write them anew and say
+these numbers is a change of the mathematics or of the order of the data. If it is intended, update them and say
 why in the commit:
 
     PYTHONPATH=entrypoints:tests python tests/golden/test_lora_losses.py --update

@@ -3,7 +3,7 @@
 Tiny models without dropout, in fp32, with weights from numpy (torch's generators may change between versions) on
 fixed synthetic sets in each case's own order: 20 steps on one rank, and on two gloo ranks. All sizes are written
 here, so that tuning a tiny preset changes nothing: a change of these numbers is a change of the mathematics or of
-the order of the data. Where it is meant, write them anew and say why in the commit:
+the order of the data. If it is intended, update them and say why in the commit:
 
     PYTHONPATH=entrypoints:tests python tests/golden/test_losses.py --update CASE
 """
