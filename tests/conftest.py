@@ -1,5 +1,6 @@
 """What all tests share: their folder on the path, the schema of a record, and that nothing stays behind."""
 
+import importlib.util
 import json
 import os
 import signal
@@ -54,6 +55,14 @@ def pytest_configure(config):
     """Start what warms up runs, once for all workers."""
     if not hasattr(config, "workerinput"):
         warmup.start()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(specs):
+    """Workers are copies of the warmed-up process, too, where there is torch."""
+    if importlib.util.find_spec("torch") is not None:
+        python = "//python=%s" % warmup.WORKER
+        specs[:] = [type(spec)(str(spec) + python) if spec.popen and not spec.python else spec for spec in specs]
 
 
 def pytest_collection_modifyitems(items):

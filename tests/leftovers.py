@@ -1,6 +1,5 @@
 """What a test may leave behind in its process, as text: nothing of it may stay for the next one."""
 
-import multiprocessing.forkserver
 import multiprocessing.resource_tracker
 import os
 import signal
@@ -99,9 +98,8 @@ def _children() -> Set[int]:
                 found.update(map(int, file.read().split()))
         except OSError:  # the thread has ended
             continue
-    server = getattr(multiprocessing.forkserver._forkserver, "_forkserver_pid", None)
     tracker = getattr(multiprocessing.resource_tracker._resource_tracker, "_pid", None)
-    return found - {server, tracker} - warmup.STARTED
+    return found - {tracker} - warmup.STARTED
 
 
 def alive(pid: int) -> bool:

@@ -1,7 +1,7 @@
 """A process that has imported torch and what the cases import, and continues others as copies of itself.
 
 Importing is nearly all of what a short run costs. Runs whose isolation is not what a test is about share it: each
-process of theirs that would import torch hands its work (sitecustomize.py) to a fork of this one, which takes over
+process of theirs that would import torch hands its work (hand_over.py) to a fork of this one, which takes over
 arguments, environment, folder and standard streams. What the copy does, it does itself; nothing was computed before.
 
     python server.py DESCRIPTOR
@@ -9,6 +9,7 @@ arguments, environment, folder and standard streams. What the copy does, it does
 
 import contextlib
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -25,12 +26,14 @@ import warnings
 LIBRARIES = ("torch.distributed.launcher.api", "torch.utils.data", "safetensors.torch", "tokenizers", "psutil")
 # Each imported by some case only, and not installed everywhere.
 OPTIONAL = (
+    "torch._dynamo",  # which torch's optimizers import when they are made
     "transformers.models.llama.modeling_llama",
     "peft",
     "accelerate",
     "sentencepiece",
     "h5py",
     "megatron.core.models.gpt.gpt_model",
+    "megatron.core.datasets.gpt_dataset",
 )
 PR_SET_PDEATHSIG = 1
 
@@ -46,6 +49,8 @@ def main(descriptor):
         with contextlib.suppress(ImportError), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Megatron-Core's about libraries for CUDA
             importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # what is there is not to be looked through by every copy
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the watchers
     while True:
         connection = server.accept()[0]
@@ -60,10 +65,15 @@ def _watch(connection):
     """Fork the copy, and tell how it ended; end it with the process that it stands for."""
     _die_with_parent()
     head, control, _, _ = connection.recvmsg(8, socket.CMSG_SPACE(12))
+    if not head:
+        os._exit(0)
     (size,) = struct.unpack("<Q", head)
     text = b""
     while len(text) < size:
-        text += connection.recv(size - len(text))
+        piece = connection.recv(size - len(text))
+        if not piece:  # it was killed
+            os._exit(0)
+        text += piece
     files = struct.unpack("3i", control[0][2])
     copy = os.fork()
     if copy == 0:
@@ -108,7 +118,7 @@ def _continue(asked, files):
     sys.argv = ["-m", *asked["arguments"]]
     code = 0
     try:
-        _customise(os.environ["PYTHONPATH"].split(os.pathsep))
+        _customise(os.environ.get("PYTHONPATH", "").split(os.pathsep))
         runpy.run_module(asked["module"], run_name="__main__", alter_sys=True)
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
