@@ -1,15 +1,17 @@
 """Compare each case with its re-enactment: the cost of a step, the operators of a step, the bytes it keeps.
 
 Ours over the publisher's, CPU time on one core or the device's time, in interleaved pairs of steps, over several
-starts of both. Exit code 12: a 95 % interval is not within 0.97 to 1.03, or a difference in operators or bytes is not
-a listed quirk.
+starts of both. On processors, as many cases are compared at a time as there are cores. Exit code 12: a 95 % interval
+is not within 0.97 to 1.03, or a difference in operators or bytes is not a listed quirk.
 """
 
 import argparse
 import json
 import os
+import queue
 import sys
-from typing import Any, Dict, List
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Dict, Iterator, List
 
 from flagbench_cases.node.main import print_error
 from flagbench_cases.shared import config as configuration
@@ -53,24 +55,25 @@ def parse(argv: List[str]) -> argparse.Namespace:
 
 def resolved(arguments: argparse.Namespace, case: Dict[str, Any]) -> Dict[str, Any]:
     """The configuration of both sides: faithful, one device, synthetic data, random weights."""
+    whole = ["%s=1" % name for name in ("tp", "pp") if name in case["settable"]]  # on one device
     config = configuration.resolve(
         case,
         configuration.load_stack(arguments.stack),
         **{"nodes": 1, "gpus": 1, "preset": arguments.preset, "division": "faithful", "seed": None},
-        **{"precision": arguments.precision, "source": "synthetic", "weights": False, "settings": arguments.set},
-        **{"steps": STEPS, "max_samples": None, "full": False},
+        **{"precision": arguments.precision, "source": "synthetic", "weights": False},
+        **{"settings": [*whole, *arguments.set], "steps": STEPS, "max_samples": None, "full": False},
     )
     return dict(configuration.merge(config, SMALL[case["name"]] if arguments.small else {}), stack=arguments.stack)
 
 
-def run(arguments: argparse.Namespace, name: str) -> Dict[str, Any]:
-    """Compare one case."""
+def run(arguments: argparse.Namespace, name: str, core: int) -> Dict[str, Any]:
+    """Compare one case, its processes on that core."""
     case, libraries = configuration.load_case(name), publisher_libraries(name)
     config = resolved(arguments, case)
-    made = compare(config, libraries, Limits(*arguments.starts, arguments.seconds, arguments.pairs))
+    made = compare(config, libraries, Limits(*arguments.starts, arguments.seconds, arguments.pairs), core)
     judged = judge(case, config["model"]["layers"], made)
-    device = configuration.load_stack(arguments.stack)["device"]["kind"]
-    clock = "CPU time of a process, all threads" if device == "cpu" else "device time between two events"
+    on_cpu = configuration.load_stack(arguments.stack)["device"]["kind"] == "cpu"
+    clock = "CPU time of a process, all threads" if on_cpu else "device time between two events"
     return {
         **{
             "case": name,
@@ -80,6 +83,32 @@ def run(arguments: argparse.Namespace, name: str) -> Dict[str, Any]:
         },
         **{**made, **judged},
     }
+
+
+def run_all(arguments: argparse.Namespace) -> Iterator[Dict[str, Any]]:
+    """Compare the cases, one at a time on a device, else one on each core; in the order in which they were given."""
+    cores = sorted(os.sched_getaffinity(0), reverse=True)
+    if configuration.load_stack(arguments.stack)["device"]["kind"] != "cpu":
+        del cores[1:]
+    free: "queue.Queue[int]" = queue.Queue()
+    for core in cores:
+        free.put(core)
+
+    def on_a_core(name: str) -> Dict[str, Any]:
+        core = free.get()
+        try:
+            return run(arguments, name, core)
+        finally:
+            free.put(core)
+
+    with ThreadPoolExecutor(len(cores)) as pool:
+        futures = [pool.submit(on_a_core, name) for name in arguments.cases or CASES]
+        try:
+            for future in futures:
+                yield future.result()
+        finally:
+            for future in futures:  # begin no more, if one has failed
+                future.cancel()
 
 
 def lines(made: Dict[str, Any]) -> List[str]:
@@ -111,13 +140,13 @@ def main(argv: List[str]) -> int:
     arguments = parse(argv)
     made: List[Dict[str, Any]] = []
     try:
-        for name in arguments.cases or CASES:
-            made.append(run(arguments, name))
+        for one in run_all(arguments):
+            made.append(one)
             if arguments.out:
-                text = json.dumps(made[-1], indent=1, allow_nan=False)
-                output.write_file(arguments.out, "reenact-%s.json" % name, text, replace=True)
+                text = json.dumps(one, indent=1, allow_nan=False)
+                output.write_file(arguments.out, "reenact-%s.json" % one["case"], text, replace=True)
             if not arguments.json:
-                print("\n".join(lines(made[-1])), flush=True)
+                print("\n".join(lines(one)), flush=True)
     except CaseError as error:
         print_error(error.message, error.remedy)
         return int(error.code)

@@ -3,6 +3,7 @@
 Both are counted while a step runs, and slow it down: a step whose time is taken is not counted.
 """
 
+import gc
 from collections import Counter
 from typing import Any, Callable, Dict, Tuple
 
@@ -61,24 +62,31 @@ class Operators(TorchDispatchMode):
 class Saved(saved_tensors_hooks):
     """Counts the distinct storages that autograd keeps for the backward pass, while it is entered.
 
-    Each is held until the end of the step, so that none is counted twice or taken for one that was freed.
+    Each is held until the end of the step, so that none is counted twice or taken for one that was freed. Parameters
+    are there anyway, and may share one storage: only those that are needed are counted.
     """
 
     def __init__(self) -> None:
-        self._storages: Dict[int, Tuple[Any, str]] = {}
+        self._storages: Dict[int, Tuple[Any, int, str]] = {}
+        parameters = [each for each in gc.get_objects() if type(each) is torch.nn.Parameter]
+        # One on the meta device has no storage.
+        self._of_parameters = {storage_of(each).data_ptr() for each in parameters if each.device.type != "meta"}
         super().__init__(self._pack, lambda tensor: tensor)
 
     def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
         storage = storage_of(tensor)
         what = "%s%s" % (str(tensor.dtype).replace("torch.", ""), list(tensor.shape))
-        self._storages.setdefault(storage.data_ptr(), (storage, what))
+        if storage.data_ptr() in self._of_parameters:
+            self._storages.setdefault(tensor.data_ptr(), (storage, moved(tensor), what))
+        else:
+            self._storages.setdefault(storage.data_ptr(), (storage, storage.nbytes(), what))
         return tensor
 
     def found(self) -> Dict[str, Any]:
         """Bytes, and how many storages there are of each kind; a kind is that of the first tensor saved in it."""
         return {
-            "saved_bytes": sum(storage.nbytes() for storage, _ in self._storages.values()),
-            "saved": dict(Counter(what for _, what in self._storages.values())),
+            "saved_bytes": sum(size for _, size, _ in self._storages.values()),
+            "saved": dict(Counter(what for *_, what in self._storages.values())),
         }
 
 

@@ -131,9 +131,8 @@ class Side:
         self.process.wait()
 
 
-def opened(folder: str, libraries: Optional[str]) -> Generator[List[Side], None, None]:
+def opened(folder: str, libraries: Optional[str], core: int) -> Generator[List[Side], None, None]:
     """Both sides, for one start after the other; they import side by side, and end with the generator."""
-    core = max(os.sched_getaffinity(0))
     while True:
         with contextlib.ExitStack() as stack:
             sides = []
@@ -144,8 +143,8 @@ def opened(folder: str, libraries: Optional[str]) -> Generator[List[Side], None,
                 yield sides
 
 
-def compare(config: Dict[str, Any], libraries: Optional[str], limits: Limits) -> Dict[str, Any]:
-    """Let both sides of a resolved configuration take turns; raises CaseError where one of them ends.
+def compare(config: Dict[str, Any], libraries: Optional[str], limits: Limits, core: int) -> Dict[str, Any]:
+    """Let both sides of a resolved configuration take turns on a core; raises CaseError where one of them ends.
 
     Where a process has its memory costs it a few percent of a step, from its start to its end. So the ratio is the
     centre of those of many starts, each of them the median of its pairs of steps.
@@ -153,7 +152,7 @@ def compare(config: Dict[str, Any], libraries: Optional[str], limits: Limits) ->
     with tempfile.TemporaryDirectory(prefix="flagbench-reenact-") as folder:
         with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
             json.dump(config, file)
-        with contextlib.closing(opened(folder, libraries)) as again:
+        with contextlib.closing(opened(folder, libraries, core)) as again:
             sides = next(again)
             software = start(sides)
             inventories = count(sides)

@@ -28,6 +28,13 @@ SMALL: Dict[str, Dict[str, Any]] = {
         "model": {"layers": 1, "dim": 768, "heads": 6, "kv_heads": 1, "ffn": 3072, "vocab_size": 1024},
         "data": {"sequence_length": 384, "examples": 4096, "workers": 0},
     },
+    # As one of eight ranks has it, at half of its width: a group of eight queries, and all ratios of the published
+    # widths. One micro-batch, so that what is done once in a step weighs more than in a published one.
+    "llama2-70b": {
+        "model": {"layers": 2, "dim": 512, "heads": 8, "kv_heads": 1, "ffn": 1792, "vocab_size": 2048},
+        "data": {"sequence_length": 256},
+        "train": {"batch_size": 1},
+    },
     # All of the vocabulary, whose logits are the largest tensors of a step, and an eighth of the published width.
     "llama2-7b-lora": {
         "model": {"layers": 2, "dim": 512, "heads": 4, "kv_heads": 4, "ffn": 1376},

@@ -115,6 +115,15 @@ def test_gelu_keeps_its_input_and_six_results() -> None:
     assert torch.allclose(result, nn.functional.gelu(x, approximate="tanh"), atol=1e-6)
 
 
+def test_a_model_without_storage_in_the_same_process_changes_nothing() -> None:
+    other = nn.Parameter(torch.empty(3, 5, device="meta"))
+    x = torch.randn(3, 5, requires_grad=True)
+    saved = Saved()
+    with saved:
+        result = x * x
+    assert (result.shape, saved.found()["saved"]) == (other.shape, {"float32[3, 5]": 1})
+
+
 @TORCH_2
 def test_an_output_bias_is_added_on_its_own() -> None:
     x, layer = torch.randn(2, 3, 8), OutputLinear(8, 4)
