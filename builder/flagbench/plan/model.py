@@ -1,0 +1,160 @@
+"""What a prediction is about: the sizes of a model, a step, the layout, and the software that runs it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "tf32": 4}
+"""Of a weight or an activation, by precision."""
+
+
+class Layout(NamedTuple):
+    """`dp` replicas, each of `pp` pipeline stages, whose layers `tp` ranks share."""
+
+    tp: int
+    pp: int
+    dp: int
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of the job."""
+        return self.tp * self.pp * self.dp
+
+
+@dataclass(frozen=True)
+class Model:
+    """Sizes of a model of the Llama family: RMSNorm, grouped queries, SwiGLU, no biases, untied embeddings."""
+
+    layers: int
+    dim: int
+    heads: int
+    kv_heads: int
+    ffn: int
+    vocab_size: int
+    vocab_multiple: int
+    """The embeddings have a multiple of this number of rows on every tensor-parallel rank."""
+
+    @classmethod
+    def of(cls, section: Mapping[str, Any]) -> Model:
+        """The sizes in a `model` section of a case's manifest. Raises KeyError if it is another kind of model."""
+        return cls(**{name: section[name] for name in cls.__dataclass_fields__})
+
+    @property
+    def kv_dim(self) -> int:
+        """Width of all keys, or values, of a token."""
+        return self.dim // self.heads * self.kv_heads
+
+    def padded_vocabulary(self, tp: int) -> int:
+        """Rows of the embeddings over all of `tp` ranks."""
+        multiple = self.vocab_multiple * tp
+        return -(-self.vocab_size // multiple) * multiple
+
+    def parameters(self, layout: Layout, stage: int) -> list[int]:
+        """Elements of each parameter of a rank of a stage, in the order of the module."""
+        h, tp = self.dim, layout.tp
+        matrices = [(h + 2 * self.kv_dim) * h // tp, h * h // tp, 2 * self.ffn * h // tp, self.ffn * h // tp]
+        qkv, projection, fc1, fc2 = matrices
+        table = self.padded_vocabulary(tp) // tp * h
+        layers = [h, qkv, projection, h, fc1, fc2] * (self.layers // layout.pp)
+        return [table] * (stage == 0) + layers + [h, table] * (stage == layout.pp - 1)
+
+    def recomputed_share(self, recompute: str, length: int, tp: int) -> float:
+        """FLOPs that recomputation repeats, as a part of those of forward and backward; sequences of `length`.
+
+        The operators are those of the formula llama-matmul/v1 of the manifests: 2 FLOPs per multiply-accumulate,
+        attention in full, a backward pass of twice the forward pass.
+        """
+        attention = 2 * length * self.dim
+        linear = 2 * self.dim * (self.dim + self.kv_dim) + 3 * self.dim * self.ffn
+        forward = self.layers * (linear + attention) + self.dim * self.padded_vocabulary(tp)
+        again = {"none": 0, "selective": attention, "full": linear + attention}[recompute]
+        return self.layers * again / (3 * forward)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One optimizer step of a replica."""
+
+    sequence_length: int
+    micro_batch: int
+    """Sequences of a micro-batch."""
+    micro_batches: int
+    """Micro-batches that a replica accumulates."""
+    precision: str
+    recompute: str = "none"
+    """none; selective: the core of the attention; full: whole layers, of which only the input is kept."""
+    recomputed_layers: int | None = None
+    """With `full`, how many layers of a stage are recomputed, from its first on; None: all."""
+    fused_attention: bool = True
+    distributed_optimizer: bool = True
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a micro-batch."""
+        return self.sequence_length * self.micro_batch
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of a weight or an activation."""
+        return BYTES[self.precision]
+
+
+@dataclass(frozen=True)
+class Software:
+    """What the same code allocates differently."""
+
+    fused_norm: bool = True
+    """rms_norm saves its input and output. torch's composite saves an fp32 copy of both, too. CUDA devices have a
+    fused one from torch 2.9 on (pytorch#153666)."""
+    foreach_adam: bool = True
+    """AdamW updates all parameters in one go, with a temporary of each; torch's default on CUDA devices: "the foreach
+    implementation uses ~ sizeof(params) more peak memory than the for-loop version" (torch.optim.AdamW)."""
+    copying_reduce_scatter: bool = False
+    """A reduce-scatter copies its input, as gloo's does."""
+    device: bool = True
+    """The memory is a device's, in which a process also has a context and NCCL's buffers."""
+
+
+GPU = Software()
+"""An accelerator with torch 2.9 or later."""
+CPU = Software(fused_norm=False, foreach_adam=False, copying_reduce_scatter=True, device=False)
+"""CPU ranks."""
+FUSED_NORM_FROM = (2, 9)
+"""Release of torch."""
+
+
+def software_of(stack: Mapping[str, Any]) -> Software:
+    """What a stack allocates: by its device and its version of torch."""
+    if stack["device"]["kind"] == "cpu":
+        return CPU
+    release = tuple(int(part) for part in stack["expects"]["torch"].split(".")[:2])
+    return Software(fused_norm=release >= FUSED_NORM_FROM)
+
+
+def bubble(stages: int, micro_batches: int) -> float:
+    """Share of a step in which a stage waits: (p - 1) / (m + p - 1) for p equal stages and m micro-batches.
+
+    Source: Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters, SC 2021.
+    """
+    return (stages - 1) / (micro_batches + stages - 1)
+
+
+def buffer_elements(parameters: list[int], dp: int, distributed: bool) -> int:
+    """Elements of Megatron-Core's buffer of gradients, or of weights.
+
+    For the distributed optimizer (megatron.core.distributed.param_and_grad_buffer), parameters start at multiples of
+    64 elements, and the end is padded so that it is divisible by the replicas and by 128.
+    """
+    if not distributed:
+        return sum(parameters)
+    end = 0
+    for elements in reversed(parameters):
+        end = _up(end, 64) + elements
+    return _up(end, math.lcm(dp, 128))
+
+
+def _up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple

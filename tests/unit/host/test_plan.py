@@ -1,0 +1,293 @@
+"""`flagbench plan`: which layouts there are, what grows and shrinks with them, and the published rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flagbench.catalog.load import load_catalog
+from flagbench.catalog.model import Claim
+from flagbench.errors import FlagbenchError
+from flagbench.plan.config import Planned, planned
+from flagbench.plan.inference import forward_memory
+from flagbench.plan.layouts import layouts, rows
+from flagbench.plan.memory import StageMemory
+from flagbench.plan.model import CPU, GPU, Layout, Model, Software, Step, bubble, software_of
+from flagbench.plan.speed import TensorSpeed, tensor_speed
+from flagbench.plan.training import fullest_stage, stage_memory
+
+from .conftest import ROOT
+
+CATALOG = load_catalog()
+LLAMA = planned(CATALOG.cases["llama2-70b"], "reference", None, ())
+AQUILA = planned(CATALOG.cases["aquila-33b"], "reference", None, ())
+NONE = TensorSpeed()
+GIB = 2**30
+
+
+def accepted(plan: Planned, devices: int, per_node: int) -> list[Layout]:
+    """The layouts that the image side accepts."""
+    from flagbench_cases.shared import config
+    from flagbench_cases.shared.errors import UsageError
+
+    case, found = config.load_case(plan.case.name), []
+    for tp, pp in itertools.product(range(1, per_node + 1), range(1, devices + 1)):
+        fixed = [f"{name}={size}" for name, size in (("tp", tp), ("pp", pp)) if name in case["settable"]]
+        if len(fixed) < 2 and pp > 1:
+            continue
+        try:
+            config.resolve(
+                case,
+                config.load_stack("hopper-cuda13"),
+                nodes=devices // per_node,
+                gpus=per_node,
+                preset="reference",
+                division="faithful",
+                precision=None,
+                seed=None,
+                source="synthetic",
+                weights=False,
+                steps=None,
+                max_samples=None,
+                full=False,
+                settings=fixed,
+            )
+        except UsageError:
+            continue
+        if per_node % tp == 0:
+            found.append(Layout(tp, pp, devices // (tp * pp)))
+    return found
+
+
+# Which layouts
+
+
+@pytest.mark.parametrize(
+    ("plan", "devices", "per_node"), [(LLAMA, 32, 8), (LLAMA, 80, 8), (LLAMA, 12, 6), (AQUILA, 16, 8), (AQUILA, 3, 3)]
+)
+def test_layouts_are_those_that_the_image_accepts_inside_nodes(plan: Planned, devices: int, per_node: int) -> None:
+    found = layouts(plan, devices, per_node)
+    assert sorted(found) == sorted(accepted(plan, devices, per_node))
+    assert all(layout.ranks == devices and per_node % layout.tp == 0 for layout in found)
+
+
+def test_a_fixed_axis_stays() -> None:
+    plan = planned(LLAMA.case, "reference", None, ("tp=4", "recompute=none"))
+    assert {layout.tp for layout in layouts(plan, 32, 8)} == {4}
+    assert plan.recomputes == ("none",)
+    assert LLAMA.recomputes == ("none", "full"), "selective repeats nothing with attention in one kernel"
+    unfused = planned(LLAMA.case, "reference", None, ("flash_attention=false",))
+    assert unfused.recomputes == ("none", "selective", "full")
+    fused = planned(LLAMA.case, "reference", None, ("recompute=selective",))
+    assert fused.recomputes == ("none",)
+    with pytest.raises(FlagbenchError) as refused:
+        layouts(planned(LLAMA.case, "reference", None, ("tp=3",)), 24, 6)
+    assert "model.heads = 64" in refused.value.remedy
+
+
+def test_micro_batches_make_up_a_batch() -> None:
+    with pytest.raises(FlagbenchError, match="micro_batch_size 3"):
+        planned(LLAMA.case, "reference", None, ("micro_batch_size=3",)).step("none")
+
+
+# What grows and shrinks
+
+MODELS = st.builds(
+    lambda layers, heads, groups, width, ffn, vocabulary: Model(
+        layers * 8, 8 * groups * heads * width, 8 * groups * heads, 8 * groups, 64 * ffn, vocabulary, 16
+    ),
+    *(st.integers(1, 4), st.integers(1, 4), st.integers(1, 2), st.sampled_from([16, 64, 128])),
+    st.integers(1, 64),
+    st.integers(64, 64000),
+)
+STEPS = st.builds(
+    Step,
+    st.sampled_from([64, 256, 4096]),
+    st.integers(1, 4),
+    st.integers(1, 64),
+    st.sampled_from(["bf16", "fp16", "fp32", "tf32"]),
+    fused_attention=st.booleans(),
+    distributed_optimizer=st.booleans(),
+)
+SOFTWARE = st.sampled_from([GPU, CPU, Software(fused_norm=False)])
+
+
+def tensors(model: Model, step: Step, layout: Layout, software: Software) -> int:
+    return max(stage_memory(model, step, layout, stage, software).tensors for stage in range(layout.pp))
+
+
+@settings(max_examples=60, deadline=None)
+@given(MODELS, STEPS, SOFTWARE)
+def test_splitting_needs_less(model: Model, step: Step, software: Software) -> None:
+    for pp in (1, 2):
+        by_tp = [stage_memory(model, step, Layout(tp, pp, 1), 0, software) for tp in (1, 2, 4, 8)]
+        for name in ("weights", "gradients", "optimizer", "activations"):
+            sizes = [getattr(told, name) for told in by_tp]
+            # Padding of the vocabulary, and norms, are on every rank.
+            slack = 12 * 16 * 8 * model.dim
+            assert all(later <= earlier + slack for earlier, later in itertools.pairwise(sizes)), name
+    by_pp = [stage_memory(model, step, Layout(2, pp, 1), 0, software) for pp in (1, 2, 4, 8)]
+    for name in ("weights", "gradients", "optimizer"):
+        sizes = [getattr(told, name) for told in by_pp]
+        assert sizes == sorted(sizes, reverse=True)
+
+
+@settings(max_examples=60, deadline=None)
+@given(MODELS, STEPS, SOFTWARE, st.sampled_from([Layout(1, 1, 1), Layout(4, 2, 1), Layout(2, 8, 2)]))
+def test_recomputing_more_needs_less(model: Model, step: Step, software: Software, layout: Layout) -> None:
+    saved = [
+        stage_memory(model, dataclasses.replace(step, recompute=recompute), layout, 0, software).activations
+        for recompute in ("none", "selective", "full")
+    ]
+    assert saved == sorted(saved, reverse=True)
+    some = dataclasses.replace(step, recompute="full", recomputed_layers=model.layers // layout.pp // 2)
+    assert saved[2] <= stage_memory(model, some, layout, 0, software).activations <= saved[0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(MODELS, STEPS, SOFTWARE)
+def test_more_at_a_time_needs_more(model: Model, step: Step, software: Software) -> None:
+    layout = Layout(2, 4, 1)
+    for field in ("sequence_length", "micro_batch", "micro_batches"):
+        larger = dataclasses.replace(step, **{field: 2 * getattr(step, field)})
+        assert tensors(model, larger, layout, software) >= tensors(model, step, layout, software)
+    first = stage_memory(model, step, layout, 0, software)
+    if step.micro_batches > 3:
+        assert first.activations >= stage_memory(model, step, layout, 1, software).activations
+    assert first.in_use >= first.tensors + first.context
+
+
+def test_states_of_the_optimizer_are_shared_by_replicas_only_if_it_is_distributed() -> None:
+    model, step = LLAMA.model, LLAMA.step("full")
+    alone, two = (stage_memory(model, step, Layout(8, 4, dp), 0) for dp in (1, 2))
+    assert two.optimizer * 2 == alone.optimizer
+    whole = dataclasses.replace(step, distributed_optimizer=False)
+    assert stage_memory(model, whole, Layout(8, 4, 2), 0).optimizer == pytest.approx(alone.optimizer, rel=1e-6)
+    # bf16: fp32 weights and two moments; fp32: two moments.
+    single = dataclasses.replace(step, precision="fp32")
+    assert alone.optimizer * 2 == stage_memory(model, single, Layout(8, 4, 1), 0).optimizer * 3
+    parameters = sum(model.parameters(Layout(8, 4, 1), 0))
+    assert alone.weights + alone.gradients + alone.optimizer == pytest.approx(18 * parameters, rel=1e-6)
+
+
+def test_all_ranks_together_have_the_model() -> None:
+    model = LLAMA.model
+    for layout in layouts(LLAMA, 32, 8):
+        held = sum(sum(model.parameters(layout, stage)) for stage in range(layout.pp)) * layout.tp
+        padding = 2 * (model.padded_vocabulary(layout.tp) - model.vocab_size) * model.dim
+        norms = (2 * model.layers + 1) * model.dim * (layout.tp - 1)  # every rank has them
+        assert held - padding - norms == 68_976_648_192
+
+
+# Published rows
+
+ROWS = {
+    "llama2-70b/h800-4x8-fp32-tp8-pp4": 0.919,
+    "llama2-70b/h800-4x8-amp-tp8-pp4": 0.980,
+    "llama2-70b/h800-4x8-amp-tp4-pp8": 1.019,
+    "llama2-70b/h800-4x8-amp-tp4-pp8-gas1024": 1.019,
+    "llama2-70b/c500-4x8-amp-tp4-pp8": 0.958,
+    "llama2-70b/c500-4x8-amp-tp4-pp8-gas1024": 0.959,
+    "aquila-33b/a100-1x8-tp8": 0.916,
+}
+"""Predicted memory, as a part of the published one; docs/plan.md has the same numbers."""
+C500_RECOMPUTED = 6
+"""Layers of each stage that were recomputed when the rows of the C500 were published: quirk `recompute-replaced`."""
+
+
+def predicted(claim: Claim) -> StageMemory:
+    values = {name: str(value).lower() for name, value in claim.run.set.items()}
+    plan = planned(
+        CATALOG.cases[claim.case],
+        claim.run.preset,
+        claim.run.precision,
+        [f"{name}={value}" for name, value in values.items()],
+    )
+    ranks = claim.run.nodes * claim.run.gpus
+    if not plan.training:
+        return forward_memory(plan.model, plan.step("none"), Layout(ranks, 1, 1))
+    layout = Layout(int(values["tp"]), int(values["pp"]), 1)
+    assert layout.ranks == ranks
+    step = plan.step(values["recompute"])
+    if claim.conditions["recompute"] == "not published":
+        step = dataclasses.replace(step, recomputed_layers=C500_RECOMPUTED)
+    return fullest_stage(plan.model, step, layout)
+
+
+@pytest.mark.parametrize(("name", "share"), ROWS.items())
+def test_published_memory_is_predicted_within_ten_percent(name: str, share: float) -> None:
+    claim = CATALOG.claims[name]
+    published = claim.metric("mem_peak")
+    assert published is not None
+    assert predicted(claim).in_use / GIB / published.value == pytest.approx(share, abs=0.001)
+    assert 0.9 < share < 1.1
+
+
+def test_the_page_shows_these_shares() -> None:
+    page = (ROOT / "docs" / "plan.md").read_text()
+    table = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("| ")
+    ]
+    shown = {
+        (float(row[1]), float(row[2]), float(row[3])) for row in table if row[0].startswith(("Llama2", "Aquila"))
+    }
+    made = set()
+    for name, share in ROWS.items():
+        published = CATALOG.claims[name].metric("mem_peak")
+        assert published is not None
+        made.add((published.value, round(predicted(CATALOG.claims[name]).in_use / GIB, 1), share))
+    assert shown == made
+
+
+def test_every_published_row_that_has_a_stack_is_compared() -> None:
+    cases = (LLAMA.case.name, AQUILA.case.name)
+    assert {claim.id for claim in CATALOG.claims.values() if claim.case in cases and claim.stack} == set(ROWS)
+
+
+# Speed and order
+
+
+def test_tensor_parallelism_costs_what_was_published() -> None:
+    found = tensor_speed(LLAMA.case, CATALOG.claims.values())
+    assert found.measured[4] == 1
+    assert found.measured[8] == pytest.approx(641.93 / (1 - 3 / 47) / (791.37 / (1 - 7 / 51)))
+    assert [found.of(tp) for tp in (1, 2, 4, 6, 8, 16)] == [1, 1, 1, 1, found.measured[8], found.measured[8]]
+    assert set(found.claims) == {"llama2-70b/h800-4x8-amp-tp8-pp4", "llama2-70b/h800-4x8-amp-tp4-pp8"}
+    assert tensor_speed(AQUILA.case, CATALOG.claims.values()).of(8) == 1
+
+
+def test_the_fastest_that_fits_is_first() -> None:
+    speed = tensor_speed(LLAMA.case, CATALOG.claims.values())
+    found = rows(LLAMA, 32, 8, 64, GPU, speed)
+    well, tight = ([row for row in found if row.fits and row.tight is one] for one in (False, True))
+    assert found[: len(well) + len(tight)] == well + tight
+    assert well
+    assert tight
+    assert len(well) + len(tight) < len(found)
+    for group in (well, tight):
+        assert [row.relative for row in group] == sorted((row.relative for row in group), reverse=True)
+    for row in found:
+        assert row.fits == (row.memory.in_use <= 64 * GIB)
+        assert row.tight == (0.9 * 64 * GIB < row.memory.in_use <= 64 * GIB)
+        assert row.bubble == bubble(row.layout.pp, 44)
+        assert row.global_batch == 44 * row.layout.dp
+    # A device without limits recomputes nothing, and has no stages that wait.
+    best = rows(LLAMA, 32, 8, 1e6, GPU, speed)[0]
+    assert (best.recompute, best.layout.pp, best.relative) == ("none", 1, 1)
+
+
+@pytest.mark.parametrize(("recompute", "share"), [("none", 0), ("selective", 0.024), ("full", 0.332)])
+def test_recomputation_repeats_flops(recompute: str, share: float) -> None:
+    assert LLAMA.model.recomputed_share(recompute, 4096, 4) == pytest.approx(share, abs=0.001)
+
+
+def test_the_software_of_a_stack() -> None:
+    told: dict[str, Any] = {name: software_of(stack.raw) for name, stack in CATALOG.stacks.items()}
+    assert told["cpu"] == CPU
+    assert told["c500-maca3"] == told["hopper-cuda13"] == GPU
+    assert told["a100-cuda11.8"] == Software(fused_norm=False)
