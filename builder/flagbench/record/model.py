@@ -201,11 +201,22 @@ class Work(Struct, frozen=True):
     tokens_useful: Count | None = None
 
 
+class Losses(Struct, frozen=True):
+    """The loss of each step, of the first ones in a long run; None where it is not finite."""
+
+    first_step: Count
+    """Number of the first step in the published run, from 0; larger for a resumed run."""
+    steps: Count
+    """Steps of this run."""
+    values: tuple[Number | None, ...]
+
+
 class Quality(Struct, frozen=True):
     """Checks, losses and evaluations of the run."""
 
     checks: tuple[Check, ...]
     loss_curve: tuple[tuple[Count, Number], ...] = ()
+    losses: Losses | None = None
     evaluations: tuple[dict[str, Any], ...] = ()
     converged: bool | None = None
     resumed: dict[str, Any] | None = None
@@ -239,6 +250,7 @@ class Rank(Struct, frozen=True):
     first_collective_median: Amount | None = None
     collective_wait_median: Amount | None = None
     data_wait_total: Amount | None = None
+    bubble: Annotated[float, Meta(le=1)] | Annotated[int, Meta(le=1)] | None = None
     exit: str | None = None
 
 

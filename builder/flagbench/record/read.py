@@ -49,14 +49,7 @@ def read_record(source: Path | bytes | None, name: str = "the record") -> Record
     Raises RecordError (exit code 3), which says what is wrong with it.
     """
     if not isinstance(source, bytes):
-        file, name = source, "standard input" if source is None else brief(str(source))
-        try:
-            source = read_stdin(MAX_BYTES) if file is None else read_input(file, MAX_BYTES)
-        except OSError as error:
-            raise RecordError(
-                f"{'the record ' if file else ''}{name} cannot be read: {reason(error)}",
-                remedy="name a file; `flagbench results ls` shows the stored records",
-            ) from error
+        source, name = read_content(source)
     raw = parse(source, name)
     try:
         # `raw` last: a field of that name in the document is one to ignore.
@@ -74,6 +67,18 @@ def read_record(source: Path | bytes | None, name: str = "the record") -> Record
             remedy="give the record as the run printed it; if it was not edited, report this",
         )
     return record
+
+
+def read_content(file: Path | None, what: str = "record") -> tuple[bytes, str]:
+    """The bytes of a file or of standard input (None), and what errors call it. Raises RecordError."""
+    name = "standard input" if file is None else brief(str(file))
+    try:
+        return (read_stdin(MAX_BYTES) if file is None else read_input(file, MAX_BYTES)), name
+    except OSError as error:
+        raise RecordError(
+            f"{f'the {what} ' if file else ''}{name} cannot be read: {reason(error)}",
+            remedy="name a file; `flagbench results ls` shows the stored records",
+        ) from error
 
 
 def parse(content: bytes, name: str) -> dict[str, Any]:

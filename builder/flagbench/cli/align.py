@@ -1,0 +1,76 @@
+"""`flagbench align`: are two loss curves the same by the published rule, and where do they diverge."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flagbench.catalog.load import load_catalog
+from flagbench.catalog.lookup import catalog_get
+from flagbench.cli import complete
+from flagbench.cli.options import JsonOption, StoreOption, WideOption
+from flagbench.cli.output import echo_json
+from flagbench.cli.records import RECORD_HELP, is_path, load_records, require_one_stdin
+from flagbench.record.read import read_content, read_record
+from flagbench.report.alignment import alignment_table
+from flagbench.verify import align, curve
+from flagbench.verify.align import FROM_STEP, WITHIN
+
+A_HELP = (
+    f"The curve to check. {RECORD_HELP} Instead of a record, a file may have a curve: CSV with the columns step and "
+    "loss, or JSON lines with these fields; steps are counted from 1."
+)
+
+
+def command(
+    a: Annotated[str, typer.Argument(metavar="A", autocompletion=complete.records, help=A_HELP)],
+    b: Annotated[
+        str,
+        typer.Argument(metavar="B", autocompletion=complete.records, help="The reference, named the same way."),
+    ],
+    from_step: Annotated[
+        int, typer.Option(metavar="STEP", help="First step that counts; the published rule has 21.")
+    ] = FROM_STEP,
+    to_step: Annotated[
+        int | None, typer.Option(metavar="STEP", help="Last step that counts. Default: the last of the reference.")
+    ] = None,
+    within: Annotated[
+        float,
+        typer.Option(
+            metavar="FRACTION", help="Bound of the mean relative error; the published rule has 0.02, which is 2 %."
+        ),
+    ] = WITHIN,
+    store: StoreOption = None,
+    wide: WideOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Say whether two loss curves are aligned by the published rule, and where they diverge.
+
+    The rule, published for Llama2-70B: the mean of |A - B| / |B| over all steps from the 21st on is less than 2 %.
+    If A lacks some of these steps of B, the result is INCONCLUSIVE.
+
+    Exits 0 for ALIGNED, 9 DIVERGED, 10 NOT_COMPARABLE, 11 INCONCLUSIVE, 12 INVALID.
+    """
+    require_one_stdin([a, b])
+    left, right = _load(a, store), _load(b, store)
+    case = None
+    if left.record is not None and right.record is not None and left.record.case == right.record.case:
+        case = catalog_get(load_catalog(claims=False).cases, left.record.case, kind="case")
+    result = align(left, right, case, from_step=from_step, to_step=to_step, within=within)
+    if as_json:
+        echo_json(result.to_dict())
+    else:
+        print(alignment_table(result, wide=wide), end="")
+    raise typer.Exit(int(result.verdict.exit_code))
+
+
+def _load(name: str, store: str | None) -> curve.Curve:
+    """The curve of a stored record, or of a file that is a record or a published curve."""
+    if not (is_path(name) or name.endswith((".csv", ".jsonl"))):
+        return curve.of_record(load_records([name], store)[0])
+    content, shown = read_content(None if name == "-" else Path(name), what="file")
+    if curve.is_record(content):
+        return curve.of_record(read_record(content, shown))
+    return curve.of_file(content, shown)
