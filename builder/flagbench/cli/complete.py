@@ -20,6 +20,16 @@ def images(incomplete: str) -> list[str]:
     return _matching(incomplete, lambda: image_names(load_catalog(claims=False)))
 
 
+def cases(incomplete: str) -> list[str]:
+    """Every case, and every `case:stack`, that starts with what was typed."""
+
+    def names() -> Iterable[str]:
+        catalog = load_catalog(claims=False)
+        return [*catalog.cases, *image_names(catalog)]
+
+    return _matching(incomplete, names)
+
+
 def stacks(incomplete: str) -> list[str]:
     """Every stack and alias that starts with what was typed."""
 

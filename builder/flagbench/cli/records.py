@@ -31,19 +31,28 @@ def load_records(names: Sequence[str], store_url: str | None) -> list[Record]:
     A name that exists as a path, has a slash or ends in .json is a path. Raises FlagbenchError where there is no such
     record, where it is not valid, and (usage) where the beginning of an id fits several or `-` is named twice.
     """
-    # Standard input can be read once: a second `-` would be an empty record.
+    require_one_stdin(names)
+    return [_load(name, store_url) for name in names]
+
+
+def require_one_stdin(names: Sequence[str]) -> None:
+    """Raise FlagbenchError (usage) if `-` is named twice: standard input can be read once."""
     if names.count("-") > 1:
         raise FlagbenchError(
             "standard input (-) is named more than once", remedy="write the records to files and name those"
         )
-    return [_load(name, store_url) for name in names]
 
 
 def _load(name: str, store_url: str | None) -> Record:
-    named = name == "-" or "/" in name or name.endswith(".json") or os.path.lexists(name)
-    if named and not _LAST.fullmatch(name):
+    if is_path(name):
         return read_record(None if name == "-" else Path(name))
     return read_record(stored_record(name, open_store(store_url)))
+
+
+def is_path(name: str) -> bool:
+    """Whether a name is that of a file or `-`, and not of a stored record."""
+    named = name == "-" or "/" in name or name.endswith(".json") or os.path.lexists(name)
+    return named and not _LAST.fullmatch(name)
 
 
 def stored_record(name: str, store: Store) -> bytes:

@@ -21,6 +21,7 @@ from flagbench.page import Lines, Table
 from flagbench.record.model import Metric, Record
 from flagbench.record.read import read_record
 from flagbench.report.export import to_csv, to_markdown
+from flagbench.report.tables import setting_text
 from flagbench.results import State, select, state_of, with_verdicts
 from flagbench.stores import Store, StoredRecord, open_store
 from flagbench.verify.conditions import shown
@@ -180,7 +181,7 @@ def show_record(
     wide: WideOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Show one record: how it ended, its metrics with their intervals, its conditions and checks.
+    """Show one record: how it ended, its metrics with their intervals, conditions, checks and facts of training.
 
     --json prints the record as it was stored, byte for byte.
     """
@@ -217,8 +218,21 @@ def _show(record: Record, wide: bool) -> None:
         Table(metrics, list(map(_metric_row, record.metrics)), cut=("NOTE",), drop=drop),
         Table(("CONDITION", "VALUE"), conditions, cut=("VALUE",)),
         Table(("CHECK", "RESULT", "DETAIL"), checks, cut=("DETAIL",)),
+        Table(("TRAINING", "VALUE"), _training_rows(record), cut=("VALUE",)),
         wide=wide,
     )
+
+
+def _training_rows(record: Record) -> list[tuple[str, str]]:
+    """What the case knows once training has ended, by name: a predicted bubble follows the measured one."""
+    facts = (record.quality and record.quality.training) or {}
+    return [(name, setting_text(_rounded(value))) for name, value in sorted(facts.items())]
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def _metric_row(metric: Metric) -> list[str]:

@@ -65,8 +65,11 @@ RECORD: dict[str, Any] = {
     "status": {"state": "ok", "phase": "done", "reason": None, "exit_code": 0},
 }
 REPLAY = Path(__file__).parent / "verify" / "replays" / "a100-1x8.json"
+_REPLAYED = json.loads(REPLAY.read_bytes())
 FULL_RECORD: dict[str, Any] = {
-    **json.loads(REPLAY.read_bytes()),
+    **_REPLAYED,
+    "quality": {**_REPLAYED["quality"], "losses": {"first_step": 0, "steps": 3, "values": [2.5, None, 1]}},
+    "ranks": [{**rank, "bubble": 0.25} for rank in _REPLAYED["ranks"]],
     "telemetry": {"devices": [{"throttle_seconds": {"power": 1.5}, "foreign_processes": 0}]},
     "argv": ["--nodes", "1"],
     "layout": {"dp": 8, "tp": 1, "pp": 1},

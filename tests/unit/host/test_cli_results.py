@@ -83,6 +83,25 @@ def test_show_says_how_a_run_ended_and_what_it_measured(filled: Store, flagbench
     assert ["loss_finite", "ok", "200", "of", "200", "steps"] in rows
 
 
+def test_show_has_the_measured_bubble_beside_the_predicted_one(
+    store: Store, flagbench: Flagbench, make_record: MakeRecord
+) -> None:
+    training = {
+        "updates": 40,
+        "predicted_bubble": 0.2,
+        "measured_bubble": 0.25,
+        "measured_bubble_of_stages": [0.2, 0.3],
+    }
+    store.put(make_record(quality={"checks": [], "training": training}))
+    lines = flagbench("results show").out.splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("measured_bubble "))
+    assert [line.split(maxsplit=1) for line in lines[at : at + 3]] == [
+        ["measured_bubble", "0.25"],
+        ["measured_bubble_of_stages", "0.2, 0.3"],
+        ["predicted_bubble", "0.2"],
+    ]
+
+
 def test_what_a_record_says_neither_moves_the_cursor_nor_forges_a_line(
     store: Store, make_record: MakeRecord, flagbench: Flagbench
 ) -> None:

@@ -67,6 +67,7 @@ def observe(line: str, **environment: str) -> list[list[str]]:
         ("doctor", set()),
         ("verify {record} --claim distilbert/a100-1x8-fp32", set()),
         ("compare {replay} {replay}", set()),
+        ("plan llama2-70b --gpus 32 --mem 64", set()),
     ],
 )
 def test_no_command_that_reads_loads_an_engine_or_a_framework(
