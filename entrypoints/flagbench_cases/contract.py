@@ -36,13 +36,20 @@ class Device(Protocol):
 
 
 class Probe(Protocol):
-    """Tells a rank's own work from its waiting for others. An engine attaches it; a step marks its backward pass."""
+    """Tells a rank's own work from its waiting for others. An engine attaches it; a step marks its backward pass, and
+    in a pipeline the passes of each micro-batch."""
 
     def attach(self, parameters: List[torch.nn.Parameter]) -> None:
         """Watch the gradients of these parameters, given in the order of the forward pass."""
 
     def backward_done(self) -> None:
         """Must be called immediately after the backward pass."""
+
+    def pass_begins(self) -> None:
+        """Mark the start of the forward or backward pass of a micro-batch in a pipeline of stages."""
+
+    def pass_ends(self) -> None:
+        """Mark the end of the pass."""
 
 
 class Context(NamedTuple):
@@ -160,7 +167,7 @@ class TrainWorkload(Workload):
         case has no evaluation."""
 
     def scaler_skipped(self) -> bool:
-        """Whether the loss scaler skipped the update of the last step. Called only if its loss is not finite."""
+        """Whether the loss scaler skipped the update of the last step, if the host knows without waiting."""
         return False
 
     def training_facts(self) -> Dict[str, Any]:
@@ -168,14 +175,25 @@ class TrainWorkload(Workload):
         return {}
 
     def state(self) -> Tuple[Dict[str, Any], Dict[str, Any]]:
-        """Everything needed to resume training, except the random generators: tensors by name, and JSON facts.
+        """Everything needed to resume training, except torch's random generators: tensors by name, and JSON facts,
+        which are the same on all ranks.
 
-        Required of a case whose manifest says `resume: true`.
+        Required of a case whose manifest says `resume: true`. Called by every rank.
         """
         raise NotImplementedError
 
+    def state_owner(self, rank: int) -> int:
+        """The rank whose `state` restores this rank: rank 0, if all ranks have the same. The ranks of a split model,
+        and those of a distributed optimizer, have their own. The same answer on every rank."""
+        return 0
+
+    def check_state(self, tensors: Dict[str, Any], facts: Dict[str, Any]) -> None:
+        """Raise DataError unless these are the tensors and facts that `state` would return here. Called before
+        `restore`, which no rank begins unless all ranks have passed."""
+
     def restore(self, tensors: Dict[str, Any], facts: Dict[str, Any]) -> None:
-        """Restore what `state` returned, from tensors on the host. Required of a case with `resume: true`."""
+        """Restore what the `state` of this rank's `state_owner` returned. The tensors are on the host, and those of a
+        split model are mapped from a file: copy them. Required of a case with `resume: true`."""
         raise NotImplementedError
 
 

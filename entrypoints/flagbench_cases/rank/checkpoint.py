@@ -1,188 +1,134 @@
 """Checkpoints: everything needed to resume training, written atomically and without pickle.
 
 A checkpoint is a folder `step-00000120`: `tensors.safetensors` of the workload, `generators.safetensors` of every
-rank's random generators, and `checkpoint.json` with the identity of the training and the files' checksums. It is
-written under a temporary name and renamed when complete, so that a killed run keeps the previous one.
+rank's random generators, and `checkpoint.json` with the identity of the training and the files' checksums. If ranks
+have states of their own, as those of a split model, each has its `tensors-00003.safetensors` instead. On several
+nodes, they must share the folder.
 
-The tensors are those of rank 0, so that a model that is split over ranks (tp or pp above 1) has no checkpoints:
-shared/engine_support.py refuses them. In cases that can be resumed, the order of batches does not depend on torch's
-generators.
+In cases that can be resumed, the order of batches does not depend on torch's generators.
 """
 
-import errno
 import hashlib
 import os
-import re
-import shutil
-import tempfile
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
 import torch
 
 from flagbench_cases.contract import TrainWorkload
+from flagbench_cases.rank.checkpoint_writer import Writer, files_of
 from flagbench_cases.shared import checkpoint_facts
-from flagbench_cases.shared.checkpoint_facts import FACTS, GENERATORS, REMEDY, TENSORS
-from flagbench_cases.shared.errors import CaseError, DataError, ExitCode
-from flagbench_cases.shared.files import open_file, sync
-
-PART = re.compile(r"\.step-.*\.part")
-KEPT = 2
+from flagbench_cases.shared.checkpoint_facts import GENERATORS, NOT_SHARED, REMEDY, TENSORS
+from flagbench_cases.shared.errors import CaseError, DataError, UsageError
+from flagbench_cases.shared.files import open_file, pieces
+from flagbench_cases.shared.layout import layout_of
 
 
 class Checkpoint(NamedTuple):
-    """A validated checkpoint in memory."""
+    """A validated checkpoint in memory, as far as one rank needs it; `sha256` is that of its `checkpoint.json`."""
 
     folder: str
     step: int
     tensors: Dict[str, torch.Tensor]
     facts: Dict[str, Any]
     generators: Dict[str, torch.Tensor]
+    sha256: str
 
 
-def generators(device: torch.device) -> Dict[str, torch.Tensor]:
-    """The states of this rank's random generators."""
-    states = {"cpu": torch.get_rng_state()}
-    if device.type == "cuda":
-        states["cuda"] = torch.cuda.get_rng_state(device)
-    return states
+def read(
+    folder: str, ours: Dict[str, Any], name: str = TENSORS, beat: Callable[[], None] = lambda: None
+) -> Checkpoint:
+    """Read the checkpoint in `folder` with the tensors in the file `name`.
 
-
-def set_generators(device: torch.device, states: Dict[str, torch.Tensor]) -> None:
-    """Restore the states that `generators` returned."""
-    torch.set_rng_state(states["cpu"])
-    if device.type == "cuda" and "cuda" in states:
-        torch.cuda.set_rng_state(states["cuda"], device)
-
-
-class Writer:
-    """Writes a workload's checkpoints. Called by every rank, written by rank 0; keeps the last KEPT of this run."""
-
-    def __init__(self, folder: str, identity: Dict[str, Any], run_id: str, job: Any, device: torch.device) -> None:
-        self.folder = folder
-        self.identity = identity
-        self.run_id = run_id
-        self.job = job
-        self.device = device
-        self.written: List[str] = []
-
-    def write(self, workload: TrainWorkload, step: int) -> None:
-        """Write a checkpoint after `step`; all ranks wait until it is complete. Raises CaseError (14) on rank 0."""
-        tensors, facts = workload.state()
-        states = self.job.gather(generators(self.device))
-        if self.job.rank == 0:
-            named = {"%d.%s" % (rank, name): t for rank, each in enumerate(states) for name, t in each.items()}
-            try:
-                self._write(step, tensors, named, facts)
-            except OSError as error:
-                full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-                raise CaseError(
-                    "the checkpoint of step %d could not be written to %s (%s)"
-                    % (step, self.folder, error.strerror or error),
-                    "free space there, or write checkpoints less often" if full else "set --out to a writable folder",
-                    ExitCode.NOT_STORED,
-                ) from error
-        self.job.barrier()
-
-    def _write(
-        self, step: int, tensors: Dict[str, torch.Tensor], states: Dict[str, torch.Tensor], facts: Dict[str, Any]
-    ) -> None:
-        os.makedirs(self.folder, exist_ok=True)
-        if not self.written:
-            for name in os.listdir(self.folder):
-                if PART.fullmatch(name):  # of a run with this name that was killed while writing
-                    shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
-        target = os.path.join(self.folder, "step-%08d" % step)
-        part = tempfile.mkdtemp(prefix=".step-", suffix=".part", dir=self.folder)
-        try:
-            files = {
-                name: _save(os.path.join(part, name), t) for name, t in ((TENSORS, tensors), (GENERATORS, states))
-            }
-            content = {
-                "schema": "checkpoint/v1",
-                "step": step,
-                "run_id": self.run_id,
-                "identity": self.identity,
-                "files": files,
-                "facts": facts,
-            }
-            _write_file(os.path.join(part, FACTS), checkpoint_facts.to_bytes(content))
-            sync(part)
-            os.chmod(part, 0o755)
-            if os.path.isdir(target):  # the run resumed from an earlier checkpoint and reached this step again
-                before = tempfile.mkdtemp(prefix=".step-", suffix=".part", dir=self.folder)
-                os.rename(target, before)
-                os.rename(part, target)
-                shutil.rmtree(before, ignore_errors=True)
-            else:
-                os.rename(part, target)
-            sync(self.folder)
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
-        self.written.append(target)
-        for old in self.written[:-KEPT]:
-            shutil.rmtree(old, ignore_errors=True)
-
-
-def _save(path: str, tensors: Dict[str, torch.Tensor]) -> Dict[str, Any]:
-    """Write tensors as safetensors; returns the file's size and checksum."""
-    from safetensors.torch import save
-
-    content = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
-    _write_file(path, content)
-    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-
-
-def _write_file(path: str, content: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def read(folder: str, ours: Dict[str, Any]) -> Checkpoint:
-    """Read the checkpoint in `folder`. Raises DataError if it is damaged, UsageError if its identity is not
-    `ours`."""
+    Raises DataError if it is damaged or lacks the file, UsageError if its identity is not `ours`.
+    """
     content = checkpoint_facts.read(folder)
     checkpoint_facts.check_identity(content["identity"], ours)
-    tensors, states = (_load(folder, name, content["files"]) for name in (TENSORS, GENERATORS))
-    return Checkpoint(folder, content["step"], tensors, content["facts"], states)
+    for file in (name, GENERATORS):
+        _verify(folder, file, content["files"], beat)
+    tensors, states = _load(folder, name, mapped=name != TENSORS), _load(folder, GENERATORS, mapped=False)
+    return Checkpoint(folder, content["step"], tensors, content["facts"], states, content["sha256"])
 
 
-def of_rank(states: Dict[str, torch.Tensor], rank: int) -> Dict[str, torch.Tensor]:
-    """The generator states of one rank."""
-    prefix = "%d." % rank
-    return {name[len(prefix) :]: state for name, state in states.items() if name.startswith(prefix)}
+def _verify(folder: str, name: str, files: Dict[str, Any], beat: Callable[[], None]) -> None:
+    """Raise DataError unless a file has the checksum that is listed."""
+    path, digest = os.path.join(folder, name), hashlib.sha256()
+    if name not in files:
+        raise DataError("%s has no %s" % (folder, name), REMEDY)
+    try:
+        with open_file(path, "rb") as file:
+            for piece in pieces(file):
+                digest.update(piece)
+                beat()
+    except OSError as error:
+        raise DataError("%s cannot be read (%s)" % (path, error), NOT_SHARED) from error
+    if digest.hexdigest() != files[name]["sha256"]:
+        raise DataError("%s is damaged: its checksum differs" % path, REMEDY)
 
 
-def _load(folder: str, name: str, files: Dict[str, Any]) -> Dict[str, torch.Tensor]:
+def _load(folder: str, name: str, mapped: bool) -> Dict[str, torch.Tensor]:
+    """The tensors of a file, in memory or mapped from it."""
     from safetensors import SafetensorError
-    from safetensors.torch import load
+    from safetensors.torch import load, load_file
 
     path = os.path.join(folder, name)
     try:
+        if mapped:
+            return load_file(path)
         with open_file(path, "rb") as file:
-            content = file.read()
-        if hashlib.sha256(content).hexdigest() != files[name]["sha256"]:
-            raise DataError("%s is damaged: its checksum differs" % path, REMEDY)
-        return load(content)
-    except (OSError, SafetensorError, KeyError) as error:
+            return load(file.read())
+    except (OSError, SafetensorError) as error:
         raise DataError("%s cannot be read (%s)" % (path, error), REMEDY) from error
 
 
 def prepare(
-    plan: Dict[str, Any], job: Any, device: torch.device, workload: TrainWorkload
+    plan: Dict[str, Any],
+    job: Any,
+    device: torch.device,
+    workload: TrainWorkload,
+    beat: Callable[[], None] = lambda: None,
 ) -> Tuple[Optional[Checkpoint], Optional[Callable[[int], None]]]:
     """Restore `workload` from the plan's checkpoint, if any; returns it, and a function that writes new ones, if
-    due."""
+    due. Called by every rank; if it fails on one, it fails on all."""
     config, saved = plan["config"], None
     every = config["train"].get("checkpoint_every_steps")
     if not plan.get("resume") and not every:
         return None, None
     training = checkpoint_facts.identity(config, workload.describe()["data"])
+    files = files_of(workload, job)
     if plan.get("resume"):
-        saved = read(plan["resume"], training)
+        saved = _read_on_all(plan["resume"], training, files.restored, job, workload, beat)
         workload.restore(saved.tensors, saved.facts)
+        saved = saved._replace(tensors={})  # they are not needed while it trains
     if not every:
         return saved, None
-    writer = Writer(plan["checkpoints"], training, plan["run_id"], job, device)
-    return saved, lambda step: writer.write(workload, step)
+    writer = Writer(plan["checkpoints"], training, plan["run_id"], job, device, beat)
+    if files.split:
+        writer.check_shared()
+    layout = layout_of(config)._asdict()
+    return saved, lambda step: writer.write(workload, step, layout)
+
+
+def _read_on_all(
+    folder: str,
+    training: Dict[str, Any],
+    name: str,
+    job: Any,
+    workload: TrainWorkload,
+    beat: Callable[[], None],
+) -> Checkpoint:
+    """Read each rank's part of one checkpoint. Raises CaseError on every rank if one cannot be restored."""
+    saved, error = None, None
+    try:
+        saved = read(folder, training, name, beat)
+        workload.check_state(saved.tensors, saved.facts)
+    except CaseError as failure:
+        error = failure
+    found = job.all_succeed(saved and (saved.sha256, os.path.basename(folder)), error)
+    for rank, (sha256, theirs) in enumerate(found):
+        if sha256 != found[0][0]:
+            raise UsageError(
+                "rank %d resumes from another checkpoint (%s) than rank 0 (%s)" % (rank, theirs, found[0][1]),
+                "give all nodes the same --resume folder",
+            )
+    assert saved is not None
+    return saved

@@ -2,12 +2,12 @@
 
 import os
 from datetime import timedelta
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 import torch
 import torch.distributed as dist
 
-from flagbench_cases.shared.errors import UsageError
+from flagbench_cases.shared.errors import CaseError, PeerError, UsageError
 from flagbench_cases.shared.spool import RankSpool, receive
 
 
@@ -41,6 +41,17 @@ class Job:
         values = [None] * self.world if self.rank == 0 else None
         dist.gather_object(value, values, dst=0, group=self.control)
         return values
+
+    def all_succeed(self, value: Any, error: Optional[CaseError]) -> List[Any]:
+        """Every rank's value, in rank order, if no rank has an error. Otherwise a rank raises its own, and the ranks
+        without one raise PeerError."""
+        found = self.all_gather((value, error is not None))
+        if error is not None:
+            raise error
+        failed = [rank for rank, (_, has_error) in enumerate(found) if has_error]
+        if failed:
+            raise PeerError(failed)
+        return [each for each, _ in found]
 
     def barrier(self) -> None:
         """Wait for all ranks."""

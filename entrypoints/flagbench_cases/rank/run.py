@@ -13,6 +13,7 @@ from flagbench_cases.engines import precision
 from flagbench_cases.engines.groups import make_groups
 from flagbench_cases.rank import checkpoint, matmul_peak
 from flagbench_cases.rank.device import open_device
+from flagbench_cases.rank.generators import of_rank, set_generators
 from flagbench_cases.rank.infer_loop import InferLoop, InferPlan
 from flagbench_cases.rank.job import Job, check_same_configuration, collect_spools
 from flagbench_cases.rank.probe import CollectiveProbe
@@ -103,7 +104,7 @@ class RankRun:
     def _train(self, workload: TrainWorkload) -> None:
         """Train, resuming from the plan's checkpoint if there is one."""
         rank, device = self.job.rank, self.device
-        saved, save = checkpoint.prepare(self.plan, self.job, device.torch, workload)
+        saved, save = checkpoint.prepare(self.plan, self.job, device.torch, workload, self.spool.beat)
         plan = plan_of(self.config, self.layout.dp, saved.step if saved else 0)
         capacity = plan.capacity(workload.steps_per_epoch())
         resume: Optional[Callable[[], None]] = None
@@ -113,8 +114,8 @@ class RankRun:
                     "the checkpoint is from the last step, %d: there is nothing left to train" % saved.step,
                     "resume from an earlier checkpoint, or start a new run",
                 )
-            states = checkpoint.of_rank(saved.generators, rank)
-            resume = functools.partial(checkpoint.set_generators, device.torch, states)
+            states = of_rank(saved.generators, rank)
+            resume = functools.partial(set_generators, device.torch, states)
             if rank == 0:
                 self.spool.fact("resumed", step=saved.step, checkpoint=os.path.basename(saved.folder))
         init = self._begin(capacity)

@@ -157,6 +157,8 @@ class TrainLoop:
             if at % self.per_epoch != 0 and self._save_if_due(at):
                 mark = self.timer.until_now()
             if at >= end and (plan.window_steps is not None or at % self.per_epoch != 0):
+                if at % self.per_epoch == 0:
+                    self._save_if_due(at)
                 return False  # before the loader prepares another batch
         if plan.window_steps is None and plan.evaluate_every is None:
             if self._reached(self._evaluate(epoch, last=at >= end)):
@@ -201,7 +203,10 @@ class TrainLoop:
         loss, ended = self.timer.step(batch, mark)
         if loss is None or is_finite(loss):
             self._skipped = 0
-            return ended
+            if not self.workload.scaler_skipped():
+                return ended
+            self.spool.fact("skipped", step=self.steps - 1)
+            return self.timer.until_now()
         self._not_finite(loss)
         return self.timer.until_now()
 

@@ -9,7 +9,7 @@ from typing import Any, Dict, NoReturn
 
 from flagbench_cases.rank.run import RankRun
 from flagbench_cases.rank.stopwatch import now
-from flagbench_cases.shared.errors import CaseError, ExitCode, system_error
+from flagbench_cases.shared.errors import CaseError, ExitCode, PeerError, system_error
 from flagbench_cases.shared.spool import RankSpool
 
 PEER_LOST = re.compile(
@@ -28,7 +28,8 @@ def classify(error: BaseException) -> Dict[str, Any]:
     text = str(error).strip()
     first = text.split("\n")[0] if text else type(error).__name__
     if isinstance(error, CaseError):
-        return {"code": int(error.code), "message": error.message, "remedy": error.remedy, "secondary": False}
+        secondary = isinstance(error, PeerError)
+        return {"code": int(error.code), "message": error.message, "remedy": error.remedy, "secondary": secondary}
     if isinstance(error, MemoryError) or OUT_OF_MEMORY.search(text):
         remedy = "use a smaller --set batch_size, or a device with more memory"
         return {"code": int(ExitCode.OUT_OF_MEMORY), "message": first, "remedy": remedy, "secondary": False}

@@ -11,6 +11,8 @@ from flagbench_cases.shared.config import schedule
 
 # With fewer steps, comparing the first and the last tenth is not conclusive.
 MIN_STEPS_TO_COMPARE = 50
+# Of the measured steps, those that the loss scaler may skip: such a step does less work.
+MAX_SKIPPED_SHARE = 0.1
 
 
 class Subject(NamedTuple):
@@ -103,7 +105,8 @@ def _loss_finite(subject: Subject) -> Answer:
     bad = next((i for i, loss in enumerate(curve) if not math.isfinite(loss) and i not in skipped), None)
     if not curve or bad is not None:
         return False, "not finite at step %d" % bad if curve else "no step"
-    exceptions = " except %d skipped by the loss scaler" % len(skipped) if skipped else ""
+    excused = sum(1 for loss in curve if not math.isfinite(loss))
+    exceptions = " except %d skipped by the loss scaler" % excused if excused else ""
     return True, "all %d steps%s" % (len(curve), exceptions)
 
 
@@ -164,6 +167,16 @@ def _steps(subject: Subject) -> Answer:
     return everywhere and least <= len(subject.curve) <= planned, "%s of %d steps" % (shown, planned)
 
 
+def _updated(subject: Subject) -> Answer:
+    """The measured steps updated the parameters, but for a few that the loss scaler skipped."""
+    first, count = subject.config["train"]["warmup_steps"], len(subject.curve)
+    if count <= first:
+        return None
+    skipped = {fact["step"] for fact in subject.evidence.of("skipped") if fact["step"] >= first}
+    words = "the loss scaler skipped %d of %d measured steps" % (len(skipped), count - first)
+    return len(skipped) <= MAX_SKIPPED_SHARE * (count - first), words
+
+
 def _evaluated(subject: Subject) -> Answer:
     last = max((e["steps"] for e in subject.evaluations), default=None)
     if last is None:
@@ -198,6 +211,10 @@ def _always(subject: Subject) -> bool:
     return True
 
 
+def _has_loss_scaler(subject: Subject) -> bool:
+    return bool(subject.config["precision"] == "fp16")
+
+
 def _has_beginning_and_end(subject: Subject) -> bool:
     """A resumed run lacks the first steps to compare with."""
     long_enough = len(subject.curve) >= MIN_STEPS_TO_COMPARE
@@ -223,6 +240,7 @@ CHECKS = {
         _RANKS_IN_STEP,
         Check("rates_in_order", False, _always, _rates_in_order),
         _STEPS,
+        Check("updated", True, _has_loss_scaler, _updated),
         _EVALUATED,
         Check("learned", True, _has_beginning_and_end, _learned),
         _ABOVE_CHANCE,

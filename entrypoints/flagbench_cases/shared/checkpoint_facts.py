@@ -10,14 +10,22 @@ import re
 from typing import Any, Dict, List, Tuple
 
 from flagbench_cases.shared.errors import DataError, UsageError
-from flagbench_cases.shared.files import open_file
+from flagbench_cases.shared.files import is_plain, open_file
 
 NAME = re.compile(r"step-(\d{8,})")
 TENSORS, GENERATORS, FACTS = "tensors.safetensors", "generators.safetensors", "checkpoint.json"
+SCHEMAS = ("checkpoint/v1", "checkpoint/v2")
+"""v1 has the tensors of rank 0. v2 has those of every rank that has its own, and the layout."""
 REMEDY = "resume from another checkpoint"
+NOT_SHARED = "resume from another checkpoint; on several nodes, give all of them the same shared folder"
 # Settings that may differ between a checkpoint's run and the run that resumes from it.
 FREE = ("window_steps", "warmup_steps", "checkpoint_every_steps")
 CONTENTS = "contents"
+
+
+def tensors_of(rank: int) -> str:
+    """The name of a rank's file in a checkpoint to which several ranks wrote."""
+    return "tensors-%05d.safetensors" % rank
 
 
 def identity(config: Dict[str, Any], contents: Dict[str, Any]) -> Dict[str, Any]:
@@ -53,10 +61,23 @@ def find(folder: str, config: Dict[str, Any]) -> str:
         if not found:
             raise DataError("%s has no checkpoint" % folder, "set --resume to the checkpoints/RUN folder of a run")
         folder = found[-1]
-    theirs = read(folder)["identity"]
-    comparable = {key: value for key, value in theirs.items() if not key.startswith(CONTENTS + ".")}
+    content = read(folder)
+    comparable = {key: value for key, value in content["identity"].items() if not key.startswith(CONTENTS + ".")}
     check_identity(comparable, identity(config, {}))
+    _check_sizes(folder, content["files"])
     return folder
+
+
+def _check_sizes(folder: str, files: Dict[str, Dict[str, Any]]) -> None:
+    """Raise DataError if a file is missing or has another size. The ranks verify checksums."""
+    for name, listed in sorted(files.items()):
+        path = os.path.join(folder, name)
+        try:
+            size = os.stat(path).st_size
+        except OSError as error:
+            raise DataError("%s cannot be read (%s)" % (path, error.strerror), NOT_SHARED) from None
+        if size != listed["bytes"]:
+            raise DataError("%s is damaged: it has %d bytes, not %d" % (path, size, listed["bytes"]), REMEDY)
 
 
 def list_checkpoints(folder: str) -> List[str]:
@@ -95,17 +116,20 @@ def read(folder: str) -> Dict[str, Any]:
         with open_file(path, encoding="utf-8") as file:
             content = json.load(file)
         known = (
-            content["schema"] == "checkpoint/v1"
+            content["schema"] in SCHEMAS
             and isinstance(content["step"], int)
             and isinstance(content["identity"], dict)
             and isinstance(content["facts"], dict)
-            and all(isinstance(content["files"][name]["sha256"], str) for name in (TENSORS, GENERATORS))
+            and {GENERATORS, tensors_of(0) if content["schema"] == SCHEMAS[1] else TENSORS} <= set(content["files"])
+            and all(map(is_plain, content["files"]))
+            and all(isinstance(listed["sha256"], str) for listed in content["files"].values())
+            and all(isinstance(listed["bytes"], int) for listed in content["files"].values())
         )
         whole = content.get("sha256") == _sum(content)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError("%s cannot be read (%s)" % (path, error), REMEDY) from error
     if not known:
-        raise DataError("%s is not a checkpoint/v1" % path, REMEDY)
+        raise DataError("%s is not a %s" % (path, " or ".join(SCHEMAS)), REMEDY)
     if not whole:
         raise DataError("%s is damaged: its checksum differs" % path, REMEDY)
     return content

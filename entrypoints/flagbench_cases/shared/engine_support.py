@@ -4,7 +4,6 @@ resuming."""
 from typing import Any, Dict
 
 from flagbench_cases.shared.errors import UsageError
-from flagbench_cases.shared.layout import layout_of
 
 
 def engine_of(case: Dict[str, Any], config: Dict[str, Any]) -> str:
@@ -72,13 +71,6 @@ def check_checkpoints(case: Dict[str, Any], config: Dict[str, Any], writes: Any,
                 raise UsageError(
                     "the %s engine %s" % (name, words), instead(case, name, "omit %s" % option, or_else=True)
                 )
-    layout = layout_of(config)
-    if (writes or resumes) and layout.ranks_per_replica > 1:
-        raise UsageError(
-            "a checkpoint has the state of one rank, but this layout splits the model over %d (%s)"
-            % (layout.ranks_per_replica, layout),
-            "omit %s, or set tp and pp to 1" % ("--resume" if resumes else "--set checkpoint_every_steps"),
-        )
 
 
 def instead(case: Dict[str, Any], engine: str, remedy: str, or_else: bool = False) -> str:

@@ -4,7 +4,7 @@ import errno
 import os
 import re
 from enum import IntEnum
-from typing import Optional
+from typing import Optional, Sequence
 
 NO_PROCESSES = re.compile(
     r"^resource temporarily unavailable|can't start new thread|pthread_create|thread creation failed", re.IGNORECASE
@@ -52,6 +52,13 @@ class DataError(CaseError):
     """Missing or corrupt data or weights."""
 
     code = ExitCode.DATA
+
+
+class PeerError(CaseError):
+    """This rank ends because other ranks failed; they report why."""
+
+    def __init__(self, ranks: Sequence[int]) -> None:
+        super().__init__("rank %s failed" % ", ".join(map(str, ranks)), "see the reason of that rank")
 
 
 def system_error(error: BaseException, folder: str) -> Optional[CaseError]:

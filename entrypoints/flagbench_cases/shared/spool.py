@@ -44,6 +44,8 @@ class Step(NamedTuple):
     flops_executed: float  # model FLOPs, padding included, nothing recomputed
     flops_useful: float  # the same without padding
     flops_recomputed: float  # added to flops_executed by recomputing activations
+    computing: float = float("nan")  # forward and backward passes of all micro-batches; NaN if not measured
+    pipeline: float = float("nan")  # from the start of the first of these passes to the end of the last
 
 
 SLOT = struct.Struct("<%dd" % len(Step._fields))
@@ -52,6 +54,8 @@ _TIMES_AT = 3 * 8  # device, first_collective, collective_wait
 _AFTER = struct.Struct("<d")
 _AFTER_AT = 6 * 8
 _STEP_LOSS_AT = 7 * 8
+_PASSES = struct.Struct("<2d")
+_PASSES_AT = 15 * 8  # computing, pipeline
 
 
 def path_of(folder: str, rank: int, kind: str) -> str:
@@ -103,7 +107,7 @@ class RankSpool:
         _COUNT.pack_into(self._map, _BEAT_AT, self._beats)
 
     def step(self, step: Step) -> None:
-        """Append a step; its device times and its loss may be added later by `device_times` and `loss`."""
+        """Append a step; its device times and its loss may be added later by `device_times`, `passes` and `loss`."""
         if self._steps >= self.capacity:
             raise IndexError("the spool holds %d steps" % self.capacity)
         SLOT.pack_into(self._map, HEADER_SIZE + self._steps * SLOT.size, *step)
@@ -117,6 +121,10 @@ class RankSpool:
         """Fill in the device times of step `index`."""
         offset = HEADER_SIZE + index * SLOT.size + _TIMES_AT
         _TIMES.pack_into(self._map, offset, device, first_collective, collective_wait)
+
+    def passes(self, index: int, computing: float, pipeline: float) -> None:
+        """Fill in the times of the passes of step `index`."""
+        _PASSES.pack_into(self._map, HEADER_SIZE + index * SLOT.size + _PASSES_AT, computing, pipeline)
 
     def loss(self, index: int, loss: float) -> None:
         """Fill in the loss of step `index`."""

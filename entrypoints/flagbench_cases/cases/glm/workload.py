@@ -104,6 +104,7 @@ class GlmWorkload(TrainWorkload):
         else:
             self.optimizer = Optimizer(self.module, *rest)
         self._not_finite = 0
+        self._updated = True
 
     def _make_loaders(self) -> None:
         config, context, sets = self.config, self.context, self.sets
@@ -147,8 +148,9 @@ class GlmWorkload(TrainWorkload):
         if math.isfinite(value):
             self.optimizer.backward(loss)
             self.context.probe.backward_done()
-            self.optimizer.update()
+            self._updated = self.optimizer.update()
         else:
+            self._updated = False
             self._not_finite += 1
         return value
 
@@ -159,7 +161,7 @@ class GlmWorkload(TrainWorkload):
         self._loss.item()
 
     def scaler_skipped(self) -> bool:
-        return self.config["precision"] == "fp16"  # `step` does not update if the loss is not finite
+        return self.config["precision"] == "fp16" and not self._updated
 
     def work(self, batch: dataset.Batch) -> Work:
         model = self.module.config

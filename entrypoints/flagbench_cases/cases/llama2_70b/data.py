@@ -11,6 +11,7 @@ from flagbench_cases.cases.llama2_70b import indexed
 from flagbench_cases.prepare import prepared_folder
 from flagbench_cases.prepare.llama.vocabulary import EOS
 from flagbench_cases.shared.errors import DataError
+from flagbench_cases.shared.files import sum_of
 
 CASE = "llama2-70b"
 TINY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tiny")
@@ -92,14 +93,16 @@ def load(data: Dict[str, Any], model: Dict[str, Any], folder: Optional[str], nee
         return BlockSet(RandomBlocks(needed, length, size, seed), "synthetic", {})
     if data["source"] == "shipped":
         prefix, condition = os.path.join(TINY, indexed.STEM), "shipped"
+        sums = [sum_of(prefix + end) for end in (".bin", ".idx")]
     else:
         place = prepared_folder.open_folder(folder or "", CASE, "data", (indexed.FORMAT,))
         prefix, condition = os.path.join(place.folder, indexed.STEM), "files"
+        sums = [place.files.get(indexed.STEM + end, {}).get("sha256") for end in (".bin", ".idx")]
     index = indexed.check(prefix)
     indexed.check_tokens(prefix, index, size)
     if index.tokens <= length:
         raise DataError("%s.bin has %d tokens, fewer than a block" % (prefix, index.tokens), "use more data")
-    facts = {"tokens": index.tokens, "documents": index.documents}
+    facts = {"tokens": index.tokens, "documents": index.documents, "train_sha256": sums[0], "index_sha256": sums[1]}
     return BlockSet(IndexedBlocks(prefix, needed, length, size, seed), condition, facts)
 
 

@@ -4,7 +4,7 @@ A step is one global batch: every replica runs its micro-batches through its pip
 over replicas, clipped and applied by the distributed optimizer.
 """
 
-from typing import Any, Dict, Iterable, List, Optional
+from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 import torch
 
@@ -60,9 +60,14 @@ class PretrainingWorkload(TrainWorkload):
         beat()
         dtype = DTYPES[config["precision"]]
         self.attention = attention.choose(self.device) if train["flash_attention"] else attention.UNFUSED
-        self.module = self.engine.build(context, self.shape, dtype, attention=self.attention, **self._settings())
+        self.recompute = train["recompute"]
+        if self.recompute == "selective" and self.attention != attention.UNFUSED:
+            self.recompute = "none"  # as published: what it would repeat, an attention kernel does not keep
+        self.module = self.engine.build(
+            context, self.shape, dtype, of_2024=True, attention=self.attention, **self._settings()
+        )
         shapes = weights_format.shapes(config["model"])
-        read = parts.random_tensors(self.shape, shapes, config["seed"], self.device, beat)
+        read = parts.random_tensors(self.shape, shapes, config["seed"], self.device, beat, scaled=True)
         layout = context.layout
         parts.fill(self.module, parts.parts_of(self.shape, layout, layout.coordinates(context.rank)), read)
         from flagbench_cases.engines.megatron import training
@@ -78,11 +83,10 @@ class PretrainingWorkload(TrainWorkload):
 
     def _settings(self) -> Dict[str, Any]:
         """What Megatron-Core's configuration has beside the sizes."""
-        recompute, tp = self.config["train"]["recompute"], self.context.layout.tp
-        found: Dict[str, Any] = {"sequence_parallel": tp > 1}
-        if recompute == "selective":
+        found: Dict[str, Any] = {"sequence_parallel": self.context.layout.tp > 1}
+        if self.recompute == "selective":
             found["recompute_granularity"] = "selective"
-        elif recompute == "full":
+        elif self.recompute == "full":
             found.update(recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1)
         return found
 
@@ -105,12 +109,11 @@ class PretrainingWorkload(TrainWorkload):
     def work(self, batch: Batch) -> Work:
         samples, length = self.batch_size, batch[0].shape[1] - 1
         tokens = samples * length
-        tp, recompute = self.context.layout.tp, self.config["train"]["recompute"]
-        forward = forward_flops(self.shape, samples, length, self.shape.padded_vocabulary(tp))
+        forward = forward_flops(self.shape, samples, length, self.shape.padded_vocabulary(self.context.layout.tp))
         again = 0.0
-        if recompute == "full":
+        if self.recompute == "full":
             again = forward_flops(self.shape, samples, length, 0)
-        elif recompute == "selective":
+        elif self.recompute == "selective":
             again = 4.0 * self.shape.layers * tokens * length * self.shape.dim
         return Work(samples, samples, tokens, tokens, 3.0 * forward, 3.0 * forward, again)
 
@@ -118,12 +121,30 @@ class PretrainingWorkload(TrainWorkload):
         """The publisher evaluates nothing."""
 
     def training_facts(self) -> Dict[str, Any]:
-        return dict(self.trainer.facts(), predicted_bubble=self.predicted_bubble)
+        facts = self.trainer.facts()
+        if self.context.layout.pp > 1:
+            facts["predicted_bubble"] = self.predicted_bubble
+        return facts
+
+    def state(self) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+        # The batches follow from the step.
+        return self.trainer.state()
+
+    def state_owner(self, rank: int) -> int:
+        if self.config["train"]["distributed_optimizer"]:
+            return rank
+        return next(ranks[0] for ranks in self.context.layout.groups("dp") if rank in ranks)
+
+    def check_state(self, tensors: Dict[str, Any], facts: Dict[str, Any]) -> None:
+        self.trainer.check_state(tensors, facts)
+
+    def restore(self, tensors: Dict[str, Any], facts: Dict[str, Any]) -> None:
+        self.trainer.restore(tensors, facts)
 
     @property
     def predicted_bubble(self) -> float:
-        """Share of a step in which a stage waits, for stages of equal length: (p - 1) / (m + p - 1) for p stages and
-        m micro-batches (Narayanan et al., SC 2021)."""
+        """Share of a pipeline's time in which a stage waits, if stages are equally slow: (p - 1) / (m + p - 1) for p
+        stages and m micro-batches (Narayanan et al., SC 2021). Without the optimizer, as in record/pipeline.py."""
         stages = self.context.layout.pp
         return (stages - 1) / (self.accumulated + stages - 1)
 
@@ -136,7 +157,7 @@ class PretrainingWorkload(TrainWorkload):
                 "batch_size": self.micro,
                 "gradient_accumulation_steps": self.accumulated,
                 "layout": str(self.context.layout),
-                "recompute": train["recompute"],
+                "recompute": self.recompute,
                 "attention": self.attention,
                 "optimizer": "AdamW(betas=%g/%g, eps=%g, weight_decay=%g)%s"
                 % (

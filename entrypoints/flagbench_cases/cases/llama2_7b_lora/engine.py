@@ -43,6 +43,7 @@ class TorchEngine:
         half = self.precision == "fp16"
         self.optimizer = adamw(list(parameters.values()), train, fused=half)
         self.scaler = loss_scaler(self.device) if half else None
+        self._scale = self.scaler.get_scale() if self.scaler else 1.0
         if context.world > 1:
             ignore_frozen(module, parameters)
         self.network = data_parallel(module, context, watched=list(parameters.values()))
@@ -78,6 +79,11 @@ class TorchEngine:
             self.bar.show(value)
         synchronize()
         return value
+
+    def skipped(self) -> bool:
+        """Whether the loss scaler skipped the last step, after which it is lower. Call it once for each step."""
+        before, self._scale = self._scale, self.scaler.get_scale() if self.scaler else 1.0
+        return self._scale < before
 
     def begin(self, rate: float) -> None:
         """Start an epoch with its learning rate."""
@@ -125,6 +131,7 @@ class TorchEngine:
             if not facts["scaler"]:
                 raise DataError("the checkpoint has no loss scale", "resume from another checkpoint")
             self.scaler.load_state_dict(facts["scaler"])
+            self._scale = self.scaler.get_scale()
         self.taken = int(facts["taken"])
 
 

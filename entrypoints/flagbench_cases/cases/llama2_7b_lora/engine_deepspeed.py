@@ -65,7 +65,7 @@ class DeepSpeedEngine:
         # In 16 bits, stage 0 runs a step with zero gradients to create AdamW's moments, which AdamW would count.
         optimizer.state.clear()
         self.version = deepspeed.version(context.device.torch)
-        self.taken = 0
+        self.taken = self._skipped = 0
         self.name = "deepspeed-zero%d" % config["engine"]["zero_stage"]
         # In 16 bits, DeepSpeed updates fp32 copies of the adapters; the published step updates the adapters directly.
         masters = "" if config["precision"] in ("fp32", "tf32") else ", fp32 masters"
@@ -79,6 +79,11 @@ class DeepSpeedEngine:
         self.network.step()
         self.taken += 1
         return float(loss.detach())
+
+    def skipped(self) -> bool:
+        """Whether the loss scaler skipped the last step. Call it once for each step."""
+        before, self._skipped = self._skipped, int(self.network.skipped_steps)
+        return self._skipped > before
 
     def begin(self, rate: float) -> None:
         """Start an epoch with its learning rate."""

@@ -61,6 +61,7 @@ class LlamaLoraWorkload(TrainWorkload):
         self.as_published = self.config["engine"]["name"] == "torch"
         self.has_monitor = self.config["train"]["memory_monitor"] and self.as_published
         self.losses = EpochLosses()
+        self._finite = True
         self.weights_digest: Optional[str] = None
         self._epoch = 0
 
@@ -179,7 +180,7 @@ class LlamaLoraWorkload(TrainWorkload):
         return loss
 
     def scaler_skipped(self) -> bool:
-        return self.config["precision"] == "fp16"  # no gradient of such a loss is finite, so the scaler skips it
+        return self.config["precision"] == "fp16" and bool(self.engine.skipped())
 
     def work(self, batch: Any) -> Work:
         samples, length = batch["input_ids"].shape

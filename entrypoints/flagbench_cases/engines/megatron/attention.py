@@ -49,7 +49,9 @@ class FusedAttention(torch.nn.Module):
     ) -> torch.Tensor:
         """Queries [T, B, H, D], keys and values [T, B, G, D] to [T, B, H x D]."""
         assert attention_mask is None
-        context = self._kernel(query.transpose(0, 1), key.transpose(0, 1), value.transpose(0, 1))
+        # Copied as by the publisher, unless the batch is one sequence.
+        query, key, value = (tensor.transpose(0, 1).contiguous() for tensor in (query, key, value))
+        context = self._kernel(query, key, value)
         return context.flatten(2).transpose(0, 1).contiguous()
 
 

@@ -14,6 +14,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Apex and Transformer Engine are absent; pynvml has another name
     from megatron.core import parallel_state, tensor_parallel
     from megatron.core.transformer.attention import SelfAttention
+    from megatron.core.transformer.dot_product_attention import DotProductAttention
     from megatron.core.transformer.transformer_config import TransformerConfig
 
 
@@ -39,13 +40,14 @@ class Norm(torch.nn.Module):
 
 
 class ExpandedSelfAttention(SelfAttention):
-    """Keys and values are repeated for all queries of their group before the rotary embedding, as in Megatron-LM of
-    2023; every release of Megatron-Core repeats them after it."""
+    """Keys and values are repeated for all queries of their group before the rotary embedding, as in the legacy
+    layers of Megatron-LM until 2024; every release of Megatron-Core repeats them after it."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        # There is nothing left to repeat for it.
-        self.core_attention.num_query_groups_per_partition = self.core_attention.num_attention_heads_per_partition
+        core = self.core_attention
+        if isinstance(core, DotProductAttention):  # there is nothing left to repeat for it
+            core.num_query_groups_per_partition = core.num_attention_heads_per_partition
 
     def get_query_key_value_tensors(self, *arguments: Any, **options: Any) -> Any:
         query, key, value = super().get_query_key_value_tensors(*arguments, **options)

@@ -81,6 +81,7 @@ def build(
     shape: Shape,
     dtype: torch.dtype,
     of_2023: bool = False,
+    of_2024: bool = False,
     attention: str = UNFUSED,
     **settings: Any,
 ) -> torch.nn.Module:
@@ -89,12 +90,14 @@ def build(
     `of_2023`: layers with the operators of Megatron-LM at that time: scores divided by the number of the layer and
     multiplied by it in fp32, keys repeated first, angles in the precision of the model, no offset in the SwiGLU,
     residuals added out of place. It is for inference: there is no dropout.
+    `of_2024`: those of its legacy layers in January 2024: keys repeated first, no offset in the SwiGLU.
     `attention`: a name of the module `attention`. `settings`: of Megatron-Core's TransformerConfig.
     """
     layer = get_gpt_layer_local_spec(normalization="RMSNorm")
     layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = Norm
-    if of_2023:
+    if of_2023 or of_2024:
         layer.submodules.self_attention.module = ExpandedSelfAttention
+    if of_2023:
         layer.submodules.self_attn_bda = layer.submodules.mlp_bda = add_residual
     if attention != UNFUSED:
         layer.submodules.self_attention.submodules.core_attention = MODULES[attention]
@@ -111,6 +114,7 @@ def build(
     if of_2023:
         model.rotary_pos_emb.__class__ = ModelPrecisionRotary
         model.rotary_pos_emb.inv_freq = model.rotary_pos_emb.inv_freq.to(dtype)
+    if of_2023 or of_2024:
         for module in model.decoder.layers:
             module.mlp.__class__ = PlainSwiGLU
     return model

@@ -105,13 +105,24 @@ def fill(
                 target.copy_(piece.of(tensor))
 
 
+OUTPUT_PROJECTIONS = ("self_attn.o_proj.weight", "mlp.down_proj.weight")
+
+
 def random_tensors(
-    shape: Shape, shapes: Dict[str, Tuple[int, ...]], seed: int, device: torch.device, beat: Callable[[], None]
+    shape: Shape,
+    shapes: Dict[str, Tuple[int, ...]],
+    seed: int,
+    device: torch.device,
+    beat: Callable[[], None],
+    scaled: bool = False,
 ) -> Callable[[List[str]], Iterator[Tuple[str, torch.Tensor]]]:
     """A `read` for `fill`: normal matrices and constant norms, the same for every layout.
 
+    `scaled`: the two matrices of a layer whose outputs are added to the residual stream are smaller by the square
+    root of the number of these sums, 2 x layers, as Megatron-LM initialises a model that it trains.
     Each tensor is drawn whole, in fp32, by a generator of its own; one is in memory at a time.
     """
+    smaller = shape.initializer_range / (2 * shape.layers) ** 0.5
     numbers = {name: index for index, name in enumerate(sorted(shapes))}
 
     def read(names: List[str]) -> Iterator[Tuple[str, torch.Tensor]]:
@@ -121,7 +132,8 @@ def random_tensors(
                 tensor.fill_(shape.norm_init)
             else:
                 generator = torch.Generator(device=device).manual_seed(seed * 2**20 + numbers[name])
-                tensor.normal_(std=shape.initializer_range, generator=generator)
+                output = scaled and name.endswith(OUTPUT_PROJECTIONS)
+                tensor.normal_(std=smaller if output else shape.initializer_range, generator=generator)
             beat()
             yield name, tensor
 

@@ -4,16 +4,20 @@ rates. One step is one global batch, of several micro-batches on every replica.
 Shapes: micro-batches int64 [B, T + 1].
 """
 
+import functools
 import warnings
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
 
 from flagbench_cases.contract import Context
-from flagbench_cases.engines.megatron import cpu_shims
+from flagbench_cases.engines.megatron import cpu_shims, training_state
+from flagbench_cases.engines.megatron.timers import Timers
+from flagbench_cases.shared.errors import DataError
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Apex and Transformer Engine are absent
+    from megatron.core import parallel_state
     from megatron.core.distributed import (
         DistributedDataParallel,
         DistributedDataParallelConfig,
@@ -40,6 +44,8 @@ class Hyperparameters(NamedTuple):
     epsilon: float
     clip: float
     distributed_optimizer: bool
+    loss_scale: float
+    """The first loss scale in fp16."""
 
 
 class Trainer:
@@ -49,7 +55,9 @@ class Trainer:
         """`module`: the stage with its initial weights."""
         self.context = context
         self.settings = settings
+        self.module = module
         self.config = module.config
+        self.rows = module.vocab_size
         on_cpu = context.device.kind == "cpu"
         if on_cpu:
             cpu_shims.install()
@@ -76,6 +84,7 @@ class Trainer:
                 bf16=dtype is torch.bfloat16,
                 fp16=dtype is torch.float16,
                 params_dtype=dtype,
+                initial_loss_scale=settings.loss_scale,
             ),
             [self.model],
             use_gloo_process_groups=False,
@@ -99,6 +108,8 @@ class Trainer:
             wd_incr_style="constant",
         )
         self.run_schedule = get_forward_backward_func()
+        # Only a pipeline of several stages has a bubble.
+        self.timers = Timers(context.probe) if context.layout.pp > 1 else None
         self.updates = self.skipped = 0
         self.skipped_last = False
 
@@ -127,8 +138,9 @@ class Trainer:
         return torch.stack(losses).sum() if losses else None
 
     def _run(self, batches: List[torch.Tensor], forward_only: bool) -> List[torch.Tensor]:
+        self.config.timers = None if forward_only else self.timers
         found = self.run_schedule(
-            forward_step_func=_forward,
+            forward_step_func=functools.partial(_forward, self.rows),
             data_iterator=iter(batches),
             model=self.model,
             num_microbatches=len(batches),
@@ -138,6 +150,38 @@ class Trainer:
         )
         return [entry["loss"] for entry in found]
 
+    def state(self) -> Tuple[Dict[str, torch.Tensor], Dict[str, Any]]:
+        """What this rank needs to resume: tensors by name, and facts, which are the same on all ranks."""
+        (optimizer,) = self.optimizer.chained_optimizers
+        scaler = training_state.scaler_of(optimizer)
+        return training_state.tensors_of(self.module, optimizer), {
+            "updates": self.updates,
+            "skipped": self.skipped,
+            "samples": self.scheduler.num_steps,
+            "scaler": scaler and training_state.scaler_facts(scaler),
+        }
+
+    def check_state(self, tensors: Dict[str, torch.Tensor], facts: Dict[str, Any]) -> None:
+        """Raise DataError unless these are what `state` would return on this rank."""
+        (optimizer,) = self.optimizer.chained_optimizers
+        has_scaler = training_state.scaler_of(optimizer) is not None
+        known = all(isinstance(facts.get(name), int) for name in ("updates", "skipped", "samples"))
+        if not known or bool(facts.get("scaler")) != has_scaler:
+            raise DataError("the checkpoint's facts do not belong to this case", training_state.REMEDY)
+        training_state.check(tensors, self.module, optimizer, facts["updates"])
+
+    def restore(self, tensors: Dict[str, torch.Tensor], facts: Dict[str, Any]) -> None:
+        """Restore what `state` returned, after `check_state`. Called by every rank."""
+        (optimizer,) = self.optimizer.chained_optimizers
+        self.updates, self.skipped = facts["updates"], facts["skipped"]
+        training_state.restore(tensors, self.module, optimizer, self.updates, self.context.spool.beat)
+        if self.settings.distributed_optimizer:
+            self.model.start_param_sync(force_sync=True)  # the parts of the other replicas
+        self.scheduler.num_steps = facts["samples"]
+        self.scheduler.step(0)
+        if facts["scaler"]:
+            training_state.restore_scaler(optimizer.grad_scaler, facts["scaler"])
+
     @property
     def learning_rate(self) -> float:
         """The rate of the next update."""
@@ -145,18 +189,29 @@ class Trainer:
 
     def facts(self) -> Dict[str, Any]:
         """Facts about the updates."""
-        return {"updates": self.updates, "skipped_steps": self.skipped, "learning_rate": self.learning_rate}
+        found = {"updates": self.updates, "skipped_steps": self.skipped, "learning_rate": self.learning_rate}
+        if self.config.fp16:
+            found["loss_scale"] = float(self.optimizer.get_loss_scale())
+        return found
 
 
-def _forward(batches: Iterator[torch.Tensor], model: Any, *_: Any) -> Tuple[torch.Tensor, Any]:
-    """Megatron-Core's forward step: the output of a stage, and what makes a loss of the last one's."""
+def _forward(rows: int, batches: Iterator[torch.Tensor], model: Any, *_: Any) -> Tuple[torch.Tensor, Any]:
+    """Megatron-Core's forward step: the output of a stage, and what makes a loss of the last one's. `rows`: of the
+    embedding."""
     tokens = next(batches)
     inputs, labels = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    if parallel_state.is_pipeline_first_stage():
+        # As in the publisher's embedding, which waits for the device here.
+        assert not torch.any((inputs < 0) | (inputs >= rows)), "a token is outside of the vocabulary"
     positions = torch.arange(inputs.shape[1], device=inputs.device).unsqueeze(0).expand_as(inputs)
     return model(inputs, positions, None, labels=labels), _mean
 
 
 def _mean(losses: torch.Tensor) -> Tuple[torch.Tensor, Dict[str, torch.Tensor]]:
-    """The mean of the tokens' losses; the reported one is a copy, as the schedule divides the other in place."""
-    mean = losses.float().mean()
+    """The mean of the tokens' losses, by the publisher's mask, which is one everywhere. The reported one is a copy,
+    as the schedule divides the other in place."""
+    losses = losses.float().view(-1)
+    counts = torch.ones_like(losses)
+    mean = torch.sum(losses * counts) / counts.sum()
+    mean.isnan().item()  # the publisher asserts it, which waits for the device; the loop ends such a run
     return mean, {"loss": mean.detach().clone()}

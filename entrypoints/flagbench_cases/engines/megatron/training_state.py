@@ -1,0 +1,132 @@
+"""What a rank needs to resume training with Megatron-Core 0.16: the fp32 weights that it updates, and Adam's moments.
+
+With the distributed optimizer, each data-parallel rank updates a part of the parameters of its stage. The parts of
+all ranks together are the model, so that weights in half precision are not saved: they follow from the fp32 ones.
+
+Megatron-Core's own functions do not fit: `dist_checkpointing` and `save_parameter_state` write pickles, and
+`get_parameter_state_dp_zero` collects the parts of all replicas on one rank.
+"""
+
+import warnings
+from typing import Any, Callable, Dict, Iterator, NamedTuple
+
+import torch
+
+from flagbench_cases.shared.errors import DataError
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # Apex and Transformer Engine are absent
+    from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
+    from megatron.core.optimizer.optimizer import MixedPrecisionOptimizer
+    from megatron.core.tensor_parallel import get_cuda_rng_tracker
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+GENERATOR = "generator."
+REMEDY = "resume from another checkpoint"
+
+
+class Part(NamedTuple):
+    """A parameter, or the part of it that this rank updates.
+
+    `name` has the range of elements of a part, as NAME[128:256]. `values` are its fp32 values, `state` is what
+    torch's optimizer keeps for it, empty before the first update.
+    """
+
+    name: str
+    values: torch.Tensor
+    state: Dict[str, Any]
+
+
+def parts(module: torch.nn.Module, optimizer: Any) -> Iterator[Part]:
+    """The parts that an optimizer of Megatron-Core updates on this rank."""
+    inner = optimizer.optimizer
+    names = {parameter: name for name, parameter in module.named_parameters()}
+    if isinstance(optimizer, DistributedOptimizer):
+        for parameter, (group, order) in optimizer.model_param_group_index_map.items():
+            part = optimizer._get_model_param_range_map(parameter)["param"]
+            values = inner.param_groups[group]["params"][order]
+            yield Part("%s[%d:%d]" % (names[parameter], part.start, part.end), values, inner.state[values])
+    else:
+        for parameter, name in names.items():
+            values = getattr(parameter, "main_param", parameter)
+            yield Part(name, values, inner.state[values])
+
+
+def tensors_of(module: torch.nn.Module, optimizer: Any) -> Dict[str, torch.Tensor]:
+    """The state of this rank, by name."""
+    found = {}
+    for part in parts(module, optimizer):
+        found[part.name] = part.values.detach()
+        found.update(("%s.%s" % (part.name, name), part.state[name]) for name in MOMENTS if name in part.state)
+    for name, state in get_cuda_rng_tracker().get_states().items():
+        found[GENERATOR + name] = state
+    return found
+
+
+def check(tensors: Dict[str, torch.Tensor], module: torch.nn.Module, optimizer: Any, updates: int) -> None:
+    """Raise DataError unless names, types and shapes are those that this rank has after as many updates."""
+    wanted = {}
+    for part in parts(module, optimizer):
+        for name in (part.name, *("%s.%s" % (part.name, name) for name in MOMENTS if updates)):
+            wanted[name] = _form(part.values)
+    for name, state in get_cuda_rng_tracker().get_states().items():
+        wanted[GENERATOR + name] = _form(state)
+    found = {name: _form(tensor) for name, tensor in tensors.items()}
+    for name in sorted({*wanted, *found}):
+        if name not in found:
+            raise DataError("the checkpoint has no tensor %s" % name, REMEDY)
+        if name not in wanted:
+            raise DataError("the checkpoint has the tensor %s, which this rank does not have" % name, REMEDY)
+        if found[name] != wanted[name]:
+            raise DataError("the checkpoint has %s as %s, not %s" % (name, found[name], wanted[name]), REMEDY)
+
+
+def _form(tensor: torch.Tensor) -> str:
+    """Type and shape, as float32 [64]."""
+    return "%s %s" % (str(tensor.dtype).replace("torch.", ""), list(tensor.shape))
+
+
+def restore(
+    tensors: Dict[str, torch.Tensor],
+    module: torch.nn.Module,
+    optimizer: Any,
+    updates: int,
+    beat: Callable[[], None] = lambda: None,
+) -> None:
+    """Copy what `tensors_of` returned after `updates` updates. The model's weights are then those of this rank's part
+    only: the caller must gather the others."""
+    inner = optimizer.optimizer
+    counts_itself = isinstance(inner, (torch.optim.Adam, torch.optim.AdamW))
+    with torch.no_grad():
+        for part in parts(module, optimizer):
+            beat()
+            part.values.copy_(tensors[part.name])
+            for name in MOMENTS if updates else ():
+                saved = tensors["%s.%s" % (part.name, name)]
+                part.state[name] = saved.to(part.values.device, copy=True)
+            if updates and counts_itself:
+                part.state["step"] = torch.tensor(float(updates))
+    if updates and not counts_itself:  # Apex's and Transformer Engine's count for a group of parameters
+        for group in inner.param_groups:
+            group["step"] = updates
+    if isinstance(optimizer, MixedPrecisionOptimizer):
+        optimizer._copy_main_params_to_model_params()
+    tracker = get_cuda_rng_tracker()
+    tracker.set_states({name: tensors[GENERATOR + name].clone() for name in tracker.get_states()})
+
+
+def scaler_of(optimizer: Any) -> Any:
+    """The loss scaler; None without one."""
+    return getattr(optimizer, "grad_scaler", None)
+
+
+def scaler_facts(scaler: Any) -> Dict[str, Any]:
+    """The state of a loss scaler as JSON."""
+    return {name: float(value) if name == "scale" else int(value) for name, value in scaler.state_dict().items()}
+
+
+def restore_scaler(scaler: Any, facts: Dict[str, Any]) -> None:
+    """Restore what `scaler_facts` returned. The scaler's own `load_state_dict` needs a CUDA device."""
+    scaler._scale.fill_(facts["scale"])
+    scaler._growth_tracker = facts["growth_tracker"]
+    scaler._hysteresis_tracker = facts["hysteresis_tracker"]

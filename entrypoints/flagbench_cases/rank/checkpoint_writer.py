@@ -1,0 +1,210 @@
+"""Writes checkpoints: every rank that has a state of its own writes a file, and rank 0 makes the folder and names it.
+
+The folder has a temporary name until all files are complete and on disk, so that a run that is killed, or a rank that
+fails, leaves the previous checkpoint. All methods are called by every rank, and fail on all of them if they fail on
+one.
+"""
+
+import errno
+import os
+import re
+import shutil
+import tempfile
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
+
+import torch
+
+from flagbench_cases.contract import TrainWorkload
+from flagbench_cases.rank import tensor_file
+from flagbench_cases.rank.generators import generators
+from flagbench_cases.shared import checkpoint_facts
+from flagbench_cases.shared.checkpoint_facts import FACTS, GENERATORS, SCHEMAS, TENSORS, tensors_of
+from flagbench_cases.shared.errors import CaseError, ExitCode, UsageError
+from flagbench_cases.shared.files import sync
+
+PART = re.compile(r"\.step-.*\.part")
+KEPT = 2
+PROBE = "rank-%05d"
+
+
+class Files(NamedTuple):
+    """Which files this rank uses: `own`, which it writes, None if its state is that of another rank; `restored`, from
+    which it is restored; `split`, whether several ranks write one."""
+
+    own: Optional[str]
+    restored: str
+    split: bool
+
+
+def files_of(workload: TrainWorkload, job: Any) -> Files:
+    """The files of this rank."""
+    owners = [workload.state_owner(rank) for rank in range(job.world)]
+    split, owner = any(owners), owners[job.rank]
+    name = tensors_of(owner) if split else TENSORS
+    return Files(name if owner == job.rank else None, name, split)
+
+
+class Writer:
+    """Writes a workload's checkpoints, and keeps the last KEPT of this run."""
+
+    def __init__(
+        self,
+        folder: str,
+        identity: Dict[str, Any],
+        run_id: str,
+        job: Any,
+        device: torch.device,
+        beat: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`beat` is called while tensors are written."""
+        self.folder = folder
+        self.identity = identity
+        self.run_id = run_id
+        self.job = job
+        self.device = device
+        self.beat = beat
+        self.written: List[str] = []
+
+    def check_shared(self) -> None:
+        """Raise UsageError if the ranks do not see the same folder, CaseError (14) if one cannot write there."""
+        what = "checkpoints"
+        part = self._make_part(what)
+        try:
+            self._on_all(what, lambda: self._probe(part))
+            self._on_all(what, lambda: self._check_probes(part))
+        except CaseError:
+            self._discard_on_all(part)
+            raise
+        self._discard(part)
+
+    def write(self, workload: TrainWorkload, step: int, layout: Optional[Dict[str, int]] = None) -> None:
+        """Write a checkpoint after `step`; all ranks wait until it is complete. `layout` is that of a split model.
+
+        Raises CaseError (14) on a rank that cannot write, and PeerError on the others.
+        """
+        tensors, facts = workload.state()
+        own, _, split = files_of(workload, self.job)
+        states = self.job.gather(generators(self.device))
+        what = "the checkpoint of step %d" % step
+        part = self._make_part(what)
+        try:
+            files: Dict[str, Any] = {}
+            for found in self._on_all(what, lambda: self._save(part, own, tensors)):
+                files.update(found)
+            content = {
+                "schema": SCHEMAS[split],
+                "step": step,
+                "run_id": self.run_id,
+                "identity": self.identity,
+                "files": files,
+                "facts": facts,
+            }
+            if split:
+                content["layout"] = layout
+            self._on_all(what, lambda: self._commit(part, content, states))
+        except CaseError:
+            self._discard_on_all(part)
+            raise
+        except BaseException:
+            self._discard(part)
+            raise
+
+    def _on_all(self, what: str, action: Callable[[], Any]) -> List[Any]:
+        """What `action` returns on every rank, if none fails."""
+        result, error = None, None
+        try:
+            result = action()
+        except OSError as failure:
+            error = self._not_written(what, failure)
+        except CaseError as failure:
+            error = failure
+        return self.job.all_succeed(result, error)
+
+    def _not_written(self, what: str, error: OSError) -> CaseError:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        return CaseError(
+            "%s could not be written to %s (%s)" % (what, self.folder, error.strerror or error),
+            "free space there, or write checkpoints less often" if full else "set --out to a writable folder",
+            ExitCode.NOT_STORED,
+        )
+
+    # -- the temporary folder --------------------------------------------------------------------------------
+
+    def _make_part(self, what: str) -> str:
+        """The name of a new temporary folder."""
+        return str(self._on_all(what, self._new_part)[0])
+
+    def _new_part(self) -> Optional[str]:
+        if self.job.rank != 0:
+            return None
+        os.makedirs(self.folder, exist_ok=True)
+        if not self.written:
+            for name in os.listdir(self.folder):
+                if PART.fullmatch(name):  # of a run with this name that was killed while writing
+                    shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
+        return os.path.basename(tempfile.mkdtemp(prefix=".step-", suffix=".part", dir=self.folder))
+
+    def _discard(self, part: str) -> None:
+        if self.job.rank == 0:
+            shutil.rmtree(os.path.join(self.folder, part), ignore_errors=True)
+
+    def _discard_on_all(self, part: str) -> None:
+        """Let no rank end before the folder is removed: the launcher stops all ranks as soon as one has ended."""
+        self._discard(part)
+        self.job.barrier()
+
+    def _probe(self, part: str) -> None:
+        folder = os.path.join(self.folder, part)
+        if not os.path.isdir(folder):
+            raise self._not_shared()
+        with open(os.path.join(folder, PROBE % self.job.rank), "x"):
+            pass
+
+    def _check_probes(self, part: str) -> None:
+        if self.job.rank == 0:
+            found = os.listdir(os.path.join(self.folder, part))
+            if sorted(found) != [PROBE % rank for rank in range(self.job.world)]:
+                raise self._not_shared()
+
+    def _not_shared(self) -> CaseError:
+        return UsageError(
+            "all ranks write their parts of a checkpoint into one folder, but %s is not the same folder on all nodes"
+            % self.folder,
+            "set --out to a shared folder",
+        )
+
+    # -- files -----------------------------------------------------------------------------------------------
+
+    def _save(self, part: str, own: Optional[str], tensors: Dict[str, torch.Tensor]) -> Dict[str, Any]:
+        """Write this rank's tensors, if they are its own; returns the file's entry by its name."""
+        if own is None:
+            return {}
+        return {own: tensor_file.write(os.path.join(self.folder, part, own), tensors, self.beat)}
+
+    def _commit(self, part: str, content: Dict[str, Any], states: Any) -> None:
+        """On rank 0: complete the folder, give it its name, and remove the oldest one."""
+        if self.job.rank != 0:
+            return
+        folder = os.path.join(self.folder, part)
+        for name in content["files"]:
+            os.stat(os.path.join(folder, name))  # written by another rank, perhaps on another node
+        named = {"%d.%s" % (rank, name): t for rank, each in enumerate(states) for name, t in each.items()}
+        files = dict(content["files"], **{GENERATORS: tensor_file.write(os.path.join(folder, GENERATORS), named)})
+        with open(os.path.join(folder, FACTS), "xb") as file:
+            file.write(checkpoint_facts.to_bytes(dict(content, files=files)))
+            file.flush()
+            os.fsync(file.fileno())
+        sync(folder)
+        os.chmod(folder, 0o755)
+        target = os.path.join(self.folder, "step-%08d" % content["step"])
+        if os.path.isdir(target):  # the run resumed from an earlier checkpoint and reached this step again
+            before = tempfile.mkdtemp(prefix=".step-", suffix=".part", dir=self.folder)
+            os.rename(target, before)
+            os.rename(folder, target)
+            shutil.rmtree(before, ignore_errors=True)
+        else:
+            os.rename(folder, target)
+        sync(self.folder)
+        self.written.append(target)
+        for old in self.written[:-KEPT]:
+            shutil.rmtree(old, ignore_errors=True)
