@@ -1,11 +1,16 @@
-"""Workloads on their own: some steps of one, and a function on several gloo ranks of this machine."""
+"""Workloads on their own: some steps of one, and a function on several gloo ranks of this machine.
+
+    python -m workloads FOLDER WORLD
+
+starts the ranks of `on_ranks`.
+"""
 
 from __future__ import annotations
 
 import datetime
 import functools
-import multiprocessing
 import os
+import subprocess
 import sys
 import traceback
 from collections.abc import Callable
@@ -21,17 +26,9 @@ from flagbench_cases.rank.device import CpuDevice
 from flagbench_cases.rank.probe import CollectiveProbe
 from flagbench_cases.shared.layout import Layout
 from flagbench_cases.shared.spool import RankSpool
+from warmup import warm
 
-# What ranks import, some of it not installed everywhere; torch's optimizers import torch._dynamo when they are made.
-LIBRARIES = [
-    "torch._dynamo",
-    "torch.distributed",
-    "transformers.models.llama.modeling_llama",
-    "accelerate",
-    "peft",
-    "megatron.core.models.gpt.gpt_model",
-    "megatron.core.datasets.gpt_dataset",
-]
+BODY = "body.pickle"
 
 
 def set_up(
@@ -78,38 +75,37 @@ def on_ranks(world: int, folder: Path, body: Callable[[Path, int, int], Any]) ->
     module = sys.modules[function.__module__]
     cloudpickle.register_pickle_by_value(module)
     try:
-        pickled = cloudpickle.dumps(body)
+        (folder / BODY).write_bytes(cloudpickle.dumps(body))
     finally:
         cloudpickle.unregister_pickle_by_value(module)
-    clean = multiprocessing.get_context("forkserver")
-    clean.set_forkserver_preload(LIBRARIES)
-    process = clean.Process(target=_start_ranks, args=(world, str(folder), pickled, dict(os.environ)))
-    process.start()
-    process.join()
+    env = dict(os.environ, **warm(os.pathsep.join(path for path in sys.path if path)))
+    code = subprocess.run([sys.executable, "-m", "workloads", str(folder), str(world)], env=env).returncode
     failure = folder / "failure.txt"
-    assert process.exitcode == 0, failure.read_text() if failure.exists() else "exit code %s" % process.exitcode
-    process.close()
+    assert code == 0, failure.read_text() if failure.exists() else "exit code %s" % code
     options = {"weights_only": False} if hasattr(torch, "compile") else {}
     return [torch.load(str(folder / f"result-{rank}.pt"), **options) for rank in range(world)]
 
 
-def _start_ranks(world: int, folder: str, pickled: bytes, environment: Dict[str, str]) -> None:
-    """In a clean process: fork the ranks and wait for them."""
-    os.environ.clear()
-    os.environ.update(environment)
+def main(folder: Path, world: int) -> int:
+    """Fork the ranks and wait for them."""
     try:
-        body = cloudpickle.loads(pickled)
+        body = cloudpickle.loads((folder / BODY).read_bytes())
         torch.multiprocessing.start_processes(_rank, (world, folder, body), nprocs=world, start_method="fork")
     except Exception:
-        (Path(folder) / "failure.txt").write_text(traceback.format_exc())
-        raise
+        (folder / "failure.txt").write_text(traceback.format_exc())
+        return 1
+    return 0
 
 
-def _rank(rank: int, world: int, folder: str, body: Callable[[Path, int, int], Any]) -> None:
+def _rank(rank: int, world: int, folder: Path, body: Callable[[Path, int, int], Any]) -> None:
     torch.set_num_threads(1)  # a forked process must not wake the thread pool of its parent
     os.environ.update(GLOO_SOCKET_IFNAME="lo", RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank))
     address, limit = f"file://{folder}/rendezvous", datetime.timedelta(seconds=60)
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=world, timeout=limit)
-    torch.save(body(Path(folder), rank, world), str(Path(folder) / f"result-{rank}.pt"))
+    torch.save(body(folder, rank, world), str(folder / f"result-{rank}.pt"))
     dist.barrier()
     dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2])))

@@ -78,7 +78,7 @@ def test_sigterm_to_every_process_at_once(tmp_path, record_schema, ranks, parent
 
 def test_sigterm_to_the_parent_alone(tmp_path, record_schema):
     """`docker stop`, with tini or without: agent, sampler and ranks are in sessions of their own."""
-    run = CaseRun(tmp_path, ENDLESS)
+    run = CaseRun(tmp_path, ENDLESS, isolated=False)
     run.wait_for_steps(1, steps=30)
     sent = time.monotonic()
     run.process.terminate()

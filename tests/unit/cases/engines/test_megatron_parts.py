@@ -149,6 +149,19 @@ def test_random_weights_are_the_same_at_any_layout() -> None:
         assert all(torch.equal(found[name], tensor) for name, tensor in expected.items()), layout
 
 
+def test_matrices_that_add_to_the_residual_stream_can_start_smaller() -> None:
+    names = list(SHAPES)
+    plain = dict(random_tensors(SHAPE, SHAPES, 3, CPU, lambda: None)(names))
+    scaled = dict(random_tensors(SHAPE, SHAPES, 3, CPU, lambda: None, scaled=True)(names))
+    smaller = {name for name in names if not torch.equal(plain[name], scaled[name])}
+    layers = ("model.layers.%d." % layer for layer in range(SHAPE.layers))
+    assert smaller == {
+        layer + matrix for layer in layers for matrix in ("self_attn.o_proj.weight", "mlp.down_proj.weight")
+    }
+    for name in smaller:
+        torch.testing.assert_close(scaled[name], plain[name] / (2 * SHAPE.layers) ** 0.5)
+
+
 def test_random_weights_are_of_the_seed_and_of_their_tensor() -> None:
     one, other = drawn(Layout(), 3), drawn(Layout(), 4)
     matrices = [tensor for made in (one, other) for tensor in made.values() if tensor.dim() == 2]

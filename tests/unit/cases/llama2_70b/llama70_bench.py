@@ -51,9 +51,10 @@ def trained(folder: Path, rank: int, layout: Layout, plan: Plan = WINDOW, **chan
     context = work.context
     context.spool.reserve(plan.capacity(work.steps_per_epoch()))
     TrainLoop(work, plan, context.spool, context.device, context.probe, counts=layout.counts(rank)).run()
-    steps = [tuple(step) for step in SpoolReader(str(folder), rank).steps()]
+    reader = SpoolReader(str(folder), rank)
     return {
-        "steps": steps,
+        "steps": [tuple(step) for step in reader.steps()],
+        "skipped": [fact["step"] for fact in reader.facts() if fact["kind"] == "skipped"],
         "facts": work.training_facts(),
         "described": work.describe(),
         "parameters": sum(parameter.numel() for parameter in work.module.parameters()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import shutil
 from collections.abc import Iterator
@@ -54,7 +55,11 @@ def test_an_epoch_has_every_token_of_the_shipped_set_once(megatron: None, tmp_pa
     index = indexed.check(prefix)
     count = (index.tokens - 1) // 64
     blocks, condition, facts = load(tmp_path, count)
-    assert (condition, facts) == ("shipped", {"tokens": index.tokens, "documents": 1200})
+    sums = [hashlib.sha256(Path(prefix + end).read_bytes()).hexdigest() for end in (".bin", ".idx")]
+    assert (condition, facts) == (
+        "shipped",
+        {"tokens": index.tokens, "documents": 1200, "train_sha256": sums[0], "index_sha256": sums[1]},
+    )
     tokens = np.fromfile(prefix + ".bin", index.dtype)
     inputs = np.bincount(blocks[:, :-1].flatten().numpy(), minlength=448)
     whole = np.bincount(tokens, minlength=448)

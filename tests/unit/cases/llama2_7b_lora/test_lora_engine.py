@@ -134,12 +134,15 @@ def test_fp16_trains_half_adapters_under_a_scaler(tmp_path: Path) -> None:
 def test_an_overflow_skips_the_update_and_halves_the_scale(tmp_path: Path) -> None:
     work = workload(tmp_path, precision="fp16")
     work.engine.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
+    assert work.scaler_skipped() is False
     before = [p.detach().clone() for p in work.parameters.values()]
     loss = work.step(tokens(work))
     assert math.isfinite(loss)
     assert all(torch.equal(a, b) for a, b in zip(before, work.parameters.values()))
     facts = work.training_facts()
     assert (facts["updates"], facts["skipped_steps"], facts["loss_scale"]) == (0, 1, 2.0**39)
+    assert work.scaler_skipped() is True, "although the loss is finite"
+    assert work.scaler_skipped() is False, "of the last step"
 
 
 def test_fp16_without_the_fused_adamw_is_refused_with_the_reason(monkeypatch: Any) -> None:

@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from flagbench_cases.contract import Evaluation, TrainWorkload, Work
-from flagbench_cases.rank import checkpoint
+from flagbench_cases.rank import checkpoint, generators
+from flagbench_cases.rank.checkpoint_writer import Writer
 from flagbench_cases.rank.train_loop import Plan, TrainLoop
 from flagbench_cases.shared import checkpoint_facts
 from flagbench_cases.shared.errors import CaseError, DataError, ExitCode, UsageError
 from flagbench_cases.shared.spool import RankSpool, SpoolReader
-from unit.cases.rank.toy_loop import Device, NoCollectives
+from unit.cases.rank.toy_loop import Device, NoCollectives, job_of
 from unit.cases.refusal import refuses
 
 pytestmark = pytest.mark.image
@@ -46,18 +47,6 @@ def identity(contents: dict[str, str] = CONTENTS) -> dict[str, Any]:
 def read(out: Path, contents: dict[str, str] = CONTENTS) -> checkpoint.Checkpoint:
     """The newest checkpoint in a folder."""
     return checkpoint.read(checkpoint_facts.find(str(out), CONFIG), identity(contents))
-
-
-class Alone:
-    """A job of one rank."""
-
-    rank, world = 0, 1
-
-    def gather(self, value: Any) -> list[Any]:
-        return [value]
-
-    def barrier(self) -> None:
-        return None
 
 
 class Dropped(TrainWorkload):
@@ -121,11 +110,11 @@ def run(folder: Path, resume: Path | None = None, every: int = 3) -> list[float]
     (folder / "spool").mkdir(parents=True)
     workload = Dropped()
     plan = {"config": CONFIG, "resume": resume and str(resume), "checkpoints": str(folder / "out"), "run_id": "r"}
-    saved, save = checkpoint.prepare(plan, Alone(), CPU, workload)
+    saved, save = checkpoint.prepare(plan, job_of(0, 1), CPU, workload)
     set_generators = None
     if saved is not None:
-        states = checkpoint.of_rank(saved.generators, 0)
-        set_generators = lambda: checkpoint.set_generators(CPU, states)  # noqa: E731
+        states = generators.of_rank(saved.generators, 0)
+        set_generators = lambda: generators.set_generators(CPU, states)  # noqa: E731
     first = saved.step if saved else 0
     how = Plan(3, 1, None, None, False, first_step=first, checkpoint_every=every)
     spool = RankSpool(str(folder / "spool"), 0)
@@ -140,6 +129,7 @@ def test_only_the_last_two_are_kept(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path / "out/step-00000009")) == sorted(
         ["checkpoint.json", "generators.safetensors", "tensors.safetensors"]
     )
+    assert checkpoint_facts.read(str(tmp_path / "out/step-00000009"))["schema"] == "checkpoint/v1"
 
 
 def test_what_goes_on_from_a_checkpoint_has_the_losses_of_the_whole(tmp_path: Path) -> None:
@@ -154,7 +144,7 @@ def test_what_goes_on_from_a_checkpoint_has_the_losses_of_the_whole(tmp_path: Pa
 def test_a_run_that_goes_back_keeps_what_it_writes(tmp_path: Path) -> None:
     """Its checkpoints stand where those of the abandoned run do, and are the newest, whatever their step."""
     run(tmp_path)
-    writer = checkpoint.Writer(str(tmp_path / "out"), identity(), "r", Alone(), CPU)
+    writer = Writer(str(tmp_path / "out"), identity(), "r", job_of(0, 1), CPU)
     for step in (6, 9):
         writer.write(Dropped(), step)
     assert sorted(os.listdir(tmp_path / "out")) == ["step-00000006", "step-00000009", "step-00000012"]
@@ -190,7 +180,7 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path, name: str, cut: bool) -
     path = tmp_path / "out/step-00000012" / name
     content = path.read_bytes()
     path.write_bytes(content[:-3] if cut else content[:-1] + bytes([content[-1] ^ 1]))
-    with refuses(DataError, path, "checksum"):
+    with refuses(DataError, path, "damaged"):
         read(tmp_path / "out")
     path.unlink()
     with refuses(DataError, path):
@@ -199,7 +189,7 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path, name: str, cut: bool) -
 
 def test_a_checkpoint_that_cannot_be_written_says_so_and_leaves_the_one_before(tmp_path: Path) -> None:
     workload = Dropped()
-    writer = checkpoint.Writer(str(tmp_path / "out"), identity(), "r", Alone(), CPU)
+    writer = Writer(str(tmp_path / "out"), identity(), "r", job_of(0, 1), CPU)
     writer.write(workload, 3)
     (tmp_path / "out/step-00000006").write_text("a file where the checkpoint should stand")
     with refuses(CaseError, "step 6", code=ExitCode.NOT_STORED):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,14 @@ def test_checkpoints_come_after_the_evaluation_of_their_step_and_off_the_clock(t
     assert {step.data_wait for step in reader.steps()} == {1.0}
 
 
+@pytest.mark.parametrize("steps", [5, 6])
+def test_a_window_that_ends_with_an_epoch_has_its_last_checkpoint(tmp_path: Path, time: Time, steps: int) -> None:
+    written: list[int] = []
+    plan = WINDOW._replace(window_steps=steps, checkpoint_every=2, initial_evaluation=False)
+    train(tmp_path, Toy(time), plan, checkpoint=written.append)
+    assert written == [2, 4, 6, 8][: (2 + steps) // 2]
+
+
 class Dry(Toy):
     """Its loader gives nothing, whatever it has said."""
 
@@ -182,7 +191,7 @@ def test_each_column_counts_its_own_time_only(tmp_path: Path, time: Time) -> Non
         # 1 s to make a batch, 0.5 to hand it over, 0.25 in the step; 8 s of bookkeeping came after it.
         assert (step.data_wait, step.to_device, step.host, step.device) == (1.0, 0.5, 0.25, 0.25), number
         assert step.after == 8.0
-        assert step[7:] == (2.0, 3.0, 4.0, 30.0, 20.0, 600.0, 400.0, 0.0)
+        assert step[7:15] == (2.0, 3.0, 4.0, 30.0, 20.0, 600.0, 400.0, 0.0)
         assert step.first_collective != step.first_collective  # NaN: there was no collective
 
 
@@ -257,7 +266,7 @@ class Losses(Toy):
         return self.losses[len(self.trained) - 1]
 
     def scaler_skipped(self) -> bool:
-        return self.scaled
+        return self.scaled and not math.isfinite(self.losses[len(self.trained) - 1])
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])

@@ -204,6 +204,32 @@ def test_the_probe_tells_own_work_from_waiting(
     assert late.created <= 5 * DRAIN_EVERY + 20
 
 
+@pytest.mark.parametrize("behind", [0, 50])
+def test_passes_and_the_time_between_them_are_told_apart(tmp_path: Path, time: Time, behind: int) -> None:
+    """Four passes of a second each, with two seconds between them; the rest of a step is neither."""
+
+    class Passes(CollectiveProbe):
+        def backward(self, time: Time) -> None:
+            for number in range(4):
+                time.seconds += 2.0 if number else 5.0
+                self.pass_begins()
+                time.seconds += 1.0
+                self.pass_ends()
+
+    late = LateClock(time, behind)
+    probe, workload = Passes(late), Toy(time)
+    workload.probe = probe
+    _, reader = train(tmp_path, workload, LONG, Device(late), probe)
+    assert {(step.computing, step.pipeline) for step in reader.steps()} == {(4.0, 4.0 + 3 * 2.0)}
+    assert probe.take_passes() == []
+    assert late.created <= 10 * DRAIN_EVERY + 60
+
+
+def test_a_step_without_passes_has_no_times_of_them(tmp_path: Path, time: Time) -> None:
+    _, reader = train(tmp_path, Toy(time), LONG)
+    assert not any(value == value for step in reader.steps() for value in (step.computing, step.pipeline))
+
+
 def test_a_step_without_collectives_leaves_no_marks_behind(time: Time) -> None:
     probe = CollectiveProbe(LateClock(time, 0))
     probe.backward_done()

@@ -6,7 +6,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
+
 from flagbench_cases.contract import Evaluation, TrainWorkload, Work
+from flagbench_cases.rank.job import Job
 from flagbench_cases.rank.stopwatch import HostClock
 from flagbench_cases.rank.train_loop import Plan, TrainLoop
 from flagbench_cases.shared.spool import RankSpool, SpoolReader
@@ -37,6 +40,13 @@ class Device:
         self.waits.append(self.where)
         if hasattr(self.clock, "finish"):
             self.clock.finish()
+
+
+def job_of(rank: int, world: int) -> Job:
+    """A job of ranks that have a process group already, or of one rank, which needs none."""
+    job = Job.__new__(Job)
+    job.rank, job.world, job.control = rank, world, dist.group.WORLD
+    return job
 
 
 class Toy(TrainWorkload):
@@ -100,6 +110,9 @@ class NoCollectives:
 
     def take(self) -> None:
         return None
+
+    def take_passes(self) -> list[Any]:
+        return []
 
 
 def train(

@@ -12,6 +12,7 @@ from unit.cases.record.runs import (
     INF,
     NAN,
     TRAINING,
+    WARMUP,
     WINDOW,
     WINDOW_OF_30,
     checks_of,
@@ -80,6 +81,38 @@ def test_steps_that_the_loss_scaler_left_out_need_no_finite_loss() -> None:
     found = evidence([0.5] * 12 + [NAN] + [0.5] * (WINDOW - 13))
     found.facts.append({"kind": "skipped", "rank": 0, "time": 1.0, "step": 12})
     assert checks(found)["loss_finite"] is True
+    (check,) = (c for c in record_of(found)["quality"]["checks"] if c["name"] == "loss_finite")
+    assert check["detail"] == "all %d steps except 1 skipped by the loss scaler" % WINDOW
+
+
+def skipped_in_fp16(*steps: int) -> Evidence:
+    """A run in fp16 whose loss scaler skipped these steps, as both ranks say."""
+    found = evidence(executed="fp16")
+    found.facts.extend(
+        {"kind": "skipped", "rank": rank, "time": 1.0, "step": step} for rank in (0, 1) for step in steps
+    )
+    return found
+
+
+IN_FP16 = {**WINDOW_OF_30, "precision": "fp16"}
+
+
+def test_skipped_steps_of_the_warmup_and_few_of_the_window_are_fine() -> None:
+    found = skipped_in_fp16(*range(WARMUP), WARMUP, WARMUP + 7, WINDOW - 1)
+    made = record_of(found, IN_FP16)
+    assert checks_of(made)["updated"] is True
+    (check,) = (c for c in made["quality"]["checks"] if c["name"] == "loss_finite")
+    assert check["detail"] == "all %d steps" % WINDOW, "their losses are finite"
+
+
+def test_a_window_of_which_the_loss_scaler_skipped_much_is_not_ok() -> None:
+    made = record_of(skipped_in_fp16(*range(WARMUP + 4)), IN_FP16)
+    assert checks_of(made)["updated"] is False
+    assert state_of(made) == ("failed", 12)
+
+
+def test_precisions_without_a_loss_scaler_skip_nothing() -> None:
+    assert "updated" not in checks(evidence())
 
 
 def test_a_broken_run_is_not_asked_for_its_whole_window() -> None:

@@ -43,6 +43,8 @@ def write(folder: Path, step: int) -> Path:
         "facts": {"scaler": {"scale": 2.0**16}, "epoch_losses": {"0": [math.nan, 3.0]}},
     }
     path.write_bytes(checkpoint_facts.to_bytes(content))
+    for name in content["files"]:
+        (place / name).write_bytes(b"0")
     os.utime(path, ns=(step, step))
     return path
 
@@ -93,4 +95,17 @@ def test_facts_that_were_changed_are_refused(tmp_path: Path, change: dict[str, A
     path = write(tmp_path, 9)
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     with refuses(DataError, path, "checksum"):
+        checkpoint_facts.find(str(tmp_path), CONFIG)
+
+
+@pytest.mark.parametrize("name", ["tensors.safetensors", "generators.safetensors"])
+@pytest.mark.parametrize("content", [None, b"", b"00"])
+def test_files_that_are_missing_or_of_another_size_are_refused(
+    tmp_path: Path, name: str, content: bytes | None
+) -> None:
+    path = write(tmp_path, 9).parent / name
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    with refuses(DataError, path):
         checkpoint_facts.find(str(tmp_path), CONFIG)

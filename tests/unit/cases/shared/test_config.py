@@ -381,15 +381,3 @@ def test_checkpoints_are_refused_by_an_engine_or_a_case_without_them() -> None:
             engine_support.check_checkpoints(CHOICE, chosen, writes, resumes)
     with refuses(UsageError, "toy"):
         engine_support.check_checkpoints(CASE, resolve(), False, True)
-
-
-@pytest.mark.parametrize(("writes", "resumes"), [(10, None), (None, "DIR"), (10, "DIR")])
-@pytest.mark.parametrize("layout", [{"tp": 2}, {"pp": 2}, {"tp": 2, "pp": 2}])
-def test_checkpoints_are_refused_where_ranks_share_a_model(layout: dict[str, int], writes: Any, resumes: Any) -> None:
-    case = {**SPLIT, "resume": True, "engines": {"torch": {"layout": ["dp", "tp", "pp"]}}}
-    engine_support.check_checkpoints(case, resolve(case=with_layout(case, tp=1, pp=1), gpus=4), writes, resumes)
-    chosen = resolve(case=with_layout(case, **layout), gpus=4)
-    engine_support.check_checkpoints(case, chosen, None, None)
-    with refuses(UsageError, "one rank") as caught:
-        engine_support.check_checkpoints(case, chosen, writes, resumes)
-    assert ("--resume" if resumes else "checkpoint_every_steps") in caught.value.remedy
