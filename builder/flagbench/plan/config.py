@@ -45,7 +45,7 @@ class Planned:
     def recomputes(self) -> tuple[str, ...]:
         """The recomputations to choose from: all that the case has, or the one that was set.
 
-        Selective repeats nothing where attention is one kernel, as in the cases, so there it is none.
+        Selective repeats nothing where attention is one kernel, as in the cases: it then equals none.
         """
         if not self.training:
             return ("none",)

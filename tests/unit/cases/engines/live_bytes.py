@@ -30,7 +30,7 @@ def storages() -> Any:
 class LiveBytes(TorchDispatchMode):
     """While it is entered, follows every storage that an operator returns, forward and backward, until it is freed.
 
-    A storage exists as long as a tensor, autograd or a view needs it, whoever holds that.
+    A storage exists as long as a tensor, a view or autograd refers to it.
     """
 
     def __init__(self, there: Iterable[Any] = ()) -> None:
