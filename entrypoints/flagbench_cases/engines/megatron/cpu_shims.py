@@ -2,12 +2,16 @@
 
 Megatron-Core allocates on `torch.cuda.current_device()` and forks generators of CUDA. Here its modules see a `torch`
 that differs in these names; torch itself, and everybody else's, is not changed.
+
+It creates some twenty process groups, most of them of the same ranks. Each would have a thread of gloo that wakes up
+a hundred times a second: together two percent of a core, which would be counted as work of the model. Here, groups of
+the same ranks are one.
 """
 
 import functools
 import sys
 import types
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -52,6 +56,26 @@ def _all_reduce(tensor: torch.Tensor, *arguments: Any, **options: Any) -> Any:
     return tensor.copy_(wide)
 
 
+class _Groups:
+    """The process groups of a job by their ranks. Every rank asks for the same ones, in the same order."""
+
+    def __init__(self) -> None:
+        self._world: Any = None
+        self._made: Dict[Optional[Tuple[int, ...]], Any] = {}
+
+    def new_group(self, ranks: Optional[Sequence[int]] = None, *arguments: Any, **options: Any) -> Any:
+        """The group of these ranks, created when first asked for; None: of all ranks."""
+        if self._world is not torch.distributed.group.WORLD:  # that of a job which has ended
+            self._world, self._made = torch.distributed.group.WORLD, {}
+        key = None if ranks is None else tuple(ranks)
+        if key not in self._made:
+            self._made[key] = torch.distributed.new_group(ranks, *arguments, **options)
+        return self._made[key]
+
+
+_GROUPS = _Groups()
+
+
 def _overlay() -> Overlay:
     cuda = Overlay(
         torch.cuda,
@@ -63,9 +87,10 @@ def _overlay() -> Overlay:
         set_rng_state=lambda state, *_: torch.set_rng_state(state),
     )
     names: Dict[str, Any] = {name: _on_cpu(getattr(torch, name)) for name in FACTORIES}
+    replaced: Dict[str, Any] = {"new_group": _GROUPS.new_group}
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6):
-        names["distributed"] = Overlay(torch.distributed, all_reduce=_all_reduce)
-    return Overlay(torch, cuda=cuda, **names)
+        replaced["all_reduce"] = _all_reduce
+    return Overlay(torch, cuda=cuda, distributed=Overlay(torch.distributed, **replaced), **names)
 
 
 def install() -> None:
