@@ -201,7 +201,7 @@ def test_an_inference_step_that_does_something_else_is_seen(tmp_path: Path, chan
 
 @pytest.mark.slow
 def test_two_processes_take_turns_and_are_compared(tmp_path: Path) -> None:
-    words = ["distilbert", "--preset", "tiny", "--starts", "6", "6", "--pairs", "2", "--json", "--out", str(tmp_path)]
+    words = ["distilbert", "--preset", "tiny", "--rounds", "6", "6", "--pairs", "2", "--json", "--out", str(tmp_path)]
     env = dict(os.environ, PYTHONPATH=ENTRYPOINTS, FLAGBENCH_STACK="cpu")
     env.pop("CI", None)
     command = [sys.executable, "-m", "tests.reenact", *words]
@@ -209,10 +209,10 @@ def test_two_processes_take_turns_and_are_compared(tmp_path: Path) -> None:
     assert ended.returncode in (0, 12), ended.stderr
     [made] = json.loads(ended.stdout)
     assert json.loads((tmp_path / "reenact-distilbert.json").read_text()) == made
-    assert len(made["starts"]) == 6
+    assert len(made["starts"]) == 2 * 6
     assert made["ratio"]["low"] <= made["ratio"]["value"] <= made["ratio"]["high"]
     for name in ("ours", "publisher"):
-        assert [len(seconds) for seconds in made["seconds"][name]] == [2] * 6
+        assert [len(seconds) for seconds in made["seconds"][name]] == [2] * 2 * 6
     assert made["largest_loss_difference"] < 5e-5
     assert all(sum(found["operators"].values()) > 100 for found in made["inventories"].values())
     assert made["software"]["publisher"]["transformers"]

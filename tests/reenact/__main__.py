@@ -20,7 +20,7 @@ from flagbench_cases.shared.errors import CaseError, ExitCode
 
 from .pairs import BOUNDS, Limits, compare, needs_libraries, publisher_libraries
 from .side import STEPS
-from .sizes import SMALL
+from .sizes import SMALL, TIMED
 from .verdict import judge
 
 CASES = tuple(SMALL)
@@ -36,9 +36,10 @@ def parse(argv: List[str]) -> argparse.Namespace:
     parser.add_argument("--small", action="store_true", help="two layers at the published width, for a processor")
     parser.add_argument("--precision", choices=("tf32", "bf16", "fp16", "fp32"), help="default: the case's")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="as for a run of the case")
-    parser.add_argument("--starts", type=int, nargs=2, default=(12, 100), metavar=("LEAST", "MOST"), help="of both")
-    parser.add_argument("--pairs", type=int, default=16, metavar="N", help="steps of both in a start (default 16)")
-    parser.add_argument("--seconds", type=float, default=300.0, metavar="S", help="of a case's starts (default 300)")
+    rounds = {"nargs": 2, "metavar": ("LEAST", "MOST"), "help": "two starts, of which each side is the first of one"}
+    parser.add_argument("--rounds", type=int, default=(6, 50), **rounds)
+    parser.add_argument("--pairs", type=int, default=16, metavar="N", help="steps of both in a start, at the most")
+    parser.add_argument("--seconds", type=float, default=300.0, metavar="S", help="of a case's rounds (default 300)")
     parser.add_argument("--show-ratio", action="store_true", help="show the ratio and judge the work of a step alone")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.add_argument("--out", metavar="DIR", help="write reenact-CASE.json there, too")
@@ -46,8 +47,8 @@ def parse(argv: List[str]) -> argparse.Namespace:
     unknown = [case for case in arguments.cases if case not in CASES]
     if unknown:
         parser.error("unknown case %r; choose from %s" % (unknown[0], ", ".join(CASES)))
-    if not 6 <= arguments.starts[0] <= arguments.starts[1]:
-        parser.error("--starts: give at least six, and no fewer at the most than at the least")
+    if not 6 <= arguments.rounds[0] <= arguments.rounds[1]:
+        parser.error("--rounds: give at least six, and no fewer at the most than at the least")
     if arguments.pairs < 1:
         parser.error("--pairs: give at least one")
     return arguments
@@ -70,7 +71,8 @@ def run(arguments: argparse.Namespace, name: str, core: int) -> Dict[str, Any]:
     """Compare one case, its processes on that core."""
     case, libraries = configuration.load_case(name), publisher_libraries(name)
     config = resolved(arguments, case)
-    made = compare(config, libraries, Limits(*arguments.starts, arguments.seconds, arguments.pairs), core)
+    timed = configuration.merge(config, TIMED.get(name, {}) if arguments.small else {})
+    made = compare(config, timed, libraries, Limits(*arguments.rounds, arguments.seconds, arguments.pairs), core)
     judged = judge(case, config["model"]["layers"], made)
     on_cpu = configuration.load_stack(arguments.stack)["device"]["kind"] == "cpu"
     clock = "CPU time of a process, all threads" if on_cpu else "device time between two events"
@@ -151,7 +153,7 @@ def main(argv: List[str]) -> int:
         print_error(error.message, error.remedy)
         return int(error.code)
     except KeyboardInterrupt:
-        print_error("interrupted", "give fewer cases or --starts")
+        print_error("interrupted", "give fewer cases or --rounds")
         return int(ExitCode.INTERRUPTED)
     if arguments.json:
         print(json.dumps(made, indent=1, allow_nan=False))

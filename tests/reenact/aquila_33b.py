@@ -197,7 +197,9 @@ class Attention(nn.Module):
         query, key, value = torch.split(mixed, [heads // groups * width, width, width], dim=3)
         query = query.reshape(length, 1, heads, width)
         key, value = (part.repeat_interleave(heads // groups, dim=2) for part in (key, value))
-        found = self.core(turned(query, angles), turned(key, angles), value, hidden)
+        query = turned(query, angles)
+        key = turned(key, angles)
+        found = self.core(query, key, value, hidden)
         return self.linear_proj(found)
 
 
@@ -226,9 +228,13 @@ class Layer(nn.Module):
         self.mlp = SwiGLU(sizes)
 
     def forward(self, x: Tensor, hidden: Tensor, angles: Tensor) -> Tensor:
-        """[T, 1, D]."""
-        x = x + F.dropout(self.self_attention(self.input_layernorm(x), hidden, angles), 0.1, training=False)
-        return x + F.dropout(self.mlp(self.pre_mlp_layernorm(x)), 0.1, training=False)
+        """[T, 1, D]. Tensors live as long as the publisher's, which have names: that costs caches."""
+        normed = self.input_layernorm(x)
+        attended = self.self_attention(normed, hidden, angles)
+        middle = x + F.dropout(attended, 0.1, training=False)
+        normed = self.pre_mlp_layernorm(middle)
+        found = self.mlp(normed)
+        return middle + F.dropout(found, 0.1, training=False)
 
 
 class Angles(nn.Module):

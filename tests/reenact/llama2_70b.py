@@ -25,8 +25,6 @@ from flagbench_cases.cases.llama2_70b import data as text
 
 from .llama2_70b_model import Model
 
-# Beside that of all ranks, as many as Megatron-Core 0.16 creates: on a CPU, threads of each wake up now and then.
-GROUPS = 17
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "tf32": torch.float32}
 
 
@@ -180,8 +178,6 @@ def steps(
     if not dist.is_initialized():
         backend = "nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
-        for _ in range(GROUPS):
-            dist.new_group([0])
     train = config["train"]
     model = Model(config["model"], len(weights["output_layer.weight"]))
     model.to(device, DTYPES[config["precision"]])

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -20,17 +21,23 @@ BOUNDS = (0.97, 1.03)
 # Both are started again until the interval is this narrow on either side of the ratio, or time is up. Where it lies
 # does not decide when to stop.
 HALF_WIDTH = 0.009
+# The pairs of a start take no longer, as far as FEWEST_PAIRS allow: a few percent of a step are those of the start.
+START_SECONDS = 4.0
+FEWEST_PAIRS = 4
 # glibc gives large tensors back to the kernel and faults them in again, more or less of them by the order in which
 # they are freed: several percent of a step that are no work of either side. Both keep their heap, as on a device.
 HEAP = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**34), "MALLOC_TOP_PAD_": str(2**28)}
 CONFIDENCE = 0.95
 # Starts that are forked from one process, the counted one included. Where its libraries lie is the same for all of
-# them, so it is replaced.
-FORKS = 7
+# them, so it is replaced. Those of a round are of one process.
+FORKS = 8
 
 
 class Limits(NamedTuple):
-    """How many starts there are, at the least and at the most, for how long at the most, and the pairs of a start."""
+    """Rounds at the least and at the most, for how long at the most, and the pairs of a start at the most.
+
+    A round is two starts, of which each side is the first of one.
+    """
 
     least: int
     most: int
@@ -51,7 +58,7 @@ def interval(values: List[float]) -> Interval:
 
     The centre is the median of the means of all pairs of values, each value with itself included. The k-th smallest
     and k-th largest of these means hold it with probability 1 - 2 P(W < k), where W is the sum of the ranks of a
-    random subset. It asks for a symmetric distribution, as that of a ratio whose sides take turns to start first.
+    random subset. It asks for a symmetric distribution, as that of a ratio in which each side was the first once.
 
     Source: Hollander, Wolfe and Chicken, Nonparametric Statistical Methods, sections 3.2 and 3.3.
     """
@@ -131,8 +138,12 @@ class Side:
         self.process.wait()
 
 
-def opened(folder: str, libraries: Optional[str], core: int) -> Generator[List[Side], None, None]:
+def opened(
+    config: Dict[str, Any], folder: str, libraries: Optional[str], core: int
+) -> Generator[List[Side], None, None]:
     """Both sides, for one start after the other; they import side by side, and end with the generator."""
+    with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
+        json.dump(config, file)
     while True:
         with contextlib.ExitStack() as stack:
             sides = []
@@ -143,30 +154,39 @@ def opened(folder: str, libraries: Optional[str], core: int) -> Generator[List[S
                 yield sides
 
 
-def compare(config: Dict[str, Any], libraries: Optional[str], limits: Limits, core: int) -> Dict[str, Any]:
+def compare(
+    config: Dict[str, Any], timed: Dict[str, Any], libraries: Optional[str], limits: Limits, core: int
+) -> Dict[str, Any]:
     """Let both sides of a resolved configuration take turns on a core; raises CaseError where one of them ends.
 
-    Where a process has its memory costs it a few percent of a step, from its start to its end. So the ratio is the
-    centre of those of many starts, each of them the median of its pairs of steps.
+    `timed`: the configuration whose steps are timed; those of `config` are counted.
+
+    Where a process has its memory costs it a few percent of a step, from its start to its end, and so does being the
+    first to start. So the ratio is the centre of those of many rounds, each of them the geometric mean of two starts
+    in either order, and that of a start the median of its pairs of steps.
     """
     with tempfile.TemporaryDirectory(prefix="flagbench-reenact-") as folder:
-        with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
-            json.dump(config, file)
-        with contextlib.closing(opened(folder, libraries, core)) as again:
+        with contextlib.closing(opened(config, folder, libraries, core)) as again:
             sides = next(again)
             software = start(sides)
+            warm_up(sides)
             inventories = count(sides)
             end(sides)
-            return {"software": software, "inventories": inventories, **start_again(again, limits)}
+        with contextlib.closing(opened(timed, folder, libraries, core)) as again:
+            made = start_again(again, limits)
+    return {"software": software, "inventories": inventories, **made}
 
 
 def start(sides: List[Side]) -> Dict[str, Any]:
-    """Start both in this order and have them warm up; returns their software."""
-    software = {side.name: side.take("start")["software"] for side in sides}
+    """Start both in this order; returns their software."""
+    return {side.name: side.take("start")["software"] for side in sides}
+
+
+def warm_up(sides: List[Side]) -> float:
+    """The first steps; returns the CPU time of the last pair, seconds."""
     for _ in range(WARMUP):
-        for side in sides:
-            side.take("step")
-    return software
+        seconds = sum(side.take("step")["seconds"] for side in sides)
+    return seconds
 
 
 def end(sides: List[Side]) -> None:
@@ -185,27 +205,31 @@ def count(sides: List[Side]) -> Dict[str, Dict[str, Any]]:
 
 
 def start_again(again: Iterator[List[Side]], limits: Limits) -> Dict[str, Any]:
-    """Start both and time pairs of their steps, again and again, the order alternating."""
-    ratios: List[float] = []
+    """Start both and time pairs of their steps, again and again, in rounds."""
+    starts: List[float] = []
+    rounds: List[float] = []
     seconds: Dict[str, List[List[float]]] = {"ours": [], "publisher": []}
     gap, until = 0.0, time.monotonic() + limits.seconds
-    for number, sides in enumerate(again):
-        order = sides if number % 2 == 0 else sides[::-1]
-        start(order)
-        told = take_turns(order, limits.pairs)
-        end(order)
-        for name, answers in told.items():
-            seconds[name].append([answer["seconds"] for answer in answers])
-        pairs = list(zip(told["ours"], told["publisher"]))
-        ratios.append(statistics.median(ours["seconds"] / theirs["seconds"] for ours, theirs in pairs))
-        gap = max(gap, *(abs(ours["loss"] - theirs["loss"]) for ours, theirs in pairs))
-        if len(ratios) < limits.least:
+    while True:
+        for order in (1, -1):
+            sides = next(again)[::order]
+            start(sides)
+            fitting = int(START_SECONDS / warm_up(sides))
+            told = take_turns(sides, min(limits.pairs, max(FEWEST_PAIRS, fitting)))
+            end(sides)
+            for name, answers in told.items():
+                seconds[name].append([answer["seconds"] for answer in answers])
+            pairs = list(zip(told["ours"], told["publisher"]))
+            starts.append(statistics.median(ours["seconds"] / theirs["seconds"] for ours, theirs in pairs))
+            gap = max(gap, *(abs(ours["loss"] - theirs["loss"]) for ours, theirs in pairs))
+        rounds.append(math.sqrt(starts[-1] * starts[-2]))
+        if len(rounds) < limits.least:
             continue
-        ratio = interval(ratios)
+        ratio = interval(rounds)
         narrow = max(ratio.value - ratio.low, ratio.high - ratio.value) <= HALF_WIDTH
-        if narrow or len(ratios) >= limits.most or time.monotonic() > until:
+        if narrow or len(rounds) >= limits.most or time.monotonic() > until:
             break
-    return {"ratio": ratio._asdict(), "starts": ratios, "seconds": seconds, "largest_loss_difference": gap}
+    return {"ratio": ratio._asdict(), "starts": starts, "seconds": seconds, "largest_loss_difference": gap}
 
 
 def take_turns(sides: List[Side], pairs: int) -> Dict[str, List[Dict[str, Any]]]:
