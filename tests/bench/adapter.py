@@ -6,8 +6,8 @@ beside the plain forward pass and its loss. CPU time of both in turns, a step of
 process on one core: the median of each of several starts, and the interval of tests.reenact. Bound: its upper end at
 most 1.02.
 
-Steps take some tenths of a second; what is added is constant for a step, or grows with its micro-batches, so it is
-less of a longer step.
+Steps take about a tenth of a second, published ones longer. What is added is constant for a step, or grows with its
+micro-batches, so it is less of a longer step.
 """
 
 import importlib

@@ -54,7 +54,7 @@ class Row:
 def layouts(planned: Planned, devices: int, per_node: int) -> list[Layout]:
     """Every layout of that many devices that divides the model, its tensor parallelism inside a node.
 
-    Raises FlagbenchError (usage) if there is none.
+    Raises FlagbenchError (usage) if no layout does.
     """
     found = [layout for layout in _products(planned, devices, per_node) if _divides(planned, layout)]
     if not found:

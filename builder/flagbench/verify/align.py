@@ -54,7 +54,7 @@ class Alignment(str, Enum):
 
 
 class Row(Struct, frozen=True):
-    """Consecutive common steps: means of the losses, and the relative errors; None where there is none."""
+    """Consecutive common steps: the means of their losses, and the relative errors; each None if undefined."""
 
     first: int
     last: int
