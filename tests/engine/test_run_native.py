@@ -1,5 +1,6 @@
 """Runs that end well: one line on stdout whatever libraries print, and a record that says what was done."""
 
+import gc
 import json
 import math
 import os
@@ -7,6 +8,8 @@ import os
 import jsonschema
 import pytest
 
+from faults import fault
+from flagbench_cases.shared.interpreter import STARTING
 from running import ENTRYPOINTS, assert_rates_in_order, run_case
 
 pytestmark = pytest.mark.image
@@ -17,12 +20,12 @@ def metrics(record):
 
 
 def test_two_ranks_print_one_valid_record(tmp_path, record_schema):
-    ended = run_case(tmp_path, "--gpus", "2", "--preset", "tiny", "--data", "synthetic", "--steps", "100")
+    ended = run_case(tmp_path, "--gpus", "2", "--preset", "tiny", "--data", "synthetic", "--steps", "40")
     record = ended.record
     jsonschema.Draft202012Validator(record_schema).validate(record)
     assert (ended.code, record["status"]["state"]) == (0, "ok")
-    assert record["work"]["samples_executed"] == 110 * 2 * record["config"]["train"]["batch_size"]
-    assert record["window"]["steps"] == 100
+    assert record["work"]["samples_executed"] == 50 * 2 * record["config"]["train"]["batch_size"]
+    assert record["window"]["steps"] == 40
     assert all(check["ok"] for check in record["quality"]["checks"]), record["quality"]["checks"]
     found = metrics(record)
     seconds = sum(record["window"]["step_seconds"])
@@ -66,6 +69,16 @@ def test_whatever_libraries_print_goes_to_stderr(tmp_path):
     assert ended.stderr.count("BANNER") >= 2, "sampler, agent and rank"
     assert json.loads(ended.lines[1])["status"]["state"] == "ok"
     assert len(ended.lines) == 2
+
+
+@pytest.mark.parametrize("at, expected", [("before data", STARTING), (1, gc.get_threshold()[0])])
+def test_garbage_is_collected_as_usual_once_steps_begin(tmp_path, at, expected):
+    """As in the publisher's loop; before, while large modules are imported, more rarely."""
+    told = tmp_path / "threshold"
+    action = "import gc; open(%r, 'w').write(str(gc.get_threshold()[0]))" % str(told)
+    arguments = ["--preset", "tiny", "--data", "synthetic", "--steps", "1"]
+    assert run_case(tmp_path, *arguments, env=fault(tmp_path, 0, at, action)).code == 0
+    assert int(told.read_text()) == expected
 
 
 def test_describe_runs_nothing(tmp_path):

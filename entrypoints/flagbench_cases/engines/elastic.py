@@ -3,6 +3,7 @@
 The parent process does not import torch, so it survives a crash, an out-of-memory kill or a hang here.
 """
 
+import gc
 import json
 import os
 import sys
@@ -12,7 +13,7 @@ from typing import Any, Dict
 
 from flagbench_cases.engines import preflight
 from flagbench_cases.node import guard
-from flagbench_cases.shared import processes
+from flagbench_cases.shared import interpreter, processes
 from flagbench_cases.shared.errors import CaseError, system_error
 
 
@@ -67,6 +68,7 @@ def launch(folder: str, plan: Dict[str, Any]) -> Dict[str, Any]:
 def main(folder: str) -> int:
     """Launch the ranks described by plan.json in the spool, and write the report there."""
     processes.die_with_parent()
+    gc.set_threshold(interpreter.STARTING)
     tempfile.tempdir = folder  # the launcher does not remove its temporary folders; the spool is removed
     with open(os.path.join(folder, "plan.json"), encoding="utf-8") as file:
         plan = json.load(file)

@@ -1,6 +1,7 @@
 """Runs one rank: builds the workload, runs the loop, and writes facts to the spool."""
 
 import functools
+import gc
 import importlib
 import os
 import socket
@@ -20,6 +21,7 @@ from flagbench_cases.rank.probe import CollectiveProbe
 from flagbench_cases.rank.software import software
 from flagbench_cases.rank.stopwatch import now
 from flagbench_cases.rank.train_loop import Plan, TrainLoop
+from flagbench_cases.shared import interpreter
 from flagbench_cases.shared.errors import UsageError
 from flagbench_cases.shared.layout import layout_of
 from flagbench_cases.shared.spool import RankSpool
@@ -138,6 +140,7 @@ class RankRun:
         """Reserve space for the steps; returns the seconds from the start of this process to the start of the
         loop."""
         self.spool.reserve(steps)
+        gc.set_threshold(*interpreter.DEFAULT_THRESHOLDS)
         self.spool.fact("plan", steps=steps)
         self.device.synchronize()
         return now() - self.started

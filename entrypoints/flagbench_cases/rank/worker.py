@@ -1,5 +1,6 @@
 """The process of one rank: runs the plan and, on failure, writes the reason to the spool."""
 
+import gc
 import json
 import os
 import re
@@ -7,8 +8,7 @@ import sys
 import traceback
 from typing import Any, Dict, NoReturn
 
-from flagbench_cases.rank.run import RankRun
-from flagbench_cases.rank.stopwatch import now
+from flagbench_cases.shared import interpreter
 from flagbench_cases.shared.errors import CaseError, ExitCode, PeerError, system_error
 from flagbench_cases.shared.spool import RankSpool
 
@@ -54,6 +54,10 @@ def report(spool: RankSpool, failure: Dict[str, Any]) -> None:
 
 def main(folder: str) -> NoReturn:
     """Run the rank named by the launcher's environment."""
+    gc.set_threshold(interpreter.STARTING)
+    from flagbench_cases.rank.run import RankRun
+    from flagbench_cases.rank.stopwatch import now
+
     started = now()
     rank = int(os.environ["RANK"])
     spool = RankSpool(folder, rank)
