@@ -19,8 +19,8 @@ demo: $(VENV)/.cases
 
 ## test: run every test that this machine supports; PYTEST adds options of pytest
 test: $(VENV)/.dev
-	@# Of more at a time, the ranks of split models would wait for each other's processors: a quarter more CPU time.
-	$(BIN)/python -m pytest --random-order -n 2 --dist worksteal -q --durations=5 $(PYTEST)
+	@# On two processors; a third test runs while another waits for what it has stopped, or for a timeout.
+	$(BIN)/python -m pytest --random-order -n 3 --dist worksteal -q --durations=5 $(PYTEST)
 
 ## lint: check style, types, import layers and generated files
 lint: $(VENV)/.dev

@@ -1,5 +1,6 @@
 """What all tests share: their folder on the path, the schema of a record, and that nothing stays behind."""
 
+import gc
 import importlib.util
 import json
 import os
@@ -23,6 +24,8 @@ for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
+RUNS = tuple(os.path.join(ROOT, "tests", name, "") for name in ("engine", "cluster"))
+"""The folders of tests that start runs, which take seconds and some of which wait."""
 ENGINES = {"docker_client", "docker_engine"}
 """Fixtures that open a connection to a Docker Engine."""
 
@@ -53,8 +56,16 @@ def leaves_nothing_behind():
 
 def pytest_configure(config):
     """Start what warms up runs, once for all workers."""
+    gc.disable()
     if not hasattr(config, "workerinput"):
         warmup.start()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish():
+    """What was imported and collected stays, and is not to be looked through again and again by the collector."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -65,11 +76,16 @@ def pytest_xdist_setupnodes(specs):
         specs[:] = [type(spec)(str(spec) + python) if spec.popen and not spec.python else spec for spec in specs]
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
-    """Every test that asks for an engine is marked `docker`, so that those alone can be run, or left out."""
+    """Every test that asks for an engine is marked `docker`, so that those alone can be run, or left out.
+
+    Runs come first, in the order that they have, so that no worker is left with one while the others are done.
+    """
     for item in items:
         if ENGINES & set(getattr(item, "fixturenames", ())):
             item.add_marker("docker")
+    items.sort(key=lambda item: not str(item.path).startswith(RUNS))
 
 
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)

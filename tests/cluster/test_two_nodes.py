@@ -247,7 +247,7 @@ def test_a_rank_of_another_node_that_ends_early_ends_both(tmp_path, record_schem
 
 
 def test_paused_node_is_found_within_the_timeout(tmp_path):
-    nodes = Nodes(tmp_path, ["--timeout", "8", *ENDLESS])
+    nodes = Nodes(tmp_path, ["--timeout", "5", *ENDLESS])
     first, second = nodes.start(0), nodes.start(1)
     first.wait_for_steps(1)
     second.wait_for_steps(1)
@@ -257,7 +257,7 @@ def test_paused_node_is_found_within_the_timeout(tmp_path):
     paused = time.monotonic()
     ended = first.wait(60)
     assert (ended.code, ended.status["exit_code"]) == (6, 6)
-    assert time.monotonic() - paused < 8 + 6
+    assert time.monotonic() - paused < 5 + 6
     second.process.kill()
     second.process.communicate()
     wait_until(lambda: not any(alive(pid) for pid in pids), 10)

@@ -22,6 +22,7 @@ from flagbench_cases.cases.distilbert import workload
 from flagbench_cases.shared.config import load_case, load_stack, resolve
 from reenact import inventory, pairs, verdict
 from running import ENTRYPOINTS
+from warmup import warm
 from workloads import on_ranks, set_up
 
 pytestmark = [
@@ -201,19 +202,21 @@ def test_an_inference_step_that_does_something_else_is_seen(tmp_path: Path, chan
 
 @pytest.mark.slow
 def test_two_processes_take_turns_and_are_compared(tmp_path: Path) -> None:
-    words = ["distilbert", "--preset", "tiny", "--rounds", "6", "6", "--pairs", "2", "--json", "--out", str(tmp_path)]
-    env = dict(os.environ, PYTHONPATH=ENTRYPOINTS, FLAGBENCH_STACK="cpu")
+    """With Aquila-33B, whose publisher's library versions are not installed: both sides may be warmed-up copies."""
+    words = ["aquila-33b", "--preset", "tiny", "--rounds", "6", "6", "--pairs", "2", "--json", "--out", str(tmp_path)]
+    env = dict(os.environ, FLAGBENCH_STACK="cpu", **warm(ENTRYPOINTS))
     env.pop("CI", None)
     command = [sys.executable, "-m", "tests.reenact", *words]
     ended = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
     assert ended.returncode in (0, 12), ended.stderr
     [made] = json.loads(ended.stdout)
-    assert json.loads((tmp_path / "reenact-distilbert.json").read_text()) == made
+    assert json.loads((tmp_path / "reenact-aquila-33b.json").read_text()) == made
     assert len(made["starts"]) == 2 * 6
     assert made["ratio"]["low"] <= made["ratio"]["value"] <= made["ratio"]["high"]
     for name in ("ours", "publisher"):
         assert [len(seconds) for seconds in made["seconds"][name]] == [2] * 2 * 6
     assert made["largest_loss_difference"] < 5e-5
     assert all(sum(found["operators"].values()) > 100 for found in made["inventories"].values())
-    assert made["software"]["publisher"]["transformers"]
-    assert ended.returncode == (12 if (made["faults"] or made["ratio_faults"]) and made["publisher_versions"] else 0)
+    assert made["software"]["publisher"]["torch"]
+    assert made["publisher_versions"], "it needs none"
+    assert ended.returncode == (12 if made["faults"] or made["ratio_faults"] else 0)

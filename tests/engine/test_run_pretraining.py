@@ -177,13 +177,13 @@ def test_a_killed_stage_is_named(endless, record_schema, rank, name):
 
 def test_a_stopped_stage_is_found_within_the_timeout(endless, record_schema):
     rank, name = LAST
-    run = endless("--timeout", "8")
+    run = endless("--timeout", "5")
     pid = run.pids()[rank]
     os.kill(pid, signal.SIGSTOP)
     stopped = time.monotonic()
     reason = check_failed(run.wait(60), record_schema, 6, "train")
-    assert time.monotonic() - stopped < 8 + 6
-    assert "no progress for 8 s" in reason
+    assert time.monotonic() - stopped < 5 + 6
+    assert "no progress for 5 s" in reason
     assert "%s (process %d) is stopped" % (name, pid) in reason
 
 

@@ -181,13 +181,13 @@ def test_a_killed_rank_is_named_by_its_part_of_the_model(endless, record_schema)
 
 
 def test_a_stopped_rank_is_found_within_the_timeout(endless, record_schema):
-    run = endless("--timeout", "8")
+    run = endless("--timeout", "5")
     pid = run.pids()[1]
     os.kill(pid, signal.SIGSTOP)
     stopped = time.monotonic()
     reason = check_failed(run.wait(60), record_schema, 6)
-    assert time.monotonic() - stopped < 8 + 6
-    assert "no progress for 8 s" in reason
+    assert time.monotonic() - stopped < 5 + 6
+    assert "no progress for 5 s" in reason
     assert "rank 1 (tp 1, pp 0, dp 0) (process %d) is stopped" % pid in reason
 
 

@@ -10,6 +10,8 @@ import time
 
 import pytest
 
+from warmup import warm
+
 pytestmark = pytest.mark.image
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -22,7 +24,7 @@ def environment(tmp_path):
     path = os.pathsep.join(os.path.join(ROOT, name) for name in ("builder", "entrypoints"))
     store = "file://%s" % (tmp_path / "store")
     own = {"TERM": "xterm", "NO_COLOR": "1", "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)}
-    return dict(os.environ, PYTHONPATH=path, FLAGBENCH_STORE=store, **own)
+    return {**os.environ, "FLAGBENCH_STORE": store, **own, **warm(path)}
 
 
 class Terminal:

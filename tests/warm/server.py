@@ -43,6 +43,7 @@ def main(descriptor):
     _die_with_parent()
     server = socket.socket(fileno=descriptor)
     select.select([server], [], [])
+    gc.disable()
     for name in LIBRARIES:
         importlib.import_module(name)
     for name in OPTIONAL:
@@ -51,55 +52,78 @@ def main(descriptor):
             importlib.import_module(name)
     gc.collect()
     gc.freeze()  # what is there is not to be looked through by every copy
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the watchers
+    gc.enable()
+    _serve(server)
+
+
+def _serve(server):
+    """Fork a copy for each that asks, and tell how it ended; end it with the process that it stands for."""
+    ended, noticed = os.pipe()
+    os.set_blocking(ended, False)
+    os.set_blocking(noticed, False)
+    signal.set_wakeup_fd(noticed)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    copies = {}  # of each connection
     while True:
-        connection = server.accept()[0]
-        if os.fork() == 0:
-            server.close()
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            _watch(connection)
-        connection.close()
+        ready = select.select([server, ended, *copies], [], [])[0]
+        for connection in copies.keys() & set(ready):  # it sends nothing: it was killed
+            os.kill(copies[connection], signal.SIGKILL)
+            connection.close()
+            del copies[connection]
+        if ended in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(ended, 4096)
+            _tell_ends(copies)
+        if server in ready:
+            connection = server.accept()[0]
+            asked, files = _read(connection)
+            copy = os.fork() if asked else None
+            if copy == 0:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                for other in (server, connection, *copies):
+                    other.close()
+                os.close(ended)
+                os.close(noticed)
+                _continue(asked, files)
+            for file in files:
+                os.close(file)
+            if copy is None:
+                connection.close()
+                continue
+            copies[connection] = copy
+            with contextlib.suppress(OSError):  # it is read as killed
+                connection.sendall(struct.pack("<q", copy))
 
 
-def _watch(connection):
-    """Fork the copy, and tell how it ended; end it with the process that it stands for."""
-    _die_with_parent()
+def _tell_ends(copies):
+    """Tell those that asked how their copies ended; also called when a copy was stopped, which is not told."""
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            copy, status = os.waitpid(-1, os.WNOHANG)
+            if not copy:
+                break
+            for connection in [connection for connection in copies if copies[connection] == copy]:
+                with contextlib.suppress(OSError):
+                    connection.sendall(struct.pack("<q", status))
+                connection.close()
+                del copies[connection]
+
+
+def _read(connection):
+    """What is asked, and standard streams; None and no streams where it was killed before it had asked."""
     head, control, _, _ = connection.recvmsg(8, socket.CMSG_SPACE(12))
     if not head:
-        os._exit(0)
+        return None, ()
+    files = struct.unpack("3i", control[0][2])
     (size,) = struct.unpack("<Q", head)
     text = b""
     while len(text) < size:
         piece = connection.recv(size - len(text))
-        if not piece:  # it was killed
-            os._exit(0)
+        if not piece:
+            return None, files
         text += piece
-    files = struct.unpack("3i", control[0][2])
-    copy = os.fork()
-    if copy == 0:
-        connection.close()
-        _continue(json.loads(text.decode("utf-8", "surrogateescape")), files)
-    for file in files:
-        os.close(file)
-    connection.sendall(struct.pack("<q", copy))
-    ended, noticed = os.pipe()
-    os.set_blocking(noticed, False)
-    signal.set_wakeup_fd(noticed)
-    signal.signal(signal.SIGCHLD, lambda number, frame: None)
-    while True:
-        process, status = os.waitpid(copy, os.WNOHANG)
-        if process:
-            break
-        ready = select.select([connection, ended], [], [], 1.0)[0]
-        if ended in ready:  # also when it was stopped: not to be told of that again and again
-            os.read(ended, 64)
-        if connection in ready:  # it sends nothing: it was killed
-            os.kill(copy, signal.SIGKILL)
-            os.waitpid(copy, 0)
-            os._exit(0)
-    with contextlib.suppress(OSError):
-        connection.sendall(struct.pack("<q", status))
-    os._exit(0)
+    return json.loads(text.decode("utf-8", "surrogateescape")), files
 
 
 def _continue(asked, files):

@@ -5,7 +5,7 @@ import os
 
 MODULES = (
     *("flagbench_cases.engines.elastic", "flagbench_cases.rank.worker", "flagbench_cases.prepare.job"),
-    "workloads",
+    *("tests.reenact", "tests.reenact.side", "workloads"),
 )
 
 

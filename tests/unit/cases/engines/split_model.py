@@ -1,17 +1,12 @@
-"""A rank of a small model by the installed Megatron-Core: python split_model.py RANK TP STORE OUTPUT.
-
-Writes its part of the logits of TOKENS, by the name of the precision, and the losses of the tokens in fp32.
-"""
+"""A rank of a small model by the installed Megatron-Core."""
 
 from __future__ import annotations
 
-import os
-import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from flagbench_cases.contract import Context
 from flagbench_cases.engines.megatron import open_engine, parts
@@ -50,9 +45,9 @@ def all_weights() -> dict[str, torch.Tensor]:
     return dict(read(sorted(weights_format.shapes(MODEL))))
 
 
-def main(rank: int, tp: int, store: str, output: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=tp)
+def told(_folder: Path, rank: int, tp: int) -> dict[str, Any]:
+    """What a rank of the model computes: its part of the logits of TOKENS, by the name of the precision, and the
+    losses of the tokens in fp32."""
     device: Any = SimpleNamespace(kind="cpu", backend="gloo", torch=torch.device("cpu"))
     nothing: Any = None
     context = Context({"seed": 1}, device, rank, Layout(tp=tp), rank, nothing, nothing, None, None)
@@ -61,20 +56,13 @@ def main(rank: int, tp: int, store: str, output: str) -> None:
     length = SHAPE.positions
     mask = torch.ones(1, 1, length, length).tril() < 0.5
     positions = torch.arange(length).expand(len(TOKENS), length)
-    told: dict[str, Any] = {"module": engine.__name__}
+    found: dict[str, Any] = {"module": engine.__name__}
     for name, dtype in PRECISIONS.items():
         model = engine.build(context, SHAPE, dtype, of_2023=True)
         parts.fill(model, parts.parts_of(SHAPE, context.layout, context.layout.coordinates(rank)), read)
         model.eval()
         with torch.no_grad():
             logits = model(TOKENS[:, :-1].contiguous(), positions, mask).contiguous().float()
-            told[name] = logits.clone()
-            told[name + " losses"] = engine.token_losses(logits, TOKENS[:, 1:].contiguous())
-    torch.save(told, output)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4])
-    # On torch 1.12 the destructor of a process group has been seen to abort.
-    sys.stderr.flush()
-    os._exit(0)
+            found[name] = logits.clone()
+            found[name + " losses"] = engine.token_losses(logits, TOKENS[:, 1:].contiguous())
+    return found

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
-import os
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,6 +14,7 @@ from torch.nn import functional as F
 from flagbench_cases.engines import megatron
 from unit.cases.engines import split_model
 from unit.cases.engines.split_model import SHAPE, TOKENS
+from workloads import on_ranks
 
 pytestmark = pytest.mark.image
 
@@ -67,40 +66,26 @@ def scored(angles: torch.dtype) -> torch.Tensor:
     return F.linear(norm(hidden, "model.norm.weight"), weights["lm_head.weight"])
 
 
-def split(tp: int, folder: Path) -> dict[str, Any]:
-    """What `tp` ranks computed: whole logits, and the losses, which are equal on all ranks."""
-    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(path for path in sys.path if path))
-    ranks = [
-        subprocess.Popen(
-            [
-                sys.executable,
-                split_model.__file__,
-                str(rank),
-                str(tp),
-                str(folder / "store"),
-                str(folder / str(rank)),
-            ],
-            env=environment,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(tp)
-    ]
-    for rank in ranks:
-        _, errors = rank.communicate(timeout=240)
-        assert rank.returncode == 0, errors
-    found = [torch.load(str(folder / str(rank))) for rank in range(tp)]
-    told: dict[str, Any] = {"module": found[0]["module"]}
-    for name in split_model.PRECISIONS:
-        told[name] = torch.cat([each[name] for each in found], -1)
-        told[name + " losses"] = found[0][name + " losses"]
-        assert all(torch.equal(each[name + " losses"], told[name + " losses"]) for each in found)
-    return told
+@pytest.fixture(scope="module")
+def split(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[str, Any]]:
+    """`split(tp)`: what so many ranks computed, whole logits, and the losses, which are equal on all ranks."""
+
+    @functools.lru_cache(maxsize=None)
+    def of(tp: int) -> dict[str, Any]:
+        found = on_ranks(tp, tmp_path_factory.mktemp("ranks"), split_model.told)
+        told: dict[str, Any] = {"module": found[0]["module"]}
+        for name in split_model.PRECISIONS:
+            told[name] = torch.cat([each[name] for each in found], -1)
+            told[name + " losses"] = found[0][name + " losses"]
+            assert all(torch.equal(each[name + " losses"], told[name + " losses"]) for each in found)
+        return told
+
+    return of
 
 
-@pytest.fixture(scope="module", params=[1, 2])
-def logits(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return split(request.param, tmp_path_factory.mktemp("ranks"))
+@pytest.fixture(params=[1, 2])
+def logits(request: pytest.FixtureRequest, split: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
+    return split(request.param)
 
 
 @needs_megatron
