@@ -3,10 +3,12 @@
 import base64
 import dataclasses
 import functools
+import importlib.metadata
 import json
 import os
 import shutil
 import subprocess
+import sys
 import threading
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
@@ -101,7 +103,7 @@ def flagbench(tmp_path, index, uv_cache, monkeypatch, capsys):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
 
-    def stack(packages, *, compiled=(), indexes=(), from_base=("torch",), base=BASE):
+    def stack(packages, *, compiled=(), other_python=(), indexes=(), from_base=("torch",), base=BASE):
         file = tmp_path / "manifests" / "stacks" / "cpu.yaml"
         raw = yaml.safe_load(file.read_text())
         # Nobody is asked for a base that has its digest.
@@ -110,6 +112,9 @@ def flagbench(tmp_path, index, uv_cache, monkeypatch, capsys):
         raw["build"]["left_out"]["megatron-core"] = "the index of this test does not have it"
         reason = "a test of what is compiled from its source"
         raw["build"]["compiled"] = [{"name": n, "version": v, "env": {}, "reason": reason} for n, v in compiled]
+        why = "a test of a wheel for another Python"
+        others = [{"name": n, "version": v, "python": python, "reason": why} for n, v, python in other_python]
+        raw["build"]["other_python"] = others
         file.write_text(yaml.safe_dump(raw))
 
     def run(*arguments):
@@ -128,6 +133,34 @@ def flagbench(tmp_path, index, uv_cache, monkeypatch, capsys):
 def done(ended):
     assert ended.returncode == 0, ended.stderr
     return ended
+
+
+def test_a_wheel_for_another_python_is_locked_fetched_and_installed(flagbench, index, tmp_path):
+    """Alone: what it needs in turn would be for the other Python, too."""
+    tag = "cp310-cp310-manylinux2014_x86_64"
+    only = index.wheel("only", "0.4.0", ["helper>=1"], tag=tag)
+    index.wheel("only", "0.4.0", tag="cp39-cp39-manylinux2014_x86_64")
+    toy = index.wheel("toy", "1.0")
+    index.wheel("helper", "1.0")
+    flagbench.stack(["toy==1.0"], other_python=[("only", "0.4.0", "3.10")])
+    done(flagbench("lock", "cpu"))
+    assert [(entry.pin, entry.hashes) for entry in flagbench.read().entries] == [
+        ("only==0.4.0", (only,)),
+        ("toy==1.0", (toy,)),
+    ]
+    done(flagbench("lock", "cpu", "--check"))
+    wheels = tmp_path / "wheels"
+    done(flagbench("wheels", "cpu", "--out", str(wheels)))
+    assert sorted(path.name for path in wheels.iterdir()) == [f"only-0.4.0-{tag}.whl", "toy-1.0-py3-none-any.whl"]
+
+    # As the Dockerfile has it.
+    locked = tmp_path / "requirements.lock"
+    locked.write_text(f"only==0.4.0 --hash={only}\n")
+    words = ["--no-deps", "--only-binary", ":all:", "--python-version", "3.10", "--target", str(tmp_path / "site")]
+    offline = ["--no-index", "--find-links", str(wheels), "--require-hashes", "-r", str(locked)]
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", *words, *offline], check=True)
+    found = [path.version for path in importlib.metadata.distributions(path=[str(tmp_path / "site")])]
+    assert found == ["0.4.0"]
 
 
 def test_a_stack_is_locked_and_its_wheelhouse_filled(flagbench, index, tmp_path):

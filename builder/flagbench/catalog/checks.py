@@ -124,12 +124,12 @@ def _check_needs(cases: Sequence[Document], stacks: Sequence[Document]) -> None:
             known = _packages_for_cases(stack.data["build"])
             for path, name in case.names("needs"):
                 if name not in known:
-                    places = "compiled, optional, from_base or left_out"
+                    places = "compiled, optional, other_python, from_base or left_out"
                     case.problem(path, f"the stack {stack.data['name']} has no '{name}' under {places}")
 
 
 def _packages_for_cases(build: Any) -> set[str]:
-    names = [package["name"] for package in build["compiled"]]
+    names = [package["name"] for package in (*build["compiled"], *build.get("other_python", ()))]
     names += [line.partition("==")[0] for line in build.get("optional", ())]
     return {canonicalize_name(name) for name in (*names, *build["from_base"], *build["left_out"])}
 

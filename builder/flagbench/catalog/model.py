@@ -143,6 +143,17 @@ class Compiled:
 
 
 @dataclass(frozen=True)
+class OtherPython:
+    """A package taken as a wheel for another Python, with the reason."""
+
+    name: str
+    version: str
+    python: str
+    """Minor version, such as 3.10."""
+    reason: str
+
+
+@dataclass(frozen=True)
 class StackBuild:
     """How the image of a stack is made on its base."""
 
@@ -162,6 +173,8 @@ class StackBuild:
     env: Mapping[str, str]
     optional: tuple[str, ...] = ()
     """Requirements like `packages`, installed only in images of cases that need them."""
+    other_python: tuple[OtherPython, ...] = ()
+    """The same, without what they need in turn."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from requests import Session
 
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.locks.metadata import Tables
-from flagbench.locks.model import LockEntry
+from flagbench.locks.model import LockEntry, canonical
 from flagbench.locks.platforms import pip_platforms, uv_platform
 from flagbench.locks.session import REFUSED, REMEDY, TIMEOUT, IndexSession, refusing_indexes
 from flagbench.locks.sources import Sources
@@ -39,7 +39,9 @@ def fetch_wheel(stack: Stack, entry: LockEntry, folder: Path, sources: Sources) 
     command = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-input"]
     command += ["--no-deps", "--progress-bar", "off", "--dest", str(folder), "--requirement", str(requirements)]
     command += ["--log", str(log)]
-    command += ["--only-binary", ":all:", "--implementation", "cp", "--python-version", stack.python]
+    others = {canonical(package.name): package.python for package in stack.build.other_python}
+    python = others.get(entry.name, stack.python)
+    command += ["--only-binary", ":all:", "--implementation", "cp", "--python-version", python]
     command += [f"--platform={tag}" for tag in pip_platforms(stack)]
     command += ["--require-hashes"] if entry.hashes else []
     further = [] if sources.further else stack.build.indexes

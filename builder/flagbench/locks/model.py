@@ -112,7 +112,7 @@ def inputs_digest(stack: Stack) -> str:
     Neither the order of packages nor the environment of a compilation counts.
     """
     build = stack.build
-    inputs = {
+    inputs: dict[str, object] = {
         "python": stack.python,
         "platform": stack.platform,
         # One lock has every package that any image of the stack may install.
@@ -122,5 +122,7 @@ def inputs_digest(stack: Stack) -> str:
         # Their order counts: indexes are asked in it.
         "indexes": list(build.indexes),
     }
+    if build.other_python:
+        inputs["other_python"] = sorted(f"{each.name}=={each.version}, {each.python}" for each in build.other_python)
     text = json.dumps(inputs, sort_keys=True, separators=(",", ":"))
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()

@@ -6,7 +6,7 @@ version are kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -99,7 +99,7 @@ class _Packages:
         while True:
             environment = self.options.sources.uv_environment(self.indexes)
             try:
-                found = resolve(self._request(), environment)
+                found = [package for request in self._requests() for package in resolve(request, environment)]
             except IndexUnreachable as error:
                 self._unreachable(error)
             except NoSolution as error:
@@ -107,6 +107,15 @@ class _Packages:
                     self._drop_missing(error)
             else:
                 return self._sorted(found)
+
+    def _requests(self) -> Iterator[Request]:
+        yield self._request()
+        others: dict[str, list[str]] = {}
+        for package in self.stack.build.other_python:
+            name, version = _pin(f"{package.name}=={package.version}")
+            others.setdefault(package.python, []).append(f"{name}=={version}")
+        for python, lines in others.items():
+            yield Request(tuple(lines), python, uv_platform(self.stack), compiled=frozenset(), alone=True)
 
     def _request(self) -> Request:
         wanted = self.pins | self.compiled

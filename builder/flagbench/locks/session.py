@@ -130,6 +130,7 @@ def refusing_indexes(stack: Stack, environment: Mapping[str, str], ca_bundle: Pa
         return {}
     names = [canonical(line.partition("==")[0].strip()) for line in (*stack.build.packages, *stack.build.optional)]
     names += [canonical(package.name) for package in stack.build.compiled]
+    names += [canonical(package.name) for package in stack.build.other_python]
     with IndexSession(environment, ca_bundle, retries=0) as session:
         asked = {index: _refusal(session, index, names) for index in index_urls(environment)}
     return {index: status for index, status in asked.items() if status is not None}

@@ -15,7 +15,7 @@ from flagbench.locks.model import Lock
 from flagbench.render.model import Rendered, rendered
 from flagbench.render.quoting import apt_name, index_url, plain_name, variable_name
 from flagbench.render.stack import EPOCH, HOME, TINI, interpreter
-from flagbench.render.steps import Step, case_steps, needed_to_compile, step_files, wheel_key
+from flagbench.render.steps import COMPILE, Step, case_steps, needed_to_compile, step_files, wheel_key
 from flagbench.render.templates import Templates
 
 PACKAGE = "flagbench_cases"
@@ -89,7 +89,8 @@ def case_values(case: Case, stack: Stack, lock: Lock) -> dict[str, Any]:
         "epoch": EPOCH,
         "wheels": WHEELS,
         "indexes": [index_url(url) for url in stack.build.indexes],
-        "optional": steps["optional"],
+        # By the name of its folder: what is installed beside compiled wheels.
+        "installed": {name: step for name, step in steps.items() if step and not name.startswith(COMPILE)},
         "compiled": [_compilation(package, steps, stack, lock) for package in needed_to_compile(case, stack.build)],
     }
 
@@ -104,7 +105,7 @@ def _compilation(package: Compiled, steps: Mapping[str, Step], stack: Stack, loc
         "reason": package.reason,
         "env": package.env,
         "apt": [apt_name(name) for name in package.apt],
-        "step": steps[f"compile-{package.name}"],
+        "step": steps[f"{COMPILE}{package.name}"],
         "key": wheel_key(package, stack, lock),
     }
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flagbench.catalog.model import Case, Compiled, Stack, StackBuild
 from flagbench.errors import FlagbenchError
 from flagbench.locks.model import Lock, canonical, part_of
+from flagbench.render.quoting import python_version
 
 # What `import torch` needs beside NVIDIA's libraries (Requires-Dist of its wheels): installed together with torch, so
 # that what is compiled against it finds it whole.
@@ -20,6 +21,8 @@ _WITH_TORCH = frozenset(
 # What the setup.py of flash-attn and of DeepSpeed import.
 _BUILD_TOOLS = frozenset({"setuptools", "wheel", "packaging", "ninja", "psutil"})
 
+COMPILE = "compile-"
+
 
 @dataclass(frozen=True)
 class Step:
@@ -27,6 +30,8 @@ class Step:
 
     locked: str
     unlocked: str
+    python: str | None = None
+    """Minor version of another Python whose wheels are installed; None: the stack's."""
 
     def __bool__(self) -> bool:
         return bool(self.locked or self.unlocked)
@@ -49,13 +54,16 @@ def stack_steps(stack: Stack, lock: Lock) -> dict[str, Step]:
 
 
 def case_steps(case: Case, build: StackBuild, lock: Lock) -> dict[str, Step]:
-    """`optional` and `compile-NAME`: what the image of a case installs beside its stack's.
+    """`optional`, `python-VERSION` and `compile-NAME`: what the image of a case installs beside its stack's.
 
     What a setup imports is the stack's: a wheel is compiled on its image, without build isolation.
     """
     steps = {"optional": _step(lock, _optional(build) & set(case.needs))}
+    for python in sorted({package.python for package in build.other_python}):
+        names = _other_python(build, python) & set(case.needs)
+        steps[f"python-{python_version(python)}"] = replace(_step(lock, names), python=python)
     for package in needed_to_compile(case, build):
-        steps[f"compile-{package.name}"] = _step(lock, {canonical(package.name)})
+        steps[f"{COMPILE}{package.name}"] = _step(lock, {canonical(package.name)})
     return steps
 
 
@@ -72,7 +80,8 @@ def stack_packages(stack: Stack, lock: Lock) -> frozenset[str]:
 def case_packages(case: Case, stack: Stack, lock: Lock) -> frozenset[str]:
     """Names of the lock's packages whose files the build of a case's image needs; none for most cases."""
     compiled = {canonical(package.name) for package in needed_to_compile(case, stack.build)}
-    return frozenset(compiled | (_optional(stack.build) & set(case.needs)))
+    others = _optional(stack.build) | _other_python(stack.build)
+    return frozenset(compiled | (others & set(case.needs)))
 
 
 def wheel_key(package: Compiled, stack: Stack, lock: Lock) -> str:
@@ -109,8 +118,12 @@ def _optional(build: StackBuild) -> set[str]:
     return {canonical(line.partition("==")[0]) for line in build.optional}
 
 
+def _other_python(build: StackBuild, python: str | None = None) -> set[str]:
+    return {canonical(each.name) for each in build.other_python if python in (None, each.python)}
+
+
 def _for_cases(build: StackBuild) -> set[str]:
-    return {canonical(package.name) for package in build.compiled} | _optional(build)
+    return {canonical(package.name) for package in build.compiled} | _optional(build) | _other_python(build)
 
 
 def _step(lock: Lock, wanted: Collection[str]) -> Step:

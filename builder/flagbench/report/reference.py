@@ -86,6 +86,8 @@ def _packages(stack: Stack) -> Iterable[tuple[str, str, str, str]]:
         yield name, package, "the base", "kept as it is: nothing is installed over it"
     for made in stack.build.compiled:
         yield name, f"{made.name} {made.version}", "compiled from source", made.reason
+    for other in stack.build.other_python:
+        yield name, f"{other.name} {other.version}", f"a wheel for Python {other.python}", other.reason
     for package, reason in stack.build.left_out.items():
         yield name, package, "not installed", reason
 

@@ -65,7 +65,8 @@ every_stack = pytest.mark.parametrize("stack", CATALOG.stacks.values(), ids=lamb
 def held(stack: Stack) -> set[str]:
     """Packages that an image of the stack has by its manifest: installed, compiled, or the base's."""
     build = stack.build
-    for_cases = [*(line.split("==")[0] for line in build.optional), *(each.name for each in build.compiled)]
+    for_cases = [line.split("==")[0] for line in build.optional]
+    for_cases += [each.name for each in (*build.compiled, *build.other_python)]
     names = [*(line.split("==")[0] for line in build.packages), *for_cases]
     return {canonical(name) for name in (*names, *build.from_base)}
 

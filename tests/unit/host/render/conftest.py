@@ -84,7 +84,7 @@ def lock_of(
     pins = dict(
         re.sub(r"\[.*\]", "", pin).split("==") for pin in (*stack.build.packages, *stack.build.optional, *extra)
     )
-    pins |= {package.name: package.version for package in stack.build.compiled}
+    pins |= {package.name: package.version for package in (*stack.build.compiled, *stack.build.other_python)}
     pins = {canonical(name): version for name, version in sorted(pins.items(), key=lambda pin: canonical(pin[0]))}
     return Lock(
         stack.name,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flagbench.catalog.model import Case, Catalog, Stack
+from flagbench.catalog.model import Case, Catalog, OtherPython, Stack
 from flagbench.errors import FlagbenchError
 from flagbench.locks.model import canonical
 from flagbench.render.case import read_code, render_case
@@ -154,6 +154,27 @@ def test_only_what_is_named_is_there(render_needs: Render) -> None:
     assert stages(fetched) == ["${STACK_IMAGE}"]
     assert b"megatron-core==" in fetched.files["steps/optional/requirements.lock"]
     assert "flash-attn" not in compiled.dockerfile + fetched.dockerfile
+
+
+def test_a_wheel_for_another_python_goes_where_those_for_this_one_are(full: Stack, render_needs: Render) -> None:
+    """Alone: pip takes every package of such a command for the other Python."""
+    other = OtherPython("plain", "0.4.0", "3.10", "its Python code runs with this Python, too")
+    stack = replace(full, build=replace(full.build, other_python=(other,)))
+    rendered = render_needs("plain", "megatron-core", stack=stack)
+    assert pins(rendered, "python-3.10") == ["plain==0.4.0"]
+    assert "plain==0.4.0" not in pins(rendered, "optional")
+    (run,) = (i.text for i in instructions(rendered, "RUN") if "source=steps/python-3.10" in i.text)
+    words = shlex.split(run)
+    assert words[words.index("--python-version") + 1] == "3.10"
+    assert {"--no-deps", "--require-hashes", "--only-binary"} <= set(words)
+    assert "site.getsitepackages()" in words[words.index("--target") + 1]
+    assert not any("python-3.10" in path for path in render_needs("megatron-core", stack=stack).files)
+
+
+def pins(rendered: Rendered, step: str) -> list[str]:
+    """The packages of a step."""
+    text = rendered.files[f"steps/{step}/requirements.lock"].decode()
+    return [line.split()[0] for line in text.splitlines() if "==" in line]
 
 
 def test_the_setup_of_flash_attn_finds_git(catalog: Catalog, render_needs: Render) -> None:
