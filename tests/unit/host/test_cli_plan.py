@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import shlex
+from pathlib import Path
 
 import pytest
 
 from flagbench.cli import complete
 from flagbench.errors import ExitCode
 
-from .conftest import Flagbench
+from .conftest import Edit, Flagbench
 
 PLAN = "plan llama2-70b --gpus 32 --mem 64"
 
@@ -113,7 +114,7 @@ def test_nothing_fits(flagbench: Flagbench) -> None:
     [
         ("llama2-700b --gpus 8 --mem 64", "llama2-70b"),
         ("glm --gpus 8 --mem 64", "llama2-70b"),
-        ("llama2-70b:a100-cuda11.6 --gpus 8", "torch 2.6"),
+        ("llama2-70b:a100-cuda11.6 --gpus 8", "--mem GIB"),
         ("llama2-70b --gpus 12 --mem 64", "--gpus-per-node"),
         ("llama2-70b --gpus 24 --gpus-per-node 6 --mem 64 --set tp=3", "model.heads = 64"),
         ("llama2-70b --gpus 8 --mem 0", "--mem"),
@@ -127,6 +128,17 @@ def test_what_cannot_be_planned(flagbench: Flagbench, arguments: str, named: str
     done = flagbench(f"plan {arguments}")
     assert (done.code, done.out) == (ExitCode.USAGE, "")
     assert named in done.err
+
+
+def test_a_stack_that_does_not_run_the_case_is_refused_with_the_reason(
+    flagbench: Flagbench, manifests: Path, edit: Edit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLAGBENCH_MANIFESTS", str(manifests))
+    reason = "it has no engine for this case"
+    edit(manifests / "cases" / "llama2-70b.yaml", "does_not_run: {}", f"does_not_run: {{cpu: {reason}}}")
+    done = flagbench("plan llama2-70b:cpu --gpus 8 --mem 64")
+    assert (done.code, done.out) == (ExitCode.USAGE, "")
+    assert reason in done.err
 
 
 def test_cases_are_completed_without_a_stack_too() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from flagbench_cases.cases.llama2_70b import indexed
+from flagbench_cases.engines.megatron import sample_index
 from flagbench_cases.prepare import prepared_folder
 from flagbench_cases.prepare.llama.vocabulary import EOS
 from flagbench_cases.shared.errors import DataError
@@ -50,6 +51,7 @@ class IndexedBlocks:
             warnings.simplefilter("ignore")
             from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
             from megatron.core.datasets.utils import Split
+        sample_index.provide()
         config = GPTDatasetConfig(
             random_seed=seed,
             sequence_length=length,

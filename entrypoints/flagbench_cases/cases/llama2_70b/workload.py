@@ -51,11 +51,6 @@ class PretrainingWorkload(TrainWorkload):
         train = config["train"]
         self.shape = shape_of(config["model"])
         self.engine = open_engine()
-        if self.engine.RELEASE != "0.16":
-            raise UsageError(
-                "llama2-70b needs the optimizer of Megatron-Core 0.16, but %s is installed" % self.engine.RELEASE,
-                "use an image of the case, or pip install megatron-core==0.16.1",
-            )
         self.engine.start(context)
         beat()
         dtype = DTYPES[config["precision"]]

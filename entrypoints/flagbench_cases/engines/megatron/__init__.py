@@ -1,6 +1,6 @@
 """Models that are split over ranks, by Megatron-Core: tensor, pipeline and data parallelism.
 
-`open_engine` chooses the module for the installed release: `mcore` for 0.16, `mcore_legacy` for 0.4. `shape` says
+`open_engine` chooses the module for the installed release: `mcore` for 0.16, `mcore_legacy` for 0.8. `shape` says
 what is computed, `parts` which part of each tensor a rank holds, `common` what both modules share.
 """
 
@@ -10,11 +10,8 @@ from typing import Any
 
 from flagbench_cases.shared.errors import UsageError
 
-MODULES = {"0.16": "mcore", "0.4": "mcore_legacy"}
-FLOORS = (
-    "Megatron-Core 0.16 requires torch 2.6 and Python 3.10; 0.4.0 runs with torch 1.12 and Python 3.8, but its only "
-    "wheel is for Python 3.10, and its source cannot be built because it lacks megatron/core/requirements.txt"
-)
+MODULES = {"0.16": "mcore", "0.8": "mcore_legacy"}
+FLOORS = "Megatron-Core 0.16 requires torch 2.6 and Python 3.10, 0.8 torch 1.12 and Python 3.8"
 REMEDY = "use an image of the case, or pip install megatron-core==0.16.1. " + FLOORS
 
 

@@ -15,8 +15,11 @@ Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def choose(device: torch.device) -> str:
-    """The kernel for a device: flash-attn if it is a CUDA device and the package can be imported, else torch's."""
-    return FLASH if device.type == "cuda" and _flash() is not None else SDPA
+    """The kernel for a device: flash-attn if it is a CUDA device and the package can be imported, else torch's, which
+    exists from torch 2.0 on."""
+    if device.type == "cuda" and _flash() is not None:
+        return FLASH
+    return SDPA if hasattr(F, "scaled_dot_product_attention") else UNFUSED
 
 
 def _flash() -> Optional[Kernel]:
@@ -28,8 +31,10 @@ def _flash() -> Optional[Kernel]:
 
 
 def _sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    # Before torch 2.5, keys have to be repeated for the queries of their group, as the cases have them already.
+    options = {"enable_gqa": True} if key.shape[2] < query.shape[2] else {}
     query, key, value = (tensor.transpose(1, 2) for tensor in (query, key, value))
-    return F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True).transpose(1, 2)
+    return F.scaled_dot_product_attention(query, key, value, is_causal=True, **options).transpose(1, 2)
 
 
 class FusedAttention(torch.nn.Module):

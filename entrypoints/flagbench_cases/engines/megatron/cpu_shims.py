@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 import torch
 
 CPU = torch.device("cpu")
-FACTORIES = ("arange", "empty", "full", "ones", "tensor", "zeros")
+FACTORIES = ("arange", "empty", "full", "ones", "zeros")
 _PACKAGE = "megatron.core"
 
 
@@ -56,6 +56,42 @@ def _all_reduce(tensor: torch.Tensor, *arguments: Any, **options: Any) -> Any:
     return tensor.copy_(wide)
 
 
+class _Done:
+    """A collective that has ended."""
+
+    def wait(self) -> None:
+        """Nothing is left to wait for."""
+
+
+def _all_gather(output: torch.Tensor, part: torch.Tensor, group: Any = None, async_op: bool = False) -> _Done:
+    """The parts of all ranks, one after the other; gloo of torch 1.12 takes lists alone, and not of bf16."""
+    parts = list(output.view(-1).view(torch.uint8).chunk(torch.distributed.get_world_size(group)))
+    torch.distributed.all_gather(parts, part.contiguous().view(-1).view(torch.uint8), group=group)
+    return _Done()
+
+
+def _reduce_scatter(
+    output: torch.Tensor,
+    whole: torch.Tensor,
+    op: Any = torch.distributed.ReduceOp.SUM,
+    group: Any = None,
+    async_op: bool = False,
+) -> _Done:
+    """This rank's part of the sum, which gloo of torch 1.12 lacks. `output` may be that part of `whole`."""
+    total = whole.clone()
+    _all_reduce(total, op=op, group=group)
+    size, rank = torch.distributed.get_world_size(group), torch.distributed.get_rank(group)
+    output.copy_(total.view(-1).chunk(size)[rank].view_as(output))
+    return _Done()
+
+
+def _tensor(*arguments: Any, **options: Any) -> torch.Tensor:
+    """torch.tensor, whose result is on the CPU although Megatron-Core 0.8 calls its `cuda`."""
+    made = _on_cpu(torch.tensor)(*arguments, **options)
+    made.cuda = lambda *_, **__: made  # type: ignore[method-assign]
+    return made
+
+
 class _Groups:
     """The process groups of a job by their ranks. Every rank asks for the same ones, in the same order."""
 
@@ -87,9 +123,10 @@ def _overlay() -> Overlay:
         set_rng_state=lambda state, *_: torch.set_rng_state(state),
     )
     names: Dict[str, Any] = {name: _on_cpu(getattr(torch, name)) for name in FACTORIES}
+    names["tensor"] = _tensor
     replaced: Dict[str, Any] = {"new_group": _GROUPS.new_group}
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6):
-        replaced["all_reduce"] = _all_reduce
+        replaced.update(all_reduce=_all_reduce, _all_gather_base=_all_gather, _reduce_scatter_base=_reduce_scatter)
     return Overlay(torch, cuda=cuda, distributed=Overlay(torch.distributed, **replaced), **names)
 
 

@@ -1,12 +1,10 @@
-"""The model and its process groups by Megatron-Core 0.4.0, which also runs with Python 3.8 and torch 1.12.
+"""The model and its process groups by Megatron-Core 0.8.0, which also runs with Python 3.8 and torch 1.12.
 
-Of all releases, it is nearest to the code of the publishers of 2023. Its modules are those of the `local` layer
-specification; the norm is the same as for current releases.
+It is the last release for them, and the first with an optimizer that requires neither Apex nor Transformer Engine.
 """
 
 import logging
-import sys
-import types
+import math
 import warnings
 from typing import Any
 
@@ -14,6 +12,7 @@ import torch
 
 from flagbench_cases.contract import Context
 from flagbench_cases.engines.megatron import cpu_shims
+from flagbench_cases.engines.megatron.attention import MODULES, UNFUSED
 from flagbench_cases.engines.megatron.shape import Shape
 from flagbench_cases.engines.process_group import ensure_group
 
@@ -29,30 +28,31 @@ from flagbench_cases.engines.megatron.common import (  # noqa: E402
     token_losses,
 )
 
-_TRANSFORMER_ENGINE = "megatron.core.transformer.custom_layers.transformer_engine"
-
-
-def _without_transformer_engine() -> types.ModuleType:
-    """In place of the module that imports Transformer Engine, which this release requires though only the final norm
-    is taken from it."""
-    module: Any = types.ModuleType(_TRANSFORMER_ENGINE)
-    module.TENorm = Norm
-    module.TEColumnParallelLinear = module.TERowParallelLinear = None
-    module.TELayerNormColumnParallelLinear = module.TEDotProductAttention = None
-    return module  # type: ignore[no-any-return]
-
-
-sys.modules[_TRANSFORMER_ENGINE] = _without_transformer_engine()
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
+    warnings.simplefilter("ignore")  # Apex and Transformer Engine are absent
     from megatron.core import parallel_state, tensor_parallel
+    from megatron.core.distributed import param_and_grad_buffer
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
     from megatron.core.models.gpt.gpt_model import GPTModel
+    from megatron.core.optimizer import distrib_optimizer
+    from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
     from megatron.core.transformer.transformer_config import TransformerConfig
 
 __all__ = ["RELEASE", "build", "start", "sum_over_replicas", "token_losses"]
 
-RELEASE = "0.4"
+RELEASE = "0.8"
+
+
+def _lcm(a: int, b: int) -> int:
+    """math.lcm, which Python 3.8 lacks."""
+    return a * b // math.gcd(a, b)
+
+
+# It pads the buffers of the distributed optimizer with it; nothing else of it is missing in Python 3.8.
+param_and_grad_buffer.math = cpu_shims.Overlay(math, lcm=_lcm)
+if not distrib_optimizer.HAVE_APEX_OR_TE:
+    # It refuses torch's Adam, with which it could not save its own checkpoints; later releases take it.
+    distrib_optimizer.HAVE_APEX_OR_TE, distrib_optimizer.Adam = True, torch.optim.AdamW
 
 
 def start(context: Context) -> None:
@@ -65,17 +65,31 @@ def start(context: Context) -> None:
     tensor_parallel.model_parallel_cuda_manual_seed(context.config["seed"])
 
 
-def build(context: Context, shape: Shape, dtype: torch.dtype, of_2023: bool = False) -> torch.nn.Module:
-    """This rank's stage with uninitialised parameters: tokens [B, T] to logits [B, T, V / tp].
-
-    `of_2023`: as in `mcore`.
-    """
-    config = TransformerConfig(**config_arguments(context, shape, dtype, of_2023))
+def build(
+    context: Context,
+    shape: Shape,
+    dtype: torch.dtype,
+    of_2023: bool = False,
+    of_2024: bool = False,
+    attention: str = UNFUSED,
+    **settings: Any,
+) -> torch.nn.Module:
+    """This rank's stage with uninitialised parameters: tokens [B, T] to logits [B, T, V / tp]. Arguments as in
+    `mcore`."""
+    config = TransformerConfig(**config_arguments(context, shape, dtype, of_2023), **settings)
     layer = get_gpt_layer_local_spec()
     layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = Norm
-    if of_2023:
+    if of_2023 or of_2024:
         layer.submodules.self_attention.module = ExpandedSelfAttention
-    model = GPTModel(config=config, transformer_layer_spec=layer, **model_arguments(context, shape))
+    if attention != UNFUSED:
+        layer.submodules.self_attention.submodules.core_attention = MODULES[attention]
+    model = GPTModel(
+        config=config,
+        transformer_layer_spec=TransformerBlockSubmodules(
+            layer_specs=[layer] * (shape.layers // context.layout.pp), layer_norm=Norm
+        ),
+        **model_arguments(context, shape),
+    )
     if of_2023:
         # It computes the angles in every forward pass, in the precision of the frequencies.
         model.rotary_pos_emb.inv_freq = model.rotary_pos_emb.inv_freq.to(dtype)

@@ -1,10 +1,11 @@
-"""Training by Megatron-Core 0.16: its gradient buffers, distributed optimizer, schedules of pipelines and learning
-rates. One step is one global batch, of several micro-batches on every replica.
+"""Training by Megatron-Core: its gradient buffers, distributed optimizer and schedules of pipelines. One step is one
+global batch, of several micro-batches on every replica.
 
 Shapes: micro-batches int64 [B, T + 1].
 """
 
 import functools
+import inspect
 import warnings
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
@@ -12,6 +13,7 @@ import torch
 
 from flagbench_cases.contract import Context
 from flagbench_cases.engines.megatron import cpu_shims, training_state
+from flagbench_cases.engines.megatron.schedule import CosineSchedule
 from flagbench_cases.engines.megatron.timers import Timers
 from flagbench_cases.shared.errors import DataError
 
@@ -24,9 +26,12 @@ with warnings.catch_warnings():
         finalize_model_grads,
     )
     from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
-    from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
     from megatron.core.pipeline_parallel.schedules import get_forward_backward_func
     from megatron.core.transformer.module import Float16Module
+
+# Megatron-Core 0.8 always has these groups beside those of NCCL.
+_NO_GLOO = "use_gloo_process_groups"
+_OPTIONS = {_NO_GLOO: False} if _NO_GLOO in inspect.signature(get_megatron_optimizer).parameters else {}
 
 
 class Hyperparameters(NamedTuple):
@@ -87,25 +92,19 @@ class Trainer:
                 initial_loss_scale=settings.loss_scale,
             ),
             [self.model],
-            use_gloo_process_groups=False,
+            **_OPTIONS,
         )
         if on_cpu:
             cpu_shims.install()
         self.config.finalize_model_grads_func = finalize_model_grads
         self.config.grad_scale_func = self.optimizer.scale_loss
-        total = settings.schedule_samples
-        self.scheduler = OptimizerParamScheduler(
+        self.schedule = CosineSchedule(
             self.optimizer,
-            init_lr=0.0,
-            max_lr=settings.learning_rate,
-            min_lr=settings.min_learning_rate,
-            lr_warmup_steps=int(settings.warmup_share * total),
-            lr_decay_steps=total,
-            lr_decay_style="cosine",
-            start_wd=settings.weight_decay,
-            end_wd=settings.weight_decay,
-            wd_incr_steps=total,
-            wd_incr_style="constant",
+            highest=settings.learning_rate,
+            lowest=settings.min_learning_rate,
+            warmup=int(settings.warmup_share * settings.schedule_samples),
+            length=settings.schedule_samples,
+            weight_decay=settings.weight_decay,
         )
         self.run_schedule = get_forward_backward_func()
         # Only a pipeline of several stages has a bubble.
@@ -125,7 +124,7 @@ class Trainer:
         self.skipped_last = not updated
         if updated:
             self.updates += 1
-            self.scheduler.step(len(batches) * batches[0].shape[0] * self.context.layout.dp)
+            self.schedule.step(len(batches) * batches[0].shape[0] * self.context.layout.dp)
         else:
             self.skipped += 1
         return float(torch.stack(losses).mean()) if losses else None
@@ -152,18 +151,18 @@ class Trainer:
 
     def state(self) -> Tuple[Dict[str, torch.Tensor], Dict[str, Any]]:
         """What this rank needs to resume: tensors by name, and facts, which are the same on all ranks."""
-        (optimizer,) = self.optimizer.chained_optimizers
+        optimizer = self.only_optimizer
         scaler = training_state.scaler_of(optimizer)
         return training_state.tensors_of(self.module, optimizer), {
             "updates": self.updates,
             "skipped": self.skipped,
-            "samples": self.scheduler.num_steps,
+            "samples": self.schedule.samples,
             "scaler": scaler and training_state.scaler_facts(scaler),
         }
 
     def check_state(self, tensors: Dict[str, torch.Tensor], facts: Dict[str, Any]) -> None:
         """Raise DataError unless these are what `state` would return on this rank."""
-        (optimizer,) = self.optimizer.chained_optimizers
+        optimizer = self.only_optimizer
         has_scaler = training_state.scaler_of(optimizer) is not None
         known = all(isinstance(facts.get(name), int) for name in ("updates", "skipped", "samples"))
         if not known or bool(facts.get("scaler")) != has_scaler:
@@ -172,15 +171,21 @@ class Trainer:
 
     def restore(self, tensors: Dict[str, torch.Tensor], facts: Dict[str, Any]) -> None:
         """Restore what `state` returned, after `check_state`. Called by every rank."""
-        (optimizer,) = self.optimizer.chained_optimizers
+        optimizer = self.only_optimizer
         self.updates, self.skipped = facts["updates"], facts["skipped"]
         training_state.restore(tensors, self.module, optimizer, self.updates, self.context.spool.beat)
         if self.settings.distributed_optimizer:
-            self.model.start_param_sync(force_sync=True)  # the parts of the other replicas
-        self.scheduler.num_steps = facts["samples"]
-        self.scheduler.step(0)
+            training_state.gather_parts(self.model, optimizer)
+        self.schedule.samples = facts["samples"]
+        self.schedule.step(0)
         if facts["scaler"]:
             training_state.restore_scaler(optimizer.grad_scaler, facts["scaler"])
+
+    @property
+    def only_optimizer(self) -> Any:
+        """The optimizer of all parameters; Megatron-Core 0.16 puts it into a list of one."""
+        (optimizer,) = getattr(self.optimizer, "chained_optimizers", [self.optimizer])
+        return optimizer
 
     @property
     def learning_rate(self) -> float:

@@ -1,4 +1,4 @@
-"""What a rank needs to resume training with Megatron-Core 0.16: the fp32 weights that it updates, and Adam's moments.
+"""What a rank needs to resume training with Megatron-Core: the fp32 weights that it updates, and Adam's moments.
 
 With the distributed optimizer, each data-parallel rank updates a part of the parameters of its stage. The parts of
 all ranks together are the model, so that weights in half precision are not saved: they follow from the fp32 ones.
@@ -7,6 +7,7 @@ Megatron-Core's own functions do not fit: `dist_checkpointing` and `save_paramet
 `get_parameter_state_dp_zero` collects the parts of all replicas on one rank.
 """
 
+import itertools
 import warnings
 from typing import Any, Callable, Dict, Iterator, NamedTuple
 
@@ -47,9 +48,25 @@ def parts(module: torch.nn.Module, optimizer: Any) -> Iterator[Part]:
             values = inner.param_groups[group]["params"][order]
             yield Part("%s[%d:%d]" % (names[parameter], part.start, part.end), values, inner.state[values])
     else:
+        # The copies in fp32 have the order of the parameters in half precision; there are none in fp32.
+        copies = dict(
+            zip(
+                itertools.chain(*getattr(optimizer, "float16_groups", [])),
+                itertools.chain(*getattr(optimizer, "fp32_from_float16_groups", [])),
+            )
+        )
         for parameter, name in names.items():
-            values = getattr(parameter, "main_param", parameter)
+            values = copies.get(parameter, parameter)
             yield Part(name, values, inner.state[values])
+
+
+def gather_parts(model: Any, optimizer: Any) -> None:
+    """Take the parts of the parameters that other data-parallel ranks update. Called by every rank."""
+    if hasattr(model, "start_param_sync"):
+        model.start_param_sync(force_sync=True)
+    else:  # Megatron-Core 0.8, which does so only after an update
+        optimizer.update_successful = True
+        optimizer._reset_metadata_and_sync_gather_all_model_params(force_sync=True)
 
 
 def tensors_of(module: torch.nn.Module, optimizer: Any) -> Dict[str, torch.Tensor]:

@@ -77,15 +77,16 @@ def taken(folder: Path, rank: int, layout: Layout, count: int) -> dict[str, Any]
     warnings.simplefilter("ignore")
     from megatron.core import parallel_state
 
-    from flagbench_cases.engines.megatron import mcore, training
+    from flagbench_cases.engines.megatron import open_engine, training
 
     parallel_state.destroy_model_parallel()  # of an earlier run of this rank
     events: list[str] = []
     probe = Recording(events)
     context = context_of(folder, rank, layout, {"seed": 1})._replace(probe=probe)
-    mcore.start(context)
+    engine = open_engine()
+    engine.start(context)
     shape, weights = shape_of(SECTION), weights_of(SECTION)
-    module = mcore.build(context, shape, torch.float32)
+    module = engine.build(context, shape, torch.float32)
     mine = parts.parts_of(shape, layout, layout.coordinates(rank))
     parts.fill(module, mine, lambda names: iter([(name, weights[name]) for name in names]))
 

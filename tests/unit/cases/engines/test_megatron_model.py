@@ -156,6 +156,7 @@ def counted(section: dict[str, Any], sequences: int, length: int, folder: Path, 
     return int(counter.get_total_flops())
 
 
+@pytest.mark.skipif(not hasattr(torch, "compile"), reason="torch.utils.flop_counter came with torch 2")
 @pytest.mark.parametrize(
     ("section", "sequences", "length"), [(SMALL, 3, 40), (REFERENCE["model"], 1, 4096)], ids=["small", "reference"]
 )
@@ -207,4 +208,4 @@ def test_torch_is_changed_for_megatron_core_alone(tmp_path: Path) -> None:
     changed, others, refused = found
     assert changed == []
     assert others == {"megatron.core"}
-    assert "CUDA" in refused
+    assert "CUDA" in refused or "NVIDIA driver" in refused

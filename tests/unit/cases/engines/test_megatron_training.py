@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from flagbench_cases.engines.megatron import parts
 from flagbench_cases.engines.megatron.shape import shape_of
 from flagbench_cases.shared.layout import Layout
+from halves import needs_half
 from running import need_megatron
 from unit.cases.engines.megatron_bench import SMALL, context_of, transformers_model, weights_of
 from workloads import on_ranks
@@ -88,12 +89,13 @@ def trained(
     warnings.simplefilter("ignore")
     from megatron.core import parallel_state
 
-    from flagbench_cases.engines.megatron import mcore, training
+    from flagbench_cases.engines.megatron import open_engine, training
 
     parallel_state.destroy_model_parallel()  # of an earlier run of this rank
     context = context_of(folder, rank, layout, {"seed": 1})
-    mcore.start(context)
-    module = mcore.build(context, shape_of(SECTION), dtype, **of_core)
+    engine = open_engine()
+    engine.start(context)
+    module = engine.build(context, shape_of(SECTION), dtype, **of_core)
     at = layout.coordinates(rank)
     mine, weights = parts.parts_of(shape_of(SECTION), layout, at), weights_of(SECTION)
     parts.fill(module, mine, lambda names: iter([(name, weights[name]) for name in names]))
@@ -221,6 +223,7 @@ def test_bf16_is_close(tmp_path: Path, run: Any) -> None:
     assert {tensor.dtype for tensor in found["weights"].values()} == {torch.bfloat16}
 
 
+@needs_half
 @pytest.mark.parametrize("distributed", [True, False])
 def test_a_step_whose_scaled_gradients_overflow_is_skipped(tmp_path: Path, run: Any, distributed: bool) -> None:
     """In fp16 the loss is scaled; after an overflow neither the weights nor the schedule move, and it is counted."""
@@ -229,7 +232,7 @@ def test_a_step_whose_scaled_gradients_overflow_is_skipped(tmp_path: Path, run: 
         held = []
 
         def before(trainer: Any, step: int) -> None:
-            (optimizer,) = trainer.optimizer.chained_optimizers
+            optimizer = trainer.only_optimizer
             optimizer.grad_scaler._scale.fill_(2.0**100 if step == 2 else 2.0**10)
             held.append([parameter.detach().clone() for parameter in trainer.model.parameters()])
 

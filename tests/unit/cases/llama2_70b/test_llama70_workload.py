@@ -10,14 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from flagbench_cases.contract import Work
+from flagbench_cases.engines.megatron import attention
 from flagbench_cases.engines.megatron.shape import forward_flops, shape_of
 from flagbench_cases.rank.train_loop import Plan
 from flagbench_cases.shared.config import load_case
 from flagbench_cases.shared.errors import DataError, UsageError
 from flagbench_cases.shared.layout import Layout
 from flagbench_cases.shared.spool import Step
+from halves import needs_half
 from running import need_megatron
 from unit.cases.llama2_70b.llama70_bench import configured, new, trained, workload
 from unit.cases.refusal import refuses
@@ -128,6 +131,7 @@ def test_the_passes_of_every_rank_are_measured_within_its_steps(runs: Any, name:
 # FLOPs
 
 
+@pytest.mark.skipif(not hasattr(torch, "compile"), reason="torch.utils.flop_counter came with torch 2")
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 def test_flops_of_a_step_are_those_that_torch_counts(megatron: None, tmp_path: Path, recompute: str) -> None:
     """Forward, backward and what is recomputed, of a real step; torch does not count fused attention on a CPU."""
@@ -155,6 +159,7 @@ def test_flops_of_a_step_are_those_that_torch_counts(megatron: None, tmp_path: P
 # The loss scale
 
 
+@needs_half
 def test_the_measured_steps_of_a_run_in_fp16_update_the_parameters(megatron: None, tmp_path: Path) -> None:
     """From the first loss scale of the manifest; from Megatron's own, the record knows which steps were skipped."""
     train = load_case("llama2-70b")["presets"]["reference"]["train"]
@@ -209,7 +214,7 @@ def test_description_has_the_conditions_of_the_manifest(runs: Any) -> None:
         "gradient_accumulation_steps": 4,
         "layout": "dp1 tp2 pp2",
         "recompute": "none",
-        "attention": "sdpa",
+        "attention": attention.choose(torch.device("cpu")),
         "optimizer": "AdamW(betas=0.9/0.95, eps=1e-08, weight_decay=0.01), distributed",
         "learning_rate": 0.004,
         "schedule": "cosine to 0.0004 over 960 samples, warm-up 0.1",
