@@ -138,6 +138,8 @@ def test_an_inference_run_that_is_ended_leaves_a_valid_record(followed: Followed
     record = json.loads(followed.checkout.run(f"{endless} || test $? -eq 6"))
     jsonschema.validate(record, record_schema)
     assert (record["status"]["exit_code"], record["status"]["phase"]) == (6, "infer")
+    assert record["window"]["steps"] > 0
+    assert {"p_infer_core", "p_infer_core_host"} <= {metric["name"] for metric in record["metrics"]}
 
 
 def test_ranks_that_hold_no_whole_replica_are_refused(followed: Followed) -> None:

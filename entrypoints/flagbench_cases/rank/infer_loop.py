@@ -62,6 +62,7 @@ class InferLoop:
         seconds: Dict[str, Any] = {}
         for name in self.plan.passes(self.workload):
             first = self.timer.count
+            self.spool.fact("pass_begun", name=name, first_step=first)
             seconds[name] = self._pass(name, self.plan.steps(self.workload, name))
             steps = self.timer.count - first
             self.spool.fact("pass", name=name, first_step=first, steps=steps, seconds=seconds[name])

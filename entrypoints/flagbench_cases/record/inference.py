@@ -5,7 +5,7 @@ from typing import Any, Dict, List
 
 from flagbench_cases.record import metrics, sections
 from flagbench_cases.record.evidence import Evidence
-from flagbench_cases.record.passes import Pass, passes
+from flagbench_cases.record.passes import Pass, ended, passes
 from flagbench_cases.record.request import Request
 from flagbench_cases.shared.spool import Step
 
@@ -14,17 +14,17 @@ MEASURED = "infer"
 
 
 def fill(record: Dict[str, Any], request: Request, evidence: Evidence, count: int) -> None:
-    """Fill in everything computed from the steps. An incomplete run has the metrics of its finished passes."""
+    """Fill in everything computed from the steps, as far as the run got."""
     section = (request.config or {})["infer"]
     ranks, whole = evidence.steps, section["window_steps"] is None
     finished, seconds = record["status"]["state"] == "ok", evidence.first("timing")
-    done = passes(evidence)
+    done, last = passes(evidence), ended(evidence, count)
     found: List[Dict[str, Any]] = []
-    for one in done:
+    for one in (*done, last) if last else done:
         steady = metrics.window(ranks, one.first + section["warmup_steps"], one.end)
         if steady is None:
             continue
-        found += throughput(ranks, one, steady, request, whole)
+        found += throughput(ranks, one, steady, request, whole and one is not last)
         if one.name == MEASURED:
             found += sections.flops(record, request, evidence, steady)
             if request.preset == "reference":  # the publisher's formula is only valid for the published model
@@ -38,7 +38,7 @@ def fill(record: Dict[str, Any], request: Request, evidence: Evidence, count: in
     found += metrics.memory(evidence.of("memory"), request.stack["device"]["kind"])
     found += metrics.evaluated([e for e in evidence.of("evaluation") if e["rank"] == 0])
     record["metrics"] = [entry for entry in found if math.isfinite(entry["value"])]
-    measured = next((one for one in done if one.name == MEASURED), None)
+    measured = next((one for one in (*done, last) if one and one.name == MEASURED), None)
     first, end = (measured.first, measured.end) if measured else (0, count)
     record["work"] = metrics.work(ranks, first, end, request.unit)
     record["timing"] = timing(seconds, ranks, count)
@@ -48,7 +48,7 @@ def fill(record: Dict[str, Any], request: Request, evidence: Evidence, count: in
 def throughput(
     ranks: Dict[int, List[Step]], one: Pass, steady: metrics.Window, request: Request, whole: bool
 ) -> List[Dict[str, Any]]:
-    """p_infer_core and p_infer_core_host of a pass, p_infer_whole if the pass is complete; p_val_* for VALIDATE."""
+    """p_infer_core and p_infer_core_host of a pass, p_infer_whole if it is `whole`; p_val_* for VALIDATE."""
     unit, replicas = request.unit, request.layout.dp
     core = "device time of the steps of rank %d, the slowest rank; excluding warm-up" % steady.rank
     amounts = steady.tokens if unit == "tokens" else steady.samples

@@ -1,12 +1,12 @@
 """The passes of an inference run, from the evidence of its ranks."""
 
-from typing import Dict, List, NamedTuple
+from typing import Dict, List, NamedTuple, Optional
 
 from flagbench_cases.record.evidence import Evidence
 
 
 class Pass(NamedTuple):
-    """One pass over the data: its steps, and its duration on each rank, seconds."""
+    """One pass over the data: its steps, and its duration on each rank that has finished it, seconds."""
 
     name: str
     first: int
@@ -26,3 +26,12 @@ def passes(evidence: Evidence) -> List[Pass]:
         one = found.setdefault(fact["name"], Pass(fact["name"], fact["first_step"], fact["steps"], {}))
         one.seconds[fact["rank"]] = fact["seconds"]
     return [one for one in found.values() if len(one.seconds) == len(evidence.steps)]
+
+
+def ended(evidence: Evidence, count: int) -> Optional[Pass]:
+    """The pass during which the run ended, up to the `count` steps that every rank has taken; None if in none."""
+    finished = {one.name for one in passes(evidence)}
+    begun = next((fact for fact in evidence.of("pass_begun") if fact["name"] not in finished), None)
+    if begun is None or count <= begun["first_step"]:
+        return None
+    return Pass(begun["name"], begun["first_step"], count - begun["first_step"], {})

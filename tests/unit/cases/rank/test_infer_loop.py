@@ -14,7 +14,7 @@ from flagbench_cases.rank import infer_loop
 from flagbench_cases.rank.infer_loop import InferLoop, InferPlan
 from flagbench_cases.rank.stopwatch import HostClock
 from flagbench_cases.record.evidence import Evidence
-from flagbench_cases.record.passes import Pass, passes
+from flagbench_cases.record.passes import Pass, ended, passes
 from flagbench_cases.shared.errors import CaseError, DataError, ExitCode
 from flagbench_cases.shared.spool import RankSpool, SpoolReader, Step
 from unit.cases.rank.toy_loop import Device, NoCollectives, Time
@@ -97,6 +97,19 @@ def test_a_whole_run_makes_every_pass_once(tmp_path: Path, clock: Time) -> None:
     ]
     (evaluation,) = [fact for fact in facts if fact["kind"] == "evaluation"]
     assert (evaluation["pass"], evaluation["accuracy"], evaluation["steps"]) == (VALIDATE, 0.5, 2)
+
+
+def test_the_pass_in_which_a_run_ended_has_the_steps_until_then(tmp_path: Path, clock: Time) -> None:
+    _, steps, facts = infer(tmp_path, Toy(clock))
+
+    def without(*names: str) -> Evidence:
+        left = [fact for fact in facts if fact["kind"] != "pass" or fact["name"] not in names]
+        return Evidence({0: steps}, left, {}, None, None)
+
+    assert ended(without(), 6) is None
+    assert ended(without(INFER), 4) == Pass(INFER, 2, 2, {})
+    assert ended(without(INFER), 2) is None
+    assert ended(without(VALIDATE, INFER), 1) == Pass(VALIDATE, 0, 1, {})
 
 
 def test_a_window_is_of_the_measured_pass_which_begins_again(tmp_path: Path, clock: Time) -> None:
