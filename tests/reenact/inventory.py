@@ -59,6 +59,14 @@ class Operators(TorchDispatchMode):
         return {"operators": dict(self.count), "bytes": dict(self.bytes)}
 
 
+def _is_stored(parameter: torch.Tensor) -> bool:
+    """Whether a parameter has a storage: neither one on the meta device nor one whose tensor is gone already has."""
+    try:
+        return parameter.device.type != "meta"
+    except RuntimeError:
+        return False
+
+
 class Saved(saved_tensors_hooks):
     """Counts the distinct storages that autograd keeps for the backward pass, while it is entered.
 
@@ -68,9 +76,8 @@ class Saved(saved_tensors_hooks):
 
     def __init__(self) -> None:
         self._storages: Dict[int, Tuple[Any, int, str]] = {}
-        parameters = [each for each in gc.get_objects() if type(each) is torch.nn.Parameter]
-        # One on the meta device has no storage.
-        self._of_parameters = {storage_of(each).data_ptr() for each in parameters if each.device.type != "meta"}
+        parameters = [each for each in gc.get_objects() if type(each) is torch.nn.Parameter and _is_stored(each)]
+        self._of_parameters = {storage_of(each).data_ptr() for each in parameters}
         super().__init__(self._pack, lambda tensor: tensor)
 
     def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
