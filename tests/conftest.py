@@ -56,8 +56,9 @@ def leaves_nothing_behind():
 
 def pytest_configure(config):
     """Start what warms up runs, once for all workers."""
-    gc.disable()
-    if not hasattr(config, "workerinput"):
+    if hasattr(config, "workerinput"):
+        gc.disable()  # until the tests are collected
+    else:
         warmup.start()
 
 

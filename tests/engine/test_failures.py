@@ -270,8 +270,8 @@ def written_to(folder):
 
 
 def test_parent_killed_leaves_no_process(tmp_path):
-    run = CaseRun(tmp_path, ENDLESS)
-    run.wait_for_steps(1)
+    run = CaseRun(tmp_path, ["--gpus", "2", *ENDLESS])
+    run.wait_for_steps(2)
     pids = run.pids()
     run.process.kill()
     run.process.communicate(timeout=30)

@@ -112,17 +112,22 @@ def _tell_ends(copies):
 
 def _read(connection):
     """What is asked, and standard streams; None and no streams where it was killed before it had asked."""
-    head, control, _, _ = connection.recvmsg(8, socket.CMSG_SPACE(12))
-    if not head:
-        return None, ()
-    files = struct.unpack("3i", control[0][2])
-    (size,) = struct.unpack("<Q", head)
-    text = b""
-    while len(text) < size:
-        piece = connection.recv(size - len(text))
-        if not piece:
-            return None, files
-        text += piece
+    files, text = (), b""
+    connection.settimeout(5.0)  # a process that was stopped in the middle is not to hold up all others
+    try:
+        head, control, _, _ = connection.recvmsg(8, socket.CMSG_SPACE(12))
+        if not head:
+            return None, ()
+        files = struct.unpack("3i", control[0][2])
+        (size,) = struct.unpack("<Q", head)
+        while len(text) < size:
+            piece = connection.recv(size - len(text))
+            if not piece:
+                return None, files
+            text += piece
+    except socket.timeout:
+        return None, files
+    connection.settimeout(None)
     return json.loads(text.decode("utf-8", "surrogateescape")), files
 
 

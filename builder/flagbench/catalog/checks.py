@@ -109,10 +109,23 @@ def _check_stacks(docs: Sequence[Document], case_names: Collection[str]) -> None
         base = doc.data["base"]
         if base["image"] is None and base["obtain"] is None:
             doc.problem(("base", "obtain"), "missing: a stack without a public base says how to get one")
+        _check_packages(doc)
         for path, alias in doc.names("aliases"):
             first = owner.setdefault(alias, doc)
             if first is not doc:
                 doc.problem(path, f"'{alias}' already means the stack '{first.data['name']}'")
+
+
+def _check_packages(doc: Document) -> None:
+    """That each package is installed in one way."""
+    first: dict[str, str] = {}
+    for section in ("packages", "optional", "compiled", "other_python"):
+        for index, entry in enumerate(doc.data["build"].get(section, ())):
+            named = entry if isinstance(entry, str) else entry["name"]
+            name = canonicalize_name(named.partition("==")[0].partition("[")[0])
+            if name in first:
+                doc.problem(("build", section, index), f"'{name}' is already under build.{first[name]}; remove one")
+            first.setdefault(name, section)
 
 
 def _check_needs(cases: Sequence[Document], stacks: Sequence[Document]) -> None:

@@ -117,7 +117,7 @@ def _data(lock: Lock) -> Mapping[str, Any]:
         return pylock.to_dict()
     except (PylockValidationError, ValueError) as error:
         raise FlagbenchError(
-            f"the new lock of {lock.stack}: {error}", remedy="correct build.packages in the manifest of the stack"
+            f"the new lock of {lock.stack}: {error}", remedy="correct `build` in the manifest of the stack"
         ) from None
 
 

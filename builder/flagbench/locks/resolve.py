@@ -184,7 +184,7 @@ class _Packages:
         else:
             raise FlagbenchError(
                 f"the packages of {self.stack.name} do not go together: {error}",
-                remedy=f"correct build.packages in {self.stack.path}",
+                remedy=f"correct `build` in {self.stack.path}",
             ) from None
 
     def _sorted(self, found: list[Found]) -> tuple[tuple[LockEntry, ...], tuple[Unresolved, ...]]:
@@ -219,6 +219,6 @@ def _pin(line: str) -> tuple[str, str]:
     if not PIN.fullmatch(f"{name}=={version.strip()}"):
         raise FlagbenchError(
             f"{line!r} does not pin a package as name==version",
-            remedy="correct build.packages in the manifest of the stack",
+            remedy="correct `build` in the manifest of the stack",
         )
     return name, version.strip()

@@ -123,7 +123,8 @@ GPU = Software()
 CPU = Software(fused_norm=False, foreach_adam=False, copying_reduce_scatter=True, device=False)
 """CPU ranks."""
 FUSED_NORM_FROM = (2, 9)
-"""Release of torch."""
+FOREACH_ADAM_FROM = (2, 0)
+"""Releases of torch."""
 
 
 def software_of(stack: Mapping[str, Any]) -> Software:
@@ -131,7 +132,7 @@ def software_of(stack: Mapping[str, Any]) -> Software:
     if stack["device"]["kind"] == "cpu":
         return CPU
     release = tuple(int(part) for part in stack["expects"]["torch"].split(".")[:2])
-    return Software(fused_norm=release >= FUSED_NORM_FROM)
+    return Software(fused_norm=release >= FUSED_NORM_FROM, foreach_adam=release >= FOREACH_ADAM_FROM)
 
 
 def bubble(stages: int, micro_batches: int) -> float:

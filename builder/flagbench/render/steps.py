@@ -33,6 +33,12 @@ class Step:
     python: str | None = None
     """Minor version of another Python whose wheels are installed; None: the stack's."""
 
+    @property
+    def names(self) -> list[str]:
+        """The packages."""
+        lines = f"{self.locked}{self.unlocked}".splitlines()
+        return [line.partition("==")[0] for line in lines if "==" in line]
+
     def __bool__(self) -> bool:
         return bool(self.locked or self.unlocked)
 

@@ -140,6 +140,7 @@ class RankRun:
         """Reserve space for the steps; returns the seconds from the start of this process to the start of the
         loop."""
         self.spool.reserve(steps)
+        gc.collect()  # what was imported, which the loop would look through otherwise
         gc.set_threshold(*interpreter.DEFAULT_THRESHOLDS)
         self.spool.fact("plan", steps=steps)
         self.device.synchronize()

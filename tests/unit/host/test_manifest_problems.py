@@ -94,6 +94,8 @@ def test_any_depth_is_a_problem_of_its_file(manifests: Path, edit: Edit, levels:
         (A100, "run: {}", "run: {distilbert: it takes weeks}", "claims[0].stack", "'a100-cuda11.6' 'distilbert'"),
         (STACK, "aliases: [cpu]", "aliases: [a100]", "aliases[0]", "'a100' 'a100-cuda11.6'"),
         (STACK, "run: {}", "run: {distilbrt: it is misspelt}", "does_not_run.distilbrt", "'distilbrt' 'distilbert'"),
+        (STACK, "- megatron-core==", "- Torch==", "build.optional[0]", "'torch' build.packages"),
+        (A100, "name: megatron-core", "name: Flash_Attn", "build.other_python[0]", "'flash-attn' build.compiled"),
         (LORA, "needs: [deepspeed]", "needs: [deepspeed, apex]", "needs[1]", "'apex' cpu"),
         (CLAIMS, "id: distilbert/a100-1x8-fp32\n", "id: bert/a100\n", "claims[0].id", "'bert/a100'"),
         (CLAIMS, "a100-1x8-fp32-bs96", "a100-1x8-fp32", "claims[1].id", "'distilbert/a100-1x8-fp32'"),

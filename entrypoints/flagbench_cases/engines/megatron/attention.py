@@ -15,8 +15,8 @@ Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def choose(device: torch.device) -> str:
-    """The kernel for a device: flash-attn if it is a CUDA device and the package can be imported, else torch's, which
-    exists from torch 2.0 on."""
+    """The kernel for a device: flash-attn if it is a CUDA device and the package can be imported, else torch's, else
+    UNFUSED, before torch 2.0."""
     if device.type == "cuda" and _flash() is not None:
         return FLASH
     return SDPA if hasattr(F, "scaled_dot_product_attention") else UNFUSED

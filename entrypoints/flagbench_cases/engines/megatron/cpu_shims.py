@@ -123,9 +123,10 @@ def _overlay() -> Overlay:
         set_rng_state=lambda state, *_: torch.set_rng_state(state),
     )
     names: Dict[str, Any] = {name: _on_cpu(getattr(torch, name)) for name in FACTORIES}
-    names["tensor"] = _tensor
+    names["tensor"] = _on_cpu(torch.tensor)
     replaced: Dict[str, Any] = {"new_group": _GROUPS.new_group}
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6):
+        names["tensor"] = _tensor
         replaced.update(all_reduce=_all_reduce, _all_gather_base=_all_gather, _reduce_scatter_base=_reduce_scatter)
     return Overlay(torch, cuda=cuda, distributed=Overlay(torch.distributed, **replaced), **names)
 

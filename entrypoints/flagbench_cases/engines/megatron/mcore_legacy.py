@@ -1,10 +1,12 @@
 """The model and its process groups by Megatron-Core 0.8.0, which also runs with Python 3.8 and torch 1.12.
 
-It is the last release for them, and the first with an optimizer that requires neither Apex nor Transformer Engine.
+It is the last release for them, and the first with an optimizer that can do without Apex and Transformer Engine. Apex
+is used where it can be imported. Transformer Engine is not: with other releases of it, this one cannot be imported.
 """
 
 import logging
 import math
+import sys
 import warnings
 from typing import Any
 
@@ -16,6 +18,7 @@ from flagbench_cases.engines.megatron.attention import MODULES, UNFUSED
 from flagbench_cases.engines.megatron.shape import Shape
 from flagbench_cases.engines.process_group import ensure_group
 
+sys.modules.setdefault("transformer_engine", None)  # type: ignore[arg-type]  # an import of it fails
 # It reports that Zarr, for checkpoints, is absent.
 logging.getLogger("megatron.core.dist_checkpointing.strategies").setLevel(logging.ERROR)
 

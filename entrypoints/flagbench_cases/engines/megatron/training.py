@@ -194,7 +194,13 @@ class Trainer:
 
     def facts(self) -> Dict[str, Any]:
         """Facts about the updates."""
-        found = {"updates": self.updates, "skipped_steps": self.skipped, "learning_rate": self.learning_rate}
+        implementation = type(self.only_optimizer.optimizer)
+        found = {
+            "updates": self.updates,
+            "skipped_steps": self.skipped,
+            "learning_rate": self.learning_rate,
+            "optimizer": "%s.%s" % (implementation.__module__, implementation.__qualname__),
+        }
         if self.config.fp16:
             found["loss_scale"] = float(self.optimizer.get_loss_scale())
         return found

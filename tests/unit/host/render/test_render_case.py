@@ -168,6 +168,8 @@ def test_a_wheel_for_another_python_goes_where_those_for_this_one_are(full: Stac
     assert words[words.index("--python-version") + 1] == "3.10"
     assert {"--no-deps", "--require-hashes", "--only-binary"} <= set(words)
     assert "site.getsitepackages()" in words[words.index("--target") + 1]
+    assert words[words.index("uninstall") : words.index("uninstall") + 4] == ["uninstall", "-y", "plain", "&&"]
+    assert "--upgrade" in words, "a folder of the base with the same name would stay as it is"
     assert not any("python-3.10" in path for path in render_needs("megatron-core", stack=stack).files)
 
 
