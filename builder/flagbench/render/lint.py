@@ -1,4 +1,4 @@
-"""Checks every Dockerfile of a catalog, or given ones, with our rules and hadolint."""
+"""Checks every Dockerfile of a catalog with our rules; what a person has written, with hadolint too."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ _CASE_BLOCKS = ("code", "entrypoint", "identity")
 def lint_catalog(catalog: Catalog, template: Path | None = None) -> list[Finding]:
     """Findings in every image of the catalog, rendered now; paths are those of the committed Dockerfiles.
 
-    Raises FlagbenchError for what cannot be rendered, and where hadolint is missing.
+    Args:
+        template: a template of one's own; only what it makes is checked by hadolint.
+
+    Raises FlagbenchError for what cannot be rendered, and where hadolint is needed and missing.
     """
     renderer = ImageRenderer(catalog, template)
     ours = Templates(shipped_images())
@@ -44,7 +47,7 @@ def lint_catalog(catalog: Catalog, template: Path | None = None) -> list[Finding
             required = ours.blocks("case", _CASE_BLOCKS, case_values(catalog.cases[tier], stack, lock))
         path = f"images/rendered/{rendered.folder}/Dockerfile"
         dockerfiles[path] = Dockerfile(rendered.dockerfile, required, inherited)
-    return _lint(dockerfiles, catalog)
+    return _lint(dockerfiles, catalog, hadolint=template is not None)
 
 
 def lint_paths(paths: Iterable[Path], catalog: Catalog) -> list[Finding]:
@@ -53,12 +56,13 @@ def lint_paths(paths: Iterable[Path], catalog: Catalog) -> list[Finding]:
     Raises FlagbenchError (usage) for a path without a Dockerfile, and where hadolint is missing.
     """
     found = {str(path): Dockerfile(read_source(path)) for given in paths for path in _files(given)}
-    return _lint(found, catalog)
+    return _lint(found, catalog, hadolint=True)
 
 
-def _lint(dockerfiles: Mapping[str, Dockerfile], catalog: Catalog) -> list[Finding]:
+def _lint(dockerfiles: Mapping[str, Dockerfile], catalog: Catalog, *, hadolint: bool) -> list[Finding]:
     findings = [finding for path, dockerfile in dockerfiles.items() for finding in check(path, dockerfile)]
-    findings += _hadolint(dockerfiles, catalog.root.parent / ".hadolint.yaml")
+    if hadolint:
+        findings += _hadolint(dockerfiles, catalog.root.parent / ".hadolint.yaml")
     return sorted(findings, key=lambda finding: (finding.path, finding.line, finding.rule))
 
 

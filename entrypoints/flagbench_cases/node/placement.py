@@ -7,8 +7,7 @@ import ipaddress
 import os
 import re
 import subprocess
-from dataclasses import dataclass
-from typing import Callable, List, Mapping, Optional, Sequence, Tuple
+from typing import Callable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from flagbench_cases.shared.errors import UsageError
 
@@ -22,8 +21,7 @@ RANK_VARIABLES = (
 )
 
 
-@dataclass(frozen=True)
-class Placement:
+class Placement(NamedTuple):
     """The position of this node in the job. `port` 0: any free port (single node only)."""
 
     nodes: int

@@ -144,4 +144,6 @@ def test_a_hadolint_that_is_missing_or_fails_is_told(
         (tmp_path / "hadolint").chmod(0o755)
     monkeypatch.setattr(lint.sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/bin" if fake else str(tmp_path))
-    assert said in run("lint", code=2).err
+    (tmp_path / "Dockerfile").write_text("FROM scratch\n", encoding="utf-8")
+    assert said in run("lint", str(tmp_path / "Dockerfile"), code=2).err
+    assert run("lint").out == "no findings\n", "it is for what people write"
