@@ -34,7 +34,7 @@ def test_a_block_may_end_with_the_last_token() -> None:
 
 
 def test_megatron_core_s_own_extension_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And where there is none, it finds the function here."""
+    """Where it cannot be imported, Megatron-Core gets our function instead."""
     name = "megatron.core.datasets.helpers"
     pytest.importorskip("megatron.core.datasets")
     own = object()
