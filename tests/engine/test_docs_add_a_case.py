@@ -128,7 +128,7 @@ def test_a_model_that_is_split_scores_as_a_whole_one(
 
 
 def test_an_inference_run_that_is_ended_leaves_a_valid_record(followed: Followed, record_schema) -> None:
-    endless = "python -m flagbench_cases successor --preset tiny --set tp=1 --steps 1000000 --max-minutes 0.06"
+    endless = "python -m flagbench_cases successor --preset tiny --set tp=1 --steps 1000000 --max-minutes 0.1"
     record = json.loads(followed.checkout.run(f"{endless} || test $? -eq 6"))
     jsonschema.validate(record, record_schema)
     assert (record["status"]["exit_code"], record["status"]["phase"]) == (6, "infer")

@@ -6,7 +6,7 @@ import string
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flagbench.redaction import REDACTED, has_userinfo, is_secret, is_secret_name, redact, url_secrets
@@ -93,7 +93,6 @@ HARMLESS = (
 
 
 @pytest.mark.parametrize("context", CONTEXTS)
-@settings(max_examples=25)
 @given(secret=WORD, before=st.sampled_from(["", "error: ", "a=b "]), after=st.sampled_from(["", " then", "\n"]))
 def test_a_credential_is_hidden_and_found(context: str, secret: str, before: str, after: str) -> None:
     text = before + context.format(secret) + after
