@@ -22,11 +22,16 @@ BOUNDS = (0.97, 1.03)
 # does not decide when to stop.
 HALF_WIDTH = 0.009
 # The pairs of a start take no longer, as far as FEWEST_PAIRS allow: a few percent of a step are those of the start.
-START_SECONDS = 4.0
-FEWEST_PAIRS = 4
+START_SECONDS = 3.0
+FEWEST_PAIRS = 6
 # glibc gives large tensors back to the kernel and faults them in again, more or less of them by the order in which
 # they are freed: several percent of a step that are no work of either side. Both keep their heap, as on a device.
-HEAP = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**34), "MALLOC_TOP_PAD_": str(2**28)}
+# They ask for huge pages: which small ones a process was given decides what collides in the caches, from its start to
+# its end, a percent of a step either way.
+HEAP = {
+    **{"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**34), "MALLOC_TOP_PAD_": str(2**28)},
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",  # from glibc 2.35 on, where the kernel allows madvise
+}
 CONFIDENCE = 0.95
 # Starts that are forked from one process, the counted one included. Where its libraries lie is the same for all of
 # them, so it is replaced. Those of a round are of one process.
