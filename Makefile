@@ -17,10 +17,10 @@ INSTALL := PYTHON="$(PYTHON)" TORCH_INDEX="$(TORCH_INDEX)" tools/install "$(VENV
 demo: $(VENV)/.cases
 	$(BIN)/flagbench run distilbert:cpu --preset tiny --gpus 2 --via native
 
-## test: run every test that this machine supports; PYTEST adds options of pytest
+## test: run the tests that this machine supports, but for the longest; PYTEST adds options of pytest
 test: $(VENV)/.dev
 	@# On two processors; a third test runs while another waits for what it has stopped, or for a timeout.
-	$(BIN)/python -m pytest --random-order -n 3 --dist worksteal -q --durations=5 $(PYTEST)
+	$(BIN)/python -m pytest --random-order -n 3 --dist worksteal -q --durations=5 -m "not long" $(PYTEST)
 
 ## lint: check style, types, import layers and generated files
 lint: $(VENV)/.dev

@@ -289,6 +289,7 @@ def namespaces():
             subprocess.run(["ip", "netns", "delete", name], check=False)
 
 
+@pytest.mark.long
 def test_two_namespaces(tmp_path, record_schema, namespaces):
     """The host's own name leads nowhere here: the ranks must find each other by the route to node 0."""
     port = free_port()

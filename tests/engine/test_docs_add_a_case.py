@@ -10,7 +10,7 @@ import pytest
 from pages import ROOT, Changes, Checkout, Page, assert_page_tells_all, read_page
 from warmup import warm
 
-pytestmark = [pytest.mark.image, pytest.mark.slow]
+pytestmark = [pytest.mark.image, pytest.mark.slow, pytest.mark.long]
 
 DESCRIBE = "python -m flagbench_cases circle --preset tiny --gpus 2 --describe\n"
 INFER = "python -m flagbench_cases successor --preset tiny %s\n"

@@ -146,6 +146,7 @@ def memory_cgroup(limit):
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "case, arguments, phase",
     [

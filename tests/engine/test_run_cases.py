@@ -40,6 +40,7 @@ def test_deepspeed_trains_in_its_place(tmp_path, record_schema):
     assert training["updates"] == record["work"]["steps"] == 15
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", ["glm", "llama2-7b-lora"])
 def test_two_ranks_train_the_shipped_set_to_the_end(tmp_path, record_schema, case):
     command = [sys.executable, "-m", "flagbench_cases", case]

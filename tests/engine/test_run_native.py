@@ -42,6 +42,7 @@ def test_two_ranks_print_one_valid_record(tmp_path, record_schema):
     assert not [name for name in os.listdir(str(tmp_path)) if name.startswith("flagbench-")], "the spool is removed"
 
 
+@pytest.mark.long
 def test_published_run_evaluates_and_stops(tmp_path, record_schema):
     """The whole published rule on the shipped set, cut to one epoch."""
     ended = run_case(tmp_path, "--gpus", "1", "--preset", "tiny", "--set", "max_epochs=1", "--set", "batch_size=64")

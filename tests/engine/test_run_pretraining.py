@@ -75,6 +75,7 @@ def test_four_ranks_train_one_model(megatron, tmp_path, record_schema):
     assert_rates_in_order(record)
 
 
+@pytest.mark.long
 def test_two_replicas_learn_the_shipped_stories(megatron, tmp_path, record_schema):
     faster = ["--precision", "fp32", "--set", "micro_batch_size=8"]
     ended = run_case(tmp_path, "--preset", "tiny", "--gpus", "2", *faster, command=COMMAND)

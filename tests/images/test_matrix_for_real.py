@@ -16,6 +16,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from catalogs import CATALOG
 from flagbench.catalog.load import load_catalog
 from flagbench.locks.files import read_lock, write_lock
 from flagbench.locks.model import LockEntry, inputs_digest
@@ -147,7 +148,7 @@ def test_the_libraries_of_every_stack_run_the_lora_case(stack, builds, base, sta
 
 
 @pytest.mark.parametrize(
-    "stack", [stack for stack in CHANGES if stack not in load_catalog().cases["aquila-33b"].does_not_run]
+    "stack", [stack for stack in CHANGES if stack not in CATALOG.cases["aquila-33b"].does_not_run]
 )
 def test_megatron_core_of_every_stack_that_has_it_splits_a_model(stack, builds, base, start):
     name = PREFIX + stack
@@ -163,7 +164,7 @@ def test_megatron_core_of_every_stack_that_has_it_splits_a_model(stack, builds, 
 def trains(stack):
     """Whether the image of the case that trains in stages can be built on the stand-in of a stack."""
     compiled = [each["name"] for each in real_manifest(stack)["build"]["compiled"]]
-    return stack not in load_catalog().cases["llama2-70b"].does_not_run and "flash-attn" not in compiled
+    return stack not in CATALOG.cases["llama2-70b"].does_not_run and "flash-attn" not in compiled
 
 
 @pytest.mark.parametrize("stack", [stack for stack in CHANGES if trains(stack)])

@@ -8,6 +8,7 @@ import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
 import yaml
 
 from flagbench.catalog.load import load_catalog
@@ -22,6 +23,7 @@ def digests(checkout: Checkout) -> list[str]:
     return [image["digest"] for image in json.loads(checkout.run("flagbench render distilbert:cpu --json"))["images"]]
 
 
+@pytest.mark.long
 def test_the_page_makes_a_stack_and_names_everything_that_changes(tmp_path: Path) -> None:
     need(find_spec("uv") is not None or shutil.which("uv") is not None, "uv (pip install 'flagbench[lock]')")
     page, index = read_page("add-a-stack.md"), Index(tmp_path / "index")

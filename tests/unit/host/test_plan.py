@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flagbench.catalog.load import load_catalog
+from catalogs import CATALOG
 from flagbench.catalog.model import Claim
 from flagbench.errors import FlagbenchError
 from flagbench.plan.config import Planned, planned
@@ -23,7 +23,6 @@ from flagbench.plan.training import fullest_stage, stage_memory
 
 from .conftest import ROOT
 
-CATALOG = load_catalog()
 LLAMA = planned(CATALOG.cases["llama2-70b"], "reference", None, ())
 AQUILA = planned(CATALOG.cases["aquila-33b"], "reference", None, ())
 NONE = TensorSpeed()

@@ -31,6 +31,7 @@ megatron.convert(source, section, Writer(out, "aquila-33b", "weights", None, Non
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="memory by kind is Linux's")
 def test_memory_stays_below_two_shards(tmp_path: Path) -> None:
     zeros = {name: torch.zeros(shape) for name, shape in weights_format.shapes(LARGE).items()}
