@@ -93,21 +93,21 @@ def with_verdicts(store: Store, entries: Iterable[StoredRecord]) -> list[StoredR
 
     A verdict comes from the index unless the case, its claims or flagbench's code have changed since it was computed.
     """
-    catalog: Catalog | None = None
-    judged, changed = [], []
-    for entry in entries:
-        summary = entry.summary
-        if summary is not None and summary.basis != _basis(entry.case):
-            catalog = catalog or load_catalog()
-            try:
-                summary = _judged(summary, read_record(store.read(entry)), catalog)
-                entry = replace(entry, summary=summary)
-                changed.append(entry)
-            except FlagbenchError as error:
-                entry = replace(entry, summary=None, error=error.message)
-        judged.append(entry)
-    store.remember(changed)
-    return judged
+    entries = list(entries)
+    outdated = [entry for entry in entries if entry.summary is not None and entry.summary.basis != _basis(entry.case)]
+    if not outdated:
+        return entries
+    catalog, judged = load_catalog(), {}
+    for entry, content in store.read_all(outdated):
+        try:
+            if isinstance(content, FlagbenchError):
+                raise content
+            summary = entry.summary and _judged(entry.summary, read_record(content), catalog)
+            judged[id(entry)] = replace(entry, summary=summary)
+        except FlagbenchError as error:
+            judged[id(entry)] = replace(entry, summary=None, error=error.message)
+    store.remember(judged.values())
+    return [judged.get(id(entry), entry) for entry in entries]
 
 
 def _judged(summary: Summary, record: Record, catalog: Catalog) -> Summary:

@@ -49,10 +49,12 @@ def records(context: typer.Context, incomplete: str) -> list[str]:
     """`last` and the newest records' ids that start with what was typed, of the store that --store names."""
 
     def names() -> Iterable[str]:
-        from flagbench.stores import open_store  # most commands need it neither to run nor to complete
+        from flagbench.stores import FolderBlobs, open_store  # most commands need it neither to run nor to complete
 
-        stored = open_store(context.params.get("store")).list()
-        recent = islice((entry.record_id for entry in stored if entry.problem is None), RECENT)
+        store = open_store(context.params.get("store"))
+        if not isinstance(store.blobs, FolderBlobs):
+            return ()  # a person who waits for a completion is not kept waiting for a server
+        recent = islice((entry.record_id for entry in store.list() if entry.problem is None), RECENT)
         # A copy in a wrong place has the id of its original.
         return dict.fromkeys(("last", *recent))
 

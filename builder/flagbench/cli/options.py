@@ -9,7 +9,7 @@ import typer
 StoreOption = Annotated[
     str | None,
     typer.Option(
-        "--store", metavar="URL", help="Where records are kept, a folder or file:// URL; else FLAGBENCH_STORE."
+        "--store", metavar="URL", help="Where records are kept, a folder or s3://bucket/prefix; else FLAGBENCH_STORE."
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -1,4 +1,4 @@
-"""`flagbench results`: the records in a store, listed, shown, exported and removed."""
+"""`flagbench results`: the records in a store, listed, shown, copied, exported and removed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from flagbench.cli import complete, results_remove
+from flagbench.cli import complete, results_copy, results_remove
 from flagbench.cli.options import JsonOption, StoreOption, WideOption
 from flagbench.cli.output import echo_json, echo_json_text, print_page
 from flagbench.cli.records import STORED_HELP, note, stored_record
@@ -150,9 +150,11 @@ def export_records(
 def _lines(place: Store, entries: Sequence[StoredRecord]) -> list[str]:
     """Each record as one line of JSON."""
     lines = []
-    for entry in entries:
+    for entry, content in place.read_all(entries):
         try:
-            raw = read_record(place.read(entry)).raw
+            if isinstance(content, FlagbenchError):
+                raise content
+            raw = read_record(content).raw
         except FlagbenchError as error:
             note(entry.location, entry.problem or error.message)
             continue
@@ -193,6 +195,8 @@ def show_record(
     _show(parsed, wide)
 
 
+app.command("push")(results_copy.push)
+app.command("pull")(results_copy.pull)
 app.command("rm")(results_remove.remove)
 app.command("prune")(results_remove.prune)
 

@@ -26,7 +26,7 @@ from flagbench.record.read import read_record
 from flagbench.report import verdict_table
 from flagbench.request import LocalOptions, RunRequest
 from flagbench.stdio import NotPrinted
-from flagbench.stores import Store, open_store
+from flagbench.stores import Store, open_store, unsent
 from flagbench.verify import choose_claim, verify_claim
 
 Via = Literal["docker", "native"]
@@ -148,10 +148,19 @@ def _keep(result: LaunchResult, store: Store) -> bool:
     try:
         kept = store.put(result.record)
     except FlagbenchError as error:
-        print_error(error.message, f"{error.remedy}; the record is on stdout")
+        print_error(error.message, f"{error.remedy}; the record is on stdout{_set_aside(result)}")
         return False
     typer.echo(f"record {kept.record_id} kept in {kept.location}", err=True)
     return True
+
+
+def _set_aside(result: LaunchResult) -> str:
+    """Keep a record that was not stored until it can be; what to do then, in words."""
+    try:
+        unsent().put(result.record)
+    except FlagbenchError:
+        return ""
+    return ", and `flagbench results push` stores it later"
 
 
 def _show(result: LaunchResult, catalog: Catalog, case: Case, claim: str | None, *, wide: bool) -> None:

@@ -1,9 +1,10 @@
-"""Where records are kept: `records` (layout, index) over `blobs` (a folder; a bucket is another adapter)."""
+"""Where records are kept: `records` (layout, index) over `blobs` (a folder, a bucket)."""
 
 from flagbench.stores.blobs import StoreError
+from flagbench.stores.bucket import BucketBlobs
 from flagbench.stores.folder import FolderBlobs
 from flagbench.stores.index import Summary
-from flagbench.stores.open import open_store
+from flagbench.stores.open import open_store, unsent
 from flagbench.stores.records import Store, StoredRecord
 
-__all__ = ["FolderBlobs", "Store", "StoreError", "StoredRecord", "Summary", "open_store"]
+__all__ = ["BucketBlobs", "FolderBlobs", "Store", "StoreError", "StoredRecord", "Summary", "open_store", "unsent"]

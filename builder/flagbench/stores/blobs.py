@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 from flagbench.errors import ExitCode, FlagbenchError
+
+INDEX = "results/index-v1.json"
+"""The key of the cached listing: beside the objects, so that it is deleted and copied with them."""
+INDEX_BYTES = 2**30
 
 
 class StoreError(FlagbenchError):
@@ -15,6 +18,10 @@ class StoreError(FlagbenchError):
 
     def __init__(self, message: str, *, remedy: str, code: ExitCode = ExitCode.NOT_STORED) -> None:
         super().__init__(message, remedy=remedy, code=code)
+
+
+class ListingDenied(StoreError):
+    """A store that takes objects and shows none, as with a key that may only write."""
 
 
 def damaged(location: str, what: str) -> StoreError:
@@ -59,8 +66,8 @@ class Blobs(Protocol):
         """The address, as `open_store` takes it."""
 
     @property
-    def cache(self) -> Path | None:
-        """A local file in which a listing may be cached; None: there is no good place."""
+    def readers(self) -> int:
+        """Objects that are worth reading at a time."""
 
     def location(self, key: str) -> str:
         """The file, or the object's URL, for a person."""
@@ -80,8 +87,17 @@ class Blobs(Protocol):
         Raises StoreError (USAGE) where the address cannot be a store; one that does not exist yet is empty.
         """
 
+    def read_index(self) -> bytes:
+        """The cached listing that was written last; empty where there is none. Raises nothing."""
+
+    def write_index(self, content: bytes) -> None:
+        """Replace the cached listing, whole or not at all; a failure is ignored."""
+
     def delete(self, key: str) -> None:
         """Delete an object; a missing one is not an error. Raises StoreError (NOT_STORED)."""
+
+    def clear(self, prefix: str) -> None:
+        """Delete everything below a prefix that nobody else writes to. Raises StoreError (NOT_STORED)."""
 
     def health(self) -> Health:
         """Whether objects could be put now, found out without leaving anything behind."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,8 +20,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from flagbench.errors import ExitCode
-from flagbench.files import expanded, read_file, reason
-from flagbench.stores.blobs import Blob, Health, StoreError, damaged
+from flagbench.files import expanded, read_file, reason, write_atomically
+from flagbench.stores.blobs import INDEX, INDEX_BYTES, Blob, Health, StoreError, damaged
 from flagbench.stores.layout import checksum_name, checksum_text
 from flagbench.stores.layout import prefix as records_prefix
 from flagbench.terminal import brief
@@ -49,10 +50,8 @@ class FolderBlobs:
         """The folder as a file:// URL."""
         return self.root.as_uri()
 
-    @property
-    def cache(self) -> Path:
-        """A file beside the objects, so that it is deleted and copied with them."""
-        return self.root / "results" / "index-v1.json"
+    readers = 1
+    """A disk gains nothing from more."""
 
     def location(self, key: str) -> str:
         """The file."""
@@ -103,6 +102,18 @@ class FolderBlobs:
             ) from error
         yield from _walk(str(self.root / prefix), prefix, frozenset())
 
+    def read_index(self) -> bytes:
+        """The cached listing; see Blobs.read_index."""
+        try:
+            return read_file(self.root / INDEX, INDEX_BYTES)
+        except OSError:
+            return b""
+
+    def write_index(self, content: bytes) -> None:
+        """Replace the cached listing."""
+        with suppress(OSError):
+            write_atomically(self.root / INDEX, content)
+
     def delete(self, key: str) -> None:
         """Delete an object and its checksum. The folders stay: another writer may be about to use them."""
         path = self.root / key
@@ -112,6 +123,20 @@ class FolderBlobs:
         except OSError as error:
             raise StoreError(
                 f"{path} was not deleted: {reason(error)}", remedy="make its folder writable for you"
+            ) from error
+
+    def clear(self, prefix: str) -> None:
+        """Delete a folder, and the one above it if that is empty then."""
+        folder = self.root / prefix
+        try:
+            shutil.rmtree(folder)
+            with suppress(OSError):
+                folder.parent.rmdir()
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise StoreError(
+                f"{folder} was not deleted: {reason(error)}", remedy="make its folder writable for you"
             ) from error
 
     def health(self) -> Health:

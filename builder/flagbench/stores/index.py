@@ -1,8 +1,8 @@
 """What a listing shows of each record, cached in one file, so that listing does not open every record.
 
-The file can be deleted or damaged at any time: what it lacks is read from the records. A row counts only for the
-object it was made from (`Blob.stamp`), so records that another program adds, replaces or deletes are noticed when
-their names are listed.
+The file, or the object of a bucket, can be deleted or damaged at any time: what it lacks is read from the records. A
+row counts only for the object it was made from (`Blob.stamp`), so records that another program adds, replaces or
+deletes are noticed when their names are listed.
 
 One file that is replaced as a whole, and not SQLite or a log: replacing is atomic on every file system, network ones
 included, where SQLite's locks and appends of several machines are not reliable. Of two writers at once the last one
@@ -14,14 +14,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import Path
 
 import msgspec
 
-from flagbench.files import read_file, write_atomically
 from flagbench.record.model import Record
-
-MAX_BYTES = 2**30
+from flagbench.stores.blobs import Blobs
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -65,10 +62,10 @@ def summary_of(record: Record) -> Summary:
 
 
 class Index:
-    """The cache in a file; without a path it starts empty and is not saved."""
+    """The cache that a store has beside its objects."""
 
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
+    def __init__(self, blobs: Blobs) -> None:
+        self._blobs = blobs
         self._rows = self._read()
         self._changed: dict[str, Row | None] = {}
 
@@ -89,21 +86,16 @@ class Index:
 
     def save(self) -> None:
         """Write the changes, merged with what others wrote meanwhile; a failure is ignored."""
-        if self._path is None or not self._changed:
+        if not self._changed:
             return
         rows = {key: row for key, row in {**self._read(), **self._changed}.items() if row is not None}
         self._changed = {}
         content = msgspec.json.encode(rows)
-        with suppress(OSError):
-            write_atomically(self._path, hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
+        self._blobs.write_index(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
 
     def _read(self) -> dict[str, Row]:
-        if self._path is None:
-            return {}
-        try:
-            checksum, _, content = read_file(self._path, MAX_BYTES).partition(b"\n")
-            if checksum.decode() == hashlib.sha256(content).hexdigest():
+        checksum, _, content = self._blobs.read_index().partition(b"\n")
+        if checksum == hashlib.sha256(content).hexdigest().encode():
+            with suppress(ValueError, RecursionError):
                 return msgspec.json.decode(content, type=dict[str, Row])
-        except (OSError, ValueError, RecursionError):
-            pass
         return {}

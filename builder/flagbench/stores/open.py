@@ -10,18 +10,22 @@ import platformdirs
 
 from flagbench.errors import ExitCode
 from flagbench.stores.blobs import StoreError
+from flagbench.stores.bucket import BucketBlobs
 from flagbench.stores.folder import FolderBlobs
+from flagbench.stores.profiles import parse_address
 from flagbench.stores.records import Store
 
 VARIABLE = "FLAGBENCH_STORE"
 
 
-def open_store(url: str | None = None) -> Store:
-    """The store at `url`, else at FLAGBENCH_STORE, else in the user's data folder. Creates nothing.
+def open_store(url: str | None = None, *, own: bool = False) -> Store:
+    """The store at `url`, else at FLAGBENCH_STORE unless `own`, else in the user's data folder. Creates nothing.
 
-    `url` is a plain path or `file:///path`. Raises StoreError (usage) for any other kind of address.
+    `url` is a plain path, `file:///path` or `s3://bucket/prefix`. Raises StoreError (usage) for any other address.
     """
-    address = url or os.environ.get(VARIABLE) or str(Path(platformdirs.user_data_dir("flagbench")) / "store")
+    address = url or (None if own else os.environ.get(VARIABLE)) or str(_data_folder() / "store")
+    if address.lower().startswith("s3:"):
+        return Store(BucketBlobs(parse_address(address)))
     path = _path(address) if "://" in address else address
     if "\0" in path:
         raise _unusable(address, "a folder's name cannot contain a NUL")
@@ -31,6 +35,15 @@ def open_store(url: str | None = None) -> Store:
         raise _unusable(address, "the current folder no longer exists", "change to another folder") from error
 
 
+def unsent() -> Store:
+    """Records that could not be stored where they should have been, until `flagbench results push` does it."""
+    return Store(FolderBlobs(_data_folder() / "unsent"))
+
+
+def _data_folder() -> Path:
+    return Path(platformdirs.user_data_dir("flagbench"))
+
+
 def _path(address: str) -> str:
     """The folder that a URL names."""
     try:
@@ -38,8 +51,7 @@ def _path(address: str) -> str:
     except ValueError as error:
         raise _unusable(address, f"it is not a URL: {error}") from error
     if parts.scheme != "file":
-        known = parts.scheme == "s3"
-        raise _unusable(address, "this version stores in folders" if known else "there is no such kind of store")
+        raise _unusable(address, "there is no such kind of store")
     if parts.netloc not in ("", "localhost") or not parts.path:
         remedy = f"write three slashes: file:///{parts.netloc}{parts.path}"
         raise _unusable(address, "it names a host, not a folder here", remedy)
@@ -49,6 +61,7 @@ def _path(address: str) -> str:
 def _unusable(address: str, why: str, remedy: str | None = None) -> StoreError:
     return StoreError(
         f"the store {address} cannot be used: {why}",
-        remedy=remedy or f"name a folder with --store or {VARIABLE}, for example file:///srv/flagbench",
+        remedy=remedy
+        or f"name a folder or a bucket with --store or {VARIABLE}: file:///srv/flagbench, s3://bucket/prefix",
         code=ExitCode.USAGE,
     )

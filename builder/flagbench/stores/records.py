@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, islice
 
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.record.read import MAX_BYTES, parse, read_record
-from flagbench.stores.blobs import Blob, Blobs, Health, StoreError, damaged
+from flagbench.stores.blobs import Blob, Blobs, Health, ListingDenied, StoreError, damaged
 from flagbench.stores.index import Index, Summary, summary_of
 from flagbench.stores.layout import Place, check_record_id, parse_key, prefix
 from flagbench.terminal import brief
@@ -51,8 +52,10 @@ class Store:
         """The store's address, as `open_store` takes it."""
         return self.blobs.url
 
-    def put(self, record: bytes) -> StoredRecord:
+    def put(self, record: bytes, *, known: builtins.dict[str, set[str]] | None = None) -> StoredRecord:
         """Store a record byte for byte. Idempotent: the same bytes again change nothing.
+
+        `known`: what `keys` returned, for a caller that stores many; it is kept up to date.
 
         Raises RecordError where the bytes are not a valid record, and StoreError (NOT_STORED) where they could not be
         kept or other bytes are already kept under the same id.
@@ -60,13 +63,31 @@ class Store:
         parsed = read_record(record)
         place = Place(parsed.case, parsed.stack, parsed.created_at[:10], parsed.record_id)
         key = place.key
-        taken = self._taken(place)
+        taken = sorted((self.keys() if known is None else known).get(place.record_id, set()) - {key})
         if taken or not self.blobs.put_if_absent(key, record):
             raise StoreError(
                 f"another record is already stored as {place.record_id} ({self.blobs.location((*taken, key)[0])})",
                 remedy="compare the two: a record's id is made once, and stored records never change",
             )
+        if known is not None:
+            known.setdefault(place.record_id, set()).add(key)
         return self._stored(place, Blob(key), parsed.created_at)
+
+    def keys(self) -> builtins.dict[str, set[str]]:
+        """The keys of each stored id: more than one where its record is stored for another case, stack or day, too.
+
+        Two puts at the very same time may both find none: no single name stands for the id across folders. A store
+        that shows nothing has none. Raises StoreError (NOT_STORED).
+        """
+        found: dict[str, set[str]] = {}
+        try:
+            for place, _ in self._objects():
+                found.setdefault(place.record_id, set()).add(place.key)
+        except ListingDenied:
+            return {}
+        except StoreError as error:
+            raise StoreError(error.message, remedy=error.remedy) from error
+        return found
 
     def get(self, record_id: str) -> bytes:
         """The bytes that were put.
@@ -98,6 +119,23 @@ class Store:
             raise damaged(entry.location, f"is not a record: {entry.problem}")
         return self._load(entry.blob)
 
+    def read_all(self, entries: Iterable[StoredRecord]) -> Iterator[tuple[StoredRecord, bytes | FlagbenchError]]:
+        """Each listed record with its bytes, or with why it has none; from a server several are read at a time."""
+
+        def read(entry: StoredRecord) -> tuple[StoredRecord, bytes | FlagbenchError]:
+            try:
+                return entry, self.read(entry)
+            except FlagbenchError as error:
+                return entry, error
+
+        if self.blobs.readers < 2:
+            yield from map(read, entries)
+            return
+        left = iter(entries)
+        with ThreadPoolExecutor(self.blobs.readers) as pool:
+            while batch := [*islice(left, 4 * self.blobs.readers)]:  # no more of them are in memory
+                yield from pool.map(read, batch)
+
     def list(self, case: str | None = None, stack: str | None = None) -> Iterator[StoredRecord]:
         """The records of a case and a stack, or of all, newest first; then what else is found where records are.
 
@@ -105,19 +143,19 @@ class Store:
         Raises StoreError (USAGE) where the address cannot be a store; one that does not exist yet has no records.
         """
         found = [*self._objects(case, stack)]
-        index = Index(self.blobs.cache)
+        index = Index(self.blobs)
         if stack is None or case is not None:
             index.drop_missing(prefix(case=case, stack=stack), (blob.key for _, blob in found))
         try:
             for _, same_day in groupby(sorted(found, key=_day, reverse=True), key=_day):
-                entries = [self._entry(place, blob, index) for place, blob in same_day]
+                entries = self._entries([*same_day], index)
                 yield from sorted(entries, key=lambda entry: (entry.created_at, entry.record_id), reverse=True)
         finally:
             index.save()
 
     def remember(self, entries: Iterable[StoredRecord]) -> None:
         """Save the summaries of listed records, with their verdicts, in the index."""
-        index = Index(self.blobs.cache)
+        index = Index(self.blobs)
         for entry in entries:
             if entry.summary is not None:
                 index.put(entry.blob.key, entry.blob.stamp, entry.summary)
@@ -145,16 +183,13 @@ class Store:
             if case in (None, place.case) and stack in (None, place.stack):
                 yield place, replace(blob, problem=blob.problem or place.problem)
 
-    def _taken(self, place: Place) -> builtins.list[str]:
-        """Keys under which a record of this id is stored for another case, stack or day, so with other content.
-
-        Two puts at the very same time may both find none: no single name stands for the id across folders.
-        """
-        try:
-            same_id = (found for found, _ in self._objects() if found.record_id == place.record_id)
-            return [found.key for found in same_id if found != place]
-        except StoreError as error:
-            raise StoreError(error.message, remedy=error.remedy) from error
+    def _entries(self, found: builtins.list[tuple[Place, Blob]], index: Index) -> builtins.list[StoredRecord]:
+        """Each as a listed record. Those that the index does not know are read, several at a time from a server."""
+        unknown = sum(index.get(blob.key, blob.stamp) is None for _, blob in found)
+        if min(unknown, self.blobs.readers) < 2:
+            return [self._entry(place, blob, index) for place, blob in found]
+        with ThreadPoolExecutor(min(unknown, self.blobs.readers)) as pool:
+            return [*pool.map(lambda each: self._entry(each[0], each[1], index), found)]
 
     def _entry(self, place: Place, blob: Blob, index: Index) -> StoredRecord:
         summary, error = None, blob.problem

@@ -13,10 +13,11 @@ class ObjectBlobs:
     """Objects under flat keys with an ETag, as a bucket has them."""
 
     url = "memory://bucket"
-    cache = None
+    readers = 4
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
+        self.index = b""
 
     def location(self, key: str) -> str:
         return f"{self.url}/{key}"
@@ -34,6 +35,16 @@ class ObjectBlobs:
 
     def delete(self, key: str) -> None:
         self.objects.pop(key, None)
+
+    def clear(self, prefix: str) -> None:
+        for blob in [*self.list(prefix)]:
+            self.delete(blob.key)
+
+    def read_index(self) -> bytes:
+        return self.index
+
+    def write_index(self, content: bytes) -> None:
+        self.index = content
 
     def health(self) -> Health:
         return Health(True, self.url)

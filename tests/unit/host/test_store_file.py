@@ -237,7 +237,7 @@ def test_which_store_is_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize(
     ("url", "remedy"),
-    [("s3://bucket/prefix", "file:///"), ("https://host/x", "file:///"), ("file://host/x", "file:///host/x")],
+    [("https://host/x", "file:///"), ("file://host/x", "file:///host/x")],
 )
 def test_addresses_that_are_not_a_folder(url: str, remedy: str) -> None:
     error = refused(ExitCode.USAGE, open_store, url)

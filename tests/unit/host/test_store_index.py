@@ -115,8 +115,10 @@ def test_a_folder_in_the_place_of_the_index_only_costs_time(root: Path) -> None:
 
 
 def test_of_two_writers_neither_loses_what_the_other_has_saved_and_a_reader_sees_a_whole_file(tmp_path: Path) -> None:
-    path = tmp_path / "index.json"
-    one, other = Index(path), Index(path)
+    blobs = FolderBlobs(tmp_path)
+    path = tmp_path / INDEX
+    path.parent.mkdir()
+    one, other = Index(blobs), Index(blobs)
     one.put("a", "1-1", SUMMARY)
     one.save()
     before = path.read_bytes()
@@ -124,8 +126,8 @@ def test_of_two_writers_neither_loses_what_the_other_has_saved_and_a_reader_sees
         other.put("b", "1-1", SUMMARY)
         other.save()
         assert reader.read() == before
-    assert [Index(path).get(name, "1-1") for name in ("a", "b")] == [SUMMARY, SUMMARY]
-    assert os.listdir(tmp_path) == ["index.json"]
+    assert [Index(blobs).get(name, "1-1") for name in ("a", "b")] == [SUMMARY, SUMMARY]
+    assert os.listdir(path.parent) == [path.name]
 
 
 @pytest.mark.parametrize("how", ["read-only", "full"])

@@ -1,0 +1,121 @@
+"""What a store really promises, found out by doing it: objects of its own are written, raced for and removed."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+from flagbench.errors import FlagbenchError
+from flagbench.stores.blobs import Blobs
+
+WRITERS = 16
+ROUNDS = 3
+PREFIX = "probe/"
+_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Promise:
+    """One thing that a store of records has to do."""
+
+    name: str
+    kept: bool
+    detail: str
+
+
+def probe(blobs: Blobs) -> Iterator[Promise]:
+    """Each promise as it is tried; what was written is removed at the end, as far as the store lets it.
+
+    A store that breaks one is not safe: a record in it could be lost, replaced or read damaged.
+    """
+    folder = f"{PREFIX}{secrets.token_hex(8)}/"
+    try:
+        for name, attempt in _PROMISES.items():
+            promise = _tried(name, partial(attempt, blobs, folder))
+            yield promise
+            if attempt is _writes and not promise.kept:
+                break
+    finally:
+        removed = _tried("removes", lambda: _removes(blobs, folder))
+    yield removed
+
+
+def _tried(name: str, attempt: Callable[[], str]) -> Promise:
+    try:
+        return Promise(name, True, attempt())
+    except _Broken as broken:
+        return Promise(name, False, str(broken))
+    except FlagbenchError as error:
+        return Promise(name, False, error.message)
+
+
+class _Broken(Exception):
+    """A promise that is not kept, and how."""
+
+
+def _writes(blobs: Blobs, folder: str) -> str:
+    if not blobs.put_if_absent(f"{folder}once", _content(1)):
+        raise _Broken("a new object was taken for one that is there already")
+    return f"{_BYTES} bytes"
+
+
+def _reads_back(blobs: Blobs, folder: str) -> str:
+    if blobs.get(f"{folder}once", _BYTES) != _content(1):
+        raise _Broken("other bytes came back")
+    return "the same bytes, and their sha256"
+
+
+def _lists(blobs: Blobs, folder: str) -> str:
+    keys = [blob.key for blob in blobs.list(folder)]
+    if keys != [f"{folder}once"]:
+        raise _Broken(f"{len(keys)} objects are listed where there is one")
+    return "what was just written"
+
+
+def _never_overwrites(blobs: Blobs, folder: str) -> str:
+    key = f"{folder}once"
+    taken = not blobs.put_if_absent(key, _content(2))
+    if blobs.get(key, _BYTES) != _content(1):
+        raise _Broken("a second put replaced the object")
+    if not taken:
+        raise _Broken("a second put was told that it had succeeded")
+    if not blobs.put_if_absent(key, _content(1)):
+        raise _Broken("the same bytes again were refused")
+    return "a second put is refused; the same bytes again are not"
+
+
+def _one_wins(blobs: Blobs, folder: str) -> str:
+    for round_ in range(ROUNDS):
+        key = f"{folder}race-{round_}"
+
+        def put(writer: int, key: str = key) -> bool:
+            return blobs.put_if_absent(key, _content(writer))
+
+        with ThreadPoolExecutor(WRITERS) as pool:
+            won = [writer for writer, kept in enumerate(pool.map(put, range(WRITERS))) if kept]
+        if len(won) != 1 or blobs.get(key, _BYTES) != _content(won[0]):
+            raise _Broken(f"{len(won)} of {WRITERS} writers of one key at the same time were told that they had won")
+    return f"of {WRITERS} at the same time, {ROUNDS} times"
+
+
+def _removes(blobs: Blobs, folder: str) -> str:
+    blobs.clear(folder)
+    if left := len([*blobs.list(folder)]):
+        raise _Broken(f"{left} objects are left below {folder}")
+    return "what was written"
+
+
+_PROMISES: dict[str, Callable[[Blobs, str], str]] = {
+    "writes": _writes,
+    "reads back": _reads_back,
+    "lists": _lists,
+    "never overwrites": _never_overwrites,
+    "one of several writers wins": _one_wins,
+}
+
+
+def _content(writer: int) -> bytes:
+    return bytes([writer]) * _BYTES

@@ -1,0 +1,311 @@
+"""Records in a bucket of a real S3 server: kept once and whole, through races, kills and cut connections."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flagbench.errors import ExitCode
+from flagbench.record.read import MAX_BYTES
+from flagbench.stores import Store, StoreError, open_store
+from flagbench.stores.blobs import INDEX
+from flagbench.stores.probe import probe
+from flagbench.stores.profiles import PROFILES
+from unit.host.conftest import RECORD
+
+WRITERS = 32
+CONFLICT = (409, "ConditionalRequestConflict")
+KEY = "results/v1/case=distilbert/stack=cpu/2026-01-01/20260101T120000Z-0001.json"
+
+
+def record(**changes: Any) -> bytes:
+    return json.dumps({**RECORD, **changes}).encode()
+
+
+def numbered(count: int) -> list[bytes]:
+    return [record(record_id=f"20260101T120000Z-{number:04}") for number in range(count)]
+
+
+def refused(code: ExitCode, action: Callable[..., object], *arguments: object) -> StoreError:
+    """The error with which a call ends, without credentials."""
+    with pytest.raises(StoreError) as caught:
+        action(*arguments)
+    assert caught.value.code is code
+    told = f"{caught.value.message} {caught.value.remedy}"
+    assert os.environ["FLAGBENCH_TEST_S3_SECRET"] not in told
+    assert caught.value.remedy
+    return caught.value
+
+
+def test_a_record_is_kept_byte_for_byte_with_its_checksum_and_once(store: Store, server: Any, bucket: str) -> None:
+    content = record() + b"\n"
+    stored = store.put(content)
+    assert stored.location == f"s3://{bucket}/some/prefix/{KEY}"
+    there = server.get_object(Bucket=bucket, Key=f"some/prefix/{KEY}")
+    assert there["Body"].read() == content == store.get(stored.record_id)
+    assert there["Metadata"] == {"sha256": hashlib.sha256(content).hexdigest()}
+    assert there["ContentType"] == "application/json"
+    assert store.put(content) == stored
+    assert server.head_object(Bucket=bucket, Key=f"some/prefix/{KEY}")["LastModified"] == there["LastModified"]
+    other = refused(ExitCode.NOT_STORED, store.put, record(preset="reference"))
+    assert stored.record_id in other.message
+    assert stored.record_id in refused(ExitCode.NOT_STORED, store.put, record(stack="a100-cuda11.6")).message
+    assert store.get(stored.record_id) == content
+
+
+def test_of_32_writers_at_once_one_wins(store: Store) -> None:
+    for number in range(5):
+        key = f"results/v1/race-{number}"
+        contents = [b"%d" % writer * 1000 for writer in range(WRITERS)]
+        with ThreadPoolExecutor(WRITERS) as pool:
+            won = [*pool.map(lambda content, key=key: store.blobs.put_if_absent(key, content), contents)]
+        assert won.count(True) == 1
+        assert store.blobs.get(key, 2000) == contents[won.index(True)]
+
+
+@pytest.mark.parametrize("status", ["Enabled", "Suspended"])
+def test_a_bucket_with_versions_in_which_a_put_overwrites_is_refused(
+    store: Store, server: Any, bucket: str, status: str
+) -> None:
+    server.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": status})
+    assert "version" in refused(ExitCode.NOT_STORED, store.put, record()).message
+    health = store.health()
+    assert (health.ok, health.writable) == (False, False)
+    assert not all(promise.kept for promise in probe(store.blobs))
+    assert "Versions" not in server.list_object_versions(Bucket=bucket)
+
+
+def test_versions_that_the_server_does_not_admit_are_found_by_the_answer(
+    store: Store, server: Any, bucket: str
+) -> None:
+    server.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    vars(store.blobs)["_overwrites"] = False  # as where a key may not ask
+    refused(ExitCode.NOT_STORED, store.put, record())
+    assert "Versions" not in server.list_object_versions(Bucket=bucket), "nor is anything left of it"
+
+
+def test_a_key_that_can_only_write_stores_and_shows_nothing(
+    bucket: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", os.environ["FLAGBENCH_TEST_S3_WRITER_KEY"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", os.environ["FLAGBENCH_TEST_S3_WRITER_SECRET"])
+    writer = open_store(f"s3://{bucket}/some/prefix")
+    assert writer.health().writable
+    writer.put(record())
+    assert "cannot be compared" in refused(ExitCode.NOT_STORED, writer.put, record()).message
+    refused(ExitCode.USAGE, lambda: [*writer.list()])
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", os.environ["FLAGBENCH_TEST_S3_KEY"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", os.environ["FLAGBENCH_TEST_S3_SECRET"])
+    assert store.get("20260101T120000Z-0001") == record()
+
+
+@pytest.mark.parametrize(
+    ("content", "metadata", "word"),
+    [
+        (record(), {}, "no sha256"),
+        (record()[:-1] + b" }", {"sha256": hashlib.sha256(record()).hexdigest()}, "checksum"),
+        (b"{" * (MAX_BYTES + 1), {"sha256": "0" * 64}, "larger"),
+    ],
+)
+def test_an_object_that_was_changed_is_damaged_and_hides_nothing(
+    store: Store, server: Any, bucket: str, content: bytes, metadata: dict[str, str], word: str
+) -> None:
+    store.put(record(record_id="20260101T120000Z-0009"))
+    server.put_object(Bucket=bucket, Key=f"some/prefix/{KEY}", Body=content, Metadata=metadata)
+    assert word in refused(ExitCode.DATA, store.get, "20260101T120000Z-0001").message
+    listed = {entry.record_id: entry.error for entry in store.list()}
+    assert listed["20260101T120000Z-0009"] is None
+    assert word in str(listed["20260101T120000Z-0001"])
+
+
+def test_over_tls_with_the_servers_certificate(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", os.environ["FLAGBENCH_TEST_S3_TLS"])
+    health = open_store(f"s3://{bucket}").health()
+    assert not health.writable
+    assert "AWS_CA_BUNDLE" in str(health.remedy)
+    monkeypatch.setenv("AWS_CA_BUNDLE", os.environ["FLAGBENCH_TEST_S3_CA"])
+    store = open_store(f"s3://{bucket}")
+    assert store.health().ok
+    store.put(record())
+    assert store.get("20260101T120000Z-0001") == record()
+    # With boto3's default checksums, which it sends as trailers over TLS, this server refuses every put.
+    amazons = open_store(f"s3://{bucket}?profile=aws")
+    assert "profile" in refused(ExitCode.NOT_STORED, amazons.put, record(record_id="20260101T120000Z-0002")).remedy
+
+
+@pytest.mark.parametrize(
+    ("variables", "address", "word"),
+    [
+        ({"AWS_SECRET_ACCESS_KEY": "wrong"}, "s3://{bucket}", "SignatureDoesNotMatch"),
+        ({"AWS_ACCESS_KEY_ID": "NOBODY"}, "s3://{bucket}", "InvalidAccessKeyId"),
+        ({}, "s3://no-such-{bucket}", "NoSuchBucket"),
+        ({"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}, "s3://{bucket}", "127.0.0.1:1"),
+        ({"AWS_ENDPOINT_URL": "nonsense"}, "s3://{bucket}", "nonsense"),
+    ],
+)
+def test_what_is_wrong_is_named_before_a_run(
+    bucket: str, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], address: str, word: str
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    health = open_store(address.format(bucket=bucket)).health()
+    assert (health.ok, health.writable) == (False, False)
+    assert word in health.detail
+    assert health.remedy
+
+
+def test_without_credentials(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    assert "AWS_ACCESS_KEY_ID" in str(open_store(f"s3://{bucket}").health().remedy)
+
+
+# -- the index -----------------------------------------------------------------------------------------------------
+
+
+def test_a_listing_opens_each_record_once_and_loses_nothing_by_its_index(
+    bucket: str, store: Store, server: Any, proxy: Any
+) -> None:
+    contents = numbered(40)
+    with ThreadPoolExecutor(8) as pool:
+        [*pool.map(store.put, contents)]
+    through = open_store(f"s3://{bucket}/some/prefix")
+
+    def reads() -> int:
+        """How many records a listing has opened, which has them all."""
+        proxy.requests.clear()
+        listed = [*through.list()]
+        assert [entry.error for entry in listed if entry.error] == []
+        assert sorted(entry.record_id for entry in listed) == [json.loads(each)["record_id"] for each in contents]
+        # A request that was sent again is one.
+        return len(
+            {each for each in proxy.requests if each.startswith("GET") and "/case" in each and "?" not in each}
+        )
+
+    assert (reads(), reads()) == (40, 0)
+    index = f"some/prefix/{INDEX}"
+    whole = server.get_object(Bucket=bucket, Key=index)["Body"].read()
+    server.put_object(Bucket=bucket, Key=index, Body=whole[: len(whole) // 2])  # torn
+    assert (reads(), reads()) == (40, 0)
+    stale = json.loads(whole.partition(b"\n")[2])
+    del stale[KEY]
+    told = json.dumps(stale).encode()
+    server.put_object(Bucket=bucket, Key=index, Body=hashlib.sha256(told).hexdigest().encode() + b"\n" + told)
+    assert (reads(), reads()) == (1, 0)
+    server.delete_object(Bucket=bucket, Key=index)
+    assert reads() == 40
+
+
+# -- networks --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        lambda method, path, count: (503, "SlowDown") if count <= 2 else None,
+        lambda method, path, count: (500, "InternalError") if count <= 2 else None,
+        lambda method, path, count: CONFLICT if method == "PUT" and count <= 2 else None,
+        lambda method, path, count: "lost" if method == "PUT" and count == 1 else None,
+        lambda method, path, count: "slow",
+    ],
+    ids=["throttled", "failing", "conflict", "answer lost", "slow"],
+)
+def test_a_put_survives_its_network(bucket: str, proxy: Any, server: Any, fault: Any) -> None:
+    store = open_store(f"s3://{bucket}/some/prefix")
+    proxy.fault = fault
+    stored = store.put(record())
+    assert store.get(stored.record_id) == record()
+    assert len(server.list_objects_v2(Bucket=bucket, Prefix="some/prefix/results/v1/")["Contents"]) == 1
+
+
+def test_an_answer_that_breaks_off_is_read_again(bucket: str, proxy: Any, store: Store) -> None:
+    store.put(record())
+    proxy.fault = lambda method, path, count: "cut" if "/case" in path and "?" not in path and count <= 4 else None
+    assert open_store(f"s3://{bucket}/some/prefix").get("20260101T120000Z-0001") == record()
+    assert sum("?" not in each for each in proxy.requests) > 1
+
+
+def test_another_answer_to_a_lost_put_is_not_taken_for_ours(bucket: str, proxy: Any, store: Store) -> None:
+    """The answer to the first put is lost, and meanwhile the key has another's bytes."""
+    store.put(record(preset="reference"))
+    proxy.fault = lambda method, path, count: "lost" if method == "PUT" and count == 1 else None
+    assert open_store(f"s3://{bucket}/some/prefix").blobs.put_if_absent(KEY, record()) is False
+    assert store.get("20260101T120000Z-0001") == record(preset="reference")
+
+
+def test_the_header_of_oss_is_sent_and_signed_in_place_of_amazons(
+    bucket: str, proxy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answers are made up here; it takes only buckets in host names, which this server does not."""
+    monkeypatch.setitem(PROFILES, "oss", dataclasses.replace(PROFILES["oss"], addressing="path"))
+    store = open_store(f"s3://{bucket}/some/prefix?profile=oss")
+    assert store.blobs.put_if_absent(KEY, record())
+    (put,) = (sent for sent, asked in zip(proxy.headers, proxy.requests) if asked.startswith("PUT"))
+    assert put["x-oss-forbid-overwrite"] == "true"
+    assert "if-none-match" not in put
+    assert "x-oss-forbid-overwrite" in put["authorization"].partition("SignedHeaders=")[2].partition(",")[0]
+    proxy.fault = lambda method, path, count: (409, "FileAlreadyExists") if method == "PUT" else None
+    assert store.blobs.put_if_absent(KEY, record()) is True
+    assert store.blobs.put_if_absent(KEY, record(preset="reference")) is False
+
+
+WRITER = """
+import sys
+from flagbench.stores import open_store
+store = open_store(sys.argv[1])
+for line in sys.stdin.buffer:
+    print(store.put(line.rstrip(b"\\n")).record_id, flush=True)
+"""
+
+
+def test_two_writers_killed_at_any_moment_lose_nothing(bucket: str) -> None:
+    """What a writer has said is stored is there; whatever is there is whole; what is put again completes the rest."""
+    address, contents = f"s3://{bucket}/some/prefix", numbered(60)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "builder")}
+    told: set[str] = set()
+    chance = random.Random(12)
+    for attempt in range(5):
+        halves = (contents[attempt * 5 : attempt * 5 + 20], contents[attempt * 5 + 10 : attempt * 5 + 30])
+        writers = []
+        for half in halves:
+            command = [sys.executable, "-c", WRITER, address]
+            pipe = subprocess.PIPE
+            writer = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
+            assert writer.stdin is not None
+            writer.stdin.write(b"\n".join(half) + b"\n")
+            writer.stdin.flush()
+            writers.append(writer)
+        for writer in writers:
+            assert writer.stdout is not None
+            told.add(writer.stdout.readline().decode().strip())  # it is at work
+        time.sleep(chance.uniform(0, 0.3))
+        for writer in writers:
+            writer.send_signal(signal.SIGKILL)
+            out, _ = writer.communicate()
+            told |= {line for line in out.decode().split("\n")[:-1] if line}
+    store = open_store(address)
+    listed = {entry.record_id: entry for entry in store.list()}
+    assert told <= listed.keys()
+    assert all(entry.error is None and store.read(entry) in contents for entry in listed.values())
+    with ThreadPoolExecutor(8) as pool:
+        [*pool.map(store.put, contents)]
+    assert sorted(entry.record_id for entry in store.list()) == [json.loads(each)["record_id"] for each in contents]
+
+
+def test_what_the_doctor_says(store: Store, server: Any, bucket: str) -> None:
+    promises = [*probe(store.blobs)]
+    assert all(promise.kept for promise in promises), promises
+    assert "Contents" not in server.list_objects_v2(Bucket=bucket)

@@ -1,0 +1,101 @@
+"""`flagbench` on a store in a bucket: a run, its record on another machine, and a store that fails after the run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flagbench.errors import ExitCode
+from unit.host.conftest import RECORD
+from warmup import warm
+
+ROOT = Path(__file__).parents[2]
+SHORT = ["run", "distilbert:cpu", "--preset", "tiny", "--data", "synthetic", "--steps", "2"]
+
+
+@pytest.fixture
+def flagbench(server: Any, tmp_path: Path) -> Any:
+    """Runs the command line; no secret may be in what it prints."""
+
+    def run(*arguments: str, input: str | None = None) -> subprocess.CompletedProcess[str]:
+        path = os.pathsep.join(str(ROOT / name) for name in ("builder", "entrypoints"))
+        environment = {**os.environ, "TMPDIR": str(tmp_path), "NO_COLOR": "1", **warm(path)}
+        command = [sys.executable, "-m", "flagbench", *arguments]
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, input=input)
+        for name in ("AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID"):
+            assert os.environ[name] not in ended.stdout + ended.stderr
+        return ended
+
+    return run
+
+
+def test_a_run_is_stored_and_pulled_elsewhere(flagbench: Any, bucket: str) -> None:
+    pytest.importorskip("torch")
+    address = f"s3://{bucket}/lab"
+    ran = flagbench(*SHORT, "--store", address, "--json")
+    assert ran.returncode == 0, ran.stderr
+    (listed,) = json.loads(flagbench("results", "ls", "--store", address, "--json").stdout)["records"]
+    record = json.loads(ran.stdout)
+    assert listed["record_id"] == record["record_id"]
+    assert listed["location"].startswith(address)
+    pulled = flagbench("results", "pull", "--store", address, "--json")
+    assert (pulled.returncode, json.loads(pulled.stdout)["stored"]) == (0, [record["record_id"]])
+    again = flagbench("results", "pull", "last", "--store", address)
+    assert again.returncode == 0, again.stderr
+    environment = os.environ["FLAGBENCH_STORE"]
+    del os.environ["FLAGBENCH_STORE"]  # the user's own store, to which it was pulled
+    try:
+        shown = flagbench("results", "show", "last", "--json")
+        assert json.loads(shown.stdout) == record
+        assert flagbench("verify", "last").returncode == flagbench("verify", "last", "--store", address).returncode
+    finally:
+        os.environ["FLAGBENCH_STORE"] = environment
+    assert flagbench("results", "rm", "last", "--yes", "--store", address).returncode == 0
+    assert json.loads(flagbench("results", "ls", "--store", address, "--json").stdout)["records"] == []
+
+
+def test_a_record_that_could_not_be_stored_is_pushed_later(flagbench: Any, bucket: str, proxy: Any) -> None:
+    pytest.importorskip("torch")
+    address = f"s3://{bucket}/lab"
+    proxy.fault = lambda method, path, count: (403, "AccessDenied") if method == "PUT" else None
+    ran = flagbench(*SHORT, "--store", address)
+    assert ran.returncode == ExitCode.NOT_STORED, ran.stderr
+    record = json.loads(ran.stdout)
+    assert record["status"]["state"] == "ok"
+    assert "results push" in ran.stderr
+    failed = flagbench("results", "push", "--store", address, "--json")
+    assert failed.returncode == ExitCode.NOT_STORED
+    assert [each["name"] for each in json.loads(failed.stdout)["failed"]] == [record["record_id"]]
+    proxy.fault = lambda method, path, count: None
+    pushed = flagbench("results", "push", "--store", address, "--json")
+    assert (pushed.returncode, json.loads(pushed.stdout)["stored"]) == (0, [record["record_id"]])
+    assert json.loads(flagbench("results", "show", "last", "--json", "--store", address).stdout) == record
+    assert json.loads(flagbench("results", "push", "--store", address, "--json").stdout)["stored"] == []
+
+
+def test_files_are_pushed_each_for_itself(flagbench: Any, bucket: str, tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.json", tmp_path / "bad.json"
+    good.write_text(json.dumps(RECORD))
+    bad.write_text("{}")
+    pushed = flagbench(
+        "results", "push", str(bad), str(good), str(tmp_path / "none"), "--store", f"s3://{bucket}", "--json"
+    )
+    told = json.loads(pushed.stdout)
+    assert pushed.returncode == ExitCode.DATA
+    assert told["stored"] == [RECORD["record_id"]]
+    assert [each["name"] for each in told["failed"]] == [str(bad), str(tmp_path / "none")]
+
+
+def test_the_doctor_of_a_bucket_and_of_one_with_versions(flagbench: Any, bucket: str, server: Any) -> None:
+    told = flagbench("store", "doctor", "--store", f"s3://{bucket}", "--json")
+    assert (told.returncode, json.loads(told.stdout)["safe"]) == (0, True)
+    server.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    told = flagbench("store", "doctor", "--store", f"s3://{bucket}", "--json")
+    assert (told.returncode, json.loads(told.stdout)["safe"]) == (2, False)
+    assert flagbench("run", *SHORT[1:], "--store", f"s3://{bucket}").returncode == ExitCode.USAGE
