@@ -20,6 +20,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.record.model import Record
 from flagbench.record.read import read_record
 from flagbench.stores import Store, StoredRecord, Summary
+from flagbench.stores.blobs import Unread
 from flagbench.verify import choose_claim, verify_claim
 from flagbench.verify.conditions import gate_spec
 from flagbench.verify.metric import candidates
@@ -30,12 +31,13 @@ _UNITS = {"h": "hours", "d": "days", "w": "weeks"}
 
 
 class State(str, Enum):
-    """How a run ended, or that its record cannot be read."""
+    """How a run ended, or that its record is damaged or, in a bucket, was not read."""
 
     OK = "ok"
     FAILED = "failed"
     INTERRUPTED = "interrupted"
     DAMAGED = "damaged"
+    UNREAD = "unread"
 
 
 def select(
@@ -65,7 +67,9 @@ def select(
 
 def state_of(entry: StoredRecord) -> State:
     """How the run of a listed record ended."""
-    return State.DAMAGED if entry.summary is None else State(entry.summary.state)
+    if entry.summary is None:
+        return State.UNREAD if entry.unread else State.DAMAGED
+    return State(entry.summary.state)
 
 
 def _moment(text: str | None, option: str) -> str | None:
@@ -105,7 +109,7 @@ def with_verdicts(store: Store, entries: Iterable[StoredRecord]) -> list[StoredR
             summary = entry.summary and _judged(entry.summary, read_record(content), catalog)
             judged[id(entry)] = replace(entry, summary=summary)
         except FlagbenchError as error:
-            judged[id(entry)] = replace(entry, summary=None, error=error.message)
+            judged[id(entry)] = replace(entry, summary=None, error=error.message, unread=isinstance(error, Unread))
     store.remember(judged.values())
     return [judged.get(id(entry), entry) for entry in entries]
 

@@ -6,7 +6,9 @@ import contextlib
 import http.client
 import os
 import socket
+import struct
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,12 +21,17 @@ from flagbench.stores import Store, open_store
 from running import need
 
 # Of the person who runs the tests; a test sets its own.
-VARIABLES = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL_S3")
+VARIABLES = (
+    *("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL_S3", "AWS_CA_BUNDLE"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "ALL_PROXY", "all_proxy"),
+)
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Any:
     """The server, as the AWS_ variables name it, and a boto3 client of its own."""
+    if "FLAGBENCH_TEST_WITHOUT_S3" in os.environ:
+        pytest.skip("FLAGBENCH_TEST_WITHOUT_S3 is set")
     need("FLAGBENCH_TEST_S3" in os.environ, "an S3 server: `.ci/storage start DIR` and DIR/env")
     boto3 = pytest.importorskip("boto3")
     for name in VARIABLES:
@@ -68,7 +75,7 @@ Fault = Callable[[str, str, int], "str | tuple[int, str] | None"]
 """What happens to a request, from its method, its path and how many of that method there were.
 
 None: nothing. A status and a code are answered in the server's place. `lost`: it arrives, its answer does not. `cut`:
-the answer ends in the middle of its body. `slow`: it comes in small pieces.
+the answer ends in the middle of its body, `reset`: the connection breaks there. `slow`: it comes in small pieces.
 """
 
 
@@ -141,8 +148,7 @@ class _Handler(BaseHTTPRequestHandler):
         if "content-length" not in {name.lower() for name, _ in headers} and self.command != "HEAD":
             headers.append(("Content-Length", str(len(content))))
         if fault == "lost":
-            self.close_connection = True
-            self.connection.shutdown(socket.SHUT_RDWR)
+            self._reset()
             return
         self._answer(answer.status, headers, content, fault)
 
@@ -156,12 +162,23 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.flush()
             self.close_connection = True
             self.connection.shutdown(socket.SHUT_RDWR)
+        elif fault == "reset":
+            self.wfile.write(content[: len(content) // 2])
+            self.wfile.flush()
+            self._reset()
         elif fault == "slow":
             for index in range(0, len(content), 64):
                 self.wfile.write(content[index : index + 64])
                 self.wfile.flush()
+                time.sleep(0.005)
         else:
             self.wfile.write(content)
+
+    def _reset(self) -> None:
+        """Break the connection off, so that the client reads an error and no end."""
+        self.close_connection = True
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.connection.close()
 
     do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = _pass_on
 

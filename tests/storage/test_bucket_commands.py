@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import pytest
 from flagbench.errors import ExitCode
 from unit.host.conftest import RECORD
 from warmup import warm
+
+pytestmark = pytest.mark.s3
 
 ROOT = Path(__file__).parents[2]
 SHORT = ["run", "distilbert:cpu", "--preset", "tiny", "--data", "synthetic", "--steps", "2"]
@@ -35,6 +38,11 @@ def flagbench(server: Any, tmp_path: Path) -> Any:
     return run
 
 
+def ids(ended: subprocess.CompletedProcess[str]) -> list[str]:
+    """The records that a copy stored, by its --json."""
+    return [each["record_id"] for each in json.loads(ended.stdout)["stored"]]
+
+
 def test_a_run_is_stored_and_pulled_elsewhere(flagbench: Any, bucket: str) -> None:
     pytest.importorskip("torch")
     address = f"s3://{bucket}/lab"
@@ -45,7 +53,7 @@ def test_a_run_is_stored_and_pulled_elsewhere(flagbench: Any, bucket: str) -> No
     assert listed["record_id"] == record["record_id"]
     assert listed["location"].startswith(address)
     pulled = flagbench("results", "pull", "--store", address, "--json")
-    assert (pulled.returncode, json.loads(pulled.stdout)["stored"]) == (0, [record["record_id"]])
+    assert (pulled.returncode, ids(pulled)) == (0, [record["record_id"]])
     again = flagbench("results", "pull", "last", "--store", address)
     assert again.returncode == 0, again.stderr
     environment = os.environ["FLAGBENCH_STORE"]
@@ -60,7 +68,9 @@ def test_a_run_is_stored_and_pulled_elsewhere(flagbench: Any, bucket: str) -> No
     assert json.loads(flagbench("results", "ls", "--store", address, "--json").stdout)["records"] == []
 
 
-def test_a_record_that_could_not_be_stored_is_pushed_later(flagbench: Any, bucket: str, proxy: Any) -> None:
+def test_a_record_that_could_not_be_stored_is_pushed_later(
+    flagbench: Any, bucket: str, proxy: Any, tmp_path: Path
+) -> None:
     pytest.importorskip("torch")
     address = f"s3://{bucket}/lab"
     proxy.fault = lambda method, path, count: (403, "AccessDenied") if method == "PUT" else None
@@ -69,14 +79,50 @@ def test_a_record_that_could_not_be_stored_is_pushed_later(flagbench: Any, bucke
     record = json.loads(ran.stdout)
     assert record["status"]["state"] == "ok"
     assert "results push" in ran.stderr
-    failed = flagbench("results", "push", "--store", address, "--json")
+    failed = flagbench("results", "push", "--json")
     assert failed.returncode == ExitCode.NOT_STORED
     assert [each["name"] for each in json.loads(failed.stdout)["failed"]] == [record["record_id"]]
     proxy.fault = lambda method, path, count: None
-    pushed = flagbench("results", "push", "--store", address, "--json")
-    assert (pushed.returncode, json.loads(pushed.stdout)["stored"]) == (0, [record["record_id"]])
+    inside = flagbench("results", "push", "--store", str(tmp_path / "data" / "flagbench" / "unsent"))
+    assert inside.returncode == ExitCode.USAGE, "it would remove what it was meant to store"
+    pushed = flagbench("results", "push", "--json")  # to where it was meant for
+    assert (pushed.returncode, ids(pushed)) == (0, [record["record_id"]])
     assert json.loads(flagbench("results", "show", "last", "--json", "--store", address).stdout) == record
-    assert json.loads(flagbench("results", "push", "--store", address, "--json").stdout)["stored"] == []
+    assert ids(flagbench("results", "push", "--json")) == []
+
+
+def test_a_record_survives_a_kill_while_it_is_being_stored(
+    flagbench: Any, bucket: str, proxy: Any, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch")
+    address = f"s3://{bucket}/lab"
+    reached = threading.Event()
+
+    def hang(method: str, path: str, count: int) -> str | None:
+        if method == "PUT" and "/case" in path:
+            reached.set()
+            release.wait(60)
+        return None
+
+    release = threading.Event()
+    proxy.fault = hang
+    path = os.pathsep.join(str(ROOT / name) for name in ("builder", "entrypoints"))
+    run = subprocess.Popen(
+        [sys.executable, "-m", "flagbench", *SHORT, "--store", address],
+        env={**os.environ, "TMPDIR": str(tmp_path), **warm(path)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        assert reached.wait(120)
+    finally:
+        run.kill()
+        run.wait()
+        proxy.fault = lambda method, path, count: None
+        release.set()
+    pushed = flagbench("results", "push", "--json")
+    assert (pushed.returncode, len(ids(pushed))) == (0, 1), pushed.stderr
+    assert len(json.loads(flagbench("results", "ls", "--store", address, "--json").stdout)["records"]) == 1
 
 
 def test_files_are_pushed_each_for_itself(flagbench: Any, bucket: str, tmp_path: Path) -> None:
@@ -88,7 +134,7 @@ def test_files_are_pushed_each_for_itself(flagbench: Any, bucket: str, tmp_path:
     )
     told = json.loads(pushed.stdout)
     assert pushed.returncode == ExitCode.DATA
-    assert told["stored"] == [RECORD["record_id"]]
+    assert ids(pushed) == [RECORD["record_id"]]
     assert [each["name"] for each in told["failed"]] == [str(bad), str(tmp_path / "none")]
 
 

@@ -16,8 +16,10 @@ from flagbench.cli.records import stored_entries
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.files import read_file, reason
 from flagbench.record.read import MAX_BYTES
+from flagbench.redaction import redact
 from flagbench.results import select
-from flagbench.stores import Store, StoredRecord, open_store, unsent
+from flagbench.stores import Store, StoredRecord, open_store, waiting
+from flagbench.stores.open import is_waiting_room
 
 Source = tuple[str, "bytes | FlagbenchError", Callable[[], None]]
 """A record's name, its bytes or why it has none, and what is done once it is stored."""
@@ -31,14 +33,22 @@ def push(
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Store records: those that `flagbench run` could not store when it ended with code 14, or files of --out.
+    """Store records: those that `flagbench run` could not store, each where it was meant for, or files of --out.
 
-    A record that is there already is no error, if it has the same bytes. One that fails stays where it is; the others
-    are stored. --json prints {"store": URL, "stored": [record id], "failed": [{name, error}]}.
+    --store names another place for all of them. A record that is there already is no error, if it has the same bytes.
+    One that fails stays where it is; the others are stored.
+
+    --json prints {"stored": [{record_id, location}], "failed": [{name, error}]}.
     """
-    target, waiting = open_store(store), unsent()
-    sources = map(_file, files) if files else _entries(waiting, waiting.list(), remove=True)
-    _copy(sources, target, json=json, nothing="no run left a record that could not be stored")
+    copies = Copies(json)
+    if files:
+        copies.copy(map(_file, files), _target(store))
+    else:
+        for address, place in waiting():
+            left = [*place.list()]
+            if left:
+                copies.copy(_entries(place, left, remove=True), _target(store or address))
+    copies.end("no run left a record that could not be stored")
 
 
 def pull(
@@ -58,17 +68,28 @@ def pull(
 ) -> None:
     """Copy records from --store to another store, each checked on the way; those that are there already are not read.
 
-    --json prints {"store": URL of the target, "stored": [record id], "failed": [{name, error}]}.
+    --json prints {"stored": [{record_id, location}], "failed": [{name, error}]}.
     """
-    source, target = open_store(store), open_store(to, own=True)
+    source, target = open_store(store), _target(to, own=True)
     if source.url == target.url:
         raise FlagbenchError(
             f"{source.url} is both source and target", remedy="name another store with --store or --to"
         )
     chosen = stored_entries(records, source) if records else select(source, case=case, stack=stack)
-    there = target.keys()
-    missing = [entry for entry in chosen if entry.blob.key not in there.get(entry.record_id, ())]
-    _copy(_entries(source, missing), target, json=json, nothing=f"{target.url} has all of them")
+    known = target.keys()
+    missing = [entry for entry in chosen if entry.blob.key not in known.get(entry.record_id, ())]
+    copies = Copies(json)
+    copies.copy(_entries(source, missing), target, known)
+    copies.end(f"{target.url} has all of them")
+
+
+def _target(url: str | None, *, own: bool = False) -> Store:
+    store = open_store(url, own=own)
+    if is_waiting_room(store):
+        raise FlagbenchError(
+            f"{store.url} is where records wait to be stored", remedy="name the store they are meant for with --store"
+        )
+    return store
 
 
 def _entries(store: Store, entries: Iterable[StoredRecord], *, remove: bool = False) -> Iterator[Source]:
@@ -89,29 +110,39 @@ def _file(file: Path) -> Source:
     return str(file), content, lambda: None
 
 
-def _copy(sources: Iterable[Source], target: Store, *, json: bool, nothing: str) -> None:
-    """Copy all that can be copied. Every failure is reported; the first one decides the exit code."""
-    stored: list[str] = []
-    failures: list[tuple[str, FlagbenchError]] = []
-    known = target.keys()
-    for name, content, done in sources:
-        try:
-            if isinstance(content, FlagbenchError):
-                raise content
-            kept = target.put(content, known=known)
-            stored.append(kept.record_id)
-            if not json:
-                typer.echo(f"record {kept.record_id} kept in {kept.location}", err=True)
-            done()
-        except FlagbenchError as error:
-            print_error(error.message, error.remedy)
-            failures.append((name, error))
-    if json:
-        failed = [{"name": name, "error": error.message} for name, error in failures]
-        echo_json({"store": target.url, "stored": stored, "failed": failed})
-    elif not stored and not failures:
-        typer.echo(nothing, err=True)
-    else:
-        typer.echo(f"{len(stored)} stored in {target.url}, {len(failures)} failed", err=True)
-    if failures:
-        raise typer.Exit(int(failures[0][1].code))
+class Copies:
+    """What was copied and what was not. Every failure is reported; the first one decides the exit code."""
+
+    def __init__(self, json: bool) -> None:
+        self.json = json
+        self.stored: list[StoredRecord] = []
+        self.failures: list[tuple[str, FlagbenchError]] = []
+
+    def copy(self, sources: Iterable[Source], target: Store, known: dict[str, set[str]] | None = None) -> None:
+        """Copy all that can be copied; `known` as Store.put has it."""
+        for name, content, done in sources:
+            try:
+                if isinstance(content, FlagbenchError):
+                    raise content
+                known = target.keys() if known is None else known
+                kept = target.put(content, known=known)
+                self.stored.append(kept)
+                if not self.json:
+                    typer.echo(f"record {kept.record_id} kept in {kept.location}", err=True)
+                done()
+            except FlagbenchError as error:
+                print_error(error.message, error.remedy)
+                self.failures.append((name, error))
+
+    def end(self, nothing: str) -> None:
+        """Print the answer of --json, or how many there were. Raises Exit where one failed."""
+        if self.json:
+            stored = [{"record_id": kept.record_id, "location": kept.location} for kept in self.stored]
+            failed = [{"name": name, "error": redact(error.message)} for name, error in self.failures]
+            echo_json({"stored": stored, "failed": failed})
+        elif not self.stored and not self.failures:
+            typer.echo(nothing, err=True)
+        else:
+            typer.echo(f"{len(self.stored)} stored, {len(self.failures)} failed", err=True)
+        if self.failures:
+            raise typer.Exit(int(self.failures[0][1].code))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from typing import Annotated, Literal
 
 import typer
@@ -26,7 +27,8 @@ from flagbench.record.read import read_record
 from flagbench.report import verdict_table
 from flagbench.request import LocalOptions, RunRequest
 from flagbench.stdio import NotPrinted
-from flagbench.stores import Store, open_store, unsent
+from flagbench.stores import BucketBlobs, Store, StoredRecord, open_store, set_aside
+from flagbench.stores.open import unsent
 from flagbench.verify import choose_claim, verify_claim
 
 Via = Literal["docker", "native"]
@@ -144,23 +146,31 @@ def _usable(store: Store) -> Store:
 
 
 def _keep(result: LaunchResult, store: Store) -> bool:
-    """Put the record into the store; False, with the reason on stderr, where it could not be kept."""
+    """Put the record into the store; False, with the reason on stderr, where it could not be kept.
+
+    Meanwhile it waits in a folder: storing in a bucket may take minutes, and may be interrupted.
+    """
+    aside = _set_aside(result, store) if isinstance(store.blobs, BucketBlobs) else None
     try:
         kept = store.put(result.record)
     except FlagbenchError as error:
-        print_error(error.message, f"{error.remedy}; the record is on stdout{_set_aside(result)}")
+        aside = aside or _set_aside(result, store)
+        later = ", and `flagbench results push` stores it later" if aside else ""
+        print_error(error.message, f"{error.remedy}; the record is on stdout{later}")
         return False
+    if aside is not None:
+        with suppress(FlagbenchError):
+            unsent(store.url).remove(aside)
     typer.echo(f"record {kept.record_id} kept in {kept.location}", err=True)
     return True
 
 
-def _set_aside(result: LaunchResult) -> str:
-    """Keep a record that was not stored until it can be; what to do then, in words."""
+def _set_aside(result: LaunchResult, store: Store) -> StoredRecord | None:
+    """Keep a record until it is stored; None where that is not possible either."""
     try:
-        unsent().put(result.record)
+        return set_aside(result.record, store.url)
     except FlagbenchError:
-        return ""
-    return ", and `flagbench results push` stores it later"
+        return None
 
 
 def _show(result: LaunchResult, catalog: Catalog, case: Case, claim: str | None, *, wide: bool) -> None:

@@ -4,7 +4,17 @@ from flagbench.stores.blobs import StoreError
 from flagbench.stores.bucket import BucketBlobs
 from flagbench.stores.folder import FolderBlobs
 from flagbench.stores.index import Summary
-from flagbench.stores.open import open_store, unsent
+from flagbench.stores.open import open_store, set_aside, waiting
 from flagbench.stores.records import Store, StoredRecord
 
-__all__ = ["BucketBlobs", "FolderBlobs", "Store", "StoreError", "StoredRecord", "Summary", "open_store", "unsent"]
+__all__ = [
+    "BucketBlobs",
+    "FolderBlobs",
+    "Store",
+    "StoreError",
+    "StoredRecord",
+    "Summary",
+    "open_store",
+    "set_aside",
+    "waiting",
+]

@@ -20,6 +20,10 @@ class StoreError(FlagbenchError):
         super().__init__(message, remedy=remedy, code=code)
 
 
+class Unread(StoreError):
+    """A store that did not give an object, which may be sound: a network that failed, a key that may not read."""
+
+
 class ListingDenied(StoreError):
     """A store that takes objects and shows none, as with a key that may only write."""
 
@@ -69,17 +73,24 @@ class Blobs(Protocol):
     def readers(self) -> int:
         """Objects that are worth reading at a time."""
 
+    @property
+    def one_winner(self) -> bool:
+        """Whether of several puts of a key at the same time one is known to win."""
+
     def location(self, key: str) -> str:
         """The file, or the object's URL, for a person."""
 
     def put_if_absent(self, key: str, content: bytes) -> bool:
         """Keep `content`, its sha256 beside it. Whether `key` holds it now: False where it holds other bytes.
 
-        Raises StoreError (NOT_STORED); then nothing is kept.
+        Raises StoreError (NOT_STORED); then nothing is kept, unless the answer of a server was lost for good.
         """
 
     def get(self, key: str, limit: int) -> bytes:
-        """The bytes that were put, checked against their sha256. Raises StoreError (DATA)."""
+        """The bytes that were put, checked against their sha256.
+
+        Raises StoreError (DATA); of these, Unread where the object may be sound.
+        """
 
     def list(self, prefix: str) -> Iterator[Blob]:
         """Everything whose key begins with `prefix`, a path that ends in a slash. Opens nothing.

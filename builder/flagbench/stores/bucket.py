@@ -1,8 +1,8 @@
 """Objects in a bucket of an S3 server, each with its sha256 in its metadata, never overwritten.
 
 A put is one request that the server refuses where the key is taken, so two writers never mix and a reader never sees
-half of an object. What has happened to a put whose answer was lost is decided by reading the object: equal bytes are
-ours.
+half of an object. It is sent again where its answer was lost; if the key is taken then, the object is read, and equal
+bytes are ours.
 """
 
 from __future__ import annotations
@@ -11,21 +11,22 @@ import base64
 import hashlib
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import cached_property
+from http import HTTPStatus
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from flagbench._version import __version__
 from flagbench.errors import ExitCode
-from flagbench.redaction import redact
-from flagbench.stores.blobs import INDEX, INDEX_BYTES, Blob, Health, ListingDenied, StoreError, damaged
+from flagbench.redaction import has_userinfo, redact
+from flagbench.stores.blobs import INDEX, INDEX_BYTES, Blob, Health, ListingDenied, StoreError, Unread, damaged
 from flagbench.stores.profiles import PROFILES, Address, Profile, profile_of
 
 CONNECTIONS = 16
 _ATTEMPTS = 5
 _CONNECT_SECONDS, _READ_SECONDS = 10, 60
-_CONFLICT_SECONDS = 0.2
+_CONFLICTS, _CONFLICT_SECONDS = 25, 0.2
 _TAKEN = {"PreconditionFailed", "FileAlreadyExists"}
 _MISSING = {"NoSuchKey", "404", "NotFound"}
 _NETWORK = "check the network and AWS_ENDPOINT_URL, then try again"
@@ -77,6 +78,11 @@ class BucketBlobs:
         """The kind of server this is."""
         return self._client[1]
 
+    @property
+    def one_winner(self) -> bool:
+        """As the kind of server promises."""
+        return self.profile.one_winner
+
     @cached_property
     def endpoint(self) -> str:
         """The server's URL."""
@@ -87,16 +93,18 @@ class BucketBlobs:
         name = key.rpartition("/")[2]
         if self._overwrites:
             raise self._unsafe(name)
-        while True:
+        for attempt in range(_CONFLICTS):
             try:
                 answer = self._put(key, content)
             except StoreError as error:
-                cause = _code(error.__cause__)
-                if cause in _TAKEN or _status(error.__cause__) == 412:
-                    return self._holds(key, content)
-                if cause != "ConditionalRequestConflict":
+                cause = error.__cause__
+                if _code(cause) in _TAKEN or _status(cause) == HTTPStatus.PRECONDITION_FAILED:
+                    if (held := self._holds(key, content)) is not None:
+                        return held
+                elif _code(cause) != "ConditionalRequestConflict" or attempt == _CONFLICTS - 1:
                     raise
-                time.sleep(_CONFLICT_SECONDS)  # another writer is at it; the next answer says how it ended
+                # Another writer is at it; the next answer says how that ended.
+                time.sleep(_CONFLICT_SECONDS)
                 continue
             if answer.get("VersionId") not in (None, "null") and not self.profile.versioned:
                 # The server did not say before that it keeps versions; another's may be the first.
@@ -104,6 +112,10 @@ class BucketBlobs:
                     self._ask("delete_object", Key=self._key(key), VersionId=answer["VersionId"])
                 raise self._unsafe(name)
             return True
+        raise StoreError(
+            f"{self.location(key)} was not stored: it was written and deleted by others again and again",
+            remedy="store the record again",
+        )
 
     def get(self, key: str, limit: int) -> bytes:
         """The bytes of an object, checked; see Blobs.get."""
@@ -113,7 +125,7 @@ class BucketBlobs:
         except StoreError as error:
             if _code(error.__cause__) in _MISSING:
                 raise damaged(location, "does not exist") from error
-            raise StoreError(error.message, remedy=error.remedy, code=ExitCode.DATA) from error
+            raise Unread(error.message, remedy=error.remedy, code=ExitCode.DATA) from error
         if len(content) > limit:
             raise damaged(location, f"is larger than {limit} bytes")
         if expected is None:
@@ -137,7 +149,10 @@ class BucketBlobs:
                     yield Blob(key, found["Size"], f"{found['Size']}-{found['ETag'].strip(chr(34))}")
             if not page.get("IsTruncated"):
                 return
-            asked["ContinuationToken"] = page["NextContinuationToken"]
+            if token := page.get("NextContinuationToken"):
+                asked["ContinuationToken"] = token
+            else:  # a server that knows the older listing alone
+                asked["StartAfter"] = page["Contents"][-1]["Key"]
 
     def delete(self, key: str) -> None:
         """Delete an object."""
@@ -181,26 +196,38 @@ class BucketBlobs:
     def _key(self, key: str) -> str:
         return f"{self.address.prefix}{key}"
 
-    def _holds(self, key: str, content: bytes) -> bool:
-        """Whether a taken key holds these bytes, as after a put whose answer was lost."""
+    def _holds(self, key: str, content: bytes) -> bool | None:
+        """Whether a taken key holds these bytes, as after a put whose answer was lost; None: it was deleted since."""
         try:
-            return self._read(key, len(content))[0] == content
+            there, checksum = self._read(key, len(content))
         except StoreError as error:
-            if _code(error.__cause__) in _MISSING:  # deleted since
-                return self.put_if_absent(key, content)
+            if _code(error.__cause__) in _MISSING:
+                return None
             raise StoreError(
                 f"{self.location(key)} is taken, and cannot be compared: {error.message}",
                 remedy="use a key that may read there, too, to see whether it is the same record",
             ) from error
+        if there == content and checksum != hashlib.sha256(content).hexdigest():
+            raise StoreError(
+                f"{self.location(key)} has the same bytes, but not their sha256 in its metadata",
+                remedy="remove it with `flagbench results rm`, then store the record again",
+            )
+        return there == content
 
     def _read(self, key: str, limit: int) -> tuple[bytes, str | None]:
         """At most one byte more than `limit` of an object, and the sha256 that it was put with."""
 
         def read(client: Any) -> tuple[bytes, str | None]:
+            from botocore.exceptions import BotoCoreError
+            from urllib3.exceptions import HTTPError
+
             answer = client.get_object(Bucket=self.address.bucket, Key=self._key(key))
-            with answer["Body"] as body:
-                content = body.read(limit + 1)
-            if len(content) < min(answer["ContentLength"], limit + 1):
+            try:
+                with closing(answer["Body"]) as body:
+                    content = body.read(limit + 1)
+            except (BotoCoreError, HTTPError, OSError) as error:
+                raise _BrokenOff(f"{what}: {redact(str(error))}", remedy=_NETWORK) from error
+            if len(content) < min(answer.get("ContentLength", 0), limit + 1):
                 raise _BrokenOff(f"{what}: the answer broke off", remedy=_NETWORK)
             return content, answer["Metadata"].get("sha256")
 
@@ -220,7 +247,7 @@ class BucketBlobs:
             ContentType="application/json",
             ContentMD5=base64.b64encode(md5).decode(),
             Metadata={"sha256": hashlib.sha256(content).hexdigest()},
-            what=f"{self.location(key)} was not stored",
+            what=f"{self.location(key)} was not confirmed as stored",
         )
 
     def _ask(self, operation: str, what: str | None = None, **arguments: Any) -> dict[str, Any]:
@@ -232,25 +259,30 @@ class BucketBlobs:
 
     @cached_property
     def _overwrites(self) -> bool:
-        """Whether a put takes the place of an object because the bucket keeps versions, or has kept them.
+        """Whether a put may take the place of an object because the bucket keeps versions, or has kept them.
 
-        False where the server does not say: then the answer to a put does.
+        False on a server that knows no versions. Raises StoreError where the key may not ask.
         """
         if self.profile.versioned:
             return False
         try:
             status = self._ask("get_bucket_versioning").get("Status")
         except StoreError as error:
-            if _code(error.__cause__) == "AccessDenied" or _status(error.__cause__) in (405, 501):
-                return False
+            if _status(error.__cause__) in (HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED):
+                return False  # if it does keep some, the answer to a put says so
+            if _code(error.__cause__) == "AccessDenied":
+                raise StoreError(
+                    f"{self.url}: this key may not ask whether the bucket keeps versions, where a put may overwrite",
+                    remedy="allow the key s3:GetBucketVersioning",
+                ) from error
             raise
         return status is not None
 
     def _unsafe(self, name: str) -> StoreError:
         return StoreError(
-            f"{name} was not stored in {self.url}: the bucket keeps versions, and there this server lets a later put "
-            "take the place of a record",
-            remedy="use a bucket without versions; where the server is known to refuse, name it with ?profile=",
+            f"{name} was not stored in {self.url}: the bucket keeps versions, and there a later put may take the "
+            "place of a record",
+            remedy="use a bucket without versions",
         )
 
     def _try(self, action: Callable[[Any], Answer], what: str) -> Answer:
@@ -267,10 +299,8 @@ class BucketBlobs:
             )
             remedy = _REMEDIES.get(code, "see the server's answer, or name another store with --store")
             raise StoreError(f"{what}: the server answers {redact(words)}", remedy=remedy) from error
-        except exceptions.BotoCoreError as error:
-            broken = (exceptions.ResponseStreamingError, exceptions.IncompleteReadError, exceptions.ReadTimeoutError)
-            kind = _BrokenOff if isinstance(error, broken) else StoreError
-            raise kind(f"{what}: {redact(str(error))}", remedy=_remedy(error)) from error
+        except (exceptions.BotoCoreError, ValueError) as error:
+            raise StoreError(f"{what}: {redact(str(error))}", remedy=_remedy(error)) from error
 
     @cached_property
     def _client(self) -> tuple[Any, Profile]:
@@ -303,6 +333,8 @@ class BucketBlobs:
                 user_agent_extra=f"flagbench/{__version__}",
             )
             client = session.client("s3", region_name=region, config=config)
+            if has_userinfo(client.meta.endpoint_url):
+                raise ValueError("the endpoint contains credentials")
             client.meta.events.register("before-sign.s3.PutObject", lambda request, **_: _forbid(request, profile))
             return client, profile
         except (BotoCoreError, ValueError) as error:
@@ -320,14 +352,19 @@ def _forbid(request: Any, profile: Profile) -> None:
             request.headers[name] = value
 
 
+def _answer(error: BaseException | None) -> dict[str, Any]:
+    """What the server answered; empty where it did not. Some of botocore's errors have an answer that is None."""
+    return getattr(error, "response", None) or {}
+
+
 def _code(error: BaseException | None) -> str:
     """S3's word for what went wrong; empty where the server did not answer."""
-    return str(getattr(error, "response", {}).get("Error", {}).get("Code", ""))
+    return str(_answer(error).get("Error", {}).get("Code", ""))
 
 
 def _status(error: BaseException | None) -> int | None:
     """The status of the answer."""
-    status = getattr(error, "response", {}).get("ResponseMetadata", {}).get("HTTPStatusCode")
+    status = _answer(error).get("ResponseMetadata", {}).get("HTTPStatusCode")
     return None if status is None else int(status)
 
 

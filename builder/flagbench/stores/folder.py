@@ -52,6 +52,7 @@ class FolderBlobs:
 
     readers = 1
     """A disk gains nothing from more."""
+    one_winner = True
 
     def location(self, key: str) -> str:
         """The file."""

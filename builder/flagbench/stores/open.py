@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import platformdirs
 
 from flagbench.errors import ExitCode
+from flagbench.files import reason, write_atomically
+from flagbench.redaction import redact
 from flagbench.stores.blobs import StoreError
 from flagbench.stores.bucket import BucketBlobs
 from flagbench.stores.folder import FolderBlobs
 from flagbench.stores.profiles import parse_address
-from flagbench.stores.records import Store
+from flagbench.stores.records import Store, StoredRecord
 
 VARIABLE = "FLAGBENCH_STORE"
+_URL = "meant-for"
 
 
 def open_store(url: str | None = None, *, own: bool = False) -> Store:
@@ -35,9 +41,41 @@ def open_store(url: str | None = None, *, own: bool = False) -> Store:
         raise _unusable(address, "the current folder no longer exists", "change to another folder") from error
 
 
-def unsent() -> Store:
-    """Records that could not be stored where they should have been, until `flagbench results push` does it."""
-    return Store(FolderBlobs(_data_folder() / "unsent"))
+def unsent(url: str) -> Store:
+    """Records that could not be stored at that address, until `flagbench results push` does it."""
+    return Store(FolderBlobs(_unsent_folder(url)))
+
+
+def set_aside(record: bytes, url: str) -> StoredRecord:
+    """Keep a record for `flagbench results push`. Raises FlagbenchError where that is not possible either."""
+    try:
+        folder = _unsent_folder(url)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / _URL, url.encode("utf-8", "surrogateescape"))
+    except OSError as error:
+        raise StoreError(f"the record was not set aside: {reason(error)}", remedy="free some space") from error
+    return unsent(url).put(record)
+
+
+def waiting() -> Iterator[tuple[str, Store]]:
+    """The address that each waiting record was meant for, and the store in which it waits."""
+    for file in sorted(_waiting().glob(f"*/{_URL}")):
+        with suppress(OSError):
+            yield file.read_bytes().decode("utf-8", "surrogateescape"), Store(FolderBlobs(file.parent))
+
+
+def is_waiting_room(store: Store) -> bool:
+    """Whether a store is where records wait."""
+    blobs = store.blobs
+    return isinstance(blobs, FolderBlobs) and blobs.root.resolve().is_relative_to(_waiting().resolve())
+
+
+def _waiting() -> Path:
+    return _data_folder() / "unsent"
+
+
+def _unsent_folder(url: str) -> Path:
+    return _waiting() / hashlib.sha256(url.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 def _data_folder() -> Path:
@@ -60,7 +98,7 @@ def _path(address: str) -> str:
 
 def _unusable(address: str, why: str, remedy: str | None = None) -> StoreError:
     return StoreError(
-        f"the store {address} cannot be used: {why}",
+        f"the store {redact(address)} cannot be used: {why}",
         remedy=remedy
         or f"name a folder or a bucket with --store or {VARIABLE}: file:///srv/flagbench, s3://bucket/prefix",
         code=ExitCode.USAGE,

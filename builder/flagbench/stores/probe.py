@@ -88,6 +88,8 @@ def _never_overwrites(blobs: Blobs, folder: str) -> str:
 
 
 def _one_wins(blobs: Blobs, folder: str) -> str:
+    if not blobs.one_winner:
+        raise _Broken("this kind of server is known to tell several writers of one key that they had won")
     for round_ in range(ROUNDS):
         key = f"{folder}race-{round_}"
 
@@ -102,6 +104,8 @@ def _one_wins(blobs: Blobs, folder: str) -> str:
 
 
 def _removes(blobs: Blobs, folder: str) -> str:
+    for name in ("once", *(f"race-{round_}" for round_ in range(ROUNDS))):  # also where nothing can be listed
+        blobs.delete(folder + name)
     blobs.clear(folder)
     if left := len([*blobs.list(folder)]):
         raise _Broken(f"{left} objects are left below {folder}")

@@ -11,7 +11,7 @@ from itertools import groupby, islice
 
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.record.read import MAX_BYTES, parse, read_record
-from flagbench.stores.blobs import Blob, Blobs, Health, ListingDenied, StoreError, damaged
+from flagbench.stores.blobs import Blob, Blobs, Health, ListingDenied, StoreError, Unread, damaged
 from flagbench.stores.index import Index, Summary, summary_of
 from flagbench.stores.layout import Place, check_record_id, parse_key, prefix
 from flagbench.terminal import brief
@@ -32,6 +32,8 @@ class StoredRecord:
     """The object that holds it."""
     error: str | None = None
     """Why the record cannot be read: what is damaged, or the problem."""
+    unread: bool = False
+    """Whether it may be sound: the store did not give it."""
     summary: Summary | None = None
     """What a listing shows; None for a record that cannot be read."""
 
@@ -192,17 +194,17 @@ class Store:
             return [*pool.map(lambda each: self._entry(each[0], each[1], index), found)]
 
     def _entry(self, place: Place, blob: Blob, index: Index) -> StoredRecord:
-        summary, error = None, blob.problem
+        summary, error, unread = None, blob.problem, False
         if error is None and (summary := index.get(blob.key, blob.stamp)) is None:
             try:
                 summary = summary_of(read_record(self._load(blob)))
                 index.put(blob.key, blob.stamp, summary)
             except FlagbenchError as failure:
-                error = failure.message
+                error, unread = failure.message, isinstance(failure, Unread)
         # A record that was damaged since it was listed keeps its rank among the others.
         known = summary or index.get(blob.key)
         created_at = known.created_at if known else f"{place.day}T00:00:00Z" if place.day else ""
-        return replace(self._stored(place, blob, created_at), error=error, summary=summary)
+        return replace(self._stored(place, blob, created_at), error=error, unread=unread, summary=summary)
 
     def _stored(self, place: Place, blob: Blob, created_at: str) -> StoredRecord:
         location = self.blobs.location(blob.key)
