@@ -30,6 +30,10 @@ ENGINES = {"docker_client", "docker_engine"}
 """Fixtures that open a connection to a Docker Engine."""
 
 
+SERVERS = (builds.NEEDED, "an S3 server", "FLAGBENCH_TEST_WITHOUT_S3")
+"""In the reasons of tests that are skipped for want of a server, many of them."""
+
+
 @pytest.fixture(scope="session")
 def record_schema():
     """manifests/schema/record-v1.json."""
@@ -95,8 +99,9 @@ def pytest_runtest_makereport():
     """Tests that are skipped for one reason of this machine are told in one line, wherever they are."""
     outcome = yield
     report = outcome.get_result()
-    if report.skipped and isinstance(report.longrepr, tuple) and builds.NEEDED in report.longrepr[2]:
-        report.longrepr = (builds.__file__, 0, report.longrepr[2])
+    reason = report.longrepr[2] if report.skipped and isinstance(report.longrepr, tuple) else ""
+    if any(server in reason for server in SERVERS):
+        report.longrepr = (builds.__file__, 0, reason)
 
 
 def pytest_terminal_summary(terminalreporter, config):
