@@ -39,7 +39,7 @@ def parse(argv: List[str]) -> argparse.Namespace:
     rounds = {"nargs": 2, "metavar": ("LEAST", "MOST"), "help": "two starts, of which each side is the first of one"}
     parser.add_argument("--rounds", type=int, default=(6, 50), **rounds)
     parser.add_argument("--pairs", type=int, default=16, metavar="N", help="steps of both in a start, at the most")
-    parser.add_argument("--seconds", type=float, default=300.0, metavar="S", help="of a case's rounds (default 300)")
+    parser.add_argument("--seconds", type=float, default=420.0, metavar="S", help="of a case's rounds (default 420)")
     parser.add_argument("--show-ratio", action="store_true", help="show the ratio and judge the work of a step alone")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.add_argument("--out", metavar="DIR", help="write reenact-CASE.json there, too")

@@ -22,8 +22,8 @@ BOUNDS = (0.97, 1.03)
 # does not decide when to stop.
 HALF_WIDTH = 0.009
 # The pairs of a start take no longer, as far as FEWEST_PAIRS allow: a few percent of a step are those of the start.
-START_SECONDS = 3.0
-FEWEST_PAIRS = 6
+START_SECONDS = 4.0
+FEWEST_PAIRS = 8
 # glibc gives large tensors back to the kernel and faults them in again, more or less of them by the order in which
 # they are freed: several percent of a step that are no work of either side. Both keep their heap, as on a device.
 # They ask for huge pages: which small ones a process was given decides what collides in the caches, from its start to
