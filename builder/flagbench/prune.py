@@ -56,8 +56,10 @@ class _Prepared(msgspec.Struct):
 
 
 def records(store: Store, selected: Iterable[StoredRecord], keep: int = 0) -> list[Removable]:
-    """The selected records except the newest `keep`; never files that the store did not put there, nor what could not
-    be read and may be sound."""
+    """The selected records except the newest `keep`.
+
+    Never files that the store did not put there, nor records that it did not return and that may be sound.
+    """
     found = (entry for entry in selected if entry.problem is None and not entry.unread)
     return [stored_record(store, entry) for entry in islice(found, keep, None)]
 

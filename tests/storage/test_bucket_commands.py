@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from flagbench.errors import ExitCode
+from flagbench.stores import set_aside
 from unit.host.conftest import RECORD
 from warmup import warm
 
@@ -89,6 +90,15 @@ def test_a_record_that_could_not_be_stored_is_pushed_later(
     assert (pushed.returncode, ids(pushed)) == (0, [record["record_id"]])
     assert json.loads(flagbench("results", "show", "last", "--json", "--store", address).stdout) == record
     assert ids(flagbench("results", "push", "--json")) == []
+
+
+def test_an_address_that_is_no_store_any_more_does_not_keep_others_waiting(flagbench: Any, bucket: str) -> None:
+    good, kept = json.dumps(RECORD).encode(), json.dumps({**RECORD, "record_id": "20260101T120000Z-0002"}).encode()
+    set_aside(good, "s3://b")
+    set_aside(kept, f"s3://{bucket}/lab")
+    pushed = flagbench("results", "push", "--json")
+    assert (pushed.returncode, ids(pushed)) == (ExitCode.USAGE, ["20260101T120000Z-0002"])
+    assert [each["name"] for each in json.loads(pushed.stdout)["failed"]] == ["s3://b"]
 
 
 def test_a_record_survives_a_kill_while_it_is_being_stored(

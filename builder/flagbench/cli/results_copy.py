@@ -45,9 +45,13 @@ def push(
         copies.copy(map(_file, files), _target(store))
     else:
         for address, place in waiting():
-            left = [*place.list()]
-            if left:
-                copies.copy(_entries(place, left, remove=True), _target(store or address))
+            if left := [*place.list()]:
+                try:
+                    target = _target(store or address)
+                except FlagbenchError as error:
+                    copies.fail(address, error)
+                    continue
+                copies.copy(_entries(place, left, remove=True), target)
     copies.end("no run left a record that could not be stored")
 
 
@@ -131,8 +135,12 @@ class Copies:
                     typer.echo(f"record {kept.record_id} kept in {kept.location}", err=True)
                 done()
             except FlagbenchError as error:
-                print_error(error.message, error.remedy)
-                self.failures.append((name, error))
+                self.fail(name, error)
+
+    def fail(self, name: str, error: FlagbenchError) -> None:
+        """Report what was not copied."""
+        print_error(error.message, error.remedy)
+        self.failures.append((name, error))
 
     def end(self, nothing: str) -> None:
         """Print the answer of --json, or how many there were. Raises Exit where one failed."""

@@ -99,7 +99,7 @@ class Blobs(Protocol):
         """
 
     def read_index(self) -> bytes:
-        """The cached listing that was written last; empty where there is none. Raises nothing."""
+        """The cached listing, or empty bytes if there is none or it cannot be read."""
 
     def write_index(self, content: bytes) -> None:
         """Replace the cached listing, whole or not at all; a failure is ignored."""

@@ -164,7 +164,7 @@ class BucketBlobs:
             self.delete(blob.key)
 
     def read_index(self) -> bytes:
-        """The cached listing, which is an object that is overwritten; empty where there is none."""
+        """The cached listing, the only object that is ever overwritten; see Blobs.read_index."""
         try:
             return self._read(INDEX, INDEX_BYTES)[0]
         except StoreError:
