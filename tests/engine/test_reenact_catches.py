@@ -100,6 +100,20 @@ def test_a_step_that_does_something_else_is_seen(
     assert faults(faithful, changed, ONE)
 
 
+@pytest.mark.parametrize("value", [0.95, 1.05])
+def test_a_step_that_takes_another_time_is_seen(faithful: dict[str, Any], value: float) -> None:
+    for ratio in ({"low": value, "value": value, "high": value}, {"low": None, "value": value, "high": None}):
+        assert faults(faithful, faithful, ratio)
+    assert faults(faithful, faithful, {"low": 0.98, "value": 1.0, "high": 1.04}), "an interval must lie there whole"
+    assert not faults(faithful, faithful, {"low": None, "value": 1.0, "high": None})
+
+
+def test_few_rounds_have_a_ratio_without_an_interval() -> None:
+    assert pairs.centre([1.0, 1.01, 1.08]) == (None, pytest.approx(1.025), None)
+    with pytest.raises(ValueError, match="six"):
+        pairs.interval([1.0, 1.01, 1.08])
+
+
 @torch.jit.script
 def scripted_gelu(x: torch.Tensor) -> torch.Tensor:
     return 0.5 * x * (1.0 + torch.tanh(0.7978845608 * x * (1.0 + 0.044715 * x * x)))

@@ -21,6 +21,8 @@ BOUNDS = (0.97, 1.03)
 # Both are started again until the interval is this narrow on either side of the ratio, or time is up. Where it lies
 # does not decide when to stop.
 HALF_WIDTH = 0.009
+# So many rounds have an interval (its exact coverage is 31/32); fewer have a centre alone.
+ROUNDS_OF_AN_INTERVAL = 6
 # The pairs of a start take no longer, as far as FEWEST_PAIRS allow: a few percent of a step are those of the start.
 START_SECONDS = 4.0
 FEWEST_PAIRS = 8
@@ -51,11 +53,21 @@ class Limits(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """A ratio and the ends of its 95 % interval."""
+    """A ratio and the ends of its 95 % interval; None where too few rounds were made for one."""
 
-    low: float
+    low: Optional[float]
     value: float
-    high: float
+    high: Optional[float]
+
+
+def centre(values: List[float]) -> Interval:
+    """The Hodges-Lehmann centre of any number of values, without an interval."""
+    return Interval(None, statistics.median(walsh_averages(values)), None)
+
+
+def walsh_averages(values: List[float]) -> List[float]:
+    """The means of all pairs of values, each value with itself included, in ascending order."""
+    return sorted((a + b) / 2 for a, b in itertools.combinations_with_replacement(values, 2))
 
 
 def interval(values: List[float]) -> Interval:
@@ -67,7 +79,7 @@ def interval(values: List[float]) -> Interval:
 
     Source: Hollander, Wolfe and Chicken, Nonparametric Statistical Methods, sections 3.2 and 3.3.
     """
-    means = sorted((a + b) / 2 for a, b in itertools.combinations_with_replacement(values, 2))
+    means = walsh_averages(values)
     subsets = [1] + [0] * len(means)  # by the sum of their ranks
     for rank in range(1, len(values) + 1):
         for total in range(len(means), rank - 1, -1):
@@ -230,7 +242,12 @@ def start_again(again: Iterator[List[Side]], limits: Limits) -> Dict[str, Any]:
         rounds.append(math.sqrt(starts[-1] * starts[-2]))
         if len(rounds) < limits.least:
             continue
+        if limits.most < ROUNDS_OF_AN_INTERVAL:
+            ratio = centre(rounds)
+            break
         ratio = interval(rounds)
+        assert ratio.low is not None
+        assert ratio.high is not None
         narrow = max(ratio.value - ratio.low, ratio.high - ratio.value) <= HALF_WIDTH
         if narrow or len(rounds) >= limits.most or time.monotonic() > until:
             break
