@@ -1,0 +1,1 @@
+"""Images outside an engine: as registries and buckets keep them."""

@@ -1,0 +1,87 @@
+"""An image as registries and buckets keep it: blobs by digest, and a manifest that names them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
+OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+
+Put = Literal["present", "copied", "uploaded"]
+"""How a blob came to its place: it was there, the place copied it from another repository of its own, or it was sent."""
+Progress = Callable[[int], None]
+"""Called with a number of bytes that have been sent or read since the last call."""
+
+
+def digest_of(content: bytes) -> str:
+    """`sha256:<64 hex>` of some bytes."""
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """What a manifest says of a blob."""
+
+    media_type: str
+    digest: str
+    """`sha256:<64 hex>` of the blob as it is kept: of the compressed layer."""
+    size: int
+    """Bytes, as it is kept."""
+    annotations: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Blob:
+    """A blob, and where its bytes are."""
+
+    descriptor: Descriptor
+    path: Callable[[], Path]
+    """Returns a file with its bytes; called only where a place lacks it, since that may compress or download it."""
+
+
+@dataclass(frozen=True)
+class OciImage:
+    """One image for one platform."""
+
+    manifest: bytes
+    """As it is kept: its digest is the image's."""
+    media_type: str
+    config: Blob
+    layers: tuple[Blob, ...]
+    """Lowest first."""
+
+    @property
+    def digest(self) -> str:
+        """`sha256:<64 hex>` of the manifest."""
+        return digest_of(self.manifest)
+
+
+class Place(Protocol):
+    """A repository in a registry or in a bucket.
+
+    Every method raises FlagbenchError: engine or network (15) where the place cannot be reached or refuses, usage (2)
+    where its address cannot be one, data (3) where what it has is damaged.
+    """
+
+    @property
+    def url(self) -> str:
+        """The address, for a person: `HOST/NAME`, or `s3://BUCKET`."""
+
+    def has_blob(self, digest: str) -> bool:
+        """Whether the repository has a blob."""
+
+    def put_blob(self, blob: Blob, show: Progress) -> Put:
+        """Keep a blob, if it is not there; an upload that was interrupted is resumed where the place can do that."""
+
+    def read_blob(self, digest: str) -> Iterator[bytes]:
+        """Chunks of a blob, unchecked."""
+
+    def put_manifest(self, content: bytes, media_type: str, references: tuple[str, ...]) -> None:
+        """Keep a manifest under its digest, then under each of `references`, tags, which move."""
+
+    def read_manifest(self, reference: str) -> tuple[bytes, str] | None:
+        """A manifest by tag or digest, with its media type; None where there is none."""
