@@ -92,12 +92,36 @@ class Proxy(ThreadingHTTPServer):
         self.requests: list[str] = []
         self.headers: list[dict[str, str]] = []
         self.lock = threading.Lock()
+        self._held: tuple[str, int] | None = None
+        self._arrived, self._released = threading.Event(), threading.Event()
         self.connections: list[socket.socket] = []
 
     @property
     def url(self) -> str:
         """Its address."""
         return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def hold(self, method: str, past: int) -> threading.Event:
+        """Keep back all requests of a method from now on, but the first `past`; the event says that one came."""
+        self._held, self._arrived, self._released = (method, past), threading.Event(), threading.Event()
+        return self._arrived
+
+    def release(self) -> None:
+        """Keep nothing back any more. What was kept back until now never arrives."""
+        self._held = None
+        self._released.set()
+
+    def keeps_back(self, method: str) -> bool:
+        """Whether a request is lost, after it was kept back."""
+        with self.lock:
+            if self._held is None or self._held[0] != method:
+                return False
+            self._held = (method, self._held[1] - 1)
+            if self._held[1] >= 0:
+                return False
+        self._arrived.set()
+        self._released.wait()
+        return True
 
     def get_request(self) -> tuple[socket.socket, Any]:
         """A connection, remembered."""
@@ -107,6 +131,7 @@ class Proxy(ThreadingHTTPServer):
 
     def close(self) -> None:
         """End every connection, which clients keep open, and with it its thread."""
+        self.release()
         self.shutdown()
         for connection in self.connections:
             with contextlib.suppress(OSError):
@@ -126,6 +151,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.requests.append(f"{self.command} {self.path}")
             self.server.headers.append({name.lower(): value for name, value in self.headers.items()})
             same = sum(each.startswith(f"{self.command} ") for each in self.server.requests)
+        if self.server.keeps_back(self.command):
+            self.close_connection = True
+            return
         fault = self.server.fault(self.command, self.path, same)
         if isinstance(fault, tuple):
             status, code = fault

@@ -22,10 +22,10 @@ from flagbench import prune as pruning
 from flagbench.errors import ExitCode
 from flagbench.record.read import MAX_BYTES
 from flagbench.results import State, state_of
+from flagbench.s3 import PROFILES
 from flagbench.stores import Store, StoreError, open_store
 from flagbench.stores.blobs import INDEX, Unread
 from flagbench.stores.probe import probe
-from flagbench.stores.profiles import PROFILES
 from running import wait_until
 from unit.host.conftest import RECORD
 
@@ -97,7 +97,7 @@ def test_versions_that_the_server_does_not_admit_are_found_by_the_answer(
     store: Store, server: Any, bucket: str
 ) -> None:
     server.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
-    vars(store.blobs)["_overwrites"] = False  # as where a key may not ask
+    vars(store.blobs.bucket)["keeps_versions"] = False  # as where a key may not ask
     refused(ExitCode.NOT_STORED, store.put, record())
     assert "Versions" not in server.list_object_versions(Bucket=bucket), "nor is anything left of it"
 

@@ -6,11 +6,17 @@ import inspect
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from flagbench import redaction
+from flagbench import redaction, s3
 from flagbench.catalog.model import Catalog
 from flagbench.errors import FlagbenchError
 from flagbench.files import write_atomically
 from flagbench.schema import shipped_manifests
+
+_IMAGE_SIDE = {
+    "flagbench.s3": "flagbench_cases.shared.s3",
+    "flagbench.redaction": "flagbench_cases.shared.credentials",
+}
+"""Modules of the host side that the image side has a copy of, and the copy."""
 
 
 def compiled_files(catalog: Catalog) -> dict[str, str]:
@@ -18,10 +24,20 @@ def compiled_files(catalog: Catalog) -> dict[str, str]:
     files = {f"cases/{case.name.replace('-', '_')}/case.json": case.compiled for case in catalog.cases.values()}
     files |= {f"shared/stacks/{stack.name}.json": stack.compiled for stack in catalog.stacks.values()}
     files["shared/store.json"] = (shipped_manifests() / "store-v1.json").read_text(encoding="utf-8")
-    # The two packages never import each other, and both must find the same credentials.
-    origin = "# A copy of builder/flagbench/redaction.py, made by `flagbench manifests compile`.\n"
-    files["shared/credentials.py"] = origin + inspect.getsource(redaction)
+    # The two packages never import each other, and both must find the same credentials and use buckets alike.
+    files["shared/credentials.py"] = _copied(Path(inspect.getfile(redaction)))
+    for path in Path(inspect.getfile(s3)).parent.glob("*.py"):
+        files[f"shared/s3/{path.name}"] = _copied(path)
     return files
+
+
+def _copied(path: Path) -> str:
+    """A module of the host side as the image side has it."""
+    text = path.read_text(encoding="utf-8")
+    for ours, theirs in _IMAGE_SIDE.items():
+        text = text.replace(f"from {ours}", f"from {theirs}")
+    name = path.relative_to(Path(inspect.getfile(redaction)).parent).as_posix()
+    return f"# A copy of builder/flagbench/{name}, made by `flagbench manifests compile`.\n{text}"
 
 
 def image_package(catalog: Catalog) -> Path:
@@ -37,7 +53,9 @@ def image_package(catalog: Catalog) -> Path:
 
 def stale_compiled(catalog: Catalog, package: Path) -> dict[str, str | None]:
     """Compiled files that are missing, differ from the manifests or have no manifest any more: see `find_stale`."""
-    return find_stale(package, compiled_files(catalog), ("cases/*/case.json", "shared/stacks/*.json"))
+    return find_stale(
+        package, compiled_files(catalog), ("cases/*/case.json", "shared/stacks/*.json", "shared/s3/*.py")
+    )
 
 
 def find_stale(root: Path, wanted: Mapping[str, str], patterns: Iterable[str]) -> dict[str, str | None]:

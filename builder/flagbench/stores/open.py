@@ -14,10 +14,10 @@ import platformdirs
 from flagbench.errors import ExitCode
 from flagbench.files import reason, write_atomically
 from flagbench.redaction import redact
+from flagbench.s3 import parse_address
 from flagbench.stores.blobs import StoreError
-from flagbench.stores.bucket import BucketBlobs
+from flagbench.stores.bucket import BucketBlobs, store_errors
 from flagbench.stores.folder import FolderBlobs
-from flagbench.stores.profiles import parse_address
 from flagbench.stores.records import Store, StoredRecord
 
 VARIABLE = "FLAGBENCH_STORE"
@@ -31,7 +31,8 @@ def open_store(url: str | None = None, *, own: bool = False) -> Store:
     """
     address = url or (None if own else os.environ.get(VARIABLE)) or str(_data_folder() / "store")
     if address.lower().startswith("s3:"):
-        return Store(BucketBlobs(parse_address(address)))
+        with store_errors():
+            return Store(BucketBlobs(parse_address(address)))
     path = _path(address) if "://" in address else address
     if "\0" in path:
         raise _unusable(address, "a folder's name cannot contain a NUL")

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from flagbench.errors import ExitCode
+from flagbench.s3 import PROFILES, parse_address
+from flagbench.s3.profiles import profile_of
 from flagbench.stores import FolderBlobs, StoreError, open_store
 from flagbench.stores.blobs import Blob
 from flagbench.stores.probe import probe
-from flagbench.stores.profiles import PROFILES, parse_address, profile_of
 
 
 @pytest.mark.parametrize(

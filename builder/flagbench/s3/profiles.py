@@ -1,4 +1,4 @@
-"""What each kind of S3 server promises and must be asked for: data, chosen by endpoint or by a store's address."""
+"""What each kind of S3 server promises and must be asked for: data, chosen by endpoint or by an address."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import re
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, urlsplit
 
-from flagbench.errors import ExitCode
-from flagbench.stores.blobs import StoreError
-from flagbench.terminal import brief
+from flagbench.s3.errors import S3Error
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
 _EXAMPLE = "s3://BUCKET/PREFIX"
@@ -65,7 +63,7 @@ ten were told that they had won. AWS and OSS: as their documentation of conditio
 
 @dataclass(frozen=True)
 class Address:
-    """Where in which bucket a store is."""
+    """A bucket, and the prefix of the keys in it."""
 
     bucket: str
     prefix: str
@@ -81,7 +79,7 @@ class Address:
 
 
 def parse_address(url: str) -> Address:
-    """The parts of `s3://bucket/prefix?profile=NAME`. Raises StoreError (USAGE), without what may be a key."""
+    """The parts of `s3://bucket/prefix?profile=NAME`. Raises S3Error (usage), without what may be a key."""
     if not url.isprintable():
         raise _unusable("it contains a character that cannot be printed")
     try:
@@ -95,7 +93,7 @@ def parse_address(url: str) -> Address:
         remedy = f"write {_EXAMPLE}, and give keys as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
         raise _unusable("after s3:// there has to be the name of a bucket, and no credentials", remedy)
     if not _BUCKET.fullmatch(bucket):
-        raise _unusable(f"'{brief(bucket)}' cannot be the name of a bucket")
+        raise _unusable(f"{bucket[:80]!r} cannot be the name of a bucket")
     names = [name for name in parts.path.split("/") if name]
     if any(name in (".", "..") for name in names) or parts.fragment:
         raise _unusable("its prefix is not a plain path")
@@ -115,5 +113,5 @@ def profile_of(endpoint: str) -> Profile:
     return next(found, PROFILES["s3"])
 
 
-def _unusable(why: str, remedy: str = f"write {_EXAMPLE}") -> StoreError:
-    return StoreError(f"the store's address cannot be used: {why}", remedy=remedy, code=ExitCode.USAGE)
+def _unusable(why: str, remedy: str = f"write {_EXAMPLE}") -> S3Error:
+    return S3Error(f"the address of a bucket cannot be used: {why}", remedy, usage=True)

@@ -1,0 +1,107 @@
+"""The boto3 client of a kind of server, and its errors explained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flagbench.redaction import has_userinfo, redact
+from flagbench.s3.errors import S3Error
+from flagbench.s3.profiles import PROFILES, Address, Profile, profile_of
+
+ATTEMPTS = 5
+"""Of a request, and of a whole answer that broke off."""
+CONNECTIONS = 16
+"""Kept by a client: as many objects are worth reading at a time."""
+NETWORK = "check the network and AWS_ENDPOINT_URL, then try again"
+_CONNECT_SECONDS, _READ_SECONDS = 10, 60
+_KEYS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
+_CREATE_ONLY = "If-None-Match"
+_REMEDIES = {
+    "NoSuchBucket": "create the bucket, or name another one; AWS_ENDPOINT_URL says on which server it is",
+    "AccessDenied": "use a key that may read and write there",
+    "403": "use a key that may read and write there",
+    "InvalidAccessKeyId": f"set {_KEYS} to keys of this server",
+    "SignatureDoesNotMatch": f"set {_KEYS} to keys of this server",
+    "RequestTimeTooSkewed": "set this machine's clock, which differs too much from the server's",
+    "ExpiredToken": "renew the session's credentials",
+    "MissingContentLength": "name the kind of server: s3://BUCKET/PREFIX?profile=ceph",
+    "SecondLevelDomainForbidden": "name the kind of server: s3://BUCKET/PREFIX?profile=oss",
+    "NotImplemented": "name the kind of server with ?profile=; `flagbench store doctor` tries what it does",
+    "QuotaExceeded": "free some of the bucket's quota, or name another store with --store",
+    "AuthorizationHeaderMalformed": "set AWS_REGION to the bucket's region",
+    "IllegalLocationConstraintException": "set AWS_REGION to the bucket's region",
+    "PermanentRedirect": "set AWS_REGION to the bucket's region",
+}
+
+
+def open_client(address: Address) -> tuple[Any, Profile]:
+    """A client that threads can share, and the profile it follows. Raises S3Error (usage) without boto3."""
+    try:
+        import boto3
+        from botocore.config import Config
+        from botocore.exceptions import BotoCoreError
+    except ImportError as error:
+        remedy = "pip install 'flagbench[s3]'"
+        raise S3Error(f"{address.url} needs boto3, which is not installed", remedy, usage=True) from error
+    try:
+        session = boto3.Session()
+        region = session.region_name or "us-east-1"
+        profile = PROFILES.get(address.profile or "")
+        if profile is None:  # the endpoint, with all that may set it, is known to a client alone
+            profile = profile_of(session.client("s3", region_name=region).meta.endpoint_url)
+        config = Config(
+            # boto3's own choice for presigned URLs is version 2, which does not bind If-None-Match.
+            signature_version="s3v4",
+            s3={"addressing_style": profile.addressing},
+            request_checksum_calculation=profile.checksums,
+            response_checksum_validation=profile.checksums,
+            retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
+            connect_timeout=_CONNECT_SECONDS,
+            read_timeout=_READ_SECONDS,
+            max_pool_connections=CONNECTIONS,
+            user_agent_extra="flagbench",
+        )
+        client = session.client("s3", region_name=region, config=config)
+        if has_userinfo(client.meta.endpoint_url):
+            raise ValueError("the endpoint contains credentials")
+        client.meta.events.register("before-sign.s3.PutObject", lambda request, **_: _translate(request, profile))
+        return client, profile
+    except (BotoCoreError, ValueError) as error:
+        raise S3Error(
+            f"{address.url} cannot be used: {redact(str(error))}",
+            "correct the AWS_ variables or ~/.aws/config",
+            usage=True,
+        ) from error
+
+
+def explained(error: BaseException, what: str = "") -> S3Error:
+    """What boto3 raises, as an S3Error whose message begins with `what`."""
+    from botocore import exceptions
+
+    begins = f"{what}: " if what else ""
+    answer = _answer(error)
+    told = answer.get("Error", {})
+    code, status = str(told.get("Code", "")), answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    if isinstance(error, exceptions.ClientError):
+        words = " ".join(str(word) for word in (status, code, told.get("Message")) if word and word != str(status))
+        remedy = _REMEDIES.get(code, "see the server's answer, or name another store with --store")
+        return S3Error(f"{begins}the server answers {redact(words)}", remedy, code=code, status=status)
+    remedy = NETWORK
+    if isinstance(error, (exceptions.NoCredentialsError, exceptions.PartialCredentialsError)):
+        remedy = f"set {_KEYS}"
+    elif isinstance(error, exceptions.SSLError):
+        remedy = "set AWS_CA_BUNDLE to the certificates of the server's authority"
+    return S3Error(f"{begins}{redact(str(error))}", remedy)
+
+
+def _translate(request: Any, profile: Profile) -> None:
+    """Say "create only" as the kind of server has it: boto3 knows Amazon's header alone."""
+    if request.headers.get(_CREATE_ONLY):
+        del request.headers[_CREATE_ONLY]
+        for name, value in profile.create.items():
+            request.headers[name] = value
+
+
+def _answer(error: BaseException) -> dict[str, Any]:
+    """What the server answered; empty where it did not. Some of botocore's errors have an answer that is None."""
+    return getattr(error, "response", None) or {}

@@ -1,0 +1,154 @@
+"""An object to a file, in parts; an interrupted download leaves those that were read."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+from flagbench.s3.bucket import Bucket
+from flagbench.s3.client import ATTEMPTS, NETWORK, explained
+from flagbench.s3.errors import S3Error
+from flagbench.s3.parts import Show, part_bytes, run_all, sha256_of
+
+
+def get_file(
+    bucket: Bucket, key: str, path: Path, *, size: int, sha256: str, show: Show = lambda count: None
+) -> None:
+    """Download an object to `path`, whole or not at all, checked against its sha256.
+
+    Parts that an earlier, interrupted download left beside it are kept, if the object is still the same one. A file
+    that is there with these bytes is left as it is.
+
+    Raises S3Error, of which `damaged` where the object has other bytes, and OSError where the file cannot be written.
+    """
+    download = _Download(bucket, key, path, size)
+    with _locked(download.part) as descriptor:
+        if path.is_file() and path.stat().st_size == size and sha256_of(path) == sha256:
+            download.forget()  # another process has read it meanwhile
+            show(size)
+            return
+        download.receive(descriptor, show)
+        found = sha256_of(download.part)
+        if found == sha256:
+            download.part.replace(path)
+        download.forget()
+    if found != sha256:
+        raise S3Error(
+            f"{bucket.location(key)} has the sha256 {found}, not {sha256}: it was changed or damaged",
+            "put it there again",
+            damaged=True,
+        )
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[int]:
+    """An open file for reading and writing, created where it is missing, that one process has at a time."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            # The process that had it before may have given the file its final name meanwhile.
+            if _is_at(descriptor, path):
+                yield descriptor
+                return
+        finally:
+            os.close(descriptor)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+class _Download:
+    """A download in parts to a file beside its final name; a second file says which parts it has, of which object."""
+
+    def __init__(self, bucket: Bucket, key: str, path: Path, size: int) -> None:
+        self.bucket, self.key, self.size = bucket, key, size
+        self.part = path.with_name(f".{path.name}.part")
+        self.journal = path.with_name(f".{path.name}.part.json")
+        self.step = part_bytes(size)
+
+    def receive(self, descriptor: int, show: Show) -> None:
+        """Read what is missing into the open file."""
+        head = self.bucket.head(self.key)
+        if head is None:
+            raise S3Error(f"{self.bucket.location(self.key)} does not exist", "put it there first", code="NoSuchKey")
+        if head.size != self.size:
+            raise S3Error(
+                f"{self.bucket.location(self.key)} has {head.size} bytes, not {self.size}: it was changed or damaged",
+                "put it there again",
+                damaged=True,
+            )
+        done = self._done(head.etag)
+        lock = threading.Lock()
+        os.ftruncate(descriptor, self.size)
+
+        def receive_part(begin: int) -> None:
+            length = min(self.step, self.size - begin)
+            if begin not in done:
+                self._read_part(descriptor, begin, length, head.etag)
+            with lock:
+                done.add(begin)
+                self._note(head.etag, done)
+                show(length)
+
+        def task(begin: int) -> Callable[[], None]:
+            return lambda: receive_part(begin)
+
+        run_all(task(begin) for begin in range(0, self.size, self.step))
+        os.fsync(descriptor)
+
+    def forget(self) -> None:
+        """Remove both files."""
+        for path in (self.part, self.journal):
+            with suppress(FileNotFoundError):
+                path.unlink()
+
+    def _read_part(self, descriptor: int, begin: int, length: int, etag: str) -> None:
+        from botocore.exceptions import BotoCoreError
+        from urllib3.exceptions import HTTPError
+
+        what = f"{self.bucket.location(self.key)} was not read"
+        broken: S3Error | None = None
+        for _ in range(ATTEMPTS):
+            answer = self.bucket.ask(
+                "get_object",
+                Key=self.bucket.name(self.key),
+                Range=f"bytes={begin}-{begin + length - 1}",
+                IfMatch=f'"{etag}"',
+                what=what,
+            )
+            try:
+                with closing(answer["Body"]) as body:
+                    content = body.read()
+            except (BotoCoreError, HTTPError, OSError) as error:
+                broken = S3Error(f"{what}: {explained(error).message}", NETWORK)
+                continue
+            if len(content) == length:
+                os.pwrite(descriptor, content, begin)
+                return
+            broken = S3Error(f"{what}: the answer broke off", NETWORK)
+        assert broken is not None
+        raise broken
+
+    def _done(self, etag: str) -> set[int]:
+        """The beginnings of the parts that are there; empty where they are another object's."""
+        with suppress(OSError, ValueError, TypeError, KeyError):
+            known = json.loads(self.journal.read_bytes())
+            if known["object"] == [etag, self.size, self.step] and self.part.stat().st_size == self.size:
+                return {int(begin) for begin in known["parts"]}
+        return set()
+
+    def _note(self, etag: str, done: set[int]) -> None:
+        """Remember the parts that are there. Written in place of the last note, which a kill leaves whole."""
+        new = self.journal.with_name(f"{self.journal.name}.new")
+        new.write_text(json.dumps({"object": [etag, self.size, self.step], "parts": sorted(done)}))
+        new.replace(self.journal)

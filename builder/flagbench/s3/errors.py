@@ -1,0 +1,49 @@
+"""The one error of a bucket: what is wrong, what to do, and what the server answered."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+_MISSING = {"NoSuchKey", "404", "NotFound"}
+_TAKEN = {"PreconditionFailed", "FileAlreadyExists"}
+
+
+class S3Error(Exception):
+    """Something that a bucket did not do."""
+
+    def __init__(
+        self,
+        message: str,
+        remedy: str,
+        *,
+        code: str = "",
+        status: int | None = None,
+        usage: bool = False,
+        damaged: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+        self.code = code
+        """S3's word for it; empty where the server did not answer."""
+        self.status = status
+        """The HTTP status of the answer."""
+        self.usage = usage
+        """Whether the address, the settings or a missing library are at fault, and not the server or the network."""
+        self.damaged = damaged
+        """Whether an object is there with other bytes than it was put with."""
+
+    @property
+    def missing(self) -> bool:
+        """Whether there is no such object."""
+        return self.code in _MISSING
+
+    @property
+    def taken(self) -> bool:
+        """Whether a create-only put found an object under its key."""
+        return self.code in _TAKEN or self.status == HTTPStatus.PRECONDITION_FAILED
+
+    @property
+    def denied(self) -> bool:
+        """Whether the key may not do this."""
+        return self.code in ("AccessDenied", "403")

@@ -1,0 +1,52 @@
+"""Files in parts, of which several are under way."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Protocol
+
+PART_BYTES = 8 * 2**20
+MOST_PARTS = 9_000
+"""S3 allows 10,000."""
+WORKERS = 8
+"""Parts under way: with PART_BYTES of each in memory, 64 MB."""
+_CHUNK = 2**20
+
+
+class Show(Protocol):
+    """What shows the progress of a transfer; called from several threads."""
+
+    def __call__(self, count: int, /) -> None:
+        """`count`: bytes that were transferred, or found to be there, since the last call."""
+
+
+def part_bytes(size: int) -> int:
+    """The size of a part of a file of `size` bytes."""
+    least = -(-size // MOST_PARTS)
+    return max(PART_BYTES, -(-least // _CHUNK) * _CHUNK)
+
+
+def sha256_of(path: Path) -> str:
+    """The sha256 of a file, 64 hexadecimal digits. Raises OSError."""
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        for chunk in iter(lambda: file.read(_CHUNK), b""):
+            found.update(chunk)
+    return found.hexdigest()
+
+
+def run_all(tasks: Iterable[Callable[[], None]], workers: int = WORKERS) -> None:
+    """Run tasks on several threads; the first error ends those that have not begun, and is raised."""
+    with ThreadPoolExecutor(workers) as pool:
+        futures = [pool.submit(task) for task in tasks]
+        try:
+            wait(futures, return_when=FIRST_EXCEPTION)
+        finally:
+            for future in futures:
+                future.cancel()
+    for future in futures:
+        if not future.cancelled():
+            future.result()
