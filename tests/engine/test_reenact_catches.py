@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import statistics
@@ -106,6 +107,21 @@ def test_a_step_that_takes_another_time_is_seen(faithful: dict[str, Any], value:
         assert faults(faithful, faithful, ratio)
     assert faults(faithful, faithful, {"low": 0.98, "value": 1.0, "high": 1.04}), "an interval must lie there whole"
     assert not faults(faithful, faithful, {"low": None, "value": 1.0, "high": None})
+
+
+@pytest.mark.parametrize(("ratio", "rounds"), [(1.019, 3), (1.021, 6), (0.975, 6)])
+def test_three_rounds_are_enough_only_where_they_leave_no_doubt(
+    monkeypatch: pytest.MonkeyPatch, ratio: float, rounds: int
+) -> None:
+    monkeypatch.setattr(pairs, "start", lambda sides: None)
+    monkeypatch.setattr(pairs, "warm_up", lambda sides: 1.0)
+    monkeypatch.setattr(pairs, "end", lambda sides: None)
+    step = {"ours": {"seconds": ratio, "loss": 1.0}, "publisher": {"seconds": 1.0, "loss": 1.0}}
+    monkeypatch.setattr(pairs, "take_turns", lambda sides, count: {name: [step[name]] for name in step})
+    made = pairs.start_again(itertools.repeat([]), pairs.Limits(6, 50, 60.0, 16, quick=True))
+    assert len(made["starts"]) == 2 * rounds
+    assert made["ratio"]["value"] == pytest.approx(ratio)
+    assert (made["ratio"]["low"] is None) == (rounds == 3)
 
 
 def test_few_rounds_have_a_ratio_without_an_interval() -> None:

@@ -23,6 +23,9 @@ BOUNDS = (0.97, 1.03)
 HALF_WIDTH = 0.009
 # So many rounds have an interval (its exact coverage is 31/32); fewer have a centre alone.
 ROUNDS_OF_AN_INTERVAL = 6
+# A quick comparison ends after so many rounds, if their centre is that near to 1; else it goes on for an interval.
+QUICK_ROUNDS = 3
+QUICK_WITHIN = 0.02
 # The pairs of a start take no longer, as far as FEWEST_PAIRS allow: a few percent of a step are those of the start.
 START_SECONDS = 4.0
 FEWEST_PAIRS = 8
@@ -43,13 +46,14 @@ FORKS = 8
 class Limits(NamedTuple):
     """Rounds at the least and at the most, for how long at the most, and the pairs of a start at the most.
 
-    A round is two starts, of which each side is the first of one.
+    A round is two starts, of which each side is the first of one. `quick`: whether QUICK_ROUNDS may be enough.
     """
 
     least: int
     most: int
     seconds: float
     pairs: int
+    quick: bool = False
 
 
 class Interval(NamedTuple):
@@ -240,11 +244,11 @@ def start_again(again: Iterator[List[Side]], limits: Limits) -> Dict[str, Any]:
             starts.append(statistics.median(ours["seconds"] / theirs["seconds"] for ours, theirs in pairs))
             gap = max(gap, *(abs(ours["loss"] - theirs["loss"]) for ours, theirs in pairs))
         rounds.append(math.sqrt(starts[-1] * starts[-2]))
-        if len(rounds) < limits.least:
-            continue
-        if limits.most < ROUNDS_OF_AN_INTERVAL:
+        if limits.quick and len(rounds) == QUICK_ROUNDS and abs(centre(rounds).value - 1) <= QUICK_WITHIN:
             ratio = centre(rounds)
             break
+        if len(rounds) < limits.least:
+            continue
         ratio = interval(rounds)
         assert ratio.low is not None
         assert ratio.high is not None
