@@ -12,7 +12,7 @@ DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 
 Put = Literal["present", "copied", "uploaded"]
-"""How a blob came to its place: it was there, the place copied it from another repository of its own, or it was sent."""
+"""How a blob came to its place: it was there, copied by the place from another repository of its own, or sent."""
 Progress = Callable[[int], None]
 """Called with a number of bytes that have been sent or read since the last call."""
 
