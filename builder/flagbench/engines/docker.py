@@ -11,7 +11,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TextIO
 
-from flagbench.engines.base import BuildFailed, BuildRequest, BuiltImage, EngineError, ImageInfo, Resources
+from flagbench.engines.base import (
+    BuildFailed,
+    BuildRequest,
+    BuiltImage,
+    EngineError,
+    ImageInfo,
+    Resources,
+    names_configurations,
+)
 from flagbench.engines.build_output import BuildOutput
 from flagbench.engines.client import DockerCommand, find_client, run_client
 from flagbench.engines.connect import address, engine_errors, open_client
@@ -160,7 +168,7 @@ class Engine:
 
         With the containerd image store they are the digests of manifests.
         """
-        return not any("io.containerd.snapshotter" in str(entry) for entry in self._info().get("DriverStatus") or ())
+        return names_configurations(self._info())
 
     def free_bytes(self) -> int | None:
         """Bytes free where the engine keeps images; None where that cannot be seen from here (another machine)."""

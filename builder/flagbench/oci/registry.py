@@ -222,7 +222,7 @@ class RegistryPlace:
         except (RequestException, ValueError) as error:
             raise FlagbenchError(
                 f"the registry of {self.url} cannot be reached: {brief(cause(error), 300)}",
-                remedy="check its name, the network and the proxy (HTTPS_PROXY), then push again; what arrived is kept",
+                remedy="check its name, the network and the proxy (HTTPS_PROXY) and push again; what arrived is kept",
                 code=ExitCode.ENGINE,
             ) from None
 

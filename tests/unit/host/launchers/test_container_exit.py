@@ -13,7 +13,7 @@ import pytest
 from docker.errors import APIError, NotFound
 
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.launchers.container_exit import Ended, exit_code, explain, record_in, record_of_killed
+from flagbench.launchers.container_exit import Ended, RunImage, exit_code, explain, record_in, record_of_killed
 from flagbench.launchers.docker import DockerLauncher
 from flagbench.launchers.host import Host
 from flagbench.record.read import read_record
@@ -90,6 +90,9 @@ class Engine:
         self.config: dict[str, Any] = {}
         self.calls: SimpleQueue[str] = SimpleQueue()
         self.api = self
+
+    def info(self) -> dict[str, Any]:
+        return {"DriverStatus": [["Backing Filesystem", "extfs"]]}
 
     def inspect_image(self, name: str) -> dict[str, Any]:
         return {"Id": "sha256:1"}
@@ -177,15 +180,16 @@ def test_how_a_container_ends(
     status = json.loads(result.record)["status"]
     assert (result.exit_code, status["exit_code"]) == (code, code)
     assert named in status.get("reason", "")
-    assert engine.config["Env"] == ["FLAGBENCH_IMAGE_DIGEST=sha256:1"]
+    assert engine.config["Env"] == ["FLAGBENCH_IMAGE_DIGEST=sha256:1", "FLAGBENCH_IMAGE_ID=sha256:1"]
 
 
 def test_the_record_of_a_killed_container_says_which_image_it_was(make_request: Callable[..., RunRequest]) -> None:
     killed = FlagbenchError("https://me:hunter2@registry.example", remedy="look", code=ExitCode.OUT_OF_MEMORY)
-    line = record_of_killed(make_request(), killed, image_digest="sha256:1")
+    line = record_of_killed(make_request(), killed, image=RunImage("r.example/a@sha256:2", "sha256:1"))
     record = read_record(line)
     assert record.status.exit_code == 5
     assert record.status.reason == "https://***@registry.example"
     raw = json.loads(line)
-    assert raw["system"]["image"]["digest"] == "sha256:1"
+    assert raw["system"]["image"]["digest"] == "r.example/a@sha256:2"
+    assert raw["system"]["image"]["id"] == "sha256:1"
     assert raw["software"]["python"] == make_request().stack.python
