@@ -116,18 +116,20 @@ def publish(wanted: Wanted, engine: Engine, report: Report, known: Known | None 
     image = _inspect(wanted.name, engine)
     tags = _tags(wanted, image, engine)
     with workspace() as folder:
-        found = known.image(image.info.id, wanted.compression)
-        blobs = found and _push_known(found, tags, wanted, known, folder)
-        if not (found and blobs):
+        loads_back = engine.names_configurations()
+        found, replaced = known.image(image.info.id, wanted.compression), None
+        if found is not None and loads_back and found.config_digest != image.info.id:
+            found = None  # the normalised image was pushed, and not loaded back
+        blobs = _push_known(found, tags, wanted, known, folder) if found else None
+        if found is None or blobs is None:
             found, blobs, replaced = _push_new(image, tags, wanted, engine, known, report, folder)
-        else:
-            replaced = None
         published = Published(wanted.place.url, tags, found.digest, found.config_digest, tuple(blobs), {}, replaced)
         for image_id in (image.info.id, found.config_digest):
             known.remember_image(image_id, wanted.compression, found, published.reference)
         for each in blobs:
             known.remember_origin(each.blob.digest, wanted.place.url)
-        return replace(published, referrers=_attach(published, found, image, wanted, engine, report, folder))
+        image_id = found.config_digest if loads_back else image.info.id
+        return replace(published, referrers=_attach(found, image, image_id, wanted, engine, report, folder))
 
 
 def _inspect(name: str, engine: Engine) -> EngineImage:
@@ -246,15 +248,15 @@ def _has_base(layers: Layers, place: Place, known: Known) -> bool:
 
 
 def _attach(
-    published: Published,
     found: KnownImage,
     image: EngineImage,
+    image_id: str,
     wanted: Wanted,
     engine: Engine,
     report: Report,
     folder: Path,
 ) -> dict[str, str]:
-    """The bill of materials and the provenance, beside the image."""
+    """The bill of materials and the provenance, beside the image; `image_id` is the one that the engine has now."""
     subject = Descriptor(OCI_MANIFEST, found.digest, len(found.manifest.encode()))
     statement = folder / "provenance.json"
     labels = image.info.labels
@@ -262,7 +264,7 @@ def _attach(
         provenance.provenance(wanted.name, found.digest, found.config_digest, labels, engine.kind())
     )
     documents = {provenance.MEDIA_TYPE: statement}
-    sbom = wanted.sbom_of(wanted.name, image.info.id, found.config_digest if published.replaced else image.info.id)
+    sbom = wanted.sbom_of(wanted.name, image.info.id, image_id)
     if sbom is None:
         report.note(f"no bill of materials of {wanted.name} is here, and none is pushed; `flagbench build` writes it")
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flagbench.catalog.model import Stack
 from flagbench.errors import FlagbenchError
+from flagbench.images import find_reference
 from flagbench.oci.base_layers import BaseImage
 
 CONSENT = "--i-may-redistribute"
@@ -22,7 +23,8 @@ def require_redistributable(stack: Stack, base: BaseImage, place: str, *, consen
     Raises FlagbenchError (usage).
     """
     terms = stack.base_redistribution
-    is_the_stacks = base.name == stack.base_image
+    own = find_reference(stack.base_image or "")
+    is_the_stacks = own is not None and base.name == own.tagged
     if consent or (is_the_stacks and terms.status == "allowed"):
         return
     if not is_the_stacks and stack.base_image is not None:

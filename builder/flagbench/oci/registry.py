@@ -171,12 +171,12 @@ class RegistryPlace:
         """One request, repeated with credentials where the registry wants some. Raises FlagbenchError (engine)."""
         scopes = self._scopes(writes=options.get("writes", False), reads=reads)
         with self._connection_errors():
+            # Before the request: another thread may find out meanwhile.
+            sent = self._authorization.get(scopes)
             answer = self._send(method, url, reads=reads, **options)
-            if answer.status_code == HTTPStatus.UNAUTHORIZED:
-                refused = self._authorization.get(scopes)
-                if self._authorize(answer, scopes) != refused:
-                    answer.close()
-                    answer = self._send(method, url, reads=reads, **options)
+            if answer.status_code == HTTPStatus.UNAUTHORIZED and self._authorize(answer, scopes) != sent:
+                answer.close()
+                answer = self._send(method, url, reads=reads, **options)
             return answer
 
     def _send(
