@@ -18,7 +18,8 @@ SHORT = ["--preset", "tiny", "--data", "synthetic", "--steps", "2"]
 BAKED = {
     "FLAGBENCH_CONTEXT_DIGEST": "sha256:" + "c" * 64,
     "FLAGBENCH_LOCK_DIGEST": "sha256:" + "d" * 64,
-    "FLAGBENCH_IMAGE_DIGEST": "sha256:" + "e" * 64,
+    "FLAGBENCH_IMAGE_DIGEST": "r.example/a@sha256:" + "e" * 64,
+    "FLAGBENCH_IMAGE_ID": "sha256:" + "a" * 64,
     "FLAGBENCH_COMMIT": "f" * 40,
 }
 
@@ -61,6 +62,7 @@ def test_what_is_baked_in_reaches_the_record(tmp_path, record_schema):
     assert record["system"]["image"] == {
         "context_digest": baked.get("FLAGBENCH_CONTEXT_DIGEST"),
         "digest": BAKED["FLAGBENCH_IMAGE_DIGEST"],
+        "id": BAKED["FLAGBENCH_IMAGE_ID"],
         "reason": None,
     }
 

@@ -308,7 +308,10 @@ def test_a_base_from_an_archive_is_locked_by_its_content(builds, loaded, debian,
     name, image_id = loaded
     content = docker_engine.inspect(name).content_digest
     private = overlay(real_manifest("cpu"), dataclasses.replace(CHANGES["a100-cuda11.8"], packages={}))
-    private.update(name="standin-private", base={"image": None, "obtain": "ask the vendor, and name it with --base"})
+    private.update(
+        name="standin-private",
+        base={**private["base"], "image": None, "obtain": "ask the vendor, and name it with --base"},
+    )
     private["build"].update(packages=["packaging==26.3"], indexes=[])
     without_optional(private)
     private["expects"] = {"packaging": "26.3"}

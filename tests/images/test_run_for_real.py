@@ -171,6 +171,7 @@ def test_a_run_in_a_container_end_to_end(tool, docker_client, cpu_image, tmp_pat
     assert (record["run_id"], record["record_id"]) == (tool.run_id, record_id)
     image = docker_client.images.get(cpu_image)
     assert record["system"]["image"]["digest"] in {image.id, *image.attrs["RepoDigests"]}
+    assert record["system"]["image"]["id"] == image.id
     assert record["software"]["lock_digest"].startswith("sha256:")
     (file,) = out.iterdir()
     assert json.loads(file.read_text()) == record
@@ -229,7 +230,7 @@ def test_the_line_that_is_shown_makes_the_same_container(tool, cpu_image, tmp_pa
     ours = by_tool.attrs
     assert ours["Args"] == shell["Args"]
     assert ours["Config"]["User"] == shell["Config"]["User"]
-    digest = [entry for entry in ours["Config"]["Env"] if entry.startswith("FLAGBENCH_IMAGE_DIGEST=")]
+    digest = [entry for entry in ours["Config"]["Env"] if entry.startswith("FLAGBENCH_IMAGE_")]
     assert sorted(ours["Config"]["Env"]) == sorted([*shell["Config"]["Env"], *digest])
     told = ("NetworkMode", "ShmSize", "Ulimits", "GroupAdd", "CapAdd", "Devices", "DeviceRequests")
     for key in (*told, "Memory", "MemorySwap", "Privileged"):

@@ -25,6 +25,8 @@ class Base:
     """As the engine finds it; the build argument BASE."""
     identity: str
     """`sha256:<64 hex>`: of its manifest where a registry gave one, else of its layers and configuration."""
+    in_registry: bool = False
+    """Whether `identity` is the digest that a registry has it under."""
     is_here: bool = False
     """Whether the engine had it when the base was resolved."""
 
@@ -82,7 +84,7 @@ def resolve_base(stack: Stack, lock: Lock, options: BuildOptions, engine: Engine
     platform = options.platform or stack.platform
     if options.base is None and lock.base_image is not None and lock.base_digest is not None:
         reference = f"{lock.base_image}@{lock.base_digest}"
-        return Base(reference, lock.base_digest, is_here=engine.inspect(reference) is not None)
+        return Base(reference, lock.base_digest, in_registry=True, is_here=engine.inspect(reference) is not None)
     reference = options.base or lock.base_image or ""
     image = engine.inspect(reference) or pull(reference)
     if image.platform and _kind(image.platform) != _kind(platform):
@@ -95,7 +97,8 @@ def resolve_base(stack: Stack, lock: Lock, options: BuildOptions, engine: Engine
         # BuildKit takes only names in FROM.
         reference = f"{LOCAL}/base:{image.id.removeprefix('sha256:')[:12]}"
         engine.tag(image.id, reference)
-    return Base(reference, _identity(image, reference, lock.base_digest), is_here=True)
+    identity = _identity(image, reference, lock.base_digest)
+    return Base(reference, identity, in_registry=identity != image.content_digest, is_here=True)
 
 
 def _identity(image: ImageInfo, reference: str, expected: str | None) -> str:

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from pathlib import Path
 
 from flagbench.build.base import require_locked, require_platform, resolve_base
@@ -17,17 +18,18 @@ from flagbench.build.progress import Progress
 from flagbench.build.results import ImageResult, TierResult
 from flagbench.build.sbom_file import is_sbom_of, sbom_path, write_sbom
 from flagbench.build.space import THIN, locked_bytes, require_space, stack_bytes
-from flagbench.build.tiers import BASE_LAYERS_LABEL, REVISION_LABEL, Tier, case_tier, stack_tier
+from flagbench.build.tiers import Tier, case_tier, stack_tier
 from flagbench.catalog.lookup import get_stack, resolve_image
 from flagbench.catalog.model import Case, Catalog, Stack
-from flagbench.checkout import commit
+from flagbench.checkout import commit, commit_time
 from flagbench.engines import Engine
 from flagbench.engines.base import BuildFailed, BuildRequest, ImageInfo, Resources
 from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.labels import BASE_LAYERS_LABEL, CREATED_LABEL, REVISION_LABEL
 from flagbench.locks.model import part_of
 from flagbench.render.image import ImageRenderer
 from flagbench.render.model import context_tar
-from flagbench.render.stack import interpreter
+from flagbench.render.stack import EPOCH, interpreter
 from flagbench.render.steps import stack_packages
 
 JOB_BYTES = 9 * 2**30
@@ -68,6 +70,8 @@ class Builder:
         self._renderer = ImageRenderer(catalog, options.template)
         self._secrets = secrets(options, os.environ)
         self._revision = commit()
+        # Files keep one time over commits, so that a stack's layers do; the image says when it was made of what.
+        self._created = options.epoch if self._revision is None or options.epoch != EPOCH else commit_time()
         self._made: dict[str, TierResult] = {}
 
     def build(self, target: Target) -> ImageResult:
@@ -161,7 +165,8 @@ class Builder:
 
     def _request(self, tier: Tier, inputs: Inputs) -> BuildRequest:
         # Empty if it is unknown: otherwise a case's image would inherit its stack's label.
-        labels = {**tier.labels, REVISION_LABEL: self._revision or ""}
+        created = datetime.fromtimestamp(self._created, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        labels = {**tier.labels, CREATED_LABEL: created, REVISION_LABEL: self._revision or ""}
         build_args = dict(tier.build_args)
         if tier.heavy and (image := self._engine.inspect(tier.base.reference)) is not None:
             labels[BASE_LAYERS_LABEL] = str(len(image.layers))

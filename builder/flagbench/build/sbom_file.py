@@ -43,3 +43,17 @@ def write_sbom(path: Path, document: str) -> None:
             f"the image is built, but its bill of materials was not written to {path}: {reason(error)}",
             remedy="name a file that can be written with --sbom and build again: the image is kept",
         ) from error
+
+
+def sbom_of(image: str, before: str, image_id: str) -> Path | None:
+    """The bill of materials of an image in its default file, if it has one.
+
+    One of the id `before`, which the same image had before it was normalised, becomes that of `image_id`. Raises
+    FlagbenchError (usage) where it cannot be written.
+    """
+    path = sbom_path(image)
+    if before != image_id and is_sbom_of(path, before):
+        text = read_file(path, TEXT_BYTES).decode("utf-8")
+        text = text.replace(serial_number(before).urn, serial_number(image_id).urn).replace(before, image_id)
+        write_sbom(path, text)
+    return path if is_sbom_of(path, image_id) else None

@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, metadata
 
 from flagbench._version import __version__
@@ -15,14 +14,21 @@ from flagbench.build.options import BuildOptions
 from flagbench.catalog.model import Case, Stack
 from flagbench.engines.base import ImageInfo
 from flagbench.images import LOCAL, image_of
+from flagbench.labels import (
+    BASE_DIGEST_LABEL,
+    BASE_LABEL,
+    BASE_NAME_LABEL,
+    CASE_LABEL,
+    CONTEXT_LABEL,
+    EPOCH_LABEL,
+    LOCK_LABEL,
+    REVISION_LABEL,
+    STACK_LABEL,
+)
 from flagbench.locks.model import Lock, part_of
 from flagbench.render.model import Rendered
 from flagbench.render.steps import case_packages, needed_to_compile, stack_packages
 
-CONTEXT_LABEL = "dev.flagbench.context"
-REVISION_LABEL = "org.opencontainers.image.revision"
-BASE_LAYERS_LABEL = "dev.flagbench.base.layers"
-"""How many of the image's lowest layers are the base's."""
 _PROJECT_URLS = {"source": "Source", "url": "Homepage", "documentation": "Documentation"}
 """Label below org.opencontainers.image, and the name of the address in flagbench's own package metadata."""
 _SHORT = 12
@@ -126,7 +132,7 @@ def case_tier(
         },
         labels={
             **_labels(f"{case.title} on {stack.title}", stack, lock, base, options.epoch, digest),
-            "dev.flagbench.case": case.name,
+            CASE_LABEL: case.name,
         },
         platform=platform,
         base=base,
@@ -160,17 +166,16 @@ def _digest(rendered: Rendered, base: Base, platform: str, epoch: int, below: st
 
 def _labels(title: str, stack: Stack, lock: Lock, base: Base, epoch: int, digest: str) -> dict[str, str]:
     """The labels of the OCI image specification, and our own; licenses are in the bill of materials, by package."""
-    created = datetime.fromtimestamp(epoch, timezone.utc)
     return {
         **_project_urls(),
         "org.opencontainers.image.title": title,
         "org.opencontainers.image.version": __version__,
-        "org.opencontainers.image.created": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "org.opencontainers.image.base.name": base.name,
-        "org.opencontainers.image.base.digest": base.identity,
+        BASE_NAME_LABEL: base.name,
+        # Empty, because otherwise the base's own label would stay.
+        BASE_DIGEST_LABEL: base.identity if base.in_registry else "",
         CONTEXT_LABEL: digest,
-        "dev.flagbench.lock": lock.digest,
-        "dev.flagbench.stack": stack.name,
-        "dev.flagbench.base": base.identity,
-        "dev.flagbench.epoch": str(epoch),
+        LOCK_LABEL: lock.digest,
+        STACK_LABEL: stack.name,
+        BASE_LABEL: base.identity,
+        EPOCH_LABEL: str(epoch),
     }

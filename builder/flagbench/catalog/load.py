@@ -126,6 +126,7 @@ def build_stack(raw: Raw, path: Path, cases: Mapping[str, Case]) -> Stack:
         **raw,
         "base_image": base["image"],
         "base_obtain": base["obtain"],
+        "base_redistribution": base["redistribution"],
         "device_kind": device["kind"],
         "visibility_variable": device["visibility_variable"],
         "docker": {**docker, **{f"multi_node_{key}": needs for key, needs in docker["multi_node"].items()}},

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 NOT_PUBLISHED = "not published"
 """The value of a condition that the publisher did not state."""
@@ -210,6 +210,17 @@ class KubernetesNeeds:
 
 
 @dataclass(frozen=True)
+class Redistribution:
+    """Whether a base's layers may be given to others."""
+
+    status: Literal["allowed", "restricted", "unknown"]
+    """`restricted`: on conditions of the licence that a person has to judge. `unknown` counts as not allowed."""
+    reason: str
+    source: str | None
+    """Where the licence can be read."""
+
+
+@dataclass(frozen=True)
 class Stack(Manifest):
     """One vendor software stack on one accelerator."""
 
@@ -220,6 +231,7 @@ class Stack(Manifest):
     base_image: str | None
     base_obtain: str | None
     """How a person gets the base, where no public one exists."""
+    base_redistribution: Redistribution
     platform: str
     python: str
     expects: Mapping[str, str]

@@ -18,6 +18,7 @@ COMMANDS = {
     "wheels": "Fetch every package of a stack's lock into a folder, each checked against its hash.",
     "lint": "Check Dockerfiles against flagbench's rules and hadolint.",
     "build": "Build images, each on its stack's image.",
+    "push": "Push an image with its fixed tag and the moving ones, its bill of materials and its provenance.",
     "layers": "Compare images layer by layer, without what depends on when they were built.",
     "prepare": "Make the folders that a case's runs read out of what was downloaded.",
     "plan": "Show the layouts of a split model, and whether they fit into the devices' memory; the fastest first.",

@@ -11,11 +11,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TextIO
 
-from flagbench.engines.base import BuildFailed, BuildRequest, BuiltImage, EngineError, ImageInfo, Resources
+from flagbench.engines.base import (
+    BuildFailed,
+    BuildRequest,
+    BuiltImage,
+    EngineError,
+    ImageInfo,
+    Resources,
+    names_configurations,
+)
 from flagbench.engines.build_output import BuildOutput
 from flagbench.engines.client import DockerCommand, find_client, run_client
 from flagbench.engines.connect import address, engine_errors, open_client
 from flagbench.images import is_ours, parse_reference
+from flagbench.redaction import redact
 
 _CHUNK = 2**20
 _LOCAL = "http+docker://localhost"
@@ -24,6 +33,7 @@ _UNREACHABLE = re.compile(
     r"Cannot connect to the Docker daemon|error during connect|trying to connect to the (?:Docker|docker API)"
     r"|code = Unavailable|Maximum supported API version|client version \S+ is too"
 )
+_LOAD = "free some space if its disk is full (`docker system df`), and look at its log (`journalctl -u docker`)"
 _CONFIG = ("Cmd", "Entrypoint", "User", "WorkingDir")
 
 
@@ -45,13 +55,17 @@ class Engine:
         """One line on which engine it is, where, and what builds images with it."""
         with engine_errors("answer"):
             version = self._client.version()
-        engine = " ".join(("Docker Engine", str(version.get("Version", "")))).strip()
         platform = f"{version.get('Os', '')}/{version.get('Arch', '')}"
-        line = f"{engine} ({platform}, API {version['ApiVersion']}) at {address()}"
+        line = f"{_kind(version)} ({platform}, API {version['ApiVersion']}) at {address()}"
         try:
             return f"{line}; images are built with {self._command.path} {self._command.version}"
         except EngineError as error:
             return f"{line}; cannot build: {error.message}"
+
+    def kind(self) -> str:
+        """Which engine it is, with its version."""
+        with engine_errors("answer"):
+            return _kind(self._client.version())
 
     def inspect(self, ref: str) -> ImageInfo | None:
         """The image of that name or id; None where the engine has none. Never pulls."""
@@ -126,10 +140,35 @@ class Engine:
         with engine_errors(f"name {ref} {name}"):
             self._client.api.tag(ref, reference.name, reference.tag)
 
-    def save(self, ref: str) -> Iterator[bytes]:
-        """Chunks of the image as an archive, as `docker save` writes it."""
-        with engine_errors(f"save the image {ref}"):
-            yield from self._client.api.get_image(ref, chunk_size=_CHUNK)
+    def save(self, *refs: str) -> Iterator[bytes]:
+        """Chunks of the images as one archive, as `docker save` writes it; a shared layer is in it once."""
+        from docker.errors import APIError
+
+        with engine_errors(f"save the image {refs[0]}"):
+            api = self._client.api
+            # docker-py's get_image takes one image alone; its client is a session of requests.
+            url = f"{api.base_url}/v{api.api_version}/images/get"
+            with api.get(url, params={"names": refs}, stream=True, timeout=api.timeout) as answer:
+                if not answer.ok:
+                    raise APIError(answer.text, response=answer)
+                yield from answer.iter_content(_CHUNK)
+
+    def load(self, archive: Iterable[bytes]) -> None:
+        """Load the images of an archive, as `docker load` does. Raises EngineError with the engine's reason."""
+        with engine_errors("load an image"):
+            for line in self._client.api.load_image(archive, quiet=True):
+                # An answer that is an error has a message; so may one that begins well.
+                if problem := line.get("error") or line.get("message"):
+                    raise EngineError(
+                        f"the engine could not load an image: {redact(' '.join(str(problem).split()))}", remedy=_LOAD
+                    )
+
+    def names_configurations(self) -> bool:
+        """Whether the ids of its images are the digests of their configurations.
+
+        With the containerd image store they are the digests of manifests.
+        """
+        return names_configurations(self._info())
 
     def free_bytes(self) -> int | None:
         """Bytes free where the engine keeps images; None where that cannot be seen from here (another machine)."""
@@ -169,6 +208,10 @@ def open_engine() -> Engine:
     Raises EngineError, with the cause (none there, not allowed, too old, not answering) and the remedy.
     """
     return Engine(open_client())
+
+
+def _kind(version: Mapping[str, Any]) -> str:
+    return " ".join(("Docker Engine", str(version.get("Version", "")))).strip()
 
 
 def _build_options(request: BuildRequest, proxies: Iterable[str]) -> list[str]:

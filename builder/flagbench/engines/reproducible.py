@@ -14,14 +14,16 @@ import json
 import posixpath
 import tarfile
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import IO, Any, cast
+from typing import IO, Any, NamedTuple, cast
 
 from flagbench.errors import ExitCode, FlagbenchError
 
-_DAMAGED = (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError)
+DAMAGED = (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError)
 _CHUNK = 2**20
+GZIP = b"\x1f\x8b"
+"""How a gzip file begins."""
 _XATTR = "SCHILY.xattr."
 
 
@@ -51,7 +53,7 @@ def layers_of(archive: Iterable[bytes], epoch: int) -> list[Layer]:
     links: dict[str, str] = {}
     names: list[str] | None = None
     try:
-        with tarfile.open(fileobj=cast("IO[bytes]", _Chunks(archive)), mode="r|", bufsize=_CHUNK) as outer:
+        with open_members(archive) as outer:
             for member in outer:
                 if member.issym():
                     # Engines before 25 keep a layer that an image has twice as a link, `../<id>/layer.tar`.
@@ -66,7 +68,7 @@ def layers_of(archive: Iterable[bytes], epoch: int) -> list[Layer]:
         if names is None:
             raise ValueError("it has no manifest.json")
         return [layers[links.get(name, name)] for name in names]
-    except (*_DAMAGED, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (*DAMAGED, ValueError, KeyError, TypeError, RecursionError) as error:
         raise FlagbenchError(
             f"the archive of an image cannot be read: {error}",
             remedy="write it again with `docker save`, of one image",
@@ -98,12 +100,9 @@ def _header(member: tarfile.TarInfo, epoch: int) -> bytes:
 
 
 def _layer(content: io.BufferedReader, epoch: int) -> Layer | None:
-    """The member of an archive as a layer; None for a configuration and other JSON.
-
-    Kept are names, kinds, modes, owners, links, devices, contents and extended attributes, in the layer's order.
-    """
+    """The member of an archive as a layer; None for a configuration and other JSON."""
     source: IO[bytes] = content
-    if content.peek(2)[:2] == b"\x1f\x8b":
+    if content.peek(2)[:2] == GZIP:
         # tarfile's own reader of gzip checks neither the checksum nor whether the end is there.
         source = cast("IO[bytes]", gzip.GzipFile(fileobj=content))
     try:
@@ -115,20 +114,47 @@ def _layer(content: io.BufferedReader, epoch: int) -> Layer | None:
     whole = hashlib.sha256()
     files = {}
     with tar:
-        for member in tar:
-            digest = hashlib.sha256(header := _header(member, epoch))
-            whole.update(header)
-            file = tar.extractfile(member) if member.isfile() else None
-            while file and (chunk := file.read(_CHUNK)):
-                digest.update(chunk)
-                whole.update(chunk)
-            if file:
-                whole.update(bytes(-member.size % tarfile.BLOCKSIZE))
-            files[member.name] = digest.hexdigest()
+        for piece in normalised(tar, epoch):
+            whole.update(piece.content)
+            if piece.path is not None:
+                files[piece.path] = hashlib.sha256()
+            if piece.is_of_file:
+                files[next(reversed(files))].update(piece.content)
     while source.read(_CHUNK):
         pass  # to the checksum
-    whole.update(bytes(2 * tarfile.BLOCKSIZE))
-    return Layer(f"sha256:{whole.hexdigest()}", files)
+    return Layer(f"sha256:{whole.hexdigest()}", {path: digest.hexdigest() for path, digest in files.items()})
+
+
+class Piece(NamedTuple):
+    """A piece of a normalised tar."""
+
+    content: bytes
+    path: str | None = None
+    """Where a file, directory or link begins, with its header."""
+    is_of_file: bool = True
+    """False: padding, or the end of the tar."""
+    later: bool = False
+    """Whether its time was later than the epoch."""
+
+
+def normalised(tar: tarfile.TarFile, epoch: int) -> Iterator[Piece]:
+    """A tar without its times, in pieces: with no time later than the epoch (seconds since 1970).
+
+    Kept are names, kinds, modes, owners, links, devices, contents and extended attributes, in the tar's order.
+    """
+    for member in tar:
+        yield Piece(_header(member, epoch), member.name, later=int(member.mtime) > epoch)
+        file = tar.extractfile(member) if member.isfile() else None
+        while file and (chunk := file.read(_CHUNK)):
+            yield Piece(chunk)
+        if file:
+            yield Piece(bytes(-member.size % tarfile.BLOCKSIZE), is_of_file=False)
+    yield Piece(bytes(2 * tarfile.BLOCKSIZE), is_of_file=False)
+
+
+def open_members(archive: Iterable[bytes]) -> tarfile.TarFile:
+    """The archive as a tar that is read once, from its beginning to its end. Raises one of DAMAGED."""
+    return tarfile.open(fileobj=cast("IO[bytes]", _Chunks(archive)), mode="r|", bufsize=_CHUNK)
 
 
 class _Chunks:

@@ -26,6 +26,22 @@ _OURS = frozenset(ExitCode) - {ExitCode.OK, ExitCode.BUG}
 
 
 @dataclass(frozen=True)
+class RunImage:
+    """The image of a container, as the record names it."""
+
+    digest: str
+    """`REPOSITORY@sha256:...` of its manifest, where it was pulled or pushed; else its id."""
+    id: str | None
+    """`sha256:<64 hex>` of its configuration; None where the engine does not say (containerd image store)."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What tells the image's own code."""
+        known = {"FLAGBENCH_IMAGE_DIGEST": self.digest}
+        return known if self.id is None else {**known, "FLAGBENCH_IMAGE_ID": self.id}
+
+
+@dataclass(frozen=True)
 class Ended:
     """Output and end of a process or a container."""
 
@@ -101,19 +117,20 @@ def explain(ended: Ended) -> FlagbenchError:
     return FlagbenchError(reason, remedy=remedy, code=ours)
 
 
-def record_of_killed(request: RunRequest, error: FlagbenchError, *, image_digest: str | None = None) -> bytes:
+def record_of_killed(request: RunRequest, error: FlagbenchError, *, image: RunImage | None = None) -> bytes:
     """A valid `record/v1` that says by which error the run ended and contains no measurement.
 
-    `image_digest` is that of the image whose container it was; None for a run without one. Then the Python is this
-    process's own, else the one that the stack's manifest says, because the container can no longer be asked.
+    `image` is that of the container; None for a run without one. Then the Python is this process's own, else the one
+    that the stack's manifest says, because the container can no longer be asked.
     """
     now = datetime.now(timezone.utc)
     shape = f"{request.options.nodes}x{request.options.gpus}"
     name = f"{request.case.name}-{request.stack.name}-{shape}-{uuid.uuid4().hex[:8]}"
     system: dict[str, Any] = {"nodes": request.options.nodes, "devices_per_node": request.options.gpus, "devices": []}
     python = platform.python_version()
-    if image_digest is not None:
-        system["image"] = {"context_digest": None, "digest": image_digest, "reason": "the run was killed"}
+    if image is not None:
+        reason = "the run was killed"
+        system["image"] = {"context_digest": None, "digest": image.digest, "id": image.id, "reason": reason}
         python = request.stack.python
     record: dict[str, Any] = {
         "schema": "record/v1",

@@ -64,7 +64,7 @@ class DockerLauncher:
         from flagbench.launchers.engine_container import run_container
 
         container = plan(request, self._options, self._environment, self._host)
-        digest, ended = run_container(
+        image, ended = run_container(
             replace(container, environment={**container.environment, **self._shows}),
             request,
             connect=self._connect,
@@ -84,4 +84,4 @@ class DockerLauncher:
             sys.stderr.write(redact(f"error: {error.message}\nfix: {error.remedy}\n"))
             return LaunchResult(b"", int(error.code))
         named = replace(request, options=replace(request.options, run_id=container.run))
-        return LaunchResult(record_of_killed(named, error, image_digest=digest), int(error.code))
+        return LaunchResult(record_of_killed(named, error, image=image), int(error.code))

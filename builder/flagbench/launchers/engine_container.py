@@ -15,15 +15,17 @@ from typing import Any
 
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound  # type: ignore[import-untyped]
 
+from flagbench.engines.base import names_configurations
 from flagbench.engines.connect import engine_errors, open_client
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.images import image_of
 from flagbench.launchers.container import RUN_LABEL, Container
-from flagbench.launchers.container_exit import Ended
+from flagbench.launchers.container_exit import Ended, RunImage
 from flagbench.launchers.docker_args import engine_config
 from flagbench.launchers.engine_errors import engine_refusal, missing_image
 from flagbench.launchers.folders import output_folder
 from flagbench.launchers.signals import Forwarding
+from flagbench.oci.known import Known
 from flagbench.request import PrepareRequest, RunRequest
 
 ANSWER_SECONDS = 60.0
@@ -39,8 +41,8 @@ def run_container(
     *,
     connect: Callable[[], Any] | None,
     keep: bool = False,
-) -> tuple[str, Ended | FlagbenchError]:
-    """Run a container to its end; its stderr goes to this process's. Returns the digest of its image, and its end.
+) -> tuple[RunImage, Ended | FlagbenchError]:
+    """Run a container to its end; its stderr goes to this process's. Returns its image, and its end.
 
     The end is an error where a signal arrived before the start, or where the connection to the engine was lost.
     Raises FlagbenchError where the engine does not start it, has no such image, or has one of another case or stack.
@@ -48,17 +50,17 @@ def run_container(
     """
     # First: a signal that arrives while the container is made must not leave it behind.
     with Forwarding() as forwarder, _connected(connect or open_client) as api:
-        image, digest = _find_image(api, container.image, request)
-        container = replace(container, environment={**container.environment, "FLAGBENCH_IMAGE_DIGEST": digest})
+        image, named = _find_image(api, container.image, request)
+        container = replace(container, environment={**container.environment, **named.environment})
         if container.folders and any("name=rootless" in option for option in api.info().get("SecurityOptions") or ()):
             # It runs as the caller: root in its containers is the caller outside.
             container = replace(container, user="0:0", groups=container.grants.groups)
         with output_folder(request.options.out), _made(api, container, image, keep=keep) as made:
             if forwarder.early:
                 reason = "interrupted before the container started"
-                return digest, FlagbenchError(reason, remedy="run again", code=ExitCode.INTERRUPTED)
+                return named, FlagbenchError(reason, remedy="run again", code=ExitCode.INTERRUPTED)
             ended = _follow(api, made, forwarder)
-            return digest, ended or FlagbenchError(
+            return named, ended or FlagbenchError(
                 f"the connection to the container engine was lost while the container {container.name} ran",
                 remedy="check that the engine runs, and see its log; then run again",
                 code=ExitCode.ENGINE,
@@ -77,8 +79,8 @@ def _connected(connect: Callable[[], Any]) -> Iterator[Any]:
         client.close()
 
 
-def _find_image(api: Any, name: str, request: RunRequest | PrepareRequest) -> tuple[str, str]:
-    """The id of the image of that name, and the digest that the record names."""
+def _find_image(api: Any, name: str, request: RunRequest | PrepareRequest) -> tuple[str, RunImage]:
+    """The engine's id of the image of that name, and how the record names it."""
     case, stack = request.case.name, request.stack.name
     try:
         raw = api.inspect_image(name)
@@ -94,8 +96,12 @@ def _find_image(api: Any, name: str, request: RunRequest | PrepareRequest) -> tu
                 f"the image {name} is of the {kind} {found}, not of {asked}",
                 remedy="name the image of what is to be run, or run what the image is of",
             )
-    # With its repository, the digest of a manifest can be pulled; an image that was never pushed has its id alone.
-    return raw["Id"], next(iter(raw.get("RepoDigests") or ()), raw["Id"])
+    image_id = str(raw["Id"])
+    config = image_id if names_configurations(api.info()) else None
+    # With its repository, the digest of a manifest can be pulled. The engine knows that of an image that it pulled;
+    # one that was pushed from here is remembered, and one that was never pushed has its id alone.
+    pushed = Known().pushed_as(config) if config else None
+    return image_id, RunImage(next(iter(raw.get("RepoDigests") or ()), pushed or image_id), config)
 
 
 @contextmanager

@@ -17,7 +17,8 @@ from flagbench.locks.metadata import Tables
 from flagbench.locks.model import Lock, LockEntry, Unresolved, canonical, inputs_digest
 from flagbench.locks.platforms import uv_platform
 from flagbench.locks.pylock import PIN
-from flagbench.locks.registry import RegistryError, base_digest
+from flagbench.locks.registry import base_digest
+from flagbench.locks.registry_login import RegistryError
 from flagbench.locks.session import REFUSED, REMEDY, refusing_indexes
 from flagbench.locks.sources import Sources
 from flagbench.locks.uv import Found, IndexUnreachable, NoSolution, Request, resolve

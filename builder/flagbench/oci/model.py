@@ -41,6 +41,9 @@ class Blob:
     descriptor: Descriptor
     path: Callable[[], Path]
     """Returns a file with its bytes; called only where a place lacks it, since that may compress or download it."""
+    origins: tuple[str, ...] = ()
+    """Repositories, `HOST/NAME` or as `Place.url` has them, that may have it too: a place that has one of them copies
+    the blob from there instead of asking for its bytes."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +83,12 @@ class Place(Protocol):
     def read_blob(self, digest: str) -> Iterator[bytes]:
         """Chunks of a blob, unchecked."""
 
-    def put_manifest(self, content: bytes, media_type: str, references: tuple[str, ...]) -> None:
-        """Keep a manifest under its digest, then under each of `references`, tags, which move."""
+    def put_manifest(self, content: bytes, media_type: str, references: tuple[str, ...]) -> bool:
+        """Keep a manifest under its digest, then under each of `references`, tags, which move.
+
+        Returns whether the place itself lists the manifest among the referrers of its `subject`, as a registry says
+        with `OCI-Subject`; a place that does not, such as a bucket, returns False.
+        """
 
     def read_manifest(self, reference: str) -> tuple[bytes, str] | None:
         """A manifest by tag or digest, with its media type; None where there is none."""

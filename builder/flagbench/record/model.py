@@ -95,6 +95,9 @@ class Image(Struct, frozen=True):
 
     context_digest: str | None = None
     digest: str | None = None
+    """Of its manifest, `REPOSITORY@sha256:...`; the engine's id where it was never pushed."""
+    id: str | None = None
+    """`sha256:<64 hex>` of its configuration: the same in an engine (classic store), a registry and a bucket."""
     reason: str | None = None
 
 

@@ -109,10 +109,15 @@ def _why_not(variable: str, setter: str) -> str:
 
 
 def image() -> Dict[str, Optional[str]]:
-    """The image: its context digest is stored in it, its own digest is known only to the launcher."""
+    """The image: its context digest is stored in it, its own digests are known only to the launcher."""
     own = baked("FLAGBENCH_IMAGE_DIGEST")
     reason = None if own else _why_not("FLAGBENCH_IMAGE_DIGEST", "the launcher")
-    return {"context_digest": baked("FLAGBENCH_CONTEXT_DIGEST"), "digest": own, "reason": reason}
+    return {
+        "context_digest": baked("FLAGBENCH_CONTEXT_DIGEST"),
+        "digest": own,
+        "id": baked("FLAGBENCH_IMAGE_ID"),
+        "reason": reason,
+    }
 
 
 def lock() -> Dict[str, Optional[str]]:

@@ -76,12 +76,13 @@ def test_the_first_line_with_a_prefix(tmp_path: Path) -> None:
 def test_an_image_says_why_it_does_not_know_its_digest(
     context: str | None, own: str | None, reason: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in (("FLAGBENCH_CONTEXT_DIGEST", context), ("FLAGBENCH_IMAGE_DIGEST", own)):
+    variables = {"CONTEXT_DIGEST": context, "IMAGE_DIGEST": own, "IMAGE_ID": own}
+    for name, value in ((f"FLAGBENCH_{name}", value) for name, value in variables.items()):
         if value is None:
             monkeypatch.delenv(name, raising=False)
         else:
             monkeypatch.setenv(name, value)
-    assert system.image() == {"context_digest": context, "digest": own, "reason": reason}
+    assert system.image() == {"context_digest": context, "digest": own, "id": own, "reason": reason}
 
 
 @pytest.mark.parametrize("value", [None, ""])  # an image built by hand has its build arguments empty

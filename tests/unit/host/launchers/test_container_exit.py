@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
@@ -13,9 +14,11 @@ import pytest
 from docker.errors import APIError, NotFound
 
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.launchers.container_exit import Ended, exit_code, explain, record_in, record_of_killed
+from flagbench.launchers.container_exit import Ended, RunImage, exit_code, explain, record_in, record_of_killed
 from flagbench.launchers.docker import DockerLauncher
 from flagbench.launchers.host import Host
+from flagbench.oci.known import Known, KnownImage
+from flagbench.oci.model import OCI_MANIFEST, digest_of
 from flagbench.record.read import read_record
 from flagbench.request import RunRequest
 
@@ -81,6 +84,9 @@ def test_the_code_of_a_run_that_left_a_record(status: object, ended: int | None,
     assert exit_code(json.dumps({"schema": "record/v1", "status": status}).encode(), ended) == code
 
 
+CONFIG = digest_of(b"{}")
+
+
 class Engine:
     """As much of docker-py's low-level client as a container needs, which prints and ends as a test says."""
 
@@ -90,6 +96,9 @@ class Engine:
         self.config: dict[str, Any] = {}
         self.calls: SimpleQueue[str] = SimpleQueue()
         self.api = self
+
+    def info(self) -> dict[str, Any]:
+        return {"DriverStatus": [["Backing Filesystem", "extfs"]]}
 
     def inspect_image(self, name: str) -> dict[str, Any]:
         return {"Id": "sha256:1"}
@@ -177,15 +186,50 @@ def test_how_a_container_ends(
     status = json.loads(result.record)["status"]
     assert (result.exit_code, status["exit_code"]) == (code, code)
     assert named in status.get("reason", "")
-    assert engine.config["Env"] == ["FLAGBENCH_IMAGE_DIGEST=sha256:1"]
+    assert engine.config["Env"] == ["FLAGBENCH_IMAGE_DIGEST=sha256:1", "FLAGBENCH_IMAGE_ID=sha256:1"]
+
+
+@pytest.mark.parametrize(
+    ("repo_digests", "driver", "pushed", "digest", "image_id"),
+    [
+        ([], "extfs", False, CONFIG, CONFIG),
+        ([], "extfs", True, "r.example/a@sha256:", CONFIG),
+        (["b.example/b@sha256:2"], "extfs", True, "b.example/b@sha256:2", CONFIG),
+        ([], "io.containerd.snapshotter.v1", True, CONFIG, None),
+    ],
+    ids=["never pushed", "pushed from here", "pulled", "containerd image store"],
+)
+def test_how_a_record_names_the_image(
+    repo_digests: list[str],
+    driver: str,
+    pushed: bool,
+    digest: str,
+    image_id: str | None,
+    make_request: Callable[..., RunRequest],
+    make_host: Callable[..., Host],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    if pushed:
+        image = KnownImage("{}", OCI_MANIFEST, "{}")
+        Known().remember_image(CONFIG, "gzip", image, f"r.example/a@{image.digest}")
+    engine = Engine(LINE, lambda engine: None, {"ExitCode": 0})
+    monkeypatch.setattr(engine, "inspect_image", lambda name: {"Id": CONFIG, "RepoDigests": repo_digests})
+    monkeypatch.setattr(engine, "info", lambda: {"DriverStatus": [["driver-type", driver]]})
+    DockerLauncher(host=make_host(), connect=lambda: engine, environment={}).launch(make_request())
+    named = dict(entry.split("=", 1) for entry in engine.config["Env"])
+    assert named["FLAGBENCH_IMAGE_DIGEST"].startswith(digest)
+    assert named.get("FLAGBENCH_IMAGE_ID") == image_id
 
 
 def test_the_record_of_a_killed_container_says_which_image_it_was(make_request: Callable[..., RunRequest]) -> None:
     killed = FlagbenchError("https://me:hunter2@registry.example", remedy="look", code=ExitCode.OUT_OF_MEMORY)
-    line = record_of_killed(make_request(), killed, image_digest="sha256:1")
+    line = record_of_killed(make_request(), killed, image=RunImage("r.example/a@sha256:2", "sha256:1"))
     record = read_record(line)
     assert record.status.exit_code == 5
     assert record.status.reason == "https://***@registry.example"
     raw = json.loads(line)
-    assert raw["system"]["image"]["digest"] == "sha256:1"
+    assert raw["system"]["image"]["digest"] == "r.example/a@sha256:2"
+    assert raw["system"]["image"]["id"] == "sha256:1"
     assert raw["software"]["python"] == make_request().stack.python

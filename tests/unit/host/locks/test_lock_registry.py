@@ -8,7 +8,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from flagbench.images import parse_reference
-from flagbench.locks.registry import RegistryError, base_digest, manifest_url
+from flagbench.locks.registry import base_digest, manifest_url
+from flagbench.locks.registry_login import RegistryError
 
 DIGEST = "sha256:" + "d" * 64
 BASIC = "Basic " + base64.b64encode(b"ann:s3cret").decode()

@@ -12,7 +12,7 @@ from flagbench.locks import resolve as module
 from flagbench.locks.files import is_stale
 from flagbench.locks.model import LockEntry, Unresolved
 from flagbench.locks.platforms import pip_platforms, uv_platform
-from flagbench.locks.registry import RegistryError
+from flagbench.locks.registry_login import RegistryError
 from flagbench.locks.resolve import LockOptions, make_lock
 from flagbench.locks.sources import Sources
 from flagbench.locks.uv import Found, IndexUnreachable, NoSolution

@@ -1,0 +1,79 @@
+"""An image into a place: its layers, then its configuration, then its manifest, which makes it visible."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+
+from flagbench.oci.model import Blob, Descriptor, OciImage, Place, Progress, Put
+
+_THREADS = 4
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What became of a blob."""
+
+    blob: Descriptor
+    how: Put
+
+
+class NotHere(Exception):
+    """A place lacks a blob whose bytes are not on this machine."""
+
+
+def not_here() -> Path:
+    """The path of a blob that is known by its digest alone."""
+    raise NotHere
+
+
+def push(image: OciImage, place: Place, tags: Sequence[str], show: Progress = lambda count: None) -> list[Pushed]:
+    """Keep an image in a place under its digest and some tags; what the place has is not sent again.
+
+    Several layers are sent at once. Raises what the place does; NotHere where it lacks a blob that is not here.
+    """
+    stopped = threading.Event()
+
+    def shown(count: int) -> None:
+        if stopped.is_set():
+            raise _Stopped
+        show(count)
+
+    def put(blob: Blob) -> Pushed:
+        how = place.put_blob(blob, shown)
+        if how != "uploaded":
+            shown(blob.descriptor.size)  # nothing is left to send of it
+        return Pushed(blob.descriptor, how)
+
+    with ThreadPoolExecutor(_THREADS) as threads:
+        # A layer that an image has twice is sent once.
+        blobs = {blob.descriptor.digest: blob for blob in (*image.layers, image.config)}
+        running = [threads.submit(put, blob) for blob in blobs.values()]
+        try:
+            done, _ = wait(running, return_when=FIRST_EXCEPTION)
+            for each in done:
+                each.result()
+            results = [each.result() for each in running]
+        finally:
+            # Otherwise an error, or Ctrl-C, would wait for every other layer.
+            stopped.set()
+            for each in running:
+                each.cancel()
+    place.put_manifest(image.manifest, image.media_type, tuple(tags))
+    return results
+
+
+def offered(place: Place, blob: Blob) -> bool:
+    """Whether a place has a blob, or copied it from another of its repositories just now; nothing is sent."""
+    try:
+        place.put_blob(Blob(blob.descriptor, not_here, blob.origins), lambda count: None)
+    except NotHere:
+        return False
+    return True
+
+
+class _Stopped(Exception):
+    """Another layer failed."""

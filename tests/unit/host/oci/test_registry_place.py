@@ -1,0 +1,247 @@
+"""A repository in a registry that issues tokens, which the real one of the tests does not, or that misbehaves."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.oci.base_layers import BaseImage, base_blobs
+from flagbench.oci.certificates import trusted
+from flagbench.oci.known import Known
+from flagbench.oci.model import OCI_MANIFEST, Blob, Descriptor, digest_of
+from flagbench.oci.registry import RegistryPlace
+
+LAYER = b"a layer of the base"
+DIFF_ID = "sha256:" + hashlib.sha256(b"uncompressed").hexdigest()
+CONFIG = json.dumps({"rootfs": {"type": "layers", "diff_ids": [DIFF_ID]}}).encode()
+GZIP = "application/vnd.docker.image.rootfs.diff.tar.gzip"
+ACCOUNT = "Basic " + base64.b64encode(b"ann:s3cret").decode()
+
+
+def base_manifest(**changes: Any) -> bytes:
+    """The manifest of a base of one layer."""
+    plain = {
+        "schemaVersion": 2,
+        "config": {"mediaType": "x", "digest": digest_of(CONFIG), "size": len(CONFIG)},
+        "layers": [{"mediaType": GZIP, "digest": digest_of(LAYER), "size": len(LAYER)}],
+    }
+    return json.dumps({**plain, **changes}).encode()
+
+
+class Server(ThreadingHTTPServer):
+    """A registry that wants a token for each scope; its blobs and manifests are what a test puts here."""
+
+    daemon_threads = False
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.host = f"127.0.0.1:{self.server_address[1]}"
+        self.asked: list[str] = []
+        self.tokens: list[tuple[str | None, list[str]]] = []
+        self.blobs = {digest_of(each): each for each in (LAYER, CONFIG)}
+        self.manifests = {digest_of(base_manifest()): base_manifest()}
+        self.mounts = True
+        self.expires = 0
+        """How many further uploads are refused although they have a token."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers as a registry does."""
+
+    server: Server
+
+    def answer(self) -> None:
+        """Any request."""
+        self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        url, server = urlsplit(self.path), self.server
+        if url.path == "/token":
+            scopes = parse_qs(url.query)["scope"]
+            server.tokens.append((self.headers.get("Authorization"), scopes))
+            self.reply(200, json.dumps({"token": "for " + " ".join(sorted(scopes))}).encode())
+            return
+        server.asked.append(f"{self.command} {self.path}")
+        repository = url.path.removeprefix("/v2/").rpartition("/blobs")[0] or "team/x"
+        held = self.headers.get("Authorization", "")
+        writes = self.command not in ("GET", "HEAD")
+        expired = self.command == "PUT" and "/blobs/" in url.path and server.expires > 0
+        server.expires -= expired
+        if f"repository:{repository}:pull{',push' if writes else ''}" not in held or expired:
+            realm = f'Bearer realm="http://{server.host}/token",service="here",scope="repository:{repository}:pull"'
+            self.reply(401, headers={"WWW-Authenticate": realm})
+            return
+        self.registry(url.path, parse_qs(url.query))
+
+    def registry(self, path: str, query: dict[str, list[str]]) -> None:
+        """A request with a token."""
+        last, server = path.rpartition("/")[2], self.server
+        kept = server.manifests if "/manifests/" in path else server.blobs
+        if self.command in ("GET", "HEAD"):
+            content = kept.get(last)
+            self.reply(404 if content is None else 200, content or b"")
+        elif self.command == "PUT" and "/manifests/" in path:
+            kept[last] = self.body
+            self.reply(201, headers={"OCI-Subject": "sha256:x"})
+        elif "mount" in query and server.mounts:
+            server.blobs[query["mount"][0]] = b"mounted"
+            self.reply(201)
+        elif self.command == "POST":
+            self.reply(202, headers={"Location": f"{path}session?state=1"})
+        elif self.command == "DELETE":
+            self.reply(204)
+        else:
+            server.blobs[query["digest"][0]] = self.body
+            self.reply(201)
+
+    def reply(self, code: int, content: bytes = b"", headers: dict[str, str] | None = None) -> None:
+        """One answer."""
+        self.send_response_only(code)
+        for header in {"Content-Length": str(len(content)), **(headers or {})}.items():
+            self.send_header(*header)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = answer
+
+    def log_message(self, *arguments: Any) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """The registry, with docker logged in."""
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    with Server() as server:
+        auth = base64.b64encode(b"ann:s3cret").decode()
+        (tmp_path / "config.json").write_text(json.dumps({"auths": {server.host: {"auth": auth}}}))
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def blob(folder: Path, *origins: str) -> Blob:
+    """A blob in a file."""
+    path = folder / "blob"
+    path.write_bytes(b"content")
+    return Blob(Descriptor("application/x", digest_of(b"content"), 7), lambda: path, origins)
+
+
+def test_a_token_is_asked_for_what_is_done(registry: Server, tmp_path: Path) -> None:
+    place = RegistryPlace(f"{registry.host}/team/x")
+    sent: list[int] = []
+    assert place.put_blob(blob(tmp_path), sent.append) == "uploaded"
+    assert (registry.blobs[digest_of(b"content")], sum(sent)) == (b"content", 7)
+    assert registry.tokens == [(ACCOUNT, ["repository:team/x:pull"]), (ACCOUNT, ["repository:team/x:pull,push"])]
+    assert place.put_manifest(b"{}", OCI_MANIFEST, ("1",)), "it lists referrers itself"
+    assert registry.manifests["1"] == registry.manifests[digest_of(b"{}")] == b"{}"
+    assert len(registry.tokens) == 2
+
+
+def test_a_token_that_runs_out_is_renewed(registry: Server, tmp_path: Path) -> None:
+    place = RegistryPlace(f"{registry.host}/team/x")
+    registry.expires = 1
+    assert place.put_blob(blob(tmp_path), lambda count: None) == "uploaded"
+    registry.expires = 100
+    (tmp_path / "blob").write_bytes(b"another")
+    other = Blob(Descriptor("application/x", digest_of(b"another"), 7), lambda: tmp_path / "blob")
+    with pytest.raises(FlagbenchError) as caught:
+        place.put_blob(other, lambda count: None)
+    assert caught.value.code is ExitCode.ENGINE
+
+
+def test_a_layer_is_mounted_from_a_repository_of_the_same_registry(registry: Server, tmp_path: Path) -> None:
+    place = RegistryPlace(f"{registry.host}/team/x")
+    origins = ("r.example/team/y", f"{registry.host}/team/y")
+    assert place.put_blob(blob(tmp_path, *origins), lambda count: None) == "copied"
+    (mount,) = {each for each in registry.asked if "mount=" in each}
+    assert "from=team%2Fy" in mount
+    assert registry.tokens[-1][1] == ["repository:team/x:pull,push", "repository:team/y:pull"]
+
+
+def test_a_registry_that_mounts_nothing_gets_the_bytes(registry: Server, tmp_path: Path) -> None:
+    registry.mounts = False
+    place = RegistryPlace(f"{registry.host}/team/x")
+    assert place.put_blob(blob(tmp_path, f"{registry.host}/team/y"), lambda count: None) == "uploaded"
+    assert any(each.startswith("DELETE ") for each in registry.asked), "the upload that it began instead"
+
+
+def find_base(registry: Server, folder: Path, digest: str | None = None, diff_id: str = DIFF_ID) -> list[Blob]:
+    """The base's blobs."""
+    base = BaseImage(f"{registry.host}/team/x:1", digest or next(iter(registry.manifests)), 1)
+    return base_blobs(base, [diff_id, "sha256:" + "9" * 64], "linux/amd64", Known(folder / "known"), folder)
+
+
+def test_a_base_s_layers_are_its_registry_s(registry: Server, tmp_path: Path) -> None:
+    (found,) = find_base(registry, tmp_path)
+    assert (found.descriptor.digest, found.descriptor.size) == (digest_of(LAYER), len(LAYER))
+    assert found.descriptor.media_type == "application/vnd.oci.image.layer.v1.tar+gzip"
+    assert found.origins == (f"{registry.host}/team/x",)
+    assert found.path().read_bytes() == LAYER
+    registry.manifests.clear()
+    assert find_base(registry, tmp_path, digest_of(base_manifest())), "a manifest never changes: it is remembered"
+
+
+def test_a_base_for_several_platforms(registry: Server, tmp_path: Path) -> None:
+    other = {"digest": "sha256:" + "e" * 64, "platform": {"os": "linux", "architecture": "arm64"}}
+    own = {"digest": digest_of(base_manifest()), "platform": {"os": "linux", "architecture": "amd64"}}
+    index = json.dumps({"manifests": [other, own]}).encode()
+    registry.manifests[digest_of(index)] = index
+    assert len(find_base(registry, tmp_path, digest_of(index))) == 1
+    index = json.dumps({"manifests": [other]}).encode()
+    registry.manifests[digest_of(index)] = index
+    with pytest.raises(FlagbenchError) as caught:
+        find_base(registry, tmp_path, digest_of(index))
+    assert "linux/amd64" in caught.value.message
+
+
+@pytest.mark.parametrize("damage", ["manifest", "config", "layer", "other layers", "not an image", "gone"])
+def test_a_base_that_is_not_what_its_digest_says_is_refused(damage: str, registry: Server, tmp_path: Path) -> None:
+    digest, diff_id = digest_of(base_manifest()), DIFF_ID
+    if damage == "manifest":
+        registry.manifests[digest] = base_manifest(schemaVersion=3)
+    elif damage == "gone":
+        registry.manifests.clear()
+    elif damage == "other layers":
+        diff_id = "sha256:" + "8" * 64
+    elif damage == "not an image":
+        content = base_manifest(layers=[{"digest": "sha256:short"}])
+        digest = digest_of(content)
+        registry.manifests[digest] = content
+    else:
+        registry.blobs[digest_of(CONFIG if damage == "config" else LAYER)] = b"something else"
+    with pytest.raises(FlagbenchError) as caught:
+        [each.path() for each in find_base(registry, tmp_path, digest, diff_id)]
+    assert caught.value.code is (ExitCode.ENGINE if damage == "gone" else ExitCode.DATA)
+    assert not [*tmp_path.glob("*.base")]
+
+
+@pytest.mark.parametrize(
+    "name", ["https://r.example/x", "r.example/x:1", "r.example/X", f"r.example/x@{DIFF_ID}", ""]
+)
+def test_what_is_no_repository_is_refused(name: str) -> None:
+    with pytest.raises(FlagbenchError) as caught:
+        RegistryPlace(name)
+    assert caught.value.code is ExitCode.USAGE
+
+
+def test_docker_s_certificates_of_a_registry_are_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = tmp_path / ".docker" / "certs.d" / "r.example:5000"
+    folder.mkdir(parents=True)
+    (folder / "ca.crt").write_text("-----BEGIN CERTIFICATE-----\nours\n")
+    assert trusted("r.example") is None
+    bundle = trusted("r.example:5000")
+    assert bundle is not None
+    assert "ours" in bundle.read_text()
