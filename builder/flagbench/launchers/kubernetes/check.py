@@ -222,7 +222,7 @@ def _check_store(job: Document, container: FieldPath) -> Iterator[Problem]:
         if store is not None:
             what = f"--store and {TICKET_VARIABLE} contradict each other"
             yield job.problem((*container, "args"), what, "leave one of them out")
-    if store is None:
+    if store is None or ticket is not None:
         return
     if not store.lower().startswith("s3://"):
         what = f"--store is {shown(store)}: a pod's folders end with it"
