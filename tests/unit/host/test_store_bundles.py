@@ -194,9 +194,8 @@ def test_what_a_killed_run_left_is_removed_by_the_next_and_what_a_live_one_has_i
         "with bundle_folder('s3://bench') as folder:\n    print(folder, flush=True)\n    time.sleep(600)\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "builder")}
-    with subprocess.Popen([sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, text=True) as run:
-        [sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, text=True
-    ) as other:
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as run:
         assert run.stdout is not None
         theirs = Path(run.stdout.readline().strip())
         try:
