@@ -18,7 +18,7 @@ from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.files import TEXT_BYTES, read_file, reason
 from flagbench.images import REPOSITORY, is_ours
 from flagbench.results import state_of
-from flagbench.stores import Store, StoredRecord
+from flagbench.stores import Bundle, Store, StoredRecord
 
 IMAGE_LABEL = "dev.flagbench.context"
 """Every image that flagbench builds has it."""
@@ -61,13 +61,30 @@ def records(store: Store, selected: Iterable[StoredRecord], keep: int = 0) -> li
     Never files that the store did not put there, nor records that it did not return and that may be sound.
     """
     found = (entry for entry in selected if entry.problem is None and not entry.unread)
-    return [stored_record(store, entry) for entry in islice(found, keep, None)]
+    chosen = [*islice(found, keep, None)]
+    bundles = store.bundles.all() if len(chosen) > 1 else {}  # one listing for all of them
+    return [
+        stored_record(store, entry, bundles.get(entry.record_id, ()) if len(chosen) > 1 else None) for entry in chosen
+    ]
 
 
-def stored_record(store: Store, entry: StoredRecord) -> Removable:
-    """A listed record."""
+def stored_record(store: Store, entry: StoredRecord, bundles: Iterable[Bundle] | None = None) -> Removable:
+    """A listed record with its bundles, which the store is asked for where they are not given."""
+    if bundles is None:
+        bundles = store.bundles.of(entry.record_id) if entry.problem is None else ()
+    bundles = [*bundles]
     detail = f"{entry.case}:{entry.stack}, {state_of(entry).value}, {entry.created_at}"
-    return Removable("record", entry.record_id, detail, entry.blob.size, partial(store.remove, entry))
+    if bundles:
+        detail += f", {len(bundles)} bundle(s)"
+    size = entry.blob.size + sum(bundle.size for bundle in bundles)
+    return Removable("record", entry.record_id, detail, size, partial(_remove_record, store, entry, bundles))
+
+
+def _remove_record(store: Store, entry: StoredRecord, bundles: Iterable[Bundle]) -> None:
+    """Bundles first: while the record is there, they can be found again."""
+    for bundle in bundles:
+        store.bundles.remove(bundle)
+    store.remove(entry)
 
 
 def images(client: Any, catalog: Catalog) -> list[Removable]:

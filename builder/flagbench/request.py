@@ -16,13 +16,14 @@ from flagbench.catalog.settings import setting_fault
 from flagbench.errors import FlagbenchError
 from flagbench.images import image_of
 from flagbench.options import Text, Texts, check_ranges, text_fault, words
+from flagbench.record.model import RUN_ID
 from flagbench.schema import nearest
 
 MAX_NODES = 100_000
 """The most pods that Kubernetes runs at a time for an Indexed Job."""
 YEAR = 365 * 24 * 3600
 """Seconds: the longest time that any option takes."""
-_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_RUN_ID = re.compile(RUN_ID)
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,9 @@ class LocalOptions(RunOptions):
     resume: Annotated[Text, Option(metavar="DIR", help="Resume from a checkpoint, if the case writes any.")] = None
     node_rank: Annotated[int | None, Option(min=0, help="Which node this is, of several.")] = None
     master: Annotated[Text, Option(metavar="HOST:PORT", help="Where node 0 listens.")] = None
+    ticket: Annotated[
+        Text, Option(metavar="FILE", help="Upload the record and bundles with a ticket of `flagbench store ticket`.")
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,8 @@ class RunRequest:
     case: Case
     stack: Stack
     options: LocalOptions = field(default_factory=LocalOptions)
+    bundle: str | None = None
+    """The folder in which the image is to leave this node's bundle; None: it makes none for us."""
 
     def __post_init__(self) -> None:
         check_options(self.options, self.case, self.stack)
@@ -104,7 +110,7 @@ class RunRequest:
 
     def arguments(self) -> list[str]:
         """The command line of the entrypoint; that of an image leaves out the case, its first word."""
-        return [self.case.name, *self.options.words()]
+        return [self.case.name, *self.options.words(), *([] if self.bundle is None else [f"--bundle={self.bundle}"])]
 
 
 @dataclass(frozen=True)
@@ -136,6 +142,15 @@ def new_run_id() -> str:
     return f"run-{uuid.uuid4().hex[:12]}"
 
 
+def check_run_id(run_id: str) -> None:
+    """Raise FlagbenchError (usage) for what cannot name a run."""
+    if _RUN_ID.fullmatch(run_id) is None:
+        raise FlagbenchError(
+            f"--run-id {run_id!r} is not valid",
+            remedy="use at most 128 letters, digits, '.', '_' and '-', a letter or digit first",
+        )
+
+
 def check_options(options: RunOptions, case: Case, stack: Stack) -> None:
     """Refuse here what the image would refuse once it has a node.
 
@@ -150,11 +165,8 @@ def check_options(options: RunOptions, case: Case, stack: Stack) -> None:
         if time is not None and not 0 < time <= limit:
             raise FlagbenchError(f"{name} {time} is out of range", remedy=f"give a number above 0, up to {limit:.0f}")
     _check_choices(options, case, stack)
-    if options.run_id is not None and _RUN_ID.fullmatch(options.run_id) is None:
-        raise FlagbenchError(
-            f"--run-id {options.run_id!r} is not valid",
-            remedy="use at most 128 letters, digits, '.', '_' and '-', a letter or digit first",
-        )
+    if options.run_id is not None:
+        check_run_id(options.run_id)
     lengths = {"--steps": options.steps, "--max-samples": options.max_samples, "--full": options.full}
     given = [name for name, value in lengths.items() if value]
     if len(given) > 1:

@@ -7,11 +7,14 @@ import http.client
 import os
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,7 +22,9 @@ import pytest
 
 from flagbench.stores import Store, open_store
 from running import need
+from warmup import warm
 
+ROOT = Path(__file__).parents[2]
 # Of the person who runs the tests; a test sets its own.
 VARIABLES = (
     *("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL_S3", "AWS_CA_BUNDLE"),
@@ -69,6 +74,22 @@ def bucket(server: Any) -> Iterator[str]:
 def store(bucket: str) -> Store:
     """A store below a prefix of that bucket."""
     return open_store(f"s3://{bucket}/some/prefix")
+
+
+@pytest.fixture
+def flagbench(server: Any, tmp_path: Path) -> Any:
+    """Runs the command line; no secret may be in what it prints."""
+
+    def run(*arguments: str, input: str | None = None) -> subprocess.CompletedProcess[str]:
+        path = os.pathsep.join(str(ROOT / name) for name in ("builder", "entrypoints"))
+        environment = {**os.environ, "TMPDIR": str(tmp_path), "NO_COLOR": "1", **warm(path)}
+        command = [sys.executable, "-m", "flagbench", *arguments]
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, input=input)
+        for name in ("AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID"):
+            assert os.environ[name] not in ended.stdout + ended.stderr
+        return ended
+
+    return run
 
 
 Fault = Callable[[str, str, int], "str | tuple[int, str] | None"]

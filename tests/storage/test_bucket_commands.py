@@ -23,22 +23,6 @@ ROOT = Path(__file__).parents[2]
 SHORT = ["run", "distilbert:cpu", "--preset", "tiny", "--data", "synthetic", "--steps", "2"]
 
 
-@pytest.fixture
-def flagbench(server: Any, tmp_path: Path) -> Any:
-    """Runs the command line; no secret may be in what it prints."""
-
-    def run(*arguments: str, input: str | None = None) -> subprocess.CompletedProcess[str]:
-        path = os.pathsep.join(str(ROOT / name) for name in ("builder", "entrypoints"))
-        environment = {**os.environ, "TMPDIR": str(tmp_path), "NO_COLOR": "1", **warm(path)}
-        command = [sys.executable, "-m", "flagbench", *arguments]
-        ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, input=input)
-        for name in ("AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID"):
-            assert os.environ[name] not in ended.stdout + ended.stderr
-        return ended
-
-    return run
-
-
 def ids(ended: subprocess.CompletedProcess[str]) -> list[str]:
     """The records that a copy stored, by its --json."""
     return [each["record_id"] for each in json.loads(ended.stdout)["stored"]]

@@ -29,7 +29,7 @@ COMMANDS = {
     "compare": "Show what differs between two records of a case, and the ratio B/A of every metric.",
     "align": "Say whether two loss curves are aligned by the published rule, and where they diverge.",
     "results": "List, show, copy, export and remove stored records.",
-    "store": "Try what a store of records promises.",
+    "store": "Try what a store promises; make and collect tickets.",
     "doctor": "Check this machine: installation, manifests, store, packages, hardware, container engine.",
     "manifests": "Work on the manifests of a checkout.",
 }

@@ -36,6 +36,15 @@ def echo_json_text(text: str) -> None:
     print(text)
 
 
+def size_text(count: float) -> str:
+    """Bytes as 512 B, 3.4 KiB, 12.0 GiB."""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"
+
+
 def print_page(*blocks: Block, wide: bool = False) -> None:
     """Print tables and lines, a blank line between them."""
     print(render(blocks, wide=wide), end="")

@@ -13,7 +13,7 @@ import typer
 
 from flagbench.cli import complete, results_copy, results_remove
 from flagbench.cli.options import JsonOption, StoreOption, WideOption
-from flagbench.cli.output import echo_json, echo_json_text, print_page
+from flagbench.cli.output import echo_json, echo_json_text, print_page, size_text
 from flagbench.cli.records import STORED_HELP, note, stored_record
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.files import reason, write_atomically
@@ -23,7 +23,7 @@ from flagbench.record.read import read_record
 from flagbench.report.export import to_csv, to_markdown
 from flagbench.report.tables import setting_text
 from flagbench.results import State, select, state_of, with_verdicts
-from flagbench.stores import Store, StoredRecord, open_store
+from flagbench.stores import Bundle, Store, StoredRecord, open_store
 from flagbench.verify.conditions import shown
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_completion=False)
@@ -183,16 +183,17 @@ def show_record(
     wide: WideOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Show one record: how it ended, its metrics with their intervals, conditions, checks and facts of training.
+    """Show one record: how it ended, metrics with intervals, conditions, checks, facts of training, bundles.
 
     --json prints the record as it was stored, byte for byte.
     """
-    content = stored_record(record, open_store(store))
+    place = open_store(store)
+    content = stored_record(record, place)
     parsed = read_record(content)
     if json:
         echo_json_text(content.decode("utf-8").rstrip("\n"))
         return
-    _show(parsed, wide)
+    _show(parsed, place.bundles.of(parsed.record_id), wide)
 
 
 app.command("push")(results_copy.push)
@@ -201,7 +202,7 @@ app.command("rm")(results_remove.remove)
 app.command("prune")(results_remove.prune)
 
 
-def _show(record: Record, wide: bool) -> None:
+def _show(record: Record, bundles: Sequence[Bundle], wide: bool) -> None:
     status = record.status
     facts = {
         "record": record.record_id,
@@ -216,6 +217,7 @@ def _show(record: Record, wide: bool) -> None:
     metrics = ("METRIC", "VALUE", "UNIT", "SCOPE", "95 % INTERVAL", "N", "NOTE")
     drop = ("NOTE", "N", "SCOPE", "95 % INTERVAL", "UNIT")
     conditions = [(name, shown(value)) for name, value in record.conditions.items()]
+    kept = [(str(bundle.place.node), size_text(bundle.size), bundle.location) for bundle in bundles]
     checks = [(check.name, "ok" if check.ok else "FAILED", check.detail) for check in record.checks]
     print_page(
         Lines(tuple(f"{name:<8} {fact}" for name, fact in facts.items() if fact is not None)),
@@ -223,6 +225,7 @@ def _show(record: Record, wide: bool) -> None:
         Table(("CONDITION", "VALUE"), conditions, cut=("VALUE",)),
         Table(("CHECK", "RESULT", "DETAIL"), checks, cut=("DETAIL",)),
         Table(("TRAINING", "VALUE"), _training_rows(record), cut=("VALUE",)),
+        Table(("NODE", "SIZE", "BUNDLE"), kept, drop=("SIZE",)),
         wide=wide,
     )
 

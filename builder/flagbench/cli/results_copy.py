@@ -1,58 +1,65 @@
-"""`flagbench results push` and `pull`: records from one store to another, byte for byte."""
+"""`flagbench results push` and `pull`: records and bundles from one store to another, byte for byte."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
 
 from flagbench.cli import complete
+from flagbench.cli.copies import Copies, Source
 from flagbench.cli.options import JsonOption, StoreOption
-from flagbench.cli.output import echo_json, print_error
 from flagbench.cli.records import stored_entries
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.files import read_file, reason
 from flagbench.record.read import MAX_BYTES
-from flagbench.redaction import redact
 from flagbench.results import select
-from flagbench.stores import Store, StoredRecord, open_store, waiting
-from flagbench.stores.open import is_waiting_room
-
-Source = tuple[str, "bytes | FlagbenchError", Callable[[], None]]
-"""A record's name, its bytes or why it has none, and what is done once it is stored."""
+from flagbench.stores import Bundle, FolderBlobs, Store, StoredRecord, open_store, waiting
+from flagbench.stores.ticket import MEANT_FOR, Ticket, read_ticket
+from flagbench.stores.waiting import is_waiting_room
 
 
 def push(
     files: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[FILE...]", help="Records; by default those that a run could not store."),
+        typer.Argument(
+            metavar="[OUT|FILE...]",
+            help="Folders of --out, or records; by default what runs of this user could not store.",
+        ),
+    ] = None,
+    ticket: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Upload what waits for this ticket with it.")
     ] = None,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Store records: those that `flagbench run` could not store, each where it was meant for, or files of --out.
+    """Store what runs could not store, each where it was meant for: bundles, then records. Or files of --out.
 
-    --store names another place for all of them. A record that is there already is no error, if it has the same bytes.
-    One that fails stays where it is; the others are stored.
+    --store names another place for all of them. What is there already is no error, if it has the same bytes. What
+    fails stays where it is; the others are stored.
 
-    --json prints {"stored": [{record_id, location}], "failed": [{name, error}]}.
+    --json prints {"stored": [{record_id, location}], "bundles": [{record_id, location}],
+    "failed": [{name, error}]}; location is null where a ticket leads.
     """
     copies = Copies(json)
-    if files:
-        copies.copy(map(_file, files), _target(store))
-    else:
-        for address, place in waiting():
-            if left := [*place.list()]:
-                try:
-                    target = _target(store or address)
-                except FlagbenchError as error:
-                    copies.fail(address, error)
-                    continue
-                copies.copy(_entries(place, left, remove=True), target)
-    copies.end("no run left a record that could not be stored")
+    if ticket is not None and store is not None:
+        raise FlagbenchError("--ticket and --store contradict each other", remedy="give one of them")
+    granted = None if ticket is None else read_ticket(ticket)
+    folders = [file for file in files or () if file.is_dir()]
+    rooms = [room for folder in folders for room in waiting(folder)] if files else [*waiting()]
+    for address, place in rooms:
+        _push_room(copies, address, place, store, granted)
+    if records := [*_records(files or ())]:
+        if granted is None:
+            copies.copy(map(_file, records), _target(store))
+        else:
+            copies.upload(map(_file, records), granted)
+    copies.end("no run left anything that could not be stored")
 
 
 def pull(
@@ -67,24 +74,91 @@ def pull(
     ] = None,
     case: Annotated[str | None, typer.Option(help="Only this case.")] = None,
     stack: Annotated[str | None, typer.Option(help="Only this stack, by name or alias.")] = None,
+    bundles: Annotated[bool, typer.Option("--bundles", help="Copy their bundles, too.")] = False,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
     """Copy records from --store to another store, each checked on the way; those that are there already are not read.
 
-    --json prints {"stored": [{record_id, location}], "failed": [{name, error}]}.
+    --json prints {"stored": [{record_id, location}], "bundles": [{record_id, location}],
+    "failed": [{name, error}]}.
     """
     source, target = open_store(store), _target(to, own=True)
     if source.url == target.url:
         raise FlagbenchError(
             f"{source.url} is both source and target", remedy="name another store with --store or --to"
         )
-    chosen = stored_entries(records, source) if records else select(source, case=case, stack=stack)
+    chosen = [*(stored_entries(records, source) if records else select(source, case=case, stack=stack))]
     known = target.keys()
     missing = [entry for entry in chosen if entry.blob.key not in known.get(entry.record_id, ())]
     copies = Copies(json)
+    if bundles:
+        _pull_bundles(copies, chosen, source, target)
     copies.copy(_entries(source, missing), target, known)
     copies.end(f"{target.url} has all of them")
+
+
+def _push_room(copies: Copies, address: str, room: Store, store: str | None, ticket: Ticket | None) -> None:
+    """Store what waits in a room: bundles first."""
+    left, bundles = [*room.list()], [each for some in room.bundles.all().values() for each in some]
+    if not left and not bundles:
+        return
+    if ticket is not None:
+        if address == ticket.meant_for:
+            copies.upload_bundles(map(partial(_waiting_bundle, room), bundles), ticket)
+            copies.upload(_entries(room, left, remove=True), ticket)
+        return
+    if store is None and address.startswith(MEANT_FOR):
+        run_id = address.removeprefix(MEANT_FOR)
+        copies.fail(
+            address,
+            FlagbenchError(
+                f"what the run {run_id} left waits for its ticket",
+                remedy="give it with --ticket FILE, or name a store with --store",
+                code=ExitCode.NOT_STORED,
+            ),
+        )
+        return
+    try:
+        target = _target(store or address)
+    except FlagbenchError as error:
+        copies.fail(address, error)
+        return
+    for bundle in bundles:
+        _, path, done = _waiting_bundle(room, bundle)
+        if copies.copy_bundle(bundle, path, target):
+            done()
+    copies.copy(_entries(room, left, remove=True), target)
+
+
+def _waiting_bundle(room: Store, bundle: Bundle) -> tuple[Bundle, Path, partial[None]]:
+    """A bundle that waits, its file, and what is done once it is stored."""
+    assert isinstance(room.blobs, FolderBlobs)
+    return bundle, room.blobs.root / bundle.place.key, partial(room.bundles.remove, bundle)
+
+
+def _pull_bundles(copies: Copies, chosen: Iterable[StoredRecord], source: Store, target: Store) -> None:
+    """Copy the bundles of those records that the target lacks: one listing of each store for all of them."""
+    there, here = source.bundles.all(), target.bundles.all()
+    for record_id in dict.fromkeys(entry.record_id for entry in chosen):
+        known = {bundle.place for bundle in here.get(record_id, ())}
+        for bundle in there.get(record_id, ()):
+            if bundle.place in known:
+                continue
+            with TemporaryDirectory(prefix="flagbench-pull-", dir=_near(target)) as folder:
+                path = Path(folder) / bundle.name
+                try:
+                    source.bundles.get(bundle, path)
+                except FlagbenchError as error:
+                    copies.fail(bundle.location, error)
+                    continue
+                copies.copy_bundle(bundle, path, target)
+
+
+def _near(target: Store) -> Path | None:
+    """A folder with room for what is on its way into a store in a folder; None is TMPDIR."""
+    root = target.blobs.root if isinstance(target.blobs, FolderBlobs) else None
+    return root if root is not None and root.is_dir() else None
 
 
 def _target(url: str | None, *, own: bool = False) -> Store:
@@ -101,6 +175,18 @@ def _entries(store: Store, entries: Iterable[StoredRecord], *, remove: bool = Fa
         yield entry.record_id, content, partial(store.remove, entry) if remove else lambda: None
 
 
+def _records(files: Iterable[Path]) -> Iterator[Path]:
+    """The records that are named: files, and those of a folder in which nothing waits."""
+    for file in files:
+        if not file.is_dir():
+            yield file
+        elif next(waiting(file), None) is None:
+            found: list[Path] = []
+            with suppress(OSError):
+                found = sorted(file.glob("*.json"))
+            yield from found or [file]
+
+
 def _file(file: Path) -> Source:
     content: bytes | FlagbenchError
     try:
@@ -112,45 +198,3 @@ def _file(file: Path) -> Source:
             code=ExitCode.DATA,
         )
     return str(file), content, lambda: None
-
-
-class Copies:
-    """What was copied and what was not. Every failure is reported; the first one decides the exit code."""
-
-    def __init__(self, json: bool) -> None:
-        self.json = json
-        self.stored: list[StoredRecord] = []
-        self.failures: list[tuple[str, FlagbenchError]] = []
-
-    def copy(self, sources: Iterable[Source], target: Store, known: dict[str, set[str]] | None = None) -> None:
-        """Copy all that can be copied; `known` as Store.put has it."""
-        for name, content, done in sources:
-            try:
-                if isinstance(content, FlagbenchError):
-                    raise content
-                known = target.keys() if known is None else known
-                kept = target.put(content, known=known)
-                self.stored.append(kept)
-                if not self.json:
-                    typer.echo(f"record {kept.record_id} kept in {kept.location}", err=True)
-                done()
-            except FlagbenchError as error:
-                self.fail(name, error)
-
-    def fail(self, name: str, error: FlagbenchError) -> None:
-        """Report what was not copied."""
-        print_error(error.message, error.remedy)
-        self.failures.append((name, error))
-
-    def end(self, nothing: str) -> None:
-        """Print the answer of --json, or how many there were. Raises Exit where one failed."""
-        if self.json:
-            stored = [{"record_id": kept.record_id, "location": kept.location} for kept in self.stored]
-            failed = [{"name": name, "error": redact(error.message)} for name, error in self.failures]
-            echo_json({"stored": stored, "failed": failed})
-        elif not self.stored and not self.failures:
-            typer.echo(nothing, err=True)
-        else:
-            typer.echo(f"{len(self.stored)} stored, {len(self.failures)} failed", err=True)
-        if self.failures:
-            raise typer.Exit(int(self.failures[0][1].code))

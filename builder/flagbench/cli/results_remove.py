@@ -14,7 +14,7 @@ from flagbench import prune as pruning
 from flagbench.catalog.load import load_catalog
 from flagbench.cli import complete
 from flagbench.cli.options import JsonOption, StoreOption, WideOption, YesOption
-from flagbench.cli.output import echo_json, print_error, print_page
+from flagbench.cli.output import echo_json, print_error, print_page, size_text
 from flagbench.cli.records import stored_entries
 from flagbench.errors import FlagbenchError
 from flagbench.page import Lines, Table
@@ -108,7 +108,7 @@ def _confirm_and_remove(found: Sequence[Removable], *, dry_run: bool, yes: bool,
         echo_json({"removable": _as_json(found), "bytes": sum(one.size for one in found)})
         return
     if not json:
-        rows = [[one.kind, one.name, one.detail, _size(one.size)] for one in found]
+        rows = [[one.kind, one.name, one.detail, size_text(one.size)] for one in found]
         table = Table(("KIND", "NAME", "DETAIL", "SIZE"), rows, drop=("DETAIL", "KIND"))
         print_page(table if rows else Lines(("nothing to remove",)), wide=wide)
     if dry_run or (not found and not json):
@@ -142,17 +142,8 @@ def _as_json(found: Sequence[Removable]) -> list[dict[str, str | int]]:
 
 
 def _total(found: Sequence[Removable]) -> str:
-    return f"{len(found)} ({_size(sum(one.size for one in found))})"
+    return f"{len(found)} ({size_text(sum(one.size for one in found))})"
 
 
 def _can_ask() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
-
-
-def _size(count: float) -> str:
-    """Bytes as 512 B, 3.4 KiB, 12.0 GiB."""
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} GiB"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import suppress
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import typer
@@ -12,10 +12,10 @@ import typer
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.lookup import catalog_get, resolve_image
 from flagbench.catalog.model import Case, Catalog, Stack
-from flagbench.cli import complete, preview
+from flagbench.cli import complete, preview, run_keep
 from flagbench.cli.options import StoreOption, WideOption
 from flagbench.cli.output import print_error
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.launchers import Launcher, LaunchResult
 from flagbench.launchers.container import DockerOptions
 from flagbench.launchers.describe import check_folders, describe
@@ -27,8 +27,7 @@ from flagbench.record.read import read_record
 from flagbench.report import verdict_table
 from flagbench.request import LocalOptions, RunRequest
 from flagbench.stdio import NotPrinted
-from flagbench.stores import BucketBlobs, Store, StoredRecord, open_store, set_aside
-from flagbench.stores.open import unsent
+from flagbench.stores import Store, open_store
 from flagbench.verify import choose_claim, verify_claim
 
 Via = Literal["docker", "native"]
@@ -75,6 +74,9 @@ def command(
             f"the claim {claim} is not of the case {case.name}",
             remedy=f"name a claim of {case.name}; `flagbench list claims` shows them",
         )
+    granted = run_keep.read_granted(options, store)
+    if granted is not None:
+        options = replace(options, run_id=granted.run_id)
     records = _usable(open_store(store))
     request = RunRequest(case, stack, options)
     only_docker = [word.partition("=")[0] for word in words(container)] + ["--show-command"] * show_command
@@ -96,10 +98,13 @@ def command(
             preview.show(request, described, expected, image=used, command=line, as_json=as_json)
             return
         preview.confirm(expected)
-    result = launcher.launch(request)
-    if not result.record.strip() or _refused(result):
-        raise typer.Exit(result.exit_code)
-    kept = _keep(result, records)
+    with run_keep.bundles_of(request, records, granted) as asked:
+        result = launcher.launch(asked)
+        if _refused(result):
+            raise typer.Exit(result.exit_code)
+        kept, code = run_keep.keep(result, asked, records, granted)
+    if not result.record.strip():
+        raise typer.Exit(code)
     try:
         # A record that could not be stored is printed: it cost a run.
         if as_json or not kept:
@@ -112,7 +117,7 @@ def command(
             raise
         # It is stored: a failure to show it does not change how the run ended.
         print_error(str(error), "the record is kept; `flagbench results show last`")
-    raise typer.Exit(result.exit_code or (0 if kept else int(ExitCode.NOT_STORED)))
+    raise typer.Exit(code)
 
 
 def _how(via: Via | None, stack: Stack, only_docker: list[str]) -> Via:
@@ -143,34 +148,6 @@ def _usable(store: Store) -> Store:
             remedy=health.remedy or "name another store with --store",
         )
     return store
-
-
-def _keep(result: LaunchResult, store: Store) -> bool:
-    """Put the record into the store; False, with the reason on stderr, where it could not be kept.
-
-    Meanwhile it waits in a folder: storing in a bucket may take minutes, and may be interrupted.
-    """
-    aside = _set_aside(result, store) if isinstance(store.blobs, BucketBlobs) else None
-    try:
-        kept = store.put(result.record)
-    except FlagbenchError as error:
-        aside = aside or _set_aside(result, store)
-        later = ", and `flagbench results push` stores it later" if aside else ""
-        print_error(error.message, f"{error.remedy}; the record is on stdout{later}")
-        return False
-    if aside is not None:
-        with suppress(FlagbenchError):
-            unsent(store.url).remove(aside)
-    typer.echo(f"record {kept.record_id} kept in {kept.location}", err=True)
-    return True
-
-
-def _set_aside(result: LaunchResult, store: Store) -> StoredRecord | None:
-    """Keep a record until it is stored; None where that is not possible either."""
-    try:
-        return set_aside(result.record, store.url)
-    except FlagbenchError:
-        return None
 
 
 def _show(result: LaunchResult, catalog: Catalog, case: Case, claim: str | None, *, wide: bool) -> None:

@@ -1,9 +1,10 @@
-"""`flagbench store`: the place where records are kept."""
+"""`flagbench store`: what a place for records promises, and tickets for machines without keys."""
 
 from __future__ import annotations
 
 import typer
 
+from flagbench.cli import store_ticket
 from flagbench.cli.options import JsonOption, StoreOption
 from flagbench.cli.output import echo_json, print_page
 from flagbench.errors import ExitCode
@@ -16,7 +17,11 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_completion=Fa
 
 @app.callback()
 def group() -> None:
-    """Try what a store of records promises."""
+    """Try what a store promises; make and collect tickets."""
+
+
+app.command("ticket")(store_ticket.ticket)
+app.command("collect")(store_ticket.collect)
 
 
 @app.command("doctor")

@@ -13,7 +13,7 @@ from typer import Option
 from flagbench.catalog.model import DockerNeeds, Stack
 from flagbench.errors import FlagbenchError
 from flagbench.images import find_reference
-from flagbench.launchers.folders import Folder, mount_folders
+from flagbench.launchers.folders import BUNDLE, Folder, mount_folders
 from flagbench.launchers.host import Host
 from flagbench.options import Text
 from flagbench.request import RunRequest, new_run_id
@@ -82,6 +82,8 @@ def plan(request: RunRequest, options: DockerOptions, environment: Mapping[str, 
     device demands it.
     """
     inside, folders = mount_folders(request.options)
+    if request.bundle is not None:
+        folders += (Folder(request.bundle, BUNDLE, writable=True),)
     memory = None if options.memory is None else size_in_bytes(options.memory, "--memory")
     if memory is not None and memory < _LEAST_MEMORY:
         raise FlagbenchError(f"--memory {options.memory} is less than a container can have", remedy="give 6m or more")
@@ -100,7 +102,7 @@ def plan(request: RunRequest, options: DockerOptions, environment: Mapping[str, 
         image=image,
         name=f"flagbench-{run}-{secrets.token_hex(3)}",
         run=run,
-        arguments=tuple(inside.words()),
+        arguments=(*inside.words(), *([] if request.bundle is None else [f"--bundle={BUNDLE}"])),
         environment=passed_on(environment, request.stack, request.options.nodes),
         folders=folders,
         grants=granted,

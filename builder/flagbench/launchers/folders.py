@@ -1,4 +1,4 @@
-"""The folders of a run, seen from inside its container: /data, /weights and /resume read-only, /out writable."""
+"""The folders of a run, seen from inside its container: /data, /weights and /resume read-only, others writable."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.request import LocalOptions
 
 SYNTHETIC = "synthetic"
+BUNDLE = "/bundle"
+"""Where a container leaves its bundle."""
+_TICKET = "/run/flagbench/ticket.json"
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,10 @@ def mount_folders(options: LocalOptions) -> tuple[LocalOptions, tuple[Folder, ..
     if options.out is not None:
         folders.append(Folder(str(host_path(options.out, "--out")), "/out", writable=True))
         changed["out"] = "/out"
+    if options.ticket is not None:
+        # A file, and no variable or argument: both can be read by everyone who may ask the engine.
+        folders.append(Folder(str(host_path(options.ticket, "--ticket")), _TICKET, writable=False))
+        changed["ticket"] = _TICKET
     return replace(options, **changed), tuple(folders)  # type: ignore[arg-type]  # the fields named are texts
 
 

@@ -13,7 +13,8 @@ RECORD_ID = "[0-9A-Za-z][0-9A-Za-z._-]{7,159}"
 
 # `\Z` and not `$`, which also matches before a final newline.
 RecordId = Annotated[str, Meta(pattern=rf"^{RECORD_ID}\Z")]
-RunId = Annotated[str, Meta(pattern=r"^[0-9A-Za-z][0-9A-Za-z._-]{0,127}\Z")]
+RUN_ID = "[0-9A-Za-z][0-9A-Za-z._-]{0,127}"
+RunId = Annotated[str, Meta(pattern=rf"^{RUN_ID}\Z")]
 Name = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9.-]*\Z")]
 Digest = Annotated[str, Meta(pattern=r"^sha256:[0-9a-f]{64}\Z")]
 Time = Annotated[str, Meta(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z\Z")]

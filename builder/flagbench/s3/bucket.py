@@ -14,11 +14,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any, TypeVar
 
-from flagbench.s3.client import ATTEMPTS, NETWORK, explained, open_client
+from flagbench.s3.client import ATTEMPTS, KEYS, NETWORK, explained, open_client
 from flagbench.s3.errors import S3Error
 from flagbench.s3.profiles import Address, Profile
 
@@ -38,6 +40,8 @@ class Listed:
     """Bytes."""
     etag: str
     """Changes when the content does."""
+    modified: datetime
+    """When it was put, by the server's clock."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,14 @@ class Bucket:
     def endpoint(self) -> str:
         """The server's URL."""
         return str(self.client.meta.endpoint_url)
+
+    @property
+    def credentials(self) -> Any:
+        """What the client signs with, as botocore has it. Raises S3Error (usage) where there is nothing."""
+        found = self._opened[2].get_credentials()
+        if found is None:
+            raise S3Error(f"{self.url}: there are no credentials to sign with", f"set {KEYS}", usage=True)
+        return found.get_frozen_credentials()
 
     @cached_property
     def keeps_versions(self) -> bool:
@@ -203,6 +215,13 @@ class Bucket:
             raise S3Error(f"{self.location(key)} {problem}", "store it again", damaged=True)
         return content
 
+    def download(self, key: str, path: Path) -> None:
+        """Read an object whose sha256 nobody knows to a file, in parts; an interrupted download begins again."""
+        self.attempt(
+            lambda client: client.download_file(self.address.bucket, self.name(key), str(path)),
+            f"{self.location(key)} was not read",
+        )
+
     def head(self, key: str) -> Head | None:
         """What is known of an object; None where there is none."""
         try:
@@ -221,7 +240,8 @@ class Bucket:
             page = self.ask("list_objects_v2", **asked)
             for found in page.get("Contents", ()):
                 if not found["Key"].endswith("/"):  # what a browser of buckets makes for an empty folder
-                    yield Listed(found["Key"][len(self.address.prefix) :], found["Size"], found["ETag"].strip('"'))
+                    key, etag = found["Key"][len(self.address.prefix) :], found["ETag"].strip('"')
+                    yield Listed(key, found["Size"], etag, found["LastModified"])
             if not page.get("IsTruncated"):
                 return
             token = page.get("NextContinuationToken")
@@ -288,7 +308,7 @@ class Bucket:
         return there == content
 
     @cached_property
-    def _opened(self) -> tuple[Any, Profile]:
+    def _opened(self) -> tuple[Any, Profile, Any]:
         return open_client(self.address)
 
 

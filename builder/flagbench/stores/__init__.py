@@ -2,13 +2,16 @@
 
 from flagbench.stores.blobs import StoreError
 from flagbench.stores.bucket import BucketBlobs
+from flagbench.stores.bundles import Bundle
 from flagbench.stores.folder import FolderBlobs
 from flagbench.stores.index import Summary
-from flagbench.stores.open import open_store, set_aside, waiting
+from flagbench.stores.open import open_store
 from flagbench.stores.records import Store, StoredRecord
+from flagbench.stores.waiting import set_aside, waiting
 
 __all__ = [
     "BucketBlobs",
+    "Bundle",
     "FolderBlobs",
     "Store",
     "StoreError",

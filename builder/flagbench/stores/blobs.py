@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from flagbench.errors import ExitCode, FlagbenchError
@@ -90,6 +91,18 @@ class Blobs(Protocol):
         """The bytes that were put, checked against their sha256.
 
         Raises StoreError (DATA); of these, Unread where the object may be sound.
+        """
+
+    def put_file(self, key: str, path: Path, sha256: str) -> bool:
+        """Keep a file of any size under a key that contains its sha256. Whether it was sent, or was there (False).
+
+        Raises StoreError (NOT_STORED); an interrupted upload to a bucket is resumed by the next one.
+        """
+
+    def get_file(self, key: str, path: Path, *, size: int, sha256: str) -> None:
+        """Copy such an object to a new file, whole or not at all, checked against its sha256.
+
+        Raises StoreError (DATA) where it was not read, and (NOT_STORED) where the file cannot be written.
         """
 
     def list(self, prefix: str) -> Iterator[Blob]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
+from pathlib import Path
 
 from flagbench.errors import ExitCode
-from flagbench.s3 import Address, Bucket, Profile, S3Error
+from flagbench.files import reason
+from flagbench.s3 import Address, Bucket, Profile, S3Error, get_file, put_file, sha256_of
 from flagbench.s3.client import CONNECTIONS
 from flagbench.stores.blobs import INDEX, INDEX_BYTES, Blob, Health, ListingDenied, StoreError, Unread, damaged
 
@@ -56,6 +58,28 @@ class BucketBlobs:
             if error.damaged:
                 raise damaged(self.location(key), error.message.partition(" ")[2]) from error
             raise Unread(error.message, remedy=error.remedy, code=ExitCode.DATA) from error
+
+    def put_file(self, key: str, path: Path, sha256: str) -> bool:
+        """Upload a file, in parts where it is large; see Blobs.put_file."""
+        try:
+            if sha256_of(path) != sha256:
+                raise StoreError(f"{path} does not have the sha256 that its name has", remedy="remove the file")
+            with store_errors():
+                return put_file(self.bucket, key, path, sha256, content_type="application/gzip")
+        except OSError as error:
+            raise StoreError(f"{path} cannot be read: {reason(error)}", remedy="make it readable for you") from error
+
+    def get_file(self, key: str, path: Path, *, size: int, sha256: str) -> None:
+        """Download an object, in parts; see Blobs.get_file."""
+        try:
+            get_file(self.bucket, key, path, size=size, sha256=sha256)
+        except S3Error as error:
+            kind = StoreError if error.damaged or error.missing else Unread
+            raise kind(error.message, remedy=error.remedy, code=ExitCode.DATA) from error
+        except OSError as error:
+            raise StoreError(
+                f"{path} cannot be written: {reason(error)}", remedy="free some space, or name another folder"
+            ) from error
 
     def list(self, prefix: str) -> Iterator[Blob]:
         """The objects whose key begins so; see Blobs.list. Raises ListingDenied where the key may not list."""

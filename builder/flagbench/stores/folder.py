@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -21,12 +22,15 @@ from tempfile import TemporaryDirectory
 
 from flagbench.errors import ExitCode
 from flagbench.files import expanded, read_file, reason, write_atomically
+from flagbench.s3 import sha256_of
 from flagbench.stores.blobs import INDEX, INDEX_BYTES, Blob, Health, StoreError, damaged
 from flagbench.stores.layout import checksum_name, checksum_text
 from flagbench.stores.layout import prefix as records_prefix
 from flagbench.terminal import brief
 
 _CHECKSUM_BYTES = 1024
+_NAMES_ITS_CONTENT = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
+"""A name with a sha256: such a file needs no checksum beside it."""
 _REMEDIES = {
     errno.ENOSPC: "free some space or name another store with --store",
     errno.EDQUOT: "free some of your quota or name another store with --store",
@@ -88,6 +92,40 @@ class FolderBlobs:
         if expected != checksum_text(content, path.name):
             raise damaged(str(path), "does not match its checksum: it changed after it was stored")
         return content
+
+    def put_file(self, key: str, path: Path, sha256: str) -> bool:
+        """Copy a file here; see Blobs.put_file. Its name is its checksum: none is written beside it."""
+        if sha256 not in key:
+            raise ValueError(f"the key {key!r} does not name its content")
+        target = self.root / key
+        try:
+            if target.is_file() and target.stat().st_size == path.stat().st_size and sha256_of(target) == sha256:
+                return False
+            _make_folder(target.parent)
+            with _copy(path, target.parent) as copied:
+                if sha256_of(copied) != sha256:
+                    raise StoreError(f"{path} does not have the sha256 that its name has", remedy="remove the file")
+                copied.replace(target)  # what is there under this name has other bytes: it is damaged
+            _flush_folder(target.parent)
+        except OSError as error:
+            raise StoreError(
+                f"{target.name} was not stored in {self.root}: {reason(error)}", remedy=_remedy(error)
+            ) from error
+        return True
+
+    def get_file(self, key: str, path: Path, *, size: int, sha256: str) -> None:
+        """Copy an object to a file; see Blobs.get_file."""
+        source = self.root / key
+        try:
+            if source.stat().st_size != size or sha256_of(source) != sha256:
+                raise damaged(str(source), "does not match the sha256 in its name: it changed after it was stored")
+        except OSError as error:
+            raise damaged(str(source), f"cannot be read: {reason(error)}") from error
+        try:
+            with _copy(source, path.parent) as copied:
+                copied.replace(path)
+        except OSError as error:
+            raise StoreError(f"{path} was not written: {reason(error)}", remedy=_remedy(error)) from error
 
     def list(self, prefix: str) -> Iterator[Blob]:
         """The files below a folder; see Blobs.list."""
@@ -188,7 +226,8 @@ def _walk(folder: str, prefix: str, above: frozenset[tuple[int, int]]) -> Iterat
         elif not stat.S_ISREG(found.st_mode):
             yield Blob(key, problem="it is not a regular file")
         else:
-            problem = None if checksum_name(entry.name) in names else "it has no checksum beside it"
+            checked = checksum_name(entry.name) in names or _NAMES_ITS_CONTENT.search(entry.name)
+            problem = None if checked else "it has no checksum beside it"
             yield Blob(key, found.st_size, f"{found.st_size}-{found.st_mtime_ns}", problem)
 
 
@@ -235,6 +274,19 @@ def _temporary(folder: Path, content: bytes) -> Iterator[Path]:
         with path.open("xb") as file:
             file.write(content)
             file.flush()
+            os.fsync(file.fileno())
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _copy(source: Path, folder: Path) -> Iterator[Path]:
+    """A flushed copy of a file in a folder, removed afterwards unless it was given another name."""
+    path = folder / f".{os.getpid()}-{secrets.token_hex(8)}.tmp"
+    try:
+        shutil.copyfile(source, path)
+        with path.open("rb") as file:
             os.fsync(file.fileno())
         yield path
     finally:

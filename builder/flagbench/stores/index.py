@@ -25,6 +25,7 @@ class Summary(msgspec.Struct, frozen=True):
     """What a listing shows of a record."""
 
     created_at: str
+    run_id: str
     preset: str
     division: str
     state: str
@@ -52,6 +53,7 @@ def summary_of(record: Record) -> Summary:
     """What `results ls` shows of a record; the verdict is added when it is computed."""
     return Summary(
         created_at=record.created_at,
+        run_id=record.run_id,
         preset=record.preset,
         division=record.division,
         state=record.status.state,

@@ -1,4 +1,4 @@
-"""Where a store keeps records: manifests/store-v1.json, which the image side reads too."""
+"""Where a store keeps records, bundles and uploads: manifests/store-v1.json, which the image side reads too."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from flagbench.errors import ExitCode
-from flagbench.record.model import RECORD_ID
+from flagbench.record.model import RECORD_ID, RUN_ID
 from flagbench.record.read import date_fault
 from flagbench.schema import shipped_manifests
 from flagbench.stores.blobs import StoreError
@@ -17,6 +17,9 @@ from flagbench.terminal import brief
 
 _RECORD_ID = re.compile(RECORD_ID)
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_NODE = re.compile(r"0|[1-9][0-9]{0,5}")
+_RUN_ID = re.compile(RUN_ID)
 
 
 @dataclass(frozen=True)
@@ -43,17 +46,84 @@ class Place:
         return date_fault(f"{self.day}T00:00:00Z")
 
 
+@dataclass(frozen=True)
+class BundlePlace:
+    """The parts of a bundle's key: the key names its content."""
+
+    record_id: str
+    node: int
+    sha256: str
+
+    @property
+    def key(self) -> str:
+        """The path of the bundle below the store."""
+        return layout()["bundle"].format(**vars(self))
+
+
+@dataclass(frozen=True)
+class InboxPlace:
+    """The parts of the key of what the holder of a ticket uploaded."""
+
+    run_id: str
+    node: int | None
+    """None: it is the record."""
+
+    @property
+    def key(self) -> str:
+        """The path of the upload below the store."""
+        return layout()["inbox_record" if self.node is None else "inbox_bundle"].format(**vars(self))
+
+
 @cache
 def layout() -> dict[str, str]:
-    """The templates: `record`, the key of a record; `checksum`, the file beside it; `checksum_text`, its content."""
+    """The templates of keys: `record`, `bundle`, `inbox_record`, `inbox_bundle`.
+
+    In a folder: `checksum`, the file beside a record, and `checksum_text`, its content.
+    """
     text = (shipped_manifests() / "store-v1.json").read_text(encoding="utf-8")
     return dict(json.loads(text))
 
 
 def parse_key(key: str) -> Place | None:
     """The parts of a key; None for one that is not of the layout."""
-    match = _pattern().fullmatch(key)
+    match = _pattern("record").fullmatch(key)
     return None if match is None else Place(**match.groupdict())
+
+
+def parse_bundle_key(key: str) -> BundlePlace | None:
+    """The parts of a bundle's key; None for one that is not of the layout."""
+    match = _pattern("bundle").fullmatch(key)
+    if match is None or not _RECORD_ID.fullmatch(match["record_id"]) or not _SHA256.fullmatch(match["sha256"]):
+        return None
+    node = _node(match["node"])
+    return None if node is None else BundlePlace(match["record_id"], node, match["sha256"])
+
+
+def bundles_prefix(record_id: str | None = None) -> str:
+    """The folder, ending in a slash, of the bundles of a record, or of all."""
+    folder = layout()["bundle"].rpartition("/")[0]
+    return (
+        f"{folder.partition('{')[0] if record_id is None else folder.format(record_id=record_id)}".rstrip("/") + "/"
+    )
+
+
+def parse_inbox_key(key: str) -> InboxPlace | None:
+    """The parts of the key of an upload; None for one that no ticket names."""
+    for name in ("inbox_record", "inbox_bundle"):
+        match = _pattern(name).fullmatch(key)
+        if match is None or not _RUN_ID.fullmatch(match["run_id"]):
+            continue
+        if name == "inbox_record":
+            return InboxPlace(match["run_id"], None)
+        node = _node(match["node"])
+        return None if node is None else InboxPlace(match["run_id"], node)
+    return None
+
+
+def inbox_prefix(run_id: str | None = None) -> str:
+    """The folder, ending in a slash, of the uploads of a run, or of all."""
+    folder = layout()["inbox_record"].rpartition("/")[0]
+    return f"{folder.partition('{')[0] if run_id is None else folder.format(run_id=run_id)}".rstrip("/") + "/"
 
 
 def prefix(**known: str | None) -> str:
@@ -88,6 +158,11 @@ def check_record_id(record_id: str) -> str:
     return record_id
 
 
+def _node(text: str) -> int | None:
+    """The number of a node; None for what is not written as one."""
+    return int(text) if _NODE.fullmatch(text) else None
+
+
 @cache
-def _pattern() -> re.Pattern[str]:
-    return re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]*)", re.escape(layout()["record"])))
+def _pattern(name: str) -> re.Pattern[str]:
+    return re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]*)", re.escape(layout()[name])))

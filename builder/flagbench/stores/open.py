@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-import platformdirs
-
 from flagbench.errors import ExitCode
-from flagbench.files import reason, write_atomically
 from flagbench.redaction import redact
 from flagbench.s3 import parse_address
 from flagbench.stores.blobs import StoreError
 from flagbench.stores.bucket import BucketBlobs, store_errors
 from flagbench.stores.folder import FolderBlobs
-from flagbench.stores.records import Store, StoredRecord
+from flagbench.stores.records import Store
+from flagbench.stores.waiting import data_folder
 
 VARIABLE = "FLAGBENCH_STORE"
-_URL = "meant-for"
 
 
 def open_store(url: str | None = None, *, own: bool = False) -> Store:
@@ -29,7 +23,7 @@ def open_store(url: str | None = None, *, own: bool = False) -> Store:
 
     `url` is a plain path, `file:///path` or `s3://bucket/prefix`. Raises StoreError (usage) for any other address.
     """
-    address = url or (None if own else os.environ.get(VARIABLE)) or str(_data_folder() / "store")
+    address = url or (None if own else os.environ.get(VARIABLE)) or str(data_folder() / "store")
     if address.lower().startswith("s3:"):
         with store_errors():
             return Store(BucketBlobs(parse_address(address)))
@@ -40,47 +34,6 @@ def open_store(url: str | None = None, *, own: bool = False) -> Store:
         return Store(FolderBlobs(Path(path)))
     except FileNotFoundError as error:
         raise _unusable(address, "the current folder no longer exists", "change to another folder") from error
-
-
-def unsent(url: str) -> Store:
-    """Records that could not be stored at that address, until `flagbench results push` does it."""
-    return Store(FolderBlobs(_unsent_folder(url)))
-
-
-def set_aside(record: bytes, url: str) -> StoredRecord:
-    """Keep a record for `flagbench results push`. Raises FlagbenchError where that is not possible either."""
-    try:
-        folder = _unsent_folder(url)
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / _URL, url.encode("utf-8", "surrogateescape"))
-    except OSError as error:
-        raise StoreError(f"the record was not set aside: {reason(error)}", remedy="free some space") from error
-    return unsent(url).put(record)
-
-
-def waiting() -> Iterator[tuple[str, Store]]:
-    """The address that each waiting record was meant for, and the store in which it waits."""
-    for file in sorted(_waiting().glob(f"*/{_URL}")):
-        with suppress(OSError):
-            yield file.read_bytes().decode("utf-8", "surrogateescape"), Store(FolderBlobs(file.parent))
-
-
-def is_waiting_room(store: Store) -> bool:
-    """Whether a store is where records wait."""
-    blobs = store.blobs
-    return isinstance(blobs, FolderBlobs) and blobs.root.resolve().is_relative_to(_waiting().resolve())
-
-
-def _waiting() -> Path:
-    return _data_folder() / "unsent"
-
-
-def _unsent_folder(url: str) -> Path:
-    return _waiting() / hashlib.sha256(url.encode("utf-8", "surrogateescape")).hexdigest()[:16]
-
-
-def _data_folder() -> Path:
-    return Path(platformdirs.user_data_dir("flagbench"))
 
 
 def _path(address: str) -> str:

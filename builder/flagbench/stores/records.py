@@ -12,6 +12,7 @@ from itertools import groupby, islice
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.record.read import MAX_BYTES, parse, read_record
 from flagbench.stores.blobs import Blob, Blobs, Health, ListingDenied, StoreError, Unread, damaged
+from flagbench.stores.bundles import Bundles
 from flagbench.stores.index import Index, Summary, summary_of
 from flagbench.stores.layout import Place, check_record_id, parse_key, prefix
 from flagbench.terminal import brief
@@ -48,6 +49,8 @@ class Store:
 
     def __init__(self, blobs: Blobs) -> None:
         self.blobs = blobs
+        self.bundles = Bundles(blobs)
+        """What the nodes of its runs kept, beside the records."""
 
     @property
     def url(self) -> str:

@@ -17,7 +17,7 @@ from flagbench.stores import FolderBlobs, Store, StoredRecord
 from flagbench.stores.index import Index, Summary
 
 MakeRecord = Callable[..., bytes]
-SUMMARY = Summary("2026-01-01T12:00:00Z", "tiny", "faithful", "ok", 12.5, None, {"p_core": 321.5})
+SUMMARY = Summary("2026-01-01T12:00:00Z", "run-1", "tiny", "faithful", "ok", 12.5, None, {"p_core": 321.5})
 
 
 INDEX = Path("results", "index-v1.json")

@@ -20,7 +20,9 @@ from flagbench.launchers.kubernetes.options import (
     MAX_PORT,
     NO_RESOURCE,
     RESOURCE_ANNOTATION,
+    STORE_VARIABLES,
     TERMINATION_VARIABLE,
+    TICKET_VARIABLE,
 )
 from flagbench.launchers.kubernetes.problems import Document, Problem, is_count, shown
 from flagbench.launchers.kubernetes.syntax import image_fault
@@ -78,6 +80,7 @@ def _problems(documents: Sequence[Document]) -> Iterator[Problem]:
         yield from _check_devices(job, path)
         yield from _check_variables(job, path)
         yield from _check_written(job, path)
+        yield from _check_store(job, path)
 
 
 def _check_fixed(document: Document, within: FieldPath, fields: Iterable[_Fixed]) -> Iterator[Problem]:
@@ -204,6 +207,42 @@ def _check_variables(job: Document, container: FieldPath) -> Iterator[Problem]:
         # The host of node 0 is the job's name, which may well look like a key: sk-learn-nightly.
         if value and name != MASTER_VARIABLE and is_secret(name, value):
             yield _secret(job, path, name)
+
+
+def _check_store(job: Document, container: FieldPath) -> Iterator[Problem]:
+    """One place for the record, and credentials for it from a Secret."""
+    path = (*container, "env")
+    entries = {str(entry.get("name")): entry for _, entry in job.items(*path)}
+    store = _arguments(job.at(*container, "args")).get("--store")
+    ticket = entries.get(TICKET_VARIABLE)
+    if ticket is not None:
+        if not _secret_key(ticket, TICKET_VARIABLE):
+            what = f"{TICKET_VARIABLE} does not come from a Secret of that key"
+            yield job.problem(path, what, "make the job with `flagbench job --ticket-secret NAME`")
+        if store is not None:
+            what = f"--store and {TICKET_VARIABLE} contradict each other"
+            yield job.problem((*container, "args"), what, "leave one of them out")
+    if store is None or ticket is not None:
+        return
+    if not store.lower().startswith("s3://"):
+        what = f"--store is {shown(store)}: a pod's folders end with it"
+        yield job.problem((*container, "args"), what, "write s3://BUCKET/PREFIX")
+    given = [name for name in STORE_VARIABLES if name in entries]
+    elsewhere = job.at(*container, "envFrom") or job.at(*POD, "serviceAccountName")
+    if not given and not elsewhere:
+        what = "there are no credentials for --store"
+        yield job.problem(path, what, "make the job with `flagbench job --store-secret NAME`")
+    for name in STORE_VARIABLES:
+        if given and not _secret_key(entries.get(name, {}), name):
+            what = f"{name} does not come from a Secret of that key"
+            yield job.problem(path, what, "make the job with `flagbench job --store-secret NAME`")
+
+
+def _secret_key(entry: Mapping[str, Any], key: str) -> bool:
+    """Whether a variable has its value from that key of a Secret."""
+    source = entry.get("valueFrom")
+    found = source.get("secretKeyRef") if isinstance(source, dict) else None
+    return isinstance(found, dict) and found.get("key") == key and bool(found.get("name"))
 
 
 def _check_written(job: Document, container: FieldPath) -> Iterator[Problem]:

@@ -15,6 +15,7 @@ from flagbench.launchers.kubernetes.check import check_documents
 from flagbench.launchers.kubernetes.options import CONTAINER
 from flagbench.launchers.kubernetes.read import read_documents
 from flagbench.launchers.kubernetes.request import JobRequest
+from flagbench.launchers.kubernetes.storage import credentials
 from flagbench.schema import shipped_manifests
 
 JOB_NAME_LABEL = "batch.kubernetes.io/job-name"
@@ -153,12 +154,17 @@ def _container(request: JobRequest, service: str, mounts: list[dict[str, Any]]) 
     run = replace(request.run, run_id=request.run_id, max_minutes=request.max_minutes)
     # /data is named though it is the default: the tiny preset would take the set that it carries.
     arguments = [*run.words(), *(f"--{name}=/{name}" for name in request.volumes)]
+    if request.job.store is not None:
+        arguments.append(f"--store={request.job.store}")
     return {
         "name": CONTAINER,
         "image": request.image,
         "imagePullPolicy": request.job.pull_policy or "IfNotPresent",
         "args": [_escape(word) for word in arguments],
-        "env": [{"name": name, "value": _escape(value)} for name, value in _environment(request, service).items()],
+        "env": [
+            *({"name": name, "value": _escape(value)} for name, value in _environment(request, service).items()),
+            *credentials(request.job),
+        ],
         "envFrom": [{"secretRef": {"name": name}} for name in request.job.env_from_secret],
         "securityContext": {"capabilities": {"drop": ["ALL"], "add": ["IPC_LOCK"]} if request.rdma else None},
         "resources": _resources(request),

@@ -35,6 +35,12 @@ INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
 SHORTEST = 60
 """Seconds: a job that the cluster ends, or removes, sooner than that leaves nothing to read."""
 MAX_PORT = 65535
+TICKET_VARIABLE = "FLAGBENCH_TICKET"
+"""The ticket itself, and the key of a Secret that holds it."""
+STORE_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+"""A bucket's credentials, and the keys of a Secret that holds them."""
+SESSION_VARIABLE = "AWS_SESSION_TOKEN"
+"""The same of temporary credentials; such a Secret may lack it."""
 RESERVED_VARIABLES = {
     TERMINATION_VARIABLE,
     DIGEST_VARIABLE,
@@ -46,6 +52,7 @@ RESERVED_VARIABLES = {
     "FLAGBENCH_COMMIT",
     "FLAGBENCH_CONTEXT_DIGEST",
     "FLAGBENCH_LOCK_DIGEST",
+    TICKET_VARIABLE,
 }
 _RESERVED_DOMAINS = ("app.kubernetes.io", "batch.kubernetes.io", OWN_DOMAIN)
 _CONTROLLER_LABELS = ("job-name", "controller-uid")
@@ -93,6 +100,15 @@ class JobOptions:
     out_pvc: Annotated[Text, Option(metavar=_VOLUME, help="The same for the record, at /out.")] = None
     resume_pvc: Annotated[
         Text, Option(metavar=_VOLUME, help="The same with checkpoints to resume from, at /resume.")
+    ] = None
+    store: Annotated[
+        Text, Option(metavar="s3://BUCKET/PREFIX", help="Bucket that gets the record and the bundles.")
+    ] = None
+    store_secret: Annotated[
+        Text, Option(metavar="NAME", help="Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of --store.")
+    ] = None
+    ticket_secret: Annotated[
+        Text, Option(metavar="NAME", help="Secret with FLAGBENCH_TICKET, a ticket for --run-id and --nodes.")
     ] = None
     env: Annotated[Texts, Option(metavar="NAME=VALUE", help="Variable, no secret; repeatable.")] = ()
     env_from_secret: Annotated[Texts, Option(metavar="NAME", help="Secret with variables; repeatable.")] = ()

@@ -23,6 +23,7 @@ from flagbench.launchers.kubernetes.options import (
     refuse,
     refuse_secret,
 )
+from flagbench.launchers.kubernetes.storage import check_store
 from flagbench.options import check_ranges, text_fault, words
 from flagbench.request import RunOptions, can_resume, check_options, new_run_id
 
@@ -37,11 +38,15 @@ _RULES: Mapping[str, tuple[Rule, str | None]] = {
     "registry": (syntax.registry_fault, None),
     "pull_secret": (syntax.subdomain_fault, _SECRET),
     "env_from_secret": (syntax.subdomain_fault, _SECRET),
+    "store_secret": (syntax.subdomain_fault, _SECRET),
+    "ticket_secret": (syntax.subdomain_fault, _SECRET),
     "cpu": (syntax.quantity_fault, _QUANTITY),
     "memory": (syntax.quantity_fault, _QUANTITY),
     "shm": (syntax.quantity_fault, _QUANTITY),
 }
 """Of options whose values need nothing else to be checked: the rule, and the remedy."""
+_NAMES = ("--name=", "--namespace=", "--store-secret=", "--ticket-secret=")
+"""Options with the name of something: it may well look like a key."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +79,12 @@ class JobRequest:
         self._check_times()
         self._check_names()
         self._check_resources()
+        check_store(self.run, self.job)
         # Parsed for their errors.
         _ = self.volumes, self.rdma, self.environment, self.labels, self.annotations, self.node_labels
         for word in self.command():
             # A job's name may well look like a key: sk-learn-2x8-nightly.
-            if not word.startswith(("--name=", "--namespace=")):
+            if not word.startswith(_NAMES):
                 refuse_secret(word.partition("=")[0], "", word)
         if self.run.data not in (None, "synthetic"):
             raise FlagbenchError(
@@ -227,10 +233,11 @@ class JobRequest:
         found = []
         if not self.reference.host:
             found.append(f"clusters look for {self.image} at docker.io; name the registry by --registry or --image")
-        if self.run.nodes > 1 and "out" not in self.volumes:
+        stored = self.job.store is not None or self.job.ticket_secret is not None
+        if self.run.nodes > 1 and "out" not in self.volumes and not stored:
             found.append(
                 "where one node fails, the others are deleted with their logs, node 0's record among them; "
-                "--out-pvc CLAIM keeps it"
+                "--out-pvc CLAIM keeps it, and so does --store"
             )
         return found
 

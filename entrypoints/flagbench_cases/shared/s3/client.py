@@ -15,14 +15,14 @@ CONNECTIONS = 16
 """Kept by a client: as many objects are worth reading at a time."""
 NETWORK = "check the network and AWS_ENDPOINT_URL, then try again"
 _CONNECT_SECONDS, _READ_SECONDS = 10, 60
-_KEYS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
+KEYS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
 _CREATE_ONLY = "If-None-Match"
 _REMEDIES = {
     "NoSuchBucket": "create the bucket, or name another one; AWS_ENDPOINT_URL says on which server it is",
     "AccessDenied": "use a key that may read and write there",
     "403": "use a key that may read and write there",
-    "InvalidAccessKeyId": f"set {_KEYS} to keys of this server",
-    "SignatureDoesNotMatch": f"set {_KEYS} to keys of this server",
+    "InvalidAccessKeyId": f"set {KEYS} to keys of this server",
+    "SignatureDoesNotMatch": f"set {KEYS} to keys of this server",
     "RequestTimeTooSkewed": "set this machine's clock, which differs too much from the server's",
     "ExpiredToken": "renew the session's credentials",
     "MissingContentLength": "name the kind of server: s3://BUCKET/PREFIX?profile=ceph",
@@ -35,8 +35,8 @@ _REMEDIES = {
 }
 
 
-def open_client(address: Address) -> tuple[Any, Profile]:
-    """A client that threads can share, and the profile it follows. Raises S3Error (usage) without boto3."""
+def open_client(address: Address) -> tuple[Any, Profile, Any]:
+    """A client that threads can share, its profile and its session. Raises S3Error (usage) without boto3."""
     try:
         import boto3
         from botocore.config import Config
@@ -66,7 +66,7 @@ def open_client(address: Address) -> tuple[Any, Profile]:
         if has_userinfo(client.meta.endpoint_url):
             raise ValueError("the endpoint contains credentials")
         client.meta.events.register("before-sign.s3.PutObject", lambda request, **_: _translate(request, profile))
-        return client, profile
+        return client, profile, session
     except (BotoCoreError, ValueError) as error:
         raise S3Error(
             f"{address.url} cannot be used: {redact(str(error))}",
@@ -89,7 +89,7 @@ def explained(error: BaseException, what: str = "") -> S3Error:
         return S3Error(f"{begins}the server answers {redact(words)}", remedy, code=code, status=status)
     remedy = NETWORK
     if isinstance(error, (exceptions.NoCredentialsError, exceptions.PartialCredentialsError)):
-        remedy = f"set {_KEYS}"
+        remedy = f"set {KEYS}"
     elif isinstance(error, exceptions.SSLError):
         remedy = "set AWS_CA_BUNDLE to the certificates of the server's authority"
     return S3Error(f"{begins}{redact(str(error))}", remedy)

@@ -1,0 +1,146 @@
+"""Keeps what a run left: its bundles and its record in the store, and with a ticket where that leads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import typer
+
+from flagbench.cli.output import print_error
+from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.files import reason
+from flagbench.launchers import LaunchResult
+from flagbench.request import LocalOptions, RunRequest
+from flagbench.stores import BucketBlobs, Store, StoredRecord, set_aside
+from flagbench.stores.layout import BundlePlace
+from flagbench.stores.ticket import Ticket, check_ticket, read_ticket
+from flagbench.stores.waiting import adopt_bundles, bundle_folder, unsent
+
+
+def read_granted(options: LocalOptions, store: str | None) -> Ticket | None:
+    """The ticket of a run; None without one. Raises FlagbenchError (usage) where it cannot be used for the run."""
+    if options.ticket is None:
+        return None
+    if store is not None:
+        raise FlagbenchError(
+            "--ticket and --store contradict each other",
+            remedy="leave out --store: the record is also kept in your own store",
+        )
+    ticket = read_ticket(Path(options.ticket))
+    check_ticket(ticket, run_id=options.run_id, nodes=options.nodes, minutes=options.max_minutes)
+    return ticket
+
+
+@contextmanager
+def bundles_of(request: RunRequest, store: Store, ticket: Ticket | None) -> Iterator[RunRequest]:
+    """The request with a folder of its own for bundles; without one where none can be made, which is reported."""
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(bundle_folder(_address(store, ticket)))
+            request = replace(request, bundle=str(folder))
+        except OSError as error:
+            typer.echo(f"warning: the run makes no bundle: {reason(error)}", err=True)
+        yield request
+
+
+def keep(result: LaunchResult, request: RunRequest, store: Store, ticket: Ticket | None) -> tuple[bool, int]:
+    """Store what a run left. Whether its record is in the store, and the exit code; failures are reported.
+
+    Meanwhile it waits in a folder: storing in a bucket may take minutes, and may be interrupted.
+    """
+    address = _address(store, ticket)
+    bundles = _adopt(request.bundle, address)
+    record = result.record if result.record.strip() else None
+    early = record is not None and (isinstance(store.blobs, BucketBlobs) or ticket is not None)
+    aside = _set_aside(record, address) if record is not None and early else None
+    failures = _store(record, bundles, store)
+    kept = not any(of_record for of_record, _ in failures)
+    if ticket is not None and not failures:
+        failures = _upload(record, bundles, ticket)
+    if failures and record is not None:
+        aside = aside or _set_aside(record, address)
+    again = "flagbench results push" + (f" --ticket {request.options.ticket}" if ticket else "")
+    later = f"; `{again}` stores it later" if aside or bundles else ""
+    for of_record, error in failures:
+        print_error(error.message, f"{error.remedy}{'; the record is on stdout' * of_record}{later}")
+    if failures:
+        return kept, result.exit_code or int(ExitCode.NOT_STORED)
+    _forget(aside, bundles, address)
+    if ticket is not None and result.exit_code == ExitCode.NOT_STORED and request.options.out is None:
+        return kept, int(ExitCode.OK)  # the image could not upload its record; this process did
+    return kept, result.exit_code
+
+
+def _store(
+    record: bytes | None, bundles: list[tuple[BundlePlace, Path]], store: Store
+) -> list[tuple[bool, FlagbenchError]]:
+    """Put bundles, then the record: it is small, and is tried in any case.
+
+    What failed: whether it was the record, and why.
+    """
+    failures: list[tuple[bool, FlagbenchError]] = []
+    for place, path in bundles:
+        try:
+            store.bundles.put(place, path)
+        except FlagbenchError as error:
+            failures.append((False, error))
+    if record is not None:
+        try:
+            stored = store.put(record)
+            typer.echo(f"record {stored.record_id} kept in {stored.location}", err=True)
+        except FlagbenchError as error:
+            failures.append((True, error))
+    return failures
+
+
+def _upload(
+    record: bytes | None, bundles: list[tuple[BundlePlace, Path]], ticket: Ticket
+) -> list[tuple[bool, FlagbenchError]]:
+    """With the ticket: what the image could not upload, as when it was killed. What failed, as `_store` has it."""
+    from flagbench.stores.holder import upload_bundle, upload_record
+
+    try:
+        for place, path in bundles:
+            upload_bundle(ticket, place.node, path)
+        if record is not None:
+            upload_record(ticket, record)
+    except FlagbenchError as error:
+        return [(False, error)]
+    typer.echo(f"run {ticket.run_id} uploaded to {ticket.store}", err=True)
+    return []
+
+
+def _forget(aside: StoredRecord | None, bundles: list[tuple[BundlePlace, Path]], address: str) -> None:
+    """What is stored waits no more."""
+    for _, path in bundles:
+        with suppress(OSError):
+            path.unlink()
+            path.parent.rmdir()
+    if aside is not None:
+        with suppress(FlagbenchError):
+            unsent(address).remove(aside)
+
+
+def _address(store: Store, ticket: Ticket | None) -> str:
+    return store.url if ticket is None else ticket.meant_for
+
+
+def _set_aside(record: bytes, address: str) -> StoredRecord | None:
+    """Keep a record until it is stored; None where that is not possible either."""
+    try:
+        return set_aside(record, address)
+    except FlagbenchError:
+        return None
+
+
+def _adopt(folder: str | None, address: str) -> list[tuple[BundlePlace, Path]]:
+    if folder is None:
+        return []
+    try:
+        return adopt_bundles(Path(folder), address)
+    except OSError as error:
+        typer.echo(f"warning: the run's bundle is lost: {reason(error)}", err=True)
+        return []

@@ -1,0 +1,156 @@
+"""`flagbench store ticket` and `collect`: uploads from machines that hold no keys of the bucket."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flagbench.cli.options import JsonOption, StoreOption
+from flagbench.cli.output import echo_json, print_error
+from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.files import reason
+from flagbench.redaction import redact
+from flagbench.request import MAX_NODES, check_run_id, new_run_id
+from flagbench.stores import open_store
+from flagbench.stores.inbox import Collected, Inbox, Upload
+from flagbench.stores.issue_ticket import ends_with_session, issue
+from flagbench.stores.ticket import VARIABLE, VARIABLE_BYTES, write_private
+from flagbench.terminal import visible
+
+_UNITS = {"m": "minutes", "h": "hours", "d": "days"}
+
+
+def ticket(
+    run_id: Annotated[str | None, typer.Option(help="Name of the run. Default: a new one.")] = None,
+    nodes: Annotated[int, typer.Option(min=1, max=MAX_NODES, help="Number of nodes.")] = 1,
+    expires: Annotated[
+        str, typer.Option(metavar="TIME", help="How long it can be used: 90m, 24h, up to 7d.")
+    ] = "24h",
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write a file (mode 0600), not to stdout.")
+    ] = None,
+    overwriting: Annotated[
+        bool,
+        typer.Option("--allow-overwrite", help="Accept a server on which an upload can be replaced, as Swift."),
+    ] = False,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Make a ticket: the uploads of one run, for a machine that gets no keys of the bucket.
+
+    Whoever has it can store one record and a bundle of each node, once, and nothing else, until it expires. It is a
+    credential. `flagbench run --ticket FILE` and an image's --ticket use it; `flagbench store collect` takes over
+    what was uploaded. The bucket is tried first, with an object of its own.
+
+    --json prints {"run_id", "nodes", "store", "expires_at", "file"}; it needs --out.
+    """
+    if json and out is None:
+        raise FlagbenchError(
+            "--json needs --out: a ticket is not printed beside what it is", remedy="give --out FILE"
+        )
+    if run_id is not None:
+        check_run_id(run_id)
+    place = open_store(store)
+    made = issue(place, run_id or new_run_id(), nodes, _time(expires), overwriting=overwriting)
+    content = made.encode()
+    if out is None:
+        print(content.decode().rstrip("\n"))
+    else:
+        _write(out, content)
+    where = "what was printed" if out is None else str(out)
+    typer.echo(
+        visible(
+            f"warning: {where} is a credential: until {made.expires_at} whoever has it can store the record of the "
+            f"run {made.run_id} in {made.store}"
+        ),
+        err=True,
+    )
+    if ends_with_session(place):
+        typer.echo("warning: it ends with the session of these credentials, if that is sooner", err=True)
+    if len(content) > VARIABLE_BYTES:
+        typer.echo(f"warning: with {len(content):,} bytes it is too long for {VARIABLE}: use --ticket FILE", err=True)
+    if json:
+        facts = {name: getattr(made, name) for name in ("run_id", "nodes", "store", "expires_at")}
+        echo_json({**facts, "file": str(out)})
+
+
+def collect(
+    run_ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[RUN_ID...]", help="Runs; by default all that wait.")
+    ] = None,
+    discard: Annotated[
+        bool, typer.Option("--discard", help="Give up what the named runs uploaded, instead of keeping it.")
+    ] = False,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Take over what holders of tickets uploaded: each record and bundle is checked, then kept as any other.
+
+    What is not a sound record or bundle of its run stays where it is, with the reason; the exit code is then 3.
+    --json prints {"collected": [{run_id, record_id, location, bundles}], "failed": [{run_id, error}]}; location is
+    null where only bundles arrived.
+    """
+    for run_id in run_ids or ():
+        check_run_id(run_id)
+    if discard and not run_ids:
+        raise FlagbenchError("--discard needs the names of runs", remedy="write `store collect --discard RUN_ID`")
+    inbox = Inbox(open_store(store))
+    collected: list[Collected] = []
+    failures: list[tuple[str, FlagbenchError]] = []
+    for upload in inbox.uploads(run_ids or ()):
+        try:
+            if discard:
+                inbox.discard(upload)
+            elif upload.waits:
+                collected.append(inbox.collect(upload))
+                failures += [(upload.run_id, _unsound(upload, problem)) for problem in collected[-1].problems]
+            inbox.forget(upload)
+        except FlagbenchError as error:
+            failures.append((upload.run_id, error))
+    for _, failure in failures:
+        print_error(failure.message, failure.remedy)
+    _report([found for found in collected if found.location or found.bundles], failures, json)
+    if failures:
+        raise typer.Exit(int(failures[0][1].code))
+
+
+def _report(collected: list[Collected], failures: list[tuple[str, FlagbenchError]], json: bool) -> None:
+    if json:
+        names = ("run_id", "record_id", "location", "bundles")
+        failed = [{"run_id": run_id, "error": redact(error.message)} for run_id, error in failures]
+        echo_json({"collected": [{name: getattr(f, name) for name in names} for f in collected], "failed": failed})
+        return
+    for found in collected:
+        kept = f"record {found.record_id} kept in {found.location}" if found.location else f"for {found.record_id}"
+        typer.echo(visible(f"{found.run_id}: {kept}, {found.bundles} bundle(s)"), err=True)
+    if not collected and not failures:
+        typer.echo("no uploads wait", err=True)
+
+
+def _unsound(upload: Upload, problem: str) -> FlagbenchError:
+    return FlagbenchError(
+        f"the run {upload.run_id}: {problem}",
+        remedy=f"wait for it, or give it up with `flagbench store collect --discard {upload.run_id}`",
+        code=ExitCode.DATA,
+    )
+
+
+def _time(text: str) -> timedelta:
+    found = re.fullmatch(r"([0-9]{1,5})([mhd])", text)
+    if found is None:
+        raise FlagbenchError(f"--expires {text!r} is not a time", remedy="write 90m, 24h or 7d")
+    return timedelta(**{_UNITS[found[2]]: int(found[1])})
+
+
+def _write(out: Path, content: bytes) -> None:
+    try:
+        write_private(out, content)
+    except OSError as error:
+        raise FlagbenchError(
+            f"--out {out} cannot be written: {reason(error)}",
+            remedy="name a new file in a folder that you can write to",
+        ) from error

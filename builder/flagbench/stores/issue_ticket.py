@@ -1,0 +1,125 @@
+"""Makes a ticket, after the bucket has shown that it keeps what a ticket promises."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime, timedelta, timezone
+from functools import partial
+
+from flagbench.errors import FlagbenchError
+from flagbench.record.read import MAX_BYTES
+from flagbench.s3 import Bucket, S3Error
+from flagbench.s3.presign import LONGEST, Presigned, presign_head, presign_put, temporary
+from flagbench.stores.bucket import BucketBlobs, store_errors
+from flagbench.stores.holder import Reply, Unanswered, send
+from flagbench.stores.layout import InboxPlace, inbox_prefix
+from flagbench.stores.probe import PREFIX
+from flagbench.stores.records import Store
+from flagbench.stores.ticket import Put, Ticket, Upload, time_text, uploads_of
+
+RECORD_SIZES = (2**16, 2**18, 2**20, 2**22, MAX_BYTES)
+BUNDLE_SIZES = (2**20, 2**24, 2**28, 2**30, 5 * 10**9 // 2**20 * 2**20)
+"""Bytes of each upload of a record and of a bundle. The last is what S3 takes with one request, in whole MiB."""
+
+
+def issue(store: Store, run_id: str, nodes: int, life: timedelta, *, overwriting: bool = False) -> Ticket:
+    """A ticket for a run.
+
+    Args:
+        overwriting: take a kind of server of which several writers of a key may each be told that they have won.
+
+    Raises:
+        StoreError: (usage) the store is not a bucket, or one that does not keep a ticket's promises; the run id is
+            used; (not stored) the bucket does not answer.
+    """
+    blobs = store.blobs
+    if not isinstance(blobs, BucketBlobs):
+        raise FlagbenchError(
+            f"{store.url} is not a bucket: only a bucket has tickets", remedy="give --store s3://..."
+        )
+    seconds = int(life.total_seconds())
+    if not 60 <= seconds <= LONGEST:
+        raise FlagbenchError("--expires is out of range", remedy="give a time from 1m to 7d")
+    with store_errors():
+        bucket = blobs.bucket
+        if bucket.keeps_versions:
+            raise bucket.unsafe("a ticket's upload")
+        if not blobs.one_winner and not overwriting:
+            raise FlagbenchError(
+                f"{bucket.profile.title} may tell several writers of one upload that they have won: what a ticket's "
+                "holder uploaded can be replaced while the ticket is valid",
+                remedy="use another server, or accept that with --allow-overwrite",
+            )
+        _refuse_used(store, blobs, run_id)
+        begin = datetime.now(timezone.utc)
+        uploads = {
+            name: _upload(bucket, InboxPlace(run_id, node).key, node is None, seconds)
+            for name, node in uploads_of(nodes).items()
+        }
+        if not overwriting:
+            try_promises(bucket)
+    return Ticket("ticket/v1", run_id, nodes, store.url, time_text(begin + timedelta(seconds=seconds)), uploads)
+
+
+def ends_with_session(store: Store) -> bool:
+    """Whether the tickets of a store end with the session of its credentials, before they expire."""
+    return isinstance(store.blobs, BucketBlobs) and bool(temporary(store.blobs.bucket))
+
+
+def _upload(bucket: Bucket, key: str, of_record: bool, seconds: int) -> Upload:
+    puts = []
+    for size in RECORD_SIZES if of_record else BUNDLE_SIZES:
+        signed = presign_put(bucket, key, size, seconds)
+        puts.append(Put(size, signed.url, dict(signed.headers)))
+    return Upload(presign_head(bucket, key, seconds).url, puts)
+
+
+def _refuse_used(store: Store, blobs: BucketBlobs, run_id: str) -> None:
+    """Raise FlagbenchError (usage) where something of this run was uploaded or stored already."""
+    if used := next((entry for entry in store.list() if entry.summary and entry.summary.run_id == run_id), None):
+        raise FlagbenchError(
+            f"there is a record of the run {run_id} already: {used.record_id}",
+            remedy="give another --run-id, or leave it out",
+        )
+    if next(iter(blobs.bucket.list(inbox_prefix(run_id))), None) is not None:
+        raise FlagbenchError(
+            f"a ticket for the run {run_id} was used already: {blobs.location(inbox_prefix(run_id))} is not empty",
+            remedy="give another --run-id, or leave it out",
+        )
+
+
+def try_promises(bucket: Bucket) -> None:
+    """Try with an object of its own, which is removed, that URLs bind what they say and that a put never overwrites.
+
+    Raises S3Error (usage) where the server does not keep that.
+    """
+    key = f"{PREFIX}{secrets.token_hex(8)}"
+    size, content = 16, [b"1" * 16, b"2" * 16]
+    put, head = presign_put(bucket, key, size, 300), presign_head(bucket, key, 300)
+    bare = Presigned(put.url, {})
+    steps: list[tuple[str, Callable[[], Reply], tuple[int, ...]]] = [
+        ("a put without the header that forbids overwriting", partial(send, "PUT", bare, content[0]), (400, 403)),
+        ("a put of another length", partial(send, "PUT", put, content[0] + b"1"), (400, 403)),
+        ("the question for an object that is not there", partial(send, "HEAD", head), (404,)),
+        ("a put as it was signed", partial(send, "PUT", put, content[0]), (200,)),
+        ("a second put", partial(send, "PUT", put, content[1]), (409, 412)),
+        ("the question for the object", partial(send, "HEAD", head), (200,)),
+    ]
+    try:
+        for name, act, expected in steps:
+            try:
+                reply = act()
+            except Unanswered as error:
+                raise S3Error(f"{bucket.url}: {name} was not answered: {error}", "try again") from error
+            if reply.status not in expected:
+                raise S3Error(
+                    f"{bucket.url} does not keep what a ticket promises: {name} is answered with {reply.status}, not "
+                    f"{' or '.join(map(str, expected))}",
+                    "see the profile in the address (`?profile=`), or use another server",
+                    usage=True,
+                )
+    finally:
+        with suppress(S3Error):  # a key that may not delete leaves one object of 16 bytes
+            bucket.delete(key)
