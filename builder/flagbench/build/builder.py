@@ -10,7 +10,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from flagbench.build.base import require_locked, require_platform, resolve_base
-from flagbench.build.build_lock import build_lock
 from flagbench.build.contents import read_contents
 from flagbench.build.inputs import Inputs, make_inputs, secrets
 from flagbench.build.options import BuildOptions
@@ -31,6 +30,7 @@ from flagbench.render.image import ImageRenderer
 from flagbench.render.model import context_tar
 from flagbench.render.stack import EPOCH, interpreter
 from flagbench.render.steps import stack_packages
+from flagbench.user_lock import user_lock
 
 JOB_BYTES = 9 * 2**30
 """Peak memory of one compiler job, bytes: nvcc on flash-attn's kernels takes 8 to 9 GB. Source: setup.py of
@@ -108,7 +108,7 @@ class Builder:
             return self._made[tier.digest]
         waiting = f"another flagbench is building {tier.name}; waiting for it"
         try:
-            with build_lock(tier.name, lambda: self._progress.note(waiting)):
+            with user_lock("building", tier.name, lambda: self._progress.note(waiting)):
                 there = self._up_to_date(tier) or self._build(tier)
         except KeyboardInterrupt:
             raise FlagbenchError(

@@ -13,6 +13,7 @@ from flagbench.cli import complete
 from flagbench.errors import FlagbenchError
 from flagbench.images import case_and_stack
 from flagbench.launchers.prepare import prepare_in_container, prepare_native
+from flagbench.oci.progress import TransferProgress
 from flagbench.options import takes_options
 from flagbench.request import PrepareOptions, PrepareRequest
 
@@ -29,7 +30,10 @@ def command(
         typer.Option(help="In this Python, or in a container without a network. Default: native."),
     ] = None,
     image: Annotated[
-        str | None, typer.Option("--image", metavar="REF", help="With docker: another image than usual.")
+        str | None,
+        typer.Option(
+            "--image", metavar="REF", help="With docker: another image than usual, also s3://BUCKET/NAME:TAG."
+        ),
     ] = None,
 ) -> None:
     """Make the folders that a case's runs read out of what was downloaded.
@@ -49,7 +53,10 @@ def command(
         raise FlagbenchError("--image needs a container, which --via native does not use", remedy="use --via docker")
     request = PrepareRequest(case, stack, options)
     contained = via == "docker" or image is not None
-    printed, code = prepare_in_container(request, image) if contained else prepare_native(request)
+    if contained:
+        printed, code = prepare_in_container(request, image, progress=TransferProgress())
+    else:
+        printed, code = prepare_native(request)
     if printed:
         print(printed.decode("utf-8", "replace").rstrip("\n"))
     if code:

@@ -19,7 +19,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.images import REPOSITORY, image_of, is_prefix
 from flagbench.oci.compress import COMPRESSIONS, Compression
 from flagbench.oci.model import Place
-from flagbench.oci.progress import PushProgress
+from flagbench.oci.progress import TransferProgress
 from flagbench.oci.publish import Wanted, publish
 from flagbench.oci.registry import RegistryPlace
 
@@ -72,7 +72,7 @@ def command(
         may_redistribute=i_may_redistribute,
     )
     with closing(open_engine()) as engine:
-        published = publish(wanted, engine, PushProgress(quiet=json))
+        published = publish(wanted, engine, TransferProgress(quiet=json))
     if json:
         echo_json({"image": f"{case.name}:{stack.name}", **published.as_json()})
         return

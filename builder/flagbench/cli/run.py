@@ -22,6 +22,7 @@ from flagbench.launchers.describe import check_folders, describe
 from flagbench.launchers.docker import DockerLauncher
 from flagbench.launchers.estimate import estimate
 from flagbench.launchers.native import NativeLauncher
+from flagbench.oci.progress import TransferProgress
 from flagbench.options import takes_options, words
 from flagbench.record.read import read_record
 from flagbench.report import verdict_table
@@ -65,7 +66,8 @@ def command(
 
     Ends with the run's own exit code: 0 done, 2 usage, 3 data, 4 a rank failed, 5 out of memory, 6 timeout or hang,
     7 interrupted, 12 a check of its own failed, 13 wrong hardware, 14 measured but not stored, 15 container engine.
-    Only `verify` exits by its verdict. With docker the image must exist; none is built or pulled.
+    Only `verify` exits by its verdict. With docker the image must exist; none is built, and none pulled but one that
+    --image names in a bucket.
     """
     catalog = load_catalog()
     case, stack = resolve_image(image_name, catalog)
@@ -83,7 +85,7 @@ def command(
     how = _how(via, stack, only_docker)
     if not (dry_run or show_command):
         preview.announce(request, how)
-    docker = DockerLauncher(container, shows=preview.progress_environment())
+    docker = DockerLauncher(container, shows=preview.progress_environment(), progress=TransferProgress())
     launcher: Launcher = NativeLauncher() if how == "native" else docker
     if show_command:
         check_folders(options)

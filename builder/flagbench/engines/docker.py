@@ -170,6 +170,14 @@ class Engine:
         """
         return names_configurations(self._info())
 
+    def images(self) -> Iterator[ImageInfo]:
+        """Every image that has a name, or had one."""
+        with engine_errors("list its images"):
+            ids = self._client.api.images(quiet=True)
+        for identity in dict.fromkeys(ids):
+            if (image := self.inspect(identity)) is not None:
+                yield image
+
     def free_bytes(self) -> int | None:
         """Bytes free where the engine keeps images; None where that cannot be seen from here (another machine)."""
         if self._client.api.base_url != _LOCAL:

@@ -15,6 +15,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.images import find_reference
 from flagbench.launchers.folders import BUNDLE, Folder, mount_folders
 from flagbench.launchers.host import Host
+from flagbench.oci.bucket_address import is_in_bucket, parse_bucket_image
 from flagbench.options import Text
 from flagbench.request import RunRequest, new_run_id
 
@@ -42,7 +43,10 @@ _UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 class DockerOptions:
     """What a user may choose about the container of a run."""
 
-    image: Annotated[Text, Option("--image", metavar="REF", help="With docker: another image than usual.")] = None
+    image: Annotated[
+        Text,
+        Option("--image", metavar="REF", help="With docker: another image than usual, also s3://BUCKET/NAME:TAG."),
+    ] = None
     memory: Annotated[
         Text, Option(metavar="SIZE", help="With docker: the container's memory, like 64g; no swap.")
     ] = None
@@ -56,7 +60,7 @@ class Container:
     """Specification of a container."""
 
     image: str
-    """As the user names it."""
+    """As the user names it; of an image in a bucket the name that it is pulled to."""
     name: str
     run: str
     arguments: tuple[str, ...]
@@ -88,6 +92,8 @@ def plan(request: RunRequest, options: DockerOptions, environment: Mapping[str, 
     if memory is not None and memory < _LEAST_MEMORY:
         raise FlagbenchError(f"--memory {options.memory} is less than a container can have", remedy="give 6m or more")
     image = request.image if options.image is None else options.image
+    if is_in_bucket(image):
+        image = parse_bucket_image(image).local_name
     if find_reference(image) is None:
         raise FlagbenchError(
             f"--image {image!r} is not an image", remedy="write a name like flagbench/distilbert:cpu, or sha256:..."

@@ -11,16 +11,19 @@ from typing import Any
 
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.launchers import Health, LaunchResult
+from flagbench.launchers.bucket_image import pulled_image
 from flagbench.launchers.container import DockerOptions, is_another_node, plan
 from flagbench.launchers.container_exit import exit_code, explain, record_in, record_of_killed
 from flagbench.launchers.docker_args import docker_line
 from flagbench.launchers.host import Host, this_host
+from flagbench.oci.bucket_address import is_in_bucket
+from flagbench.oci.progress import TransferProgress
 from flagbench.redaction import redact
 from flagbench.request import RunRequest
 
 
 class DockerLauncher:
-    """The launcher of `--via docker`. The image must exist: nothing is built or pulled."""
+    """The launcher of `--via docker`. Nothing is built, and nothing pulled but an image that is named in a bucket."""
 
     def __init__(
         self,
@@ -30,13 +33,15 @@ class DockerLauncher:
         host: Host | None = None,
         connect: Callable[[], Any] | None = None,
         shows: Mapping[str, str] | None = None,
+        progress: TransferProgress | None = None,
     ) -> None:
-        """`shows`: variables for the container that only decide how progress is drawn."""
+        """`shows`: variables for the container that only decide how progress is drawn. `progress`: shows a pull."""
         self._options = options or DockerOptions()
         self._environment = environment
         self._host = host or this_host()
         self._connect = connect
         self._shows = shows or {}
+        self._progress = progress or TransferProgress(quiet=True)
 
     def health(self) -> Health:
         """Whether a container engine answers; its version."""
@@ -59,11 +64,14 @@ class DockerLauncher:
         """Run the image; its progress goes to this process's stderr. The container is removed at the end.
 
         Raises FlagbenchError where nothing could be started: usage (2) for a missing image, data (3) for a missing
-        folder, wrong hardware (13) for a missing device, engine (15) otherwise.
+        folder or a damaged image in a bucket, wrong hardware (13) for a missing device, engine (15) otherwise.
         """
         from flagbench.launchers.engine_container import run_container
 
         container = plan(request, self._options, self._environment, self._host)
+        if self._options.image is not None and is_in_bucket(self._options.image):
+            pulled = pulled_image(self._options.image, self._progress, self._connect)
+            container = replace(container, image=pulled)
         image, ended = run_container(
             replace(container, environment={**container.environment, **self._shows}),
             request,

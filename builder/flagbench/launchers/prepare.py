@@ -14,10 +14,13 @@ from flagbench.catalog.model import DockerNeeds
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.images import image_of
 from flagbench.launchers import native
+from flagbench.launchers.bucket_image import pulled_image
 from flagbench.launchers.container import Container
 from flagbench.launchers.container_exit import explain
 from flagbench.launchers.folders import Folder, host_path
 from flagbench.launchers.host import Host, this_host
+from flagbench.oci.bucket_address import is_in_bucket
+from flagbench.oci.progress import TransferProgress
 from flagbench.options import words
 from flagbench.request import PrepareRequest
 
@@ -46,14 +49,17 @@ def prepare_in_container(
     *,
     host: Host | None = None,
     connect: Callable[[], Any] | None = None,
+    progress: TransferProgress | None = None,
 ) -> Prepared:
-    """Prepare in a container, which is removed at the end.
+    """Prepare in a container, which is removed at the end. An image in a bucket is pulled first.
 
     Raises FlagbenchError where nothing could be started: usage (2) for a missing image, data (3) for a missing
     source, engine (15) otherwise.
     """
     from flagbench.launchers.engine_container import run_container
 
+    if image is not None and is_in_bucket(image):
+        image = pulled_image(image, progress or TransferProgress(quiet=True), connect)
     container = plan(request, image, host or this_host())
     _, ended = run_container(container, request, connect=connect)
     if isinstance(ended, FlagbenchError):

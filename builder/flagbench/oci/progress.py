@@ -1,4 +1,4 @@
-"""The progress of a push on stderr: a bar on a terminal, plain lines elsewhere."""
+"""The progress of a push or a pull on stderr: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _REDRAW_SECONDS = 0.1
 _WIDTH = 30
 
 
-class PushProgress:
-    """Lines, and a bar while bytes are sent."""
+class TransferProgress:
+    """Lines, and a bar while bytes are transferred."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._quiet = quiet
@@ -29,11 +29,11 @@ class PushProgress:
             print(visible(text), file=sys.stderr, flush=True)
 
     def start(self, total: int) -> None:
-        """At most `total` bytes are sent from now on."""
+        """At most `total` bytes are transferred from now on."""
         self._total, self._sent = total, 0
 
     def advance(self, count: int) -> None:
-        """Bytes were sent, or, if negative, were sent in vain."""
+        """Bytes were transferred, or, if negative, in vain."""
         with self._lock:
             self._sent += count
             now = time.monotonic()

@@ -24,6 +24,7 @@ from flagbench.launchers.kubernetes.options import (
     refuse_secret,
 )
 from flagbench.launchers.kubernetes.storage import check_store
+from flagbench.oci.bucket_address import is_in_bucket
 from flagbench.options import check_ranges, text_fault, words
 from flagbench.request import RunOptions, can_resume, check_options, new_run_id
 
@@ -264,6 +265,12 @@ class JobRequest:
             )
         if self.job.image is not None and self.job.registry is not None:
             raise FlagbenchError("--image and --registry contradict each other", remedy="give one of them")
+        if is_in_bucket(self.image):
+            raise FlagbenchError(
+                "--image names an object store, and a cluster pulls from registries alone",
+                remedy="serve the bucket at the root of a host, and write --image HOST/NAME@sha256:DIGEST "
+                "(docs/object-storage.md)",
+            )
         refuse("--image", self.image, syntax.image_fault, "give a tag that does not move, or NAME@sha256:DIGEST")
 
     def _check_resources(self) -> None:

@@ -7,12 +7,12 @@ from email import message_from_string
 
 import pytest
 
-from flagbench.build.build_lock import build_lock
 from flagbench.build.builder import Builder, build_images, find_target
 from flagbench.build.options import BuildOptions
 from flagbench.build.progress import Progress
 from flagbench.catalog.lookup import UnknownNameError
 from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.user_lock import user_lock
 
 
 def test_an_image_has_two_tiers_with_their_tags(build, engine, capsys):
@@ -104,10 +104,10 @@ def test_who_builds_the_same_image_waits_and_says_so():
             waited.append("waiting")
             holder.close()
 
-        holder.enter_context(build_lock("stack/mini", lambda: waited.append("wrong")))
-        with build_lock("stack/other", lambda: waited.append("wrong")):
+        holder.enter_context(user_lock("building", "stack/mini", lambda: waited.append("wrong")))
+        with user_lock("building", "stack/other", lambda: waited.append("wrong")):
             pass
-        with build_lock("stack/mini", waiting):
+        with user_lock("building", "stack/mini", waiting):
             pass
     assert waited == ["waiting"]
 
@@ -115,5 +115,8 @@ def test_who_builds_the_same_image_waits_and_says_so():
 def test_a_cache_folder_that_cannot_be_made_is_named(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(FlagbenchError, match=str(tmp_path / "file")), build_lock("stack/mini", lambda: None):
+    with (
+        pytest.raises(FlagbenchError, match=str(tmp_path / "file")),
+        user_lock("building", "stack/mini", lambda: None),
+    ):
         pass

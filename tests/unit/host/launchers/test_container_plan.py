@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flagbench.errors import FlagbenchError
+from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.launchers.container import Container, DockerOptions, is_another_node, passed_on, plan
 from flagbench.launchers.host import Host, this_host
 from flagbench.request import RunRequest
@@ -80,6 +80,14 @@ def test_one_node_names_its_run_and_has_its_own_network(planned: Planned) -> Non
     assert planned(nodes=2).network == "host"
     assert not any(word.startswith("--run-id") for word in planned(nodes=2).arguments)
     assert "--run-id=mine" in planned(nodes=2, run_id="mine").arguments
+
+
+def test_an_image_in_a_bucket_has_the_name_that_it_is_pulled_to(planned: Planned) -> None:
+    assert planned(image="s3://lab/flagbench/distilbert:cpu").image == "flagbench/distilbert:cpu"
+    for wrong in ("s3://lab", "s3://lab/flagbench/distilbert", "s3:/lab/flagbench/distilbert:cpu"):
+        with pytest.raises(FlagbenchError) as caught:
+            planned(image=wrong)
+        assert caught.value.code is ExitCode.USAGE
 
 
 @pytest.mark.parametrize("hostile", ["--privileged", "", "a b", "a\nb", "$(id)", "a;b"])

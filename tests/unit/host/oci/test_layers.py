@@ -130,6 +130,13 @@ def chunks(content: bytes) -> Iterator[bytes]:
         yield content[start : start + 700]
 
 
+def test_a_layer_without_files_is_one(tmp_path: Path) -> None:
+    empty = bytes(1024)
+    (read,) = SavedImages(chunks(saved({"x/layer.tar": empty})), tmp_path).layers()
+    assert read.diff_id == digest(empty)
+    assert normal(empty, tmp_path)[0] is None
+
+
 def test_an_archive_that_is_cut_off_is_told(tmp_path: Path) -> None:
     content = saved({"x/layer.tar": layer(EPOCH, bytes(50_000))})
     with pytest.raises(FlagbenchError) as caught:

@@ -19,7 +19,7 @@ ALONE: dict[str, list[Any]] = {
     "name": ["nine_lives", "a\nb"],
     "namespace": ["Team"],
     "queue": ["a_b"],
-    "image": ["x", "x:latest", "x:1\nfoo: bar"],
+    "image": ["x", "x:latest", "x:1\nfoo: bar", "s3://lab/flagbench/distilbert:cpu"],
     "registry": ["https://r.io"],
     "pull_secret": [("A",)],
     "env_from_secret": [("a/b",)],

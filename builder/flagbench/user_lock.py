@@ -1,4 +1,4 @@
-"""A lock for each image, so that two processes of one user do not build the same one twice."""
+"""A lock for each thing that takes long to make, so that two processes of one user do not make the same one twice."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from flagbench.errors import FlagbenchError
 
 
 @contextmanager
-def build_lock(image: str, waiting: Callable[[], None]) -> Iterator[None]:
-    """Lock the image, `stack/STACK` or `CASE/STACK`, against other processes of this user.
+def user_lock(kind: str, name: str, waiting: Callable[[], None]) -> Iterator[None]:
+    """Lock `name`, such as the `CASE/STACK` of an image, against other processes of this user.
 
-    `waiting` is called when another process has the lock. Without it, the second process would do all the work of the
-    first once more.
+    `kind` says what is done with it: building, pulling. `waiting` is called when another process has the lock.
+    Without the lock, the second process would do all the work of the first once more.
     """
-    folder = user_cache_path("flagbench") / "building"
+    folder = user_cache_path("flagbench") / kind
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # Never removed: a waiting process has the file open, and the next one would lock another.
-        file = (folder / f"{image.replace('/', '--')}.lock").open("w")
+        file = (folder / f"{name.replace('/', '--')}.lock").open("w")
     except OSError as error:
         raise FlagbenchError(
             f"{folder} cannot be written: {error.strerror}",

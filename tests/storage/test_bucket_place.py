@@ -1,0 +1,265 @@
+"""Images put into a bucket: only what is missing, with a registry's types, surviving kills and faults."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.oci.bucket import BucketPlace
+from flagbench.oci.bucket_address import parse_image_bucket
+from flagbench.oci.model import DOCKER_MANIFEST, Blob, OciImage, Put
+from oci_images import LAYER, blob, make_image
+from running import wait_until
+from warmup import warm
+
+pytestmark = pytest.mark.s3
+
+ROOT = Path(__file__).parents[2]
+PART = 8 * 2**20
+"""Bytes of a part of an upload."""
+NAME = "flagbench/distilbert"
+
+# Puts a file as a blob.
+PUT = """
+import sys
+from pathlib import Path
+from flagbench.oci.bucket import BucketPlace
+from flagbench.oci.bucket_address import parse_image_bucket
+from flagbench.oci.model import Blob, Descriptor
+path = Path(sys.argv[3])
+descriptor = Descriptor("application/octet-stream", f"sha256:{path.name}", path.stat().st_size)
+place = BucketPlace(parse_image_bucket(sys.argv[1]), sys.argv[2])
+print(place.put_blob(Blob(descriptor, lambda: path), lambda count: None))
+"""
+
+
+@pytest.fixture
+def open_place(bucket: str) -> Callable[..., BucketPlace]:
+    """A repository of the bucket."""
+
+    def open_named(name: str = NAME, **options: Any) -> BucketPlace:
+        return BucketPlace(parse_image_bucket(f"s3://{bucket}"), name, **options)
+
+    return open_named
+
+
+def push(place: BucketPlace, image: OciImage, *tags: str) -> list[Put]:
+    """Put all of an image; how each of its blobs came there."""
+    ways = [place.put_blob(each, lambda count: None) for each in (*image.layers, image.config)]
+    assert place.put_manifest(image.manifest, image.media_type, tags) is False
+    return ways
+
+
+def without_bytes(image: OciImage) -> OciImage:
+    """The same image, of which no file can be read."""
+
+    def read() -> Path:
+        raise AssertionError("a blob that is there was read")
+
+    layers = tuple(replace(layer, path=read) for layer in image.layers)
+    return replace(image, config=replace(image.config, path=read), layers=layers)
+
+
+def test_the_keys_are_the_paths_of_a_registry(
+    open_place: Callable[..., BucketPlace], server: Any, bucket: str, tmp_path: Path
+) -> None:
+    image = make_image(tmp_path, {"one": b"1"}, {"two": b"2"})
+    place = open_place()
+    assert push(place, image, "cpu", "cpu-0.1") == ["uploaded"] * 3
+    listed = {each["Key"] for each in server.list_objects_v2(Bucket=bucket)["Contents"]}
+    blobs = {f"v2/{NAME}/blobs/{each.descriptor.digest}" for each in (*image.layers, image.config)}
+    manifests = {f"v2/{NAME}/manifests/{name}" for name in ("cpu", "cpu-0.1", image.digest)}
+    assert listed == {"v2/", *blobs, *manifests}
+    for key in manifests:
+        got = server.get_object(Bucket=bucket, Key=key)
+        assert (got["ContentType"], got["Body"].read()) == (DOCKER_MANIFEST, image.manifest)
+    assert place.read_manifest("cpu") == place.read_manifest(image.digest) == (image.manifest, image.media_type)
+    assert place.read_manifest("a100") is None
+    assert [place.has_blob(each.descriptor.digest) for each in image.layers] == [True, True]
+    assert b"".join(place.read_blob(image.config.descriptor.digest)) == image.config.path().read_bytes()
+    assert not open_place("flagbench/glm").has_blob(image.config.descriptor.digest)
+
+
+def test_the_same_again_sends_no_blob(open_place: Callable[..., BucketPlace], proxy: Any, tmp_path: Path) -> None:
+    image = make_image(tmp_path, {"one": b"1"}, {"two": b"2"})
+    push(open_place(), image, "cpu")
+    proxy.requests.clear()
+    assert push(open_place(), without_bytes(image), "cpu") == ["present"] * 3
+    assert [each for each in proxy.requests if each.startswith("PUT") and "/blobs/" in each] == []
+    assert not any(each.startswith("POST") for each in proxy.requests)
+
+
+def test_another_repository_gets_copies_made_by_the_server(
+    open_place: Callable[..., BucketPlace], tmp_path: Path
+) -> None:
+    image = make_image(tmp_path, {"one": b"1"}, {"big": os.urandom(PART + 1)})
+    push(open_place("flagbench/distilbert"), image, "cpu")
+    assert push(open_place("flagbench/glm"), without_bytes(image), "cpu") == ["copied"] * 3
+    other = make_image(tmp_path, {"one": b"1"}, {"three": b"3"})
+    assert push(open_place("flagbench/glm"), other, "cpu") == ["present", "uploaded", "uploaded"]
+    third = open_place("flagbench/third")
+    assert push(third, without_bytes(image), "cpu") == ["copied"] * 3
+    assert push(third, without_bytes(image), "cpu") == ["present"] * 3
+    for layer in image.layers:
+        assert b"".join(third.read_blob(layer.descriptor.digest)) == layer.path().read_bytes()
+
+
+def test_a_tag_moves_and_nothing_else_does(
+    open_place: Callable[..., BucketPlace], server: Any, bucket: str, tmp_path: Path
+) -> None:
+    first, second = make_image(tmp_path, {"one": b"1"}), make_image(tmp_path, {"one": b"2"})
+    place = open_place()
+    push(place, first, "cpu")
+    push(place, second, "cpu")
+    assert place.read_manifest("cpu") == (second.manifest, second.media_type)
+    assert place.read_manifest(first.digest) == (first.manifest, first.media_type)
+    server.put_object(Bucket=bucket, Key=f"v2/{NAME}/manifests/{first.digest}", Body=b"{}")
+    for use in (lambda: place.read_manifest(first.digest), lambda: push(place, first, "cpu")):
+        with pytest.raises(FlagbenchError) as caught:
+            use()
+        assert caught.value.code is ExitCode.DATA
+    assert place.read_manifest("cpu") == (second.manifest, second.media_type)
+
+
+def test_only_what_was_asked_for_is_public(
+    open_place: Callable[..., BucketPlace], bucket: str, tmp_path: Path
+) -> None:
+    image = make_image(tmp_path, {"one": b"1"})
+
+    def status(path: str) -> int:
+        request = urllib.request.Request(f"{os.environ['FLAGBENCH_TEST_S3']}/{bucket}/v2/{path}", method="HEAD")
+        try:
+            with urllib.request.urlopen(request) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    paths = ["", f"{NAME}/manifests/cpu", f"{NAME}/manifests/{image.digest}"]
+    paths += [f"{NAME}/blobs/{each.descriptor.digest}" for each in (*image.layers, image.config)]
+    push(open_place(), image, "cpu")
+    assert {status(path) for path in paths} == {403}
+    push(open_place(public=True), image, "cpu")
+    assert {status(path) for path in paths} == {200}
+    copies = open_place("flagbench/copy", public=True)
+    assert push(copies, without_bytes(image), "cpu") == ["copied"] * 2
+    assert {status(path.replace(NAME, "flagbench/copy")) for path in paths} == {200}
+
+
+def test_an_upload_that_was_killed_is_resumed(
+    open_place: Callable[..., BucketPlace], server: Any, bucket: str, proxy: Any, tmp_path: Path
+) -> None:
+    layer = blob(tmp_path, os.urandom(3 * PART + 1), LAYER)
+    key = f"v2/{NAME}/blobs/{layer.descriptor.digest}"
+    killed = threading.Event()
+    process = start_put(bucket, layer)
+
+    def kept() -> int:
+        uploads = server.list_multipart_uploads(Bucket=bucket).get("Uploads", ())
+        ids = [upload["UploadId"] for upload in uploads]
+        return sum(len(server.list_parts(Bucket=bucket, Key=key, UploadId=each).get("Parts", ())) for each in ids)
+
+    def kill(method: str, path: str, count: int) -> tuple[int, str] | None:
+        if "partNumber=4" not in path or killed.is_set():
+            return None
+        wait_until(lambda: kept() == 3, 30)
+        process.send_signal(signal.SIGKILL)
+        killed.set()
+        return 500, "InternalError"
+
+    proxy.fault = kill
+    assert process.communicate(timeout=60)[0] == ""
+    assert process.returncode == -signal.SIGKILL
+    assert not open_place().has_blob(layer.descriptor.digest)
+    proxy.requests.clear()
+    again = start_put(bucket, layer)
+    assert again.communicate(timeout=60)[0].strip() == "uploaded"
+    parts = [found[1] for each in proxy.requests if (found := re.search(r"^PUT .*partNumber=(\d+)", each))]
+    assert parts == ["4"]
+    assert b"".join(open_place().read_blob(layer.descriptor.digest)) == layer.path().read_bytes()
+    assert server.list_multipart_uploads(Bucket=bucket).get("Uploads", []) == []
+
+
+def start_put(bucket: str, layer: Blob) -> subprocess.Popen[str]:
+    """A process that puts a blob; which way it came there is what it prints."""
+    environment = {**os.environ, **warm(str(ROOT / "builder"))}
+    command = [sys.executable, "-c", PUT, f"s3://{bucket}", NAME, str(layer.path())]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def test_two_at_once_put_the_same_image(open_place: Callable[..., BucketPlace], tmp_path: Path) -> None:
+    image = make_image(tmp_path, {"big": os.urandom(2 * PART)}, {"one": b"1"})
+    with ThreadPoolExecutor(2) as pool:
+        ways = [*pool.map(lambda place: push(place, image, "cpu"), [open_place(), open_place()])]
+    assert {way for each in ways for way in each} <= {"present", "uploaded"}
+    place = open_place()
+    assert place.read_manifest("cpu") == (image.manifest, image.media_type)
+    for each in (*image.layers, image.config):
+        assert b"".join(place.read_blob(each.descriptor.digest)) == each.path().read_bytes()
+
+
+@pytest.mark.parametrize("fault", [(503, "SlowDown"), (500, "InternalError"), "lost", "cut"])
+def test_faults_of_the_network_are_survived(
+    open_place: Callable[..., BucketPlace], proxy: Any, tmp_path: Path, fault: Any
+) -> None:
+    image = make_image(tmp_path, {"big": os.urandom(PART + 1)})
+    seen: set[str] = set()
+
+    def once(method: str, path: str, count: int) -> Any:
+        # Each kind of request meets it once.
+        if method in seen or (fault == "cut" and method != "GET"):
+            return None
+        seen.add(method)
+        return fault
+
+    proxy.fault = once
+    push(open_place(), image, "cpu")
+    place = open_place()
+    assert place.read_manifest("cpu") == (image.manifest, image.media_type)
+    assert b"".join(place.read_blob(image.layers[0].descriptor.digest)) == image.layers[0].path().read_bytes()
+    assert seen == ({"GET"} if fault == "cut" else {"HEAD", "GET", "PUT", "POST"})
+
+
+def test_a_key_that_may_only_write_pushes(
+    open_place: Callable[..., BucketPlace], server: Any, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = make_image(tmp_path, {"one": b"1"})
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", os.environ["FLAGBENCH_TEST_S3_WRITER_KEY"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", os.environ["FLAGBENCH_TEST_S3_WRITER_SECRET"])
+    push(open_place(), image, "cpu")
+    kept = server.get_object(Bucket=bucket, Key=f"v2/{NAME}/manifests/cpu")
+    assert kept["Body"].read() == image.manifest
+
+
+def test_a_damaged_blob_is_found_before_it_is_relied_on(
+    open_place: Callable[..., BucketPlace], server: Any, bucket: str, tmp_path: Path
+) -> None:
+    image = make_image(tmp_path, {"one": b"1"})
+    digest = image.layers[0].descriptor.digest
+    server.put_object(Bucket=bucket, Key=f"v2/{NAME}/blobs/{digest}", Body=b"cut off")
+    with pytest.raises(FlagbenchError) as caught:
+        push(open_place(), image, "cpu")
+    assert caught.value.code is ExitCode.DATA
+    assert digest in caught.value.message
+    assert open_place().read_manifest("cpu") is None
+
+
+def test_a_bucket_that_does_not_exist(server: Any, tmp_path: Path) -> None:
+    place = BucketPlace(parse_image_bucket("s3://flagbench-nowhere"), NAME)
+    with pytest.raises(FlagbenchError) as caught:
+        push(place, make_image(tmp_path, {"one": b"1"}), "cpu")
+    assert caught.value.code is ExitCode.ENGINE
+    assert "NoSuchBucket" in caught.value.message

@@ -1,0 +1,341 @@
+"""Images pulled from a bucket into a real engine: by flagbench from a private one, by engines from a public one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+
+from flagbench.engines import Engine
+from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.oci.bucket import BucketPlace
+from flagbench.oci.bucket_address import parse_bucket_image, parse_image_bucket
+from flagbench.oci.model import OciImage
+from flagbench.oci.progress import TransferProgress
+from flagbench.oci.pull import Pulled, pull
+from oci_images import make_image
+from running import need, wait_until
+from warmup import warm
+
+pytest_plugins = ["containers"]
+pytestmark = pytest.mark.s3
+
+ROOT = Path(__file__).parents[2]
+PART = 8 * 2**20
+REGISTRY_BUCKET = "flagbench-registry"
+
+
+@pytest.fixture
+def name(docker_client: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
+    """A repository that nobody else uses; its images are removed from the engine."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    made = f"flagbench-test/{uuid.uuid4().hex[:12]}"
+    yield made
+    for image in docker_client.images.list():
+        for tag in image.tags:
+            if made in tag:
+                docker_client.api.remove_image(tag, force=True)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """A folder for the blobs of images."""
+    (tmp_path / "blobs").mkdir()
+    return tmp_path / "blobs"
+
+
+@pytest.fixture
+def push(bucket: str, name: str) -> Callable[..., str]:
+    """`push(IMAGE)`: put an image into the bucket; its address there."""
+
+    def push_image(image: OciImage, *, leave_out: int = 0) -> str:
+        put(BucketPlace(parse_image_bucket(f"s3://{bucket}"), name), image, leave_out)
+        return f"s3://{bucket}/{name}:cpu"
+
+    return push_image
+
+
+def put(place: BucketPlace, image: OciImage, leave_out: int = 0) -> None:
+    """Put an image under the tag cpu, without its lowest layers."""
+    for blob in (*image.layers[leave_out:], image.config):
+        place.put_blob(blob, lambda count: None)
+    place.put_manifest(image.manifest, image.media_type, ("cpu",))
+
+
+def pulled(address: str, engine: Engine) -> Pulled:
+    """Pull without a word."""
+    return pull(parse_bucket_image(address), engine, TransferProgress(quiet=True))
+
+
+def test_an_image_comes_back_as_it_was_pushed(
+    push: Callable[..., str], docker_engine: Engine, docker_client: Any, name: str, files: Path, tmp_path: Path
+) -> None:
+    image = make_image(files, {"one": b"1"}, {"bin/two": b"2"}, Labels={"dev.flagbench.test": "pull"})
+    address = push(image)
+    got = pulled(address, docker_engine)
+    assert (got.manifest, got.config) == (image.digest, image.config.descriptor.digest)
+    assert got.image.id == image.config.descriptor.digest
+    assert got.image.repo_tags == (f"{name}:cpu",)
+    assert got.downloaded == sum(layer.descriptor.size for layer in image.layers)
+    container = docker_client.api.create_container(got.image.id, "/bin/two")["Id"]
+    try:
+        chunks, _ = docker_client.api.get_archive(container, "/bin/two")
+        assert b"2" in b"".join(chunks)
+    finally:
+        docker_client.api.remove_container(container)
+    assert pulled(address, docker_engine).downloaded == 0
+    assert not [*(tmp_path / "cache").glob("flagbench/pulled/*")]
+    by_digest = pulled(f"{address.removesuffix(':cpu')}@{image.digest}", docker_engine)
+    assert by_digest.image.id == got.image.id
+    assert docker_engine.inspect(by_digest.source.local_name) is not None
+
+
+def test_layers_that_the_engine_has_are_not_downloaded(
+    push: Callable[..., str], docker_engine: Engine, debian: str, files: Path
+) -> None:
+    base = docker_engine.inspect(debian)
+    assert base is not None
+    image = make_image(files, {"one": b"1"}, {"two": b"2"}, below=base.layers)
+    # The base's layers are not in the bucket at all.
+    got = pulled(push(image, leave_out=len(base.layers)), docker_engine)
+    assert got.image.layers[: len(base.layers)] == base.layers
+    assert got.downloaded == sum(layer.descriptor.size for layer in image.layers[len(base.layers) :])
+
+
+@pytest.mark.parametrize("part", ["layer", "config", "manifest", "diff id", "size"])
+def test_what_does_not_match_its_digest_is_not_loaded(
+    push: Callable[..., str], docker_engine: Engine, server: Any, bucket: str, name: str, files: Path, part: str
+) -> None:
+    lies = [f"sha256:{'0' * 64}"] if part == "diff id" else None
+    image = make_image(files, {"one": os.urandom(1000)}, diff_ids=lies)
+    address = push(image)
+    layer, config = image.layers[0].descriptor, image.config.descriptor
+    keys = {"layer": f"blobs/{layer.digest}", "config": f"blobs/{config.digest}", "size": f"blobs/{layer.digest}"}
+    keys["manifest"] = f"manifests/{image.digest}"
+    if part in keys:
+        key = f"v2/{name}/{keys[part]}"
+        content = server.get_object(Bucket=bucket, Key=key)["Body"].read()
+        damaged = content[:-1] if part == "size" else bytes([content[0] ^ 1]) + content[1:]
+        server.put_object(Bucket=bucket, Key=key, Body=damaged)
+    if part == "manifest":
+        address = f"{address}@{image.digest}"
+    with pytest.raises(FlagbenchError) as caught:
+        pulled(address, docker_engine)
+    assert caught.value.code is ExitCode.DATA
+    assert docker_engine.inspect(config.digest) is None
+    assert docker_engine.inspect(f"{name}:cpu") is None
+
+
+def test_what_is_missing(
+    push: Callable[..., str], docker_engine: Engine, bucket: str, name: str, files: Path
+) -> None:
+    with pytest.raises(FlagbenchError) as caught:
+        pulled(f"s3://{bucket}/{name}:cpu", docker_engine)
+    assert caught.value.code is ExitCode.USAGE
+    address = push(make_image(files, {"one": os.urandom(1000)}, {"two": b"2"}), leave_out=1)
+    with pytest.raises(FlagbenchError) as caught:
+        pulled(address, docker_engine)
+    assert caught.value.code is ExitCode.DATA
+
+
+@pytest.mark.parametrize("fault", [(503, "SlowDown"), (500, "InternalError"), "cut", "reset", "slow"])
+def test_a_bad_network_is_survived(
+    push: Callable[..., str], docker_engine: Engine, proxy: Any, files: Path, fault: Any
+) -> None:
+    image = make_image(files, {"big": os.urandom(1000 if fault == "slow" else PART + 1)})
+    address = push(image)
+    seen: set[str] = set()
+
+    def once(method: str, path: str, count: int) -> Any:
+        if method != "GET" or path in seen:
+            return None
+        seen.add(path)
+        return fault
+
+    proxy.fault = once
+    assert pulled(address, docker_engine).image.id == image.config.descriptor.digest
+    assert len(seen) == 3  # manifest, configuration and layer
+
+
+def test_a_pull_that_was_killed_is_resumed(
+    push: Callable[..., str], docker_engine: Engine, proxy: Any, files: Path, tmp_path: Path
+) -> None:
+    image = make_image(files, {"big": os.urandom(3 * PART)})
+    address = push(image)
+    digest = image.layers[0].descriptor.digest
+    asked: list[str] = []
+
+    def noted() -> int:
+        """The parts that the download has, by its own note."""
+        for journal in (tmp_path / "cache").glob("flagbench/pulled/*/.*.part.json"):
+            return len(json.loads(journal.read_text())["parts"])
+        return 0
+
+    def kill(method: str, path: str, count: int) -> tuple[int, str] | None:
+        if method != "GET" or digest not in unquote(path):
+            return None
+        asked.append(path)
+        if len(asked) <= 2:
+            return None
+        wait_until(lambda: noted() == 2, 30)
+        process.kill()
+        return 500, "InternalError"
+
+    proxy.fault = kill
+    process = start("pull", address)
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
+    proxy.fault = lambda method, path, count: None
+    proxy.requests.clear()
+    assert pulled(address, docker_engine).image.id == image.config.descriptor.digest
+    assert len([each for each in proxy.requests if each.startswith("GET") and digest in unquote(each)]) == 2
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    """A command of flagbench."""
+    path = os.pathsep.join(str(ROOT / name) for name in ("builder", "entrypoints"))
+    environment = {**os.environ, "NO_COLOR": "1", **warm(path)}
+    command = [sys.executable, "-m", "flagbench", *arguments]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def flagbench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command to its end; no secret may be in what it prints."""
+    process = start(*arguments)
+    out, err = process.communicate(timeout=120)
+    for secret in ("AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID"):
+        assert os.environ[secret] not in out + err
+    return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+
+def test_two_pulls_at_once(push: Callable[..., str], docker_engine: Engine, files: Path) -> None:
+    image = make_image(files, {"big": os.urandom(PART)})
+    address = push(image)
+    with ThreadPoolExecutor(2) as pool:
+        ended = [*pool.map(lambda _: flagbench("pull", address, "--json"), range(2))]
+    assert [each.returncode for each in ended] == [0, 0], ended
+    downloaded = sorted(json.loads(each.stdout)["downloaded"] for each in ended)
+    assert downloaded == [0, image.layers[0].descriptor.size]
+    assert docker_engine.inspect(image.config.descriptor.digest) is not None
+
+
+def test_a_run_pulls_its_image(
+    push: Callable[..., str], docker_client: Any, docker_engine: Engine, debian: str, name: str, files: Path
+) -> None:
+    base = docker_engine.inspect(debian)
+    assert base is not None
+    script = 'printf \'{"ran": "%s", "digest": "%s"}\\n\' "$*" "$FLAGBENCH_IMAGE_DIGEST"'
+    image = make_image(
+        files,
+        {"one": b"1"},
+        below=base.layers,
+        Entrypoint=["/bin/sh", "-c", script, "sh"],
+        Labels={"dev.flagbench.case": "distilbert", "dev.flagbench.stack": "cpu"},
+        Env=["PATH=/usr/bin:/bin"],
+    )
+    address = push(image, leave_out=len(base.layers))
+    short = ["--preset", "tiny", "--data", "synthetic", "--steps", "2"]
+    shown = flagbench("run", "distilbert:cpu", *short, "--image", address, "--show-command")
+    assert f" {name}:cpu " in shown.stdout
+    assert docker_engine.inspect(f"{name}:cpu") is None
+    ran = flagbench("run", "distilbert:cpu", *short, "--image", address, "--json")
+    assert image.digest in ran.stdout, ran.stderr
+    other = flagbench("run", "glm:cpu", *short, "--image", address, "--json")
+    assert other.returncode == ExitCode.USAGE
+
+
+def test_the_words_of_a_pull(push: Callable[..., str], docker_engine: Engine, name: str, files: Path) -> None:
+    image = make_image(files, {"one": os.urandom(1000)})
+    address = push(image)
+    config = image.config.descriptor.digest
+    assert flagbench("pull", address, "--quiet").stdout == f"{config}\n"
+    shown = json.loads(flagbench("pull", address, "--json").stdout)
+    assert shown == {
+        "source": address,
+        "image": f"{name}:cpu",
+        "image_id": config,
+        "manifest": image.digest,
+        "config": config,
+        "downloaded": 0,
+    }
+    assert "up to date" in flagbench("pull", address).stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["distilbert:cpu"],
+        ["distilbert:cpu", "--from", "s3://lab/prefix"],
+        ["nothing:cpu", "--from", "s3://lab"],
+        ["s3://lab/flagbench/distilbert:cpu", "--from", "s3://lab"],
+        ["s3://lab/flagbench/distilbert"],
+    ],
+)
+def test_what_no_pull_can_be(server: Any, words: list[str]) -> None:
+    ended = flagbench("pull", *words)
+    assert ended.returncode == ExitCode.USAGE
+    assert "fix: " in ended.stderr
+
+
+@pytest.fixture
+def registry(server: Any, name: str) -> Iterator[str]:
+    """The host at whose root the registry's bucket is served."""
+    need("FLAGBENCH_TEST_S3_REGISTRY" in os.environ, "an S3 server that serves a bucket as a registry: .ci/storage")
+    server.create_bucket(Bucket=REGISTRY_BUCKET)  # no error where it is ours
+    yield os.environ["FLAGBENCH_TEST_S3_REGISTRY"]
+    for each in server.list_objects_v2(Bucket=REGISTRY_BUCKET, Prefix=f"v2/{name}/").get("Contents", ()):
+        server.delete_object(Bucket=REGISTRY_BUCKET, Key=each["Key"])
+
+
+def public(name: str, image: OciImage) -> None:
+    """Put an image where everyone may read it."""
+    put(BucketPlace(parse_image_bucket(f"s3://{REGISTRY_BUCKET}"), name, public=True), image)
+
+
+def test_docker_pulls_from_the_bucket(
+    registry: str, docker_engine: Engine, docker_client: Any, name: str, files: Path
+) -> None:
+    image = make_image(files, {"one": os.urandom(1000)}, {"two": b"2"})
+    public(name, image)
+    for reference in (f"{registry}/{name}:cpu", f"{registry}/{name}@{image.digest}"):
+        got = docker_engine.pull(reference)
+        assert got.id == image.config.descriptor.digest
+        assert got.repo_digests == (f"{registry}/{name}@{image.digest}",)
+        docker_client.api.remove_image(got.id, force=True)
+
+
+def test_docker_pulls_nothing_private(registry: str, docker_engine: Engine, name: str, files: Path) -> None:
+    put(BucketPlace(parse_image_bucket(f"s3://{REGISTRY_BUCKET}"), name), make_image(files, {"one": b"1"}))
+    with pytest.raises(FlagbenchError):
+        docker_engine.pull(f"{registry}/{name}:cpu")
+
+
+def test_containerd_pulls_from_the_bucket(registry: str, docker_engine: Engine, name: str, files: Path) -> None:
+    socket = next(filter(os.path.exists, SOCKETS), None)
+    need(socket is not None and shutil.which("ctr") is not None, "containerd, and its client ctr")
+    image = make_image(files, {"one": os.urandom(1000)})
+    public(name, image)
+    ctr = ["ctr", "--address", str(socket), "--namespace", "flagbench-test"]
+    for reference in (f"{registry}/{name}:cpu", f"{registry}/{name}@{image.digest}"):
+        options = ["--tlscacert", os.environ["FLAGBENCH_TEST_S3_CA"], "--snapshotter", "native"]
+        try:
+            subprocess.run([*ctr, "images", "pull", *options, reference], check=True, capture_output=True, timeout=60)
+            listed = subprocess.run([*ctr, "images", "ls"], check=True, capture_output=True, text=True)
+            assert image.digest in listed.stdout
+        finally:
+            subprocess.run([*ctr, "images", "rm", "--sync", reference], check=False, capture_output=True)
+
+
+SOCKETS = ("/var/run/docker/containerd/containerd.sock", "/run/containerd/containerd.sock")
+"""Of the containerd that an engine has started, or of the machine's own."""

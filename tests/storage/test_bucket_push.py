@@ -1,0 +1,104 @@
+"""`flagbench push` of built images into a bucket, and back into the engine: one image id everywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flagbench.engines import Engine
+from flagbench.oci.bucket import BucketPlace
+from flagbench.oci.bucket_address import parse_bucket_image, parse_image_bucket
+from flagbench.oci.known import Known
+from flagbench.oci.progress import TransferProgress
+from flagbench.oci.pull import pull
+from flagbench.oci.referrers import referrers_tag
+from registries import Bench, files_of
+
+pytest_plugins = ["containers"]
+pytestmark = [pytest.mark.s3, pytest.mark.docker]
+
+SBOM = "application/vnd.cyclonedx+json"
+OpenPlace = Callable[[str], BucketPlace]
+
+
+@pytest.fixture
+def bench(
+    server: Any, docker_client: Any, docker_engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[Bench]:
+    """Images under names of this test's own, removed at the end; no registry."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    made = Bench(docker_engine, docker_client, None)  # type: ignore[arg-type]
+    yield made
+    for image in docker_client.images.list(filters={"label": f"dev.flagbench.test={made.name}"}):
+        made.remove(image.id)
+
+
+@pytest.fixture
+def place(bench: Bench, bucket: str) -> OpenPlace:
+    """A repository of the bucket."""
+    return lambda case: BucketPlace(parse_image_bucket(f"s3://{bucket}"), f"{bench.name}/{case}")
+
+
+def build(bench: Bench, image: str, own: bytes) -> str:
+    """An image without a base; the lower layer is the same for all."""
+    dockerfile = "FROM scratch\nCOPY shared /shared\nCOPY own /own\n"
+    return bench.build(image, dockerfile, 0, {"shared": b"the stack\n" * 10_000, "own": own})
+
+
+def test_a_built_image_goes_through_a_bucket(bench: Bench, place: OpenPlace, bucket: str, tmp_path: Path) -> None:
+    image = build(bench, "case:1", os.urandom(1000))
+    sbom = tmp_path / "sbom.json"
+    sbom.write_text("{}")
+    pushed = bench.push(image, place("case"), sbom_of=lambda name, before, now: sbom)
+    here = bench.engine.inspect(image)
+    assert here is not None
+    assert here.id == pushed.config_digest
+    files = files_of(bench.engine, image)
+
+    index = place("case").read_manifest(referrers_tag(pushed.digest))
+    assert index is not None
+    listed = json.loads(index[0])["manifests"]
+    assert {each["digest"] for each in listed} == set(pushed.referrers.values())
+    assert SBOM in {each["artifactType"] for each in listed}
+
+    again = bench.push(image, place("case"))
+    assert (again.digest, again.sent) == (pushed.digest, 0)
+    assert {each.how for each in again.blobs} == {"present"}
+
+    bench.remove(image)
+    source = parse_bucket_image(f"s3://{bucket}/{bench.name}/case:1")
+    pulled = pull(source, bench.engine, TransferProgress(quiet=True))
+    assert (pulled.image.id, pulled.manifest) == (pushed.config_digest, pushed.digest)
+    assert pulled.image.labels == here.labels
+    assert files_of(bench.engine, image) == files
+    assert (
+        Known().pushed_as(pulled.image.id) == pushed.reference == f"s3://{bucket}/{bench.name}/case@{pushed.digest}"
+    )
+
+
+def test_a_second_case_sends_its_own_layer(bench: Bench, place: OpenPlace) -> None:
+    first = bench.push(build(bench, "one:1", b"one"), place("one"))
+    second = bench.push(build(bench, "two:1", b"two"), place("two"))
+    shared, *own = second.blobs
+    assert shared.blob == first.blobs[0].blob
+    assert shared.how != "uploaded"
+    assert [each.how for each in own] == ["uploaded", "uploaded"]
+    assert {each.how for each in bench.push(f"{bench.name}/one:1", place("elsewhere")).blobs} == {"copied"}
+
+
+def test_an_image_that_was_pulled_is_pushed_on_without_its_bytes(
+    bench: Bench, place: OpenPlace, bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    image = build(bench, "case:1", os.urandom(1000))
+    first = bench.push(image, place("case"))
+    bench.remove(image)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "another machine"))
+    pull(parse_bucket_image(f"s3://{bucket}/{bench.name}/case:1"), bench.engine, TransferProgress(quiet=True))
+    monkeypatch.setattr(bench.engine, "save", lambda *names: pytest.fail("the image was read"))
+    again = bench.push(image, place("copy"))
+    assert (again.digest, again.sent) == (first.digest, 0)
