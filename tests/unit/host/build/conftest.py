@@ -22,6 +22,7 @@ BASE_ID = "sha256:" + "b" * 64
 WHEEL = b"a wheel"
 WHEEL_HASH = "sha256:" + hashlib.sha256(WHEEL).hexdigest()
 WHEEL_NAME = "psutil-7.2.2-py3-none-any.whl"
+LEFT_OUT = dict.fromkeys(("deepspeed", "flash-attn", "megatron-core"), "a stack of one package")
 
 
 def image(image_id=BASE_ID, **changes):
@@ -122,7 +123,7 @@ def mini_lock(manifests, monkeypatch):
     """Adds the stack `mini`, alias `small`, of psutil alone, and writes its lock; says how to write another."""
     plain = yaml.safe_load((manifests / "stacks" / "cpu.yaml").read_text(encoding="utf-8"))
     plain.update(name="mini", title="A stack of one package", aliases=["small"], expects={"psutil": "7.2.2"})
-    plain["build"].update(packages=["psutil==7.2.2"], indexes=[], left_out={"deepspeed": "a stack of one package"})
+    plain["build"].update(packages=["psutil==7.2.2"], indexes=[], optional=[], left_out=LEFT_OUT)
     manifest = manifests / "stacks" / "mini.yaml"
     manifest.write_text(yaml.safe_dump(plain), encoding="utf-8")
     monkeypatch.setenv("FLAGBENCH_MANIFESTS", str(manifests))

@@ -61,21 +61,37 @@ def test_a_case_follows_a_stack_that_was_built_again(build, engine):
     assert skipped(build()) == [True]
 
 
-def test_a_case_is_of_the_commit_it_is_built_from(build, engine, monkeypatch):
-    monkeypatch.setattr("flagbench.build.builder.commit", lambda: "a" * 40 + "-dirty")
+@pytest.fixture
+def committed(monkeypatch):
+    """`committed(COMMIT)`: the checkout is of that commit, made in 2026."""
+    monkeypatch.setattr("flagbench.build.builder.commit_time", lambda: 1_770_000_000)
+    return lambda commit: monkeypatch.setattr("flagbench.build.builder.commit", lambda: commit)
+
+
+def test_a_case_is_of_the_commit_it_is_built_from(build, engine, committed):
+    committed("a" * 40 + "-dirty")
     build()
     assert skipped(build()) == [True]
-    monkeypatch.setattr("flagbench.build.builder.commit", lambda: "a" * 40)
+    committed("a" * 40)
     assert skipped(build()) == [True, False]
     assert engine.requests[-1].build_args["FLAGBENCH_COMMIT"] == "a" * 40
     assert engine.images["flagbench/distilbert:mini"].labels["org.opencontainers.image.revision"] == "a" * 40
     assert skipped(build("mini")) == [True]
 
 
-def test_where_no_commit_is_known_any_will_do_and_none_is_claimed(build, engine, monkeypatch):
-    monkeypatch.setattr("flagbench.build.builder.commit", lambda: "a" * 40)
+def test_an_image_was_created_at_the_time_of_its_commit_unless_it_was_given_another(build, engine, committed):
+    committed("a" * 40)
     build()
-    monkeypatch.setattr("flagbench.build.builder.commit", lambda: None)
+    assert engine.requests[-1].labels["org.opencontainers.image.created"] == "2026-02-02T02:40:00Z"
+    assert engine.requests[-1].build_args["SOURCE_DATE_EPOCH"] == "315532800", "its files keep theirs"
+    build(epoch=1_700_000_000)
+    assert engine.requests[-1].labels["org.opencontainers.image.created"] == "2023-11-14T22:13:20Z"
+
+
+def test_where_no_commit_is_known_any_will_do_and_none_is_claimed(build, engine, committed):
+    committed("a" * 40)
+    build()
+    committed(None)
     assert skipped(build()) == [True]
     build(epoch=1_700_000_000)
     # The stack's label would be the case's too, were there none.

@@ -70,7 +70,7 @@ def test_without_a_public_base_the_error_says_how_to_get_one(allow, mini, mini_l
 
 def test_a_locked_digest_says_what_the_base_is_without_its_being_here(mini_lock, stack, engine):
     base = resolve_base(stack, mini_lock(base_digest=DIGEST), BuildOptions(), engine, pytest.fail)
-    assert base == Base(f"debian:bookworm-slim@{DIGEST}", DIGEST)
+    assert base == Base(f"debian:bookworm-slim@{DIGEST}", DIGEST, in_registry=True)
     assert base.name == "debian:bookworm-slim"
 
 
@@ -93,7 +93,7 @@ HOST = "mirror.example:5000"
 )
 def test_what_identifies_a_base(base, digests, locked, identity, resolve, mini_lock):
     found = resolve(base, replace(IMAGE, repo_digests=digests), mini_lock(base_digest=locked))
-    assert found == Base(base, identity, is_here=True)
+    assert found == Base(base, identity, in_registry=identity != CONTENT, is_here=True)
 
 
 @pytest.mark.parametrize("name", [ID, "b", "bbb", "bbbbbbbbbbbb", "sha256:bb"])

@@ -38,7 +38,7 @@ def test_labels_say_what_an_image_was_made_from(build, engine):
     assert thin.labels["dev.flagbench.context"] == result.top.digest == thin.build_args["FLAGBENCH_CONTEXT_DIGEST"]
     assert thin.labels["dev.flagbench.lock"] == result.lock.digest
     assert thin.labels["dev.flagbench.base"] == result.base.identity
-    assert thin.labels["org.opencontainers.image.base.digest"] == result.base.identity
+    assert thin.labels["org.opencontainers.image.base.digest"] == "", "no registry has it"
     assert (thin.labels["dev.flagbench.case"], thin.labels["dev.flagbench.stack"]) == ("distilbert", "mini")
     assert thin.labels["org.opencontainers.image.created"] == "1980-01-01T00:00:00Z"
     assert "dev.flagbench.case" not in heavy.labels
