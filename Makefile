@@ -48,6 +48,7 @@ bench: $(VENV)/.dev $(VENV)/.publishers
 	$(BIN)/python tests/bench/adapter.py
 	$(BIN)/python tests/bench/startup.py
 	$(BIN)/python tests/bench/demo.py
+	$(BIN)/python tests/bench/kills.py
 
 ## compile: update the image side's copies of the manifests, and the generated parts of the docs
 compile: $(VENV)/.cases

@@ -3,6 +3,7 @@
 `prepare CASE ...` (in an image `CASE prepare ...`) converts data and weights into the folders that a run reads.
 """
 
+import os
 import sys
 from typing import List
 
@@ -24,6 +25,8 @@ def main(argv: List[str]) -> int:
                 code = run(argv, interruption)
         except KeyboardInterrupt:  # a second signal, before there is a record to write or after it was written
             pass
+    if interruption.abandoned:
+        os._exit(code)
     return code
 
 

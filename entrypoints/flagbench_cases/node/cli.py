@@ -106,7 +106,15 @@ def build_parser() -> Parser:
         help="fail after S seconds without progress once the ranks have started (default 600)",
     )
     limits.add_argument("--out", metavar="DIR", help="also write the record to this folder")
-    limits.add_argument("--store", metavar="URL", help="also put the record into a file:// store")
+    limits.add_argument(
+        "--store", metavar="URL", help="also store the record and a bundle: file:///FOLDER or s3://BUCKET/PREFIX"
+    )
+    limits.add_argument(
+        "--ticket", metavar="FILE", help="upload both with this ticket (default: the JSON in $FLAGBENCH_TICKET)"
+    )
+    limits.add_argument(
+        "--bundle", metavar="DIR", help="also write the bundle of this node's evidence below this folder"
+    )
     limits.add_argument("--resume", metavar="DIR", help="resume from a checkpoint, if the case supports it")
     limits.add_argument("--describe", action="store_true", help="print the resolved configuration and exit")
     return parser

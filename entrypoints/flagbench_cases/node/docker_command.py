@@ -12,7 +12,7 @@ import shlex
 from typing import Any, Dict, List
 
 from flagbench_cases.node import cli
-from flagbench_cases.shared import output
+from flagbench_cases.record import stores
 
 # --mount rejects this placeholder; -v would create an empty volume of that name.
 HOST_FOLDER = "HOSTDIR"
@@ -25,6 +25,9 @@ def docker_command(plan: Dict[str, Any]) -> str:
     words = ["docker", "run", "--rm", *_device_options(stack["docker"], nodes)]
     for folder, written in _folders(plan, arguments).items():
         words += ["--mount", _mount(folder, written)]
+    if arguments.store and stores.chosen_folder(arguments.store) is None:
+        # Docker takes the values from its own environment: none of them is written here.
+        words += _repeat_option("--env", sorted(name for name in os.environ if name.startswith("AWS_")))
     words.append("flagbench/%s:%s" % (case, stack["name"]))
     words += _without_case(list(plan["argv"]), case)
     if nodes > 1:
@@ -74,12 +77,12 @@ def _repeat_option(option: str, values: List[str]) -> List[str]:
 
 
 def _folders(plan: Dict[str, Any], arguments: argparse.Namespace) -> Dict[str, bool]:
-    """The container's folders that the run uses, by path, and whether it writes to them."""
+    """The container's folders and files that the run uses, by path, and whether it writes to them."""
     data = plan["data"]
     if data and arguments.data:
         data = cli.locate_data(arguments.data)[1]  # the plan names only the data part of a prepared folder
-    read = [data, arguments.weights, arguments.resume]
-    written = [arguments.out, output.store_folder(arguments.store) if arguments.store else None]
+    read = [data, arguments.weights, arguments.resume, arguments.ticket]
+    written = [arguments.out, arguments.bundle, stores.chosen_folder(arguments.store)]
     found = {os.path.abspath(folder): False for folder in read if folder}
     found.update((os.path.abspath(folder), True) for folder in written if folder)
     return found

@@ -6,25 +6,25 @@ import os
 import socket
 import sys
 import traceback
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional
 
 from flagbench_cases import __version__
-from flagbench_cases.node import cli, network, rendezvous, rendezvous_protocol, supervisor
+from flagbench_cases.node import background, cli, network, rendezvous, rendezvous_protocol, supervisor
+from flagbench_cases.node.delivery import UPLOAD_SECONDS, Delivery, Targets, print_error
 from flagbench_cases.node.placement import Placement, likely_rank
 from flagbench_cases.node.request import Request, resolve, unresolved
 from flagbench_cases.prepare import prepared_folder
 from flagbench_cases.record import assemble as record
-from flagbench_cases.record import termination
+from flagbench_cases.record import bundle, termination
 from flagbench_cases.record.evidence import NOTHING, Evidence, Outcome
-from flagbench_cases.shared import output, processes, user_home
+from flagbench_cases.record.stores.store import Bundle, Store
+from flagbench_cases.shared import output, processes, scratch, user_home
 from flagbench_cases.shared.checkpoint_facts import flat
 from flagbench_cases.shared.errors import CaseError, ExitCode, system_error
 from flagbench_cases.shared.interruption import Interruption
 from flagbench_cases.shared.redaction import redact
 
 DATA_REMEDY = "set --data to a folder made by `prepare` or one the case can read, or use --data synthetic"
-# How long to wait for a stalled reader of stdout before the record is written to files.
-PRINT_SECONDS = 10.0
 WEIGHTS_REMEDY = "set --weights to a folder made by `prepare`, or to a checkpoint folder that the case can read"
 SPOOL_REMEDY = "set TMPDIR to a writable folder"
 # How long shutting down may take after a second signal.
@@ -35,63 +35,107 @@ def main(argv: List[str], interruption: Interruption) -> int:
     """Run from arguments to exit code; `interruption` holds the signals received since the start."""
     if any(argument in ("-h", "--help", "--version") for argument in argv):
         return show_help(argv)
-    attempt = Attempt(argv, output.keep_stdout(), user_home.leave_removed_folder())
+    attempt = Attempt(argv, output.keep_stdout(), user_home.leave_removed_folder(), interruption)
     try:
-        return finish(attempt, attempt.run(interruption))
+        return finish(attempt, attempt.run())
     except KeyboardInterrupt:  # a second signal
         interruption.exit_within(EXIT_SECONDS, int(ExitCode.INTERRUPTED))
         processes.kill_all(os.getpid())
         if attempt.finished:
             return int(ExitCode.INTERRUPTED)
-        return finish(attempt, attempt.abort(interruption))
+        return finish(attempt, attempt.abort())
+    finally:
+        attempt.remove_bundle()
 
 
 class Attempt:
     """A request and the state of its execution."""
 
-    def __init__(self, argv: List[str], stdout: int, folder_removed: bool) -> None:
+    def __init__(self, argv: List[str], stdout: int, folder_removed: bool, interruption: Interruption) -> None:
         self.argv = argv
         self.stdout = stdout
+        self.interruption = interruption
         self._folder_removed = folder_removed
         self.arguments: Optional[argparse.Namespace] = None
         self.request = unresolved(argv, None)
         self.writes_record = likely_rank(argv) == 0
+        self.targets = Targets()
         self.evidence = NOTHING
+        self.bundle: Optional[Bundle] = None
+        self.missing: List[CaseError] = []
+        """What was asked for and could not be made."""
+        self._bundles: Optional[scratch.Scratch] = None
         self.running: Optional[supervisor.Run] = None
         self.finished = False
+        self.aborted = False
 
-    def run(self, interruption: Interruption) -> Optional[Outcome]:
+    def run(self) -> Optional[Outcome]:
         """Execute the request; None for --describe."""
         try:
             self.arguments = cli.parse(self.argv)
             self.request = unresolved(self.argv, self.arguments)
             if self._folder_removed:
-                given = {
-                    name: getattr(self.arguments, name) for name in ("data", "weights", "out", "resume", "store")
-                }
+                names = ("data", "weights", "out", "resume", "store", "ticket", "bundle")
+                given = {name: getattr(self.arguments, name) for name in names}
                 user_home.refuse_relative({k: v for k, v in given.items() if (k, v) != ("data", "synthetic")})
-            self.request, placement, data = resolve(self.arguments, self.request)
+            resolved = resolve(self.arguments, self.request)
+            self.request = resolved.request
+            if self.arguments.describe:
+                return None
+            self.writes_record = resolved.placement.node_rank == 0
+            self._check(resolved.store, resolved.placement.node_rank)
         except CaseError as error:
             outcome = Outcome("failed", "usage", error.message, error.remedy, int(error.code))
+            if error.code == ExitCode.INTERRUPTED:
+                outcome = outcome._replace(state="interrupted", phase="launch", reason=self.interruption.reason)
             elsewhere = None if "--describe" in self.argv else cli.likely_placement(self.argv)
             if elsewhere is not None:
-                rendezvous.report_failure(elsewhere, socket.gethostname(), redacted(outcome), interruption)
+                rendezvous.report_failure(elsewhere, socket.gethostname(), redacted(outcome), self.interruption)
             return outcome
-        if self.arguments.describe:
-            return None
-        self.writes_record = placement.node_rank == 0
-        return execute(self, self.arguments, placement, data, interruption)
+        self.targets = Targets.of(self.arguments, resolved.store)
+        return execute(self, self.arguments, resolved.placement, resolved.data)
 
-    def abort(self, interruption: Interruption) -> Outcome:
+    def _check(self, store: Optional[Store], node: int) -> None:
+        """Ask the store whether it takes results, before any device is used. Raises CaseError."""
+        if store is not None:
+            background.run(lambda: store.check(node), self.interruption, 0.0, "looking at %s" % store.name)
+
+    def collect(self, run: supervisor.Run) -> None:
+        """Collect the evidence, and put it into a bundle if one is wanted."""
+        self.evidence = run.evidence()
+        met = run.placement.nodes == 1 or run.peers.record_id
+        if not self.targets.want_bundle or not met:
+            return
+        request = self.request
+        origin = bundle.Origin(
+            request.record_id or "",
+            request.run_id,
+            run.placement.node_rank,
+            request.config or {},
+            run.environment(),
+        )
+        try:
+            self._bundles = scratch.Scratch()
+            self.bundle = bundle.write(self._bundles.folder, run.folder, run.own_ranks, origin)
+        except OSError as error:
+            reason = "the bundle of this node's evidence could not be written (%s)" % (error.strerror or error)
+            self.missing.append(CaseError(reason, SPOOL_REMEDY, ExitCode.NOT_STORED))
+
+    def remove_bundle(self) -> None:
+        """Remove the bundle that is not needed any more."""
+        if self._bundles is not None:
+            self._bundles.remove()
+
+    def abort(self) -> Outcome:
         """The outcome of a run that must end immediately. The evidence left by the ranks is kept."""
-        phase = "launch"
+        phase, self.aborted = "launch", True
         if self.running is not None:
             phase = self.running.ranks.phase()
-            self.running.peers.report(Outcome("interrupted", phase, interruption.reason, None, 7))
+            self.running.peers.report(Outcome("interrupted", phase, self.interruption.reason, None, 7))
             if self.evidence is NOTHING:  # otherwise it was already collected, and the spool may have been removed
-                self.evidence = self.running.evidence()
+                self.collect(self.running)
             self.running.remove_spool()
-        return Outcome("interrupted", phase, interruption.reason, "run again", int(ExitCode.INTERRUPTED))
+        return Outcome("interrupted", phase, self.interruption.reason, "run again", int(ExitCode.INTERRUPTED))
 
     def disconnect(self) -> None:
         """Close the connections to the other nodes after everything has been reported and written."""
@@ -100,23 +144,33 @@ class Attempt:
 
 
 def finish(attempt: Attempt, outcome: Optional[Outcome]) -> int:
-    """Report the outcome and write the record; returns the exit code."""
+    """Report the outcome and hand over the record or, on other nodes, the bundle; returns the exit code."""
     if outcome is None:
         return describe(attempt.request, attempt.stdout)
     outcome = redacted(outcome)
     if not attempt.writes_record:
         attempt.finished = True
         print_failure(outcome)
-        termination.write(termination.of_outcome(outcome))
+        code, lost = delivery(attempt, attempt.request.record_id or "").of_bundle(int(outcome.exit_code))
+        termination.write(termination.of_outcome(outcome, code, lost))
         attempt.disconnect()
-        return int(outcome.exit_code)
-    made = assemble(attempt.request, attempt.evidence, outcome)
+        return code
+    made = assemble(attempt.request, attempt.evidence, outcome, attempt.bundle)
     attempt.finished = True  # from here on a record may have been printed
     print_failure(Outcome(**made["status"]))
-    code, lost = deliver(made, attempt.arguments, attempt.stdout)
+    code, lost = delivery(attempt, made["record_id"]).of_record(made, attempt.stdout)
     termination.write(termination.of_record(made, attempt.request.gate, code, lost))
     attempt.disconnect()
     return code
+
+
+def delivery(attempt: Attempt, record_id: str) -> Delivery:
+    """The way of this node's results, and what is missing of them."""
+    patience = 0.0 if attempt.aborted else UPLOAD_SECONDS
+    made = Delivery(attempt.targets, record_id, attempt.bundle, attempt.interruption, patience)
+    for error in attempt.missing:
+        made.fail(error)
+    return made
 
 
 def show_help(argv: List[str]) -> int:
@@ -149,10 +203,9 @@ def execute(
     arguments: argparse.Namespace,
     placement: Placement,
     data: Optional[str],
-    interruption: Interruption,
 ) -> Outcome:
     """Run the job and collect its evidence. Every failure, including bugs of ours, becomes an outcome."""
-    request = attempt.request
+    request, interruption = attempt.request, attempt.interruption
     limits = supervisor.Limits(arguments.timeout, arguments.max_minutes and arguments.max_minutes * 60)
     connected = placement.nodes == 1
     try:
@@ -165,7 +218,7 @@ def execute(
         else:
             connected = True
             run.peers = rendezvous.connect(placement, node_info(attempt), limits.joining, interruption)
-            request = attempt.request = request._replace(run_id=run.peers.run_id)
+            request = attempt.request = request._replace(run_id=run.peers.run_id, record_id=run.peers.record_id)
         folders = {
             "data": data,
             "weights": arguments.weights,
@@ -173,7 +226,7 @@ def execute(
             "checkpoints": arguments.out and os.path.join(arguments.out, "checkpoints", request.run_id),
         }
         outcome = run.execute(request.config_digest or "", folders, request.run_id, request.argv)
-        attempt.evidence = run.evidence()
+        attempt.collect(run)
         return outcome
     except CaseError as error:
         state = "interrupted" if error.code == ExitCode.INTERRUPTED else "failed"
@@ -209,16 +262,19 @@ def node_info(attempt: Attempt) -> rendezvous_protocol.NodeInfo:
     same = {"version": __version__, "stack": request.stack["name"], "nodes": request.nodes, "gpus": request.gpus}
     same.update((key, value) for key, value in flat(request.config or {}) if key not in same)
     same["--resume"] = bool(arguments and arguments.resume)
+    store = attempt.targets.store
+    same["--store"] = store and (store.meant_for or "a folder")
     given = arguments.run_id if arguments else None
-    return rendezvous_protocol.NodeInfo(socket.gethostname(), request.run_id, given, same)
+    return rendezvous_protocol.NodeInfo(socket.gethostname(), request.run_id, given, same, request.record_id or "")
 
 
-def assemble(request: Request, evidence: Evidence, outcome: Outcome) -> Dict[str, Any]:
-    """The record. If the evidence cannot be processed, a record of the outcome only."""
+def assemble(request: Request, evidence: Evidence, outcome: Outcome, made: Optional[Bundle]) -> Dict[str, Any]:
+    """The record. If the evidence cannot be processed, a record of the outcome only. `made`: node 0's bundle."""
+    named = None if made is None else {"node": made.node, "sha256": made.sha256, "bytes": made.bytes}
     try:
-        return record.assemble(request, evidence, outcome)
+        return record.assemble(request, evidence, outcome, named)
     except Exception as error:  # top level: a completed run must leave a record
-        return record.assemble(request, NOTHING, bug_outcome(error))
+        return record.assemble(request, NOTHING, bug_outcome(error), named)
 
 
 def bug_outcome(error: Exception) -> Outcome:
@@ -226,46 +282,6 @@ def bug_outcome(error: Exception) -> Outcome:
     traceback.print_exception(type(error), error, error.__traceback__)
     reason = "a bug in flagbench: %s: %s" % (type(error).__name__, str(error).split("\n")[0])
     return Outcome("failed", "report", reason, "report it with the traceback above", int(ExitCode.BUG))
-
-
-def deliver(made: Dict[str, Any], arguments: Optional[argparse.Namespace], stdout: int) -> Tuple[int, Optional[str]]:
-    """Print the record and write it to --out and --store; returns the exit code of the process, and what failed.
-
-    The exit code is that of the run if the record was kept: on stdout or, if stdout failed, in --out or the store. It
-    is 14 if the record was kept nowhere, or if a requested copy could not be written.
-    """
-    line, own = record.to_line(made), int(made["status"]["exit_code"])
-    name = made["record_id"] + ".json"
-    refused = arguments is None or made["status"]["phase"] == "usage"
-    # If the request was rejected, --out or --store may be what is invalid.
-    out, store = (None, None) if arguments is None or refused else (arguments.out, arguments.store)
-    files: List[Callable[[], Any]] = []
-    if out:
-        files.append(lambda: output.write_file(out, name, line))
-    if store:
-        files.append(lambda: output.store(output.store_folder(store), made, line))
-    line_writer = output.LineWriter(stdout, line)
-    failures: List[str] = []
-
-    def try_write(task: Callable[[], Any]) -> Any:
-        """The result of the task; None, with the reason on stderr, if it failed."""
-        try:
-            return task()
-        except CaseError as error:
-            print_error(error.message, error.remedy)
-            failures.append(error.message)
-            return None
-
-    printed = try_write(lambda: line_writer.write(PRINT_SECONDS))
-    written = [try_write(task) is not None for task in files]
-    if printed is False:  # stdout is read slowly; meanwhile the files have been written
-        printed = try_write(line_writer.write)
-    lost = "; ".join(failures) or None
-    if refused:
-        return own, lost
-    if not printed and not any(written):
-        return int(ExitCode.NOT_STORED), lost
-    return own if all(written) else own or int(ExitCode.NOT_STORED), lost
 
 
 def redacted(outcome: Outcome) -> Outcome:
@@ -279,11 +295,3 @@ def print_failure(outcome: Outcome) -> None:
     """Print on stderr why a run did not succeed."""
     if outcome.state != "ok":
         print_error(outcome.reason, outcome.remedy)
-
-
-def print_error(message: Optional[str], remedy: Optional[str]) -> None:
-    """Print on stderr what is wrong and how to fix it."""
-    sys.stderr.write("error: %s\n" % message)
-    if remedy:
-        sys.stderr.write("fix: %s\n" % remedy)
-    sys.stderr.flush()

@@ -71,12 +71,19 @@ class Peers:
     """The connected nodes: on node 0 all others, elsewhere node 0."""
 
     def __init__(
-        self, node: int, lines: Dict[int, Connection], hosts: Dict[int, str], port: int, run_id: str
+        self,
+        node: int,
+        lines: Dict[int, Connection],
+        hosts: Dict[int, str],
+        port: int,
+        run_id: str,
+        record_id: str = "",
     ) -> None:
         self.node = node
         self.port = port
         """The port of torch's own rendezvous; 0: any."""
         self.run_id = run_id
+        self.record_id = record_id
         self.hosts = hosts
         self.listener: Optional[socket.socket] = None
         self._connections = lines

@@ -15,6 +15,7 @@ from flagbench_cases.node.rendezvous_protocol import (
     poll_result,
 )
 from flagbench_cases.node.wire import Connection, connect_async, printable
+from flagbench_cases.record.request import RECORD_ID
 from flagbench_cases.shared.errors import CaseError, ExitCode
 
 # How long to wait for an answer of node 0, which answers immediately.
@@ -114,8 +115,10 @@ class RendezvousClient:
             connection.wait(0.1)
 
     def _begin(self, connection: Connection, go: Dict[str, Any]) -> Peers:
-        port, run_id = go.get("port"), str(go.get("run_id"))
+        port, run_id, record_id = go.get("port"), str(go.get("run_id")), str(go.get("record_id"))
         if not isinstance(port, int) or not 0 < port < 65536:
             raise CaseError("node 0 sent no valid port", "use the same image on every node", ExitCode.USAGE)
+        if not RECORD_ID.fullmatch(record_id):  # it becomes part of paths
+            raise CaseError("node 0 sent no valid record id", "use the same image on every node", ExitCode.USAGE)
         hosts = {0: printable(str(go.get("host") or connection.peer))[:200], self._placement.node_rank: self._me.host}
-        return Peers(self._placement.node_rank, {0: connection}, hosts, port, run_id)
+        return Peers(self._placement.node_rank, {0: connection}, hosts, port, run_id, record_id)

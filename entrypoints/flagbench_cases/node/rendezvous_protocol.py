@@ -20,12 +20,14 @@ REPORT_FAILURE_SECONDS = 10.0
 
 
 class NodeInfo(NamedTuple):
-    """What a node tells the others about itself. `same`: settings that must be equal on all nodes, by name."""
+    """What a node tells the others about itself. `same`: settings that must be equal on all nodes, by name;
+    `record_id`: that of the record, if this is node 0."""
 
     host: str
     run_id: str
     given_run_id: Optional[str]
     same: Dict[str, Any]
+    record_id: str = ""
 
 
 class Deadline:

@@ -90,9 +90,11 @@ class RendezvousServer:
         self._probe.close()
         for connection in self._unidentified:
             connection.close()
+        me = self._me
         for connection in self._clients.values():
-            connection.send({"go": {"port": port, "run_id": self._me.run_id, "host": self._me.host}})
-        peers = Peers(0, self._clients, self._hosts, port, self._me.run_id)
+            go = {"port": port, "run_id": me.run_id, "record_id": me.record_id, "host": me.host}
+            connection.send({"go": go})
+        peers = Peers(0, self._clients, self._hosts, port, me.run_id, me.record_id)
         peers.listener = self._listener
         return peers
 

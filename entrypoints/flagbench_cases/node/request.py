@@ -3,13 +3,15 @@
 import argparse
 import os
 import uuid
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional
 
 from flagbench_cases.node import cli
 from flagbench_cases.node.placement import Placement, locate_node
 from flagbench_cases.prepare import prepared_folder
+from flagbench_cases.record import stores
+from flagbench_cases.record.assemble import new_record_id
 from flagbench_cases.record.request import Request
-from flagbench_cases.shared import checkpoint_facts, config, engine_support, output
+from flagbench_cases.shared import checkpoint_facts, config, engine_support
 from flagbench_cases.shared.errors import UsageError
 from flagbench_cases.shared.redaction import option_names, redact
 
@@ -42,20 +44,34 @@ def unresolved(argv: List[str], arguments: Optional[argparse.Namespace]) -> Requ
     )
 
 
-def resolve(arguments: argparse.Namespace, request: Request) -> Tuple[Request, Placement, Optional[str]]:
-    """The resolved request, the node's placement, and the data folder.
+class Resolved(NamedTuple):
+    """What a request comes to."""
+
+    request: Request
+    placement: Placement
+    data: Optional[str]
+    """The data folder."""
+    store: Optional[stores.Store]
+
+
+def resolve(arguments: argparse.Namespace, request: Request) -> Resolved:
+    """The resolved request, the node's placement, the data folder and the store.
 
     Raises UsageError for contradictory arguments, DataError for unusable weights or checkpoints.
     """
     case = config.load_case(arguments.case)
     stack = config.load_stack(os.environ.get("FLAGBENCH_STACK", "cpu"))
-    if arguments.store:
-        output.store_folder(arguments.store)
-    for option in ("data", "weights", "out", "resume"):
+    ticket = stores.read_ticket(arguments.ticket)
+    store = stores.open_store(arguments.store, ticket)
+    for option in ("data", "weights", "out", "resume", "bundle"):
         if "://" in (getattr(arguments, option) or ""):
             raise UsageError("--%s takes a folder, not a URL" % option, "download it first and give the folder")
-    if arguments.out:
-        arguments.out = os.path.abspath(arguments.out)
+    for option in ("out", "bundle"):
+        if getattr(arguments, option):
+            setattr(arguments, option, os.path.abspath(getattr(arguments, option)))
+    if ticket is not None:
+        check_ticket(ticket, arguments)
+        arguments.run_id = ticket.run_id
     source, folder = cli.locate_data(arguments.data)
     if arguments.preset == "tiny" and arguments.data is None:
         source, folder = None, None  # the tiny preset has its own data set
@@ -94,8 +110,29 @@ def resolve(arguments: argparse.Namespace, request: Request) -> Tuple[Request, P
         gate=case["gate"],
         checks=tuple(case["checks"]),
         published_flops=case["flops"].get("published"),
+        run_id=arguments.run_id or request.run_id,
     )
-    return request, placement, folder
+    return Resolved(request._replace(record_id=new_record_id(request)), placement, folder, store)
+
+
+def check_ticket(ticket: stores.Ticket, arguments: argparse.Namespace) -> None:
+    """Raise UsageError if a ticket is not for this run."""
+    if arguments.run_id not in (None, ticket.run_id):
+        raise UsageError(
+            "--run-id %s is not the run of the ticket, %s" % (arguments.run_id, ticket.run_id),
+            "omit --run-id, or use a ticket for that run",
+        )
+    if arguments.nodes > ticket.nodes:
+        raise UsageError(
+            "--nodes %d is more than the %d of the ticket" % (arguments.nodes, ticket.nodes),
+            "make a ticket for as many nodes: flagbench store ticket",
+        )
+    if ticket.expires_within((arguments.max_minutes or 0) * 60):
+        words = "before a run of --max-minutes %g would end" % arguments.max_minutes if arguments.max_minutes else ""
+        raise UsageError(
+            ("the ticket expires at %s %s" % (ticket.expires_at.strftime("%Y-%m-%dT%H:%M:%SZ"), words)).rstrip(),
+            "make another ticket: flagbench store ticket",
+        )
 
 
 def find_weights(given: Optional[str], data: Optional[str]) -> Optional[str]:

@@ -82,7 +82,9 @@ class Run:
         self._scratch = scratch.Scratch()
         self.folder = self._scratch.folder
         gpus, node = config["gpus"], placement.node_rank
-        self.ranks = LocalRanks(self.folder, range(node * gpus, (node + 1) * gpus), node, config["nodes"] * gpus)
+        self.own_ranks = range(node * gpus, (node + 1) * gpus)
+        """The ranks of this node."""
+        self.ranks = LocalRanks(self.folder, self.own_ranks, node, config["nodes"] * gpus)
         self.interruption = interruption
         self.peers = peers.no_peers()
         self._refused_forks = 0
@@ -162,7 +164,7 @@ class Run:
         with open(os.path.join(self.folder, "plan.json"), "w", encoding="utf-8") as file:
             json.dump(plan, file)
 
-    def _environment(self) -> Dict[str, str]:
+    def environment(self) -> Dict[str, str]:
         """The ranks' environment: this package importable, precision switches, threads limited to the node's
         cores."""
         env = child_environment()
@@ -187,13 +189,13 @@ class Run:
         # A new session: Ctrl-C on the terminal is handled by this process, not by the ranks.
         return subprocess.Popen(
             [sys.executable, "-m", "flagbench_cases.engines.elastic", self.folder],
-            env=self._environment(),
+            env=self.environment(),
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
 
     def _start_sampler(self) -> None:
-        env = self._environment()
+        env = self.environment()
         devices = ",".join(str(i) for i in range(self.config["gpus"]))
         command = [sys.executable, "-m", "flagbench_cases.telemetry", "--out", self._telemetry]
         command += ["--monitor", self.stack["monitor"], "--pid", str(os.getpid())]

@@ -24,14 +24,17 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9.-]+", "-", text.lower()).strip("-.")[:64] or "unknown"
 
 
-def new_record_id(request: Request, created: datetime.datetime) -> str:
-    """A unique, readable id; ids sort by time."""
+def new_record_id(request: Request, created: Optional[datetime.datetime] = None) -> str:
+    """A unique, readable id; ids sort by time, by default the present one."""
+    created = created or datetime.datetime.now(datetime.timezone.utc)
     parts = (created.strftime("%Y%m%dT%H%M%SZ"), slug(request.case), slug(request.stack["name"]))
     return "%s-%s-%s-%dx%d-%s" % (parts + (request.nodes, request.gpus, uuid.uuid4().hex[:8]))
 
 
-def assemble(request: Request, evidence: Evidence, outcome: Outcome) -> Dict[str, Any]:
-    """The record, `record/v1`."""
+def assemble(
+    request: Request, evidence: Evidence, outcome: Outcome, bundle: Optional[Dict[str, Any]] = None
+) -> Dict[str, Any]:
+    """The record, `record/v1`. `bundle`: its field of that name."""
     created = datetime.datetime.now(datetime.timezone.utc).replace(microsecond=0)
     world = request.nodes * request.gpus
     count = metrics.complete_steps(evidence.steps, world)
@@ -42,7 +45,7 @@ def assemble(request: Request, evidence: Evidence, outcome: Outcome) -> Dict[str
     devices = [fact["device"] for fact in evidence.of("rank") if fact["node"] == 0]
     record: Dict[str, Any] = {
         "schema": "record/v1",
-        "record_id": new_record_id(request, created),
+        "record_id": request.record_id or new_record_id(request, created),
         "run_id": request.run_id,
         "created_at": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
         "flagbench": {"version": __version__, **system.commit()},
@@ -66,6 +69,7 @@ def assemble(request: Request, evidence: Evidence, outcome: Outcome) -> Dict[str
         "telemetry": evidence.telemetry,
         "telemetry_reason": evidence.telemetry_reason,
         "ranks": [rank_entry(fact, evidence) for fact in evidence.of("rank")],
+        "bundle": bundle,
         "status": outcome.as_dict(),
     }
     if request.config is not None and count:

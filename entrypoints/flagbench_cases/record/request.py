@@ -1,8 +1,12 @@
 """The request, as reported in the record."""
 
+import re
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from flagbench_cases.shared.layout import Layout, layout_of
+
+RECORD_ID = re.compile("[0-9A-Za-z][0-9A-Za-z._-]{7,159}")
+"""A valid id of a record, as in manifests/schema/record-v1.json."""
 
 
 class Request(NamedTuple):
@@ -23,6 +27,7 @@ class Request(NamedTuple):
     gate: Optional[str] = None  # the first metric to compare with a claim
     checks: Tuple[str, ...] = ()  # required by the case's manifest: must be made if applicable, and pass
     published_flops: Optional[Dict[str, Any]] = None  # the publisher's formula for utilisation
+    record_id: Optional[str] = None  # made by node 0 and given to all nodes; None: made with the record
 
     @property
     def layout(self) -> Layout:

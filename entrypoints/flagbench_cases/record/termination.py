@@ -21,26 +21,30 @@ def of_record(made: Dict[str, Any], gate: Optional[str], code: int, lost: Option
 
     `code` is the exit code of the process; `lost`: why the record could not be written everywhere it was requested.
     """
-    reasons = [made["status"]["reason"], lost]
     found = next((m for m in made["metrics"] if m["name"] == gate), None)
     return {
         "state": made["status"]["state"],
         "exit_code": code,
-        "reason": "; ".join(reason for reason in reasons if reason) or None,
+        "reason": _joined(made["status"]["reason"], lost),
         "gate": {key: found[key] for key in ("name", "value", "unit")} if found else None,
         "record_id": made["record_id"],
     }
 
 
-def of_outcome(outcome: Outcome) -> Dict[str, Any]:
-    """The message of a node other than node 0, which writes no record."""
+def of_outcome(outcome: Outcome, code: Optional[int] = None, lost: Optional[str] = None) -> Dict[str, Any]:
+    """The message of a node other than node 0, which writes no record. `code` and `lost`: as in `of_record`, of the
+    node's bundle; without them, the outcome's own code."""
     return {
         "state": outcome.state,
-        "exit_code": int(outcome.exit_code),
-        "reason": outcome.reason,
+        "exit_code": int(outcome.exit_code) if code is None else code,
+        "reason": _joined(outcome.reason, lost),
         "gate": None,
         "record_id": None,
     }
+
+
+def _joined(*reasons: Optional[str]) -> Optional[str]:
+    return "; ".join(reason for reason in reasons if reason) or None
 
 
 def to_line(message: Dict[str, Any]) -> str:

@@ -31,6 +31,8 @@ class Interruption:
         self.number: Optional[int] = None
         self._at = 0.0
         self._before: Dict[int, Any] = {}
+        self.abandoned = False
+        """Whether a thread may wait for a network for long: this process ends without waiting for it."""
 
     def __enter__(self) -> "Interruption":
         for number in SIGNALS:
@@ -53,6 +55,10 @@ class Interruption:
         elif time.monotonic() - self._at > COPY_SECONDS:
             self._at = float("inf")  # raised only once, so that clean-up is not interrupted
             raise KeyboardInterrupt
+
+    def abandon_threads(self) -> None:
+        """Have this process end without waiting for its threads."""
+        self.abandoned = True
 
     def exit_within(self, seconds: float, code: int) -> None:
         """Exit with `code` after `seconds` of real time or at the next signal, even if this process is blocked."""

@@ -1,17 +1,13 @@
-"""Writes the record to stdout, a folder or a store. The original stdout is reserved for it from the start."""
+"""Writes the record to stdout and to files. The original stdout is reserved for it from the start."""
 
 import contextlib
 import errno
-import hashlib
-import json
 import os
 import select
 import tempfile
-from typing import Any, Dict, Optional
-from urllib.parse import unquote, urlparse
+from typing import Optional
 
-from flagbench_cases.shared.errors import CaseError, ExitCode, UsageError
-from flagbench_cases.shared.redaction import redact
+from flagbench_cases.shared.errors import CaseError, ExitCode
 
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
@@ -67,7 +63,7 @@ def write_line(descriptor: int, line: str, what: str = "the record") -> None:
     LineWriter(descriptor, line, what).write()
 
 
-def write_file(folder: str, name: str, line: str, replace: bool = False) -> str:
+def write_file(folder: str, name: str, line: str, replace: bool = False, newline: bool = True) -> str:
     """Write a file atomically; returns its path. Raises CaseError (14) if it exists, unless `replace` is set."""
     path = os.path.join(folder, name)
     part: Optional[str] = None
@@ -75,7 +71,7 @@ def write_file(folder: str, name: str, line: str, replace: bool = False) -> str:
         os.makedirs(folder, exist_ok=True)
         handle, part = tempfile.mkstemp(prefix=".", suffix=".part", dir=folder)
         with os.fdopen(handle, "wb") as file:
-            file.write((line + "\n").encode("utf-8"))
+            file.write((line + "\n" * newline).encode("utf-8", "surrogateescape"))
             file.flush()
             os.fsync(file.fileno())
         os.chmod(part, 0o644)
@@ -111,41 +107,3 @@ def _link_or_claim(part: str, path: str) -> None:
         except OSError:
             os.unlink(path)
             raise
-
-
-def store_folder(url: str) -> str:
-    """The folder of a file:// store. Raises UsageError for any other URL."""
-    parsed = urlparse(url)
-    if parsed.scheme not in ("", "file") or parsed.netloc not in ("", "localhost") or not parsed.path:
-        raise UsageError(
-            "--store %s is not a file:// URL" % redact(url),
-            "use file:///FOLDER, or --out and the flagbench command",
-        )
-    # A plain path is used unchanged: '%20' and '#' are part of the name.
-    return os.path.abspath(unquote(parsed.path) if parsed.scheme else url)
-
-
-def store(root: str, record: Dict[str, Any], line: str) -> str:
-    """Write a record and its checksum to a store; returns the path of the record. The checksum is written first, so
-    that a record never exists without one.
-
-    Raises CaseError (14) if the record cannot be written or already exists.
-    """
-    layout = _store_layout()
-    folder, name = os.path.split(store_path(root, record))
-    sha256 = hashlib.sha256((line + "\n").encode("utf-8")).hexdigest()
-    checksum = layout["checksum_text"].format(sha256=sha256, name=name)
-    write_file(folder, layout["checksum"].format(name=name), checksum.rstrip("\n"))
-    return write_file(folder, name, line)
-
-
-def store_path(root: str, record: Dict[str, Any]) -> str:
-    """The path of a record in a store."""
-    names = {name: record[name] for name in ("case", "stack", "record_id")}
-    return os.path.join(root, _store_layout()["record"].format(day=record["created_at"][:10], **names))
-
-
-def _store_layout() -> Dict[str, str]:
-    """The layout of a store, compiled from manifests/store-v1.json, which the host side reads."""
-    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "store.json"), encoding="utf-8") as file:
-        return dict(json.load(file))

@@ -1,7 +1,7 @@
 """Removes secrets that arguments may contain, before they get into a record or log."""
 
 import re
-from typing import List
+from typing import Iterable, List
 
 from flagbench_cases.shared import credentials
 
@@ -9,9 +9,10 @@ from flagbench_cases.shared import credentials
 ADDRESS = re.compile(r"[A-Za-z0-9+.-]{1,64}:/[^\s'\"]*")
 
 
-def redact(text: str) -> str:
-    """The text with user and query removed from every URL, and every other credential replaced by `***`."""
-    return credentials.redact(ADDRESS.sub(lambda found: _address(found.group()), text))
+def redact(text: str, known: Iterable[str] = ()) -> str:
+    """The text with user and query removed from every URL, and every other credential, and every `known` secret,
+    replaced by `***`."""
+    return credentials.redact(ADDRESS.sub(lambda found: _address(found.group()), text), known)
 
 
 def _address(address: str) -> str:

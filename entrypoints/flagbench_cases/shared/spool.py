@@ -174,6 +174,16 @@ def write_exit(folder: str, rank: int, code: int) -> None:
     os.replace(path + ".part", path)
 
 
+def used_bytes(path: str) -> int:
+    """The bytes of a file of steps up to the end of the last one; the rest is reserved for more. Raises OSError."""
+    with open(path, "rb") as file:
+        header = file.read(HEADER_SIZE)
+        whole = os.fstat(file.fileno()).st_size
+    if len(header) < HEADER_SIZE or not header.startswith(MAGIC):
+        return whole
+    return min(whole, HEADER_SIZE + _COUNT.unpack_from(header, _COUNT_AT)[0] * SLOT.size)
+
+
 class Progress(NamedTuple):
     """A rank's heartbeat: `beat` changes whenever the rank makes progress."""
 

@@ -36,7 +36,8 @@ def node(port: int, quick: None) -> Iterator[Node]:
     met: list[Peers] = []
 
     def meet(rank: int, seconds: float = 20.0, nodes: int = 2, run_id: str | None = None, **same: Any) -> Peers:
-        me = NodeInfo("host-%d" % rank, run_id or "made-by-%d" % rank, run_id, {**SAME, "nodes": nodes, **same})
+        made, same = "made-by-%d" % rank, {**SAME, "nodes": nodes, **same}
+        me = NodeInfo("host-%d" % rank, run_id or made, run_id, same, record_id=made)
         met.append(rendezvous.connect(placement(rank, port, nodes), me, seconds, Interruption()))
         return met[-1]
 

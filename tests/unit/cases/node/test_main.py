@@ -178,12 +178,12 @@ def test_describe_prints_the_configuration_and_its_digest_and_runs_nothing() -> 
 
 def test_a_second_signal_keeps_what_was_gathered_before_the_runs_files_went() -> None:
     argv = ["distilbert", "--preset", "tiny", "--data", "synthetic", "--steps", "1"]
-    attempt = main.Attempt(argv, 1, False)
-    attempt.request, place, _ = request.resolve(cli.parse(argv), attempt.request)
+    attempt = main.Attempt(argv, 1, False, Interruption())
+    attempt.request, place = request.resolve(cli.parse(argv), attempt.request)[:2]
     config = attempt.request.config
     limits = supervisor.Limits(1.0, None)
     attempt.running = supervisor.Run(config, attempt.request.stack, place, limits, Interruption())
     gathered = attempt.evidence = evidence.NOTHING._replace(steps={0: []})
     attempt.running.remove_spool()
-    assert attempt.abort(Interruption()).exit_code == ExitCode.INTERRUPTED
+    assert attempt.abort().exit_code == ExitCode.INTERRUPTED
     assert attempt.evidence is gathered

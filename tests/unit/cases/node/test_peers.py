@@ -106,7 +106,7 @@ def test_words_are_cut_and_cleaned_before_they_are_shown() -> None:
 def test_last_words_that_come_with_the_beginning_are_heard(node: Node, port: int) -> None:
     """Node 0 fails right after it has begun; both are read at once."""
     listener = wire.listen(port)
-    go = {"go": {"port": 5, "run_id": "r", "host": "host-0"}}
+    go = {"go": {"port": 5, "run_id": "r", "record_id": "made-by-0", "host": "host-0"}}
     words = peers.NodeReport(0, "host-0", DATA).as_message()
 
     def answer() -> None:

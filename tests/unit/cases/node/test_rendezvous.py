@@ -33,6 +33,7 @@ def codes(found: list[Any]) -> list[Any]:
 
 def test_nodes_meet_and_take_node_0s_run_id_and_port(pair: list[Peers]) -> None:
     assert [one.run_id for one in pair] == ["mine", "mine"]
+    assert [one.record_id for one in pair] == ["made-by-0", "made-by-0"]
     assert pair[0].port == pair[1].port > 0
     assert pair[0].hosts == pair[1].hosts == {0: "host-0", 1: "host-1"}
 

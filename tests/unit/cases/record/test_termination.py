@@ -58,6 +58,8 @@ def test_another_node_says_its_own_end() -> None:
     message = termination.of_outcome(Outcome("failed", "train", "rank 1: it broke", "fix it", 4))
     assert (message["state"], message["exit_code"], message["reason"]) == ("failed", 4, "rank 1: it broke")
     assert message["record_id"] is None
+    message = termination.of_outcome(OK, 14, "the bundle was not stored")
+    assert (message["state"], message["exit_code"], message["reason"]) == ("ok", 14, "the bundle was not stored")
 
 
 @pytest.mark.parametrize("reason", ["x" * 100_000, "\u6c90" * 5000, '"\\' * 5000], ids=["long", "wide", "quoted"])

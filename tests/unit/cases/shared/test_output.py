@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from flagbench_cases.shared import output
-from flagbench_cases.shared.errors import CaseError, ExitCode, UsageError
+from flagbench_cases.shared.errors import CaseError, ExitCode
 from unit.cases.refusal import refuses
 
 pytestmark = pytest.mark.image
@@ -135,32 +135,3 @@ def test_only_the_record_reaches_stdout() -> None:
     assert done.stdout == b'{"a": 1}\n'
     assert json.loads(done.stdout) == {"a": 1}
     assert sorted(done.stderr.decode().split("\n")[:-1]) == ["from a child", "from print", "from puts", "from write"]
-
-
-@pytest.mark.parametrize(
-    ("url", "folder"),
-    [
-        ("file:///a/b", "/a/b"),
-        ("file://localhost/a/b", "/a/b"),
-        ("file:///a%20b/", "/a b"),
-        ("/a/b/../c", "/a/c"),
-        ("/a%20b#c", "/a%20b#c"),  # a path is no URL: nothing in it is decoded
-    ],
-)
-def test_the_folder_of_a_store(url: str, folder: str) -> None:
-    assert output.store_folder(url) == folder
-
-
-@pytest.mark.parametrize(
-    "url",
-    ["s3://bucket/x", "s3://key:secret@bucket/x", "https://host/x", "file://host/x", "file://", "", "s3:x"],
-)
-def test_other_stores_are_the_host_tools(url: str) -> None:
-    with refuses(UsageError, "--store") as caught:
-        output.store_folder(url)
-    assert "secret" not in caught.value.message + caught.value.remedy
-
-
-def test_the_place_of_a_record_in_a_store() -> None:
-    record = {"record_id": "id", "case": "glm", "stack": "a100-cuda11.6", "created_at": "2024-05-06T07:08:09Z"}
-    assert output.store_path("/s", record) == "/s/results/v1/case=glm/stack=a100-cuda11.6/2024-05-06/id.json"

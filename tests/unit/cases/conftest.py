@@ -1,4 +1,4 @@
-"""Fixtures of the tests of shared code."""
+"""Fixtures of the tests of the image side."""
 
 from __future__ import annotations
 

@@ -1,0 +1,95 @@
+"""A process that does what a node's parent does after its run: it hands over a record and a bundle. It can be killed
+at any moment; what it left behind can be finished as `flagbench results push` does.
+
+    python deliveries.py STORE OUT BUNDLE <record.json
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from flagbench_cases.node.delivery import UPLOAD_SECONDS, Delivery, Targets
+from flagbench_cases.record import stores
+from flagbench_cases.record.stores.store import Bundle
+from flagbench_cases.shared.errors import ExitCode
+from flagbench_cases.shared.interruption import Interruption
+from running import ENTRYPOINTS
+
+BEGIN = b"begin\n"
+"""On stderr when the delivery is about to begin."""
+
+
+def start(store: str, out: Path, bundle: Path, record: dict[str, Any], **environment: str) -> subprocess.Popen[bytes]:
+    """A delivery that has not begun yet, as its stderr will say; its stdout becomes the record."""
+    child = subprocess.Popen(
+        [sys.executable, __file__, store, str(out), str(bundle)],
+        env={**os.environ, "PYTHONPATH": ENTRYPOINTS, **environment},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert child.stdin is not None
+    child.stdin.write(json.dumps(record).encode())
+    child.stdin.close()
+    child.stdin = None
+    return child
+
+
+def bundle_of(path: Path, node: int = 0) -> Bundle:
+    """A file as a node's bundle."""
+    content = path.read_bytes()
+    return Bundle(str(path), node, hashlib.sha256(content).hexdigest(), len(content))
+
+
+def waiting(out: Path) -> dict[str, list[Path]]:
+    """What waits below a folder, by the address that it is meant for."""
+    found = {}
+    for file in out.glob("unsent/*/meant-for"):
+        kept = (path for path in file.parent.rglob("*") if path.is_file())
+        found[file.read_text()] = sorted(p for p in kept if p != file and not p.name.endswith((".sha256", ".part")))
+    return found
+
+
+def push(out: Path) -> None:
+    """Store what waits, as `flagbench results push OUT` does."""
+    from flagbench.s3 import Bucket, parse_address, put_file
+    from flagbench.stores import open_store
+
+    for address, files in waiting(out).items():
+        for file in files:
+            base = next(folder for folder in file.parents if (folder / "meant-for").exists())
+            if file.suffix == ".json":
+                open_store(address).put(file.read_bytes())
+            else:
+                sha256 = bundle_of(file).sha256
+                put_file(Bucket(parse_address(address)), file.relative_to(base).as_posix(), file, sha256)
+
+
+def main(store: str, out: str, bundle: str) -> int:
+    """Deliver; returns the exit code."""
+    record = json.load(sys.stdin)
+    with Interruption() as interruption:
+        opened = stores.open_store(store)
+        assert opened is not None
+        opened.check(0)
+        targets = Targets(out, None, opened)
+        patience = float(os.environ.get("PATIENCE", UPLOAD_SECONDS))
+        delivery = Delivery(targets, record["record_id"], bundle_of(Path(bundle)), interruption, patience)
+        os.write(2, BEGIN)
+        try:
+            code, _ = delivery.of_record(record, 1)
+        except KeyboardInterrupt:
+            code = int(ExitCode.INTERRUPTED)
+    if interruption.abandoned:
+        os._exit(code)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

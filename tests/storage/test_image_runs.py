@@ -1,0 +1,199 @@
+"""Real runs of a case that store their record and their bundles: in a bucket, with a ticket, on two nodes."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import socket
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from deliveries import waiting
+from flagbench.errors import ExitCode
+from flagbench.stores import open_store
+from running import CaseRun, Ended, run_case
+from storage.tickets import make_ticket, secrets_of
+
+pytestmark = [pytest.mark.s3, pytest.mark.image]
+
+SHORT = ["--preset", "tiny", "--data", "synthetic", "--steps", "2"]
+LISTED = {"config.json", "environment.json", "plan.json", "agent.json", "telemetry.jsonl", "MANIFEST.json"}
+
+
+@pytest.fixture(autouse=True)
+def needs_torch() -> None:
+    pytest.importorskip("torch")
+
+
+def objects(server: Any, bucket: str) -> dict[str, bytes]:
+    found = server.list_objects_v2(Bucket=bucket).get("Contents", ())
+    return {each["Key"]: server.get_object(Bucket=bucket, Key=each["Key"])["Body"].read() for each in found}
+
+
+def inside(bundle: bytes) -> dict[str, bytes]:
+    """The files of a bundle, each as its list says."""
+    with tarfile.open(fileobj=io.BytesIO(bundle)) as archive:
+        files = {member.name: archive.extractfile(member).read() for member in archive}  # type: ignore[union-attr]
+    manifest = json.loads(files["MANIFEST.json"])
+    assert {each["path"]: each["sha256"] for each in manifest["files"]} == {
+        name: hashlib.sha256(content).hexdigest() for name, content in files.items() if name != "MANIFEST.json"
+    }
+    return files
+
+
+def two_nodes(folder: Path, arguments: list[str], **environment: str) -> list[Ended]:
+    """Both nodes of a job, to their end."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        master = "127.0.0.1:%d" % probe.getsockname()[1]
+    runs = []
+    for node in range(2):
+        (folder / f"node-{node}").mkdir()
+        job = ["--nodes", "2", "--node-rank", str(node), "--master", master]
+        message = str(folder / f"message-{node}")
+        env = {**environment, "FLAGBENCH_TERMINATION_LOG": message}
+        runs.append(CaseRun(str(folder / f"node-{node}"), [*job, *arguments], isolated=False, env=env))
+    return [run.wait() for run in runs]
+
+
+def command_lines(run: CaseRun) -> str:
+    """What `ps` shows of all processes while a run trains."""
+    run.wait_for_steps(1, steps=1)
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                found.append((entry / "cmdline").read_bytes().decode("utf-8", "replace"))
+            except OSError:
+                continue
+    return "\n".join(found)
+
+
+def test_a_run_stores_its_record_and_its_bundle(
+    server: Any, bucket: str, tmp_path: Path, record_schema: dict[str, Any]
+) -> None:
+    address, message = f"s3://{bucket}/lab", tmp_path / "message"
+    planted = {"HF_TOKEN": "hf_plantedplantedplanted", "NCCL_DEBUG": "http://user:plantedpassword@host"}
+    env = {**planted, "FLAGBENCH_TERMINATION_LOG": str(message)}
+    arguments = [*SHORT[:-1], "40", "--store", address, "--out", str(tmp_path / "out")]
+    run = CaseRun(str(tmp_path), arguments, isolated=False, env=env)
+    shown = command_lines(run)
+    ended = run.wait()
+    assert ended.code == 0, ended.stderr
+    record = ended.record
+    jsonschema.Draft202012Validator(record_schema).validate(record)
+    store = open_store(address)
+    assert store.get(record["record_id"]) == ended.lines[0].encode() + b"\n", "as it was printed, byte for byte"
+    bundle = record["bundle"]
+    key = f"lab/bundles/{record['record_id']}/node-0-{bundle['sha256']}.tar.gz"
+    found = objects(server, bucket)
+    assert set(found) == {key, next(name for name in found if name.endswith(".json"))}
+    assert (len(found[key]), hashlib.sha256(found[key]).hexdigest()) == (bundle["bytes"], bundle["sha256"])
+    files = inside(found[key])
+    assert set(files) == LISTED | {"rank-00000.facts", "rank-00000.steps"}
+    assert json.loads(files["config.json"]) == record["config"]
+    assert json.loads(files["plan.json"])["run_id"] == record["run_id"]
+    assert not (tmp_path / "out" / "unsent").exists(), "nothing waits any more"
+    secrets = [*planted.values(), "plantedpassword", os.environ["AWS_SECRET_ACCESS_KEY"]]
+    texts = [ended.lines[0], ended.stderr, message.read_text(), shown, *(str(each) for each in files.values())]
+    assert [secret for secret in secrets for text in texts if secret in text] == []
+
+
+def test_each_node_stores_its_own_bundle(server: Any, bucket: str, tmp_path: Path) -> None:
+    first, second = two_nodes(tmp_path, [*SHORT, "--store", f"s3://{bucket}"])
+    assert (first.code, second.code, second.lines) == (0, 0, []), (first.stderr, second.stderr)
+    record = first.record
+    folder = f"bundles/{record['record_id']}/"
+    bundles = {key: each for key, each in objects(server, bucket).items() if key.startswith(folder)}
+    for node in range(2):
+        (content,) = (each for key, each in bundles.items() if f"/node-{node}-" in key)
+        files = inside(content)
+        assert set(files) - LISTED == {f"rank-0000{node}.{kind}" for kind in ("facts", "steps")}
+        manifest = json.loads(files["MANIFEST.json"])
+        assert (manifest["node"], manifest["record_id"], manifest["run_id"]) == (
+            node,
+            record["record_id"],
+            record["run_id"],
+        )
+    assert len(objects(server, bucket)) == 3
+
+
+def test_a_run_whose_upload_failed_waits_and_says_so(bucket: str, proxy: Any, tmp_path: Path) -> None:
+    proxy.fault = lambda method, path, count: (403, "AccessDenied") if method == "PUT" else None
+    out, address = tmp_path / "out", f"s3://{bucket}/lab"
+    first, second = two_nodes(tmp_path, [*SHORT, "--store", address, "--out", str(out)])
+    assert (first.code, second.code) == (ExitCode.NOT_STORED, ExitCode.NOT_STORED)
+    record = first.record
+    assert record["status"]["state"] == "ok"
+    for node, ended in enumerate((first, second)):
+        message = json.loads((tmp_path / f"message-{node}").read_text())
+        assert (message["exit_code"], message["state"]) == (ExitCode.NOT_STORED, "ok")
+        assert "AccessDenied" in message["reason"]
+        assert "results push" in ended.stderr
+    kept = [path.name for path in waiting(out)[address]]
+    assert len(kept) == 3
+    assert f"{record['record_id']}.json" in kept
+    assert f"node-0-{record['bundle']['sha256']}.tar.gz" in kept
+
+
+def test_two_nodes_with_a_ticket_and_no_keys(
+    server: Any, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticket = make_ticket(bucket, os.environ["AWS_ENDPOINT_URL"], "rented-1", nodes=2)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(name)
+    first, second = two_nodes(tmp_path, SHORT, FLAGBENCH_TICKET=json.dumps(ticket))
+    assert (first.code, second.code) == (0, 0), (first.stderr, second.stderr)
+    found = objects(server, bucket)
+    assert set(found) == {f"inbox/rented-1/{name}" for name in ("record.json", "node-0.tar.gz", "node-1.tar.gz")}
+    assert json.loads(found["inbox/rented-1/record.json"]) == first.record
+    assert first.record["run_id"] == "rented-1"
+    for node in range(2):
+        files = inside(found[f"inbox/rented-1/node-{node}.tar.gz"])
+        assert json.loads(files["MANIFEST.json"])["record_id"] == first.record["record_id"]
+        whole = b"".join(files.values()).decode("utf-8", "replace")
+        told = (tmp_path / f"message-{node}").read_text() + first.stderr + second.stderr + first.lines[0]
+        assert not any(secret in whole + told for secret in secrets_of(ticket))
+    file = tmp_path / "ticket"
+    file.write_text(json.dumps(ticket))
+    again = run_case(str(tmp_path), *SHORT, "--ticket", str(file))
+    assert (again.code, again.status["phase"]) == (ExitCode.USAGE, "usage")
+    assert "used already" in again.status["reason"]
+
+
+def test_what_a_ticket_could_not_upload_waits_without_its_urls(bucket: str, proxy: Any, tmp_path: Path) -> None:
+    ticket = make_ticket(bucket, proxy.url, "rented-2")
+    proxy.fault = lambda method, path, count: (400, "EntityTooLarge") if method == "PUT" else None
+    file = tmp_path / "ticket"
+    file.write_text(json.dumps(ticket))
+    ended = run_case(str(tmp_path), *SHORT, "--ticket", str(file), "--out", str(tmp_path / "out"))
+    assert (ended.code, ended.status["state"]) == (ExitCode.NOT_STORED, "ok"), ended.stderr
+    assert [len(files) for files in waiting(tmp_path / "out").values()] == [2]
+    assert list(waiting(tmp_path / "out")) == ["ticket:rented-2"]
+    texts = [path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    texts += [gzip.decompress(text) for text in texts if text[:2] == b"\x1f\x8b"]
+    texts.append(ended.stderr.encode())
+    assert not any(secret.encode() in text for secret in secrets_of(ticket) for text in texts)
+
+
+def test_a_store_that_cannot_be_used_costs_no_run(bucket: str, server: Any, tmp_path: Path) -> None:
+    ended = run_case(str(tmp_path), *SHORT, "--store", f"s3://{bucket}-not", "--out", str(tmp_path / "out"))
+    assert (ended.code, ended.status["phase"]) == (ExitCode.USAGE, "usage")
+    assert "NoSuchBucket" in ended.status["reason"]
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_bundle_without_a_store(tmp_path: Path) -> None:
+    ended = run_case(str(tmp_path), *SHORT, "--bundle", str(tmp_path / "kept"))
+    assert ended.code == 0, ended.stderr
+    bundle = ended.record["bundle"]
+    path = tmp_path / "kept" / "bundles" / ended.record["record_id"] / f"node-0-{bundle['sha256']}.tar.gz"
+    assert inside(path.read_bytes())
+    assert sum(each.is_file() for each in (tmp_path / "kept").rglob("*")) == 1

@@ -1,0 +1,161 @@
+"""A bundle: equal evidence makes equal bytes, everything in it is listed, and no credential is."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import math
+import os
+import tarfile
+import time
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from flagbench_cases.record import bundle, surroundings
+from flagbench_cases.record.stores.store import Bundle
+from flagbench_cases.shared.spool import RankSpool, SpoolReader, Step, write_exit
+
+pytestmark = pytest.mark.image
+
+STEP = Step(0.1, 0.01, 0.2, 0.25, math.nan, math.nan, 0.0, 0.5, 32.0, 32.0, 4096.0, 512.0, 1e9, 1e8, 0.0)
+AWS_SECRET = "plantedSECRETplanted/PLANTED+planted1234"
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Path:
+    """The spool of node 1: two ranks of its own, and one that it received from elsewhere."""
+    folder = tmp_path / "spool"
+    folder.mkdir()
+    for rank in (0, 2, 3):
+        writer = RankSpool(str(folder), rank)
+        writer.reserve(1000)
+        for _ in range(5):
+            writer.step(STEP)
+        writer.fact("rank", node=rank // 2, host="h")
+    write_exit(str(folder), 3, -9)
+    (folder / "plan.json").write_text(json.dumps({"config": {"seed": 0}, "argv": ["distilbert"]}))
+    (folder / "telemetry.jsonl").write_text('{"power": 1.0}\n{"power": NaN}\n{"pow')
+    (folder / "rank-00003.exit.part").write_text("not of the evidence")
+    return folder
+
+
+def made(folder: Path, spool: Path, name: str = "b", **environment: str) -> Bundle:
+    origin = bundle.Origin(
+        "20240506-1", "run-1", 1, {"seed": 0}, {"OMP_NUM_THREADS": "1", "HOME": "/h", **environment}
+    )
+    (folder / name).mkdir()
+    return bundle.write(str(folder / name), str(spool), range(2, 4), origin)
+
+
+def contents(found: Bundle) -> dict[str, bytes]:
+    with tarfile.open(found.path) as archive:
+        return {member.name: archive.extractfile(member).read() for member in archive}  # type: ignore[union-attr]
+
+
+def test_a_bundle_has_the_evidence_of_its_node_and_says_so(tmp_path: Path, spool: Path) -> None:
+    found = made(tmp_path, spool)
+    inside = contents(found)
+    ranks = {"rank-%05d.%s" % (rank, kind) for rank in (2, 3) for kind in ("facts", "steps")}
+    assert set(inside) == {
+        *("config.json", "environment.json", "plan.json", "telemetry.jsonl", "MANIFEST.json", "rank-00003.exit"),
+        *ranks,
+    }
+    manifest = json.loads(inside.pop("MANIFEST.json"))
+    assert (manifest["record_id"], manifest["run_id"], manifest["node"]) == ("20240506-1", "run-1", 1)
+    assert {each["path"]: (each["size"], each["sha256"]) for each in manifest["files"]} == {
+        name: (len(content), hashlib.sha256(content).hexdigest()) for name, content in inside.items()
+    }
+    for name in set(inside) - {"config.json", "environment.json", "rank-00002.steps", "rank-00003.steps"}:
+        assert inside[name] == (spool / name).read_bytes(), "unchanged, byte for byte"
+    assert json.loads(inside["environment.json"]) == {"OMP_NUM_THREADS": "1"}
+    assert (os.path.getsize(found.path), hashlib.sha256(Path(found.path).read_bytes()).hexdigest()) == (
+        found.bytes,
+        found.sha256,
+    )
+
+
+def test_the_steps_in_a_bundle_are_those_that_were_taken(tmp_path: Path, spool: Path) -> None:
+    inside = contents(made(tmp_path, spool))
+    (tmp_path / "rank-00002.steps").write_bytes(inside["rank-00002.steps"])
+    assert len(SpoolReader(str(tmp_path), 2).steps()) == 5
+    assert len(inside["rank-00002.steps"]) < 1000 < (spool / "rank-00002.steps").stat().st_size
+
+
+def test_equal_evidence_makes_equal_bytes(tmp_path: Path, spool: Path) -> None:
+    first = made(tmp_path, spool, "first")
+    for path in spool.iterdir():
+        os.utime(path, (1, time.time() - 1e6))
+    second = made(tmp_path, spool, "second", LANGUAGE="not of the list")
+    assert Path(first.path).read_bytes() == Path(second.path).read_bytes()
+    with tarfile.open(first.path) as archive:
+        assert {(m.mtime, m.uid, m.gid, m.uname, m.mode) for m in archive} == {(0, 0, 0, "", 0o644)}
+    assert Path(first.path).read_bytes()[4:8] == bytes(4), "no time in the gzip header"
+
+
+def test_zeros_after_a_bundle_are_no_part_of_it(tmp_path: Path, spool: Path) -> None:
+    """As an upload with a ticket pads it."""
+    found = made(tmp_path, spool)
+    plain = contents(found)
+    with open(found.path, "ab") as file:
+        file.write(bytes(100_000))
+    assert contents(found) == plain
+    assert gzip.decompress(Path(found.path).read_bytes())
+
+
+def test_no_credential_is_in_a_bundle(tmp_path: Path, spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", AWS_SECRET)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://user:hunter2hunter2@host:9000")
+    writer = RankSpool(str(spool), 2)
+    messages = [
+        "cannot open s3://AKIAABCDEFGHIJKLMNOP:hidden@bucket/x",
+        "the key %s is refused" % AWS_SECRET,
+        "https://h/b?X-Amz-Signature=0123456789abcdef",
+        "user:hunter2hunter2@host said no",
+    ]
+    for message in messages:
+        writer.fact("failure", message=message, nested={"password": "hunter3", "list": [message]})
+    (spool / "plan.json").write_text(json.dumps({"argv": ["--set=token=" + AWS_SECRET], "host": "h"}))
+    (spool / "agent.json").write_text(json.dumps({"message": "HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz", "ok": False}))
+    (spool / "telemetry.jsonl").write_text('{"half of a line": "password=hunter4')
+    environment = {
+        "NCCL_SOCKET_IFNAME": "eth0",
+        "NCCL_AUTH_TOKEN": "hunter5hunter5",
+        "CUDA_PROXY": "http://user:hunter6@proxy",
+        "LD_PRELOAD": AWS_SECRET,
+    }
+    inside = contents(made(tmp_path, spool, **environment))
+    whole = b"\n".join(inside.values())
+    planted = ("hunter2", "hunter3", "hunter4", "hunter5", "hunter6", "hidden", AWS_SECRET, "hf_abc", "0123456789ab")
+    assert [secret for secret in planted if secret.encode() in whole] == []
+    kept = json.loads(inside["environment.json"])
+    assert kept["NCCL_SOCKET_IFNAME"] == "eth0"
+    assert set(kept) == {"OMP_NUM_THREADS", *environment}
+    facts = [json.loads(line) for line in inside["rank-00002.facts"].splitlines()]
+    assert [fact["kind"] for fact in facts] == ["rank"] + ["failure"] * 4
+    assert json.loads(inside["agent.json"])["ok"] is False
+
+
+def test_a_large_spool_takes_little_memory(tmp_path: Path, spool: Path) -> None:
+    line = (
+        json.dumps({"devices": [{"name": "Some Device", "power": 1.5, "clocks": ["fast " * 40] * 12}]}).encode()
+        + b"\n"
+    )
+    with open(spool / "telemetry.jsonl", "wb") as file:
+        for _ in range(8000):
+            file.write(line)
+    tracemalloc.start()
+    try:
+        made(tmp_path, spool)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (spool / "telemetry.jsonl").stat().st_size > 20e6
+    assert peak < 8e6
+
+
+@pytest.mark.parametrize("value", ["", "5", "short"])
+def test_short_values_are_no_secrets_to_look_for(value: str) -> None:
+    assert surroundings.secrets({"API_KEY": value, "X": "http://u:p@h"}) == []

@@ -1,0 +1,213 @@
+"""Stores as the image side names and fills them: a folder, the folder of what waits, a ticket that is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flagbench_cases.node import cli, request
+from flagbench_cases.record import stores
+from flagbench_cases.record.stores import layout, ticket
+from flagbench_cases.record.stores.folder import FolderStore, store_folder
+from flagbench_cases.record.stores.store import Bundle
+from flagbench_cases.shared.errors import CaseError, ExitCode, UsageError
+from unit.cases.refusal import refuses
+
+pytestmark = pytest.mark.image
+
+RECORD = {"record_id": "20240506-1", "case": "glm", "stack": "a100-cuda11.6", "created_at": "2024-05-06T07:08:09Z"}
+KEY = "results/v1/case=glm/stack=a100-cuda11.6/2024-05-06/20240506-1.json"
+LINE = json.dumps(RECORD)
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Bundle:
+    path = tmp_path / "made.tar.gz"
+    path.write_bytes(b"evidence")
+    return Bundle(str(path), 1, hashlib.sha256(b"evidence").hexdigest(), 8)
+
+
+def files(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("url", "folder"),
+    [
+        ("file:///a/b", "/a/b"),
+        ("file://localhost/a/b", "/a/b"),
+        ("file:///a%20b/", "/a b"),
+        ("/a/b/../c", "/a/c"),
+        ("/a%20b#c", "/a%20b#c"),  # a path is no URL: nothing in it is decoded
+    ],
+)
+def test_the_folder_of_a_store(url: str, folder: str) -> None:
+    assert store_folder(url) == folder
+    assert stores.chosen_folder(url) == folder
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://key:secret@bucket/x", "https://host/x", "file://host/x", "file://", "", "s3:x", "s3://b/x?secret=1"]
+)
+def test_an_address_that_is_no_store(url: str) -> None:
+    with refuses(UsageError, "--store") as caught:
+        stores.open_store(url)
+    assert "secret" not in caught.value.message + caught.value.remedy
+
+
+def test_a_bucket_is_no_folder() -> None:
+    opened = stores.open_store("s3://bucket/x?profile=ceph")
+    assert opened is not None
+    assert (opened.name, opened.meant_for) == ("s3://bucket/x?profile=ceph",) * 2
+    assert stores.chosen_folder("s3://bucket/x") is stores.chosen_folder(None) is stores.open_store(None) is None
+
+
+def test_a_record_and_a_bundle_in_a_folder(tmp_path: Path, bundle: Bundle) -> None:
+    place = FolderStore(str(tmp_path / "store"))
+    assert place.put_record(RECORD, LINE) == str(tmp_path / "store" / KEY)
+    key = "bundles/20240506-1/node-1-%s.tar.gz" % bundle.sha256
+    assert place.put_bundle("20240506-1", bundle) == str(tmp_path / "store" / key)
+    assert place.put_bundle("20240506-1", bundle), "the same again changes nothing"
+    assert files(tmp_path / "store") == {KEY, KEY + ".sha256", key}
+    with refuses(CaseError, KEY, code=ExitCode.NOT_STORED):
+        place.put_record(RECORD, LINE)
+
+
+def test_a_bundle_from_another_file_system(tmp_path: Path, bundle: Bundle, tiny_disk: Path) -> None:
+    place = FolderStore(str(tiny_disk))
+    path = place.put_bundle("20240506-1", bundle)
+    assert Path(path).read_bytes() == b"evidence"
+    large = tmp_path / "large"
+    large.write_bytes(os.urandom(200_000))
+    with refuses(CaseError, "bundle", code=ExitCode.NOT_STORED):
+        place.put_bundle("20240506-2", bundle._replace(path=str(large), sha256="0" * 64))
+    assert len(files(tiny_disk)) == 1, "nothing is left of it"
+
+
+@pytest.mark.parametrize("out", [False, True])
+def test_what_waits_is_where_the_host_looks(
+    tmp_path: Path, bundle: Bundle, monkeypatch: pytest.MonkeyPatch, out: bool
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    url = "s3://bucket/x"
+    base = tmp_path / "out" if out else tmp_path / "data" / "flagbench"
+    folder = base / "unsent" / hashlib.sha256(url.encode()).hexdigest()[:16]
+    first, second = (stores.Unsent(url, str(base) if out else None) for _ in range(2))
+    first.keep("20240506-1", RECORD, LINE, bundle)
+    other = {**RECORD, "record_id": "20240506-2"}
+    second.keep("20240506-2", other, json.dumps(other), None)
+    assert (folder / "meant-for").read_text() == url
+    assert (folder / KEY).read_text() == LINE + "\n"
+    assert (folder / "bundles" / "20240506-1" / ("node-1-%s.tar.gz" % bundle.sha256)).read_bytes() == b"evidence"
+    first.forget()
+    left = KEY.replace("20240506-1", "20240506-2")
+    assert files(folder) == {"meant-for", left, left + ".sha256"}, "another run's record still waits"
+    second.forget()
+    assert not (base / "unsent").exists(), "nothing waits any more"
+
+
+def put(size: int) -> dict[str, Any]:
+    return {"bytes": size, "url": "https://h/b/k?X-Amz-Signature=SECRET", "headers": {"If-None-Match": "*"}}
+
+
+def written(**changes: Any) -> dict[str, Any]:
+    upload = {"head": "https://h/b/k?X-Amz-Signature=SECRET", "puts": [put(2**20), put(2**16)]}
+    return {
+        "schema": "ticket/v1",
+        "run_id": "mine",
+        "nodes": 2,
+        "store": "s3://b/p",
+        "expires_at": (datetime.now(timezone.utc) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "uploads": {"record.json": upload, "node-0.tar.gz": upload, "node-1.tar.gz": upload},
+        **changes,
+    }
+
+
+def test_a_ticket_is_read_from_a_file_or_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLAGBENCH_TICKET", json.dumps(written()))
+    found = stores.read_ticket(None)
+    assert found is not None
+    assert (found.run_id, found.nodes) == ("mine", 2)
+    assert [each.bytes for each in found.uploads["record.json"].puts] == [2**16, 2**20]
+    assert "FLAGBENCH_TICKET" not in os.environ, "the ranks do not inherit it"
+    path = tmp_path / "ticket"
+    path.write_text(json.dumps(written(run_id="another")))
+    found = stores.read_ticket(str(path))
+    assert found is not None
+    assert found.run_id == "another"
+    assert stores.read_ticket(None) is None
+    with refuses(UsageError):
+        stores.open_store("s3://bucket", found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[" * 100_000,
+        "null",
+        json.dumps(written(schema="ticket/v2")),
+        json.dumps(written(nodes="two")),
+        json.dumps(written(nodes=0)),
+        json.dumps(written(run_id="../x")),
+        json.dumps(written(expires_at="soon")),
+        json.dumps(written(uploads=[])),
+        json.dumps(written(uploads={"record.json": {"head": "file:///etc/passwd", "puts": [put(1)]}})),
+        json.dumps(written(uploads={"record.json": {"head": "https://u:SECRET@h/", "puts": [put(1)]}})),
+        json.dumps(written(uploads={"record.json": {"head": "https://h/SECRET x", "puts": [put(1)]}})),
+        json.dumps(written(uploads={"record.json": {"head": "https://h/", "puts": []}})),
+        json.dumps(written(uploads={"record.json": {"head": "https://h/", "puts": [{**put(1), "bytes": True}]}})),
+        json.dumps(
+            written(uploads={"record.json": {"head": "https://h/", "puts": [{**put(1), "headers": {"A": "x\r\ny"}}]}})
+        ),
+        "SECRET",
+    ],
+)
+def test_a_damaged_ticket_is_refused_without_its_secrets(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "ticket"
+    path.write_text(text)
+    with refuses(UsageError, path) as caught:
+        stores.read_ticket(str(path))
+    assert "SECRET" not in caught.value.message + caught.value.remedy
+
+
+@pytest.mark.parametrize("name", ["missing", "folder", "pipe", "nul\0"])
+def test_a_ticket_that_cannot_be_read(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    with refuses(UsageError, "--ticket"):
+        stores.read_ticket(str(tmp_path / name))
+
+
+@pytest.mark.parametrize(
+    ("words", "changes", "named"),
+    [
+        (["--run-id", "another"], {}, "another"),
+        (["--nodes", "3"], {}, "3"),
+        ([], {"expires_at": "2024-01-01T00:00:00Z"}, "2024-01-01T00:00:00Z"),
+        (["--max-minutes", "90"], {}, "90"),
+    ],
+)
+def test_a_ticket_of_another_run_is_refused(words: list[str], changes: dict[str, Any], named: str) -> None:
+    found = ticket.parse(json.dumps(written(**changes)), "the ticket")
+    with refuses(UsageError, named):
+        request.check_ticket(found, cli.parse(["distilbert", *words]))
+
+
+def test_a_ticket_of_this_run_fits() -> None:
+    found = ticket.parse(json.dumps(written()), "the ticket")
+    for words in ([], ["--run-id", "mine"], ["--nodes", "2", "--max-minutes", "50"]):
+        request.check_ticket(found, cli.parse(["distilbert", *words]))
+
+
+def test_the_names_of_uploads() -> None:
+    assert (layout.record_upload(), layout.bundle_upload(1)) == ("record.json", "node-1.tar.gz")
