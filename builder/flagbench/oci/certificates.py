@@ -15,7 +15,7 @@ _BUNDLE_BYTES = 16 * 2**20
 
 
 def trusted(host: str) -> Path | None:
-    """A file of certificates (PEM) for a registry, by default Docker Hub; None: those of this machine, or of REQUESTS_CA_BUNDLE.
+    """A file of certificates (PEM) for a registry, Docker Hub where it is empty; None: this machine's are enough.
 
     Docker trusts `certs.d/HOST[:PORT]/*.crt` beside those of the machine, and so does the file.
     """
