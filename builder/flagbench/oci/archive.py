@@ -78,8 +78,8 @@ class SavedImages:
         start = content.peek(_USTAR.stop)[: _USTAR.stop]
         if start[: len(GZIP)] == GZIP:
             return self._unpack(cast("IO[bytes]", gzip.GzipFile(fileobj=content)))
-        # A step that changes no file, as WORKDIR may, leaves a layer without members: nothing but the end of a tar.
-        if start[_USTAR] == b"ustar" or (start and not any(start)):
+        # A layer without a file is nothing but the end of a tar.
+        if start[_USTAR] == b"ustar" or (start and not start.strip(b"\0")):
             return self._unpack(content)
         if member.size <= _MAX_JSON and start[:1] in (b"{", b"["):
             self._documents[posixpath.normpath(member.name)] = content.read()

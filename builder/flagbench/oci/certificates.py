@@ -9,16 +9,18 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+HUB = "docker.io"
 _FOLDERS = ("/etc/docker/certs.d", "~/.config/docker/certs.d", "~/.docker/certs.d")
 _BUNDLE_BYTES = 16 * 2**20
 
 
 def trusted(host: str) -> Path | None:
-    """A file of certificates (PEM) for a registry; None: those of this machine, or of REQUESTS_CA_BUNDLE.
+    """A file of certificates (PEM) for a registry, Docker Hub where it is empty; None: this machine's are enough.
 
     Docker trusts `certs.d/HOST[:PORT]/*.crt` beside those of the machine, and so does the file.
     """
-    own = [file for folder in _FOLDERS for file in sorted(Path(folder).expanduser().glob(f"{host}/*.crt"))]
+    folders = [Path(folder).expanduser() / (host or HUB) for folder in _FOLDERS]
+    own = [file for folder in folders for file in sorted(folder.glob("*.crt"))]
     return _bundle(tuple(own)) if own else None
 
 

@@ -242,6 +242,7 @@ def test_docker_s_certificates_of_a_registry_are_trusted(tmp_path: Path, monkeyp
     folder.mkdir(parents=True)
     (folder / "ca.crt").write_text("-----BEGIN CERTIFICATE-----\nours\n")
     assert trusted("r.example") is None
+    assert trusted("") is None, "Docker Hub"
     bundle = trusted("r.example:5000")
     assert bundle is not None
     assert "ours" in bundle.read_text()
