@@ -12,7 +12,7 @@ from flagbench_cases import __version__
 from flagbench_cases.node import cli, network, rendezvous, rendezvous_protocol, supervisor
 from flagbench_cases.node.placement import Placement, likely_rank
 from flagbench_cases.node.request import Request, resolve, unresolved
-from flagbench_cases.prepare import prepared_folder
+from flagbench_cases.prepare import prepared_folder, remote
 from flagbench_cases.record import assemble as record
 from flagbench_cases.record import termination
 from flagbench_cases.record.evidence import NOTHING, Evidence, Outcome
@@ -57,6 +57,7 @@ class Attempt:
         self.request = unresolved(argv, None)
         self.writes_record = likely_rank(argv) == 0
         self.evidence = NOTHING
+        self.remote = remote.NONE
         self.running: Optional[supervisor.Run] = None
         self.finished = False
 
@@ -70,9 +71,14 @@ class Attempt:
                     name: getattr(self.arguments, name) for name in ("data", "weights", "out", "resume", "store")
                 }
                 user_home.refuse_relative({k: v for k, v in given.items() if (k, v) != ("data", "synthetic")})
+            self.remote = remote.look_up(self.arguments, interruption)
             self.request, placement, data = resolve(self.arguments, self.request)
+            self.request = self.request._replace(sources=self.remote.urls())
         except CaseError as error:
-            outcome = Outcome("failed", "usage", error.message, error.remedy, int(error.code))
+            state = "interrupted" if error.code == ExitCode.INTERRUPTED else "failed"
+            about_data = isinstance(error, remote.NotFetched) and error.code != ExitCode.USAGE
+            phase = "data" if about_data else "usage"
+            outcome = Outcome(state, phase, error.message, error.remedy, int(error.code))
             elsewhere = None if "--describe" in self.argv else cli.likely_placement(self.argv)
             if elsewhere is not None:
                 rendezvous.report_failure(elsewhere, socket.gethostname(), redacted(outcome), interruption)
@@ -156,6 +162,7 @@ def execute(
     limits = supervisor.Limits(arguments.timeout, arguments.max_minutes and arguments.max_minutes * 60)
     connected = placement.nodes == 1
     try:
+        attempt.remote.fetch(interruption)
         for what, folder, remedy in (("data", data, DATA_REMEDY), ("weights", arguments.weights, WEIGHTS_REMEDY)):
             if folder is not None:
                 prepared_folder.check_folder(what, folder, remedy)
@@ -164,7 +171,8 @@ def execute(
             network.check_loopback(placement.port)
         else:
             connected = True
-            run.peers = rendezvous.connect(placement, node_info(attempt), limits.joining, interruption)
+            joining = max(limits.joining, attempt.remote.joining)
+            run.peers = rendezvous.connect(placement, node_info(attempt), joining, interruption)
             request = attempt.request = request._replace(run_id=run.peers.run_id)
         folders = {
             "data": data,
@@ -177,7 +185,8 @@ def execute(
         return outcome
     except CaseError as error:
         state = "interrupted" if error.code == ExitCode.INTERRUPTED else "failed"
-        phase = "data" if error.code == ExitCode.DATA else "launch"
+        about_data = error.code == ExitCode.DATA or isinstance(error, remote.NotFetched)
+        phase = "data" if about_data else "launch"
         outcome = Outcome(state, phase, error.message, error.remedy, int(error.code))
     except Exception as error:  # top level: every error must end in a record
         outcome = system_failure(error, attempt.running)

@@ -68,6 +68,8 @@ def assemble(request: Request, evidence: Evidence, outcome: Outcome) -> Dict[str
         "ranks": [rank_entry(fact, evidence) for fact in evidence.of("rank")],
         "status": outcome.as_dict(),
     }
+    if request.sources:
+        record["sources"] = dict(request.sources)
     if request.config is not None and count:
         fill = inference.fill if request.kind == "infer" else training.fill
         fill(record, request, evidence, count)

@@ -1,6 +1,7 @@
 """The request, as reported in the record."""
 
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from types import MappingProxyType
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from flagbench_cases.shared.layout import Layout, layout_of
 
@@ -23,6 +24,7 @@ class Request(NamedTuple):
     gate: Optional[str] = None  # the first metric to compare with a claim
     checks: Tuple[str, ...] = ()  # required by the case's manifest: must be made if applicable, and pass
     published_flops: Optional[Dict[str, Any]] = None  # the publisher's formula for utilisation
+    sources: Mapping[str, str] = MappingProxyType({})  # addresses of prepared data and weights in a bucket, by kind
 
     @property
     def layout(self) -> Layout:
