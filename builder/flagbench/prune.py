@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import re
+import shutil
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -11,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+import platformdirs
 
 from flagbench.catalog.lookup import image_names
 from flagbench.catalog.model import Catalog
@@ -22,7 +27,10 @@ from flagbench.stores import Bundle, Store, StoredRecord
 
 IMAGE_LABEL = "dev.flagbench.context"
 """Every image that flagbench builds has it."""
+CACHE_VARIABLE = "FLAGBENCH_CACHE"
 _INDEX = "prepared.json"
+_CACHED = re.compile(r"(?P<case>.+)-(?P<kind>data|weights)-[0-9a-f]{32}")
+"""The name that a folder of the cache has."""
 _DEPTH = 3
 """Levels below a given folder at which prepared folders are looked for."""
 
@@ -32,7 +40,7 @@ class Removable:
     """Something that can be removed."""
 
     kind: str
-    """record, image or prepared."""
+    """record, image, prepared or cached."""
     name: str
     detail: str
     size: int
@@ -131,6 +139,54 @@ def _prepared(folder: Path) -> Iterator[Removable]:
         size = sum(file.bytes for file in index.files.values())
         remove = partial(_remove_prepared, folder, list(index.files))
         yield Removable("prepared", str(folder), detail, size, remove)
+
+
+def cached() -> list[Removable]:
+    """Data and weights that were fetched from a bucket into this user's cache, completely or not."""
+    place = cache_folder() / "prepared"
+    found = []
+    for folder in sorted(place.iterdir()) if place.is_dir() else ():
+        if (name := _CACHED.fullmatch(folder.name)) and folder.is_dir() and not folder.is_symlink():
+            state = "fetched" if (folder / _INDEX).is_file() else "fetched in part"
+            detail = f"{name['case']} {name['kind']}, {state}"
+            found.append(Removable("cached", str(folder), detail, _used(folder), partial(_remove_cached, folder)))
+    return found
+
+
+def cache_folder() -> Path:
+    """This user's cache: FLAGBENCH_CACHE, else `flagbench` in the platform's folder; as prepare/cache.py has it."""
+    given = os.environ.get(CACHE_VARIABLE)
+    return Path(given).absolute() if given else Path(platformdirs.user_cache_dir("flagbench"))
+
+
+def _used(folder: Path) -> int:
+    """Bytes on the disk: of a file that is fetched in part, only what is there."""
+    used = 0
+    for path in folder.iterdir():
+        with suppress(OSError):
+            used += path.lstat().st_blocks * 512
+    return used
+
+
+def _remove_cached(folder: Path) -> None:
+    """Remove a folder of the cache under its lock, which a process that is fetching it holds."""
+    lock = folder.with_name(f".{folder.name}.lock")
+    try:
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # First what makes it complete: nobody may use it while it disappears.
+            (folder / _INDEX).unlink(missing_ok=True)
+            shutil.rmtree(folder)
+            lock.unlink()
+        finally:
+            os.close(handle)
+    except BlockingIOError:
+        raise FlagbenchError(f"{folder} is being fetched", remedy="prune again when that has ended") from None
+    except OSError as error:
+        raise FlagbenchError(
+            f"{folder} was not removed: {reason(error)}", remedy="make it writable for you", code=ExitCode.NOT_STORED
+        ) from error
 
 
 def _is_plain(name: str) -> bool:

@@ -17,6 +17,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.images import image_of
 from flagbench.options import Text, Texts, check_ranges, text_fault, words
 from flagbench.record.model import RUN_ID
+from flagbench.s3 import S3Error, parse_address
 from flagbench.schema import nearest
 
 MAX_NODES = 100_000
@@ -43,8 +44,13 @@ class RunOptions:
         None
     )
     data: Annotated[
-        Text, Option(metavar="synthetic", help="Default: the mount at /data, else synthetic; tiny has its own.")
+        Text,
+        Option(
+            metavar="s3://...|synthetic",
+            help="Prepared data. Default: the mount at /data, else synthetic; tiny has its own.",
+        ),
     ] = None
+    weights: Annotated[Text, Option(metavar="s3://...", help="Prepared weights. Default: random.")] = None
     steps: Annotated[int | None, Option(min=1, help="Measure that many steps after the warm-up.")] = None
     max_samples: Annotated[int | None, Option(min=1, help="The same, in samples of all devices.")] = None
     full: Annotated[bool, Option("--full", help="Run to the published stop rule on any data.")] = False
@@ -69,10 +75,11 @@ class LocalOptions(RunOptions):
     data: Annotated[
         Text,
         Option(
-            metavar="DIR|synthetic", help="Prepared data. Default: /data if there, else synthetic; tiny has its own."
+            metavar="DIR|s3://...|synthetic",
+            help="Prepared data. Default: /data if there, else synthetic; tiny has its own.",
         ),
     ] = None
-    weights: Annotated[Text, Option(metavar="DIR", help="A checkpoint folder. Default: random.")] = None
+    weights: Annotated[Text, Option(metavar="DIR|s3://...", help="A checkpoint folder. Default: random.")] = None
     out: Annotated[Text, Option("--out", "-o", metavar="DIR", help="Write the record there as well.")] = None
     resume: Annotated[Text, Option(metavar="DIR", help="Resume from a checkpoint, if the case writes any.")] = None
     node_rank: Annotated[int | None, Option(min=0, help="Which node this is, of several.")] = None
@@ -117,24 +124,45 @@ class RunRequest:
 class PrepareOptions:
     """What the preparation of a case's data and weights takes."""
 
-    out: Annotated[str, Option("--out", "-o", metavar="OUT", help="Where to write data/ and weights/.")]
+    out: Annotated[Text, Option("--out", "-o", metavar="OUT", help="Where to write data/ and weights/.")] = None
     data: Annotated[Text, Option(metavar="SRC", help="The downloaded data, a file or a folder.")] = None
     weights: Annotated[Text, Option(metavar="SRC", help="The downloaded weights, a file or a folder.")] = None
     vocabulary: Annotated[Text, Option(metavar="FILE", help="The tokenizer's file, if the data are text.")] = None
     check: Annotated[
-        bool, Option("--check", help="Verify all checksums of what is prepared in OUT; write nothing.")
+        bool, Option("--check", help="Verify all checksums of what is prepared in OUT or in URL; write nothing.")
     ] = False
-    force: Annotated[bool, Option("--force", help="Replace what was prepared in OUT before.")] = False
+    to: Annotated[
+        Text, Option(metavar="URL", help="Upload what is prepared in OUT to a bucket: s3://BUCKET/PREFIX.")
+    ] = None
+    force: Annotated[bool, Option("--force", help="Replace what was prepared in OUT or URL before.")] = False
     as_json: Annotated[bool, Option("--json", help="Print JSON instead of a summary.")] = False
 
 
 @dataclass(frozen=True)
 class PrepareRequest:
-    """One preparation of a case's data, weights or both."""
+    """One preparation of a case's data, weights or both. Raises FlagbenchError (usage) where OUT is missing."""
 
     case: Case
     stack: Stack
     options: PrepareOptions
+
+    def __post_init__(self) -> None:
+        if self.options.out is None and not (self.options.check and self.options.to):
+            raise FlagbenchError("--out is missing", remedy="give the folder for data/ and weights/: -o OUT")
+
+
+def is_address(text: str | None) -> bool:
+    """Whether a value of --data or --weights is meant as the address of a bucket."""
+    return text is not None and text.lower().startswith("s3:")
+
+
+def check_address(option: str, text: str) -> None:
+    """Raise FlagbenchError (usage) for the address of a bucket that cannot be used. Does not repeat it: it may
+    contain credentials."""
+    try:
+        parse_address(text)
+    except S3Error as error:
+        raise FlagbenchError(f"{option}: {error.message}", remedy=error.remedy) from None
 
 
 def new_run_id() -> str:

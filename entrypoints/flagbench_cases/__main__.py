@@ -1,6 +1,7 @@
 """`python -m flagbench_cases CASE ...`: installs signal handlers before importing anything else, then runs the case.
 
-`prepare CASE ...` (in an image `CASE prepare ...`) converts data and weights into the folders that a run reads.
+`prepare CASE ...` (in an image `CASE prepare ...`) converts data and weights into the folders that a run reads, and
+`fetch CASE ...` fetches such folders from a bucket.
 """
 
 import os
@@ -31,13 +32,19 @@ def main(argv: List[str]) -> int:
 
 
 def run(argv: List[str], interruption: Interruption) -> int:
-    """Dispatch to `prepare` or to a run; returns the exit code."""
+    """Dispatch to `prepare`, `fetch` or a run; returns the exit code."""
     if "prepare" in argv[:2]:
         from flagbench_cases.prepare import command
 
         asked = command.arguments_of(argv)
         if asked is not None:
             return command.main(asked, interruption)
+    if "fetch" in argv[:2]:
+        from flagbench_cases.prepare import fetch_command
+
+        asked = fetch_command.arguments_of(argv)
+        if asked is not None:
+            return fetch_command.main(asked, interruption)
     from flagbench_cases.node import main as node
 
     return node.main(argv, interruption)

@@ -36,17 +36,17 @@ def command(
         ),
     ] = None,
 ) -> None:
-    """Make the folders that a case's runs read out of what was downloaded.
+    """Make the folders that a case's runs read out of what was downloaded, and upload them to a bucket with --to.
 
-    Nothing is fetched: docs/prepare-data.md says what each case takes and where it is. A folder is made completely
-    or not at all; what was prepared before is replaced only with --force. `flagbench run --data OUT` then finds both
-    folders.
+    Nothing is downloaded: docs/prepare-data.md says what each case takes and where it is. A folder is made completely
+    or not at all; what was prepared before is replaced only with --force. `flagbench run --data OUT`, or --data URL,
+    then finds both folders. Without sources, --to uploads what OUT has, and --check --to URL verifies a bucket.
 
     --json prints {"case", "folders": {"data": {"folder", "format", "digest", "files", "facts", "sources",
-    "licence"}, "weights": ...}, "run": COMMAND}.
+    "licence"}, "weights": ...}, "run": COMMAND}; with --to each folder has its "url" too.
 
     Ends with 0 done, 2 usage, 3 data or weights, 5 out of memory, 7 interrupted, 14 the disk is full, 15 container
-    engine.
+    engine or network.
     """
     case, stack = _case_and_stack(image_name, load_catalog(claims=False))
     if via == "native" and image is not None:

@@ -68,6 +68,9 @@ def prune(
         list[Path] | None,
         typer.Option(metavar="DIR", help="Select data and weights in DIR that `flagbench prepare` wrote."),
     ] = None,
+    cache: Annotated[
+        bool, typer.Option("--cache", help="Select data and weights that were fetched from a bucket.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
     yes: YesOption = False,
     store: StoreOption = None,
@@ -87,13 +90,15 @@ def prune(
         place = open_store(store)
         selected = select(place, case=case, stack=stack, state=state, older_than=older_than)
         found += pruning.records(place, selected, keep or 0)
-    elif not (images or prepared):
+    elif not (images or prepared or cache):
         raise FlagbenchError(
             "results prune: nothing is selected",
-            remedy="give --older-than, --keep, --state, --case, --stack, --images or --prepared",
+            remedy="give --older-than, --keep, --state, --case, --stack, --images, --prepared or --cache",
         )
     for folder in prepared or ():
         found += pruning.prepared(folder)
+    if cache:
+        found += pruning.cached()
     with ExitStack() as resources:
         if images:
             from flagbench.engines import open_client  # no other option needs docker-py

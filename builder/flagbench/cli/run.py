@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Literal
 
@@ -21,6 +23,7 @@ from flagbench.launchers.container import DockerOptions
 from flagbench.launchers.describe import check_folders, describe
 from flagbench.launchers.docker import DockerLauncher
 from flagbench.launchers.estimate import estimate
+from flagbench.launchers.fetch import fetch
 from flagbench.launchers.native import NativeLauncher
 from flagbench.oci.progress import TransferProgress
 from flagbench.options import takes_options, words
@@ -85,10 +88,10 @@ def command(
     how = _how(via, stack, only_docker)
     if not (dry_run or show_command):
         preview.announce(request, how)
-    docker = DockerLauncher(container, shows=preview.progress_environment(), progress=TransferProgress())
-    launcher: Launcher = NativeLauncher() if how == "native" else docker
+    launcher = _launcher(how, container, {})
     if show_command:
         check_folders(options)
+        request, launcher = _with_data(request, how, container)
         print(launcher.command(request))
         return
     described = describe(request, container=how == "docker")
@@ -100,6 +103,7 @@ def command(
             preview.show(request, described, expected, image=used, command=line, as_json=as_json)
             return
         preview.confirm(expected)
+    request, launcher = _with_data(request, how, container)
     with run_keep.bundles_of(request, records, granted) as asked:
         result = launcher.launch(asked)
         if _refused(result):
@@ -131,6 +135,31 @@ def _how(via: Via | None, stack: Stack, only_docker: list[str]) -> Via:
     if via is not None:
         return via
     return "native" if stack.device_kind == "cpu" and not only_docker else "docker"
+
+
+def _launcher(how: Via, container: DockerOptions, sources: Mapping[str, str]) -> Launcher:
+    """The launcher. `sources`: variables that say where mounted folders are from."""
+    if how == "native":
+        return NativeLauncher()
+    return DockerLauncher(
+        container,
+        environment={**os.environ, **sources},
+        shows=preview.progress_environment(),
+        progress=TransferProgress(),
+    )
+
+
+def _with_data(request: RunRequest, how: Via, container: DockerOptions) -> tuple[RunRequest, Launcher]:
+    """The request and its launcher, once what a container is to read from a bucket has been fetched.
+
+    A native run fetches by itself. Raises typer.Exit where fetching failed, which has been told.
+    """
+    if how == "native":
+        return request, _launcher(how, container, {})
+    fetched = fetch(request)
+    if isinstance(fetched, int):
+        raise typer.Exit(fetched)
+    return fetched.request, _launcher(how, container, fetched.environment)
 
 
 def _refused(result: LaunchResult) -> bool:

@@ -13,7 +13,7 @@ from typer import Option
 from flagbench.catalog.model import DockerNeeds, Stack
 from flagbench.errors import FlagbenchError
 from flagbench.images import find_reference
-from flagbench.launchers.folders import BUNDLE, Folder, mount_folders
+from flagbench.launchers.folders import BUNDLE, SOURCE_VARIABLES, Folder, mount_folders
 from flagbench.launchers.host import Host
 from flagbench.oci.bucket_address import is_in_bucket, parse_bucket_image
 from flagbench.options import Text
@@ -23,7 +23,7 @@ RUN_LABEL = "dev.flagbench.run"
 """On every container of a run, with the run's id: `docker ps --filter label=dev.flagbench.run` finds them."""
 # Settings of collectives and of thread pools.
 _PREFIXES = ("NCCL_", "MCCL_", "GLOO_")
-_NAMES = ("OMP_NUM_THREADS",)
+_NAMES = ("OMP_NUM_THREADS", *SOURCE_VARIABLES.values())
 # Where a platform says which node this is, in the order in which the image reads them, and where node 0 is.
 _RANKS = ("FLAGBENCH_NODE_RANK", "JOB_COMPLETION_INDEX", "PET_NODE_RANK", "SLURM_NODEID", "SKYPILOT_NODE_RANK")
 _MASTERS = (

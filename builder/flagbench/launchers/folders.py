@@ -9,12 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.request import LocalOptions
+from flagbench.request import LocalOptions, check_address, is_address
 
 SYNTHETIC = "synthetic"
 BUNDLE = "/bundle"
 """Where a container leaves its bundle."""
 _TICKET = "/run/flagbench/ticket.json"
+SOURCE_VARIABLES = {"data": "FLAGBENCH_DATA_SOURCE", "weights": "FLAGBENCH_WEIGHTS_SOURCE"}
+"""How a container learns from which bucket a mounted folder was fetched, for the record."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Folder:
 
 
 def mount_folders(options: LocalOptions) -> tuple[LocalOptions, tuple[Folder, ...]]:
-    """The options with the paths inside the container, and what to mount there.
+    """The options with the paths inside the container, and what to mount there; addresses of a bucket stay.
 
     Checks the folders to read and makes nothing: `--out` need not exist yet. Raises FlagbenchError: data (3) for
     folders to read that are not there, usage (2) for what is not a path.
@@ -38,6 +40,9 @@ def mount_folders(options: LocalOptions) -> tuple[LocalOptions, tuple[Folder, ..
     for name in ("data", "weights", "resume"):
         given = getattr(options, name)
         if given is None or (name == "data" and given == SYNTHETIC):
+            continue
+        if name != "resume" and is_address(given):
+            check_address(f"--{name}", given)  # what is there is fetched before it is mounted: see fetch.py
             continue
         folders.append(Folder(str(_readable(given, f"--{name}")), f"/{name}", writable=False))
         changed[name] = f"/{name}"

@@ -22,7 +22,7 @@ from flagbench.launchers.host import Host, this_host
 from flagbench.oci.bucket_address import is_in_bucket
 from flagbench.oci.progress import TransferProgress
 from flagbench.options import words
-from flagbench.request import PrepareRequest
+from flagbench.request import PrepareOptions, PrepareRequest
 
 SOURCES = ("data", "weights", "vocabulary")
 MOST_ENTRIES = 100_000
@@ -36,11 +36,17 @@ Prepared: TypeAlias = tuple[bytes, int]
 
 def prepare_native(request: PrepareRequest) -> Prepared:
     """Prepare in this Python. Raises FlagbenchError (usage) where it lacks what the case imports."""
-    native.require_modules(native.NEEDED, f"preparing {request.case.name}")
+    needed = native.NEEDED if needs_container(request.options) else native.NEEDED[:1]
+    native.require_modules(needed, f"preparing {request.case.name}")
     ended = native.follow(["prepare", request.case.name, *words(request.options)], request.stack, {})
     if ended.code in set(ExitCode):
         return ended.printed, int(ended.code or 0)
     raise native.explain(ended)
+
+
+def needs_container(options: PrepareOptions) -> bool:
+    """Whether there is work that a container can do: it has no network, so uploads are done outside."""
+    return options.to is None or any(getattr(options, name) is not None for name in SOURCES)
 
 
 def prepare_in_container(
@@ -51,13 +57,17 @@ def prepare_in_container(
     connect: Callable[[], Any] | None = None,
     progress: TransferProgress | None = None,
 ) -> Prepared:
-    """Prepare in a container, which is removed at the end. An image in a bucket is pulled first.
+    """Prepare in a container, which is removed at the end, then upload without one.
+
+    An image in a bucket is pulled first.
 
     Raises FlagbenchError where nothing could be started: usage (2) for a missing image, data (3) for a missing
     source, engine (15) otherwise.
     """
     from flagbench.launchers.engine_container import run_container
 
+    if not needs_container(request.options):
+        return prepare_native(request)
     if image is not None and is_in_bucket(image):
         image = pulled_image(image, progress or TransferProgress(quiet=True), connect)
     container = plan(request, image, host or this_host())
@@ -65,7 +75,10 @@ def prepare_in_container(
     if isinstance(ended, FlagbenchError):
         raise ended
     if ended.code in set(ExitCode) and ended.overdue is None:
-        return ended.printed, int(ended.code or 0)
+        if ended.code or request.options.to is None:
+            return ended.printed, int(ended.code or 0)
+        nothing = dict.fromkeys(SOURCES)
+        return prepare_native(replace(request, options=replace(request.options, **nothing)))  # type: ignore[arg-type]
     error = explain(ended)
     if error.code is ExitCode.OUT_OF_MEMORY:
         error.remedy = "give the engine more memory"
@@ -78,7 +91,7 @@ def plan(request: PrepareRequest, image: str | None, host: Host) -> Container:
     Raises FlagbenchError for a source that is not there or that a container would not see whole. Makes nothing: OUT
     need not be there yet.
     """
-    folders = [Folder(str(host_path(request.options.out, "--out")), "/out", writable=True)]
+    folders = [Folder(str(host_path(request.options.out or "", "--out")), "/out", writable=True)]
     changed: dict[str, str] = {}
     for name in SOURCES:
         if (given := getattr(request.options, name)) is not None:
@@ -87,7 +100,7 @@ def plan(request: PrepareRequest, image: str | None, host: Host) -> Container:
             target = f"/sources/{name}" if source.is_dir() else f"/sources/{name}/{Path(given).name}"
             folders.append(Folder(str(source), target, writable=False))
             changed[name] = target
-    options = replace(request.options, out="/out", **changed)  # type: ignore[arg-type]
+    options = replace(request.options, out="/out", to=None, **changed)  # type: ignore[arg-type]
     run = f"prepare-{secrets.token_hex(6)}"
     return Container(
         image=image_of(request.case.name, request.stack.name) if image is None else image,

@@ -258,6 +258,13 @@ class Rank(Struct, frozen=True):
     exit: str | None = None
 
 
+class Sources(Struct, frozen=True):
+    """Addresses of the bucket from which data and weights were fetched."""
+
+    data: str | None = None
+    weights: str | None = None
+
+
 class Record(Struct, frozen=True):
     """The record of one run."""
 
@@ -283,6 +290,7 @@ class Record(Struct, frozen=True):
     ranks: tuple[Rank, ...]
     status: Status
     argv: tuple[str, ...] = ()
+    sources: Sources | None = None
     layout: Layout | None = None
     window: Window | None = None
     telemetry_reason: str | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import threading
@@ -43,6 +44,19 @@ def get_file(
             "put it there again",
             damaged=True,
         )
+
+
+def sum_of_object(bucket: Bucket, key: str, size: int, show: Show = lambda count: None) -> str:
+    """The sha256 of an object of `size` bytes, read in parts and kept nowhere. Raises S3Error."""
+    head = bucket.head(key)
+    if head is None:
+        raise S3Error(f"{bucket.location(key)} does not exist", "put it there first", code="NoSuchKey")
+    found, step = hashlib.sha256(), part_bytes(size)
+    for begin in range(0, size, step):
+        content = _read_part(bucket, key, begin, min(step, size - begin), head.etag)
+        found.update(content)
+        show(len(content))
+    return found.hexdigest()
 
 
 @contextmanager
@@ -94,7 +108,7 @@ class _Download:
         def receive_part(begin: int) -> None:
             length = min(self.step, self.size - begin)
             if begin not in done:
-                self._read_part(descriptor, begin, length, head.etag)
+                os.pwrite(descriptor, _read_part(self.bucket, self.key, begin, length, head.etag), begin)
             with lock:
                 done.add(begin)
                 self._note(head.etag, done)
@@ -112,33 +126,6 @@ class _Download:
             with suppress(FileNotFoundError):
                 path.unlink()
 
-    def _read_part(self, descriptor: int, begin: int, length: int, etag: str) -> None:
-        from botocore.exceptions import BotoCoreError
-        from urllib3.exceptions import HTTPError
-
-        what = f"{self.bucket.location(self.key)} was not read"
-        broken: S3Error | None = None
-        for _ in range(ATTEMPTS):
-            answer = self.bucket.ask(
-                "get_object",
-                Key=self.bucket.name(self.key),
-                Range=f"bytes={begin}-{begin + length - 1}",
-                IfMatch=f'"{etag}"',
-                what=what,
-            )
-            try:
-                with closing(answer["Body"]) as body:
-                    content = body.read()
-            except (BotoCoreError, HTTPError, OSError) as error:
-                broken = S3Error(f"{what}: {explained(error).message}", NETWORK)
-                continue
-            if len(content) == length:
-                os.pwrite(descriptor, content, begin)
-                return
-            broken = S3Error(f"{what}: the answer broke off", NETWORK)
-        assert broken is not None
-        raise broken
-
     def _done(self, etag: str) -> set[int]:
         """The beginnings of the parts that are there; empty where they are another object's."""
         with suppress(OSError, ValueError, TypeError, KeyError):
@@ -152,3 +139,31 @@ class _Download:
         new = self.journal.with_name(f"{self.journal.name}.new")
         new.write_text(json.dumps({"object": [etag, self.size, self.step], "parts": sorted(done)}))
         new.replace(self.journal)
+
+
+def _read_part(bucket: Bucket, key: str, begin: int, length: int, etag: str) -> bytes:
+    """Some bytes of an object, read again where an answer broke off; of no other object than that with this ETag."""
+    from botocore.exceptions import BotoCoreError
+    from urllib3.exceptions import HTTPError
+
+    what = f"{bucket.location(key)} was not read"
+    broken: S3Error | None = None
+    for _ in range(ATTEMPTS):
+        answer = bucket.ask(
+            "get_object",
+            Key=bucket.name(key),
+            Range=f"bytes={begin}-{begin + length - 1}",
+            IfMatch=f'"{etag}"',
+            what=what,
+        )
+        try:
+            with closing(answer["Body"]) as body:
+                content: bytes = body.read()
+        except (BotoCoreError, HTTPError, OSError) as error:
+            broken = S3Error(f"{what}: {explained(error).message}", NETWORK)
+            continue
+        if len(content) == length:
+            return content
+        broken = S3Error(f"{what}: the answer broke off", NETWORK)
+    assert broken is not None
+    raise broken

@@ -13,7 +13,7 @@ from flagbench_cases.node import background, cli, network, rendezvous, rendezvou
 from flagbench_cases.node.delivery import UPLOAD_SECONDS, Delivery, Targets, print_error
 from flagbench_cases.node.placement import Placement, likely_rank
 from flagbench_cases.node.request import Request, resolve, unresolved
-from flagbench_cases.prepare import prepared_folder
+from flagbench_cases.prepare import prepared_folder, remote
 from flagbench_cases.record import assemble as record
 from flagbench_cases.record import bundle, termination
 from flagbench_cases.record.evidence import NOTHING, Evidence, Outcome
@@ -65,6 +65,7 @@ class Attempt:
         self.missing: List[CaseError] = []
         """What was asked for and could not be made."""
         self._bundles: Optional[scratch.Scratch] = None
+        self.remote = remote.NONE
         self.running: Optional[supervisor.Run] = None
         self.finished = False
         self.aborted = False
@@ -78,16 +79,23 @@ class Attempt:
                 names = ("data", "weights", "out", "resume", "store", "ticket", "bundle")
                 given = {name: getattr(self.arguments, name) for name in names}
                 user_home.refuse_relative({k: v for k, v in given.items() if (k, v) != ("data", "synthetic")})
+            self.remote = remote.look_up(self.arguments, self.interruption)
             resolved = resolve(self.arguments, self.request)
-            self.request = resolved.request
+            self.request = resolved.request._replace(sources=self.remote.urls())
             if self.arguments.describe:
                 return None
             self.writes_record = resolved.placement.node_rank == 0
             self._check(resolved.store, resolved.placement.node_rank)
         except CaseError as error:
-            outcome = Outcome("failed", "usage", error.message, error.remedy, int(error.code))
-            if error.code == ExitCode.INTERRUPTED:
-                outcome = outcome._replace(state="interrupted", phase="launch", reason=self.interruption.reason)
+            interrupted = error.code == ExitCode.INTERRUPTED
+            about_data = isinstance(error, remote.NotFetched) and error.code != ExitCode.USAGE
+            outcome = Outcome(
+                "interrupted" if interrupted else "failed",
+                "data" if about_data else "launch" if interrupted else "usage",
+                self.interruption.reason if interrupted else error.message,
+                error.remedy,
+                int(error.code),
+            )
             elsewhere = None if "--describe" in self.argv else cli.likely_placement(self.argv)
             if elsewhere is not None:
                 rendezvous.report_failure(elsewhere, socket.gethostname(), redacted(outcome), self.interruption)
@@ -209,6 +217,7 @@ def execute(
     limits = supervisor.Limits(arguments.timeout, arguments.max_minutes and arguments.max_minutes * 60)
     connected = placement.nodes == 1
     try:
+        attempt.remote.fetch(interruption)
         for what, folder, remedy in (("data", data, DATA_REMEDY), ("weights", arguments.weights, WEIGHTS_REMEDY)):
             if folder is not None:
                 prepared_folder.check_folder(what, folder, remedy)
@@ -217,7 +226,8 @@ def execute(
             network.check_loopback(placement.port)
         else:
             connected = True
-            run.peers = rendezvous.connect(placement, node_info(attempt), limits.joining, interruption)
+            joining = max(limits.joining, attempt.remote.joining)
+            run.peers = rendezvous.connect(placement, node_info(attempt), joining, interruption)
             request = attempt.request = request._replace(run_id=run.peers.run_id, record_id=run.peers.record_id)
         folders = {
             "data": data,
@@ -230,7 +240,8 @@ def execute(
         return outcome
     except CaseError as error:
         state = "interrupted" if error.code == ExitCode.INTERRUPTED else "failed"
-        phase = "data" if error.code == ExitCode.DATA else "launch"
+        about_data = error.code == ExitCode.DATA or isinstance(error, remote.NotFetched)
+        phase = "data" if about_data else "launch"
         outcome = Outcome(state, phase, error.message, error.remedy, int(error.code))
     except Exception as error:  # top level: every error must end in a record
         outcome = system_failure(error, attempt.running)

@@ -9,25 +9,21 @@ import json
 import os
 import shlex
 import signal
-import subprocess
 import sys
-import tempfile
 from typing import Any, Dict, List, Optional
 
-from flagbench_cases.prepare import destination
-from flagbench_cases.prepare.job import ANSWER, MEMORY_REMEDY, PLAN
+from flagbench_cases.prepare import bucket, child, destination
+from flagbench_cases.prepare.child import MEMORY_REMEDY
 from flagbench_cases.prepare.meter import printable
 from flagbench_cases.prepare.writer import readable
-from flagbench_cases.shared import config, output, processes, scratch, user_home
+from flagbench_cases.shared import config, output, processes, user_home
 from flagbench_cases.shared.arguments import Parser
 from flagbench_cases.shared.errors import CaseError, DataError, ExitCode, UsageError
 from flagbench_cases.shared.files import KINDS
-from flagbench_cases.shared.interpreter import child_environment
 from flagbench_cases.shared.interruption import Interruption
 from flagbench_cases.shared.redaction import redact
 
 SUBCOMMAND = "prepare"
-POLL_SECONDS = 0.1
 EXIT_SECONDS = 3.0
 MAX_SHOWN_SOURCES = 6
 """Number of sources shown in a summary; some data sets have hundreds of files."""
@@ -45,18 +41,22 @@ def build_parser() -> Parser:
     parser = Parser(
         prog="flagbench_cases prepare",
         description="Convert downloaded data and weights into the folders OUT/data and OUT/weights, which runs read.",
-        epilog="Exit codes: 0 done, 2 usage, 3 data or weights, 5 out of memory, 7 interrupted, 14 the disk is full.",
+        epilog="Exit codes: 0 done, 2 usage, 3 data or weights, 5 out of memory, 7 interrupted, 14 the disk is full, "
+        "15 network.",
         allow_abbrev=False,
     )
     parser.add_argument("case", help="one of: %s" % ", ".join(config.case_names()))
     parser.add_argument("--data", metavar="SRC", help="the downloaded data, a file or folder")
     parser.add_argument("--weights", metavar="SRC", help="the downloaded weights, a file or folder")
     parser.add_argument("--vocabulary", metavar="FILE", help="the tokenizer's file, if the data are text")
-    parser.add_argument("-o", "--out", metavar="OUT", required=True, help="where to write data/ and weights/")
+    parser.add_argument("-o", "--out", metavar="OUT", help="where to write data/ and weights/")
     parser.add_argument(
-        "--check", action="store_true", help="verify all checksums of the prepared folders in OUT, write nothing"
+        "--to", metavar="URL", help="also upload what is prepared in OUT to a bucket, s3://BUCKET/PREFIX"
     )
-    parser.add_argument("--force", action="store_true", help="replace existing prepared folders in OUT")
+    parser.add_argument(
+        "--check", action="store_true", help="verify all checksums of what is prepared in OUT, or in --to URL"
+    )
+    parser.add_argument("--force", action="store_true", help="replace what is prepared in OUT and in --to")
     parser.add_argument("--json", action="store_true", help="print one line of JSON instead of a summary")
     parser.add_argument("--shown-as", metavar="OUT", help="the path of OUT outside of this container")
     return parser
@@ -70,7 +70,7 @@ def main(argv: List[str], interruption: Interruption) -> int:
         if lost:
             user_home.refuse_relative({name: getattr(arguments, name) for name in (*KINDS, "vocabulary", "out")})
         plan = plan_of(arguments)
-        result = supervise(plan, interruption)
+        result = carry_out(plan, interruption)
         printed = json.dumps(result, sort_keys=True) if arguments.json else summary(result, arguments.check)
         output.write_line(1, printed.encode("utf-8", "backslashreplace").decode("utf-8"), "the summary")
     except CaseError as error:
@@ -86,11 +86,16 @@ def main(argv: List[str], interruption: Interruption) -> int:
 
 
 def plan_of(arguments: argparse.Namespace) -> Dict[str, Any]:
-    """The plan for the conversion. Raises UsageError, and DataError for missing sources."""
+    """What to do. Raises UsageError, and DataError for missing sources."""
     config.load_case(arguments.case)
     sources = {name: getattr(arguments, name) for name in (*KINDS, "vocabulary")}
-    if arguments.check and (arguments.force or any(value is not None for value in sources.values())):
-        raise UsageError("--check writes nothing and takes no sources", "omit all other options except -o")
+    given = any(value is not None for value in sources.values())
+    if arguments.check and (arguments.force or given):
+        raise UsageError("--check writes nothing and takes no sources", "omit all other options except -o or --to")
+    if arguments.check and arguments.to and arguments.out:
+        raise UsageError("--check verifies either OUT or a bucket", "give -o or --to, not both")
+    if not arguments.out and not (arguments.check and arguments.to):
+        raise UsageError("--out is missing", "give the folder for data/ and weights/: -o OUT")
     for name, value in [*sources.items(), ("out", arguments.out)]:
         if value is None:
             continue
@@ -100,74 +105,54 @@ def plan_of(arguments: argparse.Namespace) -> Dict[str, Any]:
             raise UsageError("--%s is not a valid path" % name, "give a path")
         if name != "out" and not os.path.exists(value):
             raise DataError("--%s %s does not exist" % (name, value), "give the downloaded file or folder")
-    absolute = {name: None if value is None else os.path.abspath(value) for name, value in sources.items()}
-    plan: Dict[str, Any] = {
-        **absolute,
+    if arguments.to is not None:
+        bucket.open_bucket(arguments.to)  # for its errors; nothing is asked of it yet
+    paths = {**sources, "out": arguments.out}
+    return {
+        **{name: None if value is None else os.path.abspath(value) for name, value in paths.items()},
         "case": arguments.case,
-        "out": os.path.abspath(arguments.out),
         "shown_as": arguments.shown_as or arguments.out,
+        "force": arguments.force,
+        "check": arguments.check,
+        "to": arguments.to,
+        "convert": given or (not arguments.check and not arguments.to),
     }
-    return {**plan, "force": arguments.force, "check": arguments.check}
 
 
-def supervise(plan: Dict[str, Any], interruption: Interruption) -> Dict[str, Any]:
-    """Run the conversion and return the result to print. Raises CaseError if it fails."""
-    kills = processes.oom_kills()
+def carry_out(plan: Dict[str, Any], interruption: Interruption) -> Dict[str, Any]:
+    """Convert or check, then upload; returns the result to print. Raises CaseError if something fails."""
+    folders: Dict[str, Any] = {}
+    if plan["convert"] or not plan["to"]:
+        folders = convert(plan, interruption)
+    if plan["to"]:
+        folders = transfer({**plan, "kinds": list(folders)}, interruption)
+    return _result(plan, folders)
+
+
+def convert(plan: Dict[str, Any], interruption: Interruption) -> Dict[str, Any]:
+    """Run the conversion or the check; returns the facts of the folders by kind. Raises CaseError if it fails."""
     there = os.path.isdir(plan["out"])
-    scratch.remove_leftovers()
-    try:
-        with scratch.scratch() as folder:
-            with open(os.path.join(folder, PLAN), "w", encoding="utf-8") as file:
-                json.dump(plan, file)
-            code = _run(folder, interruption)
-            answer = _answer(folder) if code == 0 and not interruption else {}
-    except OSError as error:
-        raise CaseError(
-            "%s cannot be used (%s)" % (tempfile.gettempdir(), error.strerror or error),
-            "free space there, or set TMPDIR",
-            ExitCode.NOT_STORED,
-        ) from None
-    if "folders" not in answer and not plan["check"]:
+    ended = child.run("flagbench_cases.prepare.job", plan, interruption)
+    if "results" not in ended.answer and not plan["check"]:
         _remove_partial(plan, there)
     if interruption:
         raise CaseError(interruption.reason, "no partial output was left; run again", ExitCode.INTERRUPTED)
-    if "failure" in answer:
-        failure = answer["failure"]
-        raise CaseError(failure["message"], failure["remedy"], ExitCode(failure["code"]))
-    if "folders" not in answer:
-        raise conversion_error(code, kills is not None and (processes.oom_kills() or 0) > kills)
-    return _result(plan, answer["folders"])
+    child.raise_failure(ended.answer)
+    if "results" not in ended.answer:
+        raise conversion_error(ended.code, ended.memory_killed)
+    return dict(ended.answer["results"])
 
 
-def _run(folder: str, interruption: Interruption) -> int:
-    """Run the conversion; returns its exit code. It is killed on interruption: its partial output is useless."""
-    env = child_environment()
-    env.setdefault("TOKENIZERS_PARALLELISM", "false")
-    user_home.prepare(env, os.path.join(folder, "home"))
-    # A new session: Ctrl-C is handled by this process. Output of libraries goes to stderr.
-    child = subprocess.Popen(
-        [sys.executable, "-m", "flagbench_cases.prepare.job", folder],
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=2,
-        start_new_session=True,
-    )
-    try:
-        while True:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                return child.wait(timeout=POLL_SECONDS)
-            if interruption:
-                child.kill()
-                return child.wait()
-    finally:
-        if child.poll() is None:
-            child.kill()
-            child.wait()
-
-
-def _answer(folder: str) -> Dict[str, Any]:
-    with open(os.path.join(folder, ANSWER), encoding="utf-8") as file:
-        return json.load(file)  # type: ignore[no-any-return]
+def transfer(plan: Dict[str, Any], interruption: Interruption) -> Dict[str, Any]:
+    """Upload what is prepared, or check it in the bucket; returns the facts of the folders. Raises CaseError."""
+    ended = child.run("flagbench_cases.prepare.upload", plan, interruption)
+    if interruption:
+        kept = "what was sent is kept; run again without sources to resume"
+        raise CaseError(interruption.reason, "run again" if plan["check"] else kept, ExitCode.INTERRUPTED)
+    child.raise_failure(ended.answer)
+    if "results" not in ended.answer:
+        raise child.died(ended, "the check" if plan["check"] else "the upload")
+    return dict(ended.answer["results"])
 
 
 def _remove_partial(plan: Dict[str, Any], there: bool) -> None:
@@ -205,10 +190,10 @@ def _result(plan: Dict[str, Any], folders: Dict[str, Any]) -> Dict[str, Any]:
     """The result for --json: the folders, with the paths known to the caller, and the command that uses them."""
     shown = plan["shown_as"]
     for kind, facts in folders.items():
-        inner = facts["folder"] != plan["out"]
-        facts["folder"] = os.path.join(shown, kind) if inner else shown
+        if shown is not None:
+            facts["folder"] = os.path.join(shown, kind) if facts["folder"] != plan["out"] else shown
     words = ["flagbench", "run", "%s:%s" % (plan["case"], os.environ.get("FLAGBENCH_STACK", "cpu"))]
-    words += ["--data", shown] if "data" in folders else ["--weights", shown]
+    words += ["--data" if "data" in folders else "--weights", plan["to"] or shown]
     run = " ".join(shlex.quote(word) for word in words)
     return {"case": plan["case"], "folders": folders, "run": run}
 
@@ -226,6 +211,7 @@ def summary(result: Dict[str, Any], checked: bool) -> str:
             len(made["files"]),
         )
         lines += [head + (", all checksums verified" if checked else ""), "  format  %s" % made["format"]]
+        lines += ["  uploaded to  %s" % made["url"]] if "url" in made and not checked else []
         lines += ["  %s  %s" % (name, _shorten(value)) for name, value in sorted(made["facts"].items())]
         shown, more = made["sources"][:MAX_SHOWN_SOURCES], made["sources"][MAX_SHOWN_SOURCES:]
         lines += ["  from  %(name)s, %(bytes)d bytes, sha256 %(sha256)s" % source for source in shown]

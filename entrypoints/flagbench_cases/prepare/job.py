@@ -1,34 +1,33 @@
-"""The child process that runs a conversion, `python -m flagbench_cases.prepare.job FOLDER`.
-
-In a separate process, so that the parent can report any failure, such as a crash in a file format's library or an
-out-of-memory kill.
-"""
+"""The child process that runs a conversion, `python -m flagbench_cases.prepare.job FOLDER`; see child.py."""
 
 import importlib
 import importlib.util
-import json
 import os
 import sys
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional
 
-from flagbench_cases.prepare import prepared_folder
+from flagbench_cases.prepare import child, prepared_folder
 from flagbench_cases.prepare.meter import Meter
-from flagbench_cases.shared import processes
-from flagbench_cases.shared.errors import CaseError, DataError, ExitCode, UsageError
-
-PLAN, ANSWER = "plan.json", "answer.json"
-MEMORY_REMEDY = "provide more memory; no partial output was left"
+from flagbench_cases.shared.errors import DataError, UsageError
 
 
 def module_of(case: str) -> Any:
     """The `prepare` module of a case. Raises UsageError if it has none."""
-    name = "flagbench_cases.cases.%s.prepare" % case.replace("-", "_")
-    if importlib.util.find_spec(name) is None:
+    check_prepares(case)
+    return importlib.import_module(_module_name(case))
+
+
+def check_prepares(case: str) -> None:
+    """Raise UsageError if a case has no prepared data."""
+    if importlib.util.find_spec(_module_name(case)) is None:
         raise UsageError(
             "%s reads the published files directly: there is nothing to prepare" % case,
             "run flagbench run %s --data FOLDER; docs/run-a-case.md lists the files" % case,
         )
-    return importlib.import_module(name)
+
+
+def _module_name(case: str) -> str:
+    return "flagbench_cases.cases.%s.prepare" % case.replace("-", "_")
 
 
 def work(plan: Dict[str, Any], meter: Meter, folders: Dict[str, Any]) -> None:
@@ -84,16 +83,21 @@ def licence_of(licences: Dict[str, str], kind: str, with_vocabulary: bool) -> Op
 
 def check(case: str, out: str, meter: Meter, folders: Dict[str, Any]) -> None:
     """Verify all checksums of the prepared folders below OUT, or of OUT itself. Raises DataError."""
-    found = {kind: prepared_folder.locate(out, kind) for kind in prepared_folder.KINDS}
-    kinds = [kind for kind, folder in found.items() if folder != out and prepared_folder.is_prepared(folder)]
+    for kind in kinds_in(out):
+        meter.subject = kind
+        folder = prepared_folder.locate(out, kind)
+        folders[kind] = as_json(prepared_folder.open_folder(folder, case, kind, thorough=True, report=meter))
+        meter.end_phase()
+
+
+def kinds_in(out: str) -> List[str]:
+    """The kinds of the prepared folders below OUT, or of OUT itself. Raises DataError if there are none."""
+    kinds = [kind for kind in prepared_folder.KINDS if prepared_folder.is_prepared(os.path.join(out, kind))]
     if not kinds and prepared_folder.is_prepared(out):
         kinds = [prepared_folder.kind_of(out)]
     if not kinds:
         raise DataError("%s has no prepared folder" % out, "give the folder that was used as prepare -o")
-    for kind in kinds:
-        meter.subject = kind
-        folders[kind] = as_json(prepared_folder.open_folder(found[kind], case, kind, thorough=True, report=meter))
-        meter.end_phase()
+    return kinds
 
 
 def as_json(made: prepared_folder.PreparedFolder) -> Dict[str, Any]:
@@ -109,41 +113,10 @@ def as_json(made: prepared_folder.PreparedFolder) -> Dict[str, Any]:
     }
 
 
-def attempt(plan: Dict[str, Any], meter: Meter, folders: Dict[str, Any]) -> Optional[CaseError]:
-    """Execute the plan; returns the error it fails with, if any. Unexpected exceptions propagate."""
-    starved = CaseError("there is not enough memory", MEMORY_REMEDY, ExitCode.OUT_OF_MEMORY)
-    try:
-        work(plan, meter, folders)
-    except CaseError as error:
-        return error
-    except MemoryError:
-        return starved
-    except OSError as error:
-        return DataError(str(error), "check that the file is readable and the folder is writable")
-    except RuntimeError as error:
-        if "allocate memory" not in str(error):  # torch's message
-            raise
-        return starved
-    return None
-
-
-def main(folder: str) -> int:
-    """Read the plan, execute it, write the answer. A bug leaves its traceback on stderr and exit code 1."""
-    processes.die_with_parent()
-    with open(os.path.join(folder, PLAN), encoding="utf-8") as file:
-        plan = json.load(file)
-    meter = Meter()
-    folders: Dict[str, Any] = {}
-    failed = attempt(plan, meter, folders)
-    meter.end_phase()
-    answer: Dict[str, Any] = {"folders": folders}
-    if failed is not None:
-        stays = "" if plan["check"] else "".join("; %s was finished and is kept" % kind for kind in folders)
-        answer = {"failure": {"message": failed.message, "remedy": failed.remedy + stays, "code": int(failed.code)}}
-    with open(os.path.join(folder, ANSWER), "w", encoding="utf-8") as file:
-        json.dump(answer, file)
-    return 0
+def kept(plan: Dict[str, Any], folders: Dict[str, Any]) -> str:
+    """What a failure leaves, for its remedy."""
+    return "" if plan["check"] else "".join("; %s was finished and is kept" % kind for kind in folders)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(child.serve(sys.argv[1], work, kept))

@@ -72,6 +72,8 @@ def assemble(
         "bundle": bundle,
         "status": outcome.as_dict(),
     }
+    if request.sources:
+        record["sources"] = dict(request.sources)
     if request.config is not None and count:
         fill = inference.fill if request.kind == "infer" else training.fill
         fill(record, request, evidence, count)

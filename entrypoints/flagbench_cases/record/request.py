@@ -1,7 +1,8 @@
 """The request, as reported in the record."""
 
 import re
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from types import MappingProxyType
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from flagbench_cases.shared.layout import Layout, layout_of
 
@@ -28,6 +29,7 @@ class Request(NamedTuple):
     checks: Tuple[str, ...] = ()  # required by the case's manifest: must be made if applicable, and pass
     published_flops: Optional[Dict[str, Any]] = None  # the publisher's formula for utilisation
     record_id: Optional[str] = None  # made by node 0 and given to all nodes; None: made with the record
+    sources: Mapping[str, str] = MappingProxyType({})  # addresses of prepared data and weights in a bucket, by kind
 
     @property
     def layout(self) -> Layout:

@@ -26,7 +26,7 @@ from flagbench.launchers.kubernetes.options import (
 from flagbench.launchers.kubernetes.storage import check_store
 from flagbench.oci.bucket_address import is_in_bucket
 from flagbench.options import check_ranges, text_fault, words
-from flagbench.request import RunOptions, can_resume, check_options, new_run_id
+from flagbench.request import RunOptions, can_resume, check_address, check_options, is_address, new_run_id
 
 DEFAULT_DEADLINE = 4 * 3600
 DEADLINE_SLACK = 1800
@@ -87,12 +87,7 @@ class JobRequest:
             # A job's name may well look like a key: sk-learn-2x8-nightly.
             if not word.startswith(_NAMES):
                 refuse_secret(word.partition("=")[0], "", word)
-        if self.run.data not in (None, "synthetic"):
-            raise FlagbenchError(
-                f"--data {self.run.data!r} is not on the cluster", remedy="give --data synthetic, or --data-pvc CLAIM"
-            )
-        if "data" in self.volumes and self.run.data is not None:
-            raise FlagbenchError("--data and --data-pvc contradict each other", remedy="give one of them")
+        self._check_sources()
         if "resume" in self.volumes and not can_resume(self.run, self.case):
             raise FlagbenchError(
                 f"--resume-pvc: {self.case.name} writes no checkpoints with this engine",
@@ -234,6 +229,13 @@ class JobRequest:
         found = []
         if not self.reference.host:
             found.append(f"clusters look for {self.image} at docker.io; name the registry by --registry or --image")
+        if any(map(is_address, (self.run.data, self.run.weights))) and not (
+            self.job.env_from_secret or self.job.store_secret
+        ):
+            found.append(
+                "the pods read data from a bucket, and the job gives them no credentials; --store-secret or "
+                "--env-from-secret does"
+            )
         stored = self.job.store is not None or self.job.ticket_secret is not None
         if self.run.nodes > 1 and "out" not in self.volumes and not stored:
             found.append(
@@ -247,6 +249,21 @@ class JobRequest:
         name = f"{self.case.name}:{self.stack.name}"
         run = replace(self.run, run_id=self.run_id)
         return ["flagbench", "job", name, "--for", "kubernetes", *run.words(), *words(self.job)]
+
+    def _check_sources(self) -> None:
+        """Data and weights are in a volume or in a bucket: this machine's folders are not on the cluster."""
+        for name in ("data", "weights"):
+            given = getattr(self.run, name)
+            if is_address(given):
+                check_address(f"--{name}", given)
+            elif given is not None and (name, given) != ("data", "synthetic"):
+                other = "--data synthetic, " if name == "data" else ""
+                raise FlagbenchError(
+                    f"--{name} {given!r} is not on the cluster",
+                    remedy=f"give {other}--{name} s3://BUCKET/PREFIX, or --{name}-pvc CLAIM",
+                )
+            if name in self.volumes and given is not None:
+                raise FlagbenchError(f"--{name} and --{name}-pvc contradict each other", remedy="give one of them")
 
     def _check_times(self) -> None:
         minutes = self.run.max_minutes

@@ -28,7 +28,7 @@ _REMEDIES = {
     "MissingContentLength": "name the kind of server: s3://BUCKET/PREFIX?profile=ceph",
     "SecondLevelDomainForbidden": "name the kind of server: s3://BUCKET/PREFIX?profile=oss",
     "NotImplemented": "name the kind of server with ?profile=; `flagbench store doctor` tries what it does",
-    "QuotaExceeded": "free some of the bucket's quota, or name another store with --store",
+    "QuotaExceeded": "free some of the bucket's quota, or use another bucket",
     "AuthorizationHeaderMalformed": "set AWS_REGION to the bucket's region",
     "IllegalLocationConstraintException": "set AWS_REGION to the bucket's region",
     "PermanentRedirect": "set AWS_REGION to the bucket's region",
@@ -85,7 +85,7 @@ def explained(error: BaseException, what: str = "") -> S3Error:
     code, status = str(told.get("Code", "")), answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
     if isinstance(error, exceptions.ClientError):
         words = " ".join(str(word) for word in (status, code, told.get("Message")) if word and word != str(status))
-        remedy = _REMEDIES.get(code, "see the server's answer, or name another store with --store")
+        remedy = _REMEDIES.get(code, "see the server's answer, or use another bucket")
         return S3Error(f"{begins}the server answers {redact(words)}", remedy, code=code, status=status)
     remedy = NETWORK
     if isinstance(error, (exceptions.NoCredentialsError, exceptions.PartialCredentialsError)):

@@ -123,16 +123,16 @@ def test_of_several_nodes_the_first_alone_prints_a_usage_error(wrong: str, tmp_p
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("distilbert", "--stroe", "s3://AKIA:SECRET@bucket", "--token=SECRET"),
-        ("distilbert", "--store", "https://host/x?X-Amz-Signature=SECRET"),
-        ("distilbert", "--data", "s3://AKIA:SECRET@bucket/sst2"),
-        ("s3://AKIA:SECRET@bucket",),
+        ("distilbert", "--stroe", "s3://AKIA:HIDDEN@bucket", "--token=SECRET"),
+        ("distilbert", "--store", "https://host/x?X-Amz-Signature=HIDDEN"),
+        ("distilbert", "--data", "s3://AKIA:HIDDEN@bucket/sst2"),
+        ("s3://AKIA:HIDDEN@bucket",),
     ],
 )
 def test_a_misplaced_secret_gets_neither_into_the_record_nor_into_the_log(arguments: tuple[str, ...]) -> None:
     done = run(*arguments)
     assert done.returncode == ExitCode.USAGE
-    assert b"SECRET" not in done.stdout + done.stderr
+    assert b"HIDDEN" not in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,17 @@ def test_the_rate_is_of_the_bytes_that_were_written(clock: Clock, tmp_path: Path
     assert stream.getvalue() == "flagbench: examples 2/2, 1.5 kB/s\n"
 
 
+def test_the_rate_is_that_of_the_last_seconds(clock: Clock) -> None:
+    """What an earlier download left counts as done at once, and does not promise an early end."""
+    stream = io.StringIO()
+    meter = Meter(stream)
+    meter("fetch", 0, 10**9, "bytes")
+    for second in range(1, 101):
+        clock.now = float(second)
+        meter("fetch", 5 * 10**8 + second * 10**6, 10**9, "bytes")
+    assert "flagbench: fetch 600.0 MB of 1.0 GB, 1.0 MB/s, 6:40 left" in stream.getvalue().splitlines()
+
+
 def test_a_reader_who_is_gone_does_not_matter(clock: Clock) -> None:
     stream = Terminal()
     meter = Meter(stream)
@@ -95,6 +106,9 @@ def test_a_reader_who_is_gone_does_not_matter(clock: Clock) -> None:
         (("data", "examples", 3, 7, "", 0.0), "data: examples 3/7"),
         (("", "examples", 3, 0, "", 0.0), "examples 3"),
         (("data", "sums", 1500, 3000, "bytes", 2e6), "data: sums 1.5 kB of 3.0 kB, 2.0 MB/s"),
+        (("data", "fetch", 10**9, 10**10, "bytes", 1e8), "data: fetch 1.0 GB of 10.0 GB, 100.0 MB/s, 1:30 left"),
+        (("data", "fetch", 0, 10**13, "bytes", 1e9), "data: fetch 0 bytes of 10000.0 GB, 1.0 GB/s, 2:46:40 left"),
+        (("", "fetch", 5, 10, "bytes", 0.0, True), "fetch [##########..........] 5 bytes of 10 bytes"),
         (("data", "sum of a\x1b\n", 1, 0, "bytes", 0.0), "data: sum of a?? 1 bytes"),
     ],
 )

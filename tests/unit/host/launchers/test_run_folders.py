@@ -51,7 +51,7 @@ def test_a_relative_path_and_a_link_are_followed_to_the_folder(
         ("n" * 5000, ExitCode.USAGE),
         ("a\0b", ExitCode.USAGE),
         ("", ExitCode.USAGE),
-        ("s3://bucket/data", ExitCode.USAGE),
+        ("s3://key:secret@bucket/data", ExitCode.USAGE),
         (os.fsdecode(b"\xff"), ExitCode.USAGE),  # the engine cannot be asked for it
     ],
 )

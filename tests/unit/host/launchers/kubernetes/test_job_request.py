@@ -37,7 +37,8 @@ ALONE: dict[str, list[Any]] = {
     "label": [("a=b c",), ("app.kubernetes.io/name=x",), ("job-name=x",), ("kueue.x-k8s.io/queue-name=x",)],
     "annotation": [("flagbench.dev/run-id=x",), ("a=" + "x" * 140_000,)],
     "precision": ["tf32"],
-    "data": ["/etc"],
+    "data": ["/etc", "s3:///prefix", "https://host/x"],
+    "weights": ["/etc", "synthetic", "s3://b"],
     "steps": [0],
     "max_minutes": [0.0, 1e308],
     "timeout": [1e9],
@@ -50,6 +51,7 @@ TOGETHER: list[tuple[str, dict[str, Any]]] = [
     ("distilbert:cpu", {"name": "n" * 62, "nodes": 11}),
     ("distilbert:cpu", {"image": "x:1", "registry": "r.io"}),
     ("distilbert:cpu", {"data_pvc": "d", "data": "synthetic"}),
+    ("glm:cpu", {"weights_pvc": "w", "weights": "s3://bucket/glm"}),
     ("distilbert:cpu", {"shm": "5Gi", "memory": "4Gi"}),
     ("llama2-7b-lora:cpu", {"resume_pvc": "results:/a"}),
     ("llama2-7b-lora:a100", {"resume_pvc": "results", "set_": ("engine=deepspeed",)}),
@@ -94,6 +96,25 @@ def test_a_secret_is_refused_wherever_it_would_be_written_and_not_repeated(
     assert "--" + option.replace("_", "-") in caught.value.message
     assert not any(secret in caught.value.message for secret in ("aB3", "hunter2", "=x"))
     assert "--env-from-secret" in caught.value.remedy
+
+
+def test_data_in_a_bucket_are_read_by_the_pods(request_of: Callable[..., JobRequest]) -> None:
+    from_bucket = {"data": "s3://bucket/glm", "weights": "s3://bucket/other?profile=ceph"}
+    made = request_of("glm:cpu", **from_bucket)
+    assert {f"--{name}={url}" for name, url in from_bucket.items()} <= set(made.command())
+    told = [warning for warning in made.warnings() if "--env-from-secret" in warning]
+    assert len(told) == 1
+    assert not set(told) & set(request_of("glm:cpu", **from_bucket, env_from_secret=("keys",)).warnings())
+
+
+@pytest.mark.parametrize("option", ["data", "weights"])
+def test_credentials_in_an_address_are_refused_and_not_repeated(
+    request_of: Callable[..., JobRequest], option: str
+) -> None:
+    with pytest.raises(FlagbenchError) as caught:
+        request_of("glm:cpu", **{option: "s3://AKIA:hunter2@bucket/glm"})
+    assert f"--{option}" in caught.value.message
+    assert "hunter2" not in caught.value.message + caught.value.remedy
 
 
 def test_what_is_not_a_secret_passes(request_of: Callable[..., JobRequest]) -> None:

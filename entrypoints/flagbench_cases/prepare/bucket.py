@@ -1,0 +1,140 @@
+"""Prepared folders in a bucket: below a prefix, `KIND/prepared.json` and its files as `KIND/files/SHA256`.
+
+The index is put last and never overwritten unless asked: it is the commit point, so that readers see a folder whole
+or not at all. A file's key is its content, so several versions of a folder share what they have in common, and an
+upload or a download can be resumed.
+"""
+
+import contextlib
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional
+
+from flagbench_cases.prepare import index
+from flagbench_cases.shared.errors import CaseError, DataError, ExitCode
+from flagbench_cases.shared.files import INDEX
+from flagbench_cases.shared.s3 import Bucket, S3Error, parse_address
+
+FILES = "files/"
+
+
+class RemoteFolder(NamedTuple):
+    """A prepared folder in a bucket."""
+
+    bucket: Bucket
+    base: str
+    """What its keys begin with, below the prefix: `data/`; empty if the address names the folder itself."""
+    content: bytes
+    """`prepared.json`, byte for byte."""
+    index: Dict[str, Any]
+
+    @property
+    def url(self) -> str:
+        """Its address, without a slash at the end."""
+        return self.bucket.location(self.base).rstrip("/")
+
+    @property
+    def files(self) -> Dict[str, Dict[str, Any]]:
+        """Its files as listed in `prepared.json` ({"bytes": ..., "sha256": ...})."""
+        return dict(self.index["files"])
+
+    def as_json(self) -> Dict[str, Any]:
+        """Its facts, as those of an opened folder."""
+        facts = {key: self.index.get(key) for key in ("format", "files", "facts", "sources", "licence")}
+        return {"folder": self.url, "url": self.url, "digest": index.digest_of(self.files), **facts}
+
+    def key(self, name: str) -> str:
+        """The key of a file."""
+        return file_key(self.base, self.files[name]["sha256"])
+
+
+def is_address(text: Optional[str]) -> bool:
+    """Whether a text is meant as the address of a bucket."""
+    return text is not None and text.lower().startswith("s3:")
+
+
+def file_key(base: str, sha256: str) -> str:
+    """The key of a file with this content."""
+    return "%s%s%s" % (base, FILES, sha256)
+
+
+def open_bucket(url: str) -> Bucket:
+    """The bucket at an address. Raises CaseError (usage)."""
+    with bucket_errors():
+        return Bucket(parse_address(url))
+
+
+def find(url: str, case: str, kind: str) -> Optional[RemoteFolder]:
+    """The prepared folder of a kind below an address, or at it; None if there is none.
+
+    Raises CaseError: data (3) for one that is damaged or of another case, network (15) if the bucket cannot be read.
+    """
+    bucket = open_bucket(url)
+    for base in (kind + "/", ""):
+        with bucket_errors(upload_again(case, url)):
+            try:
+                content = bucket.get(base + INDEX, index.MAX_BYTES)
+            except S3Error as error:
+                if error.missing:
+                    continue
+                raise
+        where = bucket.location(base + INDEX)
+        found = index.parse(content, where, case, kind)
+        index.check_use(found, where, case, kind)
+        return RemoteFolder(bucket, base, content, found)
+    return None
+
+
+def check_objects(folder: RemoteFolder, names: List[str], case: str) -> None:
+    """Raise CaseError (data) if the object of a file is missing or has another size. Reads no object."""
+    remedy = upload_again(case, folder.url)
+    with bucket_errors(remedy):
+        try:
+            found = {entry.key: entry.size for entry in folder.bucket.list(folder.base + FILES)}
+        except S3Error as error:
+            if not error.denied:
+                raise
+            found = _heads(folder, names)  # a key that may read, but not list
+    for name in names:
+        size, key = folder.files[name]["bytes"], folder.key(name)
+        where = "%s (%s)" % (folder.bucket.location(key), name)
+        if key not in found:
+            raise DataError("%s does not exist" % where, remedy)
+        if found[key] != size:
+            raise DataError("%s has %d bytes, not %d: it was changed or damaged" % (where, found[key], size), remedy)
+
+
+def _heads(folder: RemoteFolder, names: List[str]) -> Dict[str, int]:
+    heads = {folder.key(name): folder.bucket.head(folder.key(name)) for name in names}
+    return {key: head.size for key, head in heads.items() if head is not None}
+
+
+def upload_first(case: str, url: str) -> str:
+    """The remedy for a folder that is missing from a bucket."""
+    return "give the address that was used as prepare --to, or upload it: flagbench prepare %s -o OUT --to %s" % (
+        case,
+        url,
+    )
+
+
+def upload_again(case: str, url: str) -> str:
+    """The remedy for an object that is missing from a bucket, or damaged there."""
+    words = "remove that object if it is there, then upload it again: flagbench prepare %s -o OUT --to %s"
+    return words % (case, url)
+
+
+@contextlib.contextmanager
+def bucket_errors(remedy: Optional[str] = None) -> Iterator[None]:
+    """Turns an S3Error into a CaseError: usage (2), data (3) for a missing or changed object, else network (15).
+
+    Args:
+        remedy: the one for a missing or changed object; None keeps that of the S3Error.
+    """
+    try:
+        yield
+    except S3Error as error:
+        code = ExitCode.ENGINE
+        if error.usage:
+            code = ExitCode.USAGE
+        elif error.damaged or error.missing or error.taken or error.code == "NoSuchBucket":
+            code = ExitCode.DATA
+        own = code is not ExitCode.DATA or error.code == "NoSuchBucket" or remedy is None
+        raise CaseError(error.message, error.remedy if own else str(remedy), code) from error

@@ -1,0 +1,173 @@
+"""The cache of what was fetched from a bucket: a folder for each prepared folder, complete once it has its index.
+
+FLAGBENCH_CACHE names it; else it is a volume mounted at /cache, as in a container, else `flagbench` in the user's
+cache folder, else a folder in TMPDIR.
+"""
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import stat
+import tempfile
+from typing import Any, Callable, Dict, Iterator, Mapping
+
+from flagbench_cases.prepare.writer import SLACK, free_bytes, readable
+from flagbench_cases.shared import user_home
+from flagbench_cases.shared.errors import DataError, UsageError
+from flagbench_cases.shared.files import INDEX, sync
+
+VARIABLE = "FLAGBENCH_CACHE"
+PREPARED = "prepared"
+MOUNT = "/cache"
+_NAME_DIGITS = 32
+
+
+def root(environment: Mapping[str, str] = os.environ) -> str:
+    """The cache folder. It need not exist yet."""
+    given = environment.get(VARIABLE)
+    if given:
+        return os.path.abspath(given)
+    if os.path.ismount(MOUNT) and user_home.writable(MOUNT):
+        return MOUNT
+    home = environment.get("XDG_CACHE_HOME") or os.path.join(environment.get("HOME") or "", ".cache")
+    if user_home.writable(home):
+        return os.path.join(home, "flagbench")
+    return _fallback()
+
+
+def folder_of(case: str, kind: str, content: bytes) -> str:
+    """The folder for the prepared folder with this `prepared.json`: another index has another one, so that nothing in
+    a complete folder ever changes."""
+    name = "%s-%s-%s" % (case, kind, hashlib.sha256(content).hexdigest()[:_NAME_DIGITS])
+    return os.path.join(root(), PREPARED, name)
+
+
+def make(folder: str) -> None:
+    """Create a folder of the cache. Raises UsageError."""
+    try:
+        place = root()
+        if place == _fallback():
+            # TMPDIR is everybody's: what is found there may be another user's.
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(place, 0o700)
+            status = os.lstat(place)
+            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+                raise PermissionError(errno.EACCES, "it belongs to another user")
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise _unusable(folder, error) from None
+
+
+def _fallback() -> str:
+    return os.path.join(tempfile.gettempdir(), "flagbench-cache-%d" % os.geteuid())
+
+
+def is_complete(folder: str, content: bytes, files: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether a folder has this index and all files, by their sizes."""
+    try:
+        with open(os.path.join(folder, INDEX), "rb") as file:
+            same = file.read(len(content) + 1) == content
+    except OSError:
+        return False
+    return same and not missing(folder, files)
+
+
+def missing(folder: str, files: Mapping[str, Mapping[str, Any]]) -> Dict[str, int]:
+    """Files that a folder does not have in their size, and how many bytes of each are to be fetched."""
+    found = {}
+    for name, facts in files.items():
+        try:
+            status = os.lstat(os.path.join(folder, name))
+            there = stat.S_ISREG(status.st_mode) and status.st_size == facts["bytes"]
+        except OSError:
+            there = False
+        if not there:
+            found[name] = max(0, facts["bytes"] - _allocated(os.path.join(folder, ".%s.part" % name)))
+    return found
+
+
+def _allocated(path: str) -> int:
+    """Bytes that an interrupted download takes up already; its size is the final one from the start."""
+    try:
+        return os.lstat(path).st_blocks * 512
+    except OSError:
+        return 0
+
+
+def check_room(need: int) -> None:
+    """Raise DataError if the cache's disk has no room for `need` bytes."""
+    place = os.path.join(root(), PREPARED)
+    free = free_bytes(place)
+    if need and free is not None and free < need + SLACK:
+        raise DataError(
+            "%s needs %s of free space but has %s" % (place, readable(need), readable(free)),
+            "free space there, or set %s to a folder on another disk (in a container, mount one at %s)"
+            % (VARIABLE, MOUNT),
+        )
+
+
+def finish(folder: str, content: bytes) -> None:
+    """Write the index of a folder whose files are all there: from now on it is complete. Raises OSError."""
+    part = os.path.join(folder, ".%s.part" % INDEX)
+    with open(part, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, os.path.join(folder, INDEX))
+    sync(folder)
+
+
+@contextlib.contextmanager
+def locked(folder: str, waiting: Callable[[], None]) -> Iterator[None]:
+    """A context manager that one process at a time has, also of several machines that share the disk.
+
+    Args:
+        waiting: called once if another process has it, before waiting.
+    """
+    path = lock_path(folder)
+    try:
+        handle = _lock(path, waiting)
+    except OSError as error:
+        raise _unusable(path, error) from None
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(path)  # while locked: another process then notices that its descriptor is stale
+        os.close(handle)
+
+
+def lock_path(folder: str) -> str:
+    """The lock of a folder, beside it."""
+    return os.path.join(os.path.dirname(folder), ".%s.lock" % os.path.basename(folder))
+
+
+def _lock(path: str, waiting: Callable[[], None]) -> int:
+    told = False
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not told:
+                    waiting()
+                told = True
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            if os.path.samestat(os.stat(path), os.fstat(handle)):
+                return handle
+        except FileNotFoundError:  # its owner has finished and removed it
+            pass
+        except OSError:
+            os.close(handle)
+            raise
+        os.close(handle)
+
+
+def _unusable(path: str, error: OSError) -> UsageError:
+    return UsageError(
+        "%s cannot be used (%s)" % (path, error.strerror or error),
+        "set %s to a writable folder on a disk that supports file locks" % VARIABLE,
+    )

@@ -1,0 +1,76 @@
+"""Prepared folders of a few bytes or a few parts, put into a bucket and fetched as tests do it."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from flagbench_cases.prepare import fetch, prepared_folder, upload
+from flagbench_cases.prepare.meter import Meter
+from running import ENTRYPOINTS
+
+CASE = "glm"
+SMALL = {"one.bin": b"some bytes", "two.bin": b"", "three.bin": bytes(7_000)}
+
+
+def large(parts: int, seed: int = 1) -> bytes:
+    """Bytes that a transfer needs so many parts for."""
+    from flagbench_cases.shared.s3.parts import PART_BYTES
+
+    return random.Random(seed).randbytes((parts - 1) * PART_BYTES + 4321)
+
+
+def prepare(out: Path, files: dict[str, bytes], kind: str = "data", case: str = CASE) -> Path:
+    """A prepared folder with these files below OUT; returns OUT."""
+    with prepared_folder.writing(str(out), case, kind, "free for all") as writer:
+        for name, content in files.items():
+            Path(writer.path(name)).write_bytes(content)
+        writer.format("test/v1")
+    return out
+
+
+def put(out: Path, url: str, *, force: bool = False, case: str = CASE) -> dict[str, Any]:
+    """Upload OUT, in this process."""
+    results: dict[str, Any] = {}
+    plan = {"case": case, "out": str(out), "to": url, "force": force, "check": False, "kinds": []}
+    upload.work(plan, Meter(), results)
+    return results
+
+
+def get(url: str, *kinds: str, survey: bool = False) -> dict[str, Any]:
+    """Fetch the data at an address, or these kinds, in this process."""
+    results: dict[str, Any] = {}
+    sources = {kind: {"url": url, "optional": False} for kind in kinds or ("data",)}
+    fetch.work({"case": CASE, "sources": sources, "survey": survey}, Meter(), results)
+    return results
+
+
+def contents(folder: str) -> dict[str, bytes]:
+    """The files of a prepared folder by name, but for its index."""
+    return {path.name: path.read_bytes() for path in Path(folder).iterdir() if path.name != "prepared.json"}
+
+
+def command(*words: str, **options: Any) -> subprocess.Popen[str]:
+    """`python -m flagbench_cases ...`, started."""
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        [sys.executable, "-m", "flagbench_cases", *words],
+        env=dict(os.environ, PYTHONPATH=ENTRYPOINTS),
+        stdin=subprocess.DEVNULL,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+        **options,
+    )
+
+
+def call(*words: str) -> tuple[int, Any, str]:
+    """The same to its end: exit code, what it printed as JSON, and what it said."""
+    process = command(*words, "--json")
+    printed, said = process.communicate(timeout=120)
+    return process.returncode, json.loads(printed) if printed else None, said

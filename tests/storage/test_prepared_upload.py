@@ -1,0 +1,184 @@
+"""Prepared folders go to a bucket whole or not at all, and never take the place of others unasked."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flagbench_cases.shared.errors import CaseError, ExitCode
+from prepared_sets import CASE, SMALL, call, command, contents, get, large, prepare, put
+from running import wait_until
+
+pytestmark = pytest.mark.s3
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLAGBENCH_CACHE", str(tmp_path / "cache"))
+
+
+def keys(server: Any, bucket: str) -> list[str]:
+    return [entry["Key"] for entry in server.list_objects_v2(Bucket=bucket).get("Contents", ())]
+
+
+def asked(proxy: Any, *methods: str) -> list[str]:
+    return [request for request in proxy.requests if request.split()[0] in methods]
+
+
+def test_the_command_uploads_what_is_prepared(bucket: str, tmp_path: Path, server: Any) -> None:
+    out, url = prepare(tmp_path / "out", SMALL), f"s3://{bucket}/sets/glm"
+    prepare(out, {"w.bin": b"weights"}, "weights")
+    code, printed, said = call("prepare", CASE, "-o", str(out), "--to", url)
+    assert code == 0, said
+    assert printed["folders"]["data"]["url"] == f"{url}/data"
+    assert printed["folders"]["data"]["folder"] == str(out / "data")
+    assert printed["run"].endswith(f"--data {url}")
+    found = keys(server, bucket)
+    assert [key for key in found if key.endswith(".json")] == [
+        "sets/glm/data/prepared.json",
+        "sets/glm/weights/prepared.json",
+    ]
+    for name, facts in printed["folders"]["data"]["files"].items():
+        body = server.get_object(Bucket=bucket, Key=f"sets/glm/data/files/{facts['sha256']}")["Body"].read()
+        assert body == SMALL[name]
+    checked, printed, said = call("prepare", CASE, "--check", "--to", url)
+    assert checked == 0, said
+    assert sorted(printed["folders"]) == ["data", "weights"]
+
+
+def test_the_same_again_sends_nothing(bucket: str, tmp_path: Path, proxy: Any) -> None:
+    out = prepare(tmp_path / "out", SMALL)
+    put(out, f"s3://{bucket}/x")
+    proxy.requests.clear()
+    put(out, f"s3://{bucket}/x")
+    put_again = [request for request in asked(proxy, "PUT", "POST") if "/files/" in request]
+    assert not put_again
+
+
+def test_the_index_is_what_makes_a_folder(bucket: str, tmp_path: Path, proxy: Any) -> None:
+    """Where an upload ends before it is put, there is nothing to fetch; the next one completes it."""
+    out = prepare(tmp_path / "out", SMALL)
+    proxy.fault = lambda method, path, count: (
+        (403, "AccessDenied") if (method, path[-5:]) == ("PUT", ".json") else None
+    )
+    with pytest.raises(CaseError) as caught:
+        put(out, f"s3://{bucket}/x")
+    assert caught.value.code is ExitCode.ENGINE
+    with pytest.raises(CaseError, match="no prepared data"):
+        get(f"s3://{bucket}/x")
+    proxy.fault = lambda method, path, count: None
+    put(out, f"s3://{bucket}/x")
+    assert contents(get(f"s3://{bucket}/x")["data"]["folder"]) == SMALL
+
+
+def test_other_data_are_refused_before_anything_is_sent(bucket: str, tmp_path: Path, proxy: Any) -> None:
+    put(prepare(tmp_path / "out", SMALL), f"s3://{bucket}/x")
+    other = prepare(tmp_path / "other", {"one.bin": b"other bytes"})
+    proxy.requests.clear()
+    with pytest.raises(CaseError) as caught:
+        put(other, f"s3://{bucket}/x")
+    assert (caught.value.code, "--force" in caught.value.remedy) == (ExitCode.USAGE, True)
+    assert not asked(proxy, "PUT", "POST")
+    put(other, f"s3://{bucket}/x", force=True)
+    assert contents(get(f"s3://{bucket}/x")["data"]["folder"]) == {"one.bin": b"other bytes"}
+
+
+def test_of_two_writers_one_wins(bucket: str, tmp_path: Path) -> None:
+    url = f"s3://{bucket}/x"
+    outs = [prepare(tmp_path / str(number), {"one.bin": bytes([number]) * 9}) for number in range(4)]
+
+    def write(out: Path) -> int:
+        try:
+            put(out, url)
+        except CaseError as error:
+            return int(error.code)
+        return 0
+
+    with ThreadPoolExecutor(4) as pool:
+        codes = [*pool.map(write, outs)]
+    assert sorted(codes) == [0, 2, 2, 2]
+    won = outs[codes.index(0)]
+    assert contents(get(url)["data"]["folder"]) == contents(str(won / "data"))
+
+
+def test_damaged_files_are_not_uploaded(bucket: str, tmp_path: Path, server: Any) -> None:
+    out = prepare(tmp_path / "out", SMALL)
+    (out / "data" / "one.bin").write_bytes(b"some bites")
+    with pytest.raises(CaseError, match=r"one\.bin") as caught:
+        put(out, f"s3://{bucket}/x")
+    assert caught.value.code is ExitCode.DATA
+    assert not keys(server, bucket)
+
+
+def test_a_bucket_that_keeps_versions_is_refused_before_anything_is_sent(
+    bucket: str, tmp_path: Path, server: Any
+) -> None:
+    server.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    with pytest.raises(CaseError, match="versions"):
+        put(prepare(tmp_path / "out", SMALL), f"s3://{bucket}/x")
+    assert not keys(server, bucket)
+
+
+def test_an_interrupted_upload_is_resumed(bucket: str, tmp_path: Path, proxy: Any, server: Any) -> None:
+    out, url = prepare(tmp_path / "out", {"large.bin": large(3)}), f"s3://{bucket}/x"
+    held = proxy.hold("PUT", past=1)
+    process = command("prepare", CASE, "-o", str(out), "--to", url)
+
+    def kept() -> int:
+        uploads = server.list_multipart_uploads(Bucket=bucket).get("Uploads", ())
+        found = (server.list_parts(Bucket=bucket, Key=up["Key"], UploadId=up["UploadId"]) for up in uploads)
+        return sum(len(parts.get("Parts", ())) for parts in found)
+
+    wait_until(lambda: held.is_set() and kept() == 1, 30)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    proxy.release()
+    assert process.returncode == ExitCode.INTERRUPTED, said
+    assert (out / "data" / "prepared.json").is_file(), "what was prepared is kept"
+    proxy.requests.clear()
+    put(out, url)
+    assert len([request for request in proxy.requests if "partNumber" in request]) == 2
+
+
+def test_a_check_reads_the_objects(bucket: str, tmp_path: Path, server: Any) -> None:
+    out, url = prepare(tmp_path / "out", SMALL), f"s3://{bucket}/x"
+    sha256 = put(out, url)["data"]["files"]["one.bin"]["sha256"]
+    key = f"x/data/files/{sha256}"
+    server.put_object(Bucket=bucket, Key=key, Body=b"SOME BYTES", Metadata={"sha256": sha256})
+    code, _, said = call("prepare", CASE, "--check", "--to", url)
+    assert code == ExitCode.DATA
+    assert key in said
+    server.delete_object(Bucket=bucket, Key=key)
+    put(out, url)
+    assert call("prepare", CASE, "--check", "--to", url)[0] == 0
+
+
+def test_credentials_stand_nowhere(tmp_path: Path, bucket: str) -> None:
+    """Neither those of an address, which is refused, nor those of the environment."""
+    out = prepare(tmp_path / "out", SMALL)
+    for url in (f"s3://key:hunter2@{bucket}/x", f"s3://{bucket}/x?token=hunter2"):
+        code, printed, said = call("prepare", CASE, "-o", str(out), "--to", url)
+        assert (code, printed) == (ExitCode.USAGE, None)
+        assert "hunter2" not in said
+    code, printed, said = call("prepare", CASE, "-o", str(out), "--to", f"s3://{bucket}/x")
+    assert code == 0
+    assert os.environ["AWS_SECRET_ACCESS_KEY"] not in said + json.dumps(printed)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--check", "--to", "s3://bucket", "-o", "out"],
+        ["--to", "s3://bucket"],
+        ["--to", "folder", "-o", "out"],
+        ["--to", "", "-o", "out"],
+    ],
+)
+def test_what_makes_no_sense_is_refused(words: list[str], tmp_path: Path) -> None:
+    assert call("prepare", CASE, *words)[0] == ExitCode.USAGE
