@@ -265,6 +265,14 @@ class Sources(Struct, frozen=True):
     weights: str | None = None
 
 
+class Bundle(Struct, frozen=True):
+    """The bundle of raw evidence of the node that printed the record."""
+
+    node: Count
+    sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+    bytes: Count
+
+
 class Record(Struct, frozen=True):
     """The record of one run."""
 
@@ -291,6 +299,7 @@ class Record(Struct, frozen=True):
     status: Status
     argv: tuple[str, ...] = ()
     sources: Sources | None = None
+    bundle: Bundle | None = None
     layout: Layout | None = None
     window: Window | None = None
     telemetry_reason: str | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -121,7 +122,8 @@ def test_what_needs_no_extra_works_without_any(tmp_path: Path) -> None:
         ("results ls --store s3://bucket", "s3"),
     ],
 )
-def test_what_needs_an_extra_names_it(line: str, extra: str, tmp_path: Path) -> None:
+def test_what_needs_an_extra_names_it(line: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", os.defpath)  # without what the extra installs, such as uv
     line = line.format(folder=tmp_path)
     *error, ended = process("-c", WITHOUT, line).stderr.splitlines()
     assert ended == f"{line} {int(ExitCode.USAGE)}"

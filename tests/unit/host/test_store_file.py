@@ -19,7 +19,7 @@ import pytest
 from flagbench.errors import ExitCode
 from flagbench.record.read import RecordError
 from flagbench.stores import FolderBlobs, Store, StoreError, open_store
-from flagbench_cases.shared import output
+from flagbench_cases.record.stores.folder import FolderStore
 
 MakeRecord = Callable[..., bytes]
 WRITERS = 32
@@ -248,7 +248,7 @@ def test_addresses_that_are_not_a_folder(url: str, remedy: str) -> None:
 def test_what_an_image_stores_is_what_the_host_would_have_stored(tmp_path: Path, make_record: MakeRecord) -> None:
     line = make_record().decode()
     image, host = tmp_path / "image", Store(FolderBlobs(tmp_path / "host"))
-    output.store(str(image), json.loads(line), line)
+    FolderStore(str(image)).put_record(json.loads(line), line)
     host.put(line.encode() + b"\n")
     stored, expected = (
         {path.relative_to(root): path.read_bytes() for path in root.rglob("*.json*")}
