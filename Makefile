@@ -5,8 +5,11 @@ PYTHON ?=
 VENV ?= .venv
 # Index for CPU builds of torch, if reachable. Empty: the index that pip is configured to use.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
-# Additional options for tests.reenact (`make bench`) and pytest (`make test`).
+# Additional options for tests.reenact, tests/bench/kills.py and tests/bench/storage.py (`make bench`), and for pytest
+# (`make test`).
 REENACT ?=
+KILLS ?=
+STORAGE ?=
 PYTEST ?=
 BIN := $(VENV)/bin
 INSTALL := PYTHON="$(PYTHON)" TORCH_INDEX="$(TORCH_INDEX)" tools/install "$(VENV)"
@@ -48,7 +51,8 @@ bench: $(VENV)/.dev $(VENV)/.publishers
 	$(BIN)/python tests/bench/adapter.py
 	$(BIN)/python tests/bench/startup.py
 	$(BIN)/python tests/bench/demo.py
-	$(BIN)/python tests/bench/kills.py
+	$(BIN)/python tests/bench/kills.py $(KILLS)
+	$(BIN)/python tests/bench/storage.py $(STORAGE)
 
 ## compile: update the image side's copies of the manifests, and the generated parts of the docs
 compile: $(VENV)/.cases
