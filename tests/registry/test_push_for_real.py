@@ -283,8 +283,8 @@ def test_a_registry_that_always_fails_in_the_middle(bench: Bench, base: dict[str
 
 def test_a_layer_that_is_damaged_on_the_way_is_refused(bench: Bench, base: dict[str, str], proxy: Proxy) -> None:
     image, place = build_large(bench, base), bench.place(host=proxy.host)
-    # Not the headers of a request, which are short.
-    proxy.fault = lambda content, before: bytes([content[0] ^ 1]) + content[1:] if len(content) > 9000 else content
+    # The end of a large piece: the headers of a request may stand before it.
+    proxy.fault = lambda content, before: content[:-1] + bytes([content[-1] ^ 1]) if len(content) > 9000 else content
     with pytest.raises(FlagbenchError) as caught:
         bench.push(image, place, may_redistribute=True)
     assert caught.value.code is ExitCode.DATA

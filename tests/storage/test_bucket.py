@@ -285,13 +285,13 @@ def test_a_key_that_may_not_ask_for_versions_is_refused(bucket: str, proxy: Any)
 def test_a_listing_of_a_server_that_knows_the_older_one_alone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     for content in numbered(5):
         store.put(content)
-    real = store.blobs._ask
+    real = store.blobs.bucket.ask
 
     def older(operation: str, what: str | None = None, **arguments: Any) -> dict[str, Any]:
         page = real(operation, what, **({"MaxKeys": 2} if operation == "list_objects_v2" else {}), **arguments)
         return {name: value for name, value in page.items() if name != "NextContinuationToken"}
 
-    monkeypatch.setattr(store.blobs, "_ask", older)
+    monkeypatch.setattr(store.blobs.bucket, "ask", older)
     assert len([*store.list()]) == 5
 
 
