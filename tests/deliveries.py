@@ -1,5 +1,5 @@
 """A process that does what a node's parent does after its run: it hands over a record and a bundle. It can be killed
-at any moment; what it left behind can be finished as `flagbench results push` does.
+at any moment; `flagbench results push` finishes what it left behind.
 
     python deliveries.py STORE OUT BUNDLE <record.json
 """
@@ -57,18 +57,11 @@ def waiting(out: Path) -> dict[str, list[Path]]:
 
 
 def push(out: Path) -> None:
-    """Store what waits, as `flagbench results push OUT` does."""
-    from flagbench.s3 import Bucket, parse_address, put_file
-    from flagbench.stores import open_store
-
-    for address, files in waiting(out).items():
-        for file in files:
-            base = next(folder for folder in file.parents if (folder / "meant-for").exists())
-            if file.suffix == ".json":
-                open_store(address).put(file.read_bytes())
-            else:
-                sha256 = bundle_of(file).sha256
-                put_file(Bucket(parse_address(address)), file.relative_to(base).as_posix(), file, sha256)
+    """Store what waits, by `flagbench results push OUT`."""
+    if waiting(out):
+        command = [sys.executable, "-m", "flagbench", "results", "push", str(out)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
 
 
 def main(store: str, out: str, bundle: str) -> int:

@@ -186,7 +186,7 @@ def test_a_first_signal_ends_an_upload_that_hangs(bucket: str, large: Path, prox
 
 
 @pytest.mark.parametrize("reachable", [True, False])
-def test_a_full_disk_where_results_wait(
+def test_results_are_stored_without_a_place_to_wait(
     bucket: str, proxy: Any, tmp_path: Path, large: Path, reachable: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A record is stored all the same, or printed."""

@@ -21,7 +21,8 @@ COMMANDS = {
     "push": "Push an image with its fixed tag and the moving ones, its bill of materials and its provenance.",
     "layers": "Compare images layer by layer, without what depends on when they were built.",
     "pull": "Bring an image from a bucket into the container engine, verified by digest.",
-    "prepare": "Make the folders that a case's runs read out of what was downloaded.",
+    "prepare": "Make the folders that a case's runs read out of what was downloaded, and upload them to a bucket "
+    "with --to.",
     "plan": "Show the layouts of a split model, and whether they fit into the devices' memory; the fastest first.",
     "run": "Run a case, keep its record in the store, and show it beside the published row.",
     "job": "Print a Kubernetes job that runs a case, for `kubectl apply -f -`.",

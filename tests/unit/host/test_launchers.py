@@ -63,7 +63,7 @@ def test_what_was_asked_for_is_handed_on_and_what_was_printed_is_the_record(
         "sys.exit(5)",
         replace(request_for_cpu, options=given),
     )
-    words = ["distilbert", "--nodes=1", "--gpus=2", "--data=--full", "--set=batch_size=8", "--weights=-w"]
+    words = ["distilbert", "--nodes=1", "--gpus=2", "--data=--full", "--weights=-w", "--set=batch_size=8"]
     assert (json.loads(result.record)["argv"], json.loads(result.record)["own"]) == (["cpu", *words], True)
     assert result.exit_code == 5
 
