@@ -233,8 +233,8 @@ class JobRequest:
             self.job.env_from_secret or self.job.store_secret
         ):
             found.append(
-                "the pods read data from a bucket, and the job gives them no credentials; --store-secret or "
-                "--env-from-secret does"
+                "the pods read data from a bucket, and the job gives them no credentials; --env-from-secret does, "
+                "and --store-secret beside --store"
             )
         stored = self.job.store is not None or self.job.ticket_secret is not None
         if self.run.nodes > 1 and "out" not in self.volumes and not stored:
