@@ -63,7 +63,7 @@ def command(
     case, stack = resolve_image(image, load_catalog(claims=False))
     wanted = Wanted(
         name=image_of(case.name, stack.name, VERSION),
-        aliases=tuple(image_of(case.name, name) for name in (stack.name, *stack.aliases)),
+        aliases=tuple(image_of(case.name, name) for name in dict.fromkeys((stack.name, *stack.aliases))),
         below=image_of("stack", stack.name, VERSION),
         stack=stack,
         place=_place(to, f"{REPOSITORY}/{case.name}", public=public),
