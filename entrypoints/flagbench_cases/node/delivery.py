@@ -77,7 +77,7 @@ class Delivery:
         line, own = assemble.to_line(record), int(record["status"]["exit_code"])
         unsent = self._set_aside(record, line)
         writer = output.LineWriter(stdout, line)
-        printed = self._try(lambda: writer.write(PRINT_SECONDS))
+        printed = self._print(writer, PRINT_SECONDS)
         kept = []
         if self._targets.out:
             kept.append(
@@ -86,7 +86,7 @@ class Delivery:
         self._write_bundle()
         kept.append(self._store(record, line, unsent))
         if printed is False:  # stdout is read slowly; meanwhile the files have been written
-            printed = self._try(writer.write)
+            printed = self._print(writer)
         if record["status"]["phase"] != "usage" and not printed and not any(kept):
             return int(ExitCode.NOT_STORED), self.lost
         return self._code(own), self.lost
@@ -105,6 +105,16 @@ class Delivery:
 
     def _code(self, own: int) -> int:
         return own if self._complete else own or int(ExitCode.NOT_STORED)
+
+    def _print(self, writer: output.LineWriter, seconds: Optional[float] = None) -> Optional[bool]:
+        """Whether the record is printed; None, with the reason on stderr, if it cannot be. That alone does not change
+        how the run ended: the record may be kept elsewhere."""
+        try:
+            return writer.write(seconds)
+        except CaseError as error:
+            print_error(error.message, error.remedy)
+            self._failures.append(error.message)
+            return None
 
     def _try(self, task: Callable[[], Any]) -> Any:
         """The result of the task; None, with the reason on stderr, if it failed."""
