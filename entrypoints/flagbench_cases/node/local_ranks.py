@@ -1,5 +1,6 @@
 """The ranks of one node, as their spool and the process table show them."""
 
+import os
 import time
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Set
 
@@ -12,6 +13,7 @@ class LocalRanks:
     """The ranks `ranks` of node `node`, whose spool is `folder`, in a job of `world` ranks."""
 
     def __init__(self, folder: str, ranks: Sequence[int], node: int, world: int) -> None:
+        self._folder = folder
         self._readers = [SpoolReader(folder, rank) for rank in ranks]
         self._node = node
         self._world = world
@@ -53,7 +55,12 @@ class LocalRanks:
         return said == [list(range(self._world))]
 
     def find_removed(self, states: Sequence[Optional[Progress]]) -> Optional[int]:
-        """A rank whose spool was removed or emptied since an earlier call, else None; `states`: its `progress`."""
+        """A rank whose spool was removed or emptied since an earlier call, else None; `states`: its `progress`.
+
+        The whole folder may be removed before the first step of a rank is seen.
+        """
+        if not os.path.isdir(self._folder):
+            return self._readers[0].rank
         removed = [r.rank for r, state in zip(self._readers, states) if state is None and r.rank in self._seen]
         self._seen.update(r.rank for r, state in zip(self._readers, states) if state is not None)
         return removed[0] if removed else None

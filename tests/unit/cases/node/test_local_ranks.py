@@ -1,0 +1,12 @@
+"""What a node's parent sees of its ranks."""
+
+from flagbench_cases.node.local_ranks import LocalRanks
+
+
+def test_a_spool_that_was_removed_before_a_step_was_seen_is_noticed(tmp_path):
+    folder = tmp_path / "spool"
+    folder.mkdir()
+    ranks = LocalRanks(str(folder), range(4, 6), 2, 8)
+    assert ranks.find_removed(ranks.progress()) is None, "no rank has started"
+    folder.rmdir()
+    assert ranks.find_removed(ranks.progress()) == 4
