@@ -7,7 +7,6 @@ refuse an overwriting put: two writers of one key then write the same bytes.
 
 from __future__ import annotations
 
-import base64
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -119,16 +118,15 @@ class _Upload:
             with self.path.open("rb") as file:
                 file.seek((number - 1) * self.part)
                 content = file.read(self.part)
-            digest = md5(content)
             etag = there.get((number, len(content)))
-            if etag != digest.hex():
+            # The signature has a sum of the content, so a server needs no other one to check what it receives.
+            if etag is None or etag != md5(content).hex():
                 answer = self.bucket.ask(
                     "upload_part",
                     Key=name,
                     UploadId=identity,
                     PartNumber=number,
                     Body=content,
-                    ContentMD5=base64.b64encode(digest).decode(),
                     what=f"part {number} of {self.bucket.location(self.key)} was not confirmed as stored",
                 )
                 etag = answer["ETag"].strip('"')
