@@ -42,7 +42,7 @@ def ticket(
 ) -> None:
     """Make a ticket: the uploads of one run, for a machine that gets no keys of the bucket.
 
-    Whoever has it can store one record and a bundle of each node, once, and nothing else, until it expires. It is a
+    Its holder can store one record and a bundle of each node, once, and nothing else, until it expires. It is a
     credential. `flagbench run --ticket FILE` and an image's --ticket use it; `flagbench store collect` takes over
     what was uploaded. The bucket is tried first, with an object of its own.
 
@@ -64,7 +64,7 @@ def ticket(
     where = "what was printed" if out is None else str(out)
     typer.echo(
         visible(
-            f"warning: {where} is a credential: until {made.expires_at} whoever has it can store the record of the "
+            f"warning: {where} is a credential: until {made.expires_at} its holder can store the record of the "
             f"run {made.run_id} in {made.store}"
         ),
         err=True,

@@ -136,7 +136,7 @@ class BucketPlace:
         return f"{_ROOT}{self._name}/manifests/{reference}"
 
     def _head(self, key: str) -> Head | None:
-        """What is known of an object; None where there is none, or where the key may not ask."""
+        """What is known of an object; None if it does not exist, or the key may not ask."""
         try:
             return self._bucket.head(key)
         except S3Error as error:

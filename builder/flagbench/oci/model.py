@@ -91,4 +91,4 @@ class Place(Protocol):
         """
 
     def read_manifest(self, reference: str) -> tuple[bytes, str] | None:
-        """A manifest by tag or digest, with its media type; None where there is none."""
+        """A manifest by tag or digest, with its media type; None if it does not exist."""

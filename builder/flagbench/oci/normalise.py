@@ -69,7 +69,7 @@ def normalise_config(config: bytes, diff_ids: Mapping[str, str], created: str | 
 
 
 def parse_config(config: bytes) -> dict[str, Any]:
-    """The configuration of an image. Raises FlagbenchError (data) where it is none."""
+    """The configuration of an image. Raises FlagbenchError (data) if it is not one."""
     try:
         plain = json.loads(config)
         layers: Sequence[Any] = plain["rootfs"]["diff_ids"]

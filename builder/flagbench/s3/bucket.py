@@ -223,7 +223,7 @@ class Bucket:
         )
 
     def head(self, key: str) -> Head | None:
-        """What is known of an object; None where there is none."""
+        """What is known of an object; None if it does not exist."""
         try:
             answer = self.ask("head_object", Key=self.name(key), what=f"{self.location(key)} cannot be asked for")
         except S3Error as error:

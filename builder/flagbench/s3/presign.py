@@ -1,7 +1,7 @@
 """Presigned requests: one URL that does one thing to one key, until it expires, without the bucket's keys.
 
-Signed with version 4, which binds headers: whoever has the URL of a put can neither leave out the header with which
-it never overwrites, nor send another number of bytes. botocore's signer is used directly, because boto3's own
+Signed with version 4, which binds headers: the holder of a put's URL can neither leave out the header with which it
+never overwrites, nor send another number of bytes. botocore's signer is used directly, because boto3's own
 `generate_presigned_url` knows no header but Amazon's, and may choose version 2, which binds none.
 """
 

@@ -84,7 +84,7 @@ class Inbox:
                 for entry in self._bucket.list(prefix):
                     place = parse_inbox_key(entry.key)
                     if place is None:
-                        continue  # no ticket named it: whoever put it there has the bucket's keys
+                        continue  # no ticket named it: the writer has the bucket's keys
                     upload = found.setdefault(place.run_id, Upload(place.run_id))
                     if entry.size <= MARK_BYTES:
                         upload.marks[place] = entry.modified

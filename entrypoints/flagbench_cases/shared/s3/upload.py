@@ -158,7 +158,7 @@ class _Upload:
     def _resumed(self) -> tuple[str, dict[tuple[int, int], str]] | None:
         """The last upload of this key that was not ended, with the ETag of each part by number and size; else None.
 
-        A key that may not list uploads begins anew.
+        A key that may not list uploads starts over.
         """
         name = self.bucket.name(self.key)
         with suppress(S3Error):
