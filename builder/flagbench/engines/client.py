@@ -28,6 +28,7 @@ _PROBE_SECONDS = 30
 # The client of 20.10 does not end when it is interrupted once while its context comes from standard input. Killed, it
 # takes the build with it.
 _STOP_SECONDS = 2
+_WAKE_SECONDS = 1
 _INSTALL = (
     "install Docker's client with its buildx plugin (docs.docker.com/go/buildx; on Debian 12 the package docker.io "
     f"is enough), or name a client that has it with {VARIABLE}"
@@ -99,7 +100,7 @@ def run_client(
             with suppress(BrokenPipeError):
                 process.stdin.writelines(content or ())
                 process.stdin.close()
-        return process.wait()
+        return _wait(process)
     except BaseException:
         _stop(process)
         raise
@@ -107,6 +108,13 @@ def run_client(
         signal.signal(signal.SIGTERM, before)
         if reader.ident is not None:
             reader.join()
+
+
+def _wait(process: subprocess.Popen[bytes]) -> int:
+    """Its exit status. A wait without end would miss a signal that arrives just before it begins."""
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(_WAKE_SECONDS)
 
 
 def _start(thread: Thread) -> None:
