@@ -14,11 +14,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from deliveries import bundle_of
-from flagbench_cases.record.stores import ticket_store
 from flagbench_cases.record.stores.store import Bundle
 from flagbench_cases.record.stores.ticket import parse
 from flagbench_cases.record.stores.ticket_store import TicketStore
 from flagbench_cases.shared.errors import CaseError, ExitCode, UsageError
+from flagbench_cases.shared.s3 import deliver
 from running import wait_until
 from storage.tickets import RECORD_SIZES, make_ticket, secrets_of
 from unit.cases.refusal import refuses
@@ -32,7 +32,7 @@ LINE = json.dumps(RECORD)
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Repeated requests follow at once."""
-    monkeypatch.setattr(ticket_store, "FIRST_WAIT_SECONDS", 0.001)
+    monkeypatch.setattr(deliver, "FIRST_WAIT_SECONDS", 0.001)
 
 
 @pytest.fixture
@@ -160,6 +160,6 @@ def test_an_unreadable_file_of_certificates(ticket: Any, monkeypatch: pytest.Mon
 def test_the_sum_of_a_padded_stream() -> None:
     from io import BytesIO
 
-    from flagbench_cases.record.stores.presigned import Padded
+    from flagbench_cases.shared.s3.presigned import Padded
 
-    assert ticket_store._md5(Padded(BytesIO(b"abc"), 200_000)) == hashlib.md5(b"abc" + bytes(199_997)).digest()
+    assert deliver._md5(Padded(BytesIO(b"abc"), 200_000)) == hashlib.md5(b"abc" + bytes(199_997)).digest()

@@ -26,12 +26,13 @@ import pytest
 from bundles import bundle
 from flagbench.cli import main
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.s3 import PROFILES
+from flagbench.s3 import PROFILES, deliver
+from flagbench.s3.deliver import SignedPut, SignedUpload
 from flagbench.s3.presign import presign_head, presign_put
 from flagbench.stores import BucketBlobs, Store, StoreError, holder, open_store
 from flagbench.stores.inbox import MARK_BYTES, Inbox
 from flagbench.stores.issue_ticket import issue
-from flagbench.stores.ticket import Put, Ticket, Upload, parse_ticket, read_ticket, write_private
+from flagbench.stores.ticket import Ticket, parse_ticket, read_ticket, write_private
 from unit.host.conftest import RECORD, Ended
 
 pytestmark = pytest.mark.s3
@@ -77,7 +78,7 @@ def put(url: str, content: bytes, headers: dict[str, str]) -> int:
         return error.code
 
 
-def smallest(ticket: Ticket, name: str = "record.json") -> Put:
+def smallest(ticket: Ticket, name: str = "record.json") -> SignedPut:
     return ticket.uploads[name].puts[0]
 
 
@@ -123,9 +124,9 @@ def test_an_expired_ticket_is_refused_with_words(
         past.setattr("botocore.auth.get_current_datetime", lambda *args, **more: earlier)
         signed = presign_put(store.blobs.bucket, f"inbox/{RUN}/record.json", 2**16, 3600)
         head = presign_head(store.blobs.bucket, f"inbox/{RUN}/record.json", 3600)
-    old = Put(2**16, signed.url, dict(signed.headers))
+    old = SignedPut(2**16, signed.url, dict(signed.headers))
     assert put(old.url, b"x" * old.bytes, old.headers) == 403
-    uploads = {**ticket.uploads, "record.json": Upload(head.url, [old])}
+    uploads = {**ticket.uploads, "record.json": SignedUpload(head.url, [old])}
     expired = msgspec.structs.replace(ticket, uploads=uploads, expires_at="2026-01-01T00:00:00Z")
     assert "expired" in refused(expired, record()).message
 
@@ -196,7 +197,7 @@ def test_a_server_that_does_not_keep_what_urls_say_is_found(
 def test_a_holder_whose_answer_is_lost_stores_once(
     bucket: str, proxy: Any, fault: Any, monkeypatch: pytest.MonkeyPatch, store: Store
 ) -> None:
-    monkeypatch.setattr(holder, "_WAIT_SECONDS", 0)
+    monkeypatch.setattr(deliver, "FIRST_WAIT_SECONDS", 0)
     ticket = issue(open_store(f"s3://{bucket}/{PREFIX}"), RUN, 2, timedelta(hours=1))
     before = sum(asked.startswith("PUT") for asked in proxy.requests)
     proxy.fault = lambda method, path, count: fault if method == "PUT" and count == before + 1 else None
@@ -209,7 +210,7 @@ def test_a_holder_whose_answer_is_lost_stores_once(
 
 
 def test_a_network_that_fails_for_good(ticket: Ticket, proxy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holder, "_WAIT_SECONDS", 0)
+    monkeypatch.setattr(deliver, "FIRST_WAIT_SECONDS", 0)
     dead = issue_at(proxy.url, ticket)
     proxy.fault = lambda method, path, count: "lost"
     assert "connection" in refused(dead, record()).message
@@ -225,7 +226,7 @@ def issue_at(url: str, ticket: Ticket) -> Ticket:
 def test_over_tls(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", os.environ["FLAGBENCH_TEST_S3_TLS"])
     monkeypatch.setenv("AWS_CA_BUNDLE", os.environ["FLAGBENCH_TEST_S3_CA"])
-    monkeypatch.setattr(holder, "_WAIT_SECONDS", 0)
+    monkeypatch.setattr(deliver, "FIRST_WAIT_SECONDS", 0)
     store = open_store(f"s3://{bucket}")
     ticket = issue(store, RUN, 1, timedelta(hours=1))
     monkeypatch.delenv("AWS_CA_BUNDLE")

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from functools import partial
+from io import BytesIO
 
 from flagbench.errors import FlagbenchError
 from flagbench.record.read import MAX_BYTES
 from flagbench.s3 import Bucket, S3Error
-from flagbench.s3.presign import LONGEST, Presigned, presign_head, presign_put, temporary
+from flagbench.s3.deliver import SignedPut, SignedUpload
+from flagbench.s3.presign import LONGEST, presign_head, presign_put, temporary
+from flagbench.s3.presigned import Answer, Client, NoAnswer
 from flagbench.stores.bucket import BucketBlobs, store_errors
-from flagbench.stores.holder import Reply, Unanswered, send
 from flagbench.stores.layout import InboxPlace, inbox_prefix
 from flagbench.stores.probe import PREFIX
 from flagbench.stores.records import Store
-from flagbench.stores.ticket import Put, Ticket, Upload, time_text, uploads_of
+from flagbench.stores.ticket import Ticket, time_text, uploads_of
 
 RECORD_SIZES = (2**16, 2**18, 2**20, 2**22, MAX_BYTES)
 BUNDLE_SIZES = (2**20, 2**24, 2**28, 2**30, 5 * 10**9 // 2**20 * 2**20)
@@ -68,12 +71,12 @@ def ends_with_session(store: Store) -> bool:
     return isinstance(store.blobs, BucketBlobs) and bool(temporary(store.blobs.bucket))
 
 
-def _upload(bucket: Bucket, key: str, of_record: bool, seconds: int) -> Upload:
+def _upload(bucket: Bucket, key: str, of_record: bool, seconds: int) -> SignedUpload:
     puts = []
     for size in RECORD_SIZES if of_record else BUNDLE_SIZES:
         signed = presign_put(bucket, key, size, seconds)
-        puts.append(Put(size, signed.url, dict(signed.headers)))
-    return Upload(presign_head(bucket, key, seconds).url, puts)
+        puts.append(SignedPut(size, signed.url, dict(signed.headers)))
+    return SignedUpload(presign_head(bucket, key, seconds).url, puts)
 
 
 def _refuse_used(store: Store, blobs: BucketBlobs, run_id: str) -> None:
@@ -98,20 +101,31 @@ def try_promises(bucket: Bucket) -> None:
     key = f"{PREFIX}{secrets.token_hex(8)}"
     size, content = 16, [b"1" * 16, b"2" * 16]
     put, head = presign_put(bucket, key, size, 300), presign_head(bucket, key, 300)
-    bare = Presigned(put.url, {})
-    steps: list[tuple[str, Callable[[], Reply], tuple[int, ...]]] = [
-        ("a put without the header that forbids overwriting", partial(send, "PUT", bare, content[0]), (400, 403)),
-        ("a put of another length", partial(send, "PUT", put, content[0] + b"1"), (400, 403)),
-        ("the question for an object that is not there", partial(send, "HEAD", head), (404,)),
-        ("a put as it was signed", partial(send, "PUT", put, content[0]), (200,)),
-        ("a second put", partial(send, "PUT", put, content[1]), (409, 412)),
-        ("the question for the object", partial(send, "HEAD", head), (200,)),
+    try:
+        client = Client()
+    except OSError as error:
+        raise S3Error(
+            f"the certificates cannot be read ({error.strerror or error})", "correct AWS_CA_BUNDLE or SSL_CERT_FILE"
+        ) from None
+
+    def send(headers: Mapping[str, str], body: bytes) -> Answer:
+        return client.put(
+            put.url, headers, BytesIO(body), len(body), hashlib.md5(body, usedforsecurity=False).digest()
+        )
+
+    steps: list[tuple[str, Callable[[], Answer], tuple[int, ...]]] = [
+        ("a put without the header that forbids overwriting", partial(send, {}, content[0]), (400, 403)),
+        ("a put of another length", partial(send, put.headers, content[0] + b"1"), (400, 403)),
+        ("the question for an object that is not there", partial(client.head, head.url), (404,)),
+        ("a put as it was signed", partial(send, put.headers, content[0]), (200,)),
+        ("a second put", partial(send, put.headers, content[1]), (409, 412)),
+        ("the question for the object", partial(client.head, head.url), (200,)),
     ]
     try:
         for name, act, expected in steps:
             try:
                 reply = act()
-            except Unanswered as error:
+            except NoAnswer as error:
                 raise S3Error(f"{bucket.url}: {name} was not answered: {error}", "try again") from error
             if reply.status not in expected:
                 raise S3Error(

@@ -17,6 +17,7 @@ from msgspec import Meta, Struct
 from flagbench.errors import FlagbenchError
 from flagbench.files import read_input, reason
 from flagbench.record.model import RUN_ID, RunId
+from flagbench.s3.deliver import SignedUpload
 
 VARIABLE = "FLAGBENCH_TICKET"
 """In which a container finds the ticket itself, as from a Kubernetes Secret."""
@@ -30,25 +31,6 @@ _TIME = "%Y-%m-%dT%H:%M:%SZ"
 _REMEDY = "make one with `flagbench store ticket`"
 
 
-class Put(Struct, frozen=True):
-    """An upload of exactly so many bytes."""
-
-    bytes: Annotated[int, Meta(ge=1)]
-    url: str
-    headers: dict[str, str]
-
-
-class Upload(Struct, frozen=True):
-    """What may be uploaded under one key: once, with one of several lengths."""
-
-    head: str
-    puts: Annotated[list[Put], Meta(min_length=1)]
-
-    def smallest(self, size: int) -> Put | None:
-        """The shortest upload that `size` bytes fit into, padded; None where none is long enough."""
-        return min((put for put in self.puts if put.bytes >= size), key=lambda put: put.bytes, default=None)
-
-
 class Ticket(Struct, frozen=True):
     """What `flagbench store ticket` makes."""
 
@@ -58,7 +40,7 @@ class Ticket(Struct, frozen=True):
     store: str
     """The store it was made for; in messages only."""
     expires_at: str
-    uploads: dict[str, Upload]
+    uploads: dict[str, SignedUpload]
 
     @property
     def expires(self) -> datetime:
@@ -105,6 +87,9 @@ def parse_ticket(content: bytes) -> Ticket:
     missing = [name for name in (RECORD, *map(bundle_name, range(ticket.nodes))) if name not in ticket.uploads]
     if missing:
         raise FlagbenchError(f"this is not a ticket: it has no upload of {missing[0]}", remedy=_REMEDY)
+    for name, upload in ticket.uploads.items():
+        if not upload.puts or any(put.bytes < 1 for put in upload.puts):
+            raise FlagbenchError(f"this is not a ticket: nothing can be uploaded as {name}", remedy=_REMEDY)
     return ticket
 
 

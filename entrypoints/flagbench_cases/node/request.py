@@ -130,7 +130,7 @@ def check_ticket(ticket: stores.Ticket, arguments: argparse.Namespace) -> None:
     if ticket.expires_within((arguments.max_minutes or 0) * 60):
         words = "before a run of --max-minutes %g would end" % arguments.max_minutes if arguments.max_minutes else ""
         raise UsageError(
-            ("the ticket expires at %s %s" % (ticket.expires_at.strftime("%Y-%m-%dT%H:%M:%SZ"), words)).rstrip(),
+            ("the ticket expires at %s %s" % (ticket.expires_text, words)).rstrip(),
             "make another ticket: flagbench store ticket",
         )
 

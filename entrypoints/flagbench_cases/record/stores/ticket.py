@@ -7,11 +7,12 @@ import json
 import os
 import re
 from datetime import datetime, timezone
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional
 from urllib.parse import urlsplit
 
 from flagbench_cases.shared import files
 from flagbench_cases.shared.errors import CaseError, UsageError
+from flagbench_cases.shared.s3.deliver import SignedPut, SignedUpload
 
 VARIABLE = "FLAGBENCH_TICKET"
 SCHEMA = "ticket/v1"
@@ -22,21 +23,6 @@ _RUN_ID = re.compile("[0-9A-Za-z][0-9A-Za-z._-]{0,127}")
 _HEADER = re.compile("[A-Za-z0-9-]{1,64}")
 
 
-class Put(NamedTuple):
-    """An upload of exactly `bytes` bytes, with the headers that are signed."""
-
-    bytes: int
-    url: str
-    headers: Dict[str, str]
-
-
-class Upload(NamedTuple):
-    """One object that a ticket may create: a URL to ask for it, and puts of several sizes, the smallest first."""
-
-    head: str
-    puts: Tuple[Put, ...]
-
-
 class Ticket(NamedTuple):
     """What a machine may upload, for which run, and until when."""
 
@@ -44,7 +30,12 @@ class Ticket(NamedTuple):
     nodes: int
     store: str
     expires_at: datetime
-    uploads: Dict[str, Upload]
+    uploads: Dict[str, SignedUpload]
+
+    @property
+    def expires_text(self) -> str:
+        """When it expires, as a person reads it."""
+        return self.expires_at.strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def expires_within(self, seconds: float) -> bool:
         """Whether the ticket is of no use in `seconds` from now."""
@@ -98,18 +89,18 @@ def _ticket(document: Dict[str, Any]) -> Ticket:
     return Ticket(run_id, nodes, store, expires, uploads)
 
 
-def _upload(found: Dict[str, Any]) -> Upload:
-    puts: List[Put] = []
+def _upload(found: Dict[str, Any]) -> SignedUpload:
+    puts: List[SignedPut] = []
     for put in found["puts"]:
         size, headers = put["bytes"], put.get("headers", {})
         if type(size) is not int or size < 1:
             raise ValueError
         if not all(_HEADER.fullmatch(name) and value.isprintable() for name, value in headers.items()):
             raise ValueError
-        puts.append(Put(size, _url(put["url"]), dict(headers)))
+        puts.append(SignedPut(size, _url(put["url"]), dict(headers)))
     if not puts:
         raise ValueError
-    return Upload(_url(found["head"]), tuple(sorted(puts, key=lambda put: put.bytes)))
+    return SignedUpload(_url(found["head"]), tuple(sorted(puts, key=lambda put: put.bytes)))
 
 
 def _url(text: str) -> str:

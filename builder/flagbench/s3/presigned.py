@@ -1,5 +1,7 @@
 """Requests by presigned URLs, with the standard library alone. A URL is a credential: no error contains one."""
 
+from __future__ import annotations
+
 import base64
 import http.client
 import io
@@ -8,9 +10,10 @@ import re
 import ssl
 import urllib.error
 import urllib.request
-from typing import IO, Any, Dict, NamedTuple, Optional
+from collections.abc import Mapping
+from typing import IO, Any, NamedTuple
 
-from flagbench_cases.shared.redaction import redact
+from flagbench.redaction import redact
 
 SECONDS = 60.0
 """How long the server may take to connect, to accept bytes or to answer."""
@@ -27,7 +30,7 @@ class Answer(NamedTuple):
     """S3's word for an error; empty where there is none."""
     message: str
     etag: str
-    length: Optional[int]
+    length: int | None
 
     @property
     def text(self) -> str:
@@ -59,7 +62,9 @@ class Client:
         """Ask for an object. Raises NoAnswer."""
         return self._send(urllib.request.Request(url, method="HEAD"))
 
-    def put(self, url: str, headers: Dict[str, str], body: IO[bytes], size: int, md5: bytes) -> Answer:
+    def put(
+        self, url: str, headers: Mapping[str, str], body: io.RawIOBase | IO[bytes], size: int, md5: bytes
+    ) -> Answer:
         """Send an object of `size` bytes. Raises NoAnswer."""
         request = urllib.request.Request(url, data=body, method="PUT")
         sent = {"Content-Length": str(size), "Content-MD5": base64.b64encode(md5).decode("ascii"), **headers}
@@ -92,7 +97,7 @@ class Padded(io.RawIOBase):
         super().__init__()
         self._stream, self._left = stream, size
 
-    def read(self, count: Optional[int] = -1) -> bytes:
+    def read(self, count: int | None = -1) -> bytes:
         """At most BLOCK bytes at a time, however many are asked for."""
         count = min(self._left, BLOCK)
         if not count:
@@ -121,12 +126,18 @@ def _answer(status: int, headers: Any, text: str) -> Answer:
 
 def _reason(error: Any) -> str:
     """Why there was no answer. Some exceptions of http.client show what was requested: of those only the kind."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the server's certificate is not trusted ({error.verify_message}); AWS_CA_BUNDLE names an authority's"
+    if isinstance(error, http.client.RemoteDisconnected):
+        return "the connection was closed without an answer"
     if isinstance(error, http.client.HTTPException):
-        return "the server does not answer in HTTP (%s)" % type(error).__name__
-    return redact(getattr(error, "strerror", None) or getattr(error, "reason", None) or str(error))
+        return f"the server does not answer in HTTP ({type(error).__name__})"
+    return "the connection failed: " + redact(
+        getattr(error, "strerror", None) or getattr(error, "reason", None) or str(error)
+    )
 
 
-def _certificates() -> Optional[str]:
+def _certificates() -> str | None:
     """The file of trusted certificates: AWS_CA_BUNDLE; None for Python's own choice, which SSL_CERT_FILE sets.
 
     An image without certificates of its own may have those of certifi.
