@@ -253,7 +253,7 @@ def test_an_answer_that_breaks_off_is_read_again(bucket: str, proxy: Any, store:
     assert sum("?" not in each for each in proxy.requests) > 1
 
 
-@pytest.mark.parametrize("fault", ["lost", "cut", "reset"])
+@pytest.mark.parametrize("fault", ["lost", "cut"])
 def test_a_network_that_never_recovers_is_an_error_and_not_damage(
     bucket: str, proxy: Any, store: Store, fault: str
 ) -> None:

@@ -12,6 +12,7 @@ import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from flagbench_cases.shared.credentials import redact
@@ -146,7 +147,7 @@ def _certificates() -> str | None:
     if os.environ.get("AWS_CA_BUNDLE"):
         return os.environ["AWS_CA_BUNDLE"]
     known = ssl.get_default_verify_paths()
-    if known.cafile or (known.capath and os.listdir(known.capath)):
+    if known.cafile or (known.capath and any(Path(known.capath).glob("*"))):
         return None
     try:
         import certifi
