@@ -36,7 +36,7 @@ from reenact.pairs import HALF_WIDTH, HEAP, interval
 
 BOUND = 1.02
 # At the least, then until the interval is as narrow as HALF_WIDTH, at the most. Where it lies does not decide that.
-STARTS = (12, 36)
+STARTS = (6, 36)
 WARMUP = 3
 # Of each loop in a start: as many as fit into START_SECONDS, between these two.
 STEPS = (6, 16)

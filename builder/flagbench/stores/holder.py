@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,7 +21,7 @@ def upload_record(ticket: Ticket, record: bytes) -> None:
 def upload_bundle(ticket: Ticket, node: int, path: Path) -> None:
     """Upload the bundle of a node. Raises StoreError (NOT_STORED), in which no URL is named."""
     try:
-        size = os.stat(path).st_size
+        size = path.stat().st_size
         _upload(
             ticket, bundle_name(node), lambda delivery, upload: delivery.put(upload, size, lambda: path.open("rb"))
         )
