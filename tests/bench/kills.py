@@ -17,7 +17,7 @@ import tempfile
 import time
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "entrypoints"))
@@ -47,6 +47,13 @@ def main() -> int:
         return measure(Path(folder), arguments.kills, random.Random(arguments.seed))
 
 
+class Announced(NamedTuple):
+    """The ids of records, and of those with bundles, that were printed or kept: none of them may be lost."""
+
+    records: set[str]
+    bundles: set[str]
+
+
 def measure(folder: Path, kills: int, moments: random.Random) -> int:
     """Deliver until enough deliveries were killed, finish each, and compare the bucket with what was announced."""
     import boto3
@@ -56,7 +63,8 @@ def measure(folder: Path, kills: int, moments: random.Random) -> int:
     address = f"s3://{bucket}/lab"
     bundle = folder / "bundle"
     bundle.write_bytes(moments.randbytes(BUNDLE_BYTES))
-    span, announced, killed, finished = 0.0, set(), 0, 0
+    span, killed, finished = 0.0, 0, 0
+    announced = Announced(set(), set())
     try:
         while killed < kills:
             out = folder / uuid.uuid4().hex
@@ -64,9 +72,12 @@ def measure(folder: Path, kills: int, moments: random.Random) -> int:
             alive, printed, took = deliver(address, out, bundle, record, moments.uniform(0, span) if span else 60.0)
             span = span or took
             killed += not alive
-            if alive or printed or waiting(out):
-                announced.add(record["record_id"])
-            finished += bool(waiting(out))
+            kept = [path.name for paths in waiting(out).values() for path in paths]
+            if alive or printed or f"{record['record_id']}.json" in kept:
+                announced.records.add(record["record_id"])
+            if alive or printed or any(name.endswith(".tar.gz") for name in kept):
+                announced.bundles.add(record["record_id"])
+            finished += bool(kept)
             push(out)
         return verdict(server, bucket, address, bundle, announced, killed, finished)
     finally:
@@ -93,7 +104,7 @@ def deliver(address: str, out: Path, bundle: Path, record: dict[str, Any], momen
 
 
 def verdict(
-    server: Any, bucket: str, address: str, bundle: Path, announced: set[str], killed: int, finished: int
+    server: Any, bucket: str, address: str, bundle: Path, announced: Announced, killed: int, finished: int
 ) -> int:
     """Compare the bucket with what was announced; print the result."""
     store, sha256 = open_store(address), bundle_of(bundle).sha256
@@ -103,9 +114,10 @@ def verdict(
         for page in server.get_paginator("list_objects_v2").paginate(Bucket=bucket)
         for each in page.get("Contents", ())
     }
-    bundles = {name for name in announced if f"lab/bundles/{name}/node-0-{sha256}.tar.gz" in keys}
-    lost = announced - (sound & bundles)
-    told = {"kills": killed, "announced": len(announced), "finished_later": finished, "lost": sorted(lost)}
+    bundles = {name for name in announced.bundles if f"lab/bundles/{name}/node-0-{sha256}.tar.gz" in keys}
+    lost = [f"record {name}" for name in announced.records - sound]
+    lost += [f"bundle of {name}" for name in announced.bundles - bundles]
+    told = {"kills": killed, "announced": len(announced.records), "finished_later": finished, "lost": sorted(lost)}
     print("kills: %s" % json.dumps(told))
     return 1 if lost else 0
 
