@@ -61,6 +61,19 @@ def records(context: typer.Context, incomplete: str) -> list[str]:
     return _matching(incomplete, names)
 
 
+def runs(context: typer.Context, incomplete: str) -> list[str]:
+    """What `records` offers, and the ids of the store's series."""
+
+    def names() -> Iterable[str]:
+        from flagbench.stores import FolderBlobs, open_store
+        from flagbench.stores.series import series_ids
+
+        store = open_store(context.params.get("store"))
+        return series_ids(store) if isinstance(store.blobs, FolderBlobs) else ()
+
+    return [*records(context, incomplete), *_matching(incomplete, names)]
+
+
 def _matching(incomplete: str, names: Callable[[], Iterable[str]]) -> list[str]:
     try:
         return [name for name in names() if name.startswith(incomplete)]

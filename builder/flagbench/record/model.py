@@ -273,6 +273,15 @@ class Bundle(Struct, frozen=True):
     bytes: Count
 
 
+class Launch(Struct, frozen=True):
+    """The run by the clock of the host that launched it, `flagbench run`, not by the run's own."""
+
+    started_at: Time
+    seconds: Amount
+    """From before the process or the container was started until it had ended."""
+    via: Name
+
+
 class Record(Struct, frozen=True):
     """The record of one run."""
 
@@ -303,6 +312,8 @@ class Record(Struct, frozen=True):
     layout: Layout | None = None
     window: Window | None = None
     telemetry_reason: str | None = None
+    launch: Launch | None = None
+    """None where no `flagbench run` launched it, or where the image delivered the record by itself."""
     raw: dict[str, Any] = {}
     """The whole document, including fields unknown to this model."""
 

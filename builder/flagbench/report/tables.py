@@ -8,6 +8,7 @@ from typing import TextIO
 
 from flagbench.page import Block, Lines, Table, render
 from flagbench.record.model import Metric, Record
+from flagbench.terminal import visible
 from flagbench.verify import Agreement, Comparison, VerifyResult
 from flagbench.verify.compare import ABSENT
 from flagbench.verify.conditions import shown
@@ -35,7 +36,7 @@ def verdict_table(
     `run` ends with this table, and `verify` shows it again: metrics, conditions, anomalies, conclusion. Without a
     result, where no claim is at hand, it is the metrics and how the run ended.
     """
-    heading = [", ".join(r.record_id for r in records)]
+    heading = [", ".join(r.record_id for r in records) or "no record"]
     if result is not None:
         chosen = "; it was chosen, as the one with the fewest differing conditions" if result.against.chosen else ""
         heading.append(f"held against the {result.against.kind} {result.against.id}{chosen}")
@@ -56,8 +57,16 @@ def _verdict_blocks(result: VerifyResult) -> list[Block]:
         Table(("condition that differs", "here", other), differing, cut=("here", other)),
         Lines((f"not published, so not compared: {', '.join(silent)}",) if silent else ()),
         Lines(tuple(f"anomaly of {a.field}: {a.note.strip()}" for a in result.anomalies)),
+        Lines((*(visible(series.text) for series in result.series), *_self_reported(result))),
         Lines((result.conclusion,), _STYLES[result.verdict.value]),
     ]
+
+
+def _self_reported(result: VerifyResult) -> tuple[str, ...]:
+    """Which records nothing but themselves speaks for."""
+    if not result.self_reported:
+        return ()
+    return (f"self-reported, without a launcher's clock or a nonce: {', '.join(result.self_reported)}",)
 
 
 def comparison_table(comparison: Comparison, *, stream: TextIO | None = None, wide: bool = False) -> str:
@@ -107,7 +116,7 @@ def _metric_table(records: Sequence[Record], result: VerifyResult | None) -> Tab
 
 def _measured(records: Sequence[Record]) -> dict[str, list[Metric]]:
     """The metrics that every record has in one unit and scope, in the first one's order."""
-    found = {metric.name: common(records, metric.name) for metric in records[0].metrics}
+    found = {metric.name: common(records, metric.name) for record in records[:1] for metric in record.metrics}
     return {name: same for name, same in found.items() if len({(m.unit, m.scope) for m in same}) == 1}
 
 

@@ -76,7 +76,7 @@ class InboxPlace:
 
 @cache
 def layout() -> dict[str, str]:
-    """The templates of keys: `record`, `bundle`, `inbox_record`, `inbox_bundle`.
+    """The templates of keys: `record`, `bundle`, `inbox_record`, `inbox_bundle`, `series`, `series_part`.
 
     In a folder: `checksum`, the file beside a record, and `checksum_text`, its content.
     """
@@ -147,9 +147,36 @@ def checksum_text(content: bytes, name: str) -> bytes:
     return layout()["checksum_text"].format(sha256=hashlib.sha256(content).hexdigest(), name=name).encode()
 
 
+def series_key(series_id: str, part: str | None = None) -> str:
+    """The path below the store of a series, or of a part of one that has not ended."""
+    if part is None:
+        return layout()["series"].format(series_id=series_id)
+    return layout()["series_part"].format(series_id=series_id, part=part)
+
+
+def series_prefix(series_id: str | None = None) -> str:
+    """The folder, ending in a slash, of all series, or of the parts of one that has not ended."""
+    folder = layout()["series_part"].rpartition("/")[0]
+    return f"{folder.partition('{')[0] if series_id is None else folder.format(series_id=series_id)}".rstrip("/") + "/"
+
+
+def parse_series_key(key: str) -> str | None:
+    """The id of the series that a key belongs to, ended or not; None for a key outside the layout."""
+    for name in ("series", "series_part"):
+        match = _pattern(name).fullmatch(key)
+        if match is not None and _RUN_ID.fullmatch(match["series_id"]):
+            return match["series_id"]
+    return None
+
+
+def is_record_id(text: str) -> bool:
+    """Whether `text` can be the id of a record, and so is no path."""
+    return _RECORD_ID.fullmatch(text) is not None
+
+
 def check_record_id(record_id: str) -> str:
     """Return the id. Raises StoreError (USAGE) if it is not valid, such as a path."""
-    if not _RECORD_ID.fullmatch(record_id):
+    if not is_record_id(record_id):
         raise StoreError(
             f"'{brief(record_id)}' is not a record id",
             remedy="`flagbench results ls` shows the ids of the stored records",

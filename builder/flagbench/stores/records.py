@@ -113,6 +113,15 @@ class Store:
                 return self._load(blob)
         return self._load(blobs[-1])
 
+    def get_at(self, place: Place) -> bytes | None:
+        """The record at a place, checked as `get` does; None where nothing is there.
+
+        Raises StoreError (DATA) where it is damaged or, as Unread, was not given.
+        """
+        if not any(blob.key == place.key for blob in self.blobs.list(f"{place.key.rpartition('/')[0]}/")):
+            return None
+        return self._load(Blob(place.key))
+
     def find(self, beginning: str) -> builtins.list[str]:
         """The ids of stored records that begin with `beginning`, each once, in order."""
         ids = (place.record_id for place, blob in self._objects() if blob.problem is None)

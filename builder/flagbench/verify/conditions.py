@@ -21,6 +21,10 @@ DEVICE = "device_model"
 """The condition that names the device that a number was measured on."""
 
 
+SEED = "seed"
+"""The condition that each run of a series has of its own."""
+
+
 class Agreement(str, Enum):
     """What is known of one condition on both sides."""
 

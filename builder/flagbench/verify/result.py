@@ -66,6 +66,41 @@ class MetricResult(Struct, frozen=True, kw_only=True):
     reason: str
 
 
+class LeftOutRun(Struct, frozen=True):
+    """A run of a series that is no part of the sample, and why."""
+
+    run: int
+    run_id: str
+    reason: str
+
+
+class SeriesSummary(Struct, frozen=True):
+    """A series whose runs were held, or are the baseline."""
+
+    series_id: str
+    side: Literal["runs", "baseline"]
+    nonce: str
+    nonce_by: str
+    """`user` or `flagbench`."""
+    seeds: str
+    """`derived` from the nonce, or `given`."""
+    requested: int
+    held: int
+    left_out: tuple[LeftOutRun, ...] = ()
+    problems: tuple[str, ...] = ()
+    """Where it contradicts itself or its records."""
+
+    @property
+    def text(self) -> str:
+        """One line: how many runs count, and which do not, and why."""
+        other = "; ".join(f"run {run.run}: {run.reason}" for run in self.left_out)
+        left = f", {len(self.left_out)} left out ({other})" if self.left_out else ""
+        by = "" if self.nonce_by == "user" else ", random"
+        seeds = "seeds derived from it" if self.seeds == "derived" else "the seed was given, not derived from it"
+        count = f"{self.held} of {self.requested} runs" if self.left_out else f"all {self.requested} runs"
+        return f"series {self.series_id}: {count}{left}; nonce {self.nonce}{by}, {seeds}"
+
+
 class VerifyResult(Struct, frozen=True):
     """The verdict on one or more records of the same conditions. `reason` is one sentence or clause."""
 
@@ -79,6 +114,10 @@ class VerifyResult(Struct, frozen=True):
     metrics: tuple[MetricResult, ...]
     conditions: tuple[ConditionResult, ...]
     anomalies: tuple[Anomaly, ...] = ()
+    series: tuple[SeriesSummary, ...] = ()
+    """The series that the records are of."""
+    self_reported: tuple[str, ...] = ()
+    """Ids of records that nothing but themselves speaks for: no launcher's clock, series or signature."""
 
     @property
     def differing(self) -> tuple[ConditionResult, ...]:

@@ -34,6 +34,13 @@ def config_digest(config: Mapping[str, Any]) -> str:
     return "sha256:" + hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
+def unseeded_digest(record: Record) -> str | None:
+    """The digest of a record's configuration without its seed: what the runs of a series have in common."""
+    if record.config is None:
+        return record.config_digest
+    return config_digest({name: value for name, value in record.config.items() if name != "seed"})
+
+
 def problems(record: Record) -> Iterator[str]:
     """Everything that makes a record invalid, one clause each; none where nothing does."""
     if record.status.state != "ok":

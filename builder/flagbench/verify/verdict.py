@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from operator import attrgetter
 
 from msgspec.structs import replace
 
@@ -13,6 +14,7 @@ from flagbench.terminal import visible
 from flagbench.verify import sanity
 from flagbench.verify.conditions import (
     DEVICE,
+    SEED,
     ConditionResult,
     alike,
     case_conditions,
@@ -24,9 +26,10 @@ from flagbench.verify.conditions import (
     shown,
 )
 from flagbench.verify.disturbances import disturbances
-from flagbench.verify.interval import Estimate, estimate
+from flagbench.verify.interval import Estimate, common, estimate
 from flagbench.verify.metric import Expected, candidates, compare_metric
 from flagbench.verify.result import Against, MetricResult, Verdict, VerifyResult
+from flagbench.verify.sanity import unseeded_digest
 
 
 def verify_claim(records: Sequence[Record], claim: Claim, case: Case, *, chosen: bool = False) -> VerifyResult:
@@ -55,37 +58,47 @@ def verify_claim(records: Sequence[Record], claim: Claim, case: Case, *, chosen:
     return replace(result, anomalies=tuple(a for a in claim.anomalies if result.metrics and a.field in compared))
 
 
-def verify_baseline(records: Sequence[Record], baseline: Record, case: Case) -> VerifyResult:
-    """Hold the records of one or more runs against another record of the same configuration.
+def verify_baseline(
+    records: Sequence[Record], baseline: Record | Sequence[Record], case: Case, *, any_seed: bool = False
+) -> VerifyResult:
+    """Hold the records of one or more runs against those of others, of the same configuration.
 
     Every condition and the configuration digest must be equal; software gives a qualifier only.
+
+    Args:
+        any_seed: whether runs differ in their seeds on purpose, as those of a series do: then the seed counts only
+            for metrics that depend on it by the case's manifest.
 
     Raises:
         FlagbenchError: as `verify_claim`, or the baseline itself is invalid or among the records.
     """
+    baseline = [baseline] if isinstance(baseline, Record) else baseline
     _check_alike(records, case)
-    _check_case(baseline, case)
-    if baseline.record_id in (r.record_id for r in records):
+    _check_alike(baseline, case)
+    ids = [record.record_id for record in baseline]
+    if itself := next((record_id for record_id in ids if record_id in [r.record_id for r in records]), None):
         raise FlagbenchError(
-            f"the record {baseline.record_id} is its own baseline",
-            remedy="hold it against the record of another run",
+            f"the record {itself} is its own baseline", remedy="hold it against the record of another run"
         )
-    against = Against("baseline", baseline.record_id)
-    if wrong := _invalid([baseline], case, against):
+    against = Against("baseline", ", ".join(ids))
+    if wrong := _invalid(baseline, case, against):
         raise FlagbenchError(
             f"the baseline cannot be used: {visible(wrong)}",
             remedy="give the record of a run that ended well as the baseline",
             code=ExitCode.DATA,
         )
+    digest = unseeded_digest if any_seed else attrgetter("config_digest")
     here, there = (
-        shared_conditions([{**r.conditions, "config_digest": r.config_digest} for r in side])
-        for side in (records, (baseline,))
+        shared_conditions([{**r.conditions, "config_digest": digest(r)} for r in side])
+        for side in (records, baseline)
     )
     conditions = compare_conditions(dict.fromkeys((*case_conditions(case), *here, *there)), here, there)
     # A metric that the case does not know has no better direction, so it cannot be judged.
-    known = ((case.metric(m.name), m) for m in baseline.metrics)
-    expected = [Expected(spec, estimate([m]), m.unit, m.scope) for spec, m in known if spec is not None]
-    return _verdict(records, case, against, conditions, expected)
+    known = ((case.metric(m.name), common(baseline, m.name)) for m in baseline[0].metrics)
+    expected = [
+        Expected(spec, estimate(found), found[0].unit, found[0].scope) for spec, found in known if spec and found
+    ]
+    return _verdict(records, case, against, conditions, expected, free=(SEED,) if any_seed else ())
 
 
 def choose_claim(record: Record, case: Case, claims: Iterable[Claim]) -> Claim:
@@ -117,13 +130,26 @@ def _verdict(
     against: Against,
     conditions: tuple[ConditionResult, ...],
     expected: Iterable[Expected],
+    free: Collection[str] = (),
 ) -> VerifyResult:
-    """The verdict of the whole: that of the gate metric, unless a record is invalid."""
+    """The verdict of the whole: that of the gate metric, unless a record is invalid.
+
+    `free`: conditions that count only for metrics that depend on them by the case's manifest.
+    """
     metrics: tuple[MetricResult, ...] = ()
     if invalid := _invalid(records, case, against):
         verdict, reason = Verdict.INVALID, invalid
     else:
-        metrics = tuple(compare_metric(records, case, against, conditions, metric) for metric in expected)
+        metrics = tuple(
+            compare_metric(
+                records,
+                case,
+                against,
+                [c for c in conditions if c.name not in free or c.name in metric.spec.depends_on],
+                metric,
+            )
+            for metric in expected
+        )
         gate = next((m for m in metrics if m.name == case.gate), None)
         if gate is None:
             verdict, reason = Verdict.NOT_COMPARABLE, _without_gate(case, against, metrics)
