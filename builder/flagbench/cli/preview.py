@@ -29,9 +29,10 @@ def show(
     *,
     image: str | None,
     command: str,
+    series: Mapping[str, Any] | None = None,
     as_json: bool,
 ) -> None:
-    """Print what would run. `image`: the container's; None for a native run."""
+    """Print what would run. `image`: the container's; None for a native run. `series`: of which it is the first."""
     config: Mapping[str, Any] = {} if described is None else described.config
     asked = request.options
     facts: dict[str, Any] = {
@@ -45,6 +46,7 @@ def show(
         "weights": {"source": config.get("weights"), "folder": asked.weights},
         "expected_seconds": None if expected is None else expected.seconds,
         "expected_basis": None if expected is None else expected.basis,
+        **({} if series is None else {"series": dict(series)}),
     }
     if as_json:
         echo_json(facts)
@@ -61,6 +63,8 @@ def show(
         rows["weights"] = _with_folder(facts["weights"])
         rows["length"] = _length(schedule(config))
     rows["takes"] = _takes(expected)
+    if series is not None:
+        rows["series"] = ", ".join(f"{name} {value}" for name, value in series.items() if value is not None)
     for name, value in rows.items():
         print(f"{name:<{max(map(len, rows))}}  {value}")
 

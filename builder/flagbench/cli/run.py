@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.lookup import catalog_get, resolve_image
-from flagbench.catalog.model import Case, Catalog, Stack
-from flagbench.cli import complete, preview, run_keep
+from flagbench.catalog.model import Case, Catalog
+from flagbench.cli import complete, preview, run_keep, run_series, run_series_page
 from flagbench.cli.options import StoreOption, WideOption
 from flagbench.cli.output import print_error
+from flagbench.cli.run_series import SeriesOptions
+from flagbench.cli.run_target import Target, Via, choose_via, other_side, target_of, with_data
 from flagbench.errors import FlagbenchError
-from flagbench.launchers import Launcher, LaunchResult
+from flagbench.launchers import LaunchResult
 from flagbench.launchers.container import DockerOptions
 from flagbench.launchers.describe import check_folders, describe
-from flagbench.launchers.docker import DockerLauncher
 from flagbench.launchers.estimate import estimate
-from flagbench.launchers.fetch import fetch
-from flagbench.launchers.native import NativeLauncher
-from flagbench.oci.progress import TransferProgress
 from flagbench.options import takes_options, words
 from flagbench.record.read import read_record
 from flagbench.report import verdict_table
@@ -33,8 +29,6 @@ from flagbench.request import LocalOptions, RunRequest
 from flagbench.stdio import NotPrinted
 from flagbench.stores import Store, open_store
 from flagbench.verify import choose_claim, verify_claim
-
-Via = Literal["docker", "native"]
 
 
 @takes_options
@@ -44,6 +38,7 @@ def command(
     ],
     options: LocalOptions,
     container: DockerOptions,
+    series: SeriesOptions,
     via: Annotated[
         Via | None,
         typer.Option(help="In a container, or in this Python. Default: native for the stack cpu, else docker."),
@@ -63,14 +58,16 @@ def command(
         bool, typer.Option("--yes", "-y", help="Run the reference preset on a processor without asking.")
     ] = False,
     wide: WideOption = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the record instead of a table.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the record, or the series, instead of a table.")
+    ] = False,
 ) -> None:
     """Run a case, keep its record in the store, and show it beside the published row.
 
     Ends with the run's own exit code: 0 done, 2 usage, 3 data, 4 a rank failed, 5 out of memory, 6 timeout or hang,
     7 interrupted, 12 a check of its own failed, 13 wrong hardware, 14 measured but not stored, 15 container engine.
-    Only `verify` exits by its verdict. With docker the image must exist; none is built, and none pulled but one that
-    --image names in a bucket.
+    A series ends with the code of its first run that did not end well. Only `verify` exits by its verdict. With docker
+    the image must exist; none is built, and none pulled but one that --image names in a bucket.
     """
     catalog = load_catalog()
     case, stack = resolve_image(image_name, catalog)
@@ -79,95 +76,90 @@ def command(
             f"the claim {claim} is not of the case {case.name}",
             remedy=f"name a claim of {case.name}; `flagbench list claims` shows them",
         )
+    run_series.check_series(series, options)
     granted = run_keep.read_granted(options, store)
     if granted is not None:
         options = replace(options, run_id=granted.run_id)
     records = _usable(open_store(store))
-    request = RunRequest(case, stack, options)
-    only_docker = [word.partition("=")[0] for word in words(container)] + ["--show-command"] * show_command
-    how = _how(via, stack, only_docker)
+    flags = {"--show-command": show_command}
+    targets = _targets(RunRequest(case, stack, options), via, container, series, catalog, flags)
+    first = targets[0]
     if not (dry_run or show_command):
-        preview.announce(request, how)
-    launcher = _launcher(how, container, {})
+        preview.announce(first.request, first.via)
+    if show_command and series.asked:
+        raise FlagbenchError(
+            "--show-command shows one run, not a series", remedy="leave out --repeat, --interleave and --nonce"
+        )
     if show_command:
         check_folders(options)
-        request, launcher = _with_data(request, how, container)
-        print(launcher.command(request))
+        first = with_data(first)
+        print(first.launcher.command(first.request))
         return
-    described = describe(request, container=how == "docker")
-    line = launcher.command(request)
-    if dry_run or preview.asks(request, yes=yes):
-        expected = estimate(described, stack, records, catalog.claims.values())
+    described = [describe(target.request, container=target.via == "docker") for target in targets]
+    lines = [target.launcher.command(target.request) for target in targets]
+    if dry_run or preview.asks(first.request, yes=yes):
+        expected = estimate(described[0], stack, records, catalog.claims.values())
         if dry_run:
-            used = None if how == "native" else container.image or request.image
-            preview.show(request, described, expected, image=used, command=line, as_json=as_json)
+            facts = series.facts if series.asked else None
+            preview.show(
+                first.request,
+                described[0],
+                expected,
+                image=first.image,
+                command=lines[0],
+                series=facts,
+                as_json=as_json,
+            )
             return
         preview.confirm(expected)
-    request, launcher = _with_data(request, how, container)
-    with run_keep.bundles_of(request, records, granted) as asked:
-        result = launcher.launch(asked)
-        if _refused(result):
-            raise typer.Exit(result.exit_code)
-        kept, code = run_keep.keep(result, asked, records, granted)
-    if not result.record.strip():
+    targets = [with_data(target) for target in targets]
+    if series.asked:
+        command_line = ["run", image_name, *options.words(), *words(container), *words(series)]
+        digests = [None if each is None else each.digest for each in described]
+        sides = run_series.plan_sides(series, targets, records, command_line, digests)
+        code = run_series.run_sides(sides, lambda target: run_keep.run_and_keep(target, records, None))
+        run_series_page.show(sides, catalog, claim, store, wide=wide, as_json=as_json)
         raise typer.Exit(code)
+    ended = run_keep.run_and_keep(targets[0], records, granted)
+    if ended.refused or not ended.result.record.strip():
+        raise typer.Exit(ended.code)
     try:
         # A record that could not be stored is printed: it cost a run.
-        if as_json or not kept:
-            print(result.record.decode("utf-8", "replace").rstrip("\n"))
+        if as_json or not ended.kept:
+            print(ended.result.record.decode("utf-8", "replace").rstrip("\n"))
         else:
-            _show(result, catalog, case, claim, wide=wide)
+            _show(ended.result, catalog, case, claim, wide=wide)
         sys.stdout.flush()
     except NotPrinted as error:
-        if not kept:
+        if not ended.kept:
             raise
         # It is stored: a failure to show it does not change how the run ended.
         print_error(str(error), "the record is kept; `flagbench results show last`")
-    raise typer.Exit(code)
+    raise typer.Exit(ended.code)
 
 
-def _how(via: Via | None, stack: Stack, only_docker: list[str]) -> Via:
-    """How to run, from what was asked and what the stack is. Raises FlagbenchError (usage) for a contradiction."""
-    if via == "native" and only_docker:
-        raise FlagbenchError(
-            f"{only_docker[0]} needs a container, which --via native does not use", remedy="use --via docker"
-        )
-    if via is not None:
-        return via
-    return "native" if stack.device_kind == "cpu" and not only_docker else "docker"
+def _targets(
+    request: RunRequest,
+    via: Via | None,
+    container: DockerOptions,
+    series: SeriesOptions,
+    catalog: Catalog,
+    flags: Mapping[str, bool],
+) -> list[Target]:
+    """What to run: the image that was named, and the other one of --interleave.
 
-
-def _launcher(how: Via, container: DockerOptions, sources: Mapping[str, str]) -> Launcher:
-    """The launcher. `sources`: variables that say where mounted folders are from."""
-    if how == "native":
-        return NativeLauncher()
-    return DockerLauncher(
-        container,
-        environment={**os.environ, **sources},
-        shows=preview.progress_environment(),
-        progress=TransferProgress(),
-    )
-
-
-def _with_data(request: RunRequest, how: Via, container: DockerOptions) -> tuple[RunRequest, Launcher]:
-    """The request and its launcher, once what a container is to read from a bucket has been fetched.
-
-    A native run fetches by itself. Raises typer.Exit where fetching failed, which has been told.
+    `flags`: further options that only a container has, and whether they were given. Raises FlagbenchError (usage).
     """
-    if how == "native":
-        return request, _launcher(how, container, {})
-    fetched = fetch(request)
-    if isinstance(fetched, int):
-        raise typer.Exit(fetched)
-    return fetched.request, _launcher(how, container, fetched.environment)
-
-
-def _refused(result: LaunchResult) -> bool:
-    """Whether the image refused its arguments, as another version of it may. Such a record is not stored."""
-    try:
-        return bool(json.loads(result.record)["status"]["phase"] == "usage")
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return False
+    only_docker = [word.partition("=")[0] for word in words(container)] + [name for name, on in flags.items() if on]
+    if series.interleave is None:
+        return [target_of(request, choose_via(via, request.stack, only_docker), container)]
+    other, image = other_side(series.interleave, request, catalog)
+    if image is not None:
+        only_docker.append("--interleave with an image")
+    return [
+        target_of(request, choose_via(via, request.stack, only_docker), container),
+        target_of(other, choose_via(via, other.stack, only_docker), replace(container, image=image)),
+    ]
 
 
 def _usable(store: Store) -> Store:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import typer
 
 from flagbench.cli.output import print_error
+from flagbench.cli.run_target import Target
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.files import reason
 from flagbench.launchers import LaunchResult
+from flagbench.launchers.clock import TimedLaunch, stamped, timed_launch
 from flagbench.request import LocalOptions, RunRequest
 from flagbench.stores import BucketBlobs, Store, StoredRecord, set_aside
 from flagbench.stores.layout import BundlePlace
@@ -44,6 +47,38 @@ def bundles_of(request: RunRequest, store: Store, ticket: Ticket | None) -> Iter
         except OSError as error:
             typer.echo(f"warning: the run makes no bundle: {reason(error)}", err=True)
         yield request
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that has ended and whose record, if it left one, was stored where that was possible."""
+
+    result: LaunchResult
+    launch: TimedLaunch
+    kept: bool
+    """Whether the record is in the store."""
+    code: int
+    """The exit code, storing included."""
+    refused: bool = False
+    """Whether the image refused its arguments, as another version of it may. Such a record is not stored."""
+
+
+def run_and_keep(target: Target, store: Store, ticket: Ticket | None) -> Finished:
+    """Run to the end and store what the run left. Raises FlagbenchError if nothing could be started."""
+    with bundles_of(target.request, store, ticket) as request:
+        launch = timed_launch(target.launcher, request, target.via)
+        if _refused(launch.result):
+            return Finished(launch.result, launch, kept=False, code=launch.result.exit_code, refused=True)
+        result = stamped(launch, request)
+        kept, code = keep(result, request, store, ticket)
+        return Finished(result, launch, kept, code)
+
+
+def _refused(result: LaunchResult) -> bool:
+    try:
+        return bool(json.loads(result.record)["status"]["phase"] == "usage")
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False
 
 
 def keep(result: LaunchResult, request: RunRequest, store: Store, ticket: Ticket | None) -> tuple[bool, int]:

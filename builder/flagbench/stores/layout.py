@@ -157,7 +157,9 @@ def series_key(series_id: str, part: str | None = None) -> str:
 def series_prefix(series_id: str | None = None) -> str:
     """The folder, ending in a slash, of all series, or of the parts of one that has not ended."""
     folder = layout()["series_part"].rpartition("/")[0]
-    return f"{folder.partition('{')[0] if series_id is None else folder.format(series_id=series_id)}".rstrip("/") + "/"
+    return (
+        f"{folder.partition('{')[0] if series_id is None else folder.format(series_id=series_id)}".rstrip("/") + "/"
+    )
 
 
 def parse_series_key(key: str) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -85,6 +85,15 @@ def check_series(store: Store, series: SeriesDocument) -> Series:
 
     Raises StoreError (DATA) where the store does not give a record that may be sound.
     """
+    return with_records(series, lambda run: _stored(store, series, run))
+
+
+def with_records(series: SeriesDocument, content_of: Callable[[Run], bytes | None]) -> Series:
+    """The series with its records, checked as `check_series` does.
+
+    Args:
+        content_of: the bytes of a run's record; None where there is none.
+    """
     records: list[Record] = []
     failed: list[Record] = []
     left_out: list[LeftOut] = []
@@ -96,7 +105,7 @@ def check_series(store: Store, series: SeriesDocument) -> Series:
                 continue  # one of the problems
             seen.add(run.record_id)
         try:
-            content = _content(store, series, run)
+            content = content_of(run)
             record = None if content is None else read_record(content)
         except Unread:
             raise
@@ -127,7 +136,7 @@ def series_of(store: Store, record: Record) -> str | None:
     return None
 
 
-def _content(store: Store, series: SeriesDocument, run: Run) -> bytes | None:
+def _stored(store: Store, series: SeriesDocument, run: Run) -> bytes | None:
     """The bytes of a run's record; None where it left none, or none is there."""
     if run.record_id is None or run.created_at is None:
         return None

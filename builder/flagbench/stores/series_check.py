@@ -1,10 +1,11 @@
-"""Whether a series is consistent with itself and with its records; what contradicts makes it worthless as evidence."""
+"""Whether a series is consistent with itself and with its records; one that is not proves nothing."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from itertools import pairwise
 
 from flagbench.record.model import Record
 from flagbench.record.read import date_fault
@@ -41,7 +42,7 @@ def record_problems(series: SeriesDocument, run: Run, record: Record, content: b
     name = f"record {record.record_id}"
     if (found := hashlib.sha256(content).hexdigest()) != run.sha256:
         yield f"{name} has the sha256 {found}, the series says {run.sha256}"
-    said = {
+    said: dict[str, tuple[object, object]] = {
         "run_id": (record.run_id, run.run_id),
         "created_at": (record.created_at, run.created_at),
         "status.state": (record.status.state, run.state),
@@ -90,7 +91,7 @@ def _run_problems(series: SeriesDocument, run: Run) -> Iterator[str]:
 def _overlaps(series: SeriesDocument) -> Iterator[str]:
     """Runs of a series are one after another."""
     timed = [run for run in series.runs if run.started_at is not None and not date_fault(run.started_at)]
-    for before, after in zip(timed, timed[1:], strict=False):
+    for before, after in pairwise(timed):
         # Starts are whole seconds; a clock that was set back by its server moves a start by less than CLOCKS.
         end = _time(before.started_at or "") + timedelta(seconds=before.seconds or 0)
         if _time(after.started_at or "") + CLOCKS < end:

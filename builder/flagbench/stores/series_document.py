@@ -35,7 +35,9 @@ State = Literal["ok", "failed", "interrupted", "missing", "not_run"]
 class SeriesError(FlagbenchError):
     """A series that cannot be read or is not one (DATA)."""
 
-    def __init__(self, message: str, *, remedy: str = "give the series as `flagbench run --repeat` stored it") -> None:
+    def __init__(
+        self, message: str, *, remedy: str = "give the series as `flagbench run --repeat` stored it"
+    ) -> None:
         super().__init__(message, remedy=remedy, code=ExitCode.DATA)
 
 

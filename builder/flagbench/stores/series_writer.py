@@ -1,8 +1,8 @@
 """Writes a series while its runs end, so that one that is killed stays readable and nothing is ever half-written.
 
 Every object is put once and never changed, which a bucket can do as well as a folder: `series/ID/begun.json` before
-the first run, `series/ID/run-K.json` when run K has ended, and at last `series/ID.json`, which holds all of them; then
-the parts are removed.
+the first run, `series/ID/run-K.json` when run K has ended, and at last `series/ID.json`, which holds all of them;
+then the parts are removed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from flagbench.errors import ExitCode
+from flagbench.record.model import Image
 from flagbench.stores.blobs import ListingDenied, StoreError
 from flagbench.stores.layout import series_key, series_prefix
 from flagbench.stores.records import Store
@@ -51,6 +52,13 @@ class SeriesWriter:
         key = series_key(self.series.series_id, part_name(run.run))
         if not self._store.blobs.put_if_absent(key, msgspec.json.encode(run)):
             raise _taken(self._store, self.series.series_id, "was written by another process, too")
+
+    def describe(self, image: Image) -> None:
+        """Name the image that a record was made by, unless another record's is named already."""
+        request = self.series.request
+        if request.image_digest is None and request.image_id is None:
+            request = replace(request, image_digest=image.digest, image_id=image.id)
+            self.series = replace(self.series, request=request)
 
     def finish(self, ended_at: str) -> str:
         """Store the whole series; returns where. Raises StoreError (NOT_STORED); what was noted stays readable."""

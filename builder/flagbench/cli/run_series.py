@@ -1,0 +1,325 @@
+"""Several runs as a series: of one image one after another, or of two in turn."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import typer
+from msgspec.structs import replace
+
+from flagbench._version import __version__
+from flagbench.checkout import commit
+from flagbench.cli.output import print_error
+from flagbench.cli.run_keep import Finished
+from flagbench.cli.run_target import Target
+from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.launchers.clock import utc_now
+from flagbench.launchers.container import is_another_node
+from flagbench.options import Text
+from flagbench.record.model import Builder, Record
+from flagbench.record.read import RecordError, read_record
+from flagbench.redaction import redact
+from flagbench.request import LocalOptions
+from flagbench.stores import Store, StoreError
+from flagbench.stores.series import Series, with_records
+from flagbench.stores.series_document import (
+    MAX_RUNS,
+    SIDES,
+    Request,
+    Run,
+    SeriesDocument,
+    check_nonce,
+    planned_runs,
+    series_id_of,
+)
+from flagbench.stores.series_writer import SeriesWriter
+from flagbench.terminal import visible
+
+_NONCE_BYTES = 8
+
+
+@dataclass(frozen=True)
+class SeriesOptions:
+    """What makes a run a series."""
+
+    repeat: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=MAX_RUNS, metavar="N", help="Run it N times, one after another, and store the series."
+        ),
+    ] = None
+    interleave: Annotated[
+        Text,
+        typer.Option(
+            metavar="CASE:STACK|IMAGE", help="Alternate with another image, N times each: A B B A; two series."
+        ),
+    ] = None
+    nonce: Annotated[
+        Text,
+        typer.Option(
+            metavar="TEXT",
+            help="Name of the series, chosen by its verifier: run ids and seeds follow. Default: random.",
+        ),
+    ] = None
+
+    @property
+    def asked(self) -> bool:
+        """Whether a series is asked for; a nonce alone makes one of a single run."""
+        return (self.repeat, self.interleave, self.nonce) != (None, None, None)
+
+    @property
+    def count(self) -> int:
+        """Runs of each side."""
+        return self.repeat or 1
+
+    @property
+    def facts(self) -> dict[str, str | int | None]:
+        """What a dry run says of it."""
+        return {"repeat": self.count, "interleave": self.interleave, "nonce": self.nonce or "random"}
+
+
+@dataclass
+class Side:
+    """One of the images, with its series."""
+
+    target: Target
+    runs: tuple[Run, ...]
+    """As they are planned."""
+    writer: SeriesWriter | None
+    """None on another node than node 0, which alone writes the series."""
+    contents: dict[int, bytes] = field(default_factory=dict)
+    """The record of each run, as it was stored or should have been."""
+    unstored: list[bytes] = field(default_factory=list)
+    """Records that could not be stored."""
+    stored: bool = True
+    """Whether the series itself is stored, once it has ended."""
+
+    def read(self, run: int) -> Record | None:
+        """The record of a run; None where it left no valid one."""
+        with suppress(RecordError):
+            return read_record(self.contents[run]) if run in self.contents else None
+        return None
+
+    @property
+    def series(self) -> Series | None:
+        """The series with the records of its runs."""
+        if self.writer is None:
+            return None
+        return with_records(self.writer.series, lambda run: self.contents.get(run.run))
+
+
+def check_series(series: SeriesOptions, options: LocalOptions) -> None:
+    """Raise FlagbenchError (usage) for a nonce that is not valid, and for options that do not fit a series."""
+    if series.nonce is not None:
+        check_nonce(series.nonce)
+    if not series.asked:
+        return
+    for name, given, remedy in (
+        ("--run-id", options.run_id, "leave it out: the ids of the runs follow from --nonce"),
+        ("--ticket", options.ticket, "a ticket is for one run: run it once, or give keys with --store"),
+    ):
+        if given is not None:
+            raise FlagbenchError(f"{name} and a series contradict each other", remedy=remedy)
+    if options.nodes > 1 and series.nonce is None:
+        raise FlagbenchError(
+            "a series on several nodes needs --nonce",
+            remedy="give the same --nonce on all nodes: run ids follow from it",
+        )
+
+
+def plan_sides(
+    series: SeriesOptions,
+    targets: Sequence[Target],
+    store: Store,
+    command: Sequence[str],
+    digests: Sequence[str | None],
+) -> list[Side]:
+    """A side for each target, its series not begun yet.
+
+    Args:
+        command: the words of the command line.
+        digests: of each target's configuration before a run's own seed is set.
+    """
+    nonce = series.nonce or secrets.token_hex(_NONCE_BYTES)
+    names = [series_id_of(nonce, side) for side in (SIDES if len(targets) > 1 else (None,))]
+    started_at = utc_now()
+    sides = []
+    for index, (target, series_id, digest) in enumerate(zip(targets, names, digests, strict=True)):
+        options = target.request.options
+        runs = planned_runs(nonce, series_id, series.count, options.seed)
+        if options.nodes > 1 and is_another_node(options.node_rank, os.environ):
+            sides.append(Side(target, runs, None))
+            continue
+        document = SeriesDocument(
+            series_id=series_id,
+            nonce=nonce,
+            nonce_by="flagbench" if series.nonce is None else "user",
+            seeds="derived" if options.seed is None else "given",
+            token=secrets.token_hex(16),
+            flagbench=Builder(__version__, commit()),
+            request=Request(
+                command=tuple(map(redact, command)),
+                case=target.request.case.name,
+                stack=target.request.stack.name,
+                via=target.via,
+                image=target.image,
+                config_digest=digest,
+            ),
+            requested=series.count,
+            runs=runs,
+            started_at=started_at,
+            interleaved_with=names[1 - index] if len(names) > 1 else None,
+        )
+        sides.append(Side(target, runs, SeriesWriter(store, document)))
+    return sides
+
+
+def run_sides(sides: Sequence[Side], run: Callable[[Target], Finished]) -> int:
+    """Run everything in order and store the series; the exit code is that of the first run that did not end well.
+
+    What was run stays in the series if the rest is interrupted. Raises FlagbenchError where the series could not be
+    begun, or where its first run could not be started: then nothing was run, and there is no series.
+
+    Args:
+        run: runs a target to its end and stores what it left.
+    """
+    codes: list[int] = []
+    _begin(sides)
+    stored = True
+    try:
+        turns = [*_turns(sides)]
+        for number, (side, planned) in enumerate(turns, 1):
+            label = f" ({side.target.name})" if len(sides) > 1 else ""
+            text = f"flagbench: run {number} of {len(turns)}{label}, {planned.run_id}, seed {planned.seed}"
+            typer.echo(text, err=True)
+            code, goes_on = _one(side, planned, run, first=number == 1)
+            codes.append(code)
+            if not goes_on:
+                break
+    finally:
+        stored = _end(sides)
+    return next(filter(None, codes), int(ExitCode.OK if stored else ExitCode.NOT_STORED))
+
+
+def _begin(sides: Sequence[Side]) -> None:
+    """Reserve the ids of all series, or of none. Raises StoreError."""
+    begun: list[SeriesWriter] = []
+    try:
+        for side in sides:
+            if side.writer is not None:
+                side.writer.begin()
+                begun.append(side.writer)
+    except FlagbenchError:
+        for writer in begun:
+            writer.abandon()
+        raise
+
+
+def _turns(sides: Sequence[Side]) -> Iterator[tuple[Side, Run]]:
+    """A B B A A B ...: what drifts slowly, as a device that warms up, reaches both sides alike."""
+    for number in range(len(sides[0].runs)):
+        for side in sides if number % 2 == 0 else reversed(sides):
+            yield side, side.runs[number]
+
+
+def _one(side: Side, planned: Run, run: Callable[[Target], Finished], *, first: bool) -> tuple[int, bool]:
+    """Run once and note it: the exit code, and whether the next run is due.
+
+    Raises FlagbenchError where the first run could not be started.
+    """
+    started_at, start = utc_now(), time.monotonic()
+    try:
+        ended = run(side.target.asked(run_id=planned.run_id, seed=planned.seed))
+    except FlagbenchError as error:
+        if first:
+            raise
+        print_error(error.message, error.remedy)
+        seconds = round(time.monotonic() - start, 3)
+        reason = redact(f"it could not be started: {error.message}")
+        _note(side, _failed(planned, int(error.code), started_at, seconds, reason))
+        return int(error.code), False
+    if ended.refused:
+        if not first:
+            _note(side, _entry(planned, ended))
+        return ended.code, False
+    content = ended.result.record
+    if not content.strip():
+        _leave_to_node_0(side)
+        return ended.code, ended.code != ExitCode.INTERRUPTED
+    side.contents[planned.run] = content
+    if not ended.kept:
+        side.unstored.append(content)
+    _note(side, _entry(planned, ended))
+    return ended.code, ended.code != ExitCode.INTERRUPTED
+
+
+def _leave_to_node_0(side: Side) -> None:
+    """This is another node, as only its platform's variables told: it has no records, and so no series."""
+    if side.writer is not None and not side.contents:
+        side.writer.abandon()
+        side.writer = None
+
+
+def _note(side: Side, run: Run) -> None:
+    """Add a run that has ended to the series. What cannot be stored now is stored at the end, or reported then."""
+    if side.writer is None:
+        return
+    try:
+        side.writer.add(run)
+    except StoreError as error:
+        typer.echo(f"warning: that run {run.run} ended is not stored yet: {error.message}", err=True)
+    if record := side.read(run.run):
+        side.writer.describe(record.system.image)
+
+
+def _entry(planned: Run, ended: Finished) -> Run:
+    """What the series says of a run that has ended."""
+    launch, content = ended.launch, ended.result.record
+    try:
+        record = read_record(content)
+    except RecordError as error:
+        return _failed(planned, ended.code, launch.started_at, launch.seconds, error.message)
+    return replace(
+        planned,
+        state=record.status.state,
+        exit_code=ended.code,
+        record_id=None if ended.refused else record.record_id,
+        sha256=None if ended.refused else hashlib.sha256(content).hexdigest(),
+        created_at=record.created_at,
+        config_digest=record.config_digest,
+        started_at=launch.started_at,
+        seconds=launch.seconds,
+        reason=record.status.reason,
+    )
+
+
+def _failed(planned: Run, code: int, started_at: str, seconds: float, reason: str) -> Run:
+    return replace(
+        planned, state="failed", exit_code=code, started_at=started_at, seconds=seconds, reason=visible(reason)
+    )
+
+
+def _end(sides: Sequence[Side]) -> bool:
+    """Store each series, or forget those of which nothing was run. Whether all are stored; failures are reported."""
+    stored = True
+    for side in sides:
+        writer = side.writer
+        if writer is None:
+            continue
+        if all(run.state == "missing" for each in sides if each.writer for run in each.writer.series.runs):
+            writer.abandon()
+            continue
+        try:
+            location = writer.finish(utc_now())
+            typer.echo(f"series {writer.series.series_id} kept in {location}", err=True)
+        except StoreError as error:
+            stored = side.stored = False
+            print_error(error.message, f"{error.remedy}; the series is on stdout")
+    return stored

@@ -1,0 +1,115 @@
+"""What `flagbench run --repeat` and `--interleave` print when their series have ended."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from flagbench.catalog.model import Catalog
+from flagbench.cli.output import echo_json, print_error, print_page
+from flagbench.cli.run_series import Side
+from flagbench.cli.series import Runs
+from flagbench.errors import FlagbenchError
+from flagbench.page import Table
+from flagbench.report import verdict_table
+from flagbench.stdio import NotPrinted
+from flagbench.stores.series import Series
+from flagbench.verify import choose_claim, verify_claim
+from flagbench.verify.provenance import with_provenance
+
+
+def show(
+    sides: Sequence[Side], catalog: Catalog, claim: str | None, store: str | None, *, wide: bool, as_json: bool
+) -> None:
+    """Print each series with its verdict, or as JSON: one document, or a list of two.
+
+    A series or a record that could not be stored is printed in either form: it cost a run. Raises NotPrinted where
+    that is not possible; a failure to show what is stored is reported only.
+    """
+    ended = [side for side in sides if side.writer is not None and side.series is not None]
+    try:
+        if as_json:
+            documents = [_document(side) for side in ended]
+            echo_json(documents[0] if len(documents) == 1 else documents) if documents else None
+        else:
+            _print_tables(ended, catalog, claim, wide=wide)
+            if len(ended) == 2:
+                print(_next_command(ended, store))
+        sys.stdout.flush()
+    except NotPrinted as error:
+        if any(side.unstored or not side.stored for side in ended):
+            raise
+        print_error(str(error), "the records and the series are kept; `flagbench verify last`")
+
+
+def _document(side: Side) -> dict[str, Any]:
+    """The series as it is stored, with the records that are not."""
+    assert side.writer is not None
+    unstored = [json.loads(content) for content in side.unstored]
+    return {**side.writer.series.to_dict(), **({"unstored": unstored} if unstored else {})}
+
+
+def _print_tables(sides: Sequence[Side], catalog: Catalog, claim: str | None, *, wide: bool) -> None:
+    for number, side in enumerate(sides):
+        series = side.series
+        if series is None:
+            continue
+        if number:
+            print()
+        print_page(_run_table(series), wide=wide)
+        for content in side.unstored:
+            print(content.decode("utf-8", "replace").rstrip("\n"))
+        if not side.stored:
+            print(json.dumps(series.document.to_dict(), ensure_ascii=False))
+        print()
+        print(_verdict(series, catalog, claim, wide=wide), end="")
+
+
+def _run_table(series: Series) -> Table:
+    """The runs of a series, in order."""
+    rows = [
+        (
+            str(run.run),
+            run.state.replace("_", " "),
+            "" if run.exit_code is None else str(run.exit_code),
+            "" if run.seconds is None else f"{run.seconds:.1f}",
+            str(run.seed),
+            run.record_id or "",
+            "" if run.state == "ok" else run.reason or "",
+        )
+        for run in series.document.runs
+    ]
+    columns = ("run", "state", "exit", "seconds", "seed", "record", "reason")
+    count = len(columns) if any(row[-1] for row in rows) else len(columns) - 1
+    title = f"series {series.document.series_id} of {series.document.request.image or series.document.request.case}"
+    numbers = frozenset({"run", "exit", "seconds", "seed"})
+    return Table(
+        columns[:count], [row[:count] for row in rows], numbers, cut=("reason",), drop=("seed", "exit"), title=title
+    )
+
+
+def _verdict(series: Series, catalog: Catalog, claim: str | None, *, wide: bool) -> str:
+    """The table of `verify`, of all runs together; why there is none where none can be verified."""
+    case = catalog.cases[series.document.request.case]
+    runs = Runs([*series.records], [series])
+    claims = [entry for entry in catalog.claims.values() if entry.case == case.name]
+    try:
+        records = runs.to_verify()
+        if not claims or not records:
+            return verdict_table(records, None, wide=wide)
+        against = choose_claim(records[0], case, claims) if claim is None else catalog.claims[claim]
+        result = verify_claim(records, against, case, chosen=claim is None)
+    except FlagbenchError as error:
+        return f"no verdict: {error.message}\n"
+    result = with_provenance(result, records, runs.summaries("runs"), runs.in_series)
+    return verdict_table(records, result, wide=wide)
+
+
+def _next_command(sides: Sequence[Side], store: str | None) -> str:
+    """How to hold B against A."""
+    a, b = (side.writer.series.series_id for side in sides if side.writer is not None)
+    where = [] if store is None else ["--store", store]
+    return f"\nB against A: {shlex.join(['flagbench', 'verify', b, '--baseline', a, *where])}"

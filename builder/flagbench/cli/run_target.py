@@ -1,0 +1,111 @@
+"""What `flagbench run` starts: a request, and the launcher that fits it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import typer
+
+from flagbench.catalog.lookup import UnknownNameError, resolve_image
+from flagbench.catalog.model import Catalog, Stack
+from flagbench.cli import preview
+from flagbench.errors import FlagbenchError
+from flagbench.launchers import Launcher
+from flagbench.launchers.container import DockerOptions
+from flagbench.launchers.docker import DockerLauncher
+from flagbench.launchers.fetch import fetch
+from flagbench.launchers.native import NativeLauncher
+from flagbench.oci.progress import TransferProgress
+from flagbench.request import RunRequest
+
+Via = Literal["docker", "native"]
+
+
+@dataclass(frozen=True)
+class Target:
+    """One thing to run, once or several times."""
+
+    request: RunRequest
+    via: Via
+    container: DockerOptions
+    launcher: Launcher
+
+    @property
+    def image(self) -> str | None:
+        """The image by the name that was given or is usual; None for a native run."""
+        return None if self.via == "native" else self.container.image or self.request.image
+
+    @property
+    def name(self) -> str:
+        """`case:stack`, or the image where one was given."""
+        given = self.container.image if self.via == "docker" else None
+        return given or self.request.name
+
+    def asked(self, **options: Any) -> Target:
+        """The same with other options of the request."""
+        return replace(self, request=replace(self.request, options=replace(self.request.options, **options)))
+
+
+def target_of(request: RunRequest, via: Via, container: DockerOptions) -> Target:
+    """The target. Raises FlagbenchError (usage) for options that contradict each other."""
+    return Target(request, via, container, _launcher(via, container, {}))
+
+
+def with_data(target: Target) -> Target:
+    """The target, once what a container is to read from a bucket has been fetched; a native run fetches by itself.
+
+    Raises typer.Exit where fetching failed, which has been told.
+    """
+    if target.via == "native":
+        return target
+    fetched = fetch(target.request)
+    if isinstance(fetched, int):
+        raise typer.Exit(fetched)
+    launcher = _launcher(target.via, target.container, fetched.environment)
+    return replace(target, request=fetched.request, launcher=launcher)
+
+
+def choose_via(via: Via | None, stack: Stack, only_docker: Sequence[str]) -> Via:
+    """How to run, from what was asked and what the stack is. Raises FlagbenchError (usage) for a contradiction."""
+    if via == "native" and only_docker:
+        raise FlagbenchError(
+            f"{only_docker[0]} needs a container, which --via native does not use", remedy="use --via docker"
+        )
+    if via is not None:
+        return via
+    return "native" if stack.device_kind == "cpu" and not only_docker else "docker"
+
+
+def other_side(name: str, request: RunRequest, catalog: Catalog) -> tuple[RunRequest, str | None]:
+    """What --interleave names: a request like `request`, and the image where one is named.
+
+    `CASE:STACK`, or the image of the same case and stack by a name with a slash, an id or a digest. Raises
+    FlagbenchError (usage) for anything else, and for another case.
+    """
+    try:
+        case, stack = resolve_image(name, catalog)
+    except UnknownNameError:
+        if "/" in name or "@" in name or name.startswith("sha256:"):
+            return request, name
+        raise
+    if case.name != request.case.name:
+        raise FlagbenchError(
+            f"--interleave {name}: runs of {case.name} cannot be compared with runs of {request.case.name}",
+            remedy=f"name an image of {request.case.name}",
+        )
+    return replace(request, stack=stack), None
+
+
+def _launcher(via: Via, container: DockerOptions, sources: Mapping[str, str]) -> Launcher:
+    """The launcher. `sources`: variables that say where mounted folders are from."""
+    if via == "native":
+        return NativeLauncher()
+    return DockerLauncher(
+        container,
+        environment={**os.environ, **sources},
+        shows=preview.progress_environment(),
+        progress=TransferProgress(),
+    )
