@@ -15,7 +15,7 @@ from jsonschema_rs import Draft202012Validator as Validator
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.terminal import brief
 
-Kind = Literal["case", "stack", "claims", "record"]
+Kind = Literal["case", "stack", "claims", "record", "series"]
 FieldPath = tuple[str | int, ...]
 """Where a value stands in a document: keys and indices from the top."""
 

@@ -1,4 +1,4 @@
-"""What the shell completes: images, stacks, claims and stored records. A broken setup completes nothing."""
+"""What the shell completes: images, stacks, claims, stored records and series. A broken setup completes nothing."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def records(context: typer.Context, incomplete: str) -> list[str]:
     return _matching(incomplete, names)
 
 
-def runs(context: typer.Context, incomplete: str) -> list[str]:
-    """What `records` offers, and the ids of the store's series."""
+def series(context: typer.Context, incomplete: str) -> list[str]:
+    """The ids of the series in the store that --store names that start with what was typed."""
 
     def names() -> Iterable[str]:
         from flagbench.stores import FolderBlobs, open_store
@@ -71,7 +71,12 @@ def runs(context: typer.Context, incomplete: str) -> list[str]:
         store = open_store(context.params.get("store"))
         return series_ids(store) if isinstance(store.blobs, FolderBlobs) else ()
 
-    return [*records(context, incomplete), *_matching(incomplete, names)]
+    return _matching(incomplete, names)
+
+
+def runs(context: typer.Context, incomplete: str) -> list[str]:
+    """What `records` and `series` offer."""
+    return [*records(context, incomplete), *series(context, incomplete)]
 
 
 def _matching(incomplete: str, names: Callable[[], Iterable[str]]) -> list[str]:

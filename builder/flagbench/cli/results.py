@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from flagbench.cli import complete, results_copy, results_remove
+from flagbench.cli import complete, results_copy, results_remove, results_series
 from flagbench.cli.options import JsonOption, StoreOption, WideOption
 from flagbench.cli.output import echo_json, echo_json_text, print_page, size_text
 from flagbench.cli.records import STORED_HELP, note, stored_record
@@ -200,6 +200,7 @@ app.command("push")(results_copy.push)
 app.command("pull")(results_copy.pull)
 app.command("rm")(results_remove.remove)
 app.command("prune")(results_remove.prune)
+app.command("series")(results_series.command)
 
 
 def _show(record: Record, bundles: Sequence[Bundle], wide: bool) -> None:

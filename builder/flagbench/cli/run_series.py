@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from flagbench._version import __version__
 from flagbench.checkout import commit
+from flagbench.cli import complete
 from flagbench.cli.output import print_error
 from flagbench.cli.run_keep import Finished
 from flagbench.cli.run_target import Target
@@ -58,7 +59,9 @@ class SeriesOptions:
     interleave: Annotated[
         Text,
         typer.Option(
-            metavar="CASE:STACK|IMAGE", help="Alternate with another image, N times each: A B B A; two series."
+            metavar="CASE:STACK|IMAGE",
+            autocompletion=complete.images,
+            help="Alternate with another image, N times each: A B B A; two series.",
         ),
     ] = None
     nonce: Annotated[

@@ -52,8 +52,7 @@ def read_series(store: Store, name: str) -> Series:
 
 def series_ids(store: Store) -> list[str]:
     """The ids of all series, ended or not, sorted. Raises StoreError (USAGE) where the address cannot be a store."""
-    found = (parse_series_key(blob.key) for blob in store.blobs.list(series_prefix()) if blob.problem is None)
-    return sorted({series_id for series_id in found if series_id is not None})
+    return sorted(_keys(store))
 
 
 def load_series(store: Store, series_id: str) -> SeriesDocument:
@@ -61,11 +60,30 @@ def load_series(store: Store, series_id: str) -> SeriesDocument:
 
     Raises StoreError (DATA) where there is none, SeriesError (DATA) where it is damaged.
     """
-    if parse_series_key(series_key(series_id)) is None:
-        raise _absent(store, series_id)
-    blobs = store.blobs
-    keys = {blob.key for blob in blobs.list(series_prefix()) if parse_series_key(blob.key) == series_id}
-    whole, begun = series_key(series_id), series_key(series_id, BEGUN)
+    return _load(store, series_id, _keys(store).get(series_id, set()))
+
+
+def load_all(store: Store) -> Iterator[tuple[str, SeriesDocument | FlagbenchError]]:
+    """Each series by its id, or why it cannot be read. Raises StoreError (USAGE) as `series_ids` does."""
+    for series_id, keys in sorted(_keys(store).items()):
+        try:
+            yield series_id, _load(store, series_id, keys)
+        except FlagbenchError as error:
+            yield series_id, error
+
+
+def _keys(store: Store) -> dict[str, set[str]]:
+    """The keys of each series: its own, or those of its parts."""
+    found: dict[str, set[str]] = {}
+    for blob in store.blobs.list(series_prefix()):
+        series_id = parse_series_key(blob.key) if blob.problem is None else None
+        if series_id is not None:
+            found.setdefault(series_id, set()).add(blob.key)
+    return found
+
+
+def _load(store: Store, series_id: str, keys: set[str]) -> SeriesDocument:
+    blobs, whole, begun = store.blobs, series_key(series_id), series_key(series_id, BEGUN)
     if whole not in keys and begun not in keys:
         raise _absent(store, series_id)
     key = whole if whole in keys else begun
