@@ -73,6 +73,20 @@ def test_json_prints_the_record_that_was_kept(environment):
     assert json.loads(ended.stdout) == stored(environment)
 
 
+def test_a_series_is_kept_and_verified_as_a_whole(environment):
+    short = [*SHORT[:-1], "2", "--repeat", "2", "--nonce", "mine", "--json"]
+    ended = flagbench(environment, *short)
+    assert ended.returncode == 0, ended.stderr
+    series = json.loads(ended.stdout)
+    assert [(run["run_id"], run["state"]) for run in series["runs"]] == [("mine-1", "ok"), ("mine-2", "ok")]
+    assert len({run["seed"] for run in series["runs"]}) == 2
+    verdict = flagbench(environment, "verify", "mine", "--json")
+    assert verdict.returncode == 10, verdict.stderr
+    (held,) = json.loads(verdict.stdout)["series"]
+    assert (held["held"], held["left_out"], held["problems"]) == (2, [], [])
+    assert stored(environment)["launch"]["seconds"] == series["runs"][1]["seconds"]
+
+
 def test_a_failed_run_is_kept_too(environment, tmp_path):
     """A folder that exists but has no data: only the run finds that."""
     (tmp_path / "empty").mkdir()

@@ -5,8 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 
+from msgspec.structs import replace
+
 from flagbench.stores import Store
 from flagbench.stores.blobs import Blob, Blobs, Health
+from flagbench.stores.series import load_series
+from flagbench.stores.series_writer import SeriesWriter
+
+from .test_series import DAY, planned
 
 
 class ObjectBlobs:
@@ -68,3 +74,14 @@ def test_records_are_kept_found_listed_and_removed(make_record: Callable[..., by
     store.remove(newest)
     assert store.find("") == ["record-a"]
     assert store.url == store.health().detail
+
+
+def test_a_series_needs_no_more() -> None:
+    store = Store(ObjectBlobs())
+    writer = SeriesWriter(store, planned(count=2))
+    writer.begin()
+    writer.add(replace(writer.series.runs[0], state="failed", exit_code=4, started_at=f"{DAY}T12:01:00Z", seconds=1.0))
+    assert [run.state for run in load_series(store, "mine").runs] == ["failed", "missing"]
+    writer.finish(f"{DAY}T12:02:00Z")
+    assert [run.state for run in load_series(store, "mine").runs] == ["failed", "not_run"]
+    assert [blob.key for blob in store.blobs.list("")] == ["series/mine.json"]
