@@ -80,7 +80,9 @@ def test_a_series_needs_no_more() -> None:
     store = Store(ObjectBlobs())
     writer = SeriesWriter(store, planned(count=2))
     writer.begin()
-    writer.add(replace(writer.series.runs[0], state="failed", exit_code=4, started_at=f"{DAY}T12:01:00Z", seconds=1.0))
+    writer.add(
+        replace(writer.series.runs[0], state="failed", exit_code=4, started_at=f"{DAY}T12:01:00Z", seconds=1.0)
+    )
     assert [run.state for run in load_series(store, "mine").runs] == ["failed", "missing"]
     writer.finish(f"{DAY}T12:02:00Z")
     assert [run.state for run in load_series(store, "mine").runs] == ["failed", "not_run"]
