@@ -12,7 +12,7 @@ import typer
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.lookup import catalog_get, resolve_image
 from flagbench.catalog.model import Case, Catalog
-from flagbench.cli import complete, preview, run_keep, run_series, run_series_page
+from flagbench.cli import complete, preview, run_keep, run_series, run_series_page, run_turns
 from flagbench.cli.options import StoreOption, WideOption
 from flagbench.cli.output import print_error
 from flagbench.cli.run_series import SeriesOptions
@@ -117,7 +117,7 @@ def command(
         command_line = ["run", image_name, *options.words(), *words(container), *words(series)]
         digests = [None if each is None else each.digest for each in described]
         sides = run_series.plan_sides(series, targets, records, command_line, digests)
-        code = run_series.run_sides(sides, lambda target: run_keep.run_and_keep(target, records, None))
+        code = run_turns.run_sides(sides, lambda target: run_keep.run_and_keep(target, records, None))
         run_series_page.show(sides, catalog, claim, store, wide=wide, as_json=as_json)
         raise typer.Exit(code)
     ended = run_keep.run_and_keep(targets[0], records, granted)

@@ -96,8 +96,8 @@ def _load(name: str, store_url: str | None) -> Record | Series:
     store = open_store(store_url)
     if name == "last":
         record = read_record(stored_record(name, store))
-        series_id = series_of(store, record)
-        return record if series_id is None else read_series(store, series_id)
+        series = series_of(store, record)
+        return record if series is None else check_series(store, series)
     ids = _ids(store) if _SERIES_ID.fullmatch(name) else []
     if name in ids:
         return read_series(store, name)

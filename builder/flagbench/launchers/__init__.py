@@ -16,6 +16,8 @@ class LaunchResult:
     record: bytes
     """Empty on other nodes than node 0, which print none."""
     exit_code: int
+    signalled: bool = False
+    """Whether this process was asked to stop meanwhile, even where the run still ended well."""
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from flagbench.launchers import Launcher, LaunchResult
 from flagbench.record.read import MAX_BYTES
 from flagbench.request import RunRequest
 from flagbench.stores.layout import is_record_id
+from flagbench.stores.ticket import VARIABLE as TICKET_VARIABLE
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ def stamped(launch: TimedLaunch, request: RunRequest) -> LaunchResult:
     All copies of a record have the same bytes. So the field is left out where a copy cannot be changed: with a
     ticket the image has uploaded one, and a folder of --out may no longer be writable.
     """
-    if request.options.ticket is not None:
+    if request.options.ticket is not None or (launch.via == "native" and TICKET_VARIABLE in os.environ):
         return launch.result
     content = with_launch(launch.result.record, launch)
     if content == launch.result.record:

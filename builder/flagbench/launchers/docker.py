@@ -83,7 +83,7 @@ class DockerLauncher:
             error = ended
         else:
             if record := record_in(ended.printed):
-                return LaunchResult(record, exit_code(record, ended.code))
+                return LaunchResult(record, exit_code(record, ended.code), ended.signalled is not None)
             if several and ended.code in set(ExitCode) and ended.overdue is None:
                 # Only node 0 prints a record; the image may know its node rank from the platform's variables alone.
                 return LaunchResult(b"", int(ended.code or 0))

@@ -62,7 +62,7 @@ class NativeLauncher:
         with output_folder(request.options.out):
             ended = follow(request.arguments(), request.stack, {} if known is None else {"FLAGBENCH_COMMIT": known})
         if record := record_in(ended.printed):
-            return LaunchResult(record, exit_code(record, ended.code))
+            return LaunchResult(record, exit_code(record, ended.code), ended.signalled is not None)
         # Only node 0 prints a record; the entrypoint may know its node rank from the platform's variables alone.
         if request.options.nodes > 1 and ended.code is not None and ended.code >= 0:
             return LaunchResult(b"", ended.code)

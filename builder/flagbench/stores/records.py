@@ -113,13 +113,8 @@ class Store:
                 return self._load(blob)
         return self._load(blobs[-1])
 
-    def get_at(self, place: Place) -> bytes | None:
-        """The record at a place, checked as `get` does; None where nothing is there.
-
-        Raises StoreError (DATA) where it is damaged or, as Unread, was not given.
-        """
-        if not any(blob.key == place.key for blob in self.blobs.list(f"{place.key.rpartition('/')[0]}/")):
-            return None
+    def get_at(self, place: Place) -> bytes:
+        """The record at a place, checked as `get` does, without a search for it. Raises StoreError (DATA)."""
         return self._load(Blob(place.key))
 
     def find(self, beginning: str) -> builtins.list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 
 import msgspec
 
@@ -103,7 +104,18 @@ def check_series(store: Store, series: SeriesDocument) -> Series:
 
     Raises StoreError (DATA) where the store does not give a record that may be sound.
     """
-    return with_records(series, lambda run: _stored(store, series, run))
+
+    @cache
+    def keys(folder: str) -> set[str]:
+        return {blob.key for blob in store.blobs.list(folder)}
+
+    def stored(run: Run) -> bytes | None:
+        if run.record_id is None or run.created_at is None:
+            return None
+        place = Place(series.request.case, series.request.stack, run.created_at[:10], run.record_id)
+        return store.get_at(place) if place.key in keys(f"{place.key.rpartition('/')[0]}/") else None
+
+    return with_records(series, stored)
 
 
 def with_records(series: SeriesDocument, content_of: Callable[[Run], bytes | None]) -> Series:
@@ -143,23 +155,16 @@ def with_records(series: SeriesDocument, content_of: Callable[[Run], bytes | Non
     return Series(series, tuple(records), tuple(left_out), tuple(problems), tuple(failed))
 
 
-def series_of(store: Store, record: Record) -> str | None:
-    """The id of the series in the store that the record is a run of; None if it is of none."""
+def series_of(store: Store, record: Record) -> SeriesDocument | None:
+    """The series in the store that names the record as one of its runs; None if there is none."""
     series_id, dash, number = record.run_id.rpartition("-")
     if not (dash and number.isascii() and number.isdecimal()):
         return None
-    with suppress(StoreError):  # a key that may not list
-        if series_id in series_ids(store):
-            return series_id
+    with suppress(FlagbenchError):  # a key that may not list; a damaged one says nothing of the record
+        series = load_series(store, series_id)
+        if any(run.record_id == record.record_id for run in series.runs):
+            return series
     return None
-
-
-def _stored(store: Store, series: SeriesDocument, run: Run) -> bytes | None:
-    """The bytes of a run's record; None where it left none, or none is there."""
-    if run.record_id is None or run.created_at is None:
-        return None
-    request = series.request
-    return store.get_at(Place(request.case, request.stack, run.created_at[:10], run.record_id))
 
 
 def _why(run: Run) -> str:
@@ -169,7 +174,7 @@ def _why(run: Run) -> str:
     if run.state == "not_run":
         return "not run: the series ended before"
     if run.state == "missing":
-        return "missing: the series was killed, or has not ended"
+        return "missing: nothing says how it ended"
     code = "" if run.exit_code is None else f", exit code {run.exit_code}"
     return f"{run.state}{code}{f': {run.reason}' if run.reason else ''}"
 

@@ -30,6 +30,7 @@ class SeriesWriter:
         self._store = store
         self.series = series
         """As far as it has come."""
+        self._started: set[int] = set()
 
     def begin(self) -> None:
         """Reserve the series' id, before anything runs.
@@ -45,6 +46,19 @@ class SeriesWriter:
             if any(blob.key == series_key(series_id) for blob in blobs.list(series_prefix())):
                 blobs.delete(begun)
                 raise _taken(self._store, series_id, "is there already")
+
+    def start(self, run: int) -> None:
+        """Note, for `finish`, that a run was started: it may have done its work, however it ends."""
+        self._started.add(run)
+
+    def take_back(self, run: int) -> None:
+        """Note that a run could not be started after all."""
+        self._started.discard(run)
+
+    @property
+    def empty(self) -> bool:
+        """Whether no run was started."""
+        return not self._started
 
     def add(self, run: Run) -> None:
         """Note that a run has ended. Raises StoreError (NOT_STORED); the run is in the series in any case."""
@@ -62,7 +76,10 @@ class SeriesWriter:
 
     def finish(self, ended_at: str) -> str:
         """Store the whole series; returns where. Raises StoreError (NOT_STORED); what was noted stays readable."""
-        runs = tuple(_not_run(run) for run in self.series.runs)
+        runs = tuple(
+            replace(run, state="not_run") if run.state == "missing" and run.run not in self._started else run
+            for run in self.series.runs
+        )
         self.series = replace(self.series, runs=runs, ended_at=ended_at)
         key = series_key(self.series.series_id)
         if not self._store.blobs.put_if_absent(key, self.series.to_json()):
@@ -85,10 +102,6 @@ class SeriesWriter:
 def part_name(run: int) -> str:
     """The name of the object that says how a run ended."""
     return f"run-{run}"
-
-
-def _not_run(run: Run) -> Run:
-    return replace(run, state="not_run") if run.state == "missing" else run
 
 
 def _taken(store: Store, series_id: str, how: str) -> StoreError:

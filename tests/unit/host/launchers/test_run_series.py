@@ -37,6 +37,7 @@ TAKES = 400.0
 RUN_RECORD = {**json.loads(REPLAY.read_bytes()), "stack": "cpu"}
 ENDINGS = {
     "ok": ("ok", 0),
+    "signalled": ("ok", 0),
     "failed": ("failed", 5),
     "interrupted": ("interrupted", 7),
 }
@@ -65,7 +66,7 @@ class FakeRuns:
             raise FlagbenchError("no engine", remedy="start it", code=ExitCode.ENGINE)
         state, code = ENDINGS.get(ending, ("failed", 2))
         status = {"state": state, "phase": "usage" if ending == "refused" else "done", "reason": None}
-        return LaunchResult(self.record(request, {**status, "exit_code": code}), code)
+        return LaunchResult(self.record(request, {**status, "exit_code": code}), code, ending == "signalled")
 
     def record(self, request: RunRequest, status: dict[str, Any]) -> bytes:
         """What the image prints."""
@@ -95,9 +96,9 @@ def fake(store: Store, monkeypatch: pytest.MonkeyPatch) -> FakeRuns:
         monkeypatch.setattr(kind, "launch", lambda self, request: runs.launch(self, request))
     monkeypatch.setattr(NativeLauncher, "command", lambda self, request: "")
     monkeypatch.setattr("flagbench.cli.run.describe", lambda request, container: None)
-    for name in ("flagbench.launchers.clock.utc_now", "flagbench.cli.run_series.utc_now"):
-        monkeypatch.setattr(name, runs.now)
-    for module in ("launchers.clock", "cli.run_series"):
+    for module in ("launchers.clock", "cli.run_series", "cli.run_turns"):
+        monkeypatch.setattr(f"flagbench.{module}.utc_now", runs.now)
+    for module in ("launchers.clock", "cli.run_turns"):
         monkeypatch.setattr(f"flagbench.{module}.time", SimpleNamespace(monotonic=lambda: runs.seconds))
     return runs
 
@@ -160,6 +161,27 @@ def test_ctrl_c_keeps_what_is_done(fake: FakeRuns, flagbench: Flagbench) -> None
     assert ended.code == ExitCode.INTERRUPTED
     assert states(json.loads(ended.out)) == ["ok", "interrupted", "not_run", "not_run"]
     assert len(fake.requests) == 2
+
+
+def test_ctrl_c_ends_a_series_even_where_its_run_still_ends_well(fake: FakeRuns, flagbench: Flagbench) -> None:
+    fake.endings = ["ok", "signalled"]
+    ended = flagbench(f"{RUN} 3 --nonce mine --json")
+    assert (ended.code, states(json.loads(ended.out))) == (ExitCode.INTERRUPTED, ["ok", "ok", "not_run"])
+
+
+def test_ctrl_c_while_a_record_is_stored(
+    fake: FakeRuns, flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch, store: Store
+) -> None:
+    put = Store.put
+
+    def interrupt(self: Store, record: bytes) -> Any:
+        if b"mine-2" in record:
+            raise KeyboardInterrupt
+        return put(self, record)
+
+    monkeypatch.setattr(Store, "put", interrupt)
+    assert flagbench(f"{RUN} 3 --nonce mine").code == ExitCode.INTERRUPTED
+    assert [run.state for run in read_series(store, "mine").document.runs] == ["ok", "missing", "not_run"]
 
 
 def test_a_killed_series_says_which_runs_are_missing(fake: FakeRuns, flagbench: Flagbench, store: Store) -> None:

@@ -1,0 +1,176 @@
+"""The runs of one series or of two in turn, from the first to the last or to the one that ends them."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import typer
+from msgspec.structs import replace
+
+from flagbench.cli.output import print_error
+from flagbench.cli.run_keep import Finished
+from flagbench.cli.run_series import Side
+from flagbench.cli.run_target import Target
+from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.launchers.clock import utc_now
+from flagbench.record.read import RecordError, read_record
+from flagbench.redaction import redact
+from flagbench.stores import StoreError
+from flagbench.stores.series_document import Run
+from flagbench.stores.series_writer import SeriesWriter
+from flagbench.terminal import visible
+
+
+def run_sides(sides: Sequence[Side], run: Callable[[Target], Finished]) -> int:
+    """Run everything in order and store the series; the exit code is that of the first run that did not end well.
+
+    What was run stays in the series if the rest is interrupted. Raises FlagbenchError where the series could not be
+    begun, or where its first run could not be started: then nothing was run, and there is no series.
+
+    Args:
+        run: runs a target to its end and stores what it left.
+    """
+    codes: list[int] = []
+    _begin(sides)
+    stored = True
+    try:
+        turns = [*_turns(sides)]
+        for number, (side, planned) in enumerate(turns, 1):
+            label = f" ({side.target.name})" if len(sides) > 1 else ""
+            text = f"flagbench: run {number} of {len(turns)}{label}, {planned.run_id}, seed {planned.seed}"
+            typer.echo(text, err=True)
+            code, goes_on = _one(side, planned, run, first=number == 1)
+            codes.append(code)
+            if not goes_on:
+                # Interrupted, even where the run at hand still ended well.
+                codes += [int(ExitCode.INTERRUPTED)] * (number < len(turns))
+                break
+    finally:
+        stored = _end(sides)
+    return next(filter(None, codes), int(ExitCode.OK if stored else ExitCode.NOT_STORED))
+
+
+def _begin(sides: Sequence[Side]) -> None:
+    """Reserve the ids of all series, or of none. Raises StoreError."""
+    begun: list[SeriesWriter] = []
+    try:
+        for side in sides:
+            if side.writer is not None:
+                side.writer.begin()
+                begun.append(side.writer)
+    except FlagbenchError:
+        for writer in begun:
+            writer.abandon()
+        raise
+
+
+def _turns(sides: Sequence[Side]) -> Iterator[tuple[Side, Run]]:
+    """A B B A A B ...: what drifts slowly, as a device that warms up, reaches both sides alike."""
+    for number in range(len(sides[0].runs)):
+        for side in sides if number % 2 == 0 else reversed(sides):
+            yield side, side.runs[number]
+
+
+def _one(side: Side, planned: Run, run: Callable[[Target], Finished], *, first: bool) -> tuple[int, bool]:
+    """Run once and note it: the exit code, and whether the next run is due.
+
+    Raises FlagbenchError where the first run could not be started.
+    """
+    started_at, start = utc_now(), time.monotonic()
+    if side.writer is not None:
+        side.writer.start(planned.run)
+    try:
+        ended = run(side.target.asked(run_id=planned.run_id, seed=planned.seed))
+    except FlagbenchError as error:
+        if first:
+            _take_back(side, planned)
+            raise
+        print_error(error.message, error.remedy)
+        seconds = round(time.monotonic() - start, 3)
+        reason = redact(f"it could not be started: {error.message}")
+        _note(side, _failed(planned, int(error.code), started_at, seconds, reason))
+        return int(error.code), False
+    goes_on = ended.code != ExitCode.INTERRUPTED and not ended.result.signalled
+    content = ended.result.record
+    if ended.refused and first:
+        _take_back(side, planned)
+    elif not content.strip():
+        _leave_to_node_0(side)
+    else:
+        if not ended.refused:
+            side.contents[planned.run] = content
+            side.unstored += [content] * (not ended.kept)
+        _note(side, _entry(planned, ended))
+    return ended.code, goes_on and not ended.refused
+
+
+def _take_back(side: Side, planned: Run) -> None:
+    if side.writer is not None:
+        side.writer.take_back(planned.run)
+
+
+def _leave_to_node_0(side: Side) -> None:
+    """This is another node, as only its platform's variables told: it has no records, and so no series."""
+    if side.writer is not None and not side.contents:
+        side.writer.abandon()
+        side.writer = None
+
+
+def _note(side: Side, run: Run) -> None:
+    """Add a run that has ended to the series. What cannot be stored now is stored at the end, or reported then."""
+    if side.writer is None:
+        return
+    try:
+        side.writer.add(run)
+    except StoreError as error:
+        typer.echo(f"warning: that run {run.run} ended is not stored yet: {error.message}", err=True)
+    if record := side.read(run.run):
+        side.writer.describe(record.system.image)
+
+
+def _entry(planned: Run, ended: Finished) -> Run:
+    """What the series says of a run that has ended."""
+    launch, content = ended.launch, ended.result.record
+    try:
+        record = read_record(content)
+    except RecordError as error:
+        return _failed(planned, ended.code, launch.started_at, launch.seconds, error.message)
+    return replace(
+        planned,
+        state=record.status.state,
+        exit_code=ended.code,
+        record_id=None if ended.refused else record.record_id,
+        sha256=None if ended.refused else hashlib.sha256(content).hexdigest(),
+        created_at=record.created_at,
+        config_digest=record.config_digest,
+        started_at=launch.started_at,
+        seconds=launch.seconds,
+        reason=record.status.reason,
+    )
+
+
+def _failed(planned: Run, code: int, started_at: str, seconds: float, reason: str) -> Run:
+    return replace(
+        planned, state="failed", exit_code=code, started_at=started_at, seconds=seconds, reason=visible(reason)
+    )
+
+
+def _end(sides: Sequence[Side]) -> bool:
+    """Store each series, or forget those of which nothing was run. Whether all are stored; failures are reported."""
+    stored = True
+    for side in sides:
+        writer = side.writer
+        if writer is None:
+            continue
+        if all(each.writer.empty for each in sides if each.writer is not None):
+            writer.abandon()
+            continue
+        try:
+            location = writer.finish(utc_now())
+            typer.echo(f"series {writer.series.series_id} kept in {location}", err=True)
+        except StoreError as error:
+            stored = side.stored = False
+            print_error(error.message, f"{error.remedy}; the series is on stdout")
+    return stored
