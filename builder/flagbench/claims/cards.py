@@ -1,0 +1,72 @@
+"""Accelerators as the manifests of stacks have them, found by what a publisher calls them."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from flagbench.catalog.model import Catalog
+
+_NOISE = frozenset("nvidia metax tesla gpu card tensor core accelerator sxm sxm2 sxm3 sxm4 sxm5 hbm2 hbm2e hbm3 hbm3e".split())
+"""Words that distinguish no two accelerators of a vendor, or that a manifest may leave out."""
+_MEMORY = re.compile(r"(\d+)\s*g(?:i?b)?")
+
+
+@dataclass(frozen=True)
+class Card:
+    """An accelerator: its names, its memory in GiB, and its peaks in FLOP/s by precision."""
+
+    name: str
+    names: tuple[str, ...]
+    memory_gib: float
+    peaks: Mapping[str, float]
+    sources: Mapping[str, str]
+    """By precision, where the peak is from."""
+
+
+def cards(catalog: Catalog) -> tuple[Card, ...]:
+    """Every accelerator of the catalog once, though several stacks may have it."""
+    found: dict[str, Card] = {}
+    for stack in catalog.stacks.values():
+        for entry in stack.raw["accelerators"]:
+            peaks = {name: float(peak["flops"]) for name, peak in entry["peaks"].items()}
+            sources = {name: str(peak["source"]) for name, peak in entry["peaks"].items()}
+            card = Card(entry["name"], tuple(entry["match"]), float(entry["memory_gib"]), peaks, sources)
+            found.setdefault(card.name, card)
+    return tuple(found.values())
+
+
+def find_cards(text: str, known: Sequence[Card]) -> tuple[Card, ...]:
+    """The accelerators that a publisher's name fits, such as both of 40 and 80 GiB for `A100`; often one, or none.
+
+    A name fits if it is the accelerator's own, or if each of its words is a word of it or its memory (`A100-40GB`).
+    """
+    wanted = re.sub(r"[_\s]+", " ", unicodedata.normalize("NFKC", text)).strip()
+    exact = [card for card in known if wanted.lower() in {name.lower() for name in (card.name, *card.names)}]
+    if exact:
+        return tuple(exact)
+    words = _words(wanted)
+    significant = words - _NOISE
+    if not any(re.search(r"[a-z]", word) and not _MEMORY.fullmatch(word) for word in significant):
+        return ()
+    return tuple(card for card in known if all(_fits(word, card) for word in significant))
+
+
+def same_card(left: str, right: str) -> bool:
+    """Whether two names may mean one device: all words of the shorter are words of the other."""
+    one, other = _words(left) - _NOISE, _words(right) - _NOISE
+    return one <= other or other <= one
+
+
+def _fits(word: str, card: Card) -> bool:
+    own = _words(card.name).union(*map(_words, card.names))
+    if word in own or f"mx{word}" in own:
+        return True
+    match = _MEMORY.fullmatch(word)
+    return match is not None and float(match[1]) == card.memory_gib
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"[a-z0-9]+", text.lower()))

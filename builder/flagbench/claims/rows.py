@@ -1,0 +1,138 @@
+"""A row of a published table as what it means: a case, a device, conditions and metrics with their intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from flagbench.catalog.model import Case
+from flagbench.claims.cards import Card
+from flagbench.claims.numbers import Cell, read_number
+from flagbench.claims.rules.finding import Finding
+from flagbench.claims.work import UnitWork, unit_work
+
+
+@dataclass(frozen=True)
+class Publication:
+    """What a claims/v1 file says of where a row was published; empty for other tables."""
+
+    withdrawn: tuple[str, ...] = ()
+    """Metrics that a later version of the table took out."""
+    superseded: bool = False
+    """Whether the whole row is from an older version of a table that is there in a newer one."""
+    aligned: bool = False
+    """Whether the row says that its losses are aligned with the publisher's."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row. A condition or metric that the table does not have is absent; a blank one is in `blank`."""
+
+    number: int
+    line: int
+    name: str
+    """What findings call it: its id, else `row N`."""
+    case: Case | None
+    device: str
+    """As the row calls it; empty if it does not say."""
+    cards: tuple[Card, ...]
+    """The accelerators of the manifests that this may be."""
+    nodes: int | None
+    devices: int | None
+    precision: str
+    """The label: fp32, tf32, fp16, bf16, amp, or what the row says; empty if it says nothing."""
+    executed: str
+    """The precision of the matrix products, where the row says so beside the label; else empty."""
+    conditions: Mapping[str, str]
+    metrics: Mapping[str, Cell]
+    memory_total: Cell | None = None
+    """GiB, where the row says of how much memory `mem_peak` was used."""
+    label: str = ""
+    """The configuration's label, such as `A100 1x8`."""
+    settings: str = ""
+    """The row's own list of changed hyper-parameters."""
+    fields: frozenset[str] = frozenset()
+    """Which fields the table has."""
+    blank: frozenset[str] = frozenset()
+    """Fields whose cell is empty in this row."""
+    unstated: frozenset[str] = frozenset()
+    """Fields whose cell says that the value was not published."""
+    complete: bool = False
+    """Whether the row lists every condition of its case, as a claims/v1 file must."""
+    publication: Publication = Publication()
+    problems: tuple[Finding, ...] = field(default=())
+    """What was found while the row was read."""
+
+    def finding(self, field: str, rule: str, message: str) -> Finding:
+        """A finding of this row."""
+        return Finding(self.number, self.line, self.name, field, rule, message)
+
+    def number_of(self, condition: str) -> float | None:
+        """A condition as a number: the row's own, else that of the case's reference preset."""
+        if condition in self.conditions:
+            cell = read_number(self.conditions[condition])
+            return None if cell is None else cell.value
+        if condition in self.unstated | self.blank or self.case is None:
+            return None
+        value = reference_condition(self.case, condition)
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+    def condition(self, name: str) -> str:
+        """A condition as text, for comparing rows: the row's own, else the reference preset's, else empty."""
+        if name in self.conditions:
+            cell = read_number(self.conditions[name])
+            return self.conditions[name].strip().lower() if cell is None else f"{cell.value:g}"
+        value = None if self.case is None or name in self.unstated else reference_condition(self.case, name)
+        return "" if value is None else f"{value:g}" if isinstance(value, float | int) else str(value).lower()
+
+    @property
+    def gate(self) -> Cell | None:
+        """The metric that decides whether the case's claim is reproduced."""
+        return None if self.case is None else self.metrics.get(self.case.gate)
+
+    def rate_of_device(self, name: str) -> Cell | None:
+        """A speed of one device, in the case's unit per second."""
+        cell = self.metrics.get(name)
+        spec = None if self.case is None else self.case.metric(name)
+        if cell is None or (spec is not None and spec.scope == "device"):
+            return cell
+        return None if not self.devices else cell.scaled(1 / self.devices)
+
+    @property
+    def work(self) -> UnitWork | None:
+        """FLOPs of a sample or token; None without a case."""
+        if self.case is None:
+            return None
+        length, choices = (self.number_of(name) for name in ("sequence_length", "choices"))
+        return unit_work(self.case, int(length) if length else None, int(choices) if choices else None)
+
+    @property
+    def precisions(self) -> tuple[str, ...]:
+        """The precisions that the row may have been executed in: that which it states, else those its label allows."""
+        if self.executed:
+            return (self.executed,)
+        return {"amp": ("bf16", "fp16")}.get(self.precision, (self.precision,) if self.precision else ())
+
+    def peak(self, precisions: tuple[str, ...]) -> tuple[float, Card, str] | None:
+        """The highest peak (FLOP/s) of the row's possible devices in these precisions; None if none is known."""
+        found = [(card.peaks[name], card, name) for card in self.cards for name in precisions if name in card.peaks]
+        return max(found, key=lambda entry: entry[0], default=None)
+
+
+def reference_condition(case: Case, name: str) -> object:
+    """What the case's reference preset has for a condition; None for one that is not a setting.
+
+    A case that splits a batch calls its condition `batch_size` what the preset calls `micro_batch_size`.
+    """
+    preset = case.presets["reference"]
+    work = preset.get("train") or preset.get("infer") or {}
+    micro = work.get("micro_batch_size")
+    values = {
+        **{key: value for key, value in work.items() if not isinstance(value, dict)},
+        "sequence_length": preset["data"].get("sequence_length"),
+        "workers": preset["data"].get("workers"),
+        "recompute": work.get("recompute", preset["model"].get("recompute", False)),
+    }
+    if micro:
+        values |= {"batch_size": micro, "gradient_accumulation_steps": work["batch_size"] // micro}
+    return values.get(name)

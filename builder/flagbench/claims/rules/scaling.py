@@ -1,0 +1,50 @@
+"""Scaling: more devices do more work, but none does more than it does alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from flagbench.claims.numbers import Cell
+from flagbench.claims.rows import Row
+from flagbench.claims.rules.finding import Finding
+
+TOLERANCE = 1.01
+"""Two runs differ by about as much without any reason."""
+_RATES = ("p_core", "p_train", "p_whole", "p_infer_core", "p_infer_whole", "tokens_per_second_per_device")
+_SAME = ("batch_size", "sequence_length", "gradient_accumulation_steps", "choices", "recompute", "attention", "dropout")
+"""Conditions that decide how much work a device has for each sample."""
+
+
+def scaling(rows: Sequence[Row]) -> Iterator[Finding]:
+    """A device's share p(m) / m with m devices is at most p(n) / n x TOLERANCE with n < m, of the same case, device,
+    precision and settings. Only the fastest smaller row is named.
+    """
+    groups: dict[tuple[object, ...], list[Row]] = {}
+    for row in rows:
+        if row.case is not None and row.devices and row.device:
+            groups.setdefault(_work(row), []).append(row)
+    for group in groups.values():
+        for row in group:
+            smaller = [other for other in group if (other.devices or 0) < (row.devices or 0)]
+            for name in _RATES:
+                share = row.rate_of_device(name)
+                shares = [(cell, other) for other in smaller if (cell := other.rate_of_device(name)) is not None]
+                if share is not None and shares:
+                    yield from _above(row, name, share, *max(shares, key=lambda pair: pair[0].high))
+
+
+def _above(row: Row, name: str, share: Cell, best: Cell, other: Row) -> Iterator[Finding]:
+    if share.low > best.high * TOLERANCE:
+        yield row.finding(
+            name,
+            "scaling",
+            f"{share.value:.4g} on each of {row.devices} devices is {share.value / best.value:.1%} of {other.name}'s "
+            f"{best.value:.4g} on each of {other.devices}; check both speeds and their numbers of devices",
+        )
+
+
+def _work(row: Row) -> tuple[object, ...]:
+    cards = tuple(card.name for card in row.cards) or (row.device.lower(),)
+    layout = row.conditions.get("layout", "") if row.case and "layout" in row.case.work_conditions else ""
+    settings = tuple(row.condition(name) for name in _SAME)
+    return (row.case and row.case.name, cards, row.precisions, settings, layout, row.publication.superseded)
