@@ -29,7 +29,10 @@ class ExitCode(IntEnum):
     BELOW = 9, "verdict BELOW; for align: DIVERGED"
     NOT_COMPARABLE = 10, "verdict NOT_COMPARABLE"
     INCONCLUSIVE = 11, "verdict INCONCLUSIVE"
-    INVALID = 12, "verdict INVALID; a run whose own checks failed, or whose loss was not finite"
+    INVALID = (
+        12,
+        "verdict INVALID; a run whose own checks failed, or whose loss was not finite; for claims lint: a finding",
+    )
     WRONG_HARDWARE = 13, "wrong hardware, found before the run"
     NOT_STORED = 14, "measured, but the record could not be stored; or a command could not print its result"
     ENGINE = 15, "container engine or network"

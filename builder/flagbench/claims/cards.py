@@ -9,7 +9,12 @@ from dataclasses import dataclass
 
 from flagbench.catalog.model import Catalog
 
-_NOISE = frozenset("nvidia metax tesla gpu card tensor core accelerator sxm sxm2 sxm3 sxm4 sxm5 hbm2 hbm2e hbm3 hbm3e".split())
+_NOISE = frozenset(
+    (
+        *("nvidia", "metax", "tesla", "gpu", "card", "tensor", "core", "accelerator"),
+        *("sxm", "sxm2", "sxm3", "sxm4", "sxm5", "hbm2", "hbm2e", "hbm3", "hbm3e"),
+    )
+)
 """Words that distinguish no two accelerators of a vendor, or that a manifest may leave out."""
 _MEMORY = re.compile(r"(\d+)\s*g(?:i?b)?")
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from flagbench.catalog.model import NOT_PUBLISHED, Catalog
 from flagbench.claims.cards import Card, find_cards
+from flagbench.claims.finding import Finding
 from flagbench.claims.labels import read_label, read_precision
 from flagbench.claims.numbers import Cell, read_number
 from flagbench.claims.rows import Publication, Row
-from flagbench.claims.rules.finding import Finding
 from flagbench.claims.tables import RawRow
 
 

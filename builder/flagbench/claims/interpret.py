@@ -10,14 +10,26 @@ from flagbench.catalog.model import Case, Catalog
 from flagbench.claims.cards import Card, cards, find_cards
 from flagbench.claims.claims_file import row_of_claim
 from flagbench.claims.columns import METRICS, PER_DEVICE, RATES, THROUGHPUT, Column, column
+from flagbench.claims.finding import Finding
 from flagbench.claims.labels import Shape, find_case, read_label, read_layout, read_precision, read_settings
 from flagbench.claims.numbers import Cell, is_blank, is_unstated, plain, read_number, uses_decimal_comma
-from flagbench.claims.rows import Row
-from flagbench.claims.rules.finding import Finding
+from flagbench.claims.rows import Publication, Row
 from flagbench.claims.tables import RawRow, Table
 from flagbench.terminal import brief
 
-_IDENTITY = ("id", "case", "device", "config", "nodes", "gpus", "per_node", "devices", "precision", "executed", "settings")
+_IDENTITY = (
+    "id",
+    "case",
+    "device",
+    "config",
+    "nodes",
+    "gpus",
+    "per_node",
+    "devices",
+    "precision",
+    "executed",
+    "settings",
+)
 _NOT_CONDITIONS = frozenset((*_IDENTITY, *METRICS, "memory_total", "metric", "value", "unit", "aligned", "image"))
 _MOST_PER_NODE = 16
 """A column `gpus` with more than that beside a column `nodes` holds the total."""
@@ -38,6 +50,8 @@ class _Cells:
     row: RawRow
     name: str
     texts: dict[str, str] = field(default_factory=dict)
+    columns: dict[str, Column] = field(default_factory=dict)
+    """The column that a text is from: of several for one metric, that with a value."""
     blank: set[str] = field(default_factory=set)
     unstated: set[str] = field(default_factory=set)
     problems: list[Finding] = field(default_factory=list)
@@ -51,7 +65,9 @@ class _Cells:
             return None
         cell = read_number(self.texts[field])
         if cell is None or cell.value < 1 or cell.value != int(cell.value) or cell.value > 10**7:
-            self.problem(field, "not-a-number", f"{brief(self.texts[field], 40)!r} is not a count; write a whole number")
+            self.problem(
+                field, "not-a-number", f"{brief(self.texts[field], 40)!r} is not a count; write a whole number"
+            )
             return None
         return int(cell.value)
 
@@ -106,7 +122,7 @@ def _row(
     if layout and "layout" not in texts:
         texts["layout"] = " ".join(f"{key}{degree}" for key, degree in layout.items())
     device, found = _device(texts, facts, label, known)
-    metrics, total = _metrics(cells, columns, case, devices, comma=comma)
+    metrics, total = _metrics(cells, case, devices, comma=comma)
     if len(found) > 1 and total is not None:
         found = tuple(card for card in found if abs(card.memory_gib - total.value) <= 0.05 * total.value) or found
     fields = {column.field for column in columns.values()} | settings.keys()
@@ -129,6 +145,7 @@ def _row(
         fields=frozenset(fields),
         blank=frozenset(cells.blank - texts.keys()),
         unstated=frozenset(cells.unstated - texts.keys()),
+        publication=Publication(aligned=texts.get("aligned", "").lower() in ("true", "yes")),
         problems=tuple(cells.problems),
     )
 
@@ -143,6 +160,7 @@ def _read_cells(raw: RawRow, name: str, columns: Mapping[str, Column]) -> _Cells
         meaningful = field in ("recompute", "attention", "division", "converged") and text.lower() == "none"
         if not is_blank(text) or meaningful:
             cells.texts[field] = text
+            cells.columns[field] = found
         elif is_unstated(text):
             cells.unstated.add(field)
         else:
@@ -188,8 +206,8 @@ def _counts(cells: _Cells, label: Shape) -> tuple[int | None, int | None]:
         cells.problem(
             "devices",
             "label",
-            f"the label says {label.cards} cards in all, and {label.nodes} nodes x {label.devices // (label.nodes or 1)} "
-            f"are {label.devices}; write the total number of devices",
+            f"the label says {label.cards} cards in all, and {label.nodes} nodes x "
+            f"{label.devices // (label.nodes or 1)} are {label.devices}; write the total number of devices",
         )
     if total is None:
         total = label.devices
@@ -204,14 +222,15 @@ def _device(
     device = named[0] if named else facts.get("device", "")
     found = find_cards(device, known)
     general = find_cards(facts.get("device", ""), known)
-    if (not found and not named) or (found and set(general) < set(found)):
-        found = general or found
+    if (not found and not named) or (
+        general and len(general) < len(found) and all(card in found for card in general)
+    ):
+        found = general
     return device, found
 
 
 def _metrics(
     cells: _Cells,
-    columns: Mapping[str, Column],
     case: Case | None,
     devices: int | None,
     *,
@@ -219,9 +238,9 @@ def _metrics(
 ) -> tuple[dict[str, Cell], Cell | None]:
     metrics: dict[str, Cell] = {}
     total = None
-    for found in columns.values():
-        text = cells.texts.get(found.field)
-        if found.field not in (*METRICS, "memory_total") or text is None:
+    for field_name, found in cells.columns.items():
+        text = cells.texts[field_name]
+        if found.field not in (*METRICS, "memory_total"):
             continue
         cell = read_number(text, decimal_comma=comma)
         if cell is None:

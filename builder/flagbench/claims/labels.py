@@ -16,9 +16,13 @@ _DIGITS = {"\u5355": 1, "\u4e00": 1, "\u4e8c": 2, "\u4e24": 2, "\u53cc": 2, "\u4
 }
 _WORD = rf"(\d+|[{''.join(_DIGITS)}])"
 _MACHINES = re.compile(rf"{_WORD}\s*\u673a\s*(?:{_WORD}\s*\u5361)?")
-_ENGLISH = re.compile(r"(\d+)\s*(?:nodes?|machines?|hosts?)\s*[x\u00d7,]?\s*(\d+)?\s*(?:gpus?|cards?|devices?)?", re.I)
+_ENGLISH = re.compile(
+    r"(\d+)\s*(?:nodes?|machines?|hosts?)\s*[x\u00d7,]?\s*(\d+)?\s*(?:gpus?|cards?|devices?)?", re.I
+)
 _GRID = re.compile(r"(?<![\w.])(\d{1,4})\s*[x\u00d7]\s*(\d{1,4})(?![\w.])|(?<=[A-Za-z0-9])x(\d{1,4})x(\d{1,4})(?!\d)")
-_COUNT = re.compile(r"(?<![\w.])(\d{1,5})\s*[x\u00d7*]\s*(?=[A-Za-z])|(?<=[A-Za-z0-9])\s+[x\u00d7*]\s*(\d{1,5})(?![\w.])")
+_COUNT = re.compile(
+    r"(?<![\w.])(\d{1,5})\s*[x\u00d7*]\s*(?=[A-Za-z])|(?<=[A-Za-z0-9])\s+[x\u00d7*]\s*(\d{1,5})(?![\w.])"
+)
 _LAYOUT = re.compile(r"(?<![A-Za-z])(dp|tp|pp)\s*[=:]?\s*(\d+)", re.I)
 _SETTING = re.compile(r"([^\s,;=:()\[\]]+(?: [A-Za-z]+)?)\s*[=:]\s*([^\s,;]+)")
 
@@ -44,7 +48,7 @@ class Shape:
 
 
 def read_label(text: str) -> Shape:
-    """`A100 1x8`, `8 x A100`, `2 nodes x 8 GPUs`, or FlagPerf's labels of machines, cards and `(2x8)`, or its file names.
+    """`A100 1x8`, `8 x A100`, `2 nodes x 8 GPUs`, FlagPerf's labels of machines, cards and `(2x8)`, its file names.
 
     A label that has both a grid and words is read by its grid; its `cards` then shows whether the words agree.
     """

@@ -6,10 +6,21 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from flagbench.catalog.model import Case, Catalog
+from flagbench.claims.finding import Finding
 from flagbench.claims.interpret import interpret
 from flagbench.claims.rows import Row
-from flagbench.claims.rules import copies, limits, missing, order, outcome, padding, scaling, settings, times, utilisation
-from flagbench.claims.rules.finding import Finding
+from flagbench.claims.rules import (
+    copies,
+    limits,
+    missing,
+    order,
+    outcome,
+    padding,
+    scaling,
+    settings,
+    times,
+    utilisation,
+)
 from flagbench.claims.tables import read_table
 
 ROW_RULES: tuple[Callable[[Row], Iterable[Finding]], ...] = (

@@ -12,13 +12,17 @@ from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 
 BLANK = frozenset(
-    ("", "/", "\\", "-", "--", "---", "\N{EN DASH}", "\N{EM DASH}", "n/a", "na", "n.a.", "null", "nil", "~", "nan")
-    + ("none", "\N{CJK UNIFIED IDEOGRAPH-65E0}", "tbd", "todo", "?", ".", "*", "x")
+    (
+        *("", "/", "\\", "-", "--", "---", "\u2013", "\u2014", "n/a", "na", "n.a.", "null", "nil", "~", "nan"),
+        *("none", "\u65e0", "tbd", "todo", "?", ".", "*", "x"),
+    )
 )
 """Cells without a value, in lower case."""
 UNSTATED = frozenset(
-    ("not published", "not stated", "unpublished", "unknown", "undisclosed", "hidden", "withheld")
-    + ("\u672a\u516c\u5e03", "\u672a\u77e5", "\u4e0d\u8be6", "\u4fdd\u5bc6")
+    (
+        *("not published", "not stated", "unpublished", "unknown", "undisclosed", "hidden", "withheld"),
+        *("\u672a\u516c\u5e03", "\u672a\u77e5", "\u4e0d\u8be6", "\u4fdd\u5bc6"),
+    )
 )
 """Cells that say that there is a value and that it is withheld, in lower case."""
 
@@ -32,9 +36,10 @@ _PLACES = re.compile(r"^[~\u2248<>\u2264\u2265=*\u2020\u2021\s]+")
 
 @dataclass(frozen=True)
 class Cell:
-    """One printed number: its text, its value, and the interval of values that its publisher may have rounded."""
+    """One printed number, and the interval of values that its publisher may have rounded to it."""
 
     text: str
+    """As printed, without what follows it."""
     value: float
     low: float
     high: float
@@ -115,10 +120,11 @@ def read_number(text: str, *, decimal_comma: bool = False) -> Cell | None:
     if spread and (margin := _decimal(spread[1], decimal_comma=decimal_comma)) is not None:
         half = abs(number) * margin / 100 if spread[2] and not rest.endswith("%%") else margin
         rest = rest[spread.end() :].lstrip()
-    if rest.startswith("%"):
+    percent = rest.startswith("%")
+    if percent:
         number, unit = number.scaleb(-2), unit.scaleb(-2)
         half = None if half is None else half.scaleb(-2)
-    return _cell(shown, number, unit, half)
+    return _cell(match[0].strip() + "%" * percent, number, unit, half)
 
 
 def _cell(text: str, value: Decimal, unit: Decimal, half: Decimal | None = None) -> Cell:

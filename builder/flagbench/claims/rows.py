@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from flagbench.catalog.model import Case
 from flagbench.claims.cards import Card
+from flagbench.claims.finding import Finding
 from flagbench.claims.numbers import Cell, read_number
-from flagbench.claims.rules.finding import Finding
 from flagbench.claims.work import UnitWork, unit_work
 
 
@@ -108,7 +108,7 @@ class Row:
 
     @property
     def precisions(self) -> tuple[str, ...]:
-        """The precisions that the row may have been executed in: that which it states, else those its label allows."""
+        """The precisions the row may have been executed in: the one it states, else those its label allows."""
         if self.executed:
             return (self.executed,)
         return {"amp": ("bf16", "fp16")}.get(self.precision, (self.precision,) if self.precision else ())

@@ -163,9 +163,9 @@ def _pivoted(
         simple = unit_text.split(" ")[0] if unit_text else ""
         header = f"{name} ({simple})" if simple and simple != "fraction" else name
         again = 0
-        while header in found.setdefault((again, *kept.values()), (line, dict(kept)))[1]:
+        while header in found.setdefault((again, tuple(kept.values())), (line, dict(kept)))[1]:
             again += 1
-        found[again, *kept.values()][1][header] = cells.get(value, "")
+        found[again, tuple(kept.values())][1][header] = cells.get(value, "")
         headers |= dict.fromkeys([*kept, header])
     return list(headers), list(found.values())
 
@@ -183,7 +183,7 @@ def _structured(text: str, name: str) -> Table | None:
     if nested_too_deeply(text):
         raise TableError(f"{name} is nested too deeply")
     try:
-        data = yaml.load(text, Loader=_Loader)  # noqa: S506  # builds texts, lists and mappings only
+        data = yaml.load(text, Loader=_Loader)  # builds texts, lists and mappings only
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
@@ -199,7 +199,7 @@ def _structured(text: str, name: str) -> Table | None:
 
 
 def _claims_file(data: Mapping[str, Any], name: str) -> Table:
-    sources = data.get("sources") if isinstance(data.get("sources"), dict) else {}
+    sources: Any = data.get("sources") if isinstance(data.get("sources"), dict) else {}
     rows = []
     for number, entry in enumerate(data["claims"], 1):
         if not isinstance(entry, dict):
@@ -249,7 +249,9 @@ def _used_of_total(metric: Mapping[str, Any]) -> str:
 # -- Markdown ------------------------------------------------------------------------------------------------
 
 _RULE = re.compile(r"\s*\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)*\|?\s*")
-_DEVICE_LINE = re.compile(r"(?:\u52a0\u901f\u5361\u578b\u53f7|accelerator(?: model)?)\s*[:\uff1a]\s*(.+)", re.IGNORECASE)
+_DEVICE_LINE = re.compile(
+    r"(?:\u52a0\u901f\u5361\u578b\u53f7|accelerator(?: model)?)\s*[:\uff1a]\s*(.+)", re.IGNORECASE
+)
 
 
 def _markdown(text: str) -> Table | None:
@@ -264,8 +266,8 @@ def _markdown(text: str) -> Table | None:
             best.append((headers, rows))
     if not best:
         return None
-    if found := next((match for line in lines if (match := _DEVICE_LINE.search(line))), None):
-        facts["device"] = found[1].strip()
+    if stated := next((match for line in lines if (match := _DEVICE_LINE.search(line))), None):
+        facts["device"] = stated[1].strip()
     headers = list(dict.fromkeys(header for some, _ in best for header in some))
     return _of_records(headers, [row for _, rows in best for row in rows], **facts)
 
@@ -291,7 +293,7 @@ def _general_facts(headers: list[str], rows: list[tuple[int, dict[str, str]]]) -
     found = {}
     for _, cells in rows:
         name, value = ([*cells.values(), "", ""])[:2]
-        known = column(name)
-        if known and known.field in ("case", "device") and value:
-            found[known.field] = value
+        named = column(name)
+        if named and named.field in ("case", "device") and value:
+            found[named.field] = value
     return found

@@ -85,7 +85,7 @@ def _llama(model: Sizes, length: int, passes: int = 3) -> dict[str, float]:
 
 
 def _lora(model: Sizes, length: int) -> dict[str, float]:
-    """Two passes over frozen weights, three over attention and adapters; nothing below the first layer's attention."""
+    """Two passes over frozen weights, three over attention and adapters; none below the first layer's attention."""
     inner, table, attention = _llama_sizes(model, length)
     dim, rank = model["dim"], model["lora"]["r"]
     kv = dim // model["heads"] * model["kv_heads"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -11,6 +12,8 @@ from flagbench.catalog.load import load_catalog
 from flagbench.catalog.model import Case, Catalog, Claim, Stack
 from flagbench.cli.options import JsonOption, WideOption
 from flagbench.cli.output import echo_json, print_page
+from flagbench.cli.this_machine import summary
+from flagbench.devices import claims_here, this_machine
 from flagbench.page import Table
 
 
@@ -29,17 +32,27 @@ def command(
     a claim has id, case, stack (null where there is none, and no_stack says why), title, run, precision {label,
     executed}, metrics [{name, value, unit, scope, of, printed, source}], aligned and source. printed is the cell
     where it is not the value; a metric's source is null but for a value that a later table took out; aligned is
-    null unless the row says that its losses are aligned with the publisher's.
+    null unless the row says that its losses are aligned with the publisher's; this_machine says whether the row is
+    of an accelerator of this machine.
+
+    Rows of this machine's device are marked; if there are none, stderr names those that come closest.
     """
     catalog = load_catalog()
     kinds = list(_COLUMNS) if what is None else [what]
+    machine = this_machine() if "claims" in kinds else None
+    here = frozenset[str]() if machine is None else {claim.id for claim in claims_here(machine, catalog)}
+    if machine is not None and (what == "claims" or machine.devices):
+        typer.echo(f"flagbench: {summary(machine, catalog)}", err=True)
     entries = {kind: getattr(catalog, kind).values() for kind in kinds}
     if json:
-        echo_json({kind: [_as_json(entry, catalog) for entry in entries[kind]] for kind in kinds})
+        echo_json({kind: [_as_json(entry, catalog, here) for entry in entries[kind]] for kind in kinds})
         return
     tables = []
     for kind in kinds:
         columns, rows = _COLUMNS[kind], [_row(entry, catalog) for entry in entries[kind]]
+        if kind == "claims" and here:
+            columns = (*columns, "THIS MACHINE")
+            rows = [(*row, "yes" if row[0] in here else "") for row in rows]
         title = kind if what is None else ""
         tables.append(Table(columns, rows, cut=columns[1:], drop=columns[:0:-1], title=title))
     print_page(*tables, wide=wide)
@@ -69,7 +82,7 @@ def _gate_value(claim: Claim, case: Case) -> str:
     return f"no {case.gate}, only {', '.join(other.name for other in claim.metrics)}"
 
 
-def _as_json(entry: Case | Stack | Claim, catalog: Catalog) -> dict[str, Any]:
+def _as_json(entry: Case | Stack | Claim, catalog: Catalog, here: Collection[str]) -> dict[str, Any]:
     if isinstance(entry, Case):
         keys = ("name", "title", "task", "unit", "gate", "divisions", "precisions", "default_precision")
         return {key: entry.raw[key] for key in keys}
@@ -85,4 +98,5 @@ def _as_json(entry: Case | Stack | Claim, catalog: Catalog) -> dict[str, Any]:
     return {
         **{name: msgspec.to_builtins(getattr(entry, name)) for name in fields},
         "precision": {"label": entry.precision_label, "executed": entry.precision_executed},
+        "this_machine": entry.id in here,
     }

@@ -17,6 +17,7 @@ from flagbench.cli.options import StoreOption, WideOption
 from flagbench.cli.output import print_error
 from flagbench.cli.run_series import SeriesOptions
 from flagbench.cli.run_target import Target, Via, choose_via, other_side, target_of, with_data
+from flagbench.cli.this_machine import with_stack
 from flagbench.errors import FlagbenchError
 from flagbench.launchers import LaunchResult
 from flagbench.launchers.container import DockerOptions
@@ -34,7 +35,12 @@ from flagbench.verify import choose_claim, verify_claim
 @takes_options
 def command(
     image_name: Annotated[
-        str, typer.Argument(metavar="CASE:STACK", autocompletion=complete.images, help="For example distilbert:cpu.")
+        str,
+        typer.Argument(
+            metavar="CASE[:STACK]",
+            autocompletion=complete.cases,
+            help="For example distilbert:cpu. Without a stack: the one for this machine's device.",
+        ),
     ],
     options: LocalOptions,
     container: DockerOptions,
@@ -70,6 +76,7 @@ def command(
     docker the image must exist; none is built, and none pulled but one that --image names in a bucket.
     """
     catalog = load_catalog()
+    image_name = with_stack(image_name, catalog)
     case, stack = resolve_image(image_name, catalog)
     if claim is not None and catalog_get(catalog.claims, claim, kind="claim").case != case.name:
         raise FlagbenchError(

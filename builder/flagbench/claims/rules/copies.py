@@ -7,11 +7,19 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 from flagbench.claims.cards import same_card
+from flagbench.claims.finding import Finding
 from flagbench.claims.numbers import Cell
 from flagbench.claims.rows import Row
-from flagbench.claims.rules.finding import Finding
 
-_SPEEDS = ("p_core", "p_train", "p_whole", "tokens_per_second_per_device", "p_infer_core", "p_infer_whole", "e2e_time")
+_SPEEDS = (
+    "p_core",
+    "p_train",
+    "p_whole",
+    "tokens_per_second_per_device",
+    "p_infer_core",
+    "p_infer_whole",
+    "e2e_time",
+)
 _DIGITS = 3
 """A value of fewer significant digits is the same by chance."""
 _NARROW = 0.002
@@ -21,9 +29,9 @@ _MOST = 400
 
 
 def copied(rows: Sequence[Row]) -> Iterator[Finding]:
-    """Two devices do not measure the same digits: of two speeds, or of any three metrics of _DIGITS digits or more.
+    """Two devices do not measure the same digits: of two speeds, or of three metrics of _DIGITS digits or more.
 
-    Nor do all their speeds have one ratio, to within _NARROW, while accuracy, loss or memory is the same to the digit.
+    Nor do all their speeds have one ratio, to within _NARROW, with the same digits of accuracy, loss or memory.
     """
     for group in _by_case(rows):
         for one, other in combinations(group[:_MOST], 2):
@@ -75,8 +83,8 @@ def _proportional(one: Row, other: Row) -> Finding | None:
     return other.finding(
         names[0],
         "copied-row",
-        f"{', '.join(names)} are all {(low + high) / 2:.4f} times those of {one.name} on {one.device}, and {same[0]} is the "
-        f"same; publish what was measured on {other.device}",
+        f"{', '.join(names)} are all {(low + high) / 2:.4f} times those of {one.name} on {one.device}, and "
+        f"{same[0]} is the same; publish what was measured on {other.device}",
     )
 
 
@@ -96,6 +104,6 @@ def _same_memory(one: Row, other: Row) -> Finding | None:
     return other.finding(
         "mem_peak",
         "copied-memory",
-        f"{right.text} GiB of {other.memory_total.text} is what {one.name} has of {one.memory_total.text} on {one.device}, to "
-        "the digit; check where the value is from",
+        f"{right.text} GiB of {other.memory_total.text} is what {one.name} has of {one.memory_total.text} on "
+        f"{one.device}, to the digit; check where the value is from",
     )

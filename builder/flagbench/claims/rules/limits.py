@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from flagbench.claims.finding import Finding
 from flagbench.claims.rows import Row
-from flagbench.claims.rules.finding import Finding
 
 _NOMINAL = 0.05
 """Tools print up to so much less than the memory a card is sold with."""
@@ -31,7 +31,9 @@ def above_peak(row: Row) -> Iterator[Finding]:
     above = f"{executed / flops:.0%} of {card.name}'s {precision} peak of {flops / 1e12:g} TFLOP/s"
     tensor = row.peak(("tf32",))
     if precision == "fp32" and tensor is not None and executed <= tensor[0]:
-        yield row.finding("precision", "above-peak", f"{done}, {above}: only tf32 can do that; publish what was executed")
+        yield row.finding(
+            "precision", "above-peak", f"{done}, {above}: only tf32 can do that; publish what was executed"
+        )
     else:
         yield row.finding(
             rates[0], "above-peak", f"{done}, {above}; check the speed, the number of devices and what a unit is"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from flagbench.claims.finding import Finding
 from flagbench.claims.rows import Row
-from flagbench.claims.rules.finding import Finding
 
-_ELSEWHERE = frozenset(("device_model", "devices", "nodes", "precision", "division", "model", "optimizer", "batch_size", "choices"))
+_ELSEWHERE = frozenset(
+    ("device_model", "devices", "nodes", "precision", "division", "model", "optimizer", "batch_size", "choices")
+)
 """Conditions of a gate that are asked for by rules of their own, or that the case's name settles."""
 
 
@@ -23,7 +25,9 @@ def conditions(row: Row) -> Iterator[Finding]:
     elif row.nodes is None and row.devices > 1:
         yield _missing(row, "nodes", f"write how many nodes the {row.devices} devices are in")
     if not row.precision and not row.executed:
-        yield _missing(row, "precision", "write in which precision the matrix products were executed, such as tf32 or bf16")
+        yield _missing(
+            row, "precision", "write in which precision the matrix products were executed, such as tf32 or bf16"
+        )
     if row.case is None:
         return
     spec = row.case.metric(row.case.gate)
@@ -55,7 +59,9 @@ def gate(row: Row) -> Iterator[Finding]:
     if row.case is not None and row.metrics and row.gate is None and not _unreadable(row):
         others = ", ".join(name for name in row.metrics if name != "mem_peak") or "only memory"
         yield row.finding(
-            row.case.gate, "gate-missing", f"there is no {row.case.gate}, and a verdict on {row.case.name} needs it ({others})"
+            row.case.gate,
+            "gate-missing",
+            f"there is no {row.case.gate}, and a verdict on {row.case.name} needs it ({others})",
         )
 
 
@@ -64,7 +70,9 @@ def utilisation_blank(rows: Sequence[Row]) -> Iterator[Finding]:
     having = {(row.case.name, row.device.lower()) for row in rows if row.case and "mfu" in row.metrics}
     for row in rows:
         if row.case and row.gate and "mfu" not in row.metrics and (row.case.name, row.device.lower()) in having:
-            yield row.finding("mfu", "mfu-blank", "other rows of this case and device have an MFU; publish it here, too")
+            yield row.finding(
+                "mfu", "mfu-blank", "other rows of this case and device have an MFU; publish it here, too"
+            )
 
 
 def _device(row: Row) -> Iterator[Finding]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
+from flagbench.claims.finding import Finding
 from flagbench.claims.rows import Row
-from flagbench.claims.rules.finding import Finding
 
 _ORDERS = (
     ("p_core", "p_train", "p_whole"),
@@ -20,7 +21,7 @@ def rates_in_order(row: Row) -> Iterator[Finding]:
     """
     for order in _ORDERS:
         present = [name for name in order if name in row.metrics]
-        for faster, slower in zip(present, present[1:], strict=False):
+        for faster, slower in pairwise(present):
             one, other = row.metrics[faster], row.metrics[slower]
             if one.high < other.low:
                 yield row.finding(
@@ -36,5 +37,7 @@ def positive(row: Row) -> Iterator[Finding]:
     for name, cell in row.metrics.items():
         if name != "loss" and cell.value <= 0 and not (name == "acc" and cell.value == 0):
             yield row.finding(
-                name, "not-positive", f"{cell.text} is no measurement; publish the measured value, or leave the cell empty"
+                name,
+                "not-positive",
+                f"{cell.text} is no measurement; publish the measured value, or leave the cell empty",
             )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from flagbench.claims.finding import Finding
 from flagbench.claims.rows import Row
-from flagbench.claims.rules.finding import Finding
 from flagbench.claims.rules.times import stop_limit
 
 _SPEEDS = ("p_core", "p_train", "p_whole", "p_infer_core", "tokens_per_second_per_device")
@@ -48,8 +48,8 @@ def duplicates(row: Row) -> Iterator[Finding]:
         yield row.finding(
             "acc",
             "counts-duplicates",
-            f"{row.devices} devices evaluate {padded - examples} of {examples} examples twice; without them {acc.text} is "
-            f"about {estimate:.4f}, below the target of {target:g}; count each example once",
+            f"{row.devices} devices evaluate {padded - examples} of {examples} examples twice; without them {acc.text} "
+            f"is about {estimate:.4f}, below the target of {target:g}; count each example once",
         )
 
 
@@ -63,7 +63,7 @@ def can_converge(row: Row) -> Iterator[Finding]:
         yield row.finding(
             "acc",
             "cannot-converge",
-            f"the run stops at {limit[0]:,.0f} samples and is evaluated every {cadence:,}, so it is no time to accuracy; "
+            f"the run stops at {limit[0]:,.0f} samples and is evaluated every {cadence:,}: it is no time to accuracy; "
             "say so, or publish a whole run",
         )
 
@@ -72,7 +72,9 @@ def losses(row: Row) -> Iterator[Finding]:
     """A row that says its losses are aligned has losses."""
     if row.publication.aligned and ("loss" not in row.metrics or "loss" in row.publication.withdrawn):
         yield row.finding(
-            "loss", "aligned-without-losses", "the losses are said to be aligned, and there are none; publish each step's"
+            "loss",
+            "aligned-without-losses",
+            "the losses are said to be aligned, and there are none; publish each step's",
         )
 
 

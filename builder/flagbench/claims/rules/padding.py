@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from flagbench.claims.finding import Finding
 from flagbench.claims.rows import Row
-from flagbench.claims.rules.finding import Finding
 
 _WHOLE = 0.8
 """Part of a run's time in which it works at least; the rest is its start."""
@@ -14,10 +14,10 @@ _CLOSE = 0.02
 
 
 def padding_counted(row: Row) -> Iterator[Finding]:
-    """Tokens/s of a set whose sequences are padded: rate x e2e_time against examples x padded length.
+    """Tokens/s of a padded set: rate x e2e_time against examples x padded length.
 
-    A set counted without padding is much smaller than examples x length, so a run that processes nearly all of that in
-    its time counts padding. Applies to cases whose manifest names the quirk `padding-counted`.
+    A set counted without padding is much smaller than examples x length, so a run that counts nearly all of that in
+    its time includes padding. Applies to cases whose manifest names the quirk `padding-counted`.
     """
     case = row.case
     if case is None or all(quirk.id != "padding-counted" for quirk in case.quirks):
@@ -34,8 +34,8 @@ def padding_counted(row: Row) -> Iterator[Finding]:
         yield row.finding(
             field,
             "padding-counted",
-            f"{rate.text} tokens/s x {time.text} s are {rate.value * time.value:,.0f} tokens, and {examples:,} examples "
-            f"padded to {length:,.0f} are {padded:,.0f}: padding is counted; publish the tokens that are not padding",
+            f"{rate.text} tokens/s x {time.text} s are {rate.value * time.value:,.0f} tokens, and {examples:,} "
+            f"examples padded to {length:,.0f} are {padded:,.0f}: padding is counted; count the tokens without it",
         )
 
 
@@ -50,12 +50,14 @@ def tokens_of_samples(row: Row) -> Iterator[Finding]:
     mean = data.get("synthetic", {}).get("mean_length")
     if gate is None:
         yield row.finding(
-            case.gate, "unit", f"{case.name} counts samples, and this is {tokens.text} tokens/s; publish samples/s, too"
+            case.gate,
+            "unit",
+            f"{case.name} counts samples, and this is {tokens.text} tokens/s; publish samples/s, too",
         )
     elif mean and abs(tokens.value / gate.value / length - 1) <= _CLOSE:
         yield row.finding(
             "tokens_per_second",
             "padding-counted",
-            f"{tokens.text} tokens/s / {gate.text} samples/s = {length:,.0f}, the padded length; the sequences have about "
-            f"{mean:g} tokens; publish the tokens that are not padding",
+            f"{tokens.text} tokens/s / {gate.text} samples/s = {length:,.0f}, the padded length; the sequences have "
+            f"about {mean:g} tokens; count the tokens without padding",
         )

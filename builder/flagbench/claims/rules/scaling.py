@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from flagbench.claims.finding import Finding
 from flagbench.claims.numbers import Cell
 from flagbench.claims.rows import Row
-from flagbench.claims.rules.finding import Finding
 
 TOLERANCE = 1.01
 """Two runs differ by about as much without any reason."""
 _RATES = ("p_core", "p_train", "p_whole", "p_infer_core", "p_infer_whole", "tokens_per_second_per_device")
-_SAME = ("batch_size", "sequence_length", "gradient_accumulation_steps", "choices", "recompute", "attention", "dropout")
+_SAME = (
+    "batch_size",
+    "sequence_length",
+    "gradient_accumulation_steps",
+    "choices",
+    "recompute",
+    "attention",
+    "dropout",
+)
 """Conditions that decide how much work a device has for each sample."""
 
 
@@ -28,9 +36,18 @@ def scaling(rows: Sequence[Row]) -> Iterator[Finding]:
             smaller = [other for other in group if (other.devices or 0) < (row.devices or 0)]
             for name in _RATES:
                 share = row.rate_of_device(name)
-                shares = [(cell, other) for other in smaller if (cell := other.rate_of_device(name)) is not None]
+                shares = [
+                    (cell, other)
+                    for other in smaller
+                    if (cell := other.rate_of_device(name)) is not None and _one_length(name, row, other)
+                ]
                 if share is not None and shares:
                     yield from _above(row, name, share, *max(shares, key=lambda pair: pair[0].high))
+
+
+def _one_length(name: str, row: Row, other: Row) -> bool:
+    """Whether two runs end by the same rule, on which all speeds but the core ones depend."""
+    return "core" in name or row.conditions.get("stop_rule") == other.conditions.get("stop_rule")
 
 
 def _above(row: Row, name: str, share: Cell, best: Cell, other: Row) -> Iterator[Finding]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from flagbench.claims.finding import Finding
 from flagbench.claims.labels import read_layout, read_settings
 from flagbench.claims.rows import Row, reference_condition
-from flagbench.claims.rules.finding import Finding
 
 _NAMED = ("batch_size", "learning_rate", "gradient_accumulation_steps", "workers")
 _MEANS = {"fp32": ("fp32", "tf32"), "amp": ("fp16", "bf16")}
@@ -22,7 +22,9 @@ def precision_label(row: Row) -> Iterator[Finding]:
     """What was executed is what the label says, or what it commonly stands for."""
     if row.precision and row.executed and row.executed not in _MEANS.get(row.precision, (row.precision,)):
         yield row.finding(
-            "precision", "precision-label", f"labelled {row.precision}, executed in {row.executed}; label it {row.executed}"
+            "precision",
+            "precision-label",
+            f"labelled {row.precision}, executed in {row.executed}; label it {row.executed}",
         )
 
 
@@ -52,7 +54,7 @@ def global_batch(row: Row) -> Iterator[Finding]:
         yield row.finding(
             "global_batch_size",
             "contradiction",
-            f"{whole:g} is not {batch:g} x {steps:g} accumulated x {replicas:g} replicas = {batch * steps * replicas:g}",
+            f"{whole:g} is not {batch:g} x {steps:g} accumulated x {replicas:g} replicas; correct one of them",
         )
 
 
@@ -66,7 +68,9 @@ def named(row: Row) -> Iterator[Finding]:
         own = row.number_of(name) if name in row.conditions else None
         if name not in listed and isinstance(value, int | float) and own is not None and own != value:
             yield row.finding(
-                name, "unnamed", f"{own:g}, and the base configuration has {value:g}; the row has to name what it changed"
+                name,
+                "unnamed",
+                f"{own:g}, and the base configuration has {value:g}; the row has to name what it changed",
             )
 
 
@@ -76,5 +80,7 @@ def software(row: Row) -> Iterator[Finding]:
     expected = next((version for name, version in _CUDA.items() if name in torch), None)
     if expected is not None and cuda and not cuda.startswith(expected):
         yield row.finding(
-            "cuda", "contradiction", f"torch {torch} is that of a container with CUDA {expected}, and the row says {cuda}"
+            "cuda",
+            "contradiction",
+            f"torch {torch} is that of a container with CUDA {expected}, and the row says {cuda}",
         )

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from flagbench.claims.finding import Finding
 from flagbench.claims.numbers import Cell
 from flagbench.claims.rows import Row
-from flagbench.claims.rules.finding import Finding
 from flagbench.claims.work import RunWork, run_work
 
 START_S = 300.0

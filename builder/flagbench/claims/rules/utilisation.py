@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from decimal import ROUND_DOWN, ROUND_HALF_UP, Decimal
 
+from flagbench.claims.finding import Finding
 from flagbench.claims.numbers import Cell
 from flagbench.claims.rows import Row
-from flagbench.claims.rules.finding import Finding
 
 COUNTED = 0.01
 """Parts by which two counts of the same FLOPs differ when a publisher rounds the number of parameters."""
@@ -21,7 +21,9 @@ def at_most_one(row: Row) -> Iterator[Finding]:
     for name, cell in (("mfu", mfu), ("hfu", hfu)):
         if cell is not None and cell.low > 1:
             yield row.finding(
-                name, "above-one", f"{cell.value:.1%} of the peak is impossible; check the FLOPs, the peak and the devices"
+                name,
+                "above-one",
+                f"{cell.value:.1%} of the peak is impossible; check the FLOPs, the peak and the devices",
             )
     if mfu is not None and hfu is not None and mfu.low > hfu.high:
         yield row.finding("mfu", "above-hfu", f"mfu {mfu.text} is above hfu {hfu.text}; check which is which")
@@ -113,7 +115,7 @@ def _by_formula(row: Row, printed: Cell, rate: Cell, computed: float) -> Iterato
             rule, fault = "mfu-does-not-fit", "not that value"
         yield row.finding("mfu", rule, f"{how}, and {printed.text} is {fault}; compute the cell again")
     work = row.work
-    ours = None if work is None else row.peak(row.precisions)
+    ours = None if work is None else row.peak((_of_formula(row),)) or row.peak(row.precisions)
     right = ""
     if work is not None and ours is not None:
         low, high = (rate.value * work.executed * times / ours[0] for times in (1, work.most))
@@ -134,4 +136,6 @@ def _without_rate(row: Row, printed: Cell) -> Iterator[Finding]:
     if formula is not None:
         factor = formula.peak_of(_of_formula(row)) / formula.flops_per_unit
         hint = f" (by {formula.id} it would be {printed.low * factor:.5g} to {printed.high * factor:.5g})"
-    yield row.finding("mfu", "unverifiable", f"{printed.text} has no {case.gate} beside it{hint}; publish the speed, too")
+    yield row.finding(
+        "mfu", "unverifiable", f"{printed.text} has no {case.gate} beside it{hint}; publish the speed, too"
+    )

@@ -1,0 +1,66 @@
+"""What commands say of this machine's accelerators and of the rows that were published for them."""
+
+from __future__ import annotations
+
+import typer
+
+from flagbench.catalog.lookup import UnknownNameError, catalog_get
+from flagbench.catalog.model import Catalog, Claim
+from flagbench.devices import Machine, claims_here, closest_claims, stacks_here, this_machine
+from flagbench.images import case_and_stack
+from flagbench.terminal import brief
+
+_SHOWN = 4
+
+
+def summary(machine: Machine, catalog: Catalog) -> str:
+    """One line: what was found here, which rows are of it, else which come closest."""
+    if machine.problem:
+        return f"this machine: unknown, because {machine.problem}"
+    if not machine.devices:
+        return "this machine: no accelerator was found, so no row is of it"
+    here = f"this machine: {brief(machine.described)}"
+    if machine.visible != len(machine.devices):
+        here += f", {machine.visible} visible"
+    rows = claims_here(machine, catalog)
+    if rows:
+        return f"{here}; {len(rows)} of {len(catalog.claims)} rows are of this device"
+    device, close = closest_claims(machine, catalog)
+    return f"{here}; no row is of it, and those of {device} come closest: {_named(close)}"
+
+
+def with_stack(image_name: str, catalog: Catalog) -> str:
+    """`case:stack` for a case alone: the stack that fits this machine's device. Says on stderr what it chose, which
+    rows are of this device, and how to verify against one.
+
+    Raises UnknownNameError (usage) for an unknown case, or where no stack fits.
+    """
+    case_name, stack_name = case_and_stack(image_name)
+    if stack_name or ":" in image_name or case_name not in catalog.cases:
+        return image_name
+    case, machine = catalog_get(catalog.cases, case_name, kind="case"), this_machine()
+    able = [f"{case.name}:{stack.name}" for stack in catalog.stacks.values() if case.name in stack.runs]
+    fitting = () if machine.problem else stacks_here(machine, catalog, case)
+    if not fitting:
+        why = machine.problem or f"no stack of {case.name} is for {brief(machine.described) or 'a processor'}"
+        raise UnknownNameError(f"'{image_name}' names no stack, and {why}", remedy=f"write one: {', '.join(able)}")
+    chosen = f"{case.name}:{fitting[0].name}"
+    here = brief(machine.described) or "no accelerator"
+    typer.echo(f"flagbench: this machine has {here}, so {image_name} is {chosen}", err=True)
+    if rows := [claim for claim in claims_here(machine, catalog) if claim.case == case.name]:
+        typer.echo(
+            f"flagbench: rows of this device: {_named(rows)}; "
+            f"after the run: flagbench verify last --claim {rows[0].id}",
+            err=True,
+        )
+    elif machine.devices:
+        device, close = closest_claims(machine, catalog)
+        close = tuple(claim for claim in close if claim.case == case.name)
+        near = f"; those of {device} come closest: {_named(close)}" if close else ""
+        typer.echo(f"flagbench: no row of {case.name} is of this device{near}", err=True)
+    return chosen
+
+
+def _named(rows: tuple[Claim, ...] | list[Claim]) -> str:
+    more = f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else ""
+    return ", ".join(claim.id for claim in rows[:_SHOWN]) + more
