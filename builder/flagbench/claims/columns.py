@@ -88,6 +88,18 @@ _FIELDS = {
     for name in names.split()
 }
 
+_PARTS = (
+    (("global", "batch"), "global_batch_size"),
+    (("batch",), "batch_size"),
+    (("precision",), "precision"),
+    (("mfu",), "mfu"),
+    (("accuracy",), "acc"),
+    (("peak", "mem"), "mem_peak"),
+    (("gpu", "model"), "device"),
+    (("gpu", "name"), "device"),
+)
+"""Words by which a longer header is known, the more telling first."""
+
 _SECONDS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "secs": 1.0, "second": 1.0, "seconds": 1.0, "秒": 1.0} | {
     **dict.fromkeys(("min", "mins", "minute", "minutes", "分钟"), 60.0),
     **dict.fromkeys(("h", "hr", "hrs", "hour", "hours", "小时"), 3600.0),
@@ -135,6 +147,8 @@ def column(header: str) -> Column | None:
     name, unit = _split(text)
     field = whole or _FIELDS.get(_key(name))
     rate = _RATE_UNIT.search(text)
+    if field is None and rate is None:
+        field = next((field for words, field in _PARTS if all(word in text for word in words)), None)
     if field is None and rate:
         field = _FIELDS.get(_key(text[: rate.start()])) or THROUGHPUT
     if field is None:

@@ -229,7 +229,9 @@ def _flat(entry: Mapping[Any, Any]) -> dict[str, str]:
     """One level of nesting opened: `conditions: {batch_size: 96}` is a column `batch_size`."""
     cells: dict[str, str] = {}
     for key, value in entry.items():
-        if isinstance(value, dict):
+        if key == "precision" and isinstance(value, dict):
+            cells |= {"precision": str(value.get("label", "")), "executed": str(value.get("executed", ""))}
+        elif isinstance(value, dict):
             cells |= {str(inner): str(text) for inner, text in value.items() if not isinstance(text, dict | list)}
         elif isinstance(value, list):
             for item in value:

@@ -144,10 +144,10 @@ def run_work(case: Case, batch_size: float, devices: int, limit: tuple[float, st
     reference = case.presets["reference"]
     data = reference["data"]
     if examples := data.get("examples"):
-        # One pass over an inference set. What is counted may leave out padding: anything up to all of it.
+        # One pass over an inference set. A count without padding is anything from a token of each example on.
         per = data["sequence_length"] if case.unit == "tokens" else 1
         total = float(examples * per)
-        return RunWork(total, total, 1, f"the set of {examples:,} x {per:,} {case.unit}")
+        return RunWork(float(examples), total, 1, f"the set of {examples:,} x {per:,} {case.unit}")
     train, examples = reference.get("train", {}), data.get("train_examples")
     if not examples or case.unit != "samples":
         return None

@@ -31,7 +31,8 @@ _MOST = 400
 def copied(rows: Sequence[Row]) -> Iterator[Finding]:
     """Two devices do not measure the same digits: of two speeds, or of three metrics of _DIGITS digits or more.
 
-    Nor do all their speeds have one ratio, to within _NARROW, with the same digits of accuracy, loss or memory.
+    Nor do all their speeds have one ratio, to within _NARROW, and their times its inverse, with the same accuracy,
+    loss or memory to the digit.
     """
     for group in _by_case(rows):
         for one, other in combinations(group[:_MOST], 2):
@@ -77,6 +78,11 @@ def _proportional(one: Row, other: Row) -> Finding | None:
     ratios = [_ratio(one.metrics[name], other.metrics[name]) for name in names]
     if len(names) < 3 or not same or any(high / low - 1 > _NARROW for low, high in ratios if low > 0):
         return None
+    times = [row.metrics["e2e_time"] for row in (other, one) if "e2e_time" in row.metrics]
+    if len(times) == 2:
+        ratios.append(_ratio(*times))
+    elif len(same) < 2:
+        return None
     low, high = max(low for low, _ in ratios), min(high for _, high in ratios)
     if low > high or low <= 0:
         return None
@@ -89,6 +95,7 @@ def _proportional(one: Row, other: Row) -> Finding | None:
 
 
 def _ratio(one: Cell, other: Cell) -> tuple[float, float]:
+    """The least and the most that `other` may be times `one`."""
     return (other.low / one.high, other.high / one.low) if one.low > 0 else (0.0, float("inf"))
 
 
