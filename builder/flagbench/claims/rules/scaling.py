@@ -10,7 +10,9 @@ from flagbench.claims.rows import Row
 
 TOLERANCE = 1.01
 """Two runs differ by about as much without any reason."""
-_RATES = ("p_core", "p_train", "p_whole", "p_infer_core", "p_infer_whole", "tokens_per_second_per_device")
+_CORE = ("p_core", "tokens_per_second_per_device", "p_infer_core")
+_OTHER = ("p_train", "p_whole", "p_infer_whole")
+"""Compared only where a row has none of _CORE: what they include besides need not grow with the devices."""
 _SAME = (
     "batch_size",
     "sequence_length",
@@ -34,7 +36,7 @@ def scaling(rows: Sequence[Row]) -> Iterator[Finding]:
     for group in groups.values():
         for row in group:
             smaller = [other for other in group if (other.devices or 0) < (row.devices or 0)]
-            for name in _RATES:
+            for name in _CORE if any(name in row.metrics for name in _CORE) else _OTHER:
                 share = row.rate_of_device(name)
                 shares = [
                     (cell, other)

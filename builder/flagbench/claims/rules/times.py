@@ -88,9 +88,10 @@ def _equals_training_time(run: _Run, full: bool) -> Iterator[Finding]:
     row, time = run.row, run.time
     counted = run.work.high
     low, high = counted / run.whole.high, counted / run.whole.low
-    if not (time.high - time.low) <= 2 * _SMALL * low or run.work.what.startswith("the set"):
-        return
     nearest = round(time.value / (counted / run.whole.value))
+    width = time.high - time.low + nearest * (high - low)
+    if width > 2 * _SMALL * low or run.work.what.startswith("the set"):
+        return
     periods = run.work.most if full and run.work.most == int(run.work.most) else nearest
     if 1 <= nearest <= math.ceil(run.work.most) and nearest * low <= time.high and time.low <= nearest * high:
         yield row.finding(
