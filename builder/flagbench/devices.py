@@ -219,16 +219,19 @@ def _output(command: list[str]) -> tuple[str | None, str | None]:
                 if not block:
                     break
                 output += block
+    too_much = len(output) > _MOST_BYTES
     code: int | None = None
     with contextlib.suppress(subprocess.TimeoutExpired):
-        code = process.wait(max(0.0, deadline - time.monotonic()) if len(output) <= _MOST_BYTES else 0)
+        code = process.wait(0 if too_much else max(0.0, deadline - time.monotonic()))
     if code is None:
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(0.5)
-        too_much = len(output) > _MOST_BYTES
-        return None, "printed more than a list" if too_much else f"did not answer within {PATIENCE_S:g} s"
+    if too_much:
+        return None, "printed more than a list"
+    if code is None:
+        return None, f"did not answer within {PATIENCE_S:g} s"
     if code:
         return None, f"failed with exit code {code}"
     return output.decode("utf-8", "replace"), None

@@ -1,4 +1,4 @@
-"""What `claims lint` finds: every planted error, the known anomalies of the shipped claims, and nothing in correct rows."""
+"""What `claims lint` finds: planted errors, the known anomalies of the shipped claims, nothing in correct rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ EPOCH = 67_584
 """DistilBERT's counted samples of an epoch with 8 or 16 devices."""
 
 
-def distilbert(device: str, devices: int, core: float, mem: str, peak: float, *, precision: str, epochs: int) -> Cells:
+def distilbert(
+    device: str, devices: int, core: float, mem: str, peak: float, *, precision: str, epochs: int
+) -> Cells:
     """A row that is true by arithmetic: 144.96e9 FLOP for a sample, whole epochs, 14.2 s of start."""
     whole = core * devices * 0.91
     return {
@@ -128,17 +130,42 @@ PLANTED: list[tuple[str, int, Cells, tuple[str, str, str]]] = [
     ("percentage of another row", 1, {"mfu": "0.353"}, ("NVIDIA A100-SXM4-40GB 8", "mfu", "mfu-does-not-fit")),
     ("the publisher's formula", 5, {"mfu": "0.386"}, ("pretraining", "mfu", "mfu-formula")),
     ("above the whole peak", 5, {"mfu": "1.24"}, ("pretraining", "mfu", "above-one")),
-    ("speed of eight devices for one", 4, {"tokens/s/GPU": "32136", "mfu": "/"}, ("lora", "tokens_per_second_per_device", "above-peak")),
+    (
+        "speed of eight devices for one",
+        4,
+        {"tokens/s/GPU": "32136", "mfu": "/"},
+        ("lora", "tokens_per_second_per_device", "above-peak"),
+    ),
     ("TF32 called fp32", 1, {"precision": "fp32"}, ("NVIDIA A100-SXM4-40GB 8", "precision", "above-peak")),
-    ("padding counted", 7, {"p_infer_whole": "8711", "p_infer_core": "8724"}, ("scoring", "p_infer_core", "padding-counted")),
-    ("more memory than there is", 2, {"mem": "43.9/40.0"}, ("NVIDIA A100-SXM4-40GB 16", "mem_peak", "memory-above-card")),
-    ("memory of a larger card", 1, {"mem": "61.0/80"}, ("NVIDIA A100-SXM4-40GB 8", "mem_peak", "memory-of-another-card")),
+    (
+        "padding counted",
+        7,
+        {"p_infer_whole": "8711", "p_infer_core": "8724"},
+        ("scoring", "p_infer_core", "padding-counted"),
+    ),
+    (
+        "more memory than there is",
+        2,
+        {"mem": "43.9/40.0"},
+        ("NVIDIA A100-SXM4-40GB 16", "mem_peak", "memory-above-card"),
+    ),
+    (
+        "memory of a larger card",
+        1,
+        {"mem": "61.0/80"},
+        ("NVIDIA A100-SXM4-40GB 8", "mem_peak", "memory-of-another-card"),
+    ),
     ("no device", 5, {"device": ""}, ("pretraining", "device_model", "missing-condition")),
     ("no number of devices", 4, {"devices": "", "nodes": ""}, ("lora", "devices", "missing-condition")),
     ("no precision", 3, {"precision": "/"}, ("NVIDIA H200 8", "precision", "missing-condition")),
     ("no batch", 1, {"batch_size": "-"}, ("NVIDIA A100-SXM4-40GB 8", "batch_size", "missing-condition")),
     ("no number of choices", 6, {"choices": ""}, ("cloze", "choices", "missing-condition")),
-    ("withheld accumulation", 0, {"gradient_accumulation_steps": "not published"}, ("NVIDIA A100-SXM4-40GB 1", "gradient_accumulation_steps", "missing-condition")),
+    (
+        "withheld accumulation",
+        0,
+        {"gradient_accumulation_steps": "not published"},
+        ("NVIDIA A100-SXM4-40GB 1", "gradient_accumulation_steps", "missing-condition"),
+    ),
     ("no gate", 3, {"p_core": "/", "mfu": "/"}, ("NVIDIA H200 8", "p_core", "gate-missing")),
     (
         "a row of another card",

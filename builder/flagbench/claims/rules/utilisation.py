@@ -42,7 +42,8 @@ def follows(row: Row) -> Iterator[Finding]:
         return
     rate = row.rate_of_device(case.gate)
     if rate is None:
-        yield from _without_rate(row, printed)
+        if row.gate is None:
+            yield from _without_rate(row, printed)
         return
     published = _published(row, rate)
     meant = published is not None and abs(printed.value - published) <= _MEANT * published

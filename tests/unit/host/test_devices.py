@@ -1,0 +1,244 @@
+"""This machine's accelerators by stand-ins for the vendors' tools, and the rows that commands name for them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from catalogs import CATALOG
+from flagbench import devices
+from flagbench.devices import Machine, cards_here, claims_here, closest_claims, stacks_here, this_machine
+from flagbench.errors import ExitCode
+
+from .conftest import Flagbench
+
+MXSMI = Path(__file__).parents[1] / "cases" / "telemetry" / "mxsmi"
+HEADER = "name, memory.total [MiB], uuid"
+A100 = "NVIDIA A100-SXM4-40GB, 40536 MiB, GPU-5bb4bd9d-8c1f-d04c-98b6-0b2a5f1de2e4"
+H800 = "NVIDIA H800, 81559 MiB, GPU-0c1d2e3f-1111-2222-3333-444455556666"
+L4 = "NVIDIA L4, 23034 MiB, GPU-11111111-8c1f-d04c-98b6-0b2a5f1de2e4"
+
+Tool = Callable[..., None]
+
+
+@pytest.fixture
+def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tool]:
+    """`tool("nvidia-smi", *lines)` puts a tool on PATH that prints them for every question, or that is `script`."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(devices, "_METAX_PLACES", ())
+
+    def install(name: str, *lines: str, script: str = "") -> None:
+        (folder / "lines").write_text("\n".join([*lines, ""]))
+        (folder / name).write_text(script or f"#!/bin/sh\nexec /bin/cat {folder}/lines\n")
+        (folder / name).chmod(0o755)
+
+    devices._found.cache_clear()
+    yield install
+    devices._found.cache_clear()
+
+
+def test_a_machine_without_a_tool_has_no_accelerator(tool: Tool) -> None:
+    assert this_machine() == Machine((), 0)
+    assert claims_here(this_machine(), CATALOG) == ()
+
+
+@pytest.mark.parametrize(
+    ("lines", "described", "cards", "gib"),
+    [
+        ([HEADER, A100, A100], "2 x NVIDIA A100-SXM4-40GB", ["NVIDIA A100-SXM4-40GB"], 39.6),
+        ([A100.replace(" MiB", "")], "1 x NVIDIA A100-SXM4-40GB", ["NVIDIA A100-SXM4-40GB"], 39.6),
+        ([HEADER, H800, L4], "1 x NVIDIA H800 and 1 x NVIDIA L4", ["NVIDIA H800"], 79.6),
+        ([HEADER, L4], "1 x NVIDIA L4", [], 22.5),
+        (
+            ["warning: infoROM is corrupted at gpu 0000:07:00.0", HEADER, H800],
+            "1 x NVIDIA H800",
+            ["NVIDIA H800"],
+            79.6,
+        ),
+    ],
+)
+def test_what_nvidia_smi_prints(tool: Tool, lines: list[str], described: str, cards: list[str], gib: float) -> None:
+    tool("nvidia-smi", *lines)
+    machine = this_machine()
+    assert (machine.described, machine.problem) == (described, None)
+    assert [card.name for card in cards_here(machine, CATALOG)] == cards
+    assert machine.devices[0].memory_gib == pytest.approx(gib, abs=0.1)
+
+
+@pytest.mark.parametrize(("version", "names"), [("2.1.12", ["MetaX C500"]), ("2.2.9", ["MXC500", "MXC500"])])
+def test_what_mx_smi_prints(tool: Tool, version: str, names: list[str]) -> None:
+    tool("mx-smi", *(MXSMI / version / "list.txt").read_text().splitlines())
+    machine = this_machine()
+    assert [device.name for device in machine.devices] == names
+    assert {claim.case for claim in claims_here(machine, CATALOG)} == {
+        claim.case for claim in CATALOG.claims.values() if claim.conditions["device_model"] == "MetaX C500 (OAM)"
+    }
+
+
+@pytest.mark.parametrize(
+    ("script", "problem"),
+    [
+        ("#!/bin/sh\nexit 9\n", "exit code 9"),
+        ("#!/bin/sh\nexec /bin/sleep 600\n", "did not answer"),
+        ("#!/bin/sh\n/bin/sleep 600 &\n/bin/sleep 600\n", "did not answer"),
+        ("#!/bin/sh\nexec 1>&-\nexec /bin/sleep 600\n", "did not answer"),
+        ("#!/bin/sh\necho No devices were found\n", "no device"),
+        ("#!/bin/sh\nexec /bin/head -c 3000 /dev/zero\n", "no device"),
+        ("#!/bin/sh\nexec /bin/cat /dev/zero\n", "more than a list"),
+        ("#!/no/such/interpreter\n", "cannot be started"),
+        ("#!/bin/sh\n", None),
+    ],
+    ids=["fails", "hangs", "leaves a child", "closes stdout", "none", "garbage", "endless", "broken", "silent"],
+)
+def test_a_tool_that_does_not_answer_fails_no_command(
+    tool: Tool, monkeypatch: pytest.MonkeyPatch, script: str, problem: str | None, flagbench: Flagbench
+) -> None:
+    monkeypatch.setattr(devices, "PATIENCE_S", 0.1 if "sleep" in script else 5.0)
+    tool("nvidia-smi", script=script)
+    started = time.monotonic()
+    machine = this_machine()
+    assert machine.devices == ()
+    assert problem is None if machine.problem is None else problem and problem in machine.problem
+    ended = flagbench("list claims")
+    assert (ended.code, len(ended.err.splitlines())) == (ExitCode.OK, 1)
+    assert "THIS MACHINE" not in ended.out
+    assert time.monotonic() - started < 3
+
+
+def test_a_second_tool_is_asked_if_the_first_says_nothing(tool: Tool) -> None:
+    tool("mx-smi", *(MXSMI / "2.2.9" / "list.txt").read_text().splitlines())
+    tool("nvidia-smi", script="#!/bin/sh\nexit 9\n")
+    (Path(os.environ["PATH"]) / "lines").write_text((MXSMI / "2.2.9" / "list.txt").read_text())
+    assert (this_machine().described, this_machine().problem) == ("2 x MXC500", None)
+
+
+def test_a_tool_is_asked_once_in_a_process(tool: Tool, tmp_path: Path) -> None:
+    tool("nvidia-smi", script=f"#!/bin/sh\necho >> {tmp_path}/asked\necho '{A100}'\n")
+    assert {this_machine().described for _ in range(3)} == {"1 x NVIDIA A100-SXM4-40GB"}
+    assert (tmp_path / "asked").read_text() == "\n"
+
+
+@pytest.mark.parametrize(
+    ("value", "count"),
+    [("", 0), ("0", 1), ("1,0", 2), ("0,7", 1), ("-1", 0), ("GPU-5bb4", 1), ("GPU-ffff", 0), ("NoDevFiles", 0)],
+)
+def test_visible_devices_are_counted_and_all_are_named(
+    tool: Tool, monkeypatch: pytest.MonkeyPatch, value: str, count: int
+) -> None:
+    tool("nvidia-smi", HEADER, A100, A100)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+    assert (this_machine().visible, len(this_machine().devices)) == (count, 2)
+    assert claims_here(this_machine(), CATALOG)
+
+
+@pytest.mark.parametrize(
+    ("lines", "visible"),
+    [
+        (
+            [
+                A100.replace("40536 MiB", "[N/A]"),
+                "GPU 0: NVIDIA A100 (UUID: GPU-5b)",
+                "  MIG 1g.5gb Device 0: (UUID: MIG-1)",
+            ],
+            None,
+        ),
+        (["NVIDIA A100-SXM4-40GB MIG 1g.5gb, 4864 MiB, MIG-5bb4bd9d-8c1f-d04c-98b6-0b2a5f1de2e4"], None),
+        ([A100], "MIG-5bb4bd9d-8c1f-d04c-98b6-0b2a5f1de2e4"),
+    ],
+)
+def test_no_row_is_of_a_part_of_a_device(
+    tool: Tool, monkeypatch: pytest.MonkeyPatch, lines: list[str], visible: str | None
+) -> None:
+    tool("nvidia-smi", *lines)
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    machine = this_machine()
+    assert [device.partition for device in machine.devices] == [True]
+    assert claims_here(machine, CATALOG) == ()
+
+
+def test_rows_for_as_many_devices_as_there_are_come_first(tool: Tool) -> None:
+    tool("nvidia-smi", *[A100] * 8)
+    rows = claims_here(this_machine(), CATALOG)
+    counts = [claim.conditions["devices"] == 8 for claim in rows]
+    assert counts[0]
+    assert counts == sorted(counts, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("line", "closest"),
+    [
+        (L4, "NVIDIA "),
+        ("NVIDIA A100-PCIE-80GB, 81920 MiB, GPU-1", "NVIDIA A100-SXM4-40GB"),
+        ("NVIDIA H100 80GB HBM3, 81559 MiB, GPU-1", "NVIDIA "),
+        ("NVIDIA H800 PCIe, 81559 MiB, GPU-1", "NVIDIA H800"),
+    ],
+)
+def test_a_device_without_rows_has_closest_ones(tool: Tool, line: str, closest: str) -> None:
+    tool("nvidia-smi", line)
+    assert claims_here(this_machine(), CATALOG) == ()
+    device, rows = closest_claims(this_machine(), CATALOG)
+    assert device.startswith(closest)
+    assert {claim.conditions["device_model"] for claim in rows} == {device}
+
+
+def test_list_marks_the_rows_of_this_machine(tool: Tool, flagbench: Flagbench) -> None:
+    tool("nvidia-smi", HEADER, H800)
+    ended = flagbench("list claims")
+    header, *rows = ended.out.splitlines()
+    assert header.endswith("  THIS MACHINE")
+    assert {row.split()[0] for row in rows if row.endswith("yes")} == {
+        claim.id for claim in CATALOG.claims.values() if claim.conditions["device_model"] == "NVIDIA H800"
+    }
+    assert "4 of 46 rows" in ended.err
+    marked = {claim["id"]: claim["this_machine"] for claim in flagbench("list claims --json").json["claims"]}
+    assert {name for name, here in marked.items() if here} == {row.split()[0] for row in rows if row.endswith("yes")}
+
+
+def test_list_names_the_closest_rows_of_a_device_without_any(tool: Tool, flagbench: Flagbench) -> None:
+    tool("nvidia-smi", "NVIDIA A100-PCIE-80GB, 81920 MiB, GPU-1")
+    ended = flagbench("list claims")
+    assert "NVIDIA A100-SXM4-40GB" in ended.err
+    assert "THIS MACHINE" not in ended.out
+
+
+@pytest.mark.parametrize(
+    ("lines", "case", "stacks"),
+    [
+        ([], "distilbert", ["cpu"]),
+        ([A100], "distilbert", ["a100-cuda11.6", "a100-cuda11.8"]),
+        ([A100], "llama2-7b-lora", ["a100-cuda11.8", "a100-cuda11.6"]),
+        ([H800], "llama2-70b", ["hopper-cuda13"]),
+        ([L4], "distilbert", []),
+    ],
+)
+def test_the_stack_of_the_published_rows_is_chosen(
+    tool: Tool, lines: list[str], case: str, stacks: list[str]
+) -> None:
+    if lines:
+        tool("nvidia-smi", *lines)
+    assert [stack.name for stack in stacks_here(this_machine(), CATALOG, CATALOG.cases[case])] == stacks
+
+
+def test_run_without_a_stack_takes_that_of_this_device_and_names_its_rows(tool: Tool, flagbench: Flagbench) -> None:
+    tool("nvidia-smi", *[A100] * 8)
+    ended = flagbench("run distilbert --dry-run")
+    assert "runs           distilbert:a100-cuda11.6" in ended.out
+    assert "verify last --claim distilbert/a100-1x8-fp32" in ended.err
+
+
+@pytest.mark.parametrize("lines", [[L4], ["No devices were found"]])
+def test_run_without_a_stack_asks_for_one_where_it_cannot_know(
+    tool: Tool, flagbench: Flagbench, lines: list[str]
+) -> None:
+    tool("nvidia-smi", *lines)
+    ended = flagbench("run distilbert --dry-run")
+    assert ended.code == ExitCode.USAGE
+    assert "distilbert:hopper-cuda13" in ended.err
