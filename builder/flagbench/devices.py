@@ -62,12 +62,12 @@ def this_machine() -> Machine:
     return Machine(devices, len(devices) if visible is None else _visible(visible, devices), problem)
 
 
-def cards_here(machine: Machine, catalog: Catalog) -> tuple[Card, ...]:
-    """The accelerators of the manifests that this machine has, each once; partitioned ones are none of them."""
+def cards_here(machine: Machine, catalog: Catalog, *, partitions: bool = False) -> tuple[Card, ...]:
+    """The accelerators of the manifests that this machine has, each once; with `partitions` also as parts of them."""
     known = cards(catalog)
     found: dict[str, Card] = {}
     for device in machine.devices:
-        if not device.partition:
+        if partitions or not device.partition:
             found.update((card.name, card) for card in known if device.name in (*card.names, card.name))
     return tuple(found.values())
 
@@ -94,12 +94,14 @@ def closest_claims(machine: Machine, catalog: Catalog) -> tuple[str, tuple[Claim
 def stacks_here(machine: Machine, catalog: Catalog, case: Case) -> tuple[Stack, ...]:
     """The stacks that run a case on this machine's device: those of its published rows first.
 
-    On a machine without an accelerator, those of the processor.
+    On a machine without an accelerator, those of the processor; on one with several models, none.
     """
     able = [stack for stack in catalog.stacks.values() if case.name in stack.runs]
     if not machine.devices:
         return tuple(stack for stack in able if stack.device_kind == "cpu")
-    names = {card.name for card in cards_here(machine, catalog)}
+    if len({device.name for device in machine.devices}) > 1:
+        return ()
+    names = {card.name for card in cards_here(machine, catalog, partitions=True)}
     fitting = [stack for stack in able if any(entry.name in names for entry in stack.accelerators)]
     published = [claim.stack for claim in claims_here(machine, catalog) if claim.case == case.name]
     order = {name: place for place, name in reversed(list(enumerate(published)))}
@@ -178,8 +180,8 @@ def parse_nvidia(text: str) -> tuple[Device, ...]:
         if match:
             amount = re.fullmatch(r"(\d{1,9})(?:\s*MiB)?", match[2])
             memory = int(amount[1]) / 1024 if amount else None
-            partition = match[3].startswith("MIG-") or re.search(r"\bMIG\b", match[1]) is not None
-            found.append(Device(match[1], memory, match[3], partition))
+            whole, part, _ = match[1].partition(" MIG ")
+            found.append(Device(whole, memory, match[3], bool(part) or match[3].startswith("MIG-")))
     return tuple(found)
 
 

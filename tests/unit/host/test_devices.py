@@ -217,6 +217,8 @@ def test_list_names_the_closest_rows_of_a_device_without_any(tool: Tool, flagben
         ([A100], "llama2-7b-lora", ["a100-cuda11.8", "a100-cuda11.6"]),
         ([H800], "llama2-70b", ["hopper-cuda13"]),
         ([L4], "distilbert", []),
+        ([A100, H800], "distilbert", []),
+        (["NVIDIA H200 MIG 1g.18gb, 16384 MiB, MIG-1"], "distilbert", ["hopper-cuda13"]),
     ],
 )
 def test_the_stack_of_the_published_rows_is_chosen(
