@@ -11,7 +11,7 @@ from flagbench.catalog.model import Catalog
 
 _NOISE = frozenset(
     (
-        *("nvidia", "metax", "tesla", "gpu", "card", "tensor", "core", "accelerator"),
+        *("dgx", "hgx", "nvidia", "metax", "tesla", "gpu", "card", "tensor", "core", "accelerator"),
         *("sxm", "sxm2", "sxm3", "sxm4", "sxm5", "hbm2", "hbm2e", "hbm3", "hbm3e"),
     )
 )

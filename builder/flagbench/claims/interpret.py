@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from flagbench.catalog.model import Case, Catalog
 from flagbench.claims.cards import Card, cards, find_cards
@@ -295,4 +295,4 @@ def _of_job(cell: Cell, devices: int | None) -> Cell:
 
 def _fraction(cell: Cell) -> Cell:
     """A percentage without its sign, as a fraction: `36.1` can be no fraction, and is none above 100 either."""
-    return cell.scaled(0.01) if 2 <= cell.value <= 100 else replace(cell)
+    return cell.scaled(0.01) if 2 <= cell.value <= 100 else cell

@@ -23,6 +23,7 @@ _GRID = re.compile(r"(?<![\w.])(\d{1,4})\s*[x\u00d7]\s*(\d{1,4})(?![\w.])|(?<=[A
 _COUNT = re.compile(
     r"(?<![\w.])(\d{1,5})\s*[x\u00d7*]\s*(?=[A-Za-z])|(?<=[A-Za-z0-9])\s+[x\u00d7*]\s*(\d{1,5})(?![\w.])"
 )
+_CARDS = re.compile(rf"{_WORD}\s*(?:gpus?|cards?|devices?|accelerators?|\u5361)", re.I)
 _LAYOUT = re.compile(r"(?<![A-Za-z])(dp|tp|pp)\s*[=:]?\s*(\d+)", re.I)
 _SETTING = re.compile(r"([^\s,;=:()\[\]]+(?: [A-Za-z]+)?)\s*[=:]\s*([^\s,;]+)")
 
@@ -68,9 +69,11 @@ def read_label(text: str) -> Shape:
         devices = nodes * int(english[2]) if english[2] else None
     elif not words and (count := _COUNT.search(shown)):
         devices = int(count[1] or count[2])
-    starts = [match.start() for match in (words, grid, _ENGLISH.search(shown)) if match]
+    elif not words and (count := _CARDS.search(shown)):
+        devices = _count(count[1])
+    starts = [match.start() for match in (words, grid, _ENGLISH.search(shown), _CARDS.search(shown)) if match]
     device = re.sub(r"(?i)^config_", "", shown[: min(starts)] if starts else _COUNT.sub(" ", shown))
-    return Shape(device.strip(" (,_-|"), nodes, devices, cards)
+    return Shape(re.split(r"[,;|(]", device)[0].strip(" _-"), nodes, devices, cards)
 
 
 def read_settings(text: str) -> dict[str, str]:

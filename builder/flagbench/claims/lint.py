@@ -65,6 +65,8 @@ class LintResult:
     """Columns that no rule uses."""
     without_case: int
     """Rows of which no case is known: only rules that need none were applied to them."""
+    unknown_devices: tuple[str, ...]
+    """Devices that no manifest has: rules that need a peak or a memory were not applied to their rows."""
 
 
 def lint_content(content: bytes, name: str, catalog: Catalog, case: Case | None = None) -> LintResult:
@@ -79,6 +81,7 @@ def lint_content(content: bytes, name: str, catalog: Catalog, case: Case | None 
         tuple(findings),
         reading.unknown,
         sum(row.case is None for row in reading.rows),
+        tuple(dict.fromkeys(row.device for row in reading.rows if row.device and not row.cards)),
     )
 
 

@@ -27,7 +27,7 @@ COMMANDS = {
     "run": "Run a case, keep its record in the store, and show it beside the published row.",
     "job": "Print a Kubernetes job that runs a case, for `kubectl apply -f -`.",
     "verify": "Say whether a record reproduces a published number, and why not.",
-    "claims": "Check the published rows against themselves.",
+    "claims": "Check published rows, flagbench's own or a table of yours, against themselves.",
     "compare": "Show what differs between two records of a case, and the ratio B/A of every metric.",
     "align": "Say whether two loss curves are aligned by the published rule, and where they diverge.",
     "results": "List, show, copy, export and remove stored records.",

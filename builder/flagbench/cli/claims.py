@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.lookup import catalog_get
+from flagbench.catalog.model import Catalog
 from flagbench.cli import complete
 from flagbench.cli.options import JsonOption
 from flagbench.cli.output import echo_json
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.terminal import brief
+
+if TYPE_CHECKING:
+    from flagbench.claims.lint import LintResult
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_completion=False)
 
@@ -44,7 +48,7 @@ def lint(
 
     With FILE, prints one line for each finding, `ROW: FIELD: RULE: what is wrong`, and exits 12 if there is one, 3 if
     FILE holds no table. --json prints {"file", "rows", "findings": [{"row", "line", "name", "field", "rule",
-    "message"}], "unused_columns": [...], "rows_without_case": N}.
+    "message"}], "unused_columns": [...], "unknown_devices": [...], "rows_without_case": N}.
 
     Without, checks every claim: its fields, its names, and that its utilisation follows from its throughput. Prints
     one line for each published utilisation, and exits 2 if one neither fits nor is named an anomaly. --json prints
@@ -80,12 +84,20 @@ def _lint_table(file: str, case_name: str | None, *, as_json: bool) -> None:
                 "rows": result.rows,
                 "findings": [finding.to_dict() for finding in result.findings],
                 "unused_columns": list(result.unknown),
+                "unknown_devices": list(result.unknown_devices),
                 "rows_without_case": result.without_case,
             }
         )
     else:
         for finding in result.findings:
             print(finding)
+    _print_notes(result, catalog)
+    if result.findings:
+        raise typer.Exit(int(ExitCode.INVALID))
+
+
+def _print_notes(result: LintResult, catalog: Catalog) -> None:
+    """On stderr: what was not checked, and how much was found."""
     if result.unknown:
         columns = ", ".join(brief(header, 40) for header in result.unknown)
         typer.echo(f"note: no rule uses these columns: {columns}", err=True)
@@ -95,11 +107,12 @@ def _lint_table(file: str, case_name: str | None, *, as_json: bool) -> None:
             f"add a column case, or --case with one of {', '.join(catalog.cases)}",
             err=True,
         )
+    if result.unknown_devices:
+        names = ", ".join(brief(device, 40) for device in result.unknown_devices)
+        typer.echo(f"note: no peak and no memory is known of these devices: {names}", err=True)
     count = len(result.findings)
     rows = f"{result.rows} row{'' if result.rows == 1 else 's'}"
     typer.echo(f"{rows}, {count or 'no'} finding{'' if count == 1 else 's'}", err=True)
-    if count:
-        raise typer.Exit(int(ExitCode.INVALID))
 
 
 def _lint_claims(*, as_json: bool) -> None:

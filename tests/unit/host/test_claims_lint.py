@@ -13,6 +13,7 @@ import yaml
 from catalogs import CATALOG
 from flagbench.claims.finding import Finding
 from flagbench.claims.lint import lint_content
+from flagbench.claims.work import unit_work
 
 Cells = dict[str, str]
 
@@ -119,6 +120,7 @@ PLANTED: list[tuple[str, int, Cells, tuple[str, str, str]]] = [
         {"e2e_time": f"{7 * EPOCH / 6343.1:.1f}"},
         ("NVIDIA H200 8", "e2e_time", "e2e-is-train-time"),
     ),
+    ("fewer epochs than stated", 2, {"epochs": "9"}, ("NVIDIA A100-SXM4-40GB 16", "e2e_time", "e2e-too-short")),
     ("before the first evaluation", 6, {"e2e_time": "276.3"}, ("cloze", "e2e_time", "e2e-too-short")),
     (
         "eight devices do more than eight times one",
@@ -227,6 +229,23 @@ def test_a_publisher_may_round_as_coarsely_as_he_likes(digits: int) -> None:
     row = CORRECT[1]
     rounded = {name: f"{float(row[name]):.{digits}f}" for name in ("p_core", "p_train", "p_whole")}
     assert findings([{**row, **rounded, "e2e_time": "/", "mfu": f"{0.2533:.{max(digits, 1)}f}"}]) == []
+
+
+@pytest.mark.parametrize(
+    ("case", "flops"),
+    [
+        ("distilbert", 144.96e9),
+        ("glm", 1101.3e9),
+        ("llama2-7b-lora", 27.15e9),
+        ("llama2-70b", 444.5e9),
+        ("aquila-33b", 72.2e9),
+    ],
+)
+def test_the_work_of_a_unit_is_that_which_the_manifest_states(case: str, flops: float) -> None:
+    work = unit_work(CATALOG.cases[case], None, 1)
+    assert work is not None
+    assert work.executed == pytest.approx(flops, rel=1e-3)
+    assert work.least <= work.executed
 
 
 # -- the shipped claims ----------------------------------------------------------------------------------------

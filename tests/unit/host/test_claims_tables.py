@@ -127,10 +127,13 @@ def test_what_is_no_number(text: str) -> None:
         ("8x H200", "H200", 1, 8),
         ("config_A100x1x8", "A100", 1, 8),
         ("2 nodes x 8 GPUs", "", 2, 16),
+        ("8 GPUs", "", 1, 8),
+        ("DGX A100, 8 cards", "DGX A100", 1, 8),
+        ("H200 x 8, batch 96", "H200", 1, 8),
     ],
 )
 def test_a_label_has_device_nodes_and_devices(label: str, device: str, nodes: int, devices: int) -> None:
-    (row,) = rows_of(f"case,config,p_core\ndistilbert,{label},1942.6\n")
+    (row,) = rows_of(f'case,config,p_core\ndistilbert,"{label}",1942.6\n')
     assert (row.device, row.nodes, row.devices) == (device, nodes, devices)
 
 
