@@ -51,8 +51,9 @@ def command(
     for kind in kinds:
         columns, rows = _COLUMNS[kind], [_row(entry, catalog) for entry in entries[kind]]
         if kind == "claims" and here:
-            columns = (*columns, "THIS MACHINE")
-            rows = [(*row, "yes" if row[0] in here else "") for row in rows]
+            # Not at the end, where a narrow terminal drops columns first.
+            columns = (columns[0], "THIS MACHINE", *columns[1:])
+            rows = [(row[0], "yes" if row[0] in here else "", *row[1:]) for row in rows]
         title = kind if what is None else ""
         tables.append(Table(columns, rows, cut=columns[1:], drop=columns[:0:-1], title=title))
     print_page(*tables, wide=wide)

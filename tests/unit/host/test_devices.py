@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -102,14 +101,12 @@ def test_a_tool_that_does_not_answer_fails_no_command(
 ) -> None:
     monkeypatch.setattr(devices, "PATIENCE_S", 0.1 if "sleep" in script else 5.0)
     tool("nvidia-smi", script=script)
-    started = time.monotonic()
     machine = this_machine()
     assert machine.devices == ()
     assert problem is None if machine.problem is None else problem and problem in machine.problem
     ended = flagbench("list claims")
     assert (ended.code, len(ended.err.splitlines())) == (ExitCode.OK, 1)
     assert "THIS MACHINE" not in ended.out
-    assert time.monotonic() - started < 3
 
 
 def test_a_second_tool_is_asked_if_the_first_says_nothing(tool: Tool) -> None:
@@ -193,13 +190,16 @@ def test_list_marks_the_rows_of_this_machine(tool: Tool, flagbench: Flagbench) -
     tool("nvidia-smi", HEADER, H800)
     ended = flagbench("list claims")
     header, *rows = ended.out.splitlines()
-    assert header.endswith("  THIS MACHINE")
-    assert {row.split()[0] for row in rows if row.endswith("yes")} == {
+    assert header.split("  ")[-1] == "PUBLISHED"
+    assert "THIS MACHINE" in header
+    assert {row.split()[0] for row in rows if row.split()[1] == "yes"} == {
         claim.id for claim in CATALOG.claims.values() if claim.conditions["device_model"] == "NVIDIA H800"
     }
-    assert "4 of 46 rows" in ended.err
+    assert f"4 of {len(CATALOG.claims)} rows" in ended.err
     marked = {claim["id"]: claim["this_machine"] for claim in flagbench("list claims --json").json["claims"]}
-    assert {name for name, here in marked.items() if here} == {row.split()[0] for row in rows if row.endswith("yes")}
+    assert {name for name, here in marked.items() if here} == {
+        row.split()[0] for row in rows if row.split()[1] == "yes"
+    }
 
 
 def test_list_names_the_closest_rows_of_a_device_without_any(tool: Tool, flagbench: Flagbench) -> None:

@@ -76,7 +76,7 @@ def _proportional(one: Row, other: Row) -> Finding | None:
     names = [name for name in _SPEEDS if name != "e2e_time" and name in one.metrics and name in other.metrics]
     same = [name for name in ("acc", "loss", "mem_peak") if name in _shared(one, other)]
     ratios = [_ratio(one.metrics[name], other.metrics[name]) for name in names]
-    if len(names) < 3 or not same or any(high / low - 1 > _NARROW for low, high in ratios if low > 0):
+    if len(names) < 3 or not same:
         return None
     times = [row.metrics["e2e_time"] for row in (other, one) if "e2e_time" in row.metrics]
     if len(times) == 2:
@@ -84,7 +84,7 @@ def _proportional(one: Row, other: Row) -> Finding | None:
     elif len(same) < 2:
         return None
     low, high = max(low for low, _ in ratios), min(high for _, high in ratios)
-    if low > high or low <= 0:
+    if low > high or low <= 0 or any(most / least - 1 > _NARROW for least, most in ratios):
         return None
     return other.finding(
         names[0],
