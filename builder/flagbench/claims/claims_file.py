@@ -11,7 +11,7 @@ from flagbench.claims.finding import Finding
 from flagbench.claims.labels import read_label, read_precision
 from flagbench.claims.numbers import Cell, read_number
 from flagbench.claims.rows import Publication, Row
-from flagbench.claims.tables import RawRow
+from flagbench.claims.table import RawRow
 
 
 def row_of_claim(raw: RawRow, catalog: Catalog, known: tuple[Card, ...], name: str) -> Row:

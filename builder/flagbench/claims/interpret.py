@@ -14,7 +14,7 @@ from flagbench.claims.finding import Finding
 from flagbench.claims.labels import Shape, find_case, read_label, read_layout, read_precision, read_settings
 from flagbench.claims.numbers import Cell, is_blank, is_unstated, plain, read_number, uses_decimal_comma
 from flagbench.claims.rows import Publication, Row
-from flagbench.claims.tables import RawRow, Table
+from flagbench.claims.table import RawRow, Table
 from flagbench.terminal import brief
 
 _IDENTITY = (

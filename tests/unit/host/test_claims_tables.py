@@ -14,7 +14,8 @@ from flagbench.claims.interpret import interpret
 from flagbench.claims.lint import lint_content
 from flagbench.claims.numbers import read_number
 from flagbench.claims.rows import Row
-from flagbench.claims.tables import TableError, read_table
+from flagbench.claims.table import TableError
+from flagbench.claims.tables import read_table
 from flagbench.errors import ExitCode
 
 from .conftest import Flagbench

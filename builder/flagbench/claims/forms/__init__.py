@@ -1,0 +1,1 @@
+"""The forms in which tables are published, a module for each."""
