@@ -14,7 +14,7 @@ METRICS = (*RATES, PER_DEVICE, THROUGHPUT, "e2e_time", "mfu", "hfu", "acc", "los
 
 _NAMES = """
 id: id claim claim_id
-case: case model workload benchmark task model_name 模型 模型名称 用例 任务
+case: case model workload benchmark model_name 模型 模型名称 用例 任务
 device: device device_model accelerator gpu gpu_model gpu_type card hardware chip
   device_name accelerator_model 加速卡 加速卡型号 硬件 设备 型号 显卡 芯片 硬件设备 硬件设备简称 机器、加速卡型号
 config: config config_label configuration setup row label title system 配置 机器配置 配置名称

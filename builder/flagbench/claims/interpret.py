@@ -157,6 +157,10 @@ def _read_cells(raw: RawRow, name: str, columns: Mapping[str, Column]) -> _Cells
         field = found.field
         if field == "device" and re.fullmatch(r"\d+", text):
             field = "gpus"  # a column `GPU` that holds a number
+        if field == THROUGHPUT and found.counts:
+            field = f"{THROUGHPUT} in {found.counts}"
+        if field in cells.texts and field != header.strip().lower():
+            continue  # of two columns for one thing, the first, or the one with the field's own name
         meaningful = field in ("recompute", "attention", "division", "converged") and text.lower() == "none"
         if not is_blank(text) or meaningful:
             cells.texts[field] = text

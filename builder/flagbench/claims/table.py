@@ -43,12 +43,37 @@ class Table:
 
 
 def of_records(headers: Sequence[str], records: list[tuple[int, dict[str, str]]], **facts: str) -> Table:
-    """A table of cells by header; one with a metric on each line is turned into one with a row for each run."""
+    """A table of cells by header.
+
+    One with a metric on each line, or with a run in each column, is turned into one with a row for each run.
+    """
+    if _is_transposed(headers, records):
+        headers, records = _transposed(headers, records)
     by_field = {found.field: header for header in headers if (found := column(header))}
     if {"metric", "value"} <= by_field.keys():
         headers, records = _pivoted(records, by_field)
     rows = (RawRow(number, line, cells) for number, (line, cells) in enumerate(records, 1))
     return Table(tuple(headers), tuple(rows), facts)
+
+
+def _is_transposed(headers: Sequence[str], records: list[tuple[int, dict[str, str]]]) -> bool:
+    """Whether the first column has the names of metrics, and the header those of runs."""
+    if len(headers) < 2 or len(records) < 3 or any(map(column, headers[1:])):
+        return False
+    names = [cells.get(headers[0], "") for _, cells in records]
+    return sum(column(name) is not None for name in names) > len(names) / 2
+
+
+def _transposed(
+    headers: Sequence[str], records: list[tuple[int, dict[str, str]]]
+) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
+    names = [cells.get(headers[0], "") for _, cells in records]
+    runs = []
+    for run in headers[1:]:
+        runs.append(
+            (records[0][0] - 1, {"config": run, **{cells[headers[0]]: cells.get(run, "") for _, cells in records}})
+        )
+    return list(dict.fromkeys(("config", *names))), runs
 
 
 def _pivoted(

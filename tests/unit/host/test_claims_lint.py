@@ -157,6 +157,12 @@ PLANTED: list[tuple[str, int, Cells, tuple[str, str, str]]] = [
         {"mem": "61.0/80"},
         ("NVIDIA A100-SXM4-40GB 8", "mem_peak", "memory-of-another-card"),
     ),
+    (
+        "tokens made of samples",
+        3,
+        {"tokens/s": f"{871.3 * 8 * 512:.0f}"},
+        ("NVIDIA H200 8", "tokens_per_second", "padding-counted"),
+    ),
     ("no device", 5, {"device": ""}, ("pretraining", "device_model", "missing-condition")),
     ("no number of devices", 4, {"devices": "", "nodes": ""}, ("lora", "devices", "missing-condition")),
     ("no precision", 3, {"precision": "/"}, ("NVIDIA H200 8", "precision", "missing-condition")),

@@ -62,6 +62,10 @@ FORMS = {
         )
     ),
     "markdown": FLAGPERF,
+    "a run in each column": "metric,A\nmodel,distilbert\ndevice,A100-SXM4-40GB\nGPUs,8\nprecision,tf32\n"
+    "batch size,96\np_core,2181.0\np_train,2135.8\np_whole,2019.1\nmem,33.4/40.0\nMFU,25.3%\n",
+    "below a title": "Results of July,,,,,,,,,,\n\nmodel,task,gpu,GPUs,precision,bs,p_core,p_train,p_whole,mem,mfu\n"
+    "distilbert,fine-tuning,A100-SXM4-40GB,8,tf32,96,2181.0,2135.8,2019.1,33.4/40,0.253\n",
 }
 
 

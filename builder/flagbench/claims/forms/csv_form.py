@@ -13,22 +13,24 @@ from flagbench.terminal import brief
 _DELIMITERS = (",", ";", "\t", "|")
 
 
+_PREAMBLE = 10
+"""Lines among which the header is looked for: exports put a title above it."""
+
+
 def read_csv(text: str, name: str) -> Table:
+    """The rows of a CSV text. Lines before the header, and lines that start with `#`, are left out.
+
+    Raises TableError if a row has more cells than the header, or the header has a name twice.
+    """
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     if not lines:
         raise TableError(f"{name} has only comments")
-    delimiter = max(_DELIMITERS, key=lambda one: _known_columns(lines[0], one))
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True)
-    rows: list[tuple[int, list[str]]] = []
-    line = 1
-    try:
-        for cells in reader:
-            if any(cell.strip() for cell in cells) and not cells[0].startswith("#"):
-                rows.append((line, cells))
-            line = reader.line_num + 1
-    except csv.Error as error:
-        raise TableError(f"{name}, line {reader.line_num}: {error}") from None
-    (_, headers), *rest = rows
+    first = lines[:_PREAMBLE]
+    delimiter = max(_DELIMITERS, key=lambda one: max(_known_columns(line, one) for line in first))
+    rows = _read(text, name, delimiter)
+    # The header has most known columns; of several such lines it is the first.
+    start = max(range(min(_PREAMBLE, len(rows))), key=lambda at: (_known(rows[at][1]), -at))
+    (_, headers), *rest = rows[start:]
     _require_unique(headers, name)
     for line, cells in rest:
         if len(cells) > len(headers) and any(cell.strip() for cell in cells[len(headers) :]):
@@ -39,21 +41,37 @@ def read_csv(text: str, name: str) -> Table:
     return of_records(headers, [(line, dict(zip(headers, cells, strict=False))) for line, cells in rest])
 
 
+def _read(text: str, name: str, delimiter: str) -> list[tuple[int, list[str]]]:
+    """The cells of each line that has any, with its number."""
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True)
+    rows: list[tuple[int, list[str]]] = []
+    line = 1
+    try:
+        for cells in reader:
+            if any(cell.strip() for cell in cells) and not cells[0].startswith("#"):
+                rows.append((line, cells))
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise TableError(f"{name}, line {reader.line_num}: {error}") from None
+    return rows
+
+
+def _known(cells: Sequence[str]) -> int:
+    return sum(column(cell) is not None for cell in cells)
+
+
 def _known_columns(header: str, delimiter: str) -> tuple[int, int]:
     cells = next(csv.reader([header], delimiter=delimiter), [])
-    return sum(column(cell) is not None for cell in cells), len(cells)
+    return _known(cells), len(cells)
 
 
 def _require_unique(headers: Sequence[str], name: str) -> None:
-    seen: dict[str, str] = {}
+    seen: set[str] = set()
     for header in headers:
-        if not header.strip():
-            continue
-        known = column(header)
-        key = known.field if known and known.field != "settings" else header.strip().lower()
-        if key in seen:
+        key = header.strip().lower()
+        if key and key in seen:
             raise TableError(
-                f"{name} has two columns for {key}: {brief(seen[key], 40)!r} and {brief(header, 40)!r}",
+                f"{name} has two columns {brief(header.strip(), 40)!r}",
                 remedy="keep one of them, or rename the other",
             )
-        seen[key] = header
+        seen.add(key)
