@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from flagbench.catalog.model import NOT_PUBLISHED, Catalog
@@ -53,19 +53,28 @@ def row_of_claim(raw: RawRow, catalog: Catalog, known: tuple[Card, ...], name: s
         unstated=frozenset(unstated),
         complete=True,
         publication=Publication(withdrawn, _superseded(entry, catalog), str(entry.get("aligned")).lower() == "true"),
-        problems=tuple(_label_problems(raw, name, label, devices)),
+        problems=tuple(_count_problems(raw, name, devices)),
     )
 
 
-def _label_problems(raw: RawRow, name: str, label: str, devices: int | None) -> list[Finding]:
-    shape = read_label(label)
-    if devices is None or shape.cards in (None, devices):
-        return []
-    message = (
-        f"the label says {shape.cards} cards in all, and the row has {devices} devices; "
-        "write the total number of devices"
-    )
-    return [Finding(raw.number, raw.line, name, "devices", "label", message)]
+def _count_problems(raw: RawRow, name: str, devices: int | None) -> Iterator[Finding]:
+    """Where the label, the run and the conditions have different numbers of devices."""
+    if devices is None:
+        return
+    shape, run = read_label(str(raw.nested.get("row", ""))), _mapping(raw.nested, "run")
+    if shape.cards not in (None, devices):
+        message = (
+            f"the label says {shape.cards} cards in all, and the row has {devices} devices; "
+            "write the total number of devices"
+        )
+        yield Finding(raw.number, raw.line, name, "devices", "label", message)
+    nodes, gpus = (_count(str(run.get(key, ""))) for key in ("nodes", "gpus"))
+    of_run = nodes * gpus if nodes and gpus else None
+    grid = None if shape.devices == shape.cards else shape.devices
+    for other, where in ((of_run, "the run"), (grid, "the label's grid")):
+        if other not in (None, devices):
+            message = f"{devices} devices, and {where} has {other}; correct one of them"
+            yield Finding(raw.number, raw.line, name, "devices", "contradiction", message)
 
 
 def _metrics(entry: Mapping[str, Any]) -> tuple[dict[str, Cell], Cell | None, tuple[str, ...]]:

@@ -334,3 +334,26 @@ def test_nothing_else_is_found_in_the_shipped_claims(shipped: dict[str, set[tupl
         expected = {anomaly.field for anomaly in claim.anomalies} | {CATALOG.cases[claim.case].gate}
         extra = {(field, rule) for field, rule in shipped[claim.id] if field not in expected and rule not in STATED}
         assert extra == set(), claim.id
+
+
+@pytest.mark.parametrize(
+    ("line", "instead", "expected"),
+    [
+        ("p_core, value: 1942.6", "p_core, value: 1842.6", ("p_core", "rates-in-order")),
+        ("e2e_time, value: 361", "e2e_time, value: 36.1", ("e2e_time", "e2e-too-short")),
+        ("      gpus: 8", "      gpus: 4", ("devices", "contradiction")),
+        ("      devices: 8", "      devices: 2", ("devices", "contradiction")),
+        ("      batch_size: 32\n", "", ("batch_size", "missing-condition")),
+        ("      sequence_length: 512\n", "", ("sequence_length", "missing-condition")),
+        ("      batch_size: 32\n", "      batch_size: not published\n", ("batch_size", "missing-condition")),
+        ("value: 13.9, of: 40.0", "value: 41.9, of: 40.0", ("mem_peak", "memory-above-card")),
+        ("      executed: tf32", "      executed: fp32", ("precision", "above-peak")),
+    ],
+)
+def test_an_error_planted_in_a_claims_file_is_found(line: str, instead: str, expected: tuple[str, str]) -> None:
+    text = (CATALOG.root / "claims" / "distilbert.yaml").read_text(encoding="utf-8")
+    assert line in text
+    # The first row, which has no finding of its own.
+    changed = text.replace(line, instead, 1).encode()
+    found = {told(finding) for finding in lint_content(changed, "distilbert.yaml", CATALOG).findings}
+    assert ("distilbert/a100-1x8-fp32", *expected) in found

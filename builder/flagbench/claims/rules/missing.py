@@ -37,8 +37,8 @@ def conditions(row: Row) -> Iterator[Finding]:
     work = row.work
     if work is not None and work.most > 1:
         yield _missing(row, "choices", f"a sample is 1 to {work.most} sequences; write the mean number")
-    stated = row.unstated if row.complete else row.unstated | row.blank
-    for name in sorted(needed & stated - _ELSEWHERE):
+    silent = needed - row.conditions.keys() if row.complete else needed & (row.unstated | row.blank)
+    for name in sorted(silent - _ELSEWHERE):
         yield _missing(row, name, f"{row.case.gate} depends on it; write what the run had")
 
 
