@@ -9,7 +9,7 @@ from flagbench.claims.forms.yaml_form import read_structured
 from flagbench.claims.table import Table, TableError
 from flagbench.terminal import brief
 
-MOST_ROWS = 20_000
+MOST_ROWS = 5_000
 
 
 def read_table(content: bytes, name: str) -> Table:
