@@ -22,8 +22,8 @@ from flagbench.terminal import brief, visible
 
 VERSION = "record/v1"
 
-MAX_BYTES = 16 * 2**20
-"""Bytes. A record is under 1 MB; a larger file than this is refused without reading it."""
+MAX_BYTES = 1_000_000
+"""Bytes. A run keeps its record below; a larger file is refused without reading it."""
 MAX_VALUES = 300_000
 """Commas and opening brackets in a record: their number bounds the memory and time that parsing takes."""
 MAX_DEPTH = 64
