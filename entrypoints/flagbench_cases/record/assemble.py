@@ -83,9 +83,19 @@ def assemble(
     while True:
         sections.fill(record, request, evidence, count, block)
         final = with_final_status(record)
-        if block >= count or len(to_line(final).encode("utf-8")) <= MAX_BYTES:
+        excess = _bytes(final) - MAX_BYTES
+        if block >= count or excess <= 0:
             return final
-        block *= 2
+        block = _longer(block, _bytes(record["evidence"]), excess, count)
+
+
+def _bytes(value: Dict[str, Any]) -> int:
+    return len(to_line(value).encode("utf-8"))
+
+
+def _longer(block: int, size: int, excess: int, count: int) -> int:
+    """The steps of a block with which evidence of `size` bytes, `excess` of them too many, should fit."""
+    return count if size <= excess else min(count, max(block + 1, -(-block * size // (size - excess))))
 
 
 def with_final_status(record: Dict[str, Any]) -> Dict[str, Any]:

@@ -1,7 +1,7 @@
 """The record's `evidence`, from the steps and facts that the ranks left in the spool."""
 
 import math
-from typing import Any, Callable, Dict, List, NamedTuple
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 
 from flagbench_cases.record.evidence import Evidence
 from flagbench_cases.record.passes import Pass, ended, passes
@@ -77,11 +77,12 @@ def section_of(request: Request, evidence: Evidence, count: int, block: int) -> 
     world = request.layout.world
     timing, ceilings = evidence.first("timing"), [fact["flops"] for fact in evidence.of("ceiling")]
     curve = curve_of(evidence.steps, count, request.layout)
+    with_losses = ranks_with_losses(request.kind, request.layout)
     tail = curve[-LOSS_TAIL:] if request.kind == TRAIN and len(curve) > MAX_LOSSES else []
     return Section(
         world=world,
         block=block,
-        spans=[span_of(border, evidence.steps, request, block) for border in borders(request, evidence, count)],
+        spans=[span_of(border, evidence.steps, block, with_losses) for border in borders(request, evidence, count)],
         timing={name: microseconds(timing[name]) for name in PHASES if name in timing},
         durations=durations(request, evidence),
         memory=memory_of(evidence, world),
@@ -106,8 +107,8 @@ def borders(request: Request, evidence: Evidence, count: int) -> List[Border]:
     return [border for border in found if border.first < border.end]
 
 
-def span_of(border: Border, ranks: Dict[int, List[Step]], request: Request, block: int) -> Span:
-    """The span of evidence between two borders."""
+def span_of(border: Border, ranks: Dict[int, List[Step]], block: int, with_losses: Sequence[int] = ()) -> Span:
+    """The span of evidence between two borders. `with_losses`: the ranks whose losses it has."""
     own = [ranks[rank][border.first : border.end] for rank in sorted(ranks)]
     columns = {
         name: [in_blocks([read(step) for step in steps], block) for steps in own] for name, read in _COLUMNS.items()
@@ -120,24 +121,23 @@ def span_of(border: Border, ranks: Dict[int, List[Step]], request: Request, bloc
         border.end - border.first,
         columns,
         flops,
-        _losses(own, request, block),
+        _losses(own, block, with_losses),
     )
 
 
-def _losses(own: List[List[Step]], request: Request, block: int) -> List[Any]:
-    """The losses of each rank that has one. None where the loss of one rank is the job's: `quality.losses` has it."""
-    layout = request.layout
-    having = [rank for rank, steps in enumerate(own) if layout.has_loss(rank) and _scored(steps)]
-    if not having or (request.kind == TRAIN and layout.dp == 1):
-        return []
-    return [
-        losses_in_blocks([step.loss for step in steps], block) if rank in having else None
+def ranks_with_losses(kind: str, layout: Layout) -> List[int]:
+    """The ranks whose losses are evidence. None where the loss of one rank is the job's: `quality.losses` has it."""
+    having = [rank for rank in range(layout.world) if layout.has_loss(rank)]
+    return [] if kind == TRAIN and len(having) == 1 else having
+
+
+def _losses(own: List[List[Step]], block: int, with_losses: Sequence[int]) -> List[Any]:
+    """The losses of those ranks, and None for each of the others; nothing if no loss is finite."""
+    found = [
+        losses_in_blocks([step.loss for step in steps], block) if rank in with_losses else None
         for rank, steps in enumerate(own)
     ]
-
-
-def _scored(steps: List[Step]) -> bool:
-    return any(math.isfinite(step.loss) for step in steps)
+    return found if any(loss is not None for losses in found if losses for loss in losses) else []
 
 
 def durations(request: Request, evidence: Evidence) -> Dict[str, List[int]]:
