@@ -11,7 +11,7 @@ from flagbench.catalog.model import Case, Claim
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.record.model import Record
 from flagbench.terminal import visible
-from flagbench.verify import sanity
+from flagbench.verify import recompute, sanity
 from flagbench.verify.conditions import (
     DEVICE,
     SEED,
@@ -98,7 +98,8 @@ def verify_baseline(
     expected = [
         Expected(spec, estimate(found), found[0].unit, found[0].scope) for spec, found in known if spec and found
     ]
-    return _verdict(records, case, against, conditions, expected, free=(SEED,) if any_seed else ())
+    free = (SEED,) if any_seed else ()
+    return _verdict(records, case, against, conditions, expected, held=(*records, *baseline), free=free)
 
 
 def choose_claim(record: Record, case: Case, claims: Iterable[Claim]) -> Claim:
@@ -130,11 +131,13 @@ def _verdict(
     against: Against,
     conditions: tuple[ConditionResult, ...],
     expected: Iterable[Expected],
+    held: Sequence[Record] = (),
     free: Collection[str] = (),
 ) -> VerifyResult:
-    """The verdict of the whole: that of the gate metric, unless a record is invalid.
+    """The verdict of the whole: that of the gate metric, unless a record is invalid or has no evidence.
 
-    `free`: conditions that count only for metrics that depend on them by the case's manifest.
+    `held`: the records that the verdict rests on, if they are more than `records`. `free`: conditions that count only
+    for metrics that depend on them by the case's manifest.
     """
     metrics: tuple[MetricResult, ...] = ()
     if invalid := _invalid(records, case, against):
@@ -157,6 +160,10 @@ def _verdict(
             # Without a verdict: every record has the gate metric, and not all of them by the same name.
             verdict, reason = gate.verdict or Verdict.INVALID, gate.reason
     judged = verdict not in (Verdict.INVALID, Verdict.NOT_COMPARABLE)
+    without = next((r for r in held or records if recompute.lacks_evidence(r)), None)
+    if without is not None and verdict is not Verdict.INVALID:
+        verdict, reason = Verdict.INCONCLUSIVE, _no_evidence(without)
+        metrics = tuple(map(_unproven, metrics))
     return VerifyResult(
         verdict=verdict,
         qualifiers=(*qualifiers(conditions, case), *disturbances(records)) if judged else (),
@@ -167,6 +174,20 @@ def _verdict(
         metrics=metrics,
         conditions=conditions,
     )
+
+
+def _no_evidence(record: Record) -> str:
+    return (
+        f"no evidence: the record {record.record_id} does not contain the step times that its numbers were computed "
+        "from, so they cannot be checked; run the case again with this version of flagbench"
+    )
+
+
+def _unproven(metric: MetricResult) -> MetricResult:
+    """A comparison of numbers that cannot be checked, which gives no verdict."""
+    if metric.verdict in (None, Verdict.INVALID, Verdict.NOT_COMPARABLE):
+        return metric
+    return replace(metric, verdict=Verdict.INCONCLUSIVE, reason=f"no evidence; {metric.reason}")
 
 
 def _without_gate(case: Case, against: Against, metrics: Sequence[MetricResult]) -> str:
@@ -183,7 +204,12 @@ def _invalid(records: Sequence[Record], case: Case, against: Against) -> str | N
     """What is wrong with the first record that is invalid, or None."""
     names = candidates(gate_spec(case), against)
     for record in records:
-        if found := [*sanity.problems(record), *sanity.gate_problems(record, names)]:
+        if found := [
+            *sanity.problems(record),
+            *sanity.gate_problems(record, names),
+            *recompute.repeated_metrics(record),
+            *recompute.problems(record, case),
+        ]:
             return f"record {record.record_id}: {'; '.join(found)}"
     return None
 

@@ -1,0 +1,149 @@
+"""Whether a record's numbers follow from its evidence: all that can be computed is computed again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from flagbench.catalog.model import Case
+from flagbench.evidence import EvidenceError, Facts, Section, derive
+from flagbench.evidence.derive import INFER, TRAIN
+from flagbench.evidence.metrics import LOSS_TAIL
+from flagbench.evidence.section import WARMUP, WINDOW, read_section
+from flagbench.record.model import Record
+from flagbench.verify.differences import differences
+
+_SHOWN = 5
+"""How many differences are named."""
+
+
+class _Extra(msgspec.Struct):
+    name: str
+    value: float
+    unit: str
+    note: str
+
+
+class _Evaluation(msgspec.Struct):
+    """The part of an entry of `quality.evaluations` that metrics follow from."""
+
+    epoch: int
+    counted: int
+    accuracy: float | None
+    published_accuracy: float | None
+    extra: list[_Extra]
+
+
+def lacks_evidence(record: Record) -> bool:
+    """Whether nothing can be computed again: the record was made before there was evidence, or has lost it."""
+    return record.evidence is None
+
+
+def repeated_metrics(record: Record) -> Iterator[str]:
+    """Metrics that a record has more than once: which of them holds could be chosen."""
+    seen: set[tuple[str, str]] = set()
+    for metric in record.metrics:
+        key = (metric.name, metric.scope)
+        if key in seen:
+            yield f"metric {metric.name} is given twice"
+        seen.add(key)
+
+
+def problems(record: Record, case: Case) -> Iterator[str]:
+    """Where a valid record contradicts its evidence, one clause each, with both numbers; none without evidence."""
+    if record.evidence is None or record.config is None or record.status.state != "ok":
+        return
+    found = list(_problems(record, case))
+    yield from found[:_SHOWN]
+    if len(found) > _SHOWN:
+        yield f"{len(found) - _SHOWN} more numbers do not follow from its evidence"
+
+
+def _problems(record: Record, case: Case) -> Iterator[str]:
+    try:
+        section = read_section(record.raw["evidence"])
+        if wrong := [*_extent(record, section)]:
+            yield from wrong
+            return
+        facts = _facts(record, case, section)
+        found = derive(section, facts)
+    except msgspec.ValidationError as error:
+        yield f"its evaluations cannot be read: {error}"
+    except EvidenceError as error:
+        yield f"its evidence contradicts itself: {error}"
+    except OverflowError:
+        yield "its evidence has numbers that are too large to compute with"
+    else:
+        yield from differences(record, found, section)
+
+
+def _extent(record: Record, section: Section) -> Iterator[str]:
+    """Where the evidence is not of the ranks and steps that the record says it ran."""
+    config = record.config or {}
+    nodes, gpus = config.get("nodes"), config.get("gpus")
+    world = nodes * gpus if isinstance(nodes, int) and isinstance(gpus, int) else None
+    numbers = sorted(rank.rank for rank in record.ranks)
+    if section.world != world or section.world != len(numbers) or numbers != list(range(len(numbers))):
+        yield (
+            f"its evidence is of {section.world} ranks, its configuration of {world}, and its list of ranks has "
+            f"{len(set(numbers))}"
+        )
+        return
+    kind = _kind(record)
+    planned = config.get(kind)
+    warmup, window = (
+        planned.get(f"{part}_steps") if isinstance(planned, Mapping) else None for part in (WARMUP, WINDOW)
+    )
+    if not isinstance(warmup, int) or not isinstance(window, int | None):
+        yield f"its configuration does not say how many steps it had: {kind}.warmup_steps, {kind}.window_steps"
+        return
+    phases = dict.fromkeys(span.phase for span in section.spans)
+    if not phases or (kind == TRAIN and [*phases] != [TRAIN]) or (kind == INFER and TRAIN in phases):
+        yield f"its evidence is of the phases {', '.join(phases) or 'none'}, and the run is of {kind}"
+        return
+    expected = []
+    for phase in phases:
+        steps = section.stretch(phase).steps
+        middle = min(max(warmup, 0), steps)
+        parts = ((phase, WARMUP, middle), (phase, WINDOW, steps - middle))
+        expected += [part for part in parts if part[2]]
+        if window is not None and steps != warmup + window:
+            yield f"its evidence has {steps} steps of {phase}, and its configuration {warmup} + {window}"
+    if expected != [(span.phase, span.part, span.steps) for span in section.spans]:
+        yield f"its evidence does not separate the first {warmup} steps of each phase, as its configuration does"
+
+
+def _kind(record: Record) -> str:
+    return INFER if record.config is not None and INFER in record.config else TRAIN
+
+
+def _facts(record: Record, case: Case, section: Section) -> Facts:
+    """What the numbers of a record depend on besides its evidence. Raises msgspec.ValidationError, EvidenceError."""
+    config, quality = record.config or {}, record.quality
+    kind = _kind(record)
+    losses = list(quality.losses.values) if quality is not None and quality.losses is not None else []
+    if section.steps > len(losses) and kind == TRAIN:
+        if len(section.loss_tail) != min(LOSS_TAIL, section.steps):
+            raise EvidenceError(f"it has {len(losses)} losses of {section.steps} steps, and not the last {LOSS_TAIL}")
+        losses = section.loss_tail
+    layout = config.get("layout")
+    parts = [layout.get(axis, 1) if isinstance(layout, Mapping) else 1 for axis in ("tp", "pp")]
+    share = math.prod(part for part in parts if isinstance(part, int))
+    if share < 1 or section.world % share:
+        raise EvidenceError(f"its layout of {share} ranks per replica does not fit {section.world} ranks")
+    evaluations = msgspec.convert(quality.evaluations if quality is not None else (), list[_Evaluation])
+    flops = record.flops
+    return Facts(
+        kind=kind,
+        unit=case.unit,
+        replicas=section.world // share,
+        complete=config[kind]["window_steps"] is None and not (quality and quality.resumed),
+        precision=str(config.get("precision")),
+        published=case.raw["flops"].get("published") if record.preset == "reference" else None,
+        peak=float(flops.peak.flops) if flops is not None and flops.peak is not None else None,
+        device_kind="",
+        evaluations=msgspec.to_builtins(evaluations),
+        losses=losses[-LOSS_TAIL:],
+    )
