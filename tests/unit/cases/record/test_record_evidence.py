@@ -14,6 +14,7 @@ from flagbench_cases.shared.evidence.columns import COLUMNS, EvidenceError, bloc
 from flagbench_cases.shared.evidence.section import read_section
 from flagbench_cases.shared.spool import Step
 from unit.cases.record.runs import (
+    WARMUP,
     evidence,
     fact_of,
     facts_of,
@@ -125,7 +126,7 @@ def long_run(world: int, count: int) -> tuple[Evidence, dict[str, Any]]:
         other = fact_of(found, kind)
         found.facts[:] = [fact for fact in found.facts if fact["kind"] != kind]
         found.facts.extend(dict(other, rank=rank) for rank in range(world))
-    configuration = resolved(gpus=world, max_samples=count * world * 32)
+    configuration = resolved(gpus=world, steps=count - WARMUP)
     return found._replace(steps=ranks), configuration
 
 
