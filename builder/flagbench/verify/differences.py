@@ -40,18 +40,16 @@ def _metrics(record: Record, found: Derived) -> Iterator[str]:
 
 
 def _metric(metric: Metric, entry: Mapping[str, Any]) -> Iterator[str]:
-    scale = abs(entry["value"])
-    yield from _differences(
-        f"metric {metric.name}",
-        [
-            ("", metric.value, entry["value"]),
-            ("unit", metric.unit, entry["unit"]),
-            ("n", metric.n, entry.get("n")),
-            ("stdev", metric.stdev, entry.get("stdev")),
-            ("ci95", metric.ci95, entry.get("ci95")),
-        ],
-        scale,
-    )
+    pairs: list[tuple[str, Any, Any]] = [
+        ("", metric.value, entry["value"]),
+        ("unit", metric.unit, entry["unit"]),
+        ("n", metric.n, entry.get("n")),
+        ("stdev", metric.stdev, entry.get("stdev")),
+    ]
+    # Another version may have another method; a verdict rests on the interval that is computed here.
+    if metric.ci95 is None or metric.ci_method in (None, entry.get("ci_method")):
+        pairs.append(("ci95", metric.ci95, entry.get("ci95")))
+    yield from _differences(f"metric {metric.name}", pairs, abs(entry["value"]))
 
 
 def _sections(record: Record, found: Derived) -> Iterator[str]:

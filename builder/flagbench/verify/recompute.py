@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from flagbench.catalog.model import Case
 from flagbench.evidence import EvidenceError, Facts, Section, derive
 from flagbench.evidence.derive import INFER, TRAIN
 from flagbench.evidence.metrics import LOSS_TAIL
 from flagbench.evidence.section import WARMUP, WINDOW, read_section
-from flagbench.record.model import Record
+from flagbench.record.model import Metric, Record
 from flagbench.verify.differences import differences
 
 _SHOWN = 5
@@ -51,32 +53,57 @@ def repeated_metrics(record: Record) -> Iterator[str]:
         seen.add(key)
 
 
-def problems(record: Record, case: Case) -> Iterator[str]:
-    """Where a valid record contradicts its evidence, one clause each, with both numbers; none without evidence."""
+class Checked(NamedTuple):
+    """A record as far as its evidence bears it out: its metrics computed again, and what contradicts them."""
+
+    record: Record
+    problems: tuple[str, ...] = ()
+    """One clause each, with both numbers."""
+
+
+def check(record: Record, case: Case) -> Checked:
+    """Compute a record's numbers again; as it is without evidence, or if its run did not end well.
+
+    The record has the metrics as computed here, so an interval is always that of this version.
+    """
     if record.evidence is None or record.config is None or record.status.state != "ok":
-        return
-    found = list(_problems(record, case))
-    yield from found[:_SHOWN]
-    if len(found) > _SHOWN:
-        yield f"{len(found) - _SHOWN} more numbers do not follow from its evidence"
-
-
-def _problems(record: Record, case: Case) -> Iterator[str]:
+        return Checked(record)
     try:
         section = read_section(record.raw["evidence"])
         if wrong := [*_extent(record, section)]:
-            yield from wrong
-            return
-        facts = _facts(record, case, section)
-        found = derive(section, facts)
+            return _shortened(record, wrong)
+        found = derive(section, _facts(record, case, section))
     except msgspec.ValidationError as error:
-        yield f"its evaluations cannot be read: {error}"
+        return Checked(record, (f"its evaluations cannot be read: {error}",))
     except EvidenceError as error:
-        yield f"its evidence contradicts itself: {error}"
+        return Checked(record, (f"its evidence contradicts itself: {error}",))
     except OverflowError:
-        yield "its evidence has numbers that are too large to compute with"
-    else:
-        yield from differences(record, found, section)
+        return Checked(record, ("its evidence has numbers that are too large to compute with",))
+    computed = {(entry["name"], entry["scope"]): entry for entry in found.metrics}
+    metrics = (_computed(metric, computed.get((metric.name, metric.scope))) for metric in record.metrics)
+    return _shortened(replace(record, metrics=tuple(metrics)), list(differences(record, found, section)))
+
+
+def _shortened(record: Record, problems: Sequence[str]) -> Checked:
+    """The first of many problems, and the number of the others."""
+    more = len(problems) - _SHOWN
+    rest = (f"{more} more numbers do not follow from its evidence",) if more > 0 else ()
+    return Checked(record, (*problems[:_SHOWN], *rest))
+
+
+def _computed(metric: Metric, entry: Mapping[str, Any] | None) -> Metric:
+    """A metric with its numbers as computed here."""
+    if entry is None:
+        return metric
+    interval = entry.get("ci95")
+    return replace(
+        metric,
+        value=entry["value"],
+        n=entry.get("n"),
+        stdev=entry.get("stdev"),
+        ci95=None if interval is None else (interval[0], interval[1]),
+        ci_method=entry.get("ci_method"),
+    )
 
 
 def _extent(record: Record, section: Section) -> Iterator[str]:

@@ -81,7 +81,9 @@ def verify_baseline(
             f"the record {itself} is its own baseline", remedy="hold it against the record of another run"
         )
     against = Against("baseline", ", ".join(ids))
-    if wrong := _invalid(baseline, case, against):
+    checked = [recompute.check(record, case) for record in baseline]
+    baseline = [found.record for found in checked]
+    if wrong := _invalid(checked, case, against):
         raise FlagbenchError(
             f"the baseline cannot be used: {visible(wrong)}",
             remedy="give the record of a run that ended well as the baseline",
@@ -140,7 +142,9 @@ def _verdict(
     for metrics that depend on them by the case's manifest.
     """
     metrics: tuple[MetricResult, ...] = ()
-    if invalid := _invalid(records, case, against):
+    checked = [recompute.check(record, case) for record in records]
+    records = [found.record for found in checked]
+    if invalid := _invalid(checked, case, against):
         verdict, reason = Verdict.INVALID, invalid
     else:
         metrics = tuple(
@@ -162,7 +166,8 @@ def _verdict(
     judged = verdict not in (Verdict.INVALID, Verdict.NOT_COMPARABLE)
     without = next((r for r in held or records if recompute.lacks_evidence(r)), None)
     if without is not None and verdict is not Verdict.INVALID:
-        verdict, reason = Verdict.INCONCLUSIVE, _no_evidence(without)
+        either = f"; it is not comparable either: {reason}" if verdict is Verdict.NOT_COMPARABLE else ""
+        verdict, reason = Verdict.INCONCLUSIVE, _no_evidence(without) + either
         metrics = tuple(map(_unproven, metrics))
     return VerifyResult(
         verdict=verdict,
@@ -200,15 +205,15 @@ def _without_gate(case: Case, against: Against, metrics: Sequence[MetricResult])
     return "; ".join([lacking, *found, *others])
 
 
-def _invalid(records: Sequence[Record], case: Case, against: Against) -> str | None:
+def _invalid(records: Sequence[recompute.Checked], case: Case, against: Against) -> str | None:
     """What is wrong with the first record that is invalid, or None."""
     names = candidates(gate_spec(case), against)
-    for record in records:
+    for record, contradictions in records:
         if found := [
             *sanity.problems(record),
             *sanity.gate_problems(record, names),
             *recompute.repeated_metrics(record),
-            *recompute.problems(record, case),
+            *contradictions,
         ]:
             return f"record {record.record_id}: {'; '.join(found)}"
     return None
