@@ -30,6 +30,8 @@ from flagbench.evidence.section import WARMUP, WINDOW, Section, Stretch
 TRAIN, INFER = "train", "infer"
 """Kinds of cases, and the phases that the window is of."""
 STEP_POINTS = 2000
+CURVE_POINTS = 200
+"""Points of the thinned loss curve."""
 STEADY = 0.02
 """The largest drift of a steady window."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -123,6 +125,15 @@ class Section(NamedTuple):
             if value:
                 found[name] = value
         return found
+
+
+def digest_of(raw: Mapping[str, Any]) -> str:
+    """`sha256:` and the digest of a record's evidence as canonical JSON: sorted keys, no spaces.
+
+    Most numbers that follow from evidence are sums and maxima, which not every edit of an entry changes.
+    """
+    text = json.dumps(raw, sort_keys=True, separators=(",", ":"))
+    return "sha256:" + hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
 def read_section(raw: Mapping[str, Any]) -> Section:

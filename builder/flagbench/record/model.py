@@ -354,6 +354,7 @@ class Record(Struct, frozen=True):
     layout: Layout | None = None
     window: Window | None = None
     evidence: Evidence | None = None
+    evidence_digest: Digest | None = None
     telemetry_reason: str | None = None
     launch: Launch | None = None
     """None where no `flagbench run` launched it, or where the image delivered the record by itself."""

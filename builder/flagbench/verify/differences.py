@@ -8,8 +8,9 @@ from typing import Any
 
 import msgspec
 
-from flagbench.evidence import Derived, Section
+from flagbench.evidence import Derived, Section, stats
 from flagbench.evidence.columns import block_sizes
+from flagbench.evidence.derive import CURVE_POINTS
 from flagbench.record.model import Metric, Record
 
 TOLERANCE = 1e-6
@@ -98,9 +99,10 @@ def _losses(record: Record, section: Section) -> Iterator[str]:
         return
     losses = quality.losses
     yield from _differences("quality.losses", [("steps", losses.steps, section.steps)])
-    for step, value in quality.loss_curve:
-        if step < len(losses.values):
-            yield from _differences("quality.loss_curve", [(f"step {step}", value, losses.values[step])])
+    if losses.steps == len(losses.values):
+        points = map(int, stats.thin(range(losses.steps), CURVE_POINTS))
+        curve = [(step, value) for step in points if (value := losses.values[step]) is not None]
+        yield from _differences("quality", [("loss_curve", quality.loss_curve, curve)])
     for span in section.spans:
         having = [loss for loss in span.loss if loss is not None]
         at = span.first

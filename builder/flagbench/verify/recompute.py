@@ -13,7 +13,7 @@ from flagbench.catalog.model import Case
 from flagbench.evidence import EvidenceError, Facts, Section, derive
 from flagbench.evidence.derive import INFER, TRAIN
 from flagbench.evidence.metrics import LOSS_TAIL
-from flagbench.evidence.section import WARMUP, WINDOW, read_section
+from flagbench.evidence.section import WARMUP, WINDOW, digest_of, read_section
 from flagbench.record.model import Metric, Record
 from flagbench.verify.differences import differences
 
@@ -68,8 +68,11 @@ def check(record: Record, case: Case) -> Checked:
     """
     if record.evidence is None or record.config is None or record.status.state != "ok":
         return Checked(record)
+    raw = record.raw["evidence"]
+    if (digest := digest_of(raw)) != record.evidence_digest:
+        return Checked(record, (f"evidence_digest is {record.evidence_digest}, and its evidence gives {digest}",))
     try:
-        section = read_section(record.raw["evidence"])
+        section = read_section(raw)
         if wrong := [*_extent(record, section)]:
             return _shortened(record, wrong)
         found = derive(section, _facts(record, case, section))
@@ -120,10 +123,9 @@ def _extent(record: Record, section: Section) -> Iterator[str]:
         return
     kind = _kind(record)
     planned = config.get(kind)
-    warmup, window = (
-        planned.get(f"{part}_steps") if isinstance(planned, Mapping) else None for part in (WARMUP, WINDOW)
-    )
-    if not isinstance(warmup, int) or not isinstance(window, int | None):
+    plan = planned if isinstance(planned, Mapping) else {}
+    warmup, window = (plan.get(f"{part}_steps") for part in (WARMUP, WINDOW))
+    if not isinstance(warmup, int) or not isinstance(window, int | None) or f"{WINDOW}_steps" not in plan:
         yield f"its configuration does not say how many steps it had: {kind}.warmup_steps, {kind}.window_steps"
         return
     phases = dict.fromkeys(span.phase for span in section.spans)

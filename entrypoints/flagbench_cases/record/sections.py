@@ -9,9 +9,8 @@ from flagbench_cases.record.evidence import Evidence
 from flagbench_cases.record.request import Request
 from flagbench_cases.shared.config import schedule
 from flagbench_cases.shared.evidence import stats
-from flagbench_cases.shared.evidence.derive import TRAIN, Facts, derive
-
-CURVE_POINTS = 200
+from flagbench_cases.shared.evidence.derive import CURVE_POINTS, TRAIN, Facts, derive
+from flagbench_cases.shared.evidence.section import digest_of
 
 
 def fill(record: Dict[str, Any], request: Request, evidence: Evidence, count: int, block: int) -> None:
@@ -39,6 +38,7 @@ def fill(record: Dict[str, Any], request: Request, evidence: Evidence, count: in
     )
     found = derive(section, facts)
     record["evidence"] = section.to_json()
+    record["evidence_digest"] = digest_of(record["evidence"])
     record.update(metrics=found.metrics, window=found.window, work=found.work, timing=found.timing)
     for entry in record["ranks"]:
         entry.update(found.ranks[entry["rank"]])

@@ -31,6 +31,8 @@ from flagbench_cases.shared.evidence.section import WARMUP, WINDOW, Section, Str
 TRAIN, INFER = "train", "infer"
 """Kinds of cases, and the phases that the window is of."""
 STEP_POINTS = 2000
+CURVE_POINTS = 200
+"""Points of the thinned loss curve."""
 STEADY = 0.02
 """The largest drift of a steady window."""
 

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from catalogs import CATALOG
+from flagbench.evidence.section import digest_of
 from flagbench.record.model import Record
 from flagbench.record.read import MAX_BYTES, RecordError, read_record
 from flagbench.verify import Verdict, VerifyResult, recompute, verify_baseline, verify_claim
@@ -182,9 +183,17 @@ DOCTORED: list[tuple[str, Edit, str]] = [
     ),
     (DISTILBERT, put("quality", "losses", "values", 30, value=0.1), "quality.losses: steps 30 to 31 is"),
     (DISTILBERT, put("quality", "losses", "steps", value=50), "quality.losses: steps is 50"),
-    (DISTILBERT, put("quality", "loss_curve", 5, 1, value=0.1), "quality.loss_curve: step 5 is 0.1"),
+    (
+        DISTILBERT,
+        put("quality", "loss_curve", 5, 1, value=0.1),
+        "quality: loss_curve is [5, 0.1], and its evidence gives [5, ",
+    ),
+    (DISTILBERT, put("quality", "loss_curve", value=[]), "quality: loss_curve is"),
     (DISTILBERT, put("quality", "evaluations", 0, "accuracy", value=0.99), "metric acc is"),
     (DISTILBERT, put("quality", "evaluations", 0, "counted", value="x"), "its evaluations cannot be read"),
+    (DISTILBERT, put("config", "train", "warmup_steps", value=None), "does not say how many steps"),
+    (DISTILBERT, lambda r: r["config"]["train"].pop("window_steps"), "does not say how many steps"),
+    (DISTILBERT, put("evidence_digest", value=None), "evidence_digest is None"),
     (DISTILBERT, put("ranks", 2, "rank", value=1), "list of ranks has 7"),
     (DISTILBERT, lambda r: r["ranks"].pop(), "its evidence is of 8 ranks"),
 ]
@@ -214,7 +223,6 @@ FORGED: list[tuple[str, Edit, str]] = [
     (DISTILBERT, put("evidence", "ranks", value=9), "should have 9"),
     (DISTILBERT, put("evidence", "block", value=2), "contradicts itself"),
     (DISTILBERT, column("host", lambda c: [10**149 for _ in c]), "too large|metric"),
-    (DISTILBERT, put("config", "train", "warmup_steps", value=None), "config"),
     (AQUILA, put("evidence", "spans", 1, "phase", value="val"), "contradicts|separate|metric"),
 ]
 """A part of the evidence that was edited alone."""
@@ -234,6 +242,10 @@ def test_evidence_that_was_edited_alone_makes_a_record_invalid(claim: str, edit:
     raw = made(claim)
     edit(raw)
     result = verify(raw, claim)
+    assert (result.verdict, "evidence_digest is" in result.reason) == (Verdict.INVALID, True)
+    # Whoever edits it may compute its digest as well.
+    raw["evidence_digest"] = digest_of(raw["evidence"])
+    result = verify(raw, claim)
     assert result.verdict is Verdict.INVALID
     assert any(words in result.reason for words in named.split("|"))
 
@@ -244,6 +256,7 @@ def test_both_numbers_are_shown_and_the_many_that_follow_are_counted() -> None:
     value = next(m["value"] for m in made()["metrics"] if m["name"] == "p_core_host")
     assert f"is {2 * value:.9g}, and its evidence gives {value:.9g}" in verify(raw).reason
     column("host", lambda c: [n * 2 for n in c])(raw)
+    raw["evidence_digest"] = digest_of(raw["evidence"])
     assert "more numbers do not follow" in verify(raw).reason
 
 
