@@ -17,6 +17,8 @@ from flagbench.evidence.section import WARMUP, WINDOW, digest_of, read_section
 from flagbench.record.model import Metric, Record
 from flagbench.verify.differences import differences
 
+_WHOLE = 1e-3
+"""How far a number of right answers, computed from a share, may be from a whole number."""
 _SHOWN = 5
 """How many differences are named."""
 
@@ -162,7 +164,6 @@ def _facts(record: Record, case: Case, section: Section) -> Facts:
     share = math.prod(part for part in parts if isinstance(part, int))
     if share < 1 or section.world % share:
         raise EvidenceError(f"its layout of {share} ranks per replica does not fit {section.world} ranks")
-    evaluations = msgspec.convert(quality.evaluations if quality is not None else (), list[_Evaluation])
     flops = record.flops
     return Facts(
         kind=kind,
@@ -173,6 +174,22 @@ def _facts(record: Record, case: Case, section: Section) -> Facts:
         published=case.raw["flops"].get("published") if record.preset == "reference" else None,
         peak=float(flops.peak.flops) if flops is not None and flops.peak is not None else None,
         device_kind="",
-        evaluations=msgspec.to_builtins(evaluations),
+        evaluations=_evaluations(quality.evaluations if quality is not None else ()),
         losses=losses[-LOSS_TAIL:],
     )
+
+
+def _evaluations(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Evaluations whose accuracy is that of a whole number of right answers.
+
+    Raises msgspec.ValidationError for other types, EvidenceError for another accuracy.
+    """
+    found = msgspec.convert(entries, list[_Evaluation])
+    for entry in found:
+        right = (entry.accuracy or 0.0) * entry.counted
+        if not 0 <= right <= entry.counted or abs(right - round(right)) > _WHOLE:
+            raise EvidenceError(
+                f"an accuracy of {entry.accuracy} is not that of {entry.counted} examples: {right:.9g} would be right"
+            )
+    builtins: list[dict[str, Any]] = msgspec.to_builtins(found)
+    return builtins

@@ -1,7 +1,7 @@
 """What the tests of the verdict share: a case, its claim, replayed records and edits of them.
 
 Every file in replays/ is a whole record whose numbers are fixtures: made up, measured by nothing, and consistent with
-their evidence (tests/honest.py). All but `cpu-tiny` differ in little, which their names tell.
+their evidence (tests/make_replays.py). All but `cpu-tiny` differ in little, which their names tell.
 
 `replay` gives them round numbers, which their evidence does not: what is tested with these is what follows from
 numbers once they are proved. test_verify_recompute.py tests the proof.
