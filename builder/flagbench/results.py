@@ -25,7 +25,7 @@ from flagbench.verify import choose_claim, verify_claim
 from flagbench.verify.conditions import gate_spec
 from flagbench.verify.metric import candidates
 
-_DECISIVE = ("catalog", "record", "verify", "results.py")
+_DECISIVE = ("catalog", "evidence", "record", "verify", "results.py")
 """The parts of this package that determine a verdict."""
 _UNITS = {"h": "hours", "d": "days", "w": "weeks"}
 

@@ -6,13 +6,14 @@ import inspect
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from flagbench import redaction, s3
+from flagbench import evidence, redaction, s3
 from flagbench.catalog.model import Catalog
 from flagbench.errors import FlagbenchError
 from flagbench.files import write_atomically
 from flagbench.schema import shipped_manifests
 
 _IMAGE_SIDE = {
+    "flagbench.evidence": "flagbench_cases.shared.evidence",
     "flagbench.s3": "flagbench_cases.shared.s3",
     "flagbench.redaction": "flagbench_cases.shared.credentials",
 }
@@ -24,10 +25,12 @@ def compiled_files(catalog: Catalog) -> dict[str, str]:
     files = {f"cases/{case.name.replace('-', '_')}/case.json": case.compiled for case in catalog.cases.values()}
     files |= {f"shared/stacks/{stack.name}.json": stack.compiled for stack in catalog.stacks.values()}
     files["shared/store.json"] = (shipped_manifests() / "store-v1.json").read_text(encoding="utf-8")
-    # The two packages never import each other, and both must find the same credentials and use buckets alike.
+    # The two packages never import each other, and both must find the same credentials, use buckets alike and compute
+    # the same numbers.
     files["shared/credentials.py"] = _copied(Path(inspect.getfile(redaction)))
-    for path in Path(inspect.getfile(s3)).parent.glob("*.py"):
-        files[f"shared/s3/{path.name}"] = _copied(path)
+    for package in (s3, evidence):
+        folder = Path(inspect.getfile(package)).parent
+        files |= {f"shared/{folder.name}/{path.name}": _copied(path) for path in folder.glob("*.py")}
     return files
 
 
@@ -53,9 +56,8 @@ def image_package(catalog: Catalog) -> Path:
 
 def stale_compiled(catalog: Catalog, package: Path) -> dict[str, str | None]:
     """Compiled files that are missing, differ from the manifests or have no manifest any more: see `find_stale`."""
-    return find_stale(
-        package, compiled_files(catalog), ("cases/*/case.json", "shared/stacks/*.json", "shared/s3/*.py")
-    )
+    copies = [f"{copy.partition('.')[2].replace('.', '/')}/*.py" for copy in _IMAGE_SIDE.values()]
+    return find_stale(package, compiled_files(catalog), ("cases/*/case.json", "shared/stacks/*.json", *copies))
 
 
 def find_stale(root: Path, wanted: Mapping[str, str], patterns: Iterable[str]) -> dict[str, str | None]:

@@ -205,6 +205,48 @@ class Work(Struct, frozen=True):
     tokens_useful: Count | None = None
 
 
+class Runs(Struct, frozen=True):
+    """A column as runs of equal numbers: (blocks, number of each)."""
+
+    runs: tuple[tuple[Positive, Count], ...]
+
+
+Column = Count | tuple[Count, ...] | Runs
+"""One number for every step, a number per block, or runs of blocks with equal numbers."""
+
+
+class Span(Struct, frozen=True):
+    """The evidence of consecutive steps: times in microseconds, amounts of work, FLOPs.
+
+    A column is a number that all ranks have in every step, or a column of each rank.
+    """
+
+    phase: Literal["train", "val", "infer"]
+    part: Literal["warmup", "window"]
+    first_step: Count
+    steps: Positive
+    columns: dict[str, Count | tuple[Column, ...]]
+    flops: dict[str, Count | tuple[Count, ...]]
+    """Summed over the span: a number that all ranks have, or that of each."""
+    loss: tuple[tuple[Number | None, ...] | None, ...] = ()
+    """By rank; None for one without losses. Left out where `quality.losses` is that of the only rank that has one."""
+
+
+class Evidence(Struct, frozen=True):
+    """What the record's numbers follow from (`flagbench.evidence`): times in microseconds, memory in bytes."""
+
+    version: Positive
+    block: Positive
+    """Steps per block; the last block of a span may be shorter. The number of a block is the sum of its steps."""
+    ranks: Positive
+    spans: tuple[Span, ...]
+    timing: dict[str, Count] = {}
+    durations: dict[str, tuple[Count, ...]] = {}
+    memory: dict[str, tuple[Count | None, ...]] = {}
+    ceilings: tuple[Amount, ...] = ()
+    loss_tail: tuple[Number | None, ...] = ()
+
+
 class Losses(Struct, frozen=True):
     """The loss of each step, of the first ones in a long run; None where it is not finite."""
 
@@ -311,6 +353,8 @@ class Record(Struct, frozen=True):
     bundle: Bundle | None = None
     layout: Layout | None = None
     window: Window | None = None
+    evidence: Evidence | None = None
+    evidence_digest: Digest | None = None
     telemetry_reason: str | None = None
     launch: Launch | None = None
     """None where no `flagbench run` launched it, or where the image delivered the record by itself."""

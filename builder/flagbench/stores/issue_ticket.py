@@ -22,7 +22,7 @@ from flagbench.stores.probe import PREFIX
 from flagbench.stores.records import Store
 from flagbench.stores.ticket import Ticket, time_text, uploads_of
 
-RECORD_SIZES = (2**16, 2**18, 2**20, 2**22, MAX_BYTES)
+RECORD_SIZES = (2**16, 2**18, 2**19, MAX_BYTES)
 BUNDLE_SIZES = (2**20, 2**24, 2**28, 2**30, 5 * 10**9 // 2**20 * 2**20)
 """Bytes of each upload of a record and of a bundle. The last is what S3 takes with one request, in whole MiB."""
 

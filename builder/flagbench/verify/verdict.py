@@ -11,7 +11,7 @@ from flagbench.catalog.model import Case, Claim
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.record.model import Record
 from flagbench.terminal import visible
-from flagbench.verify import sanity
+from flagbench.verify import recompute, sanity
 from flagbench.verify.conditions import (
     DEVICE,
     SEED,
@@ -81,7 +81,9 @@ def verify_baseline(
             f"the record {itself} is its own baseline", remedy="hold it against the record of another run"
         )
     against = Against("baseline", ", ".join(ids))
-    if wrong := _invalid(baseline, case, against):
+    checked = [recompute.check(record, case) for record in baseline]
+    baseline = [found.record for found in checked]
+    if wrong := _invalid(checked, case, against):
         raise FlagbenchError(
             f"the baseline cannot be used: {visible(wrong)}",
             remedy="give the record of a run that ended well as the baseline",
@@ -98,7 +100,8 @@ def verify_baseline(
     expected = [
         Expected(spec, estimate(found), found[0].unit, found[0].scope) for spec, found in known if spec and found
     ]
-    return _verdict(records, case, against, conditions, expected, free=(SEED,) if any_seed else ())
+    free = (SEED,) if any_seed else ()
+    return _verdict(records, case, against, conditions, expected, held=(*records, *baseline), free=free)
 
 
 def choose_claim(record: Record, case: Case, claims: Iterable[Claim]) -> Claim:
@@ -130,14 +133,18 @@ def _verdict(
     against: Against,
     conditions: tuple[ConditionResult, ...],
     expected: Iterable[Expected],
+    held: Sequence[Record] = (),
     free: Collection[str] = (),
 ) -> VerifyResult:
-    """The verdict of the whole: that of the gate metric, unless a record is invalid.
+    """The verdict of the whole: that of the gate metric, unless a record is invalid or has no evidence.
 
-    `free`: conditions that count only for metrics that depend on them by the case's manifest.
+    `held`: the records that the verdict rests on, if they are more than `records`. `free`: conditions that count only
+    for metrics that depend on them by the case's manifest.
     """
     metrics: tuple[MetricResult, ...] = ()
-    if invalid := _invalid(records, case, against):
+    checked = [recompute.check(record, case) for record in records]
+    records = [found.record for found in checked]
+    if invalid := _invalid(checked, case, against):
         verdict, reason = Verdict.INVALID, invalid
     else:
         metrics = tuple(
@@ -157,6 +164,11 @@ def _verdict(
             # Without a verdict: every record has the gate metric, and not all of them by the same name.
             verdict, reason = gate.verdict or Verdict.INVALID, gate.reason
     judged = verdict not in (Verdict.INVALID, Verdict.NOT_COMPARABLE)
+    without = next((r for r in held or records if recompute.lacks_evidence(r)), None)
+    if without is not None and verdict is not Verdict.INVALID:
+        either = f"; it is not comparable either: {reason}" if verdict is Verdict.NOT_COMPARABLE else ""
+        verdict, reason = Verdict.INCONCLUSIVE, _no_evidence(without) + either
+        metrics = tuple(map(_unproven, metrics))
     return VerifyResult(
         verdict=verdict,
         qualifiers=(*qualifiers(conditions, case), *disturbances(records)) if judged else (),
@@ -169,6 +181,20 @@ def _verdict(
     )
 
 
+def _no_evidence(record: Record) -> str:
+    return (
+        f"no evidence: the record {record.record_id} does not contain the step times that its numbers were computed "
+        "from, so they cannot be checked; run the case again with this version of flagbench"
+    )
+
+
+def _unproven(metric: MetricResult) -> MetricResult:
+    """A comparison of numbers that cannot be checked, which gives no verdict."""
+    if metric.verdict in (None, Verdict.INVALID, Verdict.NOT_COMPARABLE):
+        return metric
+    return replace(metric, verdict=Verdict.INCONCLUSIVE, reason=f"no evidence; {metric.reason}")
+
+
 def _without_gate(case: Case, against: Against, metrics: Sequence[MetricResult]) -> str:
     """Why there is no verdict on speed, and what else can be held."""
     comparable = ", ".join(m.name for m in metrics if m.comparable)
@@ -179,11 +205,16 @@ def _without_gate(case: Case, against: Against, metrics: Sequence[MetricResult])
     return "; ".join([lacking, *found, *others])
 
 
-def _invalid(records: Sequence[Record], case: Case, against: Against) -> str | None:
+def _invalid(records: Sequence[recompute.Checked], case: Case, against: Against) -> str | None:
     """What is wrong with the first record that is invalid, or None."""
     names = candidates(gate_spec(case), against)
-    for record in records:
-        if found := [*sanity.problems(record), *sanity.gate_problems(record, names)]:
+    for record, contradictions in records:
+        if found := [
+            *sanity.problems(record),
+            *sanity.gate_problems(record, names),
+            *recompute.repeated_metrics(record),
+            *contradictions,
+        ]:
             return f"record {record.record_id}: {'; '.join(found)}"
     return None
 

@@ -8,14 +8,17 @@ import uuid
 from typing import Any, Dict, List, Optional
 
 from flagbench_cases import __version__
-from flagbench_cases.record import inference, metrics, stats, training
+from flagbench_cases.record import measured, sections
 from flagbench_cases.record.evidence import Evidence, Outcome
 from flagbench_cases.record.request import Request
 from flagbench_cases.shared import system
 from flagbench_cases.shared.config import stop_rule
 from flagbench_cases.shared.errors import ExitCode
+from flagbench_cases.shared.evidence import stats
 from flagbench_cases.shared.processes import describe_exit
 
+MAX_BYTES = 990_000
+"""Bytes of a record with evidence. A reader takes 1,000,000: a launcher may add to it."""
 CHECK_REMEDY = "the record contains the measurements; docs/read-a-record.md explains each check"
 
 
@@ -37,7 +40,7 @@ def assemble(
     """The record, `record/v1`. `bundle`: its field of that name."""
     created = datetime.datetime.now(datetime.timezone.utc).replace(microsecond=0)
     world = request.nodes * request.gpus
-    count = metrics.complete_steps(evidence.steps, world)
+    count = measured.complete_steps(evidence.steps, world)
     software = _software(request.stack, evidence)
     machine = dict(system.machine(), driver=evidence.monitor.get("driver_version"))
     if evidence.monitor.get("versions"):
@@ -74,10 +77,25 @@ def assemble(
     }
     if request.sources:
         record["sources"] = dict(request.sources)
-    if request.config is not None and count:
-        fill = inference.fill if request.kind == "infer" else training.fill
-        fill(record, request, evidence, count)
-    return with_final_status(record)
+    if request.config is None or not count:
+        return with_final_status(record)
+    block = measured.blocks_for(count, world)
+    while True:
+        sections.fill(record, request, evidence, count, block)
+        final = with_final_status(record)
+        excess = _bytes(final) - MAX_BYTES
+        if block >= count or excess <= 0:
+            return final
+        block = _longer(block, _bytes(record["evidence"]), excess, count)
+
+
+def _bytes(value: Dict[str, Any]) -> int:
+    return len(to_line(value).encode("utf-8"))
+
+
+def _longer(block: int, size: int, excess: int, count: int) -> int:
+    """The steps of a block with which evidence of `size` bytes, `excess` of them too many, should fit."""
+    return count if size <= excess else min(count, max(block + 1, -(-block * size // (size - excess))))
 
 
 def with_final_status(record: Dict[str, Any]) -> Dict[str, Any]:

@@ -3,11 +3,12 @@
 import math
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from flagbench_cases.record import metrics
 from flagbench_cases.record.evidence import Evidence
-from flagbench_cases.record.passes import passes
+from flagbench_cases.record.order import in_order
 from flagbench_cases.record.request import Request
 from flagbench_cases.shared.config import schedule
+from flagbench_cases.shared.evidence.derive import TRAIN
+from flagbench_cases.shared.evidence.section import WINDOW, Section
 
 # With fewer steps, comparing the first and the last tenth is not conclusive.
 MIN_STEPS_TO_COMPARE = 50
@@ -16,11 +17,12 @@ MAX_SKIPPED_SHARE = 0.1
 
 
 class Subject(NamedTuple):
-    """What is checked: the request, the evidence, and the mean loss of each step."""
+    """What is checked: the request, what the ranks left, the mean loss of each step, and the record's evidence."""
 
     request: Request
     evidence: Evidence
     curve: List[float]
+    section: Section
 
     @property
     def config(self) -> Dict[str, Any]:
@@ -66,15 +68,15 @@ class Check(NamedTuple):
     make: Callable[[Subject], Answer]
 
 
-def checks(request: Request, evidence: Evidence, curve: List[float], finished: bool) -> List[Dict[str, Any]]:
+def checks(subject: Subject, finished: bool) -> List[Dict[str, Any]]:
     """The results of the checks, as {name, ok, detail}.
 
     For a `finished` run, a check listed in the case's manifest also fails if it applies but there is no evidence, or
     if this kind of case has no such check.
     """
-    subject, named = Subject(request, evidence, curve), request.checks
+    named, known = subject.request.checks, CHECKS[subject.request.kind]
     found: List[Dict[str, Any]] = []
-    for check in CHECKS[request.kind]:
+    for check in known:
         if not check.applies(subject) or (check.needs_end and not finished):
             continue
         answer = check.make(subject)
@@ -82,9 +84,8 @@ def checks(request: Request, evidence: Evidence, curve: List[float], finished: b
             answer = False, "could not be made: there is no evidence"
         if answer is not None:
             found.append({"name": check.name, "ok": bool(answer[0]), "detail": answer[1]})
-    known = {check.name for check in CHECKS[request.kind]}
     for name in named if finished else ():
-        if name not in known:
+        if name not in {check.name for check in known}:
             found.append({"name": name, "ok": False, "detail": "listed in the manifest, but there is no such check"})
     return found
 
@@ -133,23 +134,18 @@ def _ranks_in_step(subject: Subject) -> Answer:
 
 
 def _rates_in_order(subject: Subject) -> Answer:
-    times = metrics.train_seconds(subject.evidence.of("timing"))
-    first = subject.config["train"]["warmup_steps"]
-    return metrics.in_order(subject.evidence.steps, first, len(subject.curve), times) if subject.curve else None
+    """Over all steps, and over those that p_core uses."""
+    section = subject.section
+    stretches = [section.stretch(), section.stretch(TRAIN, WINDOW)]
+    if stretches[0].steps == stretches[1].steps:
+        stretches.pop()
+    return in_order(stretches, section.durations.get(TRAIN, []))
 
 
 def _passes_in_order(subject: Subject) -> Answer:
     """p_infer_core >= p_infer_whole, for every pass."""
-    done = passes(subject.evidence)
-    answers = [
-        metrics.in_order(
-            {rank: steps[one.first : one.end] for rank, steps in subject.evidence.steps.items()},
-            0,
-            one.steps,
-            one.seconds,
-        )
-        for one in done
-    ]
+    section = subject.section
+    answers = [in_order([section.stretch(name)], seconds) for name, seconds in section.durations.items()]
     return (all(ok for ok, _ in answers), "; ".join(words for _, words in answers)) if answers else None
 
 

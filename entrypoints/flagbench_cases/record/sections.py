@@ -1,73 +1,94 @@
-"""The sections of a record that training and inference have in common, computed from steps."""
+"""The sections of a record that are computed from its steps."""
 
 import math
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
-from flagbench_cases.record import metrics, stats
-from flagbench_cases.record.checks import checks
+from flagbench_cases.record import measured, training
+from flagbench_cases.record.checks import Subject, checks
 from flagbench_cases.record.evidence import Evidence
 from flagbench_cases.record.request import Request
+from flagbench_cases.shared.config import schedule
+from flagbench_cases.shared.evidence import stats
+from flagbench_cases.shared.evidence.derive import CURVE_POINTS, TRAIN, Facts, derive
+from flagbench_cases.shared.evidence.section import digest_of
 
-CURVE_POINTS = 200
-STEP_POINTS = 2000
+
+def fill(record: Dict[str, Any], request: Request, evidence: Evidence, count: int, block: int) -> None:
+    """Fill in the evidence of `count` steps, in blocks of steps, and everything computed from it."""
+    config = request.config or {}
+    section = measured.section_of(request, evidence, count, block)
+    curve = measured.curve_of(evidence.steps, count, request.layout)
+    finished = record["status"]["state"] == "ok"
+    precision = record["conditions"].get("precision") or config["precision"]
+    evaluations = [e for e in evidence.of("evaluation") if e["rank"] == 0]
+    peak = peak_of(record, request, precision)
+    facts = Facts(
+        kind=request.kind,
+        unit=request.unit,
+        replicas=request.layout.dp,
+        # The times of a resumed run do not include the steps before the checkpoint.
+        complete=finished and schedule(config)["window_steps"] is None and not evidence.first("resumed"),
+        precision=config["precision"],
+        # The publisher's formula is only valid for the published model.
+        published=request.published_flops if request.preset == "reference" else None,
+        peak=peak["flops"] if peak else None,
+        device_kind=request.stack["device"]["kind"],
+        evaluations=evaluations,
+        losses=measured.tail_of(curve),
+    )
+    found = derive(section, facts)
+    record["evidence"] = section.to_json()
+    record["evidence_digest"] = digest_of(record["evidence"])
+    record.update(metrics=found.metrics, window=found.window, work=found.work, timing=found.timing)
+    for entry in record["ranks"]:
+        entry.update(found.ranks[entry["rank"]])
+    if found.flops is not None:
+        record["flops"] = flops(record, request, evidence, found.flops, peak, precision)
+    subject = Subject(request, evidence, curve, section)
+    record["quality"] = quality(subject, evaluations, finished)
+    if request.kind == TRAIN:
+        record["quality"].update(training.quality(record, subject))
 
 
-def window(steady: metrics.Window) -> Dict[str, Any]:
-    """The record's `window`: the steps that p_core is computed from."""
-    change = stats.drift(steady.seconds)
-    return {
-        "first_step": steady.first,
-        "rank": steady.rank,
-        "steps": len(steady.seconds),
-        "samples": int(sum(steady.samples)),
-        "seconds": math.fsum(steady.seconds),
-        "host_seconds": steady.host_seconds,
-        "step_seconds": stats.thin(steady.seconds, STEP_POINTS),
-        "step_median": stats.median(steady.seconds),
-        "step_p5_p95": [stats.quantile(steady.seconds, share) for share in (0.05, 0.95)],
-        "drift": change,
-        "steady": None if change is None else abs(change) <= 0.02,
-    }
+def peak_of(record: Dict[str, Any], request: Request, precision: str) -> Optional[Dict[str, Any]]:
+    """The peak of the run's devices in its precision, from the stack's manifest; None if that has none."""
+    name = record["conditions"].get("device_model")
+    known = next((a for a in request.stack["accelerators"] if a["name"] == name), None)
+    return known["peaks"].get(precision) if known else None
 
 
 def flops(
-    record: Dict[str, Any], request: Request, evidence: Evidence, steady: metrics.Window
-) -> List[Dict[str, Any]]:
-    """Fill in the `flops` section; returns the metrics derived from it."""
-    config = request.config or {}
-    name = record["conditions"].get("device_model")
-    precision = record["conditions"].get("precision") or config["precision"]
-    known = next((a for a in request.stack["accelerators"] if a["name"] == name), None)
-    peak = known["peaks"].get(precision) if known else None
-    ceilings = evidence.of("ceiling")
-    ceiling = min(ceilings, key=lambda c: c["flops"]) if ceilings else None
-    record["flops"] = {
+    record: Dict[str, Any],
+    request: Request,
+    evidence: Evidence,
+    found: Dict[str, Any],
+    peak: Optional[Dict[str, Any]],
+    precision: str,
+) -> Dict[str, Any]:
+    """The record's `flops`: the sums with their formula, the peak with its source, the ceiling with its method."""
+    ceiling = next((c for c in evidence.of("ceiling") if c["flops"] == found["measured_ceiling"]), None)
+    reason = "the stack %s has no %s peak for %s" % (
+        request.stack["name"],
+        precision,
+        record["conditions"].get("device_model"),
+    )
+    return {
+        **found,
         "formula": request.formula,
-        "executed": steady.flops_executed,
-        "recomputed": steady.flops_recomputed,
-        "useful": steady.flops_useful,
         "peak": dict(peak, precision=precision) if peak else None,
-        "peak_reason": None
-        if peak
-        else "the stack %s has no %s peak for %s" % (request.stack["name"], precision, name),
+        "peak_reason": None if peak else reason,
         "measured_ceiling": {k: ceiling[k] for k in ("flops", "precision", "method")} if ceiling else None,
     }
-    devices = request.nodes * request.gpus
-    return metrics.utilisation(
-        steady, devices, peak["flops"] if peak else None, ceiling["flops"] if ceiling else None
-    )
 
 
-def quality(request: Request, evidence: Evidence, curve: List[float], finished: bool, **more: Any) -> Dict[str, Any]:
-    """The record's `quality`; `more`: fields specific to training or inference."""
-    evaluations = [e for e in evidence.of("evaluation") if e["rank"] == 0]
-    workload = evidence.first("workload")
+def quality(subject: Subject, evaluations: List[Dict[str, Any]], finished: bool) -> Dict[str, Any]:
+    """The record's `quality`, as far as all cases have it."""
+    curve, workload = subject.curve, subject.evidence.first("workload")
     points = (int(i) for i in stats.thin(range(len(curve)), CURVE_POINTS))
     return {
         "loss_curve": [[i, curve[i]] for i in points if math.isfinite(curve[i])],
         "evaluations": [{k: v for k, v in e.items() if k not in ("kind", "rank", "time")} for e in evaluations],
         "data": workload.get("data"),
         "parameters": workload.get("parameters"),
-        "checks": checks(request, evidence, curve, finished),
-        **more,
+        "checks": checks(subject, finished),
     }

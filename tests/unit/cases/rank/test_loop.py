@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from flagbench_cases.contract import Evaluation, measure
-from flagbench_cases.record.metrics import own_seconds, published_seconds
 from flagbench_cases.shared.errors import CaseError, DataError, ExitCode
-from flagbench_cases.shared.spool import SpoolReader
+from flagbench_cases.shared.evidence.metrics import OWN, PUBLISHED
+from flagbench_cases.shared.spool import SpoolReader, Step
 from unit.cases.rank.toy_loop import FULL, WINDOW, Device, Time, Toy, train
 from unit.cases.refusal import refuses
 
@@ -67,6 +67,11 @@ def test_the_published_run_ends_at_the_limit_of_epochs(tmp_path: Path) -> None:
     assert len(reader.steps()) == 12
     phases = [f["name"] for f in reader.facts() if f["kind"] == "phase"]
     assert phases[:5] == ["eval", "warmup", "train", "eval", "train"]
+
+
+def time_of(step: Step, parts: tuple[str, ...]) -> float:
+    """The seconds of those columns."""
+    return math.fsum(getattr(step, part) for part in parts)
 
 
 def evaluated(reader: SpoolReader) -> list[tuple[int, int]]:
@@ -241,9 +246,9 @@ def test_a_ranks_own_times_are_all_of_its_training_but_evaluations_and_checkpoin
     timing, reader = train(tmp_path, workload, plan, workload.late, checkpoint=checkpoint)
     steps = reader.steps()
     # What the publisher's clock reads: nothing of what comes after a step.
-    assert {published_seconds(step) for step in steps} == {1.0 + 0.5 + 0.25}
+    assert {time_of(step, PUBLISHED) for step in steps} == {1.0 + 0.5 + 0.25}
     assert {step.after for step in steps[:2]} == {2.0 + 8.0}
-    assert sum(map(own_seconds, steps)) == timing["train"] - timing["eval"] - idle
+    assert sum(time_of(step, OWN) for step in steps) == timing["train"] - timing["eval"] - idle
 
 
 def test_training_time_holds_its_evaluations_but_not_the_initial_one(tmp_path: Path, time: Time) -> None:

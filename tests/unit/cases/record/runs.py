@@ -12,7 +12,9 @@ import jsonschema
 from flagbench_cases.node.request import Request
 from flagbench_cases.record import assemble
 from flagbench_cases.record.evidence import OK, Evidence, Outcome
+from flagbench_cases.record.measured import Border, span_of
 from flagbench_cases.shared import config
+from flagbench_cases.shared.evidence import Facts, Section, derive
 from flagbench_cases.shared.spool import Step
 
 NAN, INF = float("nan"), float("inf")
@@ -31,9 +33,9 @@ def validate(made: dict[str, Any]) -> dict[str, Any]:
     return read
 
 
-def resolved(source: str | None = None, **length: Any) -> dict[str, Any]:
+def resolved(source: str | None = None, gpus: int = 2, **length: Any) -> dict[str, Any]:
     asked: dict[str, Any] = {"steps": None, "max_samples": None, "full": False, **length}
-    asked.update(nodes=1, gpus=2, preset="tiny", division="faithful", precision=None, seed=0, weights=False)
+    asked.update(nodes=1, gpus=gpus, preset="tiny", division="faithful", precision=None, seed=0, weights=False)
     return config.resolve(
         config.load_case("distilbert"), config.load_stack("cpu"), source=source, settings=[], **asked
     )
@@ -87,9 +89,9 @@ def evidence(
         fact("precision", rank, requested="fp32", executed=executed, relative_error=error)
         fact("memory", rank, peak=2**30, allocator_peak=None, parameters=sums[rank])
         fact("ceiling", rank, flops=1e11 * (rank + 1), precision="fp32", method="best of some")
+        fact("timing", rank, **{"init": 1.0, "train": 20.0, "eval": 0.0, "e2e": 22.0, "converged": None, **timing})
     fact("software", 0, python="3.8.0", torch="1.12.1", cuda=None, packages={})
     fact("workload", 0, conditions={"batch_size": 32}, data={"source": "x"}, parameters=5)
-    fact("timing", 0, **{"init": 1.0, "train": 20.0, "eval": 0.0, "e2e": 22.0, "converged": None, **timing})
     fact("evaluation", 0, epoch=0, steps=1, accuracy=0.9, published_accuracy=0.91, counted=10, extra=[], seconds=1.0)
     steps = [step(loss) for loss in losses]
     return Evidence({0: steps, 1: list(steps)}, facts, {}, {"samples": 3}, None)
@@ -122,3 +124,32 @@ def checks_of(made: dict[str, Any]) -> dict[str, bool]:
 
 def state_of(made: dict[str, Any]) -> tuple[str, int]:
     return made["status"]["state"], made["status"]["exit_code"]
+
+
+def section_of(
+    ranks: dict[int, list[Step]], first: int = 0, trained: Sequence[float] = (), block: int = 1, **more: Any
+) -> Section:
+    """The evidence of a training with a window from step `first` on. `trained`: its seconds by each rank's clock."""
+    count = len(ranks[0])
+    borders = (Border("train", "warmup", 0, first), Border("train", "window", first, count))
+    empty: dict[str, Any] = {"timing": {}, "memory": {}, "ceilings": [], "loss_tail": []}
+    return Section(
+        world=len(ranks),
+        block=block,
+        spans=[span_of(border, ranks, block) for border in borders if border.first < border.end],
+        durations={"train": [round(seconds * 1e6) for seconds in trained]} if trained else {},
+        **{**empty, **more},
+    )
+
+
+def facts_of(**changes: Any) -> Facts:
+    """Of a training that counts samples, on one replica and until its published end."""
+    plain = Facts("train", "samples", 1, True, "fp32", None, None, "cpu", [], [])
+    return plain._replace(**changes)
+
+
+def metrics_of(section: Section, **facts: Any) -> dict[str, dict[str, Any]]:
+    """What `derive` makes of evidence, by name."""
+    found = derive(section, facts_of(**facts)).metrics
+    assert len({entry["name"] for entry in found}) == len(found)
+    return {entry["name"]: entry for entry in found}

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
 
-from flagbench_cases.record import metrics
+from flagbench_cases.record.measured import complete_steps, curve_of
+from flagbench_cases.shared.evidence import derive, metrics
 from flagbench_cases.shared.layout import Layout
 from flagbench_cases.shared.spool import Step
+from unit.cases.record.runs import facts_of, metrics_of, section_of
 
 pytestmark = pytest.mark.image
 
@@ -42,11 +43,11 @@ def named(found: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {entry["name"]: entry for entry in found}
 
 
-def throughput(ranks: dict[int, list[Step]], first: int = 0, *trained: float) -> dict[str, Any]:
+def throughput(
+    ranks: dict[int, list[Step]], first: int = 0, *trained: float, unit: str = "samples"
+) -> dict[str, Any]:
     """`trained`: seconds of training by each rank's clock, of a whole run."""
-    count = len(ranks[0])
-    steady = metrics.window(ranks, first, count)
-    return named(metrics.throughput(ranks, steady, count, "samples", dict(enumerate(trained)), len(ranks)))
+    return metrics_of(section_of(ranks, first, trained), replicas=len(ranks), unit=unit)
 
 
 def test_a_jobs_time_is_the_longest_of_its_ranks_own() -> None:
@@ -139,20 +140,31 @@ def test_a_rate_carries_its_interval_from_twenty_steps_on() -> None:
 def test_a_step_is_complete_when_every_rank_and_device_is(
     ranks: dict[int, list[Step]], world: int, count: int
 ) -> None:
-    assert metrics.complete_steps(ranks, world) == count
+    assert complete_steps(ranks, world) == count
 
 
-def test_there_is_no_window_within_the_warm_up() -> None:
-    ranks = {0: steps(1.0, 1.0)}
-    assert metrics.window(ranks, 2, 2) is None
-    assert metrics.window(ranks, 5, 2) is None
-    steady = metrics.window(ranks, 1, 2)
-    assert (steady.first, steady.seconds, steady.samples) == (1, [1.0], [4.0])
+def test_a_run_that_ended_in_its_warm_up_has_no_window() -> None:
+    found = derive(section_of({0: steps(1.0, 2.0)}, 2), facts_of(complete=False))
+    assert (found.window, found.flops, found.metrics) == (None, None, [])
+    assert (found.work["steps"], found.timing["step"], found.ranks[0]["step_median"]) == (2, 3.0, 1.5)
 
 
-def test_a_window_sums_work_over_ranks() -> None:
-    steady = metrics.window({0: steps(1.0, 2.0), 1: steps(2.0, 1.5)}, 0, 2)
-    assert steady == metrics.Window(0, 1, [2.0, 1.5], 2.25, [8.0, 8.0], [2 * BASE.tokens] * 2, 32.0, 8.0, 0.0)
+def test_a_window_is_its_slowest_rank_and_the_work_of_all() -> None:
+    found = derive(section_of({0: steps(1.0, 1.0, 2.0), 1: steps(9.0, 2.0, 1.5)}, 1), facts_of())
+    assert found.window == {
+        "first_step": 1,
+        "rank": 1,
+        "steps": 2,
+        "samples": 16,
+        "seconds": 3.5,
+        "host_seconds": 2.25,
+        "step_seconds": [2.0, 1.5],
+        "step_median": 1.75,
+        "step_p5_p95": [1.5, 2.0],
+        "drift": None,
+        "steady": None,
+    }
+    assert found.flops == {"executed": 32, "useful": 8, "recomputed": 0, "measured_ceiling": None}
 
 
 def test_mfu_of_the_published_a100_row() -> None:
@@ -163,39 +175,40 @@ def test_mfu_of_the_published_a100_row() -> None:
     ranks = {
         rank: steps(*[seconds] * 3, samples=32.0, flops_executed=work, flops_useful=work / 4) for rank in range(8)
     }
-    steady = metrics.window(ranks, 0, 3)
-    assert math.fsum(steady.samples) / math.fsum(steady.seconds) == pytest.approx(1942.6)
-    found = named(metrics.utilisation(steady, 8, 156e12, 200e12))
+    found = metrics_of(section_of(ranks, ceilings=[200e12] * 7 + [190e12]), peak=156e12)
+    assert found["p_core"]["value"] == pytest.approx(1942.6, rel=1e-5)
     assert found["mfu"]["value"] == pytest.approx(0.2256, abs=5e-5)
     assert found["hfu"]["value"] == found["mfu"]["value"]
     assert found["mfu_useful"]["value"] == pytest.approx(0.2256 / 4, abs=2e-5)
-    assert found["mfu_measured"]["value"] == pytest.approx(0.2256 * 156 / 200, abs=5e-5)
-    assert {entry["unit"] for entry in found.values()} == {"fraction"}
+    assert found["mfu_measured"]["value"] == pytest.approx(0.2256 * 156 / 190, abs=5e-5)
+    assert {found[name]["unit"] for name in ("mfu", "hfu", "mfu_useful", "mfu_measured")} == {"fraction"}
+
+
+UTILISATION = {"mfu", "hfu", "mfu_useful", "mfu_measured", "hfu_measured"}
 
 
 def test_utilisation_without_a_peak_or_without_work() -> None:
-    steady = metrics.Window(0, 0, [1.0], 1.0, [1.0], [1.0], 8.0, 2.0, 0.0)
-    assert metrics.utilisation(steady, 1, None, None) == []
-    assert [e["name"] for e in metrics.utilisation(steady, 1, None, 16.0)] == ["mfu_measured"]
-    idle = metrics.Window(0, 0, [1.0], 1.0, [1.0], [1.0], 0.0, 0.0, 0.0)
-    assert {e["value"] for e in metrics.utilisation(idle, 1, 16.0, 16.0)} == {0.0}
+    one = {0: steps(1.0)}
+    assert UTILISATION.isdisjoint(metrics_of(section_of(one)))
+    assert UTILISATION & set(metrics_of(section_of(one, ceilings=[16.0]))) == {"mfu_measured"}
+    idle = metrics_of(section_of({0: steps(1.0, flops_executed=0.0, flops_useful=0.0)}), peak=16.0)
+    assert {idle[name]["value"] for name in ("mfu", "hfu", "mfu_useful")} == {0.0}
 
 
 def test_memory_is_of_the_fullest_device() -> None:
-    facts = [{"peak": 2**30, "allocator_peak": 2**29}, {"peak": 3 * 2**30, "allocator_peak": None}]
-    found = named(metrics.memory(facts, "cuda"))
+    found = named(metrics.memory({"peak": [2**30, 3 * 2**30], "allocator_peak": [2**29, None]}, "cuda"))
     assert found["mem_peak"]["value"] == 3.0
     assert found["mem_peak"]["scope"] == "device"
     assert found["mem_peak"]["n"] == 2
     assert found["allocator_peak"]["value"] == 0.5
     assert found["allocator_peak"]["n"] == 1
-    assert metrics.memory([], "cpu") == []
+    assert metrics.memory({}, "cpu") == []
 
 
 def test_losses_are_the_mean_over_ranks() -> None:
     ranks = {0: [BASE._replace(loss=1.0), BASE._replace(loss=3.0)], 1: [BASE._replace(loss=2.0), BASE]}
-    assert metrics.losses(ranks, 2, Layout(2)) == [1.5, 2.0]
-    assert metrics.losses(ranks, 1, Layout(2)) == [1.5]
+    assert curve_of(ranks, 2, Layout(2)) == [1.5, 2.0]
+    assert curve_of(ranks, 1, Layout(2)) == [1.5]
 
 
 def test_the_final_loss_is_the_mean_of_the_tail_and_absent_where_it_is_not_finite() -> None:
@@ -233,8 +246,7 @@ def test_other_numbers_of_an_evaluation_are_metrics_of_their_names() -> None:
 
 def test_a_case_of_tokens_is_measured_in_tokens() -> None:
     ranks = {0: steps(1.0, 2.0, tokens=10.0), 1: steps(2.0, 2.0, tokens=10.0, data_wait=1.25)}
-    steady = metrics.window(ranks, 0, 2)
-    found = named(metrics.throughput(ranks, steady, 2, "tokens", {0: 4.0, 1: 5.0}, 2))
+    found = throughput(ranks, 0, 4.0, 5.0, unit="tokens")
     assert found["p_core"]["value"] == 40 / 4.0
     assert found["p_core"]["unit"] == "tokens/s"
     per_device = found["tokens_per_second_per_device"]
@@ -248,8 +260,7 @@ def test_a_case_of_tokens_is_measured_in_tokens() -> None:
 
 
 def test_what_is_recomputed_counts_in_hfu_alone() -> None:
-    steady = metrics.Window(0, 0, [1.0], 1.0, [1.0], [1.0], 8.0, 2.0, 4.0)
-    found = named(metrics.utilisation(steady, 1, 16.0, 32.0))
+    found = metrics_of(section_of({0: steps(1.0, flops_recomputed=4.0)}, ceilings=[32.0]), peak=16.0)
     assert (found["mfu"]["value"], found["hfu"]["value"]) == (0.5, 0.75)
     assert (found["mfu_measured"]["value"], found["hfu_measured"]["value"]) == (0.25, 0.375)
 
@@ -276,9 +287,9 @@ def test_the_publishers_own_utilisation(held: dict[str, Any], devices: int, valu
     assert twice["value"] == pytest.approx(2 * entry["value"])
 
 
-def test_work_counts_all_ranks_to_the_same_step() -> None:
-    ranks = {0: steps(1.0, 1.0, 1.0, samples=3.0), 1: steps(1.0, 1.0)}
-    assert metrics.work(ranks, 0, 2, "samples") == {
+def test_work_counts_all_ranks_and_all_steps() -> None:
+    ranks = {0: steps(1.0, 1.0, samples=3.0), 1: steps(1.0, 1.0)}
+    assert derive(section_of(ranks, 1), facts_of()).work == {
         "unit": "samples",
         "steps": 2,
         "samples_executed": 14,

@@ -7,8 +7,9 @@ import random
 
 import pytest
 
-from flagbench_cases.record import metrics
+from flagbench_cases.record import order
 from flagbench_cases.shared.spool import Step
+from unit.cases.record.runs import metrics_of, section_of
 
 pytestmark = pytest.mark.image
 
@@ -28,12 +29,10 @@ class Job:
     def count(self) -> int:
         return len(self.ranks[0])
 
-    def measured(self, first: int = 0, *, whole: bool = True, unit: str = "samples") -> dict[str, float]:
-        steady = metrics.window(self.ranks, first, self.count)
-        found = metrics.throughput(
-            self.ranks, steady, self.count, unit, self.trained if whole else None, len(self.ranks)
-        )
-        return {entry["name"]: entry["value"] for entry in found}
+    def measured(self, unit: str = "samples") -> dict[str, float]:
+        section = section_of(self.ranks, 0, [self.trained[rank] for rank in sorted(self.trained)])
+        found = metrics_of(section, unit=unit, replicas=len(self.ranks))
+        return {name: entry["value"] for name, entry in found.items()}
 
 
 def synchronous_job(seed: int) -> Job:
@@ -80,7 +79,10 @@ def synchronous_job(seed: int) -> Job:
 
 
 def in_order(job: Job, first: int = 0) -> bool:
-    return metrics.in_order(job.ranks, first, job.count, job.trained)[0]
+    section = section_of(job.ranks, first, list(job.trained.values()))
+    return order.in_order(
+        [section.stretch(), section.stretch("train", "window")], section.durations.get("train", [])
+    )[0]
 
 
 @pytest.mark.parametrize("unit", ["samples", "tokens"])

@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flagbench_cases.record import assemble
-from flagbench_cases.record.training import MAX_LOSSES
-from unit.cases.record.runs import NAN, WINDOW, evidence, record_of, request, resolved
+from unit.cases.record.runs import NAN, WINDOW, evidence, record_of
 
 pytestmark = pytest.mark.image
 
@@ -36,19 +34,3 @@ def test_a_resumed_run_begins_where_the_checkpoint_was_written() -> None:
     found = evidence()
     found.facts.append({"kind": "resumed", "rank": 0, "time": 1.0, "step": 40, "checkpoint": "step-40"})
     assert losses_of(record_of(found))["first_step"] == 40
-
-
-def test_a_record_of_a_long_run_on_many_ranks_is_under_a_megabyte() -> None:
-    """Its curve is cut, and says so. Losses of two digits before the point take the most room."""
-    count = MAX_LOSSES + 1000
-    generator = np.random.RandomState(1)
-    found = evidence(list(generator.uniform(10, 12, count)))
-    rank = [fact for fact in found.facts if fact["kind"] == "rank" and fact["rank"] == 0]
-    found.facts.extend(dict(fact, rank=number) for number in range(2, 256) for fact in rank)
-    asked = request(resolved(max_samples=count * 64))
-    made = assemble.assemble(asked, found, assemble.Outcome("interrupted", "train", "stopped", None, 7))
-    assert (losses_of(made)["steps"], len(losses_of(made)["values"])) == (count, MAX_LOSSES)
-    line = assemble.to_line(made)
-    assert len(made["ranks"]) == 256
-    assert 3e5 < len(line) < 1e6
-    assert sum(map(line.count, ",[{")) < 300_000  # what a reader takes

@@ -8,7 +8,7 @@ import statistics
 import numpy
 import pytest
 
-from flagbench_cases.record import stats
+from flagbench_cases.shared.evidence import stats
 
 pytestmark = pytest.mark.image
 

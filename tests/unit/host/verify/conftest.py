@@ -1,7 +1,10 @@
 """What the tests of the verdict share: a case, its claim, replayed records and edits of them.
 
-Every file in replays/ is a whole record whose numbers are fixtures: made up, measured by nothing. All but `cpu-tiny`
-are BASE with few changes, which their names tell.
+Every file in replays/ is a whole record whose numbers are fixtures: made up, measured by nothing, and consistent with
+their evidence (tests/make_replays.py). All but `cpu-tiny` differ in little, which their names tell.
+
+`replay` gives them round numbers, which their evidence does not: what is tested with these is what follows from
+numbers once they are proved. test_verify_recompute.py tests the proof.
 """
 
 from __future__ import annotations
@@ -10,13 +13,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from catalogs import CATALOG
 from flagbench.catalog.model import Claim
-from flagbench.record.model import Record
+from flagbench.record.model import Metric, Record, Work
 from flagbench.record.read import read_record
-from flagbench.verify import VerifyResult, verify_claim
+from flagbench.verify import VerifyResult, recompute, verify_claim
 from flagbench.verify.result import MetricResult
 
 REPLAYS = Path(__file__).parent / "replays"
@@ -27,13 +31,46 @@ CLAIM = CATALOG.claims["distilbert/a100-1x8-fp32"]
 """The claim that BASE equals in every condition."""
 
 
+_METHOD = {"n": 200, "ci_method": "within-run block bootstrap"}
+ROUND = (
+    Metric("e2e_time", 360.0, "s", "job"),
+    Metric("p_whole", 1760.0, "samples/s", "job"),
+    Metric("p_train", 1860.0, "samples/s", "job", ci95=(1850.0, 1870.0), **_METHOD),
+    Metric("p_core", 1920.0, "samples/s", "job", ci95=(1910.0, 1930.0), **_METHOD),
+    Metric("p_core_host", 1940.0, "samples/s", "job", ci95=(1930.0, 1950.0), **_METHOD),
+    Metric("acc", 0.913, "fraction", "job"),
+    Metric("loss", 0.21, "nats", "job"),
+    Metric("mem_peak", 13.9, "GiB", "device"),
+)
+"""Numbers of a run that reproduces CLAIM."""
+_OTHERS = {"cpu-tiny": (106.0, 101.0, 111.0), "a100-1x8-above": (2300.0, 2280.0, 2320.0)}
+_OTHERS |= {"a100-1x8-below": (1510.0, 1490.0, 1530.0), "a100-1x8-inconclusive": (1880.0, 1810.0, 1950.0)}
+
+
 def replay(name: str) -> Record:
-    """A record of replays/ by name."""
-    return read_record(REPLAYS / f"{name}.json")
+    """A record of replays/ by name, with round numbers of p_core_host and all else that its run measured."""
+    record = read_record(REPLAYS / f"{name}.json")
+    value, *interval = _OTHERS.get(name, (1940.0, 1930.0, 1950.0))
+    metrics = [replace(m, value=value, ci95=(*interval,)) if m.name == "p_core_host" else m for m in ROUND]
+    quality = record.quality and replace(record.quality, losses=None, loss_curve=())
+    work = Work("samples", 20, 640, 5120) if "partial" in name else None
+    window = record.window if "unsteady" in name else None
+    return replace(record, metrics=tuple(metrics), quality=quality, work=work, window=window, flops=None)
 
 
 BASE = replay("a100-1x8")
 """A record of eight A100 that reproduces its claim."""
+
+
+@pytest.fixture
+def proved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every number of a record is taken as it stands."""
+    monkeypatch.setattr(recompute, "check", lambda record, case: recompute.Checked(record))
+
+
+@pytest.fixture(autouse=True)
+def _numbers_are_proved(proved: None) -> None:
+    """A module whose records have to prove their numbers has a fixture of this name that does nothing."""
 
 
 def edit(

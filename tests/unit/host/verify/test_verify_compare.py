@@ -38,7 +38,7 @@ def test_what_differs_is_listed_for_b_beside_a() -> None:
     assert (by_name["devices"].expected, by_name["devices"].here) == (8, 1)
     assert by_name["driver"].agreement is Agreement.UNKNOWN
     assert "nodes" not in by_name
-    assert ("train.learning_rate", 5e-05, 0.001) in found.config
+    assert ("train.learning_rate", 5e-05, 0.0015) in found.config
     json.dumps(found.to_dict(), allow_nan=False)
 
 

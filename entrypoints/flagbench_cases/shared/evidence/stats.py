@@ -1,9 +1,14 @@
+# A copy of builder/flagbench/evidence/stats.py, made by `flagbench manifests compile`.
 """Statistics of step times: median, spread, and the interval of a rate by block bootstrap. Standard library only."""
+
+from __future__ import annotations
 
 import math
 import random
-from typing import List, Optional, Sequence, Tuple
+from collections.abc import Sequence
 
+METHOD = "within-run block bootstrap"
+"""What `rate_interval` computes: the `ci_method` of a record."""
 RESAMPLES = 1000
 MIN_STEPS = 20
 
@@ -29,15 +34,15 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, max(0, math.ceil(share * len(ordered)) - 1))]
 
 
-def drift(values: Sequence[float]) -> Optional[float]:
-    """Median of the second half relative to that of the first, minus 1; None for fewer than MIN_STEPS values."""
-    if len(values) < MIN_STEPS:
-        return None
+def drift(values: Sequence[float]) -> float | None:
+    """Median of the second half relative to that of the first, minus 1; None for fewer than MIN_STEPS values, or if
+    the first half has a median of 0."""
     half = len(values) // 2
-    return median(values[half:]) / median(values[:half]) - 1
+    first = median(values[:half]) if len(values) >= MIN_STEPS else 0.0
+    return median(values[half:]) / first - 1 if first else None
 
 
-def rate_interval(amounts: Sequence[float], seconds: Sequence[float]) -> Optional[Tuple[float, float]]:
+def rate_interval(amounts: Sequence[float], seconds: Sequence[float]) -> tuple[float, float] | None:
     """95 % percentile interval of sum(amounts) / sum(seconds) by moving-block bootstrap; None for fewer than
     MIN_STEPS steps.
 
@@ -75,10 +80,10 @@ def _widening(n: int, block: int) -> float:
     return math.sqrt(n / (n - block)) * student / z
 
 
-def _wrapped_sums(values: Sequence[float], block: int) -> List[float]:
+def _wrapped_sums(values: Sequence[float], block: int) -> list[float]:
     """The sum of the `block` values starting at each index, wrapping around."""
-    total: List[float] = [0.0]
-    sums: List[float] = []
+    total: list[float] = [0.0]
+    sums: list[float] = []
     for value in list(values) + list(values[: block - 1]):
         total.append(total[-1] + value)
     for start in range(len(values)):
@@ -86,7 +91,7 @@ def _wrapped_sums(values: Sequence[float], block: int) -> List[float]:
     return sums
 
 
-def thin(values: Sequence[float], most: int) -> List[float]:
+def thin(values: Sequence[float], most: int) -> list[float]:
     """At most `most` of the values, evenly spaced and in order."""
     if len(values) <= most:
         return list(values)

@@ -1,0 +1,20 @@
+"""The evidence in a record, and every number that follows from it: one code for the run and for the verifier.
+
+Evidence is integers: microseconds, samples, tokens, bytes and FLOPs, by span of steps and rank. An image computes the
+record's metrics from it, and `flagbench verify` computes them again. The image side has a copy, made by
+`flagbench manifests compile`: hence Python 3.8 and the standard library alone.
+
+  columns.py    integers of steps: rounding, blocks with exact sums, and the short form that a record has
+  section.py    spans of steps and what was measured once; read from a record, and written into one
+  stats.py      median, spread, drift, and the interval of a rate
+  metrics.py    single metrics: rates, utilisation, memory, accuracy, loss
+  derive.py     all that a record says of its steps
+"""
+
+from __future__ import annotations
+
+from flagbench.evidence.columns import EvidenceError
+from flagbench.evidence.derive import Derived, Facts, derive
+from flagbench.evidence.section import Section, Span, Stretch
+
+__all__ = ["Derived", "EvidenceError", "Facts", "Section", "Span", "Stretch", "derive"]

@@ -1,0 +1,164 @@
+"""Where a record differs from what its evidence gives, one clause for each number, with both numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from flagbench.evidence import Derived, Section, stats
+from flagbench.evidence.columns import block_sizes
+from flagbench.evidence.derive import CURVE_POINTS
+from flagbench.record.model import Metric, Record
+
+TOLERANCE = 1e-6
+"""Largest relative difference between a number and what the evidence gives: both are computed by the same code."""
+_ROUNDING = 1e-9
+"""What two results of the same sum may differ by, relative to the terms: for differences and spreads near zero."""
+
+
+def differences(record: Record, found: Derived, section: Section) -> Iterator[str]:
+    """Every number of a record that does not follow from its evidence."""
+    yield from _metrics(record, found)
+    yield from _sections(record, found)
+    yield from _ranks(record, found, section)
+    yield from _losses(record, section)
+
+
+def _metrics(record: Record, found: Derived) -> Iterator[str]:
+    """Metrics that differ, that the evidence does not give, or that the record lacks."""
+    expected = {(entry["name"], entry["scope"]): entry for entry in found.metrics}
+    for metric in record.metrics:
+        entry = expected.pop((metric.name, metric.scope), None)
+        if entry is None:
+            yield f"metric {metric.name} is {_text(metric.value)}, and its evidence gives none"
+        else:
+            yield from _metric(metric, entry)
+    for entry in expected.values():
+        yield f"metric {entry['name']} is missing, and its evidence gives {_text(entry['value'])}"
+
+
+def _metric(metric: Metric, entry: Mapping[str, Any]) -> Iterator[str]:
+    pairs: list[tuple[str, Any, Any]] = [
+        ("", metric.value, entry["value"]),
+        ("unit", metric.unit, entry["unit"]),
+        ("n", metric.n, entry.get("n")),
+        ("stdev", metric.stdev, entry.get("stdev")),
+    ]
+    # Another version may have another method; a verdict rests on the interval that is computed here.
+    if metric.ci95 is None or metric.ci_method in (None, entry.get("ci_method")):
+        pairs.append(("ci95", metric.ci95, entry.get("ci95")))
+    yield from _differences(f"metric {metric.name}", pairs, abs(entry["value"]))
+
+
+def _sections(record: Record, found: Derived) -> Iterator[str]:
+    """Differences in timing, window, work and flops."""
+    yield from _fields("timing", record.timing, found.timing)
+    yield from _fields("window", record.window, found.window)
+    yield from _fields("work", record.work, found.work)
+    flops = None
+    if found.flops is not None:
+        flops = {name: found.flops[name] for name in ("executed", "recomputed", "useful")}
+        ceiling = record.flops and record.flops.measured_ceiling
+        mine = ceiling.flops if ceiling else None
+        yield from _differences("flops", [("measured_ceiling", mine, found.flops["measured_ceiling"])])
+    names = ("executed", "recomputed", "useful")
+    yield from _fields("flops", record.flops and {name: getattr(record.flops, name) for name in names}, flops)
+
+
+def _fields(section: str, mine: Any, theirs: Mapping[str, Any] | None) -> Iterator[str]:
+    """Differences of the fields of a section; `mine`: as the record has it, None if it lacks it."""
+    here = {} if mine is None else mine if isinstance(mine, Mapping) else msgspec.structs.asdict(mine)
+    there = theirs or {}
+    # A drift is a difference of shares: its terms are of size 1.
+    scale = {"drift": 1.0}
+    for name in dict.fromkeys((*here, *there)):
+        one, other = here.get(name), there.get(name)
+        yield from _differences(section, [(name, one, other)], scale.get(name, 0.0))
+
+
+def _ranks(record: Record, found: Derived, section: Section) -> Iterator[str]:
+    for rank in record.ranks:
+        entry = found.ranks[rank.rank]
+        yield from _differences(
+            f"rank {rank.rank}",
+            [
+                ("steps", rank.steps, section.steps),
+                ("step_median", rank.step_median, entry["step_median"]),
+                ("data_wait_total", rank.data_wait_total, entry["data_wait_total"]),
+            ],
+        )
+
+
+def _losses(record: Record, section: Section) -> Iterator[str]:
+    """Where the curves of losses differ from each other, or from the losses of ranks."""
+    quality = record.quality
+    if quality is None or quality.losses is None:
+        return
+    losses = quality.losses
+    yield from _differences("quality.losses", [("steps", losses.steps, section.steps)])
+    if losses.steps == len(losses.values):
+        points = map(int, stats.thin(range(losses.steps), CURVE_POINTS))
+        curve = [(step, value) for step in points if (value := losses.values[step]) is not None]
+        yield from _differences("quality", [("loss_curve", quality.loss_curve, curve)])
+    for span in section.spans:
+        having = [loss for loss in span.loss if loss is not None]
+        at = span.first
+        for block, size in enumerate(block_sizes(span.steps, section.block) if having else ()):
+            mine = losses.values[at : at + size]
+            theirs = [loss[block] for loss in having]
+            at += size
+            if len(mine) == size and None not in mine and None not in theirs:
+                mean = math.fsum(map(float, _numbers(theirs))) / len(theirs)
+                total = math.fsum(map(float, _numbers(mine)))
+                yield from _differences("quality.losses", [(f"steps {at - size} to {at}", total, mean)])
+
+
+def _numbers(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _differences(where: str, pairs: Iterable[tuple[str, Any, Any]], scale: float = 0.0) -> Iterator[str]:
+    """A clause for each (name, in the record, from the evidence) that differs."""
+    for name, mine, theirs in pairs:
+        if not _agree(mine, theirs, scale):
+            mine, theirs = _first_difference(mine, theirs, scale)
+            what = f"{where}: {name}" if name else where
+            yield f"{what} is {_text(mine)}, and its evidence gives {_text(theirs)}"
+
+
+def _agree(mine: Any, theirs: Any, scale: float) -> bool:
+    if _is_list(mine) and _is_list(theirs):
+        return len(mine) == len(theirs) and all(_agree(a, b, scale) for a, b in zip(mine, theirs, strict=True))
+    if _is_number(mine) and _is_number(theirs):
+        # `<=` and not `>`, which a NaN would pass.
+        return bool(abs(mine - theirs) <= TOLERANCE * max(abs(mine), abs(theirs)) + _ROUNDING * scale)
+    return bool(mine == theirs)
+
+
+def _first_difference(mine: Any, theirs: Any, scale: float) -> tuple[Any, Any]:
+    """Of two lists of equal length the first entries that differ; else both as they are."""
+    if _is_list(mine) and _is_list(theirs) and len(mine) == len(theirs) > 2:
+        return next((a, b) for a, b in zip(mine, theirs, strict=True) if not _agree(a, b, scale))
+    return mine, theirs
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _text(value: Any) -> str:
+    """A number with the digits that tell it from another within TOLERANCE."""
+    if value is None:
+        return "missing"
+    if isinstance(value, float):
+        return f"{value:.9g}"
+    if _is_list(value):
+        return f"{len(value)} values" if len(value) > 2 else f"[{', '.join(map(_text, value))}]"
+    return str(value)

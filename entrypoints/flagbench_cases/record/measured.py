@@ -1,0 +1,180 @@
+"""The record's `evidence`, from the steps and facts that the ranks left in the spool."""
+
+import math
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence
+
+from flagbench_cases.record.evidence import Evidence
+from flagbench_cases.record.passes import Pass, ended, passes
+from flagbench_cases.record.request import Request
+from flagbench_cases.shared.evidence.columns import (
+    FLOPS,
+    in_blocks,
+    losses_in_blocks,
+    microseconds,
+    nine_digits,
+    whole,
+)
+from flagbench_cases.shared.evidence.derive import INFER, TRAIN
+from flagbench_cases.shared.evidence.metrics import LOSS_TAIL
+from flagbench_cases.shared.evidence.section import WARMUP, WINDOW, Section, Span
+from flagbench_cases.shared.layout import Layout
+from flagbench_cases.shared.spool import Step
+
+# The longest published run, DistilBERT on one device, has 21,050 steps; with 11 bytes each, they are a quarter of the
+# 1 MB that a record may have.
+MAX_LOSSES = 24_000
+MAX_RANK_STEPS = 16_000
+"""Up to so many steps of all ranks, a record has each of them; above, blocks of several."""
+PHASES = ("init", "train", "eval", "eval_initial", "checkpoint", "val", "infer", "e2e")
+
+_COLUMNS: Dict[str, Callable[[Step], int]] = {
+    "host": lambda step: microseconds(step.host),
+    "device": lambda step: microseconds(step.device),
+    "data_wait": lambda step: microseconds(step.data_wait),
+    "to_device": lambda step: microseconds(step.to_device),
+    "after": lambda step: microseconds(step.after),
+    "samples": lambda step: whole(step.samples),
+    "samples_published": lambda step: whole(step.published_samples),
+    "tokens": lambda step: whole(step.tokens),
+    "tokens_useful": lambda step: whole(step.tokens_useful),
+}
+
+
+class Border(NamedTuple):
+    """Steps `first` to `end` are this part of a phase."""
+
+    phase: str
+    part: str
+    first: int
+    end: int
+
+
+def complete_steps(ranks: Dict[int, List[Step]], world: int) -> int:
+    """Number of steps that every rank has finished, with device times."""
+    if len(ranks) < world:
+        return 0
+    return min((_timed(steps) for steps in ranks.values()), default=0)
+
+
+def _timed(steps: List[Step]) -> int:
+    """The number of steps before the first one whose device time is not available."""
+    return next((index for index, step in enumerate(steps) if math.isnan(step.device)), len(steps))
+
+
+def curve_of(ranks: Dict[int, List[Step]], count: int, layout: Layout) -> List[float]:
+    """The loss of each step, averaged over replicas; NaN if not computed."""
+    having = [steps[:count] for rank, steps in ranks.items() if layout.has_loss(rank)]
+    return [sum(step.loss for step in row) / len(row) for row in zip(*having)]
+
+
+def blocks_for(count: int, world: int) -> int:
+    """The steps of a block, so that a record holds at most about MAX_RANK_STEPS blocks."""
+    return max(1, -(-count * world // MAX_RANK_STEPS))
+
+
+def section_of(request: Request, evidence: Evidence, count: int, block: int) -> Section:
+    """The evidence of the first `count` steps of all ranks, in blocks of steps."""
+    world = request.layout.world
+    timing, ceilings = evidence.first("timing"), [fact["flops"] for fact in evidence.of("ceiling")]
+    curve = curve_of(evidence.steps, count, request.layout)
+    with_losses = ranks_with_losses(request.kind, request.layout)
+    tail = curve[-LOSS_TAIL:] if request.kind == TRAIN and len(curve) > MAX_LOSSES else []
+    return Section(
+        world=world,
+        block=block,
+        spans=[span_of(border, evidence.steps, block, with_losses) for border in borders(request, evidence, count)],
+        timing={name: microseconds(timing[name]) for name in PHASES if name in timing},
+        durations=durations(request, evidence),
+        memory=memory_of(evidence, world),
+        ceilings=ceilings if len(ceilings) == world and all(map(math.isfinite, ceilings)) else [],
+        loss_tail=[nine_digits(loss) for loss in tail],
+    )
+
+
+def borders(request: Request, evidence: Evidence, count: int) -> List[Border]:
+    """How the steps divide into phases and parts; parts without a step are left out."""
+    section = (request.config or {})[request.kind]
+    warmup, found = section["warmup_steps"], []
+    if request.kind == INFER:
+        last = ended(evidence, count)
+        done = [*passes(evidence), *([last] if last else [])]
+    else:
+        done = [Pass(TRAIN, 0, count, {})]
+    for one in done:
+        end = min(one.end, count)
+        middle = min(one.first + warmup, end)
+        found += [Border(one.name, WARMUP, one.first, middle), Border(one.name, WINDOW, middle, end)]
+    return [border for border in found if border.first < border.end]
+
+
+def span_of(border: Border, ranks: Dict[int, List[Step]], block: int, with_losses: Sequence[int] = ()) -> Span:
+    """The span of evidence between two borders. `with_losses`: the ranks whose losses it has."""
+    own = [ranks[rank][border.first : border.end] for rank in sorted(ranks)]
+    columns = {
+        name: [in_blocks([read(step) for step in steps], block) for steps in own] for name, read in _COLUMNS.items()
+    }
+    flops = {name: [sum(whole(getattr(step, "flops_" + name)) for step in steps) for steps in own] for name in FLOPS}
+    return Span(
+        border.phase,
+        border.part,
+        border.first,
+        border.end - border.first,
+        columns,
+        flops,
+        _losses(own, block, with_losses),
+    )
+
+
+def ranks_with_losses(kind: str, layout: Layout) -> List[int]:
+    """The ranks whose losses are evidence. None where the loss of one rank is the job's: `quality.losses` has it."""
+    having = [rank for rank in range(layout.world) if layout.has_loss(rank)]
+    return [] if kind == TRAIN and len(having) == 1 else having
+
+
+def _losses(own: List[List[Step]], block: int, with_losses: Sequence[int]) -> List[Any]:
+    """The losses of those ranks, and None for each of the others; nothing if no loss is finite."""
+    found = [
+        losses_in_blocks([step.loss for step in steps], block) if rank in with_losses else None
+        for rank, steps in enumerate(own)
+    ]
+    return found if any(loss is not None for losses in found if losses for loss in losses) else []
+
+
+def durations(request: Request, evidence: Evidence) -> Dict[str, List[int]]:
+    """The duration of each phase that every rank has finished, by rank; of training without checkpoints."""
+    if request.kind == INFER:
+        return {
+            one.name: [microseconds(one.seconds[rank]) for rank in sorted(one.seconds)] for one in passes(evidence)
+        }
+    seconds = {fact["rank"]: fact["train"] for fact in evidence.of("timing")}
+    if len(seconds) < request.layout.world:
+        return {}
+    return {TRAIN: [microseconds(seconds[rank]) for rank in sorted(seconds)]}
+
+
+def memory_of(evidence: Evidence, world: int) -> Dict[str, List[Any]]:
+    """Peaks of memory by rank, bytes; None for a rank without one. Empty if no rank has one."""
+    found: Dict[str, List[Any]] = {}
+    for name in ("peak", "allocator_peak"):
+        peaks = {fact["rank"]: fact.get(name) or None for fact in evidence.of("memory")}
+        by_rank = [peaks.get(rank) for rank in range(world)]
+        if any(by_rank):
+            found[name] = by_rank
+    return found
+
+
+def losses(curve: List[float], first_step: int) -> Dict[str, Any]:
+    """The record's `quality.losses`: the loss of each of the first MAX_LOSSES steps.
+
+    `first_step`: the number of the first step in the published run, from 0; later if the run was resumed.
+    """
+    return {
+        "first_step": first_step,
+        "steps": len(curve),
+        "values": [nine_digits(loss) for loss in curve[:MAX_LOSSES]],
+    }
+
+
+def tail_of(curve: List[float]) -> List[Any]:
+    """The last losses of a run, as the record has them."""
+    return [nine_digits(loss) for loss in curve[-LOSS_TAIL:]]

@@ -1,0 +1,107 @@
+# A copy of builder/flagbench/evidence/columns.py, made by `flagbench manifests compile`.
+"""Columns: one integer per step, or per block of consecutive steps, and the short form that a record has of them.
+
+In a record a column is one of
+
+  n                              the same number in every step
+  [n, n, ...]                    a number for each block
+  {"runs": [[count, n], ...]}    the same for each of `count` blocks, then the next
+
+A block is one step unless the record says otherwise; the number of a longer block is the sum of its steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Any
+
+TIMES = ("host", "device", "data_wait", "to_device", "after")
+"""Durations within a step, microseconds."""
+WORK = ("samples", "samples_published", "tokens", "tokens_useful")
+"""Amounts of work of a step."""
+COLUMNS = TIMES + WORK
+FLOPS = ("executed", "useful", "recomputed")
+"""FLOPs, summed over a span."""
+
+MICRO = 1e6
+"""Microseconds per second."""
+
+
+class EvidenceError(ValueError):
+    """Evidence that contradicts itself; the message names the part."""
+
+
+def microseconds(seconds: float) -> int:
+    """Seconds as integer microseconds, rounded to the nearest; 0 for what is negative or not finite."""
+    return whole(seconds * MICRO)
+
+
+def whole(amount: float) -> int:
+    """An amount as an integer, rounded to the nearest; 0 for what is negative or not finite."""
+    return round(amount) if 0 < amount < math.inf else 0
+
+
+def nine_digits(value: float) -> float | None:
+    """A loss in nine significant digits, which tell any two numbers in fp32 apart; None if it is not finite."""
+    return float(f"{value:.9g}") if math.isfinite(value) else None
+
+
+def block_sizes(steps: int, block: int) -> list[int]:
+    """The steps of each block; the last one may be shorter."""
+    full, rest = divmod(steps, block)
+    return [block] * full + ([rest] if rest else [])
+
+
+def in_blocks(values: Sequence[int], block: int) -> list[int]:
+    """The exact sum of each block of consecutive steps."""
+    if block == 1:
+        return list(values)
+    return [sum(values[start : start + block]) for start in range(0, len(values), block)]
+
+
+def losses_in_blocks(values: Sequence[float], block: int) -> list[float | None]:
+    """The sum of each block's losses; None if one of them is not finite."""
+    return [nine_digits(math.fsum(values[start : start + block])) for start in range(0, len(values), block)]
+
+
+def encode(values: Sequence[int], sizes: Sequence[int]) -> Any:
+    """The shortest of the three forms of a column; `sizes`: the steps of each block."""
+    each = values[0] // sizes[0]
+    if all(map(int.__eq__, values, map(each.__mul__, sizes))):
+        return each
+    runs = [[len(list(same)), value] for value, same in groupby(values)]
+    # Of numbers of about the same length, a pair takes two brackets and a count more than a single number.
+    return {"runs": runs} if 3 * len(runs) < len(values) else list(values)
+
+
+def decode(column: Any, sizes: Sequence[int], name: str) -> list[int]:
+    """The number of each block, from any form of a column.
+
+    Raises EvidenceError, which calls the column `name`, for another number of blocks.
+    """
+    if isinstance(column, int):
+        return [column * size for size in sizes]
+    if isinstance(column, dict):
+        pairs = column["runs"]
+        length = sum(count for count, _ in pairs)
+        require_length(length, len(sizes), name)  # before a huge count takes memory
+        return [value for count, value in pairs for _ in range(count)]
+    require_length(len(column), len(sizes), name)
+    return list(column)
+
+
+def require_length(found: int, wanted: int, name: str) -> None:
+    """Raise EvidenceError unless a part of the evidence has as many entries as it should."""
+    if found != wanted:
+        raise EvidenceError(f"{name} has {found} entries, and should have {wanted}")
+
+
+def add(columns: Iterable[Sequence[int]]) -> list[int]:
+    """The sum of several columns, block by block."""
+    first, *others = columns
+    total = list(first)
+    for column in others:
+        total = list(map(int.__add__, total, column))
+    return total

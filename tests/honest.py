@@ -1,0 +1,223 @@
+"""Records that are consistent in themselves: made by the image side's own code from made-up step times.
+
+Nothing here was measured. A record says what a published row says: its configuration is that of the claim, resolved
+by the image side, and its steps are as long as the claim's speed demands, with some noise.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+import random
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from catalogs import CATALOG
+from flagbench.catalog.model import NOT_PUBLISHED, Claim
+from flagbench_cases.record import assemble
+from flagbench_cases.record.evidence import OK, Evidence
+from flagbench_cases.record.request import Request
+from flagbench_cases.shared import config as configs
+from flagbench_cases.shared.spool import Step
+
+STEPS = 120
+NAN = float("nan")
+UTILISATION = 0.25
+"""Of the device's peak, by model FLOPs."""
+
+
+class Pace(NamedTuple):
+    """How a made-up run went: factors on the times of a row, and what varies."""
+
+    slower: float = 1.0
+    """Factor on every time of a step."""
+    noise: float = 0.002
+    """Standard deviation of step times, as a share."""
+    drift: float = 0.0
+    """How much longer the last step is than the first, as a share."""
+    partial: float = 1.0
+    """Share of a batch that holds examples; the publisher counts all of it."""
+    seed: int = 0
+
+
+EVEN = Pace()
+"""The pace of the row itself."""
+
+
+def honest_record(
+    claim: Claim,
+    pace: Pace = EVEN,
+    *,
+    steps: int | None = None,
+    count: int = STEPS,
+    change: Callable[[int, Step], Step] | None = None,
+    **fields: Any,
+) -> dict[str, Any]:
+    """A record that reproduces a claim of a stack, at another pace if one is given.
+
+    `steps`: of a window; by default the published run, which reached its target after `count` steps. `change` gets
+    each rank's steps with the rank and returns them changed. `fields` replace those of the record; `conditions` are
+    added.
+    """
+    request = _request(claim, steps)
+    evidence = _evidence(claim, request, pace, count if steps is None else steps)
+    if change:
+        changed = {rank: [change(rank, step) for step in own] for rank, own in evidence.steps.items()}
+        evidence = evidence._replace(steps=changed)
+    made = assemble.assemble(request, evidence, OK)
+    made = json.loads(assemble.to_line(made))
+    made.update(
+        record_id="made-up-" + claim.id.replace("/", "-"), run_id="made-up", created_at="2026-01-01T12:00:00Z"
+    )
+    made["conditions"].update(fields.pop("conditions", {}))
+    made.update(fields)
+    return made
+
+
+@functools.cache
+def _manifests(case: str, stack: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    return configs.load_case(case), configs.load_stack(stack)
+
+
+def _request(claim: Claim, steps: int | None) -> Request:
+    case, stack = copy.deepcopy(_manifests(claim.case, claim.stack or "cpu"))
+    run = claim.run
+    settings = [f"{name}={json.dumps(value).strip(chr(34))}" for name, value in run.set.items()]
+    warmup = configs.schedule(configs.preset_of(case, run.preset, run.division))["warmup_steps"]
+    resolved = configs.resolve(
+        case,
+        stack,
+        nodes=run.nodes,
+        gpus=run.gpus,
+        preset=run.preset,
+        division=run.division,
+        precision=run.precision,
+        seed=None,
+        source="files",
+        weights=True,
+        steps=None if steps is None else steps - warmup,
+        max_samples=None,
+        full=steps is None,
+        settings=settings,
+    )
+    words = ["--nodes", str(run.nodes), "--gpus", str(run.gpus), "--precision", run.precision]
+    words += [word for setting in settings for word in ("--set", setting)]
+    return Request(
+        argv=[claim.case, *words, *(["--full"] if steps is None else ["--steps", str(steps - warmup)])],
+        case=claim.case,
+        stack=stack,
+        run_id="made-up",
+        preset=run.preset,
+        division=run.division,
+        nodes=run.nodes,
+        gpus=run.gpus,
+        config=resolved,
+        config_digest=configs.digest(resolved),
+        formula=case["flops"]["formula"],
+        unit=case["unit"],
+        gate=case["gate"],
+        checks=tuple(case["checks"]),
+        published_flops=case["flops"].get("published"),
+    )
+
+
+def _published(claim: Claim, name: str) -> float | None:
+    found = claim.metric(name)
+    return None if found is None else float(found.value)
+
+
+def _known(claim: Claim, name: str) -> Any:
+    value = claim.conditions.get(name, claim.environment.get(name, NOT_PUBLISHED))
+    return "here" if value == NOT_PUBLISHED else value
+
+
+def _evidence(claim: Claim, request: Request, pace: Pace, count: int) -> Evidence:
+    steps = _steps(claim, request, pace, count)
+    world, ends = request.layout.world, sum(s.data_wait + s.to_device + s.host + s.after for s in steps[0])
+    facts: list[dict[str, Any]] = []
+
+    def fact(kind: str, rank: int, **values: Any) -> None:
+        facts.append(dict(values, kind=kind, rank=rank, time=1.0))
+
+    units = sum(s.published_samples if request.unit == "samples" else s.tokens for s in steps[0]) * request.layout.dp
+    whole = _published(claim, "p_whole") or _published(claim, "p_infer_whole")
+    trained = max(ends, units / whole * pace.slower) if whole else ends * 1.01
+    e2e = max(trained + 1.0, (_published(claim, "e2e_time") or trained + 60.0) * pace.slower)
+    device = {"name": _device(claim, request), "memory_bytes": 80 * 2**30}
+    peak = int((_published(claim, "mem_peak") or 30.0) * 2**30)
+    for rank in range(world):
+        local = rank % request.gpus
+        where = {"node": rank // request.gpus, "local_rank": local, "pid": 10 + rank, "host": "machine"}
+        driver = _known(claim, "driver")
+        fact("rank", rank, **where, device=dict(device, index=local), driver=None if driver == "here" else driver)
+        executed = request.config["precision"]
+        fact("precision", rank, requested=executed, executed=executed, relative_error=1e-4)
+        fact("memory", rank, peak=peak, allocator_peak=peak - 2**30, parameters=1.0)
+        fact("ceiling", rank, flops=0.8 * _peak(request), precision=executed, method="best of some")
+        if request.kind == "infer":
+            fact("pass_begun", rank, name="infer", first_step=0)
+            fact("pass", rank, name="infer", first_step=0, steps=count, seconds=trained)
+            fact("timing", rank, init=0.5, infer=trained, e2e=e2e)
+        else:
+            times = {"eval": trained - ends, "eval_initial": 0.0, "checkpoint": 0.0, "converged": True}
+            fact("timing", rank, init=0.5, train=trained, e2e=e2e, **times)
+    fact("software", 0, python="3.8.0", torch=_known(claim, "torch"), cuda=_known(claim, "cuda"), packages={})
+    own = {"device_model", "devices", "nodes", "division", "precision", "seed", "stop_rule", "layout"}
+    own |= {"torch", "cuda", "driver"}
+    conditions = {name: _known(claim, name) for name in claim.conditions if name not in own}
+    fact("workload", 0, conditions=conditions, data={"source": "files"}, parameters=1, chance=0.1)
+    fact("plan", 0, steps=count)
+    fact("evaluation", 0, **_evaluation(claim, count))
+    return Evidence(steps, facts, {}, None, "made up")
+
+
+def _evaluation(claim: Claim, count: int) -> dict[str, Any]:
+    accuracy, loss = _published(claim, "acc"), _published(claim, "loss")
+    extra = []
+    if loss is not None and claim.case in ("llama2-7b-lora", "aquila-33b"):
+        name = "loss_as_published" if claim.case == "llama2-7b-lora" else "loss"
+        extra.append({"name": name, "value": loss, "unit": "nats", "note": "made up"})
+    found = {"accuracy": accuracy, "published_accuracy": accuracy, "counted": 10_000, "extra": extra}
+    return {"epoch": 0, "steps": count, "seconds": 1.0, **found}
+
+
+def _device(claim: Claim, request: Request) -> str:
+    """The name by which a driver reports the claim's device."""
+    model = str(claim.conditions["device_model"])
+    return next((a["match"][0] for a in request.stack["accelerators"] if a["name"] == model), model)
+
+
+def _peak(request: Request) -> float:
+    """The peak of the stack's device in the run's precision, FLOP/s; 1e14 where the stack has none."""
+    peaks = [a["peaks"].get(request.config["precision"]) for a in request.stack["accelerators"]]
+    return next((float(peak["flops"]) for peak in peaks if peak), 1e14)
+
+
+def _steps(claim: Claim, request: Request, pace: Pace, count: int) -> dict[int, list[Step]]:
+    """The steps of each rank, all as long: one rank of each replica counts its work."""
+    config, layout = request.config, request.layout
+    batch = configs.schedule(config)["batch_size"]
+    tokens = batch * config["data"]["sequence_length"]
+    units = (tokens if request.unit == "tokens" else batch) * layout.dp
+    per_device = _published(claim, "tokens_per_second_per_device")
+    train = _published(claim, "p_train") or (per_device and per_device * layout.world)
+    core = _published(claim, "p_core") or _published(claim, "p_infer_core") or (train or units) * 1.02
+    host = units / core
+    wait = max(units / train - host, 0.0) if train else 0.02 * host
+    flops = UTILISATION * _peak(request) * layout.ranks_per_replica * host
+    drawn = random.Random(pace.seed)
+    counting, other = [], []
+    for number in range(count):
+        factor = pace.slower * (1 + drawn.gauss(0, pace.noise)) * (1 + pace.drift * number / count)
+        loss = (_published(claim, "loss") or 0.5) * (1.0 if number >= count - 50 else 2.0 - number / count)
+        times = (0.8 * wait * factor, 0.2 * wait * factor, host * factor, 0.999 * host * factor, NAN, NAN, 1e-4, loss)
+        counting.append(
+            Step(*times, int(batch * pace.partial), batch, tokens, int(0.8 * tokens), flops, 0.8 * flops, 0.0)
+        )
+        other.append(Step(*times, 0, 0, 0, 0, 0, 0, 0))
+    return {rank: counting if layout.counts(rank) else other for rank in range(layout.world)}
+
+
+CLAIMS = {name: claim for name, claim in CATALOG.claims.items() if claim.stack is not None}
+"""The claims that a record can be made of: those with a stack."""

@@ -1,0 +1,165 @@
+"""The evidence in a record: integers of every step or exact sums of blocks, and a record under a megabyte."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from flagbench_cases.record import assemble
+from flagbench_cases.record.evidence import Evidence
+from flagbench_cases.record.measured import Border, span_of
+from flagbench_cases.shared.evidence.columns import COLUMNS, EvidenceError, block_sizes, decode, encode
+from flagbench_cases.shared.evidence.section import read_section
+from flagbench_cases.shared.spool import Step
+from unit.cases.record.runs import (
+    WARMUP,
+    evidence,
+    fact_of,
+    facts_of,
+    metrics_of,
+    record_of,
+    request,
+    resolved,
+    section_of,
+    step,
+)
+
+pytestmark = pytest.mark.image
+
+
+def drawn_steps(count: int, seed: int, most: float = 9.9) -> list[Step]:
+    """Steps whose times and losses differ in all digits."""
+    drawn = random.Random(seed)
+    return [
+        step(drawn.uniform(10, 12))._replace(
+            host=drawn.uniform(1, most),
+            device=drawn.uniform(1, most),
+            data_wait=drawn.uniform(1, most),
+            to_device=drawn.uniform(1, most),
+            after=drawn.uniform(1, most),
+            tokens_useful=float(drawn.randrange(1_000_000)),
+        )
+        for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "block", "short"),
+    [
+        ([5, 5, 5, 5, 5], 2, 5),
+        ([1, 2, 3, 4, 5], 2, [3, 7, 5]),
+        ([7], 4, 7),
+        ([0, 0, 0], 1, 0),
+        ([4] * 20 + [3] + [4] * 20, 1, {"runs": [[20, 4], [1, 3], [20, 4]]}),
+    ],
+)
+def test_a_column_has_a_short_form_and_comes_back_exactly(values: list[int], block: int, short: Any) -> None:
+    sizes = block_sizes(len(values), block)
+    sums = [sum(values[start : start + block]) for start in range(0, len(values), block)]
+    assert encode(sums, sizes) == short
+    assert decode(short, sizes, "host") == sums
+
+
+def test_times_are_rounded_to_microseconds_and_what_is_no_number_counts_nothing() -> None:
+    rows = [step()._replace(host=0.0000014, after=float("nan"), to_device=-1e-9), step()._replace(host=0.0000026)]
+    span = span_of(Border("train", "window", 0, 2), {0: rows}, 1)
+    assert (span.columns["host"], span.columns["after"], span.columns["to_device"]) == (
+        [[1, 3]],
+        [[0, 0]],
+        [[10000 * 0, 10000]],
+    )
+
+
+def test_a_section_is_read_as_it_was_written() -> None:
+    section = section_of({0: drawn_steps(25, 1), 1: drawn_steps(25, 2)}, 5, [400.0, 401.0], block=4)
+    assert read_section(section.to_json()) == section
+
+
+def test_blocks_have_the_sums_of_their_steps_and_never_cross_a_border() -> None:
+    ranks = {0: drawn_steps(25, 1), 1: drawn_steps(25, 2)}
+    single, blocks = (section_of(ranks, 5, [400.0, 401.0], block) for block in (1, 4))
+    assert [len(span.columns["host"][0]) for span in blocks.spans] == [2, 5]
+    for name in COLUMNS:
+        assert blocks.stretch().total(name) == single.stretch().total(name)
+    one, other = (metrics_of(section, replicas=2) for section in (single, blocks))
+    assert one.keys() == other.keys()
+    assert {name: entry["value"] for name, entry in one.items()} == {name: other[name]["value"] for name in other}
+    assert other["p_core"]["n"] == 20
+
+
+def raw() -> dict[str, Any]:
+    return section_of({0: drawn_steps(25, 1), 1: drawn_steps(25, 2)}, 5, [400.0, 401.0]).to_json()
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        (lambda e: e["spans"].pop(0), "begins at step 5"),
+        (lambda e: e["spans"].append(dict(e["spans"][1], first_step=25)), "twice"),
+        (lambda e: e["spans"][1]["columns"]["host"].pop(), "host in the window"),
+        (lambda e: e["spans"][1]["columns"]["host"][1].pop(), "host of rank 1 in the window"),
+        (lambda e: e["spans"][1]["columns"].pop("after"), "no column after"),
+        (lambda e: e["spans"][1]["flops"].pop("useful"), "no column useful"),
+        (lambda e: e["spans"][1].update(steps=10**12), "blocks of steps"),
+        (lambda e: e.update(ranks=3), "device in|host in"),
+        (lambda e: e.update(block=2), "host of rank 0"),
+        (lambda e: e.update(version=2), "version"),
+        (lambda e: e["durations"]["train"].pop(), "train has 1 entries"),
+        (lambda e: e["spans"][0].update(loss=[[1.0] * 5]), "loss in the warmup"),
+        (lambda e: e["spans"][0].update(loss=[[1.0], None]), "loss of rank 0"),
+    ],
+)
+def test_evidence_that_contradicts_itself_is_refused_and_the_part_named(damage: Any, named: str) -> None:
+    found = raw()
+    damage(found)
+    with pytest.raises(EvidenceError, match=named):
+        read_section(found)
+
+
+def long_run(world: int, count: int) -> tuple[Evidence, dict[str, Any]]:
+    """A run of so many steps, of which 1,000 are repeated, on so many ranks."""
+    found = evidence([])
+    ranks = {rank: drawn_steps(min(count, 1000), rank) * max(1, count // 1000) for rank in range(world)}
+    for kind in ("rank", "memory", "ceiling", "timing"):
+        other = fact_of(found, kind)
+        found.facts[:] = [fact for fact in found.facts if fact["kind"] != kind]
+        found.facts.extend(dict(other, rank=rank) for rank in range(world))
+    configuration = resolved(gpus=world, steps=count - WARMUP)
+    return found._replace(steps=ranks), configuration
+
+
+@pytest.mark.parametrize(
+    ("world", "count", "block"),
+    [(1, 16_000, 1), (16, 1_000, 1), (2, 24_000, 5), pytest.param(16, 20_000, 30, marks=pytest.mark.slow)],
+)
+def test_a_record_is_under_a_megabyte_and_has_each_of_16000_rank_steps(world: int, count: int, block: int) -> None:
+    found, configuration = long_run(world, count)
+    made = assemble.assemble(
+        request(configuration, gpus=world), found, assemble.Outcome("interrupted", "train", "stopped", None, 7)
+    )
+    assert made["evidence"]["block"] == block
+    line = assemble.to_line(made)
+    assert 5e5 < len(line) <= assemble.MAX_BYTES < 1e6
+    assert sum(map(line.count, ",[{")) < 300_000  # what a reader takes
+
+
+def test_the_losses_of_several_ranks_are_evidence_and_those_of_one_are_in_the_curve() -> None:
+    assert [len(of) for of in record_of(evidence())["evidence"]["spans"][0]["loss"]] == [10, 10]
+    one = evidence()._replace(steps={0: evidence().steps[0]})
+    one.facts[:] = [fact for fact in one.facts if fact["rank"] == 0]
+    made = record_of(one, resolved(gpus=1, steps=30), gpus=1)
+    assert "loss" not in made["evidence"]["spans"][0]
+    assert made["quality"]["losses"]["steps"] == 40
+
+
+def test_a_run_without_a_complete_step_has_no_evidence() -> None:
+    assert "evidence" not in record_of(evidence([]))
+
+
+def test_facts_of_a_window_give_no_metric_of_a_whole_run() -> None:
+    section = section_of({0: drawn_steps(25, 1)}, 5, [400.0], timing={"e2e": 410_000_000})
+    whole = set(metrics_of(section)) - set(metrics_of(section, complete=False))
+    assert whole == {"p_whole", "p_whole_published_count", "e2e_time"}
+    assert facts_of().complete
