@@ -114,7 +114,7 @@ def test_what_cannot_be_compared(flagbench: Flagbench, words: str, code: int) ->
 
 def test_a_record_without_losses_says_so(flagbench: Flagbench, store: Store) -> None:
     old = json.loads(record("20260104T000000Z-delta", 1.0))
-    del old["quality"]["losses"]
+    del old["quality"]["losses"], old["quality"]["loss_curve"]
     store.put(json.dumps(old).encode())
     ended = flagbench("align", "20260104T000000Z-delta", "last~1")
     assert ended.code == ExitCode.DATA
