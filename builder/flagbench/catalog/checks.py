@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
@@ -12,6 +13,10 @@ from flagbench.catalog.documents import Document
 from flagbench.catalog.printed import printed_number
 from flagbench.catalog.settings import setting_fault
 from flagbench.schema import FieldPath
+
+_CONVERSION = re.compile(r"%[-+ #0-9.]*[a-zA-Z]")
+_RESOLVED = dict.fromkeys(("case", "division", "preset", "precision", "nodes", "gpus", "seed", "weights"))
+"""What resolving adds to a preset."""
 
 
 def check(cases: Sequence[Document], stacks: Sequence[Document], claims: Sequence[Document]) -> None:
@@ -53,12 +58,20 @@ def _check_case(doc: Document, stack_names: Collection[str]) -> None:
         ("metrics.*.depends_on", "condition group", raw["condition_groups"]),
         ("shapes", "condition of this case", conditions),
         ("presets.reference.engine.name", "engine of this case", raw["engines"]),
+        ("conditions", "condition of this case", conditions),
+        ("ranges", "condition of this case", conditions),
     ):
         doc.require_known(pattern, kind, known)
     doc.require_unique("quirks.*.id", "quirk")
     doc.require_unique("metrics.*.name", "metric")
     doc.require_unique("condition_groups.*", "condition")
     _check_settable(doc)
+    for section in ("conditions", "counts"):
+        for name, derivation in raw.get(section, {}).items():
+            _check_derivation(doc, derivation, (section, name))
+    for name, entry in raw.get("ranges", {}).items():
+        if entry["low"] > entry["high"]:
+            doc.problem(("ranges", name, "low"), f"{entry['low']} is above high, {entry['high']}")
     reference = raw["presets"]["reference"]
     _check_overrides(doc, raw["presets"]["tiny"], reference, ("presets", "tiny"))
     for division, presets in raw.get("division_presets", {}).items():
@@ -88,6 +101,36 @@ def _check_settable(doc: Document) -> None:
                 doc.problem(where, f"presets.reference.{spec['path']}: {fault}")
         if spec["path"] == "engine.name" and set(spec.get("choices", ())) != set(engines):
             doc.problem(where, f"its choices must be the engines of this case: {', '.join(engines)}")
+
+
+def _check_derivation(doc: Document, derivation: Any, where: FieldPath) -> None:
+    """That every path in a condition's derivation exists, and that a text has as many values as its format takes."""
+    if isinstance(derivation, str):
+        _check_config_path(doc, derivation, where)
+        return
+    if "by" in derivation:
+        _check_config_path(doc, derivation["by"], (*where, "by"))
+    if "text" in derivation:
+        found = len(_CONVERSION.findall(derivation["text"].replace("%%", "")))
+        if found != len(derivation["of"]):
+            doc.problem((*where, "text"), f"has {found} conversions for {len(derivation['of'])} values")
+    for key in ("of", "values", "product", "difference", "quotient"):
+        part = derivation.get(key, ())
+        for step, inner in part.items() if isinstance(part, dict) else enumerate(part):
+            _check_derivation(doc, inner, (*where, key, step))
+    if "else" in derivation:
+        _check_derivation(doc, derivation["else"], (*where, "else"))
+
+
+def _check_config_path(doc: Document, path: str, where: FieldPath) -> None:
+    value: Any = {**doc.data["presets"]["reference"], **_RESOLVED}
+    if path == "data.source":  # made of `data.default` and the options of a run
+        return
+    for key in path.split("."):
+        if not isinstance(value, dict) or key not in value:
+            doc.problem(where, f"a resolved configuration has no '{path}'")
+            return
+        value = value[key]
 
 
 def _check_overrides(doc: Document, changed: Any, reference: Any, path: FieldPath) -> None:

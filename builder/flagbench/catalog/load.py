@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
@@ -67,11 +68,13 @@ def load_catalog(root: Path | None = None, *, claims: bool = True) -> Catalog:
     problems = [problem for doc in documents for problem in doc.problems]
     if problems:
         raise ManifestError(problems)
-    built = {doc.data["name"]: _case(doc.data, doc.path) for doc in cases}
+    built_stacks: dict[str, Stack] = {}
+    built = {doc.data["name"]: _case(doc.data, doc.path, built_stacks) for doc in cases}
+    built_stacks.update((doc.data["name"], build_stack(doc.data, doc.path, built)) for doc in stacks)
     return Catalog(
         root=folder,
         cases=built,
-        stacks={doc.data["name"]: build_stack(doc.data, doc.path, built) for doc in stacks},
+        stacks=built_stacks,
         claims={raw["id"]: _claim(raw, doc.data, doc.path) for doc in published for raw in doc.data["claims"]}
         if claims
         else _Unread(),
@@ -102,8 +105,11 @@ def _notice_of_engines(path: Path) -> None:
     )
 
 
-def _case(raw: Raw, path: Path) -> Case:
-    """A Case from its manifest's data, the groups in `depends_on` expanded to condition names."""
+def _case(raw: Raw, path: Path, stacks: Mapping[str, Stack]) -> Case:
+    """A Case from its manifest's data, the groups in `depends_on` expanded to condition names.
+
+    `stacks`: those of its catalog, which may be added after this call.
+    """
     groups = raw["condition_groups"]
     metrics = [
         {**metric, "depends_on": [condition for group in metric["depends_on"] for condition in groups[group]]}
@@ -111,7 +117,7 @@ def _case(raw: Raw, path: Path) -> Case:
     ]
     formula = raw["flops"].get("published")
     values = {**raw, "metrics": metrics, "published_formula": formula, "raw": raw, "path": path}
-    return msgspec.convert(values, Case)
+    return replace(msgspec.convert(values, Case), stacks=stacks)
 
 
 def build_stack(raw: Raw, path: Path, cases: Mapping[str, Case]) -> Stack:

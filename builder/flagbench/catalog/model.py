@@ -59,6 +59,15 @@ class PublishedFormula:
         return self.peaks.get(precision, self.peak)
 
 
+@dataclass(frozen=True)
+class Range:
+    """The values that a condition can have which no row publishes; the tokens of a sample are proportional to it."""
+
+    low: Number
+    high: Number
+    source: str
+
+
 class Manifest:
     """What cases and stacks have in common: the image side gets a copy."""
 
@@ -82,7 +91,14 @@ class Case(Manifest):
     precisions: tuple[str, ...]
     presets: Mapping[str, Mapping[str, Any]]
     settable: Mapping[str, Mapping[str, Any]]
+    checks: tuple[str, ...]
+    """The checks that the record of a run must contain, each where it applies."""
     condition_groups: Mapping[str, tuple[str, ...]]
+    conditions: Mapping[str, Any] = field(default_factory=dict)
+    """How a condition follows from the resolved configuration, by its name: see `flagbench.verify.derivation`."""
+    counts: Mapping[str, Any] = field(default_factory=dict)
+    """How samples of a step and tokens of a sample follow from it, in the same form."""
+    ranges: Mapping[str, Range] = field(default_factory=dict)
     does_not_run: Mapping[str, str]
     """Stacks that cannot run this case, each with the reason."""
     needs: tuple[str, ...] = ()
@@ -97,6 +113,8 @@ class Case(Manifest):
     raw: Mapping[str, Any]
     """The whole manifest, as it is compiled for the image side."""
     path: Path
+    stacks: Mapping[str, Stack] = field(default_factory=dict, repr=False, compare=False)
+    """All stacks of the catalog, by name."""
 
     def metric(self, name: str) -> MetricSpec | None:
         """The specification of a metric, or None if the case has none of that name."""
@@ -122,12 +140,34 @@ class Peak:
 
 
 @dataclass(frozen=True)
+class Limit:
+    """What a device cannot exceed, with its source."""
+
+    value: Number
+    source: str
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a device cannot exceed; None where no source gives it."""
+
+    power_watts: Limit | None = None
+    """Power limit of the board, W."""
+    memory_bandwidth: Limit | None = None
+    """Bytes per second."""
+    sm_clock_mhz: Limit | None = None
+    """Highest clock of the processors, MHz."""
+
+
+@dataclass(frozen=True)
 class Accelerator:
     """A device model a stack runs on; `match` has the whole names by which drivers report it."""
 
     match: tuple[str, ...]
     name: str
     peaks: Mapping[str, Peak]
+    memory_gib: Number
+    limits: Limits = Limits()
 
 
 @dataclass(frozen=True)
@@ -248,6 +288,10 @@ class Stack(Manifest):
     accelerators: tuple[Accelerator, ...]
     raw: Mapping[str, Any]
     path: Path
+
+    def accelerator(self, reported: str) -> Accelerator | None:
+        """The device model that a driver reports by this name; the whole name must match."""
+        return next((entry for entry in self.accelerators if reported in entry.match), None)
 
 
 @dataclass(frozen=True)
