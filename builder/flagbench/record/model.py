@@ -82,6 +82,7 @@ class Device(Struct, frozen=True):
     index: Count
     name: str
     memory_bytes: int | None = None
+    uuid: str | None = None
 
 
 class Cpu(Struct, frozen=True):
@@ -272,9 +273,19 @@ class Quality(Struct, frozen=True):
 class DeviceTelemetry(Struct, frozen=True):
     """Telemetry of one device."""
 
+    name: str | None = None
     throttle_seconds: dict[str, Amount] = {}
     foreign_processes: Count = 0
     mem_used_before_bytes: Count = 0
+    mem_used_max_bytes: Count | None = None
+    power_mean_w: Number | None = None
+    power_max_w: Number | None = None
+    energy_j: Number | None = None
+    energy_seconds: Number | None = None
+    temperature_max_c: Number | None = None
+    sm_clock_mean_mhz: Number | None = None
+    sm_clock_min_mhz: Number | None = None
+    util_mean: Number | None = None
 
 
 class Telemetry(Struct, frozen=True):
@@ -291,6 +302,8 @@ class Rank(Struct, frozen=True):
     local_rank: Count | None = None
     pid: int | None = None
     host: str | None = None
+    uuid: str | None = None
+    """Of its device."""
     steps: Count | None = None
     step_median: Amount | None = None
     first_collective_median: Amount | None = None

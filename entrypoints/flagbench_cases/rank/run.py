@@ -66,14 +66,15 @@ class RankRun:
     def _write_rank_facts(self) -> None:
         """Write facts about this rank, its device and its software."""
         device, spool = self.device, self.spool
+        monitored = read_start(self.plan["telemetry"]) or {}
         spool.fact(
             "rank",
             node=self.plan["node_rank"],
             local_rank=self.local_rank,
             pid=os.getpid(),
             host=socket.gethostname(),
-            device=device.describe(self.local_rank),
-            driver=(read_start(self.plan["telemetry"]) or {}).get("driver_version"),
+            device=dict(device.describe(self.local_rank), **uuid_of(monitored, self.local_rank)),
+            driver=monitored.get("driver_version"),
         )
         spool.fact("precision", **precision.prove(device.torch, self.config["precision"]))
         if self.job.rank == 0:
@@ -157,6 +158,13 @@ class RankRun:
             allocator_peak=self.device.allocator_peak(),
             parameters=parameter_sum(workload.module),
         )
+
+
+def uuid_of(monitored: Dict[str, Any], index: int) -> Dict[str, str]:
+    """`uuid` of a device of this node, by the start line of the monitor; empty if it does not say."""
+    devices = monitored.get("devices", [])
+    found = next((device.get("uuid") for device in devices if device.get("index") == index), None)
+    return {"uuid": found} if found else {}
 
 
 def parameter_sum(module: torch.nn.Module) -> float:

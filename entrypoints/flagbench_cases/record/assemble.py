@@ -183,6 +183,7 @@ def rank_entry(fact: Dict[str, Any], evidence: Evidence) -> Dict[str, Any]:
         "local_rank": fact["local_rank"],
         "pid": fact["pid"],
         "host": fact["host"],
+        **({"uuid": fact["device"]["uuid"]} if "uuid" in fact["device"] else {}),
         "steps": len(steps),
         "step_median": middle([s.device for s in steps]),
         "first_collective_median": middle([s.first_collective for s in steps]),

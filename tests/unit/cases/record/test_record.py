@@ -20,6 +20,7 @@ from unit.cases.record.runs import (
     WINDOW,
     checks_of,
     evidence,
+    fact_of,
     record_of,
     request,
     resolved,
@@ -55,6 +56,14 @@ def test_what_a_run_measured_is_in_its_record() -> None:
     assert made["conditions"]["batch_size"] == 32
     assert made["timing"]["warmup"] == pytest.approx(WARMUP * 0.31)
     assert [rank["step_median"] for rank in made["ranks"]] == [0.25, 0.25]
+
+
+def test_a_record_has_the_uuid_of_every_device_that_has_one() -> None:
+    found = evidence()
+    fact_of(found, "rank", 1)["device"]["uuid"] = "GPU-1"
+    made = record_of(found)
+    assert [device.get("uuid") for device in made["system"]["devices"]] == [None, "GPU-1"]
+    assert [rank.get("uuid") for rank in made["ranks"]] == [None, "GPU-1"]
 
 
 def test_the_whole_published_run_has_its_own_metrics_only_when_it_ended_well() -> None:
