@@ -36,9 +36,9 @@ _MEANINGS = {
     Verdict.REPRODUCED: f"the 95 % interval lies within {LOW:.2f} to {HIGH:.2f} of the published value",
     Verdict.BELOW: f"the whole interval lies under {LOW:.2f}",
     Verdict.ABOVE: f"the whole interval lies over {HIGH:.2f}",
-    Verdict.INCONCLUSIVE: "the interval crosses a limit: measure longer, or five times; or a record has no evidence",
+    Verdict.INCONCLUSIVE: "the interval crosses a limit, there is a doubt, or the record has no evidence",
     Verdict.NOT_COMPARABLE: "something that the number depends on differs, and the verdict names it",
-    Verdict.INVALID: "the run failed, one of its own checks did, or its numbers do not follow from its evidence",
+    Verdict.INVALID: "the run or a check failed, or the record contradicts itself, its evidence or what is possible",
 }
 MEASURED, RUN_BY_CI, NEVER_RUN = "\N{CHECK MARK}", "\N{BLACK CIRCLE}", "\N{WHITE CIRCLE}"
 _PART = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -151,7 +151,7 @@ def align(
         sum(from_step <= step <= last and step not in errors for step in curve.losses) + _cut(curve, from_step, last)
         for curve in (a, b)
     ]
-    verdict, reason = _verdict(a, b, conditions, unknown, counted, only[1], mean, from_step, within)
+    verdict, reason = _verdict(a, b, case, conditions, unknown, counted, only[1], mean, from_step, within)
     return AlignResult(
         verdict=verdict,
         reason=reason,
@@ -210,6 +210,7 @@ def _errors(a: Curve, b: Curve, shift: int = 0) -> dict[int, float | None]:
 def _verdict(
     a: Curve,
     b: Curve,
+    case: Case | None,
     conditions: Sequence[ConditionResult],
     unknown: Sequence[str],
     counted: Mapping[int, float | None],
@@ -219,7 +220,7 @@ def _verdict(
     within: float,
 ) -> tuple[Alignment, str]:
     for side, curve in (("A", a), ("B", b)):
-        if curve.record is not None and (wrong := next(sanity.problems(curve.record), None)):
+        if curve.record is not None and (wrong := next(sanity.problems(curve.record, case), None)):
             return Alignment.INVALID, f"{side}: {wrong}"
     other = [describe(c, other="in B").replace(" here,", " in A,") for c in conditions if another_curve(c)]
     if other:

@@ -96,6 +96,20 @@ def gate_spec(case: Case) -> MetricSpec:
     return next(spec for spec in case.metrics if spec.name == case.gate)
 
 
+def depends_on(case: Case, spec: MetricSpec, held_by: str | None = None) -> tuple[str, ...]:
+    """The conditions that a comparison depends on: of the expected metric, and of the measured one it is held by.
+
+    A published p_core, held by the host's clock, depends on the loader as well.
+    """
+    other = case.metric(held_by or spec.held_by or spec.name)
+    return tuple(dict.fromkeys((*spec.depends_on, *(other.depends_on if other is not None else ()))))
+
+
+def gate_conditions(case: Case) -> tuple[str, ...]:
+    """The conditions that the metric that decides depends on."""
+    return depends_on(case, gate_spec(case))
+
+
 def case_conditions(case: Case) -> tuple[str, ...]:
     """Names of all conditions of a case, groups expanded, in the manifest's order."""
     return tuple(dict.fromkeys(n for group in case.condition_groups.values() for n in group))
@@ -111,7 +125,7 @@ def qualifiers(results: Sequence[ConditionResult], case: Case) -> Iterator[str]:
         yield "software differs"
     if any(r.agreement is Agreement.UNKNOWN and r.here != r.expected for r in software):
         yield "software unknown"
-    matters = set(case.work_conditions).intersection(gate_spec(case).depends_on)
+    matters = set(case.work_conditions).intersection(gate_conditions(case))
     silent = (r.name for r in results if r.agreement is Agreement.NOT_PUBLISHED and r.name in matters)
     yield from (f"{name} {NOT_PUBLISHED}" for name in silent)
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from flagbench.catalog.model import Case, MetricSpec
 from flagbench.record.model import Metric, Record
 from flagbench.verify import sanity
-from flagbench.verify.conditions import Agreement, ConditionResult, describe
+from flagbench.verify.conditions import Agreement, ConditionResult, depends_on, describe
 from flagbench.verify.interval import RUNS_FOR_BETWEEN, Estimate, Ratio, common, estimate, ratio
 from flagbench.verify.result import Against, MetricResult, Verdict
 
@@ -82,7 +82,8 @@ def compare_metric(
     if not found:
         return result
     measured = estimate(found)
-    depends = [c for c in conditions if against.kind == "baseline" or c.name in spec.depends_on]
+    needed = depends_on(case, spec, name)
+    depends = [c for c in conditions if against.kind == "baseline" or c.name in needed]
     # Software only qualifies a verdict.
     differing = [c for c in depends if c.forbids and c.name not in case.software_conditions]
     why = [describe(c, other=against.side) for c in differing]

@@ -6,12 +6,20 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
+from flagbench.catalog.model import Case
 from flagbench.record.model import Record
+from flagbench.verify import physics, required
+from flagbench.verify.contradictions import contradictions
+from flagbench.verify.subject import Subject
 
 MOST_CREDIT = 1.01
 """Largest ratio of credited to trained samples: SST-2's 67,349 sentences are credited as 67,584."""
+
+MOST_CLAUSES = 20
+"""Clauses of each kind: a record may have any number of devices and settings, and a reader needs a few."""
 
 CLOCK_DRIFT = 1e-4
 """Largest relative drift between a device's clock and the host's."""
@@ -41,8 +49,11 @@ def unseeded_digest(record: Record) -> str | None:
     return config_digest({name: value for name, value in record.config.items() if name != "seed"})
 
 
-def problems(record: Record) -> Iterator[str]:
-    """Everything that makes a record invalid, one clause each; none where nothing does."""
+def problems(record: Record, case: Case | None = None) -> Iterator[str]:
+    """Everything that makes a record invalid, one clause each; none where nothing does.
+
+    `case`: the record's; without it, what the record says is not compared with the case and its stacks.
+    """
     if record.status.state != "ok":
         yield ending(record)
     yield from (f"check {c.name} failed: {c.detail}" for c in record.checks if not c.ok)
@@ -56,6 +67,11 @@ def problems(record: Record) -> Iterator[str]:
         if not low - rounding <= metric.value <= high + rounding:
             yield f"metric {metric.name} is not within its interval"
     yield from _order_problems(record)
+    if case is not None and record.status.state == "ok":  # an interrupted run's record has parts of each
+        subject = Subject(record, case)
+        yield from islice(contradictions(subject), MOST_CLAUSES)
+        yield from islice(required.problems(subject), MOST_CLAUSES)
+        yield from islice(physics.problems(subject), MOST_CLAUSES)
 
 
 def ending(record: Record) -> str:

@@ -20,12 +20,14 @@ from flagbench.verify.conditions import (
     case_conditions,
     claim_conditions,
     compare_conditions,
+    gate_conditions,
     gate_spec,
     qualifiers,
     shared_conditions,
     shown,
 )
 from flagbench.verify.disturbances import disturbances
+from flagbench.verify.doubts import with_doubts
 from flagbench.verify.interval import Estimate, common, estimate
 from flagbench.verify.metric import Expected, candidates, compare_metric
 from flagbench.verify.result import Against, MetricResult, Verdict, VerifyResult
@@ -53,7 +55,7 @@ def verify_claim(records: Sequence[Record], claim: Claim, case: Case, *, chosen:
     conditions = compare_conditions(published, shared_conditions([r.conditions for r in records]), published)
     specs = {spec.name: spec for spec in case.metrics}
     expected = [Expected(specs[m.name], Estimate(m.value, runs=0), m.unit, m.scope) for m in claim.metrics]
-    result = _verdict(records, case, Against("claim", claim.id, chosen), conditions, expected)
+    result = _verdict(records, case, Against("claim", claim.id, chosen), conditions, expected, claim=claim)
     compared = {m.name for m in result.metrics} | published.keys()
     return replace(result, anomalies=tuple(a for a in claim.anomalies if result.metrics and a.field in compared))
 
@@ -135,6 +137,7 @@ def _verdict(
     expected: Iterable[Expected],
     held: Sequence[Record] = (),
     free: Collection[str] = (),
+    claim: Claim | None = None,
 ) -> VerifyResult:
     """The verdict of the whole: that of the gate metric, unless a record is invalid or has no evidence.
 
@@ -157,6 +160,7 @@ def _verdict(
             )
             for metric in expected
         )
+        metrics = tuple(with_doubts(metric, records, case, claim, conditions) for metric in metrics)
         gate = next((m for m in metrics if m.name == case.gate), None)
         if gate is None:
             verdict, reason = Verdict.NOT_COMPARABLE, _without_gate(case, against, metrics)
@@ -210,7 +214,7 @@ def _invalid(records: Sequence[recompute.Checked], case: Case, against: Against)
     names = candidates(gate_spec(case), against)
     for record, contradictions in records:
         if found := [
-            *sanity.problems(record),
+            *sanity.problems(record, case),
             *sanity.gate_problems(record, names),
             *recompute.repeated_metrics(record),
             *contradictions,
@@ -222,7 +226,7 @@ def _invalid(records: Sequence[recompute.Checked], case: Case, against: Against)
 def _check_alike(records: Sequence[Record], case: Case) -> None:
     """Reject records of different work or software: their spread would not be that of one repeated run."""
     first, ids = records[0], [r.record_id for r in records]
-    names = (*gate_spec(case).depends_on, *case.software_conditions)
+    names = (*gate_conditions(case), *case.software_conditions)
     for record in records:
         _check_case(record, case)
         if ids.count(record.record_id) > 1:

@@ -1,0 +1,127 @@
+"""Why a verdict of enough speed cannot be given, although the numbers of a valid record would give it.
+
+Each doubt leaves room for a slower run than the record shows, so it takes away REPRODUCED and ABOVE, not BELOW.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from msgspec.structs import replace
+
+from flagbench.catalog.model import NOT_PUBLISHED, Case, Claim, Range
+from flagbench.record.model import Record
+from flagbench.verify import physics
+from flagbench.verify.conditions import Agreement, ConditionResult, depends_on
+from flagbench.verify.interval import Ratio
+from flagbench.verify.metric import classify
+from flagbench.verify.result import MetricResult, Verdict
+from flagbench.verify.subject import Subject
+
+ABOVE_CEILING = 1.02
+"""How far a run may exceed the highest throughput of a matrix product measured in it."""
+HOST_CLOCK = 1.02
+"""How far the host clock may exceed a clock that includes all waits, beyond what the published row does."""
+
+
+def with_doubts(
+    metric: MetricResult,
+    records: Sequence[Record],
+    case: Case,
+    claim: Claim | None,
+    conditions: Sequence[ConditionResult],
+) -> MetricResult:
+    """A comparison, INCONCLUSIVE with the reasons if its verdict is one of enough speed and cannot be given.
+
+    Args:
+        claim: what the records are held against; None for a baseline.
+    """
+    if metric.verdict not in (Verdict.REPRODUCED, Verdict.ABOVE):
+        return metric
+    subjects = [Subject(record, case) for record in records]
+    found = [clause for subject in subjects for clause in _ceiling(subject)]
+    if claim is not None:
+        if metric.name == case.gate:
+            found += [clause for subject in subjects for clause in _host_clock(subject, claim, metric.held_by)]
+        found += _unpublished(subjects, conditions, metric)
+    if not found:
+        return metric
+    return replace(metric, verdict=Verdict.INCONCLUSIVE, reason="; ".join([metric.reason, *found]))
+
+
+def _ceiling(subject: Subject) -> Iterator[str]:
+    flops, speed = subject.record.flops, physics.achieved(subject)
+    if flops is None or flops.measured_ceiling is None or speed is None:
+        return
+    ceiling = flops.measured_ceiling.flops
+    if speed > ABOVE_CEILING * ceiling:
+        yield (
+            f"record {subject.record.record_id}: its window has {speed:.4g} FLOP/s per device, "
+            f"{speed / ceiling if ceiling else float('inf'):.3f} times what a matrix product had in the same run"
+        )
+
+
+def _host_clock(subject: Subject, claim: Claim, held_by: str) -> Iterator[str]:
+    """The publisher's clock stops before the device has finished, which must not hide more work than it did there."""
+    record, gate = subject.record, subject.case.gate
+    host = record.metric(held_by)
+    if host is None or held_by == gate:
+        return
+    core, train = claim.metric("p_core"), claim.metric("p_train")
+    published = max(1.0, core.value / train.value) if core and train and train.value > 0 else 1.0
+    for name in dict.fromkeys((gate, "p_core", "p_train")):
+        other = record.metric(name)
+        if other is None or other.unit != host.unit or other.value <= 0:
+            continue
+        scale = subject.world if (other.scope, host.scope) == ("job", "device") else 1
+        ratio = host.value / (other.value / scale)
+        if ratio > published * HOST_CLOCK:
+            yield (
+                f"record {record.record_id}: {held_by}, by the host's clock, is {ratio:.3f} times {name}; at most "
+                f"{published * HOST_CLOCK:.3f} times is allowed ({published:.3f} published x {HOST_CLOCK}), so the "
+                "clock may hide work of the device"
+            )
+
+
+def _unpublished(
+    subjects: Sequence[Subject], conditions: Sequence[ConditionResult], metric: MetricResult
+) -> Iterator[str]:
+    """Conditions of the work that were not published: the verdict must be the same over the range of each."""
+    case = subjects[0].case
+    spec = case.metric(metric.name)
+    needed = set(depends_on(case, spec, metric.held_by)) if spec is not None else set()
+    for condition in conditions:
+        name = condition.name
+        silent = condition.agreement is Agreement.NOT_PUBLISHED
+        if not silent or name not in needed or name not in case.work_conditions:
+            continue
+        if name in case.ranges:
+            yield from _over_range(subjects, name, case.ranges[name], metric)
+        else:
+            yield f"{name} is {NOT_PUBLISHED}, and the speed depends on it"
+
+
+def _over_range(subjects: Sequence[Subject], name: str, limits: Range, metric: MetricResult) -> Iterator[str]:
+    """Whether a verdict changes between the ends of the range of a condition."""
+    works = [work for work in map(_sequences, subjects) if work is not None]
+    if metric.ratio is None or len(works) < len(subjects):
+        yield f"{name} is {NOT_PUBLISHED}, and the record does not say how much work a sample was"
+        return
+    ends = [_scaled(metric.ratio, by) for by in (min(works) / limits.high, max(works) / limits.low)]
+    if {classify(end) for end in ends} != {metric.verdict}:
+        yield (
+            f"{name} is {NOT_PUBLISHED}: for {limits.low:g} to {limits.high:g} of them (this run has "
+            f"{works[0]:.3g}) the ratio lies between {ends[0].value:.3f} and {ends[1].value:.3f}"
+        )
+
+
+def _sequences(subject: Subject) -> float | None:
+    """Sequences of a sample, padding included, the mean of a run; None if the record does not say."""
+    work, length = subject.record.work, subject.counted("tokens_per_sample")
+    if work is None or not work.tokens_executed or not work.samples_executed or length is None:
+        return None
+    return work.tokens_executed / work.samples_executed / length
+
+
+def _scaled(ratio: Ratio, by: float) -> Ratio:
+    return Ratio(ratio.value * by, None if ratio.ci95 is None else (ratio.ci95[0] * by, ratio.ci95[1] * by))

@@ -1,0 +1,78 @@
+"""A record of a case, and what its parts are compared by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import Any
+
+from flagbench.catalog.model import Accelerator, Case, Stack
+from flagbench.record.model import Record
+from flagbench.terminal import brief
+from flagbench.verify.arguments import Arguments, parse
+from flagbench.verify.derivation import UNKNOWN, count, evaluate
+
+
+class Subject:
+    """A record of a case, and what its parts are compared by."""
+
+    def __init__(self, record: Record, case: Case) -> None:
+        self.record = record
+        self.case = case
+        self.config: Mapping[str, Any] = record.config or {}
+
+    @cached_property
+    def stack(self) -> Stack | None:
+        """The stack of the record; None if this flagbench does not know it."""
+        return self.case.stacks.get(self.record.stack)
+
+    @property
+    def stacks(self) -> Iterable[Stack]:
+        """The stack of the record, or all stacks if it is unknown."""
+        return self.case.stacks.values() if self.stack is None else (self.stack,)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names of node 0's devices as its driver reports them, each once."""
+        return tuple(sorted({device.name for device in self.record.system.devices}))
+
+    @cached_property
+    def accelerator(self) -> Accelerator | None:
+        """The model of the record's devices; None if they are several or not in the stack's manifest."""
+        if len(self.names) != 1:
+            return None
+        return next(filter(None, (stack.accelerator(self.names[0]) for stack in self.stacks)), None)
+
+    @cached_property
+    def world(self) -> int:
+        """Ranks of the job, by the system."""
+        return self.record.system.nodes * self.record.system.devices_per_node
+
+    @cached_property
+    def replicas(self) -> int | None:
+        """Data-parallel replicas by the configuration; None if it does not say."""
+        parts = (count(self.config, "layout.tp") or 1) * (count(self.config, "layout.pp") or 1)
+        return self.world // parts if self.config and not self.world % parts else None
+
+    def counted(self, name: str) -> int | None:
+        """`samples_per_step` or `tokens_per_sample` by the configuration; None if it does not say."""
+        rule = self.case.counts.get(name)
+        found = UNKNOWN if rule is None else evaluate(rule, self.config)
+        return found if isinstance(found, int) and not isinstance(found, bool) and found > 0 else None
+
+    @cached_property
+    def arguments(self) -> Arguments:
+        """The record's command line."""
+        return parse(self.record.argv)
+
+
+def text(value: Any) -> str:
+    """A value as it stands in a clause, at most a line."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return brief(str(value))
+
+
+def differ(what: str, here: Any, source: str, there: Any) -> str:
+    """A clause with both sides of a contradiction."""
+    return f"{what} is {text(here)}, but {source} {text(there)}"
