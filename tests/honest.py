@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from catalogs import CATALOG
 from flagbench.catalog.model import NOT_PUBLISHED, Claim
+from flagbench.verify.derivation import Unknown, derived_conditions
 from flagbench_cases.record import assemble
 from flagbench_cases.record.evidence import OK, Evidence
 from flagbench_cases.record.request import Request
@@ -94,7 +95,7 @@ def _request(claim: Claim, steps: int | None) -> Request:
         division=run.division,
         precision=run.precision,
         seed=None,
-        source="files",
+        source=None if run.preset == "tiny" else "files",
         weights=True,
         steps=None if steps is None else steps - warmup,
         max_samples=None,
@@ -144,7 +145,7 @@ def _evidence(claim: Claim, request: Request, pace: Pace, count: int) -> Evidenc
     whole = _published(claim, "p_whole") or _published(claim, "p_infer_whole")
     trained = max(ends, units / whole * pace.slower) if whole else ends * 1.01
     e2e = max(trained + 1.0, (_published(claim, "e2e_time") or trained + 60.0) * pace.slower)
-    device = {"name": _device(claim, request), "memory_bytes": 80 * 2**30}
+    device = {"name": _device(claim, request), "memory_bytes": _memory(claim, request)}
     peak = int((_published(claim, "mem_peak") or 30.0) * 2**30)
     for rank in range(world):
         local = rank % request.gpus
@@ -152,7 +153,8 @@ def _evidence(claim: Claim, request: Request, pace: Pace, count: int) -> Evidenc
         driver = _known(claim, "driver")
         fact("rank", rank, **where, device=dict(device, index=local), driver=None if driver == "here" else driver)
         executed = request.config["precision"]
-        fact("precision", rank, requested=executed, executed=executed, relative_error=1e-4)
+        error = 1e-7 if executed == "fp32" else 1e-4
+        fact("precision", rank, requested=executed, executed=executed, relative_error=error)
         fact("memory", rank, peak=peak, allocator_peak=peak - 2**30, parameters=1.0)
         fact("ceiling", rank, flops=0.8 * _peak(request), precision=executed, method="best of some")
         if request.kind == "infer":
@@ -166,6 +168,12 @@ def _evidence(claim: Claim, request: Request, pace: Pace, count: int) -> Evidenc
     own = {"device_model", "devices", "nodes", "division", "precision", "seed", "stop_rule", "layout"}
     own |= {"torch", "cuda", "driver"}
     conditions = {name: _known(claim, name) for name in claim.conditions if name not in own}
+    derived = derived_conditions(CATALOG.cases[claim.case], request.config)
+    conditions |= {
+        name: value
+        for name, value in derived.items()
+        if conditions.get(name) == "here" and not isinstance(value, Unknown)
+    }
     fact("workload", 0, conditions=conditions, data={"source": "files"}, parameters=1, chance=0.1)
     fact("plan", 0, steps=count)
     fact("evaluation", 0, **_evaluation(claim, count))
@@ -188,6 +196,12 @@ def _device(claim: Claim, request: Request) -> str:
     return next((a["match"][0] for a in request.stack["accelerators"] if a["name"] == model), model)
 
 
+def _memory(claim: Claim, request: Request) -> int:
+    """Bytes, as much as the claim's device has; 80 GiB where the stack does not say."""
+    model = claim.conditions["device_model"]
+    return int(next((a["memory_gib"] for a in request.stack["accelerators"] if a["name"] == model), 80) * 2**30)
+
+
 def _peak(request: Request) -> float:
     """The peak of the stack's device in the run's precision, FLOP/s; 1e14 where the stack has none."""
     peaks = [a["peaks"].get(request.config["precision"]) for a in request.stack["accelerators"]]
@@ -207,13 +221,14 @@ def _steps(claim: Claim, request: Request, pace: Pace, count: int) -> dict[int, 
     wait = max(units / train - host, 0.0) if train else 0.02 * host
     flops = UTILISATION * _peak(request) * layout.ranks_per_replica * host
     drawn = random.Random(pace.seed)
+    executed = int(batch * pace.partial) * config["data"]["sequence_length"]
     counting, other = [], []
     for number in range(count):
         factor = pace.slower * (1 + drawn.gauss(0, pace.noise)) * (1 + pace.drift * number / count)
         loss = (_published(claim, "loss") or 0.5) * (1.0 if number >= count - 50 else 2.0 - number / count)
         times = (0.8 * wait * factor, 0.2 * wait * factor, host * factor, 0.999 * host * factor, NAN, NAN, 1e-4, loss)
         counting.append(
-            Step(*times, int(batch * pace.partial), batch, tokens, int(0.8 * tokens), flops, 0.8 * flops, 0.0)
+            Step(*times, int(batch * pace.partial), batch, executed, int(0.8 * executed), flops, 0.8 * flops, 0.0)
         )
         other.append(Step(*times, 0, 0, 0, 0, 0, 0, 0))
     return {rank: counting if layout.counts(rank) else other for rank in range(layout.world)}

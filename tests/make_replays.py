@@ -36,7 +36,7 @@ def _of_80gb(made: dict[str, Any]) -> None:
     name = "NVIDIA A100-SXM4-80GB"
     made["conditions"]["device_model"] = name
     for device in made["system"]["devices"]:
-        device["name"] = name
+        device.update(name=name, memory_bytes=80 * 2**30)
 
 
 def _of_other_software(made: dict[str, Any]) -> None:

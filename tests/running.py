@@ -50,6 +50,26 @@ def assert_rates_in_order(record: Dict[str, Any]) -> None:
     assert [check["ok"] for check in record["quality"]["checks"] if check["name"] == "rates_in_order"] == [True]
 
 
+def assert_agrees(record: Dict[str, Any]) -> None:
+    """The host side finds nothing wrong with a record: its conditions follow from its configuration as the case's
+    manifest says, it has every check that applies, and nothing in it is impossible. Only where the host side runs."""
+    if importlib.util.find_spec("flagbench") is None or sys.version_info < (3, 10):
+        return
+    from catalogs import CATALOG
+    from flagbench.record.read import read_record
+    from flagbench.verify import sanity
+    from flagbench.verify.required import APPLIES, missing_checks
+    from flagbench.verify.subject import Subject
+
+    case, read = CATALOG.cases[record["case"]], read_record(json.dumps(record).encode("utf-8"))
+    assert list(sanity.problems(read, case)) == []
+    assert set(case.conditions) <= set(record["conditions"])
+    # No more is required than what a run makes, and it makes nothing else that its case names.
+    assert missing_checks(Subject(read, case)) == ()
+    made = {check["name"] for check in record["quality"]["checks"]}
+    assert {name for name in APPLIES if not APPLIES[name](Subject(read, case))}.isdisjoint(made)
+
+
 class CaseRun:
     """One process of `python -m flagbench_cases distilbert`, its spool under `folder`."""
 

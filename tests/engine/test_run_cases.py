@@ -8,7 +8,7 @@ import sys
 import jsonschema
 import pytest
 
-from running import ENTRYPOINTS, assert_rates_in_order, need, run_case
+from running import ENTRYPOINTS, assert_agrees, assert_rates_in_order, need, run_case
 
 pytestmark = pytest.mark.image
 
@@ -34,6 +34,7 @@ def test_deepspeed_trains_in_its_place(tmp_path, record_schema):
     jsonschema.Draft202012Validator(record_schema).validate(record)
     assert ended.code == 0, ended.stderr
     assert record["conditions"]["engine"] == "deepspeed-zero%d" % stage
+    assert_agrees(record)
     training = record["quality"]["training"]
     assert training["ds_config"]["zero_optimization"]["stage"] == stage
     assert training["ds_config"]["train_batch_size"] == 8
@@ -55,3 +56,4 @@ def test_two_ranks_train_the_shipped_set_to_the_end(tmp_path, record_schema, cas
     assert sorted(record["conditions"]) == names_of_groups(case)
     assert len(record["ranks"]) == 2
     assert_rates_in_order(record)
+    assert_agrees(record)

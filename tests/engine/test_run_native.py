@@ -10,7 +10,7 @@ import pytest
 
 from faults import fault
 from flagbench_cases.shared.interpreter import STARTING
-from running import ENTRYPOINTS, assert_rates_in_order, run_case
+from running import ENTRYPOINTS, assert_agrees, assert_rates_in_order, run_case
 
 pytestmark = pytest.mark.image
 
@@ -33,6 +33,7 @@ def test_two_ranks_print_one_valid_record(tmp_path, record_schema):
     low, high = found["p_core"]["ci95"]
     assert low < found["p_core"]["value"] < high
     assert_rates_in_order(record)
+    assert_agrees(record)
     assert "acc" not in found, "nothing was evaluated, so nothing is said"
     assert record["conditions"]["data"] == "synthetic"
     assert record["conditions"]["weights"] == "random"

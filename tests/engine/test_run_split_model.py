@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from flagbench_cases.shared.config import load_case, preset_of
-from running import ENDLESS, CaseRun, alive, need_megatron, run_case, wait_until
+from running import ENDLESS, CaseRun, alive, assert_agrees, need_megatron, run_case, wait_until
 
 pytestmark = pytest.mark.image
 
@@ -40,6 +40,7 @@ def check_ok(ended, schema):
     groups = load_case("aquila-33b")["condition_groups"].values()
     # The seed is in every record; no published number depends on it.
     assert sorted(record["conditions"]) == sorted(["seed", *(name for names in groups for name in names)])
+    assert_agrees(record)
     return record
 
 

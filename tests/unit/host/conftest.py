@@ -72,7 +72,7 @@ FULL_RECORD: dict[str, Any] = {
     "ranks": [{**rank, "bubble": 0.25} for rank in _REPLAYED["ranks"]],
     "telemetry": {"devices": [{"throttle_seconds": {"power": 1.5}, "foreign_processes": 0}]},
     "argv": ["--nodes", "1"],
-    "launch": {"started_at": "2026-01-01T11:59:00Z", "seconds": 61.5, "via": "native"},
+    "launch": {"started_at": "2026-01-01T11:53:00Z", "seconds": 421.5, "via": "native"},
     "layout": {"dp": 8, "tp": 1, "pp": 1},
 }
 """A record that has every part."""

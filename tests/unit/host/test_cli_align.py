@@ -22,6 +22,7 @@ IDS = ("20260102T000000Z-beta", "20260101T000000Z-alpha")
 
 def record(record_id: str, factor: float) -> bytes:
     made: dict[str, Any] = copy.deepcopy(FULL_RECORD)
+    del made["launch"]  # which was on another day
     made.update(record_id=record_id, created_at=f"2026-01-{record_id[6:8]}T00:00:00Z")
     values = [factor * (6.0 - step / 30) for step in range(60)]
     made["quality"]["losses"] = {"first_step": 0, "steps": 60, "values": values}

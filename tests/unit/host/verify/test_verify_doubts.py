@@ -1,0 +1,148 @@
+"""Enough speed is not concluded where the run may have been slower, or the published work less."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from flagbench.catalog.model import NOT_PUBLISHED, Claim, Range
+from flagbench.record.model import Ceiling, Flops, Record, Window, Work
+from flagbench.verify import Verdict, VerifyResult, verify_baseline, verify_claim
+
+from .conftest import BASE, CASE, CATALOG, CLAIM, edit, held, line
+
+PUBLISHED = 1942.6 / 1861.9
+"""How far the published p_core exceeds the published p_train."""
+
+SEQUENCES = "gradient_accumulation_steps"
+"""The condition that the row below leaves out, and that the tokens of a sample are taken to be proportional to."""
+
+
+def silent(name: str = SEQUENCES) -> Claim:
+    """The claim of a row that leaves a condition out."""
+    return replace(CLAIM, conditions={**CLAIM.conditions, name: NOT_PUBLISHED})
+
+
+def ranged(sequences: float, speed: float) -> VerifyResult:
+    """A run with so many sequences per sample, at a multiple of the published speed, held against a row that may have
+    had 1 to 10."""
+    case = replace(CASE, ranges={SEQUENCES: Range(1, 10, "made up")})
+    work = Work("samples", 150, 9600, 9600, tokens_executed=round(9600 * sequences * 512))
+    rates = {
+        name: {"value": value * speed, "ci95": (value * speed * 0.99, value * speed * 1.01)}
+        for name, value in {"p_core_host": 1942.6, "p_core": 1942.0, "p_train": 1900.0, "p_whole": 1700.0}.items()
+    }
+    return verify_claim([edit(metrics=rates, work=work)], silent(), case)
+
+
+def with_ceiling(flops: float) -> Record:
+    """BASE with a window of 1e15 FLOP in 10 s on each of its devices, and the ceiling that was measured in it."""
+    ceiling = Ceiling(flops, "tf32", "products")
+    window = Window(first_step=20, steps=200, samples=51200, seconds=10.0)
+    return edit(
+        window=window, flops=Flops("distilbert-matmul/v1", 7.5e15, 1e14, recomputed=0.5e15, measured_ceiling=ceiling)
+    )
+
+
+@pytest.mark.parametrize(
+    ("speed", "verdict"),
+    [
+        (1.0, Verdict.INCONCLUSIVE),
+        (1.5, Verdict.ABOVE),
+        (1.12, Verdict.INCONCLUSIVE),
+        # Not enough even if the published run had less work: a slow run is given no benefit of the doubt.
+        (0.5, Verdict.BELOW),
+    ],
+)
+def test_unpublished_work_leaves_a_verdict_that_holds_over_its_range(speed: float, verdict: Verdict) -> None:
+    result = ranged(9.8, speed)
+    assert result.verdict is verdict, result.reason
+    assert result.qualifiers == (f"{SEQUENCES} not published",)
+    if verdict is Verdict.INCONCLUSIVE:
+        assert "1 to 10" in result.reason
+        assert f"between {speed * 9.8 / 10:.3f} and {speed * 9.8:.3f}" in result.reason
+
+
+def test_less_work_per_sample_is_faster() -> None:
+    assert ranged(4.0, 1.5).verdict is Verdict.INCONCLUSIVE
+
+
+def test_work_of_a_sample_that_a_record_does_not_say() -> None:
+    case = replace(CASE, ranges={SEQUENCES: Range(1, 10, "made up")})
+    result = verify_claim([edit(work=None)], silent(), case)
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert "does not say how much work" in result.reason
+
+
+def test_a_range_is_of_the_condition_that_no_row_of_glm_publishes() -> None:
+    glm = CATALOG.cases["glm"]
+    assert set(glm.ranges) == {"choices"}
+    rows = [claim for claim in CATALOG.claims.values() if claim.case == "glm"]
+    assert {claim.conditions["choices"] for claim in rows} == {NOT_PUBLISHED}
+
+
+def test_another_unpublished_condition_of_the_work_has_no_range() -> None:
+    result = held(BASE, claim=silent())
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert f"{SEQUENCES} is not published" in result.reason
+    # Nothing else that depends on it is said to be reproduced either.
+    assert not {m.verdict for m in result.metrics} & {Verdict.REPRODUCED, Verdict.ABOVE}
+
+
+@pytest.mark.parametrize(
+    ("metrics", "verdict", "words"),
+    [
+        ({"p_core_host": 1940.0, "p_train": 1940 / PUBLISHED / 1.019, "p_core": 1935.0}, Verdict.REPRODUCED, ()),
+        (
+            {"p_core_host": 1940.0, "p_train": 1940 / PUBLISHED / 1.03, "p_core": 1935.0},
+            Verdict.INCONCLUSIVE,
+            ("p_core_host", f"{PUBLISHED * 1.03:.3f} times p_train", "1.043 published x 1.02"),
+        ),
+        (
+            {"p_core_host": 1940.0, "p_train": 1760.0, "p_core": 1770.0, "p_whole": 1700.0},
+            Verdict.INCONCLUSIVE,
+            ("1.096 times p_core;", "1.102 times p_train"),
+        ),
+        # A slow run is below, whatever its clock hides.
+        ({"p_core_host": 1510.0, "p_train": 1000.0, "p_core": 1100.0, "p_whole": 900.0}, Verdict.BELOW, ()),
+    ],
+)
+def test_the_host_clock_hides_no_more_work_than_the_published_one(
+    metrics: dict[str, float], verdict: Verdict, words: tuple[str, ...]
+) -> None:
+    edits: dict[str, Any] = {
+        name: {"value": value, "ci95": (value * 0.995, value * 1.005)} for name, value in metrics.items()
+    }
+    result = held(edit(metrics=edits))
+    assert result.verdict is verdict, result.reason
+    for word in words:
+        assert word in result.reason
+
+
+def test_a_row_that_publishes_no_p_train_allows_no_more() -> None:
+    claim = replace(CLAIM, metrics=tuple(m for m in CLAIM.metrics if m.name != "p_train"))
+    edits = {"p_core_host": {"value": 1985.0, "ci95": (1980.0, 1990.0)}}
+    assert "at most 1.020 times" in held(edit(metrics=edits), claim=claim).reason
+
+
+def test_workers_are_a_condition_of_the_host_clock_alone() -> None:
+    result = held(edit(conditions={"workers": 0}))
+    assert (result.verdict, line(result, "p_core").reason) == (
+        Verdict.NOT_COMPARABLE,
+        "workers is 0 here, 8 published",
+    )
+    # The row is then held against p_core, which the device timed.
+    assert held(edit(conditions={"workers": 0}, without=("p_core_host",))).verdict is Verdict.REPRODUCED
+
+
+def test_a_run_above_its_own_ceiling_is_inconclusive() -> None:
+    assert held(with_ceiling(1e14)).verdict is Verdict.REPRODUCED
+    assert held(with_ceiling(0.981e14)).verdict is Verdict.REPRODUCED
+    result = held(with_ceiling(0.97e14))
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert "1.031 times what a matrix product had" in result.reason
+    # Against another run as well.
+    again = edit(with_ceiling(0.97e14), record_id="fixture-again")
+    assert verify_baseline([again], BASE, CASE).verdict is Verdict.INCONCLUSIVE
