@@ -37,7 +37,7 @@ def blob(folder: Path, content: bytes, media_type: str) -> Blob:
     digest = sha256(content)
     path = folder / digest.removeprefix("sha256:")
     path.write_bytes(content)
-    return Blob(Descriptor(media_type, digest, len(content)), lambda: path)
+    return Blob(Descriptor(media_type, digest, len(content)), lambda show: path)
 
 
 def make_image(
@@ -52,7 +52,7 @@ def make_image(
     `config`: what a container starts with. `diff_ids`: what the configuration says instead of the truth.
     """
     tars = [tar(files) for files in layers]
-    missing = [Blob(Descriptor(LAYER, sha256(each.encode()), 1000), lambda: Path("/nowhere")) for each in below]
+    missing = [Blob(Descriptor(LAYER, sha256(each.encode()), 1000), lambda show: Path("/nowhere")) for each in below]
     packed = [blob(folder, gzip.compress(each, 1, mtime=0), LAYER) for each in tars]
     document = {
         "architecture": "amd64",

@@ -7,12 +7,17 @@ from collections.abc import Callable, Iterator
 from flagbench.oci.model import Blob, Progress, Put, digest_of
 
 
+def quiet(count: int) -> None:
+    """Progress that nobody sees."""
+
+
 class MemoryPlace:
     """A repository in memory, which may copy from others of its kind and list referrers."""
 
     def __init__(self, url: str = "memory.example/x", *, lists: bool = False) -> None:
         self.url = url
         self.lists = lists
+        self.public = False
         self.blobs: dict[str, bytes] = {}
         self.manifests: dict[str, tuple[bytes, str]] = {}
         self.others: dict[str, MemoryPlace] = {}
@@ -29,7 +34,7 @@ class MemoryPlace:
             if origin in self.others and digest in self.others[origin].blobs:
                 self.blobs[digest] = self.others[origin].blobs[digest]
                 return "copied"
-        content = blob.path().read_bytes()
+        content = blob.path(show).read_bytes()
         assert (digest_of(content), len(content)) == (digest, blob.descriptor.size)
         self.blobs[digest] = content
         show(len(content))

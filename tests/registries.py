@@ -84,7 +84,7 @@ class Silent:
     def start(self, total: int) -> None:
         """Nothing is drawn."""
 
-    advance = start
+    advance = expect = start
 
     def end(self) -> None:
         """Nothing was drawn."""

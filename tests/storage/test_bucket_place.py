@@ -23,6 +23,7 @@ from flagbench.oci.bucket import BucketPlace
 from flagbench.oci.bucket_address import parse_image_bucket
 from flagbench.oci.model import DOCKER_MANIFEST, Blob, OciImage, Put
 from oci_images import LAYER, blob, make_image
+from places import quiet
 from running import wait_until
 from warmup import warm
 
@@ -43,7 +44,7 @@ from flagbench.oci.model import Blob, Descriptor
 path = Path(sys.argv[3])
 descriptor = Descriptor("application/octet-stream", f"sha256:{path.name}", path.stat().st_size)
 place = BucketPlace(parse_image_bucket(sys.argv[1]), sys.argv[2])
-print(place.put_blob(Blob(descriptor, lambda: path), lambda count: None))
+print(place.put_blob(Blob(descriptor, lambda show: path), lambda count: None))
 """
 
 
@@ -90,7 +91,7 @@ def test_the_keys_are_the_paths_of_a_registry(
     assert place.read_manifest("cpu") == place.read_manifest(image.digest) == (image.manifest, image.media_type)
     assert place.read_manifest("a100") is None
     assert [place.has_blob(each.descriptor.digest) for each in image.layers] == [True, True]
-    assert b"".join(place.read_blob(image.config.descriptor.digest)) == image.config.path().read_bytes()
+    assert b"".join(place.read_blob(image.config.descriptor.digest)) == image.config.path(quiet).read_bytes()
     assert not open_place("flagbench/glm").has_blob(image.config.descriptor.digest)
 
 
@@ -115,7 +116,7 @@ def test_another_repository_gets_copies_made_by_the_server(
     assert push(third, without_bytes(image), "cpu") == ["copied"] * 3
     assert push(third, without_bytes(image), "cpu") == ["present"] * 3
     for layer in image.layers:
-        assert b"".join(third.read_blob(layer.descriptor.digest)) == layer.path().read_bytes()
+        assert b"".join(third.read_blob(layer.descriptor.digest)) == layer.path(quiet).read_bytes()
 
 
 def test_a_tag_moves_and_nothing_else_does(
@@ -189,14 +190,14 @@ def test_an_upload_that_was_killed_is_resumed(
     assert again.communicate(timeout=60)[0].strip() == "uploaded"
     parts = [found[1] for each in proxy.requests if (found := re.search(r"^PUT .*partNumber=(\d+)", each))]
     assert parts == ["4"]
-    assert b"".join(open_place().read_blob(layer.descriptor.digest)) == layer.path().read_bytes()
+    assert b"".join(open_place().read_blob(layer.descriptor.digest)) == layer.path(quiet).read_bytes()
     assert server.list_multipart_uploads(Bucket=bucket).get("Uploads", []) == []
 
 
 def start_put(bucket: str, layer: Blob) -> subprocess.Popen[str]:
     """A process that puts a blob; which way it came there is what it prints."""
     environment = {**os.environ, **warm(str(ROOT / "builder"))}
-    command = [sys.executable, "-c", PUT, f"s3://{bucket}", NAME, str(layer.path())]
+    command = [sys.executable, "-c", PUT, f"s3://{bucket}", NAME, str(layer.path(quiet))]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
 
 
@@ -208,7 +209,7 @@ def test_two_at_once_put_the_same_image(open_place: Callable[..., BucketPlace], 
     place = open_place()
     assert place.read_manifest("cpu") == (image.manifest, image.media_type)
     for each in (*image.layers, image.config):
-        assert b"".join(place.read_blob(each.descriptor.digest)) == each.path().read_bytes()
+        assert b"".join(place.read_blob(each.descriptor.digest)) == each.path(quiet).read_bytes()
 
 
 @pytest.mark.parametrize("fault", ["lost", "cut"])
@@ -229,7 +230,7 @@ def test_faults_of_the_network_are_survived(
     push(open_place(), image, "cpu")
     place = open_place()
     assert place.read_manifest("cpu") == (image.manifest, image.media_type)
-    assert b"".join(place.read_blob(image.layers[0].descriptor.digest)) == image.layers[0].path().read_bytes()
+    assert b"".join(place.read_blob(image.layers[0].descriptor.digest)) == image.layers[0].path(quiet).read_bytes()
     assert seen == ({"GET"} if fault == "cut" else {"HEAD", "GET", "PUT", "POST"})
 
 

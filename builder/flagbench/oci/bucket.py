@@ -47,6 +47,11 @@ class BucketPlace:
         """s3://BUCKET/NAME."""
         return self._bucket.location(self._name)
 
+    @property
+    def public(self) -> bool:
+        """Whether everyone may read what is put; see Place."""
+        return bool(self._acl)
+
     def has_blob(self, digest: str) -> bool:
         """Whether the repository has a blob; see Place."""
         with s3_errors():
@@ -62,7 +67,7 @@ class BucketPlace:
                 return "present"
             if self._copied(key, found):
                 return "copied"
-            path = blob.path()
+            path = blob.path(show)
             with self._sending:
                 sent = put_file(self._bucket, key, path, sha256, content_type=_BYTES, show=show, **self._acl)
             if not sent:

@@ -50,10 +50,11 @@ def _current_tags(image: EngineImage, engine: Engine) -> list[str]:
 
 def _layer(diff_id: str, layers: Layers) -> LayerToLoad:
     blob = layers.blobs[diff_id]
+    file = blob.path(lambda count: None)
     if layers.compression == "gzip":
-        return LayerToLoad(blob.descriptor.size, partial(_chunks, blob.path()))
+        return LayerToLoad(blob.descriptor.size, partial(_chunks, file))
     # An engine before 23 reads no zstd.
-    return LayerToLoad(layers.sizes[diff_id], partial(decompressed, blob.path(), layers.compression))
+    return LayerToLoad(layers.sizes[diff_id], partial(decompressed, file, layers.compression))
 
 
 def _chunks(path: Path) -> Iterator[bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -31,7 +31,6 @@ class Descriptor:
     """`sha256:<64 hex>` of the blob as it is kept: of the compressed layer."""
     size: int
     """Bytes, as it is kept."""
-    annotations: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -39,8 +38,8 @@ class Blob:
     """A blob, and where its bytes are."""
 
     descriptor: Descriptor
-    path: Callable[[], Path]
-    """Returns a file with its bytes; called only where a place lacks it, since that may compress or download it."""
+    path: Callable[[Progress], Path]
+    """Returns a file with its bytes; called only where a place lacks it, since that may download it."""
     origins: tuple[str, ...] = ()
     """Repositories, `HOST/NAME` or as `Place.url` has them, that may have it too: a place that has one of them copies
     the blob from there instead of asking for its bytes."""
@@ -73,6 +72,10 @@ class Place(Protocol):
     @property
     def url(self) -> str:
         """The address, for a person: `HOST/NAME`, or `s3://BUCKET`."""
+
+    @property
+    def public(self) -> bool:
+        """Whether everything that is put, or is there already, is made readable for everyone."""
 
     def has_blob(self, digest: str) -> bool:
         """Whether the repository has a blob."""

@@ -31,11 +31,11 @@ def attach(place: Place, subject: Descriptor, document: Path, media_type: str, a
     content = document.read_bytes()
     empty = Descriptor(_EMPTY_TYPE, digest_of(_EMPTY), len(_EMPTY))
     described = Descriptor(media_type, digest_of(content), len(content))
-    place.put_blob(Blob(described, lambda: document), lambda count: None)
+    place.put_blob(Blob(described, lambda show: document), lambda count: None)
     if not place.has_blob(empty.digest):
         beside = document.with_name(f"{document.name}.empty")
         beside.write_bytes(_EMPTY)
-        place.put_blob(Blob(empty, lambda: beside), lambda count: None)
+        place.put_blob(Blob(empty, lambda show: beside), lambda count: None)
     manifest = {
         "schemaVersion": 2,
         "mediaType": OCI_MANIFEST,
@@ -59,8 +59,7 @@ def referrers_tag(digest: str) -> str:
 
 def descriptor_json(descriptor: Descriptor) -> dict[str, Any]:
     """A descriptor as a manifest has it."""
-    plain = {"mediaType": descriptor.media_type, "digest": descriptor.digest, "size": descriptor.size}
-    return {**plain, "annotations": descriptor.annotations} if descriptor.annotations else plain
+    return {"mediaType": descriptor.media_type, "digest": descriptor.digest, "size": descriptor.size}
 
 
 def _list(place: Place, digest: str, entry: dict[str, Any]) -> None:

@@ -27,7 +27,7 @@ def blob(folder: Path, content: bytes) -> Blob:
     """A blob in a file."""
     path = folder / digest_of(content)[7:19]
     path.write_bytes(content)
-    return Blob(Descriptor("application/x", digest_of(content), len(content)), lambda: path)
+    return Blob(Descriptor("application/x", digest_of(content), len(content)), lambda show: path)
 
 
 def image(folder: Path) -> OciImage:
@@ -119,7 +119,7 @@ def send(status: str, name: str | None = None, *, digest: str | None = DIGEST, c
     terms = Redistribution(status, "because of its licence", "https://vendor.example/licence")  # type: ignore[arg-type]
     stack = replace(load_catalog(claims=False).stacks["cpu"], base_redistribution=terms)
     require_redistributable(
-        stack, BaseImage(name or str(stack.base_image), digest, 1), "r.example/x", consent=consent
+        stack, BaseImage(name or str(stack.base_image), digest, 1), MemoryPlace("r.example/x"), consent=consent
     )
 
 
