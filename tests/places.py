@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from flagbench.oci.model import Blob, Progress, Put, digest_of
+from flagbench.oci.model import Blob, Change, Progress, Put, digest_of
 
 
 def quiet(count: int) -> None:
@@ -48,6 +48,10 @@ class MemoryPlace:
         for reference in (digest_of(content), *references):
             self.manifests[reference] = content, media_type
         return self.lists
+
+    def update_manifest(self, tag: str, media_type: str, change: Change) -> None:
+        while (content := change(self.manifests.get(tag, (None, ""))[0])) is not None:
+            self.put_manifest(content, media_type, (tag,))
 
     def read_manifest(self, reference: str) -> tuple[bytes, str] | None:
         return self.manifests.get(reference)

@@ -278,4 +278,4 @@ def _attach(
         copy.write_bytes(read_file(sbom, TEXT_BYTES))
         documents[SBOM_TYPE] = copy
     made = {CREATED_LABEL: labels[CREATED_LABEL]} if labels.get(CREATED_LABEL) else {}
-    return {kind: attach(wanted.place, subject, file, kind, made) for kind, file in documents.items()}
+    return attach(wanted.place, subject, documents, made)

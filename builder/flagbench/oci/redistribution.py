@@ -14,8 +14,8 @@ CONSENT = "--i-may-redistribute"
 def require_redistributable(stack: Stack, base: BaseImage, place: Place, *, consent: bool) -> None:
     """Refuse to send a base's layers to a place, unless its licence allows it or the user says so.
 
-    Called before the first byte of a base is sent, and before anything is published in a place that everyone can read.
-    A layer that a place has, or copies from the very registry that the base comes from, is not sent.
+    Called before the first byte of a base is sent, and before anything becomes readable for everyone. A layer that a
+    place has, or copies from the very registry that the base comes from, is not sent.
 
     Args:
         consent: whether --i-may-redistribute was given.

@@ -17,7 +17,7 @@ from flagbench.images import find_reference
 from flagbench.locks.registry_login import ACCEPT, cause, repository_path, repository_url
 from flagbench.locks.session import RETRIES, TIMEOUT
 from flagbench.oci.manifest import MANIFEST_BYTES
-from flagbench.oci.model import Blob, Descriptor, Progress, Put, digest_of
+from flagbench.oci.model import UPDATES, Blob, Change, Descriptor, Progress, Put, contended, digest_of
 from flagbench.oci.registry_client import NoToken, RegistryClient, said
 
 _CHUNK = 2**20
@@ -28,7 +28,7 @@ _PAUSE = 1.0
 _SETTLE = (5.0, 10.0, 15.0, 30.0)
 """Seconds between questions whether a blob arrived whose upload was not confirmed in time."""
 _TIMEOUT = (TIMEOUT, 15 * 60.0)
-"""Seconds to send some bytes of a blob, and to wait for the answer: only then the registry has verified and stored it,
+"""Seconds to send some bytes of a blob, and to wait for the answer. It comes when the registry has stored the blob,
 which takes minutes for a layer of several gigabytes in an object store."""
 _REPEATED = (HTTPStatus.NOT_FOUND, HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
 """Answers below 500 to an upload that may be repeated; 404 is that of an upload that the registry has forgotten."""
@@ -113,6 +113,16 @@ class RegistryPlace:
             self._client.require(answer, f"store the manifest {reference}", writes=True)
             lists_referrers = lists_referrers or "OCI-Subject" in answer.headers
         return lists_referrers
+
+    def update_manifest(self, tag: str, media_type: str, change: Change) -> None:
+        """Replace the manifest under a tag; see `Place`. Registries have no conditional writes."""
+        for _ in range(UPDATES):
+            found = self.read_manifest(tag)
+            content = change(found[0] if found else None)
+            if content is None:
+                return
+            self.put_manifest(content, media_type, (tag,))
+        raise contended(tag, self.url)
 
     def read_manifest(self, reference: str) -> tuple[bytes, str] | None:
         """A manifest by tag or digest; one that has another digest is refused."""
@@ -207,7 +217,7 @@ class RegistryPlace:
         return False
 
     def _chunks(self, digest: str, begin: int) -> Iterator[bytes]:
-        """The bytes of a blob from `begin` on, as long as the connection lasts. Raises what `requests` raises then."""
+        """The bytes of a blob from `begin` on, as long as the connection lasts; then raises what `requests` does."""
         headers = {"Range": f"bytes={begin}-"} if begin else {}
         with self._client.ask("GET", self._blob_url(digest), headers=headers, stream=True) as answer:
             self._client.require(answer, "return a layer")

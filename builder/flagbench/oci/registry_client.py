@@ -141,7 +141,7 @@ class RegistryClient:
             yield
         except SSLError as error:
             raise self._error(
-                f"the certificate of the registry of {self.reference.name} is not trusted: {brief(cause(error), 300)}",
+                f"the certificate of {self.reference.name}'s registry is not trusted: {brief(cause(error), 300)}",
                 "name a file with the certificate of its authority in REQUESTS_CA_BUNDLE, or put it into "
                 f"/etc/docker/certs.d/{self.reference.host or 'docker.io'}/ca.crt",
             ) from None
