@@ -136,7 +136,7 @@ def publish(wanted: Wanted, engine: Engine, report: Report, known: Known | None 
         for each in blobs:
             known.remember_origin(each.blob.digest, wanted.place.url)
         image_id = found.config_digest if loads_back else image.info.id
-        return replace(published, referrers=_attach(found, image, image_id, wanted, engine, report, folder))
+        return replace(published, referrers=_attach(found, image, image_id, wanted, report, folder))
 
 
 def _inspect(name: str, engine: Engine) -> EngineImage:
@@ -258,7 +258,6 @@ def _attach(
     image: EngineImage,
     image_id: str,
     wanted: Wanted,
-    engine: Engine,
     report: Report,
     folder: Path,
 ) -> dict[str, str]:
@@ -266,9 +265,7 @@ def _attach(
     subject = Descriptor(found.media_type, found.digest, len(found.manifest.encode()))
     statement = folder / "provenance.json"
     labels = image.info.labels
-    statement.write_bytes(
-        provenance.provenance(wanted.name, found.digest, found.config_digest, labels, engine.kind())
-    )
+    statement.write_bytes(provenance.provenance(wanted.name, found.digest, found.config_digest, labels))
     documents = {provenance.MEDIA_TYPE: statement}
     sbom = wanted.sbom_of(wanted.name, image.info.id, image_id)
     if sbom is None:

@@ -149,7 +149,7 @@ def test_the_provenance_says_what_went_in() -> None:
         "org.opencontainers.image.base.name": "debian:bookworm-slim",
         "org.opencontainers.image.revision": "4" * 40 + "-dirty",
     }
-    made = json.loads(provenance("flagbench/a:1", DIGEST, "sha256:" + "5" * 64, labels, "Docker Engine 20.10"))
+    made = json.loads(provenance("flagbench/a:1", DIGEST, "sha256:" + "5" * 64, labels))
     assert made["subject"] == [{"name": "flagbench/a:1", "digest": {"sha256": "d" * 64}}]
     definition = made["predicate"]["buildDefinition"]
     assert definition["internalParameters"]["contextDigest"] == "sha256:" + "1" * 64
@@ -159,5 +159,11 @@ def test_the_provenance_says_what_went_in() -> None:
         "lock": {"sha256": "2" * 64},
         "flagbench": {"gitCommit": "4" * 40},
     }
-    bare = json.loads(provenance("flagbench/a:1", DIGEST, DIGEST, {}, ""))
+    base = definition["resolvedDependencies"][0]
+    assert "uri" not in base, "its digest is not that of a manifest"
+    labels["org.opencontainers.image.base.digest"] = "sha256:" + "6" * 64
+    made = json.loads(provenance("flagbench/a:1", DIGEST, "sha256:" + "5" * 64, labels))
+    base = made["predicate"]["buildDefinition"]["resolvedDependencies"][0]
+    assert (base["uri"], base["digest"]) == ("docker-image://debian:bookworm-slim", {"sha256": "6" * 64})
+    bare = json.loads(provenance("flagbench/a:1", DIGEST, DIGEST, {}))
     assert bare["predicate"]["buildDefinition"]["resolvedDependencies"] == []
