@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from flagbench.build.tiers import VERSION
 from flagbench.catalog.load import load_catalog
@@ -25,7 +24,7 @@ from flagbench.oci.known import Known
 from flagbench.oci.model import digest_of
 from flagbench.oci.referrers import referrers_tag
 from flagbench.oci.registry import RegistryPlace
-from registries import CREATED, EPOCH, Bench, Proxy, files_of
+from registries import CREATED, EPOCH, Bench, Proxy, files_of, own_stack
 from running import wait_until
 
 pytest_plugins = ["containers", "registries"]
@@ -303,15 +302,7 @@ def test_two_pushes_at_once_make_one_image(bench: Bench, base: dict[str, str]) -
 @pytest.fixture
 def command(bench: Bench, base: dict[str, str], tmp_path: Path) -> Any:
     """`flagbench push distilbert:STACK --to HOST OPTIONS...` as a process, with a stack of this test's own."""
-    stack = f"mini-{bench.name[-12:]}"
-    manifests = tmp_path / "manifests"
-    subprocess.run(["cp", "-r", str(ROOT / "manifests"), str(manifests)], check=True)
-    plain = yaml.safe_load((manifests / "stacks" / "cpu.yaml").read_text(encoding="utf-8"))
-    plain.update(name=stack, aliases=[])
-    (manifests / "stacks" / f"{stack}.yaml").write_text(yaml.safe_dump(plain), encoding="utf-8")
-    name = f"flagbench/distilbert:{stack}-{VERSION}"
-    bench.engine.tag(build_large(bench, base), name)
-    bench.engine.tag(name, f"flagbench/distilbert:{stack}")
+    manifests, stack = own_stack(bench, tmp_path, build_large(bench, base))
 
     def start(host: str, *options: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -332,7 +323,7 @@ def command(bench: Bench, base: dict[str, str], tmp_path: Path) -> Any:
         )
 
     yield start
-    bench.remove(name, f"flagbench/distilbert:{stack}")
+    bench.remove(f"flagbench/distilbert:{stack}-{VERSION}", f"flagbench/distilbert:{stack}")
 
 
 def test_a_killed_push_is_completed_by_the_next(command: Any, bench: Bench, proxy: Proxy, tmp_path: Path) -> None:

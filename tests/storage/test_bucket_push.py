@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from flagbench.build.tiers import VERSION
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.model import Redistribution
+from flagbench.cli import main
 from flagbench.engines import Engine
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.oci.bucket import BucketPlace
@@ -23,7 +25,7 @@ from flagbench.oci.known import Known
 from flagbench.oci.progress import TransferProgress
 from flagbench.oci.pull import pull
 from flagbench.oci.referrers import referrers_tag
-from registries import Bench, files_of
+from registries import Bench, files_of, own_stack
 
 pytest_plugins = ["containers"]
 pytestmark = [pytest.mark.s3, pytest.mark.docker]
@@ -135,6 +137,25 @@ def test_a_restricted_base_is_not_made_public_without_consent(
     assert again.digest == pushed.digest
     # The documents and their list, too.
     assert {path: status(bucket, path) for path in paths} == dict.fromkeys(paths, 200)
+
+
+def test_the_command_pushes_into_a_bucket(
+    bench: Bench, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifests, stack = own_stack(bench, tmp_path, build(bench, "case:1", b"own"))
+    monkeypatch.setenv("FLAGBENCH_MANIFESTS", str(manifests))
+    push = ["push", f"distilbert:{stack}", "--json", "--to"]
+    assert main.run([*push, f"s3://{bucket}"]) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert first["place"] == f"s3://{bucket}/flagbench/distilbert"
+    assert first["tags"] == [f"{stack}-{VERSION}", stack]
+    path = f"flagbench/distilbert/manifests/{first['digest']}"
+    assert status(bucket, path) == 403
+    assert main.run([*push, f"s3://{bucket}", "--public"]) == 0
+    assert json.loads(capsys.readouterr().out)["bytes_sent"] == 0
+    assert status(bucket, path) == 200
+    assert main.run([*push, f"s3://{bucket}/prefix"]) == ExitCode.USAGE
+    assert "proxy_pass" in capsys.readouterr().err
 
 
 def test_an_image_that_was_pulled_is_pushed_on_without_its_bytes(

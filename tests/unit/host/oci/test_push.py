@@ -10,6 +10,7 @@ import pytest
 
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.model import Redistribution
+from flagbench.cli import main
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.oci.base_layers import BaseImage, base_of
 from flagbench.oci.model import OCI_MANIFEST, Blob, Descriptor, OciImage, digest_of
@@ -133,6 +134,12 @@ def test_every_stack_says_whether_its_base_may_be_redistributed() -> None:
     stacks = load_catalog(claims=False).stacks.values()
     assert {stack.name for stack in stacks if stack.base_redistribution.status == "allowed"} == {"cpu"}
     assert all(stack.base_redistribution.source for stack in stacks if stack.base_redistribution.status != "unknown")
+
+
+@pytest.mark.parametrize("to", ["someone", "docker.io/someone", "index.docker.io/x", "registry-1.docker.io/x"])
+def test_docker_hub_has_no_place_for_an_image(to: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["push", "distilbert:cpu", "--to", to]) == ExitCode.USAGE
+    assert "Docker Hub" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("value", ["", "x", "-1", "²"])

@@ -363,6 +363,39 @@ def test_a_base_s_layers_are_its_registry_s(registry: Server, tmp_path: Path) ->
     assert find_base(registry, tmp_path, digest_of(base_manifest())), "a manifest never changes: it is remembered"
 
 
+def test_a_base_of_two_platforms_is_remembered_for_each(registry: Server, tmp_path: Path) -> None:
+    """Two images of one index, with a manifest of their own each; entries that cannot be used are passed over."""
+    layers, config = [*json.loads(base_manifest())["layers"]], CONFIG.replace(b"layers", b"stuffs")
+    registry.blobs[digest_of(config)] = config
+    arm = base_manifest(config={"mediaType": "x", "digest": digest_of(config), "size": len(config)}, layers=layers)
+    registry.manifests[digest_of(arm)] = arm
+    old = {"digest": digest_of(base_manifest()), "platform": {"os": "linux", "architecture": "arm", "variant": "v6"}}
+    new = {"digest": digest_of(arm), "platform": {"os": "linux", "architecture": "arm", "variant": "v7"}}
+    useless: list[Any] = [3, None, {"platform": old["platform"]}, {"digest": 3, "platform": old["platform"]}]
+    index = json.dumps({"manifests": [*useless, old, new]}).encode()
+    registry.manifests[digest_of(index)] = index
+    base = BaseImage(f"{registry.host}/team/x:1", digest_of(index), 1)
+    known = Known(tmp_path / "known")
+    for platform, expected in (
+        ("linux/arm/v7", arm),
+        ("linux/arm/v6", base_manifest()),
+        ("linux/arm", base_manifest()),
+    ):
+        base_blobs(base, [DIFF_ID], platform, known, tmp_path)
+        found = known.base(digest_of(index), platform)
+        assert found is not None
+        assert found.manifest.encode() == expected
+
+
+@pytest.mark.parametrize("entries", [3, [3], [{"platform": 3, "digest": "sha256:" + "1" * 64}]])
+def test_a_damaged_index_of_a_base_is_refused(entries: Any, registry: Server, tmp_path: Path) -> None:
+    index = json.dumps({"manifests": entries}).encode()
+    registry.manifests[digest_of(index)] = index
+    with pytest.raises(FlagbenchError) as caught:
+        find_base(registry, tmp_path, digest_of(index))
+    assert caught.value.code is ExitCode.DATA
+
+
 def test_a_base_for_several_platforms(registry: Server, tmp_path: Path) -> None:
     other = {"digest": "sha256:" + "e" * 64, "platform": {"os": "linux", "architecture": "arm64"}}
     own = {"digest": digest_of(base_manifest()), "platform": {"os": "linux", "architecture": "amd64"}}
@@ -415,4 +448,21 @@ def test_docker_s_certificates_of_a_registry_are_trusted(tmp_path: Path, monkeyp
     assert trusted("") is None, "Docker Hub"
     bundle = trusted("r.example:5000")
     assert bundle is not None
+    assert "ours" in bundle.read_text()
+
+
+@pytest.mark.parametrize("configured", ["folder", "missing"])
+def test_other_hosts_than_that_of_docker_s_certificate_are_trusted_too(
+    configured: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder, public = tmp_path / ".docker" / "certs.d" / configured, tmp_path / "public"
+    for each in (folder, public):
+        each.mkdir(parents=True)
+    (folder / "ca.crt").write_text("ours")
+    (public / "ca.pem").write_text("of the public")
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(public if configured == "folder" else tmp_path / "nothing"))
+    bundle = trusted(configured)
+    assert bundle is not None
+    assert ("of the public" if configured == "folder" else "-----BEGIN CERTIFICATE-----") in bundle.read_text()
     assert "ours" in bundle.read_text()
