@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def blob(folder: Path, content: bytes, media_type: str) -> Blob:
     digest = sha256(content)
     path = folder / digest.removeprefix("sha256:")
     path.write_bytes(content)
-    return Blob(Descriptor(media_type, digest, len(content)), lambda: path)
+    return Blob(Descriptor(media_type, digest, len(content)), lambda show: path)
 
 
 def make_image(
@@ -45,15 +46,18 @@ def make_image(
     *layers: dict[str, bytes],
     below: tuple[str, ...] = (),
     diff_ids: list[str] | None = None,
+    pack: Callable[[bytes], bytes] = lambda content: gzip.compress(content, 1, mtime=0),
+    media_type: str = LAYER,
     **config: Any,
 ) -> OciImage:
     """An image of these layers, on the layers with the diff ids `below`, whose blobs are nowhere.
 
     `config`: what a container starts with. `diff_ids`: what the configuration says instead of the truth.
+    `pack`: how a layer is compressed, which `media_type` names.
     """
     tars = [tar(files) for files in layers]
-    missing = [Blob(Descriptor(LAYER, sha256(each.encode()), 1000), lambda: Path("/nowhere")) for each in below]
-    packed = [blob(folder, gzip.compress(each, 1, mtime=0), LAYER) for each in tars]
+    missing = [Blob(Descriptor(LAYER, sha256(each.encode()), 1000), lambda show: Path("/nowhere")) for each in below]
+    packed = [blob(folder, pack(each), media_type) for each in tars]
     document = {
         "architecture": "amd64",
         "os": "linux",

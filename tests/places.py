@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from flagbench.oci.model import Blob, Progress, Put, digest_of
+from flagbench.oci.model import Blob, Change, Progress, Put, digest_of
+
+
+def quiet(count: int) -> None:
+    """Progress that nobody sees."""
 
 
 class MemoryPlace:
@@ -13,6 +17,7 @@ class MemoryPlace:
     def __init__(self, url: str = "memory.example/x", *, lists: bool = False) -> None:
         self.url = url
         self.lists = lists
+        self.public = False
         self.blobs: dict[str, bytes] = {}
         self.manifests: dict[str, tuple[bytes, str]] = {}
         self.others: dict[str, MemoryPlace] = {}
@@ -29,7 +34,7 @@ class MemoryPlace:
             if origin in self.others and digest in self.others[origin].blobs:
                 self.blobs[digest] = self.others[origin].blobs[digest]
                 return "copied"
-        content = blob.path().read_bytes()
+        content = blob.path(show).read_bytes()
         assert (digest_of(content), len(content)) == (digest, blob.descriptor.size)
         self.blobs[digest] = content
         show(len(content))
@@ -43,6 +48,10 @@ class MemoryPlace:
         for reference in (digest_of(content), *references):
             self.manifests[reference] = content, media_type
         return self.lists
+
+    def update_manifest(self, tag: str, media_type: str, change: Change) -> None:
+        while (content := change(self.manifests.get(tag, (None, ""))[0])) is not None:
+            self.put_manifest(content, media_type, (tag,))
 
     def read_manifest(self, reference: str) -> tuple[bytes, str] | None:
         return self.manifests.get(reference)

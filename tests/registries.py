@@ -10,6 +10,7 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import socket
 import struct
 import subprocess
@@ -22,7 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from flagbench.build.tiers import VERSION
 from flagbench.catalog.load import load_catalog
 from flagbench.engines.base import BuildRequest
 from flagbench.oci.known import Known
@@ -84,7 +87,7 @@ class Silent:
     def start(self, total: int) -> None:
         """Nothing is drawn."""
 
-    advance = start
+    advance = expect = start
 
     def end(self) -> None:
         """Nothing was drawn."""
@@ -165,6 +168,18 @@ def bench(registry: Registry, docker_client: Any, docker_engine: Any) -> Iterato
             for i in docker_client.images.list(filters={"dangling": True, "label": f"dev.flagbench.test={made.name}"})
         )
     )
+
+
+def own_stack(bench: Bench, folder: Path, image: str) -> tuple[Path, str]:
+    """Name an image as distilbert's on a stack of this test's own; returns a folder of manifests, and the stack."""
+    stack, manifests = f"mini-{bench.name[-12:]}", folder / "manifests"
+    shutil.copytree(Path(__file__).parents[1] / "manifests", manifests)
+    plain = yaml.safe_load((manifests / "stacks" / "cpu.yaml").read_text(encoding="utf-8"))
+    plain.update(name=stack, aliases=[])
+    (manifests / "stacks" / f"{stack}.yaml").write_text(yaml.safe_dump(plain), encoding="utf-8")
+    for name in (f"{stack}-{VERSION}", stack):
+        bench.engine.tag(image, f"flagbench/distilbert:{name}")
+    return manifests, stack
 
 
 def files_of(engine: Any, image: str) -> dict[str, tuple[bytes, int]]:

@@ -9,6 +9,7 @@ REPOSITORY = "flagbench"
 LOCAL = f"localhost/{REPOSITORY}"
 """Prefix of names used in FROM. An engine that lacks an image looks for a name without a host on Docker Hub, where
 somebody else may own it; `localhost` never leaves the engine's machine."""
+_HUB_HOSTS = ("", "docker.io", "index.docker.io", "registry-1.docker.io")
 _LOCAL_HOSTS = ("", "docker.io", "index.docker.io", "localhost")
 
 # As github.com/distribution/reference defines them, without hosts in IPv6 notation and digests other than sha256.
@@ -70,6 +71,12 @@ def find_reference(text: str) -> ImageReference | None:
 def is_prefix(text: str) -> bool:
     """Whether `text` can precede a repository: `HOST[:PORT][/PATH]`."""
     return find_reference(f"{text}/repository") is not None
+
+
+def is_on_docker_hub(text: str) -> bool:
+    """Whether `text` names a repository of Docker Hub."""
+    found = find_reference(text)
+    return found is not None and found.host in _HUB_HOSTS
 
 
 def is_ours(text: str) -> bool:

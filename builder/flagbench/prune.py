@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
-import platformdirs
 
 from flagbench.catalog.lookup import image_names
 from flagbench.catalog.model import Catalog
@@ -24,13 +23,15 @@ from flagbench.files import TEXT_BYTES, read_file, reason
 from flagbench.images import REPOSITORY, is_ours
 from flagbench.results import state_of
 from flagbench.stores import Bundle, Store, StoredRecord
+from flagbench.user_cache import cache_folder
 
 IMAGE_LABEL = "dev.flagbench.context"
 """Every image that flagbench builds has it."""
-CACHE_VARIABLE = "FLAGBENCH_CACHE"
 _INDEX = "prepared.json"
 _CACHED = re.compile(r"(?P<case>.+)-(?P<kind>data|weights)-[0-9a-f]{32}")
 """The name that a folder of the cache has."""
+_PULLED = re.compile(r"[0-9a-f]{64}")
+"""The name that a folder has with layers of an image: the digest of its configuration."""
 _DEPTH = 3
 """Levels below a given folder at which prepared folders are looked for."""
 
@@ -142,21 +143,24 @@ def _prepared(folder: Path) -> Iterator[Removable]:
 
 
 def cached() -> list[Removable]:
-    """Data and weights that were fetched from a bucket into this user's cache, completely or not."""
-    place = cache_folder() / "prepared"
+    """What was fetched from a bucket into this user's cache: data and weights, and layers of unfinished pulls."""
     found = []
-    for folder in sorted(place.iterdir()) if place.is_dir() else ():
-        if (name := _CACHED.fullmatch(folder.name)) and folder.is_dir() and not folder.is_symlink():
+    for folder in _folders(cache_folder() / "prepared"):
+        if name := _CACHED.fullmatch(folder.name):
             state = "fetched" if (folder / _INDEX).is_file() else "fetched in part"
             detail = f"{name['case']} {name['kind']}, {state}"
             found.append(Removable("cached", str(folder), detail, _used(folder), partial(_remove_cached, folder)))
+    for folder in _folders(cache_folder() / "pulled"):
+        if _PULLED.fullmatch(folder.name):
+            detail = "layers of an image, not loaded"
+            found.append(Removable("cached", str(folder), detail, _used(folder), partial(_remove_pulled, folder)))
     return found
 
 
-def cache_folder() -> Path:
-    """This user's cache: FLAGBENCH_CACHE, else `flagbench` in the platform's folder; as prepare/cache.py has it."""
-    given = os.environ.get(CACHE_VARIABLE)
-    return Path(given).absolute() if given else Path(platformdirs.user_cache_dir("flagbench"))
+def _folders(place: Path) -> list[Path]:
+    """The folders in a folder, without links."""
+    found = sorted(place.iterdir()) if place.is_dir() else []
+    return [folder for folder in found if folder.is_dir() and not folder.is_symlink()]
 
 
 def _used(folder: Path) -> int:
@@ -183,6 +187,22 @@ def _remove_cached(folder: Path) -> None:
             os.close(handle)
     except BlockingIOError:
         raise FlagbenchError(f"{folder} is being fetched", remedy="prune again when that has ended") from None
+    except OSError as error:
+        raise FlagbenchError(
+            f"{folder} was not removed: {reason(error)}", remedy="make it writable for you", code=ExitCode.NOT_STORED
+        ) from error
+
+
+def _remove_pulled(folder: Path) -> None:
+    """Remove the layers of an image under the lock of pulling it, which stays: another process may wait for it."""
+    lock = folder.parent.with_name("pulling") / f"sha256:{folder.name}.lock"
+    try:
+        lock.parent.mkdir(exist_ok=True)
+        with lock.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder)
+    except BlockingIOError:
+        raise FlagbenchError(f"{folder} is being pulled", remedy="prune again when that has ended") from None
     except OSError as error:
         raise FlagbenchError(
             f"{folder} was not removed: {reason(error)}", remedy="make it writable for you", code=ExitCode.NOT_STORED

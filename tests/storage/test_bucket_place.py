@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,9 @@ from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.oci.bucket import BucketPlace
 from flagbench.oci.bucket_address import parse_image_bucket
 from flagbench.oci.model import DOCKER_MANIFEST, Blob, OciImage, Put
+from flagbench.oci.referrers import attach
 from oci_images import LAYER, blob, make_image
+from places import quiet
 from running import wait_until
 from warmup import warm
 
@@ -43,7 +46,7 @@ from flagbench.oci.model import Blob, Descriptor
 path = Path(sys.argv[3])
 descriptor = Descriptor("application/octet-stream", f"sha256:{path.name}", path.stat().st_size)
 place = BucketPlace(parse_image_bucket(sys.argv[1]), sys.argv[2])
-print(place.put_blob(Blob(descriptor, lambda: path), lambda count: None))
+print(place.put_blob(Blob(descriptor, lambda show: path), lambda count: None))
 """
 
 
@@ -90,7 +93,7 @@ def test_the_keys_are_the_paths_of_a_registry(
     assert place.read_manifest("cpu") == place.read_manifest(image.digest) == (image.manifest, image.media_type)
     assert place.read_manifest("a100") is None
     assert [place.has_blob(each.descriptor.digest) for each in image.layers] == [True, True]
-    assert b"".join(place.read_blob(image.config.descriptor.digest)) == image.config.path().read_bytes()
+    assert b"".join(place.read_blob(image.config.descriptor.digest)) == image.config.path(quiet).read_bytes()
     assert not open_place("flagbench/glm").has_blob(image.config.descriptor.digest)
 
 
@@ -113,9 +116,10 @@ def test_another_repository_gets_copies_made_by_the_server(
     assert push(open_place("flagbench/glm"), other, "cpu") == ["present", "uploaded", "uploaded"]
     third = open_place("flagbench/third")
     assert push(third, without_bytes(image), "cpu") == ["copied"] * 3
-    assert push(third, without_bytes(image), "cpu") == ["present"] * 3
+    assert push(third, without_bytes(image), "cpu") == ["copied"] * 3, "by this very place"
+    assert push(open_place("flagbench/third"), without_bytes(image), "cpu") == ["present"] * 3
     for layer in image.layers:
-        assert b"".join(third.read_blob(layer.descriptor.digest)) == layer.path().read_bytes()
+        assert b"".join(third.read_blob(layer.descriptor.digest)) == layer.path(quiet).read_bytes()
 
 
 def test_a_tag_moves_and_nothing_else_does(
@@ -159,6 +163,39 @@ def test_only_what_was_asked_for_is_public(
     assert {status(path.replace(NAME, "flagbench/copy")) for path in paths} == {200}
 
 
+def test_an_upload_that_was_begun_in_private_ends_public(
+    open_place: Callable[..., BucketPlace], server: Any, bucket: str, tmp_path: Path
+) -> None:
+    layer = blob(tmp_path, os.urandom(PART + 1), LAYER)
+    key = f"v2/{NAME}/blobs/{layer.descriptor.digest}"
+    kept = {"sha256": layer.descriptor.digest.removeprefix("sha256:")}
+    server.create_multipart_upload(Bucket=bucket, Key=key, Metadata=kept)
+    assert open_place(public=True).put_blob(layer, quiet) == "uploaded"
+    with urllib.request.urlopen(f"{os.environ['FLAGBENCH_TEST_S3']}/{bucket}/{key}") as answer:
+        assert answer.status == 200
+
+
+@pytest.mark.parametrize("knows_conditions", [True, False])
+def test_an_index_loses_no_change_of_another_process(
+    knows_conditions: bool, open_place: Callable[..., BucketPlace], proxy: Any
+) -> None:
+    def refuse(method: str, path: str, count: int) -> tuple[int, str] | None:
+        is_conditional = "if-match" in proxy.headers[-1]
+        return (501, "NotImplemented") if is_conditional and not knows_conditions else None
+
+    proxy.fault = refuse
+    place, others = open_place(), [b"1", b"2"]
+
+    def add(own: bytes, index: bytes | None) -> bytes | None:
+        if own == b"0" and others:  # after it was read, and before it is written
+            open_place().update_manifest("index", "application/x", partial(add, others.pop()))
+        index = index or b""
+        return None if own in index else index + own
+
+    place.update_manifest("index", "application/x", partial(add, b"0"))
+    assert sorted((place.read_manifest("index") or (b"",))[0]) == sorted(b"012")
+
+
 def test_an_upload_that_was_killed_is_resumed(
     open_place: Callable[..., BucketPlace], server: Any, bucket: str, proxy: Any, tmp_path: Path
 ) -> None:
@@ -189,14 +226,14 @@ def test_an_upload_that_was_killed_is_resumed(
     assert again.communicate(timeout=60)[0].strip() == "uploaded"
     parts = [found[1] for each in proxy.requests if (found := re.search(r"^PUT .*partNumber=(\d+)", each))]
     assert parts == ["4"]
-    assert b"".join(open_place().read_blob(layer.descriptor.digest)) == layer.path().read_bytes()
+    assert b"".join(open_place().read_blob(layer.descriptor.digest)) == layer.path(quiet).read_bytes()
     assert server.list_multipart_uploads(Bucket=bucket).get("Uploads", []) == []
 
 
 def start_put(bucket: str, layer: Blob) -> subprocess.Popen[str]:
     """A process that puts a blob; which way it came there is what it prints."""
     environment = {**os.environ, **warm(str(ROOT / "builder"))}
-    command = [sys.executable, "-c", PUT, f"s3://{bucket}", NAME, str(layer.path())]
+    command = [sys.executable, "-c", PUT, f"s3://{bucket}", NAME, str(layer.path(quiet))]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
 
 
@@ -208,7 +245,7 @@ def test_two_at_once_put_the_same_image(open_place: Callable[..., BucketPlace], 
     place = open_place()
     assert place.read_manifest("cpu") == (image.manifest, image.media_type)
     for each in (*image.layers, image.config):
-        assert b"".join(place.read_blob(each.descriptor.digest)) == each.path().read_bytes()
+        assert b"".join(place.read_blob(each.descriptor.digest)) == each.path(quiet).read_bytes()
 
 
 @pytest.mark.parametrize("fault", ["lost", "cut"])
@@ -229,7 +266,7 @@ def test_faults_of_the_network_are_survived(
     push(open_place(), image, "cpu")
     place = open_place()
     assert place.read_manifest("cpu") == (image.manifest, image.media_type)
-    assert b"".join(place.read_blob(image.layers[0].descriptor.digest)) == image.layers[0].path().read_bytes()
+    assert b"".join(place.read_blob(image.layers[0].descriptor.digest)) == image.layers[0].path(quiet).read_bytes()
     assert seen == ({"GET"} if fault == "cut" else {"HEAD", "GET", "PUT", "POST"})
 
 
@@ -239,7 +276,11 @@ def test_a_key_that_may_only_write_pushes(
     image = make_image(tmp_path, {"one": b"1"})
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", os.environ["FLAGBENCH_TEST_S3_WRITER_KEY"])
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", os.environ["FLAGBENCH_TEST_S3_WRITER_SECRET"])
-    push(open_place(), image, "cpu")
+    document = tmp_path / "document"
+    document.write_text("{}")
+    for _ in range(2):
+        push(open_place(), image, "cpu")
+        attach(open_place(), image.config.descriptor, {"application/x": document}, {})
     kept = server.get_object(Bucket=bucket, Key=f"v2/{NAME}/manifests/cpu")
     assert kept["Body"].read() == image.manifest
 
@@ -255,6 +296,22 @@ def test_a_damaged_blob_is_found_before_it_is_relied_on(
     assert caught.value.code is ExitCode.DATA
     assert digest in caught.value.message
     assert open_place().read_manifest("cpu") is None
+    same_size, size = f"v2/{NAME}/blobs/{image.config.descriptor.digest}", image.config.descriptor.size
+    server.put_object(Bucket=bucket, Key=same_size, Body=bytes(size), Metadata={"sha256": "0" * 64})
+    with pytest.raises(FlagbenchError) as caught:
+        open_place().put_blob(image.config, quiet)
+    assert caught.value.code is ExitCode.DATA
+
+
+def test_a_server_that_returns_nothing_of_a_blob_is_not_asked_forever(
+    open_place: Callable[..., BucketPlace], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, layer = open_place(), blob(tmp_path, b"layer", LAYER)
+    place.put_blob(layer, quiet)
+    monkeypatch.setattr(place._objects, "chunks", lambda key, head, begin: iter(()))
+    with pytest.raises(FlagbenchError) as caught:
+        [*place.read_blob(layer.descriptor.digest)]
+    assert caught.value.code is ExitCode.ENGINE
 
 
 def test_a_bucket_that_does_not_exist(server: Any, tmp_path: Path) -> None:

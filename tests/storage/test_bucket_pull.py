@@ -101,6 +101,20 @@ def test_an_image_comes_back_as_it_was_pushed(
     assert docker_engine.inspect(by_digest.source.local_name) is not None
 
 
+def test_an_image_in_zstd(push: Callable[..., str], docker_engine: Engine, files: Path) -> None:
+    """Docker before 23 does not read it, and gets it unpacked."""
+    zstandard = pytest.importorskip("zstandard")
+    image = make_image(
+        files,
+        {"one": os.urandom(100), "two": b"2" * 100_000},
+        pack=zstandard.ZstdCompressor().compress,
+        media_type="application/vnd.oci.image.layer.v1.tar+zstd",
+    )
+    got = pulled(push(image), docker_engine)
+    assert got.image.id == image.config.descriptor.digest
+    assert got.downloaded == image.layers[0].descriptor.size
+
+
 def test_layers_that_the_engine_has_are_not_downloaded(
     push: Callable[..., str], docker_engine: Engine, debian: str, files: Path
 ) -> None:
@@ -115,7 +129,14 @@ def test_layers_that_the_engine_has_are_not_downloaded(
 
 @pytest.mark.parametrize("part", ["layer", "config", "manifest", "diff id", "size"])
 def test_what_does_not_match_its_digest_is_not_loaded(
-    push: Callable[..., str], docker_engine: Engine, server: Any, bucket: str, name: str, files: Path, part: str
+    push: Callable[..., str],
+    docker_engine: Engine,
+    server: Any,
+    bucket: str,
+    name: str,
+    files: Path,
+    part: str,
+    tmp_path: Path,
 ) -> None:
     lies = [f"sha256:{'0' * 64}"] if part == "diff id" else None
     image = make_image(files, {"one": os.urandom(1000)}, diff_ids=lies)
@@ -135,6 +156,7 @@ def test_what_does_not_match_its_digest_is_not_loaded(
     assert caught.value.code is ExitCode.DATA
     assert docker_engine.inspect(config.digest) is None
     assert docker_engine.inspect(f"{name}:cpu") is None
+    assert not [*(tmp_path / "cache").glob("flagbench/pulled/*")], "nothing of it can be used"
 
 
 def test_what_is_missing(

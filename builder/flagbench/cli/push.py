@@ -16,7 +16,7 @@ from flagbench.cli.options import JsonOption
 from flagbench.cli.output import echo_json
 from flagbench.engines import open_engine
 from flagbench.errors import FlagbenchError
-from flagbench.images import REPOSITORY, image_of, is_prefix
+from flagbench.images import REPOSITORY, image_of, is_on_docker_hub, is_prefix
 from flagbench.oci.compress import COMPRESSIONS, Compression
 from flagbench.oci.model import Place
 from flagbench.oci.progress import TransferProgress
@@ -35,7 +35,7 @@ def command(
         str,
         typer.Option(
             metavar="HOST[/PATH]|s3://BUCKET",
-            help="A registry, where the image becomes HOST[/PATH]/flagbench/CASE, or a bucket.",
+            help="A registry other than Docker Hub, where the image becomes HOST[/PATH]/flagbench/CASE, or a bucket.",
         ),
     ],
     compression: Annotated[
@@ -45,7 +45,7 @@ def command(
         bool,
         typer.Option(
             "--i-may-redistribute",
-            help="Send the base's layers too, although its licence may not allow everybody to.",
+            help="Send the base's layers, or make them public, although its licence may not allow everybody to.",
         ),
     ] = False,
     public: Annotated[bool, typer.Option("--public", help="In a bucket: let everyone read what is pushed.")] = False,
@@ -58,7 +58,8 @@ def command(
     when they were built is normalised first and loaded back into the engine.
 
     --json prints {image, place, tags, digest, config_digest, bytes_sent, blobs: [{digest, size, how}], referrers
-    {media type: digest}, replaced}. Exit codes: 2 usage, 3 something is damaged, 15 engine, registry or network.
+    {media type: digest}, replaced}. Exit codes: 2 usage, 3 something is damaged, 15 engine, registry, network, full
+    disk.
     """
     case, stack = resolve_image(image, load_catalog(claims=False))
     wanted = Wanted(
@@ -94,6 +95,11 @@ def _place(to: str, repository: str, *, public: bool) -> Place:
     if not is_prefix(to):
         raise FlagbenchError(
             f"--to cannot be {to!r}", remedy="write HOST[:PORT][/PATH] with a path in lower case, or s3://BUCKET"
+        )
+    if is_on_docker_hub(f"{to}/{repository}"):
+        raise FlagbenchError(
+            f"--to cannot be {to!r}: that is Docker Hub, where a repository cannot be named .../{repository}",
+            remedy="name the host of another registry, HOST[:PORT][/PATH], or a bucket, s3://BUCKET",
         )
     return RegistryPlace(f"{to}/{repository}")
 

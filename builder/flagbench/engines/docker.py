@@ -170,6 +170,13 @@ class Engine:
         """
         return names_configurations(self._info())
 
+    def reads_zstd(self) -> bool:
+        """Whether it loads layers that are compressed with zstd, as engines since 23 do (API 1.42)."""
+        with engine_errors("answer"):
+            version = str(self._client.version().get("ApiVersion", ""))
+        numbers = [int(part) for part in version.split(".") if part.isascii() and part.isdigit()]
+        return numbers >= [1, 42]
+
     def images(self) -> Iterator[ImageInfo]:
         """Every image that has a name, or had one."""
         with engine_errors("list its images"):

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from docker.auth import INDEX_NAME, load_config  # type: ignore[import-untyped]
 from docker.errors import DockerException  # type: ignore[import-untyped]
 from requests import Response, Session
+from requests.auth import HTTPBasicAuth
 from requests.utils import parse_dict_header
 
 from flagbench.images import ImageReference
@@ -27,8 +28,16 @@ ACCEPT = ", ".join(
 )
 
 
+_REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+
+
 class RegistryError(Exception):
     """Why a registry did not do what it was asked, without credentials."""
+
+    def __init__(self, problem: str, *, refused: bool = False) -> None:
+        """`refused`: it does not accept the account, or the lack of one."""
+        super().__init__(problem)
+        self.refused = refused
 
 
 def repository_url(reference: ImageReference) -> str:
@@ -111,11 +120,15 @@ def _token(session: Session, challenge: dict[str, str | None], scopes: list[str]
         }
         answer = session.post(realm, data=form, timeout=TIMEOUT)
     else:
-        auth = _basic(account) if "Username" in account else None
+        # As text, requests would encode it as Latin-1.
+        auth = HTTPBasicAuth(*(part.encode() for part in _basic(account))) if "Username" in account else None
         answer = session.get(realm, params=query, auth=auth, timeout=TIMEOUT)
     if not answer.ok:
-        raise RegistryError(refusal(answer.status_code))
-    body = answer.json()
+        raise RegistryError(refusal(answer.status_code), refused=answer.status_code in _REFUSED)
+    try:
+        body = answer.json()
+    except ValueError:
+        body = None
     token = body.get("token") or body.get("access_token") if isinstance(body, dict) else None
     if not isinstance(token, str):
         raise RegistryError("the registry gave no token")
@@ -134,7 +147,7 @@ def cause(error: BaseException) -> str:
 
 
 def refusal(code: int) -> str:
-    if code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+    if code in _REFUSED:
         return "the registry wants a login that may read this image: `docker login`"
     if code == HTTPStatus.NOT_FOUND:
         return "the registry does not know this tag (any more)"

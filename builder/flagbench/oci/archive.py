@@ -97,12 +97,12 @@ class SavedImages:
 
 @dataclass(frozen=True)
 class LayerToLoad:
-    """A layer of an archive to load."""
+    """A member of an archive to load, such as a layer."""
 
     size: int
     """Bytes of what `read` gives."""
     read: Callable[[], Iterator[bytes]]
-    """Chunks of the tar, compressed by gzip or not at all."""
+    """Chunks of it, none of them empty; called once."""
 
 
 @dataclass(frozen=True)
@@ -127,11 +127,10 @@ def archive_to_load(images: Sequence[ImageToLoad], layers: dict[str, LayerToLoad
         manifest.append(
             {"Config": name, "RepoTags": [*image.tags], "Layers": [_layer_name(d) for d in image.diff_ids]}
         )
-        yield from _member(name, len(image.config), [image.config])
+        yield from member(name, content_to_load(image.config))
     for diff_id, layer in layers.items():
-        yield from _member(_layer_name(diff_id), layer.size, layer.read())
-    text = json.dumps(manifest).encode()
-    yield from _member("manifest.json", len(text), [text])
+        yield from member(_layer_name(diff_id), layer)
+    yield from member("manifest.json", content_to_load(json.dumps(manifest).encode()))
     yield bytes(2 * tarfile.BLOCKSIZE)
 
 
@@ -139,12 +138,30 @@ def _layer_name(diff_id: str) -> str:
     return f"{diff_id.removeprefix('sha256:')}/layer.tar"
 
 
-def _member(name: str, size: int, content: Iterable[bytes]) -> Iterator[bytes]:
+def member(name: str, content: LayerToLoad) -> Iterator[bytes]:
+    """Chunks of a member of an archive; never an empty one, which would end the body of a chunked request."""
     header = tarfile.TarInfo(name)
-    header.size, header.mode = size, 0o644
+    header.size, header.mode = content.size, 0o644
     yield header.tobuf(tarfile.GNU_FORMAT)
-    yield from content
-    yield bytes(-size % tarfile.BLOCKSIZE)
+    yield from content.read()
+    if padding := -content.size % tarfile.BLOCKSIZE:
+        yield bytes(padding)
+
+
+def content_to_load(content: bytes) -> LayerToLoad:
+    """A member whose bytes are in memory."""
+    return LayerToLoad(len(content), lambda: iter((content,)))
+
+
+def file_to_load(path: Path) -> LayerToLoad:
+    """A member whose bytes are in a file."""
+
+    def read() -> Iterator[bytes]:
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                yield chunk
+
+    return LayerToLoad(path.stat().st_size, read)
 
 
 def _damaged(problem: str) -> FlagbenchError:

@@ -9,18 +9,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.images import find_reference
 from flagbench.labels import BASE_DIGEST_LABEL, BASE_LAYERS_LABEL, BASE_NAME_LABEL
 from flagbench.locks.pylock import SHA256
 from flagbench.oci.known import Known, KnownBase
-from flagbench.oci.model import Blob, Descriptor, Place, digest_of
-from flagbench.oci.normalise import parse_config
+from flagbench.oci.manifest import CONFIG_BYTES, Manifest, parse_diff_ids, parse_manifest
+from flagbench.oci.model import Blob, Descriptor, Place, Progress, digest_of
 from flagbench.oci.registry import RegistryPlace
 
 # The same bytes by the name that an OCI manifest has for them.
@@ -28,7 +28,6 @@ _OCI_TYPES = {
     "application/vnd.docker.image.rootfs.diff.tar.gzip": "application/vnd.oci.image.layer.v1.tar+gzip",
     "application/vnd.docker.image.rootfs.diff.tar": "application/vnd.oci.image.layer.v1.tar",
 }
-_MAX_CONFIG = 16 * 2**20
 
 
 @dataclass(frozen=True)
@@ -54,14 +53,22 @@ def base_of(labels: Mapping[str, str]) -> BaseImage:
     )
 
 
-def base_blobs(base: BaseImage, diff_ids: Sequence[str], platform: str, known: Known, folder: Path) -> list[Blob]:
+def base_blobs(
+    base: BaseImage,
+    diff_ids: Sequence[str],
+    platform: str,
+    known: Known,
+    folder: Path,
+    expect: Progress = lambda count: None,
+) -> list[Blob]:
     """The base's layers as its registry has them, lowest first; empty where no registry has it.
 
     A blob's path downloads it into `folder` and checks it.
 
     Args:
         diff_ids: of the image that stands on it, at least `base.layers` of them.
-        platform: `os/arch`.
+        platform: `os/arch[/variant]`.
+        expect: called with the size of a layer, in bytes, before it is downloaded.
 
     Raises FlagbenchError: (engine) the registry cannot be reached, refuses, or no longer has the base; (data) what it
     has under that digest has other layers than the image.
@@ -70,66 +77,86 @@ def base_blobs(base: BaseImage, diff_ids: Sequence[str], platform: str, known: K
     if base.digest is None or not base.layers or reference is None:
         return []
     registry = RegistryPlace(reference.name)
-    found = known.base(base.digest) or _fetch(registry, base, platform)
-    manifest = json.loads(found.manifest)
-    if parse_config(found.config.encode())["rootfs"]["diff_ids"] != [*diff_ids[: base.layers]]:
+    found = known.base(base.digest, platform) or _fetch(registry, base, platform)
+    manifest, there = _parsed(registry, base, found)
+    if there != tuple(diff_ids[: base.layers]):
         raise FlagbenchError(
             f"the lowest layers of the image are not those of its base {base.name}@{base.digest}",
             remedy="build the image again with `flagbench build --no-cache`",
             code=ExitCode.DATA,
         )
-    known.remember_base(base.digest, found)
+    known.remember_base(base.digest, platform, found)
     blobs = []
-    for layer in manifest["layers"]:
-        described = Descriptor(_OCI_TYPES.get(layer["mediaType"], layer["mediaType"]), layer["digest"], layer["size"])
+    for layer in manifest.layers:
+        described = replace(layer, media_type=_OCI_TYPES.get(layer.media_type, layer.media_type))
         origins = (registry.url, *known.origins(described.digest))
-        blobs.append(Blob(described, partial(_download, registry, described, folder), origins))
+        blobs.append(Blob(described, partial(_download, registry, described, folder, expect), origins))
     return blobs
+
+
+def _parsed(registry: RegistryPlace, base: BaseImage, found: KnownBase) -> tuple[Manifest, tuple[str, ...]]:
+    """The base's manifest and its diff ids."""
+    try:
+        manifest = parse_manifest(found.manifest.encode(), found.media_type, f"of {base.name}")
+        return manifest, parse_diff_ids(found.config.encode(), manifest, base.name)
+    except FlagbenchError as error:
+        raise _unusable(registry, base, f"has no usable image in ({error.message})") from None
 
 
 def _fetch(registry: RegistryPlace, base: BaseImage, platform: str) -> KnownBase:
     """The base's manifest for the platform, and its configuration, both checked by digest."""
-    manifest = _manifest(registry, str(base.digest))
-    if "manifests" in manifest:
-        system, _, processor = platform.partition("/")
-        wanted = {"os": system, "architecture": processor.partition("/")[0]}
-        chosen = [
-            entry["digest"]
-            for entry in manifest["manifests"]
-            if {key: (entry.get("platform") or {}).get(key) for key in wanted} == wanted
-        ]
-        if not chosen:
+    content, media_type = _manifest(registry, str(base.digest))
+    entries = _entries(content)
+    if entries is not None:
+        chosen = _entry(entries, platform)
+        if chosen is None:
             raise _unusable(registry, base, f"has no image for {platform} in")
-        manifest = _manifest(registry, chosen[0])
+        content, media_type = _manifest(registry, chosen)
     try:
-        digest, layers = manifest["config"]["digest"], manifest["layers"]
-        well = all(_is_layer(layer) for layer in layers) and SHA256.fullmatch(digest)
-    except (KeyError, TypeError):
-        well = False
-    if not well:
-        raise _unusable(registry, base, "has something else than an image in")
-    content = bytearray()
-    for chunk in registry.read_blob(digest):
-        content += chunk
-        if len(content) > _MAX_CONFIG:
+        manifest = parse_manifest(content, media_type, f"of {base.name}")
+    except FlagbenchError as error:
+        raise _unusable(registry, base, f"has no usable image in ({error.message})") from None
+    config = bytearray()
+    for chunk in registry.read_blob(manifest.config.digest):
+        config += chunk
+        if len(config) > min(manifest.config.size, CONFIG_BYTES):
             break
-    if digest_of(bytes(content)) != digest:
-        raise _damaged(registry, digest)
+    if digest_of(bytes(config)) != manifest.config.digest:
+        raise _damaged(registry, manifest.config.digest)
     try:
-        return KnownBase(json.dumps(manifest), content.decode())
+        return KnownBase(content.decode(), config.decode(), media_type)
     except UnicodeDecodeError:
-        raise _unusable(registry, base, "has something else than an image in") from None
+        raise _unusable(registry, base, "has no usable image in") from None
 
 
-def _is_layer(layer: Any) -> bool:
-    return (
-        isinstance(layer["mediaType"], str)
-        and isinstance(layer["size"], int)
-        and SHA256.fullmatch(layer["digest"]) is not None
-    )
+def _entries(content: bytes) -> Sequence[object] | None:
+    """What an index lists; None for the manifest of one image."""
+    with suppress(ValueError, RecursionError):
+        document = json.loads(content)
+        if isinstance(document, dict) and "manifests" in document:
+            listed = document["manifests"]
+            return listed if isinstance(listed, list) else ()
+    return None
 
 
-def _manifest(registry: RegistryPlace, digest: str) -> dict[str, Any]:
+def _entry(entries: Sequence[object], platform: str) -> str | None:
+    """The digest of the image for a platform in an index; of several variants the one that is wanted.
+
+    Where either does not name a variant, the first one is taken.
+    """
+    system, processor, variant = (*platform.split("/"), "", "")[:3]
+    for entry in entries:
+        digest = entry.get("digest") if isinstance(entry, dict) else None
+        of = entry.get("platform") if isinstance(entry, dict) else None
+        if not isinstance(of, dict) or not isinstance(digest, str) or not SHA256.fullmatch(digest):
+            continue
+        is_variant = not variant or of.get("variant") in (None, "", variant)
+        if (of.get("os"), of.get("architecture")) == (system, processor) and is_variant:
+            return digest
+    return None
+
+
+def _manifest(registry: RegistryPlace, digest: str) -> tuple[bytes, str]:
     found = registry.read_manifest(digest)
     if found is None:
         raise FlagbenchError(
@@ -137,17 +164,12 @@ def _manifest(registry: RegistryPlace, digest: str) -> dict[str, Any]:
             remedy="build on a base that exists (`flagbench lock --upgrade`), or on a copy of this one (--base)",
             code=ExitCode.ENGINE,
         )
-    try:
-        manifest = json.loads(found[0])
-    except (ValueError, RecursionError):
-        manifest = None
-    if not isinstance(manifest, dict):
-        raise _damaged(registry, digest)
-    return manifest
+    return found
 
 
-def _download(place: Place, blob: Descriptor, folder: Path) -> Path:
+def _download(place: Place, blob: Descriptor, folder: Path, expect: Progress, show: Progress) -> Path:
     """A blob in a file, checked."""
+    expect(blob.size)
     path = folder / f"{blob.digest.removeprefix('sha256:')}.base"
     digest, size = hashlib.sha256(), 0
     with path.open("wb") as file:
@@ -157,6 +179,7 @@ def _download(place: Place, blob: Descriptor, folder: Path) -> Path:
             if size > blob.size:
                 break
             file.write(chunk)
+            show(len(chunk))
     if f"sha256:{digest.hexdigest()}" != blob.digest:
         path.unlink()
         raise _damaged(place, blob.digest)
@@ -165,8 +188,8 @@ def _download(place: Place, blob: Descriptor, folder: Path) -> Path:
 
 def _damaged(place: Place, digest: str) -> FlagbenchError:
     return FlagbenchError(
-        f"what {place.url} gives as {digest} has another digest",
-        remedy="push again; if it stays so, a proxy or the registry damages it",
+        f"what {place.url} returns as {digest} has another digest",
+        remedy="push again; if it fails again, a proxy or the registry damages it",
         code=ExitCode.DATA,
     )
 

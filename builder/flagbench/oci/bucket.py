@@ -10,23 +10,21 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import closing
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.images import DIGEST
 from flagbench.oci.bucket_address import s3_errors
+from flagbench.oci.bucket_objects import ImageObjects
 from flagbench.oci.manifest import MANIFEST_BYTES, media_type_of
-from flagbench.oci.model import Blob, Descriptor, Progress, Put, digest_of
-from flagbench.s3 import Address, Bucket, Head, S3Error, get_file, put_file
-from flagbench.s3.client import ATTEMPTS
+from flagbench.oci.model import UPDATES, Blob, Change, Descriptor, Progress, Put, contended, digest_of
+from flagbench.s3 import Address, S3Error, get_file, put_file
+from flagbench.s3.client import ATTEMPTS, NETWORK
 
 _ROOT = "v2/"
 _BLOB = re.compile(rf"v2/(?P<name>.+)/blobs/(?P<digest>{DIGEST})")
 _BYTES = "application/octet-stream"
-_CHUNK = 2**20
 _COPIED_WHOLE = 2**30
 """Bytes: a larger object is copied in parts, as one request for all of it may take longer than an answer may."""
 
@@ -36,21 +34,27 @@ class BucketPlace:
 
     def __init__(self, address: Address, name: str, *, public: bool = False) -> None:
         """`name`: the repository, such as flagbench/distilbert. `public`: let everyone read what is put."""
-        self._bucket = Bucket(address)
+        self._objects = ImageObjects(address, public=public)
+        self._bucket = self._objects.bucket
         self._name = name
-        self._acl: dict[str, Any] = {"ACL": "public-read"} if public else {}
         # One file at a time: it is sent in parts, as many at once as a connection is worth, each of them in memory.
         self._sending = threading.Lock()
+        self._copies: set[str] = set()
 
     @property
     def url(self) -> str:
         """s3://BUCKET/NAME."""
         return self._bucket.location(self._name)
 
+    @property
+    def public(self) -> bool:
+        """Whether everyone may read what is put; see Place."""
+        return bool(self._objects.acl)
+
     def has_blob(self, digest: str) -> bool:
         """Whether the repository has a blob; see Place."""
         with s3_errors():
-            return self._head(self._blob_key(digest)) is not None
+            return self._objects.head(self._blob_key(digest)) is not None
 
     def put_blob(self, blob: Blob, show: Progress) -> Put:
         """Keep a blob; see Place. Copied by the server, if another repository of the bucket has it."""
@@ -58,15 +62,16 @@ class BucketPlace:
         key, sha256 = self._blob_key(found.digest), found.digest.removeprefix("sha256:")
         with s3_errors():
             if self._holds(key, found):
-                self._publish(key)
-                return "present"
+                self._objects.publish(key)
+                return "copied" if found.digest in self._copies else "present"
             if self._copied(key, found):
+                self._copies.add(found.digest)
                 return "copied"
-            path = blob.path()
+            path = blob.path(show)
             with self._sending:
-                sent = put_file(self._bucket, key, path, sha256, content_type=_BYTES, show=show, **self._acl)
-            if not sent:
-                self._publish(key)
+                sent = put_file(self._bucket, key, path, sha256, content_type=_BYTES, show=show, **self._objects.acl)
+            # An upload in parts may have been begun without the ACL, by a push that was interrupted.
+            self._objects.publish(key)
             return "uploaded" if sent else "present"
 
     def read_blob(self, digest: str) -> Iterator[bytes]:
@@ -78,14 +83,19 @@ class BucketPlace:
                 raise self._missing(digest)
             done, attempts = 0, 0
             while done < head.size:
+                begin = done
                 try:
-                    for chunk in self._chunks(key, head, done):
+                    for chunk in self._objects.chunks(key, head, begin):
                         done += len(chunk)
                         yield chunk
+                    broken = S3Error(f"{self._bucket.location(key)} was not read: the answer broke off", NETWORK)
                 except S3Error as error:
-                    attempts += 1
-                    if error.code or attempts == ATTEMPTS:
+                    if error.code:
                         raise
+                    broken = error
+                attempts = 1 if done > begin else attempts + 1
+                if attempts == ATTEMPTS:
+                    raise broken
 
     def fetch_blob(self, found: Descriptor, path: Path, show: Progress) -> None:
         """A blob as a file, in parts of which several are read at a time; checked against its digest.
@@ -105,11 +115,34 @@ class BucketPlace:
     def put_manifest(self, content: bytes, media_type: str, references: tuple[str, ...]) -> bool:
         """Keep a manifest under its digest, then its tags; see Place. A bucket lists no referrers."""
         with s3_errors():
-            self._create(_ROOT, b"{}", "application/json")
-            self._create(self._manifest_key(digest_of(content)), content, media_type)
+            self._objects.create(_ROOT, b"{}", "application/json", compare=False)
+            self._objects.create(self._manifest_key(digest_of(content)), content, media_type)
             for reference in references:
-                self._bucket.put(self._manifest_key(reference), content, media_type, **self._acl)
+                self._bucket.put(self._manifest_key(reference), content, media_type, **self._objects.acl)
         return False
+
+    def update_manifest(self, tag: str, media_type: str, change: Change) -> None:
+        """Replace the manifest under a tag; see Place. Servers that know If-Match lose no change of another process.
+
+        A key that may not read creates it, and leaves one that is there as it is.
+        """
+        key = self._manifest_key(tag)
+        with s3_errors():
+            for _ in range(UPDATES):
+                head = self._objects.head(key)  # before it is read: what comes between is noticed
+                seen = self._objects.readable(key)
+                content = change(seen)
+                if content is None:
+                    break
+                self._objects.create(self._manifest_key(digest_of(content)), content, media_type)
+                replaced = self._objects.replaced(key, head, content, media_type)
+                if not replaced and seen is None and self._objects.is_hidden(key):
+                    return
+            else:
+                raise contended(tag, self.url)
+            if seen is not None and self.public:
+                self._objects.create(self._manifest_key(digest_of(seen)), seen, media_type)
+                self._objects.publish(key)
 
     def read_manifest(self, reference: str) -> tuple[bytes, str] | None:
         """A manifest by tag or digest, with its media type; see Place."""
@@ -135,25 +168,19 @@ class BucketPlace:
     def _manifest_key(self, reference: str) -> str:
         return f"{_ROOT}{self._name}/manifests/{reference}"
 
-    def _head(self, key: str) -> Head | None:
-        """What is known of an object; None if it does not exist, or the key may not ask."""
-        try:
-            return self._bucket.head(key)
-        except S3Error as error:
-            if error.denied:
-                return None
-            raise
-
     def _holds(self, key: str, found: Descriptor) -> bool:
         """Whether an object is the blob. Raises S3Error (damaged) where it is another."""
-        head = self._head(key)
+        head = self._objects.head(key)
         if head is None:
             return False
+        problem = None
         if head.size != found.size:
+            problem = f"has {head.size} bytes, not {found.size}"
+        elif head.sha256 not in (None, found.digest.removeprefix("sha256:")):
+            problem = f"has the sha256 {head.sha256} in its metadata"
+        if problem:
             raise S3Error(
-                f"{self._bucket.location(key)} has {head.size} bytes, not {found.size}: it is damaged",
-                "remove it, then push again",
-                damaged=True,
+                f"{self._bucket.location(key)} {problem}: it is damaged", "remove it, then push again", damaged=True
             )
         return True
 
@@ -167,11 +194,11 @@ class BucketPlace:
                 # In parts, an object's type and sha256 are not copied with it.
                 kept = {"sha256": found.digest.removeprefix("sha256:")}
                 self._bucket.copy(
-                    source, key, ContentType=_BYTES, Metadata=kept, MetadataDirective="REPLACE", **self._acl
+                    source, key, ContentType=_BYTES, Metadata=kept, MetadataDirective="REPLACE", **self._objects.acl
                 )
             else:
                 origin = {"Bucket": self._bucket.address.bucket, "Key": self._bucket.name(source)}
-                self._bucket.ask("copy_object", Key=self._bucket.name(key), CopySource=origin, **self._acl)
+                self._bucket.ask("copy_object", Key=self._bucket.name(key), CopySource=origin, **self._objects.acl)
         except S3Error as error:
             if error.missing or error.denied:  # removed meanwhile, or not for this key to read
                 return False
@@ -196,43 +223,9 @@ class BucketPlace:
                 raise
         return found
 
-    def _create(self, key: str, content: bytes, media_type: str) -> None:
-        """Put an object unless it is there; one under another's digest is damaged."""
-        try:
-            self._bucket.put(key, content, media_type, create=True, **self._acl)
-        except S3Error as error:
-            if not error.taken and error.code != "ConditionalRequestConflict":
-                raise
-            there, _ = self._bucket.read(key, len(content))
-            if key != _ROOT and there != content:
-                location = self._bucket.location(key)
-                raise S3Error(
-                    f"{location} does not match its digest", "remove it, then push again", damaged=True
-                ) from error
-            self._publish(key)
-
-    def _publish(self, key: str) -> None:
-        """Let everyone read an object that was there, if that was asked for."""
-        if self._acl:
-            self._bucket.ask("put_object_acl", Key=self._bucket.name(key), **self._acl)
-
     def _type(self, key: str) -> str:
         head = self._bucket.head(key)
         return "" if head is None else head.content_type
-
-    def _chunks(self, key: str, head: Head, begin: int) -> Iterator[bytes]:
-        """The bytes of an object from `begin` on, as long as the connection lasts."""
-        from botocore.exceptions import BotoCoreError
-        from urllib3.exceptions import HTTPError
-
-        what = f"{self._bucket.location(key)} was not read"
-        asked: dict[str, Any] = {"Range": f"bytes={begin}-", "IfMatch": f'"{head.etag}"'}
-        answer = self._bucket.ask("get_object", Key=self._bucket.name(key), what=what, **asked)
-        try:
-            with closing(answer["Body"]) as body:
-                yield from body.iter_chunks(_CHUNK)
-        except (BotoCoreError, HTTPError, OSError) as error:
-            raise S3Error(f"{what}: the answer broke off", "check the network, then try again") from error
 
     def _missing(self, digest: str) -> FlagbenchError:
         return FlagbenchError(

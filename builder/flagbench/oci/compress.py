@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Literal, cast, get_args
 
-from flagbench.errors import FlagbenchError
+from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.oci.model import Descriptor
 
 Compression = Literal["gzip", "zstd"]
@@ -24,13 +24,13 @@ _BLOCK = 2**20
 """Bytes that are compressed at once: what a thread gets, so the output depends on it and on nothing else here."""
 
 
-def compress(source: Path, target: Path, compression: Compression, threads: int | None = None) -> Descriptor:
+def compress(source: Path, target: Path, compression: Compression) -> Descriptor:
     """Compress a layer's tar into a file; returns what a manifest says of it.
 
     Raises FlagbenchError (usage) where zstd is asked for and not installed, OSError where a file cannot be read or
     written.
     """
-    threads = threads or len(os.sched_getaffinity(0))
+    threads = len(os.sched_getaffinity(0))
     with source.open("rb", buffering=0) as tar, target.open("wb", buffering=0) as file:
         blob = _Summed(file)
         with _opened(cast("IO[bytes]", blob), compression, threads) as out:
@@ -54,10 +54,20 @@ def decompressed(blob: Path, compression: Compression) -> Iterator[bytes]:
                 yield chunk
 
 
-def require(compression: Compression) -> None:
-    """Raise FlagbenchError (usage) unless this installation can compress so."""
+def unpacked_size(blob: Path) -> int:
+    """Bytes of the tar in a layer that is compressed with zstd. Raises FlagbenchError (data) where it is damaged."""
+    try:
+        return sum(len(chunk) for chunk in decompressed(blob, "zstd"))
+    except _zstandard().ZstdError as error:
+        raise FlagbenchError(
+            f"a layer of the image cannot be unpacked: {error}", remedy="push the image again", code=ExitCode.DATA
+        ) from None
+
+
+def require(compression: Compression, purpose: str = "--compression zstd") -> None:
+    """Raise FlagbenchError (usage) unless this installation can compress and decompress so."""
     if compression == "zstd":
-        _zstandard()
+        _zstandard(purpose)
 
 
 def _opened(file: IO[bytes], compression: Compression, threads: int) -> IO[bytes]:
@@ -75,13 +85,13 @@ def _opened(file: IO[bytes], compression: Compression, threads: int) -> IO[bytes
     return cast("IO[bytes]", compressor.stream_writer(file, closefd=False))
 
 
-def _zstandard() -> Any:
+def _zstandard(purpose: str = "--compression zstd") -> Any:
     try:
         import zstandard
     except ImportError:
         raise FlagbenchError(
-            "--compression zstd needs the package zstandard, which is not installed",
-            remedy="install it (`pip install 'flagbench[zstd]'`), or use gzip, which every engine can pull",
+            f"{purpose} needs the package zstandard, which is not installed",
+            remedy="install it (`pip install 'flagbench[zstd]'`), or push with gzip, which every engine can pull",
         ) from None
     return zstandard
 

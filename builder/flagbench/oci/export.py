@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from flagbench.engines import Engine
@@ -148,14 +147,14 @@ def _take(
     descriptor = compress(tar, file, compression)
     known.remember_layer(normal, compression, descriptor)
     layers.normal[diff_id] = normal
-    layers.blobs[normal] = Blob(descriptor, partial(Path, file), known.origins(descriptor.digest))
+    layers.blobs[normal] = Blob(descriptor, lambda show: file, known.origins(descriptor.digest))
     layers.sizes[normal] = tar.stat().st_size
 
 
 def _oci_image(image: EngineImage, layers: Layers, folder: Path) -> OciImage:
     path = folder / "config.json"
     path.write_bytes(image.config)
-    config = Blob(Descriptor(CONFIG_TYPE, image.config_digest, len(image.config)), lambda: path)
+    config = Blob(Descriptor(CONFIG_TYPE, image.config_digest, len(image.config)), lambda show: path)
     blobs = [layers.from_registry.get(each) or layers.blobs[layers.normal[each]] for each in image.info.layers]
     return OciImage(
         manifest_of(config.descriptor, [blob.descriptor for blob in blobs]), OCI_MANIFEST, config, tuple(blobs)

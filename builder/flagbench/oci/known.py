@@ -47,6 +47,7 @@ class KnownBase(msgspec.Struct, frozen=True):
 
     manifest: str
     config: str
+    media_type: str
 
 
 class Known:
@@ -110,13 +111,13 @@ class Known:
         if repository not in before[:1]:
             self._write("origins", digest, tuple(dict.fromkeys((repository, *before)))[:_MAX_ORIGINS])
 
-    def base(self, digest: str) -> KnownBase | None:
-        """The base with that manifest."""
-        return self._read("bases", digest, KnownBase)
+    def base(self, digest: str, platform: str) -> KnownBase | None:
+        """The base with that manifest, or in that index for the platform (`os/arch[/variant]`)."""
+        return self._read("bases", f"{digest}-{platform.replace('/', '-')}", KnownBase)
 
-    def remember_base(self, digest: str, base: KnownBase) -> None:
-        """A base's manifest never changes."""
-        self._write("bases", digest, base)
+    def remember_base(self, digest: str, platform: str, base: KnownBase) -> None:
+        """What a base's digest names never changes."""
+        self._write("bases", f"{digest}-{platform.replace('/', '-')}", base)
 
     def _path(self, kind: str, key: str) -> Path:
         return self._folder / kind / f"{key.removeprefix('sha256:')}.json"

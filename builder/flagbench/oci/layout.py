@@ -9,20 +9,19 @@ from __future__ import annotations
 import json
 import tarfile
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
+from flagbench.oci.archive import LayerToLoad, content_to_load, member
 from flagbench.oci.manifest import Manifest
 
-_CHUNK = 2**20
-_BLOCK = tarfile.BLOCKSIZE
 
-
-def layout_archive(manifest: Manifest, config: bytes, layers: Mapping[str, Path], name: str) -> Iterator[bytes]:
+def layout_archive(
+    manifest: Manifest, config: bytes, layers: Mapping[str, LayerToLoad], name: str
+) -> Iterator[bytes]:
     """Chunks of the archive of one image.
 
     Args:
-        layers: files of compressed layers, by digest. One that is missing is left out: the classic store does not
-            look for a layer that it has.
+        layers: by digest, compressed or, for a classic store, not. One that is missing is left out: the classic store
+            does not look for a layer that it has.
         name: `repository:tag` that the engine gives the image.
     """
     digests = dict.fromkeys(layer.digest for layer in manifest.layers)
@@ -40,15 +39,19 @@ def layout_archive(manifest: Manifest, config: bytes, layers: Mapping[str, Path]
         "RepoTags": [name],
         "Layers": [_path(layer.digest) for layer in manifest.layers],
     }
-    yield from _member("oci-layout", _json({"imageLayoutVersion": "1.0.0"}))
-    yield from _member("index.json", _json({"schemaVersion": 2, "manifests": [described]}))
-    yield from _member("manifest.json", _json([docker]))
-    yield from _member(_path(manifest.digest), manifest.content)
-    yield from _member(_path(manifest.config.digest), config)
+    documents = {
+        "oci-layout": _json({"imageLayoutVersion": "1.0.0"}),
+        "index.json": _json({"schemaVersion": 2, "manifests": [described]}),
+        "manifest.json": _json([docker]),
+        _path(manifest.digest): manifest.content,
+        _path(manifest.config.digest): config,
+    }
+    for path, content in documents.items():
+        yield from member(path, content_to_load(content))
     for digest in digests:
-        if (file := layers.get(digest)) is not None:
-            yield from _file(_path(digest), file)
-    yield bytes(2 * _BLOCK)
+        if (layer := layers.get(digest)) is not None:
+            yield from member(_path(digest), layer)
+    yield bytes(2 * tarfile.BLOCKSIZE)
 
 
 def _path(digest: str) -> str:
@@ -57,25 +60,3 @@ def _path(digest: str) -> str:
 
 def _json(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
-
-
-def _member(name: str, content: bytes) -> Iterator[bytes]:
-    yield _header(name, len(content))
-    yield content + bytes(-len(content) % _BLOCK)
-
-
-def _file(name: str, file: Path) -> Iterator[bytes]:
-    size = file.stat().st_size
-    yield _header(name, size)
-    with file.open("rb") as content:
-        while chunk := content.read(_CHUNK):
-            yield chunk
-    if padding := -size % _BLOCK:
-        # Never an empty chunk: it would end the body of a request that is sent in chunks.
-        yield bytes(padding)
-
-
-def _header(name: str, size: int) -> bytes:
-    member = tarfile.TarInfo(name)
-    member.size = size
-    return member.tobuf(tarfile.GNU_FORMAT)

@@ -5,21 +5,23 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
-
-from platformdirs import user_cache_path
 
 from flagbench.engines import Engine
 from flagbench.engines.base import EngineError, ImageInfo
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.files import reason
+from flagbench.oci.archive import LayerToLoad, file_to_load
 from flagbench.oci.bucket import BucketPlace
+from flagbench.oci.compress import decompressed, require, unpacked_size
 from flagbench.oci.layout import layout_archive
 from flagbench.oci.manifest import Manifest, damaged
 from flagbench.oci.model import Descriptor
 from flagbench.oci.progress import TransferProgress
 from flagbench.s3 import sha256_of
+from flagbench.user_cache import cache_folder
 
 UNPACKED = 3
 """Bytes of a layer for each compressed one. Measured: 1.35 GB of the cpu stack's layers are 456 MB compressed."""
@@ -41,7 +43,7 @@ class Load:
     @property
     def folder(self) -> Path:
         """Where layers are kept until the image is loaded: an interrupted pull is resumed from there."""
-        return user_cache_path("flagbench") / "pulled" / self.manifest.config.digest.removeprefix("sha256:")
+        return cache_folder() / "pulled" / self.manifest.config.digest.removeprefix("sha256:")
 
     def run(self) -> tuple[ImageInfo, int]:
         """The loaded image, and the bytes of layers that were downloaded.
@@ -49,13 +51,26 @@ class Load:
         The classic store loads an image without the layers that it has already, so those are not downloaded. It
         checks every layer against the id that the configuration has for it.
         """
+        try:
+            return self._run()
+        except FlagbenchError as error:
+            if error.code is ExitCode.DATA:
+                shutil.rmtree(self.folder, ignore_errors=True)  # nothing of it can be used
+            raise
+
+    def _run(self) -> tuple[ImageInfo, int]:
+        unpacks = any(_is_zstd(layer) for layer in self.manifest.layers) and self._unpacks_zstd()
         held = _held(self.engine, self.diff_ids)
         while True:
             wanted = {layer.digest: layer for layer in self.manifest.layers[held:]}
             files = self._download(wanted.values())
             self.progress.note(f"loading {self.name} into the engine")
+            layers = {
+                digest: _unpacked_to_load(file) if unpacks and _is_zstd(wanted[digest]) else file_to_load(file)
+                for digest, file in files.items()
+            }
             try:
-                self.engine.load(layout_archive(self.manifest, self.config, files, self.name))
+                self.engine.load(layout_archive(self.manifest, self.config, layers, self.name))
                 break
             except EngineError as error:
                 if "invalid diffID" in error.message:
@@ -71,6 +86,13 @@ class Load:
             )
         shutil.rmtree(self.folder, ignore_errors=True)
         return image, sum(layer.size for layer in wanted.values())
+
+    def _unpacks_zstd(self) -> bool:
+        """Whether layers in zstd are unpacked for the engine. Raises FlagbenchError (usage) where they cannot be."""
+        if not self.engine.names_configurations() or self.engine.reads_zstd():
+            return False
+        require("zstd", f"{self.name} is compressed with zstd, which Docker before 23 cannot read. Unpacking it here")
+        return True
 
     def _download(self, layers: Iterable[Descriptor]) -> dict[str, Path]:
         """The file of each layer, by digest."""
@@ -104,6 +126,15 @@ class Load:
 def in_engine(engine: Engine, manifest: Manifest) -> ImageInfo | None:
     """The image, if the engine has it: by its configuration, or with the containerd store by its manifest."""
     return engine.inspect(manifest.config.digest) or engine.inspect(manifest.digest)
+
+
+def _unpacked_to_load(file: Path) -> LayerToLoad:
+    """A layer in zstd, unpacked while it is read."""
+    return LayerToLoad(unpacked_size(file), partial(decompressed, file, "zstd"))
+
+
+def _is_zstd(layer: Descriptor) -> bool:
+    return layer.media_type.endswith("+zstd")
 
 
 def require_space(free: int | None, needed: int, where: str) -> None:

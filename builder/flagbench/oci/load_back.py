@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
 from flagbench.engines import Engine
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.oci.archive import ImageToLoad, LayerToLoad, archive_to_load
+from flagbench.oci.archive import ImageToLoad, LayerToLoad, archive_to_load, file_to_load
 from flagbench.oci.compress import decompressed
 from flagbench.oci.export import EngineImage, Layers
-
-_CHUNK = 2**20
 
 
 def load_back(images: Sequence[EngineImage], layers: Layers, engine: Engine) -> list[EngineImage]:
@@ -50,13 +47,8 @@ def _current_tags(image: EngineImage, engine: Engine) -> list[str]:
 
 def _layer(diff_id: str, layers: Layers) -> LayerToLoad:
     blob = layers.blobs[diff_id]
+    file = blob.path(lambda count: None)
     if layers.compression == "gzip":
-        return LayerToLoad(blob.descriptor.size, partial(_chunks, blob.path()))
+        return file_to_load(file)
     # An engine before 23 reads no zstd.
-    return LayerToLoad(layers.sizes[diff_id], partial(decompressed, blob.path(), layers.compression))
-
-
-def _chunks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            yield chunk
+    return LayerToLoad(layers.sizes[diff_id], partial(decompressed, file, layers.compression))

@@ -32,6 +32,11 @@ class TransferProgress:
         """At most `total` bytes are transferred from now on."""
         self._total, self._sent = total, 0
 
+    def expect(self, count: int) -> None:
+        """Further bytes are to be transferred."""
+        with self._lock:
+            self._total += count
+
     def advance(self, count: int) -> None:
         """Bytes were transferred, or, if negative, in vain."""
         with self._lock:

@@ -1,4 +1,7 @@
-"""What an image was made of, as an in-toto statement with SLSA's predicate; unsigned, the same for the same image."""
+"""What an image was made of, as an in-toto statement with SLSA's predicate; unsigned.
+
+It follows from the image, its name and the version of flagbench alone, so pushing an image again adds no other one.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Any
 
 from flagbench._version import __version__
 from flagbench.labels import (
+    BASE_DIGEST_LABEL,
     BASE_LABEL,
     BASE_NAME_LABEL,
     CASE_LABEL,
@@ -23,19 +27,15 @@ MEDIA_TYPE = "application/vnd.in-toto+json"
 _BUILD_TYPE = "https://flagbench.dev/build/v1"
 
 
-def provenance(name: str, digest: str, config_digest: str, labels: Mapping[str, str], engine: str) -> bytes:
+def provenance(name: str, digest: str, config_digest: str, labels: Mapping[str, str]) -> bytes:
     """The statement.
 
     Args:
         name: `flagbench/CASE:TAG`.
         digest: `sha256:<64 hex>` of the manifest.
         labels: the image's.
-        engine: the kind and version of the engine that the image was pushed from.
     """
-    dependencies = [
-        _dependency(f"docker-image://{labels.get(BASE_NAME_LABEL, '')}", "base", labels.get(BASE_LABEL, "")),
-        _dependency("", "lock", labels.get(LOCK_LABEL, "")),
-    ]
+    dependencies = [_base(labels), _dependency("lock", labels.get(LOCK_LABEL, ""))]
     if commit := labels.get(REVISION_LABEL):
         dirty = commit.endswith("-dirty")
         found = {"name": "flagbench", "digest": {"gitCommit": commit.removesuffix("-dirty")}}
@@ -59,7 +59,7 @@ def provenance(name: str, digest: str, config_digest: str, labels: Mapping[str, 
             "runDetails": {
                 "builder": {
                     "id": "https://flagbench.dev/builder/v1",
-                    "version": {"flagbench": __version__, "engine": engine},
+                    "version": {"flagbench": __version__},
                 },
             },
         },
@@ -67,8 +67,16 @@ def provenance(name: str, digest: str, config_digest: str, labels: Mapping[str, 
     return json.dumps(statement, indent=1, ensure_ascii=False).encode() + b"\n"
 
 
-def _dependency(uri: str, name: str, digest: str) -> dict[str, Any]:
-    return {**({"uri": uri} if uri else {}), "name": name, "digest": _digest(digest) if digest else {}}
+def _base(labels: Mapping[str, str]) -> dict[str, Any]:
+    """The base: by the digest of its manifest if a registry has it, else by that of its content."""
+    name, digest = labels.get(BASE_NAME_LABEL, ""), labels.get(BASE_DIGEST_LABEL, "")
+    if digest:
+        return {"uri": f"docker-image://{name}", **_dependency("base", digest)}
+    return {**_dependency("base", labels.get(BASE_LABEL, "")), "annotations": {"image": name}}
+
+
+def _dependency(name: str, digest: str) -> dict[str, Any]:
+    return {"name": name, "digest": _digest(digest) if digest else {}}
 
 
 def _digest(digest: str) -> dict[str, str]:

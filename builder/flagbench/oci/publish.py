@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +19,8 @@ from flagbench.oci.compress import Compression, require
 from flagbench.oci.export import CONFIG_TYPE, EngineImage, Layers, epoch_of, export
 from flagbench.oci.known import Known, KnownImage
 from flagbench.oci.load_back import load_back
-from flagbench.oci.model import OCI_MANIFEST, Blob, Descriptor, OciImage, Place
+from flagbench.oci.manifest import parse_manifest
+from flagbench.oci.model import Blob, Descriptor, OciImage, Place
 from flagbench.oci.push import NotHere, Pushed, not_here, offered, push
 from flagbench.oci.redistribution import require_redistributable
 from flagbench.oci.referrers import attach
@@ -37,6 +37,9 @@ class Report(Protocol):
 
     def start(self, total: int) -> None:
         """Bytes are sent from now on, at most `total`."""
+
+    def expect(self, count: int) -> None:
+        """Further bytes are to be transferred than `start` was told. Called by several threads."""
 
     def advance(self, count: int) -> None:
         """Bytes were sent, or, if negative, were sent in vain. Called by several threads."""
@@ -115,6 +118,10 @@ def publish(wanted: Wanted, engine: Engine, report: Report, known: Known | None 
     require(wanted.compression)
     image = _inspect(wanted.name, engine)
     tags = _tags(wanted, image, engine)
+    base = base_of(image.info.labels)
+    if wanted.place.public and base.layers:
+        # Layers that are there already, in a private bucket, would be published without being sent.
+        require_redistributable(wanted.stack, base, wanted.place, consent=wanted.may_redistribute)
     with workspace() as folder:
         loads_back = engine.names_configurations()
         found, replaced = known.image(image.info.id, wanted.compression), None
@@ -129,7 +136,7 @@ def publish(wanted: Wanted, engine: Engine, report: Report, known: Known | None 
         for each in blobs:
             known.remember_origin(each.blob.digest, wanted.place.url)
         image_id = found.config_digest if loads_back else image.info.id
-        return replace(published, referrers=_attach(found, image, image_id, wanted, engine, report, folder))
+        return replace(published, referrers=_attach(found, image, image_id, wanted, report, folder))
 
 
 def _inspect(name: str, engine: Engine) -> EngineImage:
@@ -158,15 +165,14 @@ def _push_known(
     found: KnownImage, tags: Sequence[str], wanted: Wanted, known: Known, folder: Path
 ) -> list[Pushed] | None:
     """Push what is known of an earlier push; None where the place lacks a layer, whose bytes only the engine has."""
-    manifest = json.loads(found.manifest)
+    layers = parse_manifest(found.manifest.encode(), found.media_type, f"of {wanted.name}").layers
     config = folder / "known.json"
     config.write_text(found.config, encoding="utf-8")
-    described = [Descriptor(each["mediaType"], each["digest"], each["size"]) for each in manifest["layers"]]
     image = OciImage(
         found.manifest.encode(),
         found.media_type,
-        Blob(Descriptor(CONFIG_TYPE, found.config_digest, len(found.config.encode())), lambda: config),
-        tuple(Blob(each, not_here, known.origins(each.digest)) for each in described),
+        Blob(Descriptor(CONFIG_TYPE, found.config_digest, len(found.config.encode())), lambda show: config),
+        tuple(Blob(each, not_here, known.origins(each.digest)) for each in layers),
     )
     try:
         return push(image, wanted.place, tags)
@@ -185,7 +191,7 @@ def _push_new(
 ) -> tuple[KnownImage, list[Pushed], str | None]:
     """Read the image from the engine, push it, and load it back where it was not normal."""
     base, diff_ids, place = base_of(image.info.labels), image.info.layers, wanted.place
-    from_registry = base_blobs(base, diff_ids, image.info.platform, known, folder)
+    from_registry = base_blobs(base, diff_ids, image.info.platform, known, folder, report.expect)
     layers = Layers(
         wanted.compression,
         epoch_of(image.info, image.name),
@@ -194,7 +200,7 @@ def _push_new(
         dict(zip(diff_ids, from_registry, strict=False)),
     )
     if not _has_base(layers, place, known):
-        require_redistributable(wanted.stack, base, place.url, consent=wanted.may_redistribute)
+        require_redistributable(wanted.stack, base, place, consent=wanted.may_redistribute)
     loads_back = engine.names_configurations()
     images = [image, *(_below(wanted, image, engine) if loads_back else ())]
     ready, exported = export(images, layers, engine, known, folder, partial(offered, place), report.note)
@@ -204,7 +210,7 @@ def _push_new(
         blobs = push(ready, place, tags, report.advance)
     except NotHere:
         raise FlagbenchError(
-            f"{place.url} lost a layer while the image was pushed",
+            f"a layer was removed from {place.url} while the image was pushed",
             remedy="push again",
             code=ExitCode.ENGINE,
         ) from None
@@ -252,17 +258,14 @@ def _attach(
     image: EngineImage,
     image_id: str,
     wanted: Wanted,
-    engine: Engine,
     report: Report,
     folder: Path,
 ) -> dict[str, str]:
     """The bill of materials and the provenance, beside the image; `image_id` is the one that the engine has now."""
-    subject = Descriptor(OCI_MANIFEST, found.digest, len(found.manifest.encode()))
+    subject = Descriptor(found.media_type, found.digest, len(found.manifest.encode()))
     statement = folder / "provenance.json"
     labels = image.info.labels
-    statement.write_bytes(
-        provenance.provenance(wanted.name, found.digest, found.config_digest, labels, engine.kind())
-    )
+    statement.write_bytes(provenance.provenance(wanted.name, found.digest, found.config_digest, labels))
     documents = {provenance.MEDIA_TYPE: statement}
     sbom = wanted.sbom_of(wanted.name, image.info.id, image_id)
     if sbom is None:
@@ -272,4 +275,4 @@ def _attach(
         copy.write_bytes(read_file(sbom, TEXT_BYTES))
         documents[SBOM_TYPE] = copy
     made = {CREATED_LABEL: labels[CREATED_LABEL]} if labels.get(CREATED_LABEL) else {}
-    return {kind: attach(wanted.place, subject, file, kind, made) for kind, file in documents.items()}
+    return attach(wanted.place, subject, documents, made)

@@ -15,6 +15,7 @@ from flagbench.oci.known import Known, KnownImage
 from flagbench.oci.load import Load, in_engine
 from flagbench.oci.manifest import CONFIG_BYTES, Manifest, damaged, parse_diff_ids, parse_manifest
 from flagbench.oci.progress import TransferProgress
+from flagbench.user_cache import cache_folder
 from flagbench.user_lock import user_lock
 
 
@@ -63,7 +64,7 @@ def pull(source: BucketImage, engine: Engine, progress: TransferProgress) -> Pul
     if image is None:
         load = Load(place, engine, manifest, config, diff_ids, source.local_name, progress)
         waiting = f"another flagbench is pulling {source.local_name}; waiting for it"
-        with user_lock("pulling", manifest.config.digest, lambda: progress.note(waiting)):
+        with user_lock("pulling", manifest.config.digest, lambda: progress.note(waiting), cache_folder()):
             image = in_engine(engine, manifest)
             if image is None:
                 image, downloaded = load.run()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from flagbench.oci.model import Blob, Descriptor, OciImage, Place, Progress, Put
 
 _THREADS = 4
+_GRACE = 5.0
+"""Seconds for the layers under way to end after an error."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class NotHere(Exception):
     """A place lacks a blob whose bytes are not on this machine."""
 
 
-def not_here() -> Path:
+def not_here(show: Progress) -> Path:
     """The path of a blob that is known by its digest alone."""
     raise NotHere
 
@@ -48,20 +51,18 @@ def push(image: OciImage, place: Place, tags: Sequence[str], show: Progress = la
             shown(blob.descriptor.size)  # nothing is left to send of it
         return Pushed(blob.descriptor, how)
 
-    with ThreadPoolExecutor(_THREADS) as threads:
-        # A layer that an image has twice is sent once.
-        blobs = {blob.descriptor.digest: blob for blob in (*image.layers, image.config)}
-        running = [threads.submit(put, blob) for blob in blobs.values()]
-        try:
-            done, _ = wait(running, return_when=FIRST_EXCEPTION)
-            for each in done:
-                each.result()
-            results = [each.result() for each in running]
-        finally:
-            # Otherwise an error, or Ctrl-C, would wait for every other layer.
-            stopped.set()
-            for each in running:
-                each.cancel()
+    # A layer that an image has twice is sent once.
+    blobs = {blob.descriptor.digest: blob for blob in (*image.layers, image.config)}
+    running = _start([partial(put, blob) for blob in blobs.values()])
+    try:
+        done, _ = wait(running, return_when=FIRST_EXCEPTION)
+        for each in done:
+            each.result()
+        results = [each.result() for each in running]
+    finally:
+        # Otherwise an error, or Ctrl-C, would wait for every other layer.
+        stopped.set()
+        wait([each for each in running if not each.cancel()], _GRACE)
     place.put_manifest(image.manifest, image.media_type, tuple(tags))
     return results
 
@@ -73,6 +74,28 @@ def offered(place: Place, blob: Blob) -> bool:
     except NotHere:
         return False
     return True
+
+
+def _start(tasks: Sequence[Callable[[], Pushed]]) -> list[Future[Pushed]]:
+    """Run tasks on several threads.
+
+    They are daemons, unlike those of a ThreadPoolExecutor: a registry may take minutes to answer, and the end of the
+    process waits for none of them.
+    """
+    futures: list[Future[Pushed]] = [Future() for _ in tasks]
+    waiting = iter([*zip(tasks, futures, strict=True)])  # of a list, so threads may share it
+
+    def work() -> None:
+        for task, future in waiting:
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(task())
+                except BaseException as error:
+                    future.set_exception(error)
+
+    for _ in range(min(_THREADS, len(tasks))):
+        threading.Thread(target=work, daemon=True).start()
+    return futures
 
 
 class _Stopped(Exception):

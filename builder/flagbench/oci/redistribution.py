@@ -6,18 +6,18 @@ from flagbench.catalog.model import Stack
 from flagbench.errors import FlagbenchError
 from flagbench.images import find_reference
 from flagbench.oci.base_layers import BaseImage
+from flagbench.oci.model import Place
 
 CONSENT = "--i-may-redistribute"
 
 
-def require_redistributable(stack: Stack, base: BaseImage, place: str, *, consent: bool) -> None:
+def require_redistributable(stack: Stack, base: BaseImage, place: Place, *, consent: bool) -> None:
     """Refuse to send a base's layers to a place, unless its licence allows it or the user says so.
 
-    Called before the first byte of a base is sent. A layer that the place has, or copies from the very registry that
-    the base comes from, is not sent.
+    Called before the first byte of a base is sent, and before anything becomes readable for everyone. A layer that a
+    place has, or copies from the very registry that the base comes from, is not sent.
 
     Args:
-        place: its address, for a person.
         consent: whether --i-may-redistribute was given.
 
     Raises FlagbenchError (usage).
@@ -38,7 +38,9 @@ def require_redistributable(stack: Stack, base: BaseImage, place: str, *, consen
         if base.digest
         else "let others get the base from its vendor and build on it"
     )
+    refused = f"not made public in {place.url}" if place.public else f"not sent to {place.url}"
+    private = "" if place.public else f", or where only you can read {place.url}"
     raise FlagbenchError(
-        f"the layers of the base {base.name or 'of this image'} are not sent to {place}: {reason}",
-        remedy=f"{instead}; with the right to redistribute it, or where only you can read {place}, add {CONSENT}",
+        f"the layers of the base {base.name or 'of this image'} are {refused}: {reason}",
+        remedy=f"{instead}; with the right to redistribute it{private}, add {CONSENT}",
     )

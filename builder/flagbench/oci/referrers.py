@@ -7,35 +7,49 @@ under the tag `sha256-<hex>` lists them, as the OCI distribution specification 1
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.oci.model import OCI_MANIFEST, Blob, Descriptor, Place, digest_of
 
 OCI_INDEX = "application/vnd.oci.image.index.v1+json"
 _EMPTY, _EMPTY_TYPE = b"{}", "application/vnd.oci.empty.v1+json"
-_ATTEMPTS = 5
 
 
-def attach(place: Place, subject: Descriptor, document: Path, media_type: str, annotations: dict[str, str]) -> str:
-    """Keep a document about an image; returns the digest of its manifest.
+def attach(
+    place: Place, subject: Descriptor, documents: Mapping[str, Path], annotations: dict[str, str]
+) -> dict[str, str]:
+    """Keep documents about an image; returns the digest of the manifest of each, by media type.
 
-    The same document again changes nothing. Raises what the place does, OSError where the document cannot be read.
+    The same documents again change nothing. Raises what the place does, OSError where a document cannot be read.
 
     Args:
         subject: the image's manifest.
-        media_type: of the document; the manifest's `artifactType` too.
+        documents: by media type, which is the `artifactType` of its manifest too.
     """
+    made, unlisted = {}, []
+    for media_type, document in documents.items():
+        manifest = _put(place, subject, document, media_type, annotations)
+        made[media_type] = digest_of(manifest)
+        if not place.put_manifest(manifest, OCI_MANIFEST, ()):
+            entry = descriptor_json(Descriptor(OCI_MANIFEST, made[media_type], len(manifest)))
+            unlisted.append({**entry, "artifactType": media_type, "annotations": annotations})
+    if unlisted:
+        place.update_manifest(referrers_tag(subject.digest), OCI_INDEX, partial(_with, unlisted))
+    return made
+
+
+def _put(place: Place, subject: Descriptor, document: Path, media_type: str, annotations: dict[str, str]) -> bytes:
+    """Put the blobs of a document; returns its manifest."""
     content = document.read_bytes()
     empty = Descriptor(_EMPTY_TYPE, digest_of(_EMPTY), len(_EMPTY))
     described = Descriptor(media_type, digest_of(content), len(content))
-    place.put_blob(Blob(described, lambda: document), lambda count: None)
-    if not place.has_blob(empty.digest):
-        beside = document.with_name(f"{document.name}.empty")
-        beside.write_bytes(_EMPTY)
-        place.put_blob(Blob(empty, lambda: beside), lambda count: None)
+    beside = document.with_name(f"{document.name}.empty")
+    beside.write_bytes(_EMPTY)
+    for blob in (Blob(described, lambda show: document), Blob(empty, lambda show: beside)):
+        place.put_blob(blob, lambda count: None)
     manifest = {
         "schemaVersion": 2,
         "mediaType": OCI_MANIFEST,
@@ -45,11 +59,7 @@ def attach(place: Place, subject: Descriptor, document: Path, media_type: str, a
         "subject": descriptor_json(subject),
         "annotations": annotations,
     }
-    text = json.dumps(manifest, separators=(",", ":")).encode()
-    if not place.put_manifest(text, OCI_MANIFEST, ()):
-        entry = {**descriptor_json(Descriptor(OCI_MANIFEST, digest_of(text), len(text))), "artifactType": media_type}
-        _list(place, subject.digest, {**entry, "annotations": annotations})
-    return digest_of(text)
+    return json.dumps(manifest, separators=(",", ":")).encode()
 
 
 def referrers_tag(digest: str) -> str:
@@ -59,31 +69,24 @@ def referrers_tag(digest: str) -> str:
 
 def descriptor_json(descriptor: Descriptor) -> dict[str, Any]:
     """A descriptor as a manifest has it."""
-    plain = {"mediaType": descriptor.media_type, "digest": descriptor.digest, "size": descriptor.size}
-    return {**plain, "annotations": descriptor.annotations} if descriptor.annotations else plain
+    return {"mediaType": descriptor.media_type, "digest": descriptor.digest, "size": descriptor.size}
 
 
-def _list(place: Place, digest: str, entry: dict[str, Any]) -> None:
-    """Add a manifest to the index of an image's referrers. Another process may write it at the same time."""
-    tag = referrers_tag(digest)
-    for _ in range(_ATTEMPTS):
-        listed = _listed(place, tag)
-        if any(each.get("digest") == entry["digest"] for each in listed):
-            return
-        index = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [*listed, entry]}
-        place.put_manifest(json.dumps(index, separators=(",", ":")).encode(), OCI_INDEX, (tag,))
-    if all(each.get("digest") != entry["digest"] for each in _listed(place, tag)):
-        raise FlagbenchError(
-            f"others keep overwriting the list of documents {tag} in {place.url}",
-            remedy="push again when no other push of the same image runs",
-            code=ExitCode.ENGINE,
-        )
+def _with(entries: Sequence[Mapping[str, Any]], index: bytes | None) -> bytes | None:
+    """An index of referrers with further entries; None if it has them."""
+    listed = _listed(index)
+    known = {each.get("digest") for each in listed if isinstance(each.get("digest"), str)}
+    missing = [entry for entry in entries if entry["digest"] not in known]
+    if not missing:
+        return None
+    made = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [*listed, *missing]}
+    return json.dumps(made, separators=(",", ":")).encode()
 
 
-def _listed(place: Place, tag: str) -> Sequence[dict[str, Any]]:
-    found = place.read_manifest(tag)
+def _listed(index: bytes | None) -> Sequence[dict[str, Any]]:
+    """The entries of an index; none where it is damaged."""
     try:
-        listed = json.loads(found[0])["manifests"] if found else []
+        listed = json.loads(index)["manifests"] if index else []
     except (ValueError, KeyError, TypeError, RecursionError):
         listed = []
     return [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []

@@ -2,36 +2,43 @@
 
 from __future__ import annotations
 
-import json
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
 from typing import IO, Any
-from urllib.parse import urljoin
 
-from requests import PreparedRequest, RequestException, Response
+from requests import ReadTimeout, RequestException, Response
+from urllib3.exceptions import HTTPError
 
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.images import find_reference
-from flagbench.locks.registry_login import ACCEPT, RegistryError, authorize, cause, has_account, repository_url
-from flagbench.locks.registry_login import repository_path as path_of
-from flagbench.locks.session import TIMEOUT, PlainSession
-from flagbench.oci.certificates import trusted
-from flagbench.oci.model import Blob, Descriptor, Progress, Put, digest_of
-from flagbench.redaction import redact
-from flagbench.terminal import brief
+from flagbench.locks.registry_login import ACCEPT, cause, repository_path, repository_url
+from flagbench.locks.session import RETRIES, TIMEOUT
+from flagbench.oci.manifest import MANIFEST_BYTES
+from flagbench.oci.model import UPDATES, Blob, Change, Descriptor, Progress, Put, contended, digest_of
+from flagbench.oci.registry_client import NoToken, RegistryClient, said
 
 _CHUNK = 2**20
-_MAX_MANIFEST = 16 * 2**20
-_ATTEMPTS = 3
-"""How often the upload of a blob is tried."""
-_REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+_ATTEMPTS = 5
+"""How often the upload of a blob is tried, or the download of one continued that brought nothing."""
+_PAUSE = 1.0
+"""Seconds before the second attempt; twice as many before each further one."""
+_SETTLE = (5.0, 10.0, 15.0, 30.0)
+"""Seconds between questions whether a blob arrived whose upload was not confirmed in time."""
+_TIMEOUT = (TIMEOUT, 15 * 60.0)
+"""Seconds to send some bytes of a blob, and to wait for the answer. It comes when the registry has stored the blob,
+which takes minutes for a layer of several gigabytes in an object store."""
+_REPEATED = (HTTPStatus.NOT_FOUND, HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
+"""Answers below 500 to an upload that may be repeated; 404 is that of an upload that the registry has forgotten."""
 
 
 class RegistryPlace:
     """A repository, `HOST[:PORT]/NAME`, with docker's credentials for its registry; threads may share it."""
+
+    public = False
+    """Its registry decides who may read it."""
 
     def __init__(self, name: str) -> None:
         """Raises FlagbenchError (usage) where `name` is not a repository's."""
@@ -40,95 +47,129 @@ class RegistryPlace:
             raise FlagbenchError(
                 f"{name!r} is not a repository of a registry", remedy="write HOST[:PORT]/NAME in lower case"
             )
-        self._reference = reference
-        self._base = repository_url(reference)
-        self._authorization: dict[frozenset[str], str] = {}
-        self._local = threading.local()
+        self._client = RegistryClient(reference)
+        self._copied: set[str] = set()
+        self._closed_origins: set[str] = set()
+        """Repositories from which this account may mount nothing."""
 
     @property
     def url(self) -> str:
         """`HOST/NAME`."""
-        return self._reference.name
+        return self._client.reference.name
 
     def has_blob(self, digest: str) -> bool:
         """Whether the repository has a blob."""
-        answer = self._ask("HEAD", f"{self._base}/blobs/{digest}", allow_redirects=True)
+        answer = self._client.ask("HEAD", self._blob_url(digest), allow_redirects=True)
         if answer.status_code == HTTPStatus.NOT_FOUND:
             return False
-        self._require(answer, "say whether it has a layer")
+        self._client.require(answer, "check for a layer")
         return True
 
     def put_blob(self, blob: Blob, show: Progress) -> Put:
         """Keep a blob; one that another repository of this registry has is mounted from there."""
-        if self.has_blob(blob.descriptor.digest):
-            return "present"
+        found = blob.descriptor
+        if self.has_blob(found.digest):
+            return "copied" if found.digest in self._copied else "present"
         if self._mount(blob):
+            self._copied.add(found.digest)
             return "copied"
-        path = blob.path()
-        for left in reversed(range(_ATTEMPTS)):
+        path = blob.path(show)
+        for attempt in range(_ATTEMPTS):
             try:
-                self._upload(path, blob.descriptor, show)
+                self._upload(path, found, show)
                 return "uploaded"
             except _Lost as error:
-                # The answer may have been lost, and the blob may be there.
-                if self.has_blob(blob.descriptor.digest):
-                    return "uploaded"
-                if not left:
-                    raise self._failure(f"lost a layer {_ATTEMPTS} times: {error}", error.code) from None
-        raise AssertionError("unreachable")
+                lost = error
+            if self._arrived(found.digest, lost, show):
+                show(found.size)
+                return "uploaded"
+            if attempt + 1 < _ATTEMPTS:
+                _pause(_PAUSE * 2**attempt if lost.after is None else lost.after, show)
+        raise self._client.failure(f"failed {_ATTEMPTS} times to store a layer: {lost}", lost.code)
 
     def read_blob(self, digest: str) -> Iterator[bytes]:
-        """Chunks of a blob, unchecked."""
-        with self._ask("GET", f"{self._base}/blobs/{digest}", stream=True) as answer:
-            self._require(answer, "give a layer")
-            with self._connection_errors():
-                yield from answer.iter_content(_CHUNK)
+        """Chunks of a blob, unchecked. An answer that breaks off is continued."""
+        done, failures = 0, 0
+        while True:
+            begin = done
+            try:
+                for chunk in self._chunks(digest, begin):
+                    done += len(chunk)
+                    yield chunk
+                return
+            except (RequestException, HTTPError):
+                failures = 1 if done - begin >= _CHUNK else failures + 1
+                if failures == _ATTEMPTS:
+                    with self._client.connection_errors():
+                        raise
+            _pause(_PAUSE * 2 ** (failures - 1))
 
     def put_manifest(self, content: bytes, media_type: str, references: tuple[str, ...]) -> bool:
         """Keep a manifest under its digest and then its tags; see `Place`."""
         lists_referrers = False
         for reference in (digest_of(content), *references):
-            url = f"{self._base}/manifests/{reference}"
-            answer = self._ask("PUT", url, headers={"Content-Type": media_type}, data=content, writes=True)
-            self._require(answer, f"keep the manifest {reference}")
+            url = f"{self._client.base}/manifests/{reference}"
+            answer = self._client.ask("PUT", url, headers={"Content-Type": media_type}, data=content, writes=True)
+            self._client.require(answer, f"store the manifest {reference}", writes=True)
             lists_referrers = lists_referrers or "OCI-Subject" in answer.headers
         return lists_referrers
 
+    def update_manifest(self, tag: str, media_type: str, change: Change) -> None:
+        """Replace the manifest under a tag; see `Place`. Registries have no conditional writes."""
+        for _ in range(UPDATES):
+            found = self.read_manifest(tag)
+            content = change(found[0] if found else None)
+            if content is None:
+                return
+            self.put_manifest(content, media_type, (tag,))
+        raise contended(tag, self.url)
+
     def read_manifest(self, reference: str) -> tuple[bytes, str] | None:
         """A manifest by tag or digest; one that has another digest is refused."""
-        url = f"{self._base}/manifests/{reference}"
-        with self._ask("GET", url, headers={"Accept": ACCEPT}, stream=True) as answer:
+        client, url = self._client, f"{self._client.base}/manifests/{reference}"
+        with client.ask("GET", url, headers={"Accept": ACCEPT}, stream=True) as answer:
             if answer.status_code == HTTPStatus.NOT_FOUND:
                 return None
-            self._require(answer, f"give the manifest {reference}")
+            client.require(answer, f"return the manifest {reference}")
             content = bytearray()
-            with self._connection_errors():
+            with client.connection_errors():
                 for chunk in answer.iter_content(_CHUNK):
                     content += chunk
-                    if len(content) > _MAX_MANIFEST:
-                        raise self._failure("gave a manifest of more than 16 MiB", ExitCode.DATA)
+                    if len(content) > MANIFEST_BYTES:
+                        raise client.failure("returned a manifest of more than 4 MiB", ExitCode.DATA)
         if reference.startswith("sha256:") and digest_of(bytes(content)) != reference:
-            raise self._failure(f"gave another manifest than {reference}", ExitCode.DATA)
+            raise client.failure(f"returned another manifest than {reference}", ExitCode.DATA)
         return bytes(content), answer.headers.get("Content-Type", "").partition(";")[0]
 
     def _mount(self, blob: Blob) -> bool:
-        """Have the registry take the blob from another of its repositories, if one has it."""
-        host = f"{self._reference.host}/"
+        """Have the registry take the blob from another of its repositories, if one has it and lets this account.
+
+        Only an attempt: a registry that refuses it may still accept the bytes.
+        """
+        client = self._client
         for origin in blob.origins:
-            source = find_reference(origin) if origin.startswith(host) else None
-            if source is None or source.name == self.url:
+            source = find_reference(origin)
+            if source is None or source.name == self.url or source.name in self._closed_origins:
                 continue
-            name = path_of(source)
+            name = repository_path(source)
+            if repository_url(source).removesuffix(name) != client.base.removesuffix(
+                repository_path(client.reference)
+            ):
+                continue  # another registry
             wanted = {"mount": blob.descriptor.digest, "from": name}
-            answer = self._ask("POST", f"{self._base}/blobs/uploads/", params=wanted, writes=True, reads=name)
+            try:
+                answer = client.ask("POST", f"{client.base}/blobs/uploads/", params=wanted, writes=True, reads=name)
+            except NoToken:
+                self._closed_origins.add(source.name)
+                continue
             if answer.status_code == HTTPStatus.CREATED:
                 return True
             if answer.status_code == HTTPStatus.ACCEPTED:
                 # It began an upload instead, which nobody needs.
                 with suppress(FlagbenchError):
-                    self._ask("DELETE", self._location(answer), writes=True)
+                    client.ask("DELETE", client.location(answer), writes=True)
             elif answer.status_code != HTTPStatus.NOT_FOUND:
-                self._require(answer, "take a layer from another repository")
+                self._closed_origins.add(source.name)
         return False
 
     def _upload(self, path: Path, blob: Descriptor, show: Progress) -> None:
@@ -136,138 +177,80 @@ class RegistryPlace:
 
         It is never resumed: the registry of the Distribution project gives up an upload that broke off.
         """
-        answer = self._ask("POST", f"{self._base}/blobs/uploads/", writes=True)
-        self._require(answer, "take a layer")
+        client = self._client
+        answer = client.ask("POST", f"{client.base}/blobs/uploads/", writes=True)
+        client.require(answer, "accept a layer", writes=True)
         with path.open("rb") as file:
             body = _Body(file, blob.size, show)
             try:
-                answer = self._send(
+                answer = client.send(
                     "PUT",
-                    self._location(answer),
+                    client.location(answer),
                     headers={"Content-Type": "application/octet-stream"},
                     params={"digest": blob.digest},
                     data=body if blob.size else b"",
+                    timeout=_TIMEOUT,
                     writes=True,
                 )
-            except RequestException as error:
+            except (RequestException, HTTPError, ValueError) as error:
                 show(-body.read_bytes)
-                raise _Lost(cause(error), ExitCode.ENGINE) from None
+                raise _Lost(cause(error), unclear=isinstance(error, ReadTimeout)) from None
         if answer.status_code == HTTPStatus.CREATED:
             return
         show(-body.read_bytes)
         if answer.status_code == HTTPStatus.BAD_REQUEST and "DIGEST_INVALID" in answer.text:
-            raise _Lost("what arrived is not what was sent", ExitCode.DATA)
+            raise _Lost("what arrived is not what was sent", code=ExitCode.DATA)
+        after = _retry_after(answer)
         if answer.status_code == HTTPStatus.UNAUTHORIZED:
-            self._authorize(answer, self._scopes(writes=True))  # a token that ran out
-        elif answer.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
-            self._require(answer, "take a layer")
-        raise _Lost(_said(answer), ExitCode.ENGINE)
+            client.authorize(answer, client.scopes(writes=True))  # a token that expired
+            after = 0.0
+        elif answer.status_code < HTTPStatus.INTERNAL_SERVER_ERROR and answer.status_code not in _REPEATED:
+            client.require(answer, "store a layer", writes=True)
+        raise _Lost(said(answer), after=after, unclear=answer.status_code == HTTPStatus.GATEWAY_TIMEOUT)
 
-    def _location(self, answer: Response) -> str:
-        # Relative in some registries.
-        return urljoin(answer.url, answer.headers.get("Location", ""))
+    def _arrived(self, digest: str, lost: _Lost, show: Progress) -> bool:
+        """Whether the registry has a blob although its upload was not confirmed."""
+        for seconds in (0.0, *(_SETTLE if lost.unclear else ())):
+            _pause(seconds, show)
+            if self.has_blob(digest):
+                return True
+        return False
 
-    def _ask(self, method: str, url: str, *, reads: str | None = None, **options: Any) -> Response:
-        """One request, repeated with credentials where the registry wants some. Raises FlagbenchError (engine)."""
-        scopes = self._scopes(writes=options.get("writes", False), reads=reads)
-        with self._connection_errors():
-            # Before the request: another thread may find out meanwhile.
-            sent = self._authorization.get(scopes)
-            answer = self._send(method, url, reads=reads, **options)
-            if answer.status_code == HTTPStatus.UNAUTHORIZED and self._authorize(answer, scopes) != sent:
-                answer.close()
-                answer = self._send(method, url, reads=reads, **options)
-            return answer
+    def _chunks(self, digest: str, begin: int) -> Iterator[bytes]:
+        """The bytes of a blob from `begin` on, as long as the connection lasts; then raises what `requests` does."""
+        headers = {"Range": f"bytes={begin}-"} if begin else {}
+        with self._client.ask("GET", self._blob_url(digest), headers=headers, stream=True) as answer:
+            self._client.require(answer, "return a layer")
+            partial = answer.status_code == HTTPStatus.PARTIAL_CONTENT
+            if partial and not answer.headers.get("Content-Range", "").startswith(f"bytes {begin}-"):
+                raise self._client.failure("returned other bytes of a layer than it was asked for")
+            surplus = 0 if partial else begin
+            for chunk in answer.iter_content(_CHUNK):
+                rest = chunk[surplus:]
+                surplus = max(0, surplus - len(chunk))
+                if rest:
+                    yield rest
 
-    def _send(
-        self,
-        method: str,
-        url: str,
-        *,
-        headers: Mapping[str, str] | None = None,
-        writes: bool = False,
-        reads: str | None = None,
-        **options: Any,
-    ) -> Response:
-        known = self._authorization.get(self._scopes(writes=writes, reads=reads))
-        sent = {**(headers or {}), **({"Authorization": known} if known else {})}
-        return self._session.request(method, url, headers=sent, timeout=TIMEOUT, **options)
-
-    def _authorize(self, answer: Response, scopes: frozenset[str]) -> str | None:
-        try:
-            known = authorize(self._session, answer, self._reference, sorted(scopes))
-        except RegistryError:
-            raise self._refusal() from None
-        if known is not None:
-            self._authorization[scopes] = known
-        return known
-
-    def _scopes(self, *, writes: bool, reads: str | None = None) -> frozenset[str]:
-        """What a token is asked for; `reads`: another repository that a layer is taken from."""
-        own = f"repository:{path_of(self._reference)}:pull{',push' if writes else ''}"
-        return frozenset([own, f"repository:{reads}:pull"] if reads else [own])
-
-    @property
-    def _session(self) -> PlainSession:
-        """A session of this thread's own: those of requests are not meant to be shared."""
-        session: PlainSession | None = getattr(self._local, "session", None)
-        if session is None:
-            session = self._local.session = _Session(trusted(self._reference.host))
-        return session
-
-    @contextmanager
-    def _connection_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except (RequestException, ValueError) as error:
-            raise FlagbenchError(
-                f"the registry of {self.url} cannot be reached: {brief(cause(error), 300)}",
-                remedy="check its name, the network and the proxy (HTTPS_PROXY) and push again; what arrived is kept",
-                code=ExitCode.ENGINE,
-            ) from None
-
-    def _require(self, answer: Response, doing: str) -> None:
-        if answer.ok:
-            return
-        if answer.status_code in _REFUSED:
-            raise self._refusal()
-        raise self._failure(f"could not {doing}: {_said(answer)}")
-
-    def _refusal(self) -> FlagbenchError:
-        try:
-            knows = has_account(self._reference)
-        except RegistryError as error:
-            raise self._failure(str(error)) from None
-        host = self._reference.host or "Docker Hub"
-        if knows:
-            problem = f"{host} refuses the account that docker is configured with, or does not let it use {self.url}"
-        else:
-            problem = f"{host} wants an account for {self.url}, and docker is configured with none"
-        remedy = f"log in with `docker login {self._reference.host}`, as somebody who may push there"
-        return FlagbenchError(problem, remedy=remedy, code=ExitCode.ENGINE)
-
-    def _failure(self, problem: str, code: ExitCode = ExitCode.ENGINE) -> FlagbenchError:
-        return FlagbenchError(
-            f"the registry of {self.url} {redact(problem)}",
-            remedy="push again: what arrived is kept; if it stays so, see the registry's log",
-            code=code,
-        )
-
-
-class _Session(PlainSession):
-    """Gives no account to another host that a registry redirects to."""
-
-    def rebuild_auth(self, prepared_request: PreparedRequest, response: Response) -> None:
-        if self.should_strip_auth(response.request.url or "", prepared_request.url or ""):
-            prepared_request.headers.pop("Authorization", None)
+    def _blob_url(self, digest: str) -> str:
+        return f"{self._client.base}/blobs/{digest}"
 
 
 class _Lost(Exception):
     """Why an upload failed that may be begun again."""
 
-    def __init__(self, problem: str, code: ExitCode) -> None:
+    def __init__(
+        self,
+        problem: str,
+        *,
+        code: ExitCode = ExitCode.ENGINE,
+        after: float | None = None,
+        unclear: bool = False,
+    ) -> None:
+        """`after`: seconds that the registry asks to wait. `unclear`: the registry may still store the blob."""
         super().__init__(problem)
         self.code = code
+        self.after = after
+        self.unclear = unclear
 
 
 class _Body:
@@ -291,9 +274,17 @@ class _Body:
         return chunk
 
 
-def _said(answer: Response) -> str:
-    """The registry's own words for its first error, without credentials, or its status."""
-    with suppress(ValueError, LookupError, TypeError, AttributeError):
-        first = json.loads(answer.text[:100_000])["errors"][0]
-        return redact(brief(f"{first.get('message') or first['code']} ({answer.status_code})", 300))
-    return f"it answered {answer.status_code}"
+def _retry_after(answer: Response) -> float | None:
+    """Seconds after which the registry wants to be asked again, at most a minute; None where it does not say."""
+    named: Any = answer.headers.get("Retry-After")
+    with suppress(HTTPError, ValueError, OverflowError):
+        return None if named is None else min(float(RETRIES.parse_retry_after(named)), 60.0)
+    return None
+
+
+def _pause(seconds: float, show: Progress = lambda count: None) -> None:
+    """Wait. `show` ends that where it raises, as it does after Ctrl-C."""
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        time.sleep(min(left, 0.2))
+        show(0)

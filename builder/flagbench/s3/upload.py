@@ -88,7 +88,7 @@ def _put_whole(
         if not error.taken and error.code != "ConditionalRequestConflict":
             raise
         # Our own put, whose answer was lost, or another writer's of the same bytes.
-        if not _is_there(bucket, key, len(content), sha256):
+        if _is_there(bucket, key, len(content), sha256) is False:
             raise
         sent = False
     show(len(content))

@@ -13,6 +13,7 @@ from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.oci.manifest import parse_diff_ids, parse_manifest
 from flagbench.oci.model import DOCKER_MANIFEST, OCI_MANIFEST
 from oci_images import make_image, sha256
+from places import quiet
 
 WHERE = "s3://lab/a:cpu"
 
@@ -22,7 +23,7 @@ def test_an_image_is_read(tmp_path: Path) -> None:
     read = parse_manifest(image.manifest, image.media_type, WHERE)
     assert (read.digest, read.config) == (image.digest, image.config.descriptor)
     assert read.layers == tuple(layer.descriptor for layer in image.layers)
-    config = image.config.path().read_bytes()
+    config = image.config.path(quiet).read_bytes()
     assert list(parse_diff_ids(config, read, WHERE)) == json.loads(config)["rootfs"]["diff_ids"]
 
 
@@ -88,7 +89,7 @@ def test_a_configuration_that_does_not_name_its_layers(tmp_path: Path, root: obj
 def test_another_configuration_is_refused(tmp_path: Path) -> None:
     image = make_image(tmp_path, {"one": b"1"})
     manifest = parse_manifest(image.manifest, image.media_type, WHERE)
-    other = image.config.path().read_bytes().replace(b"amd64", b"arm64")
+    other = image.config.path(quiet).read_bytes().replace(b"amd64", b"arm64")
     refused(lambda: parse_diff_ids(other, manifest, WHERE))
 
 

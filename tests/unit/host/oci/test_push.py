@@ -10,6 +10,7 @@ import pytest
 
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.model import Redistribution
+from flagbench.cli import main
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.oci.base_layers import BaseImage, base_of
 from flagbench.oci.model import OCI_MANIFEST, Blob, Descriptor, OciImage, digest_of
@@ -27,7 +28,7 @@ def blob(folder: Path, content: bytes) -> Blob:
     """A blob in a file."""
     path = folder / digest_of(content)[7:19]
     path.write_bytes(content)
-    return Blob(Descriptor("application/x", digest_of(content), len(content)), lambda: path)
+    return Blob(Descriptor("application/x", digest_of(content), len(content)), lambda show: path)
 
 
 def image(folder: Path) -> OciImage:
@@ -70,7 +71,7 @@ def test_documents_are_found_from_the_image(lists: bool, tmp_path: Path) -> None
     place = MemoryPlace(lists=lists)
     document = tmp_path / "sbom.json"
     document.write_text("{}\n")
-    made = [attach(place, SUBJECT, document, "application/x-sbom", {"a": "b"}) for _ in range(2)]
+    made = [attach(place, SUBJECT, {"application/x-sbom": document}, {"a": "b"})["application/x-sbom"] for _ in "ab"]
     assert made[0] == made[1]
     manifest = json.loads(place.manifests[made[0]][0])
     assert manifest["subject"]["digest"] == DIGEST
@@ -81,28 +82,11 @@ def test_documents_are_found_from_the_image(lists: bool, tmp_path: Path) -> None
         assert tag not in place.manifests
         return
     document.write_text("{ }\n")
-    second = attach(place, SUBJECT, document, "application/x-sbom", {})
+    second = attach(place, SUBJECT, {"application/x-sbom": document}, {})["application/x-sbom"]
     content, media_type = place.manifests[tag]
     assert media_type == OCI_INDEX
     assert [entry["digest"] for entry in json.loads(content)["manifests"]] == [made[0], second]
     assert json.loads(content)["manifests"][0]["artifactType"] == "application/x-sbom"
-
-
-def test_a_list_that_another_process_replaced_meanwhile_is_written_again(tmp_path: Path) -> None:
-    place, document, tag = MemoryPlace(), tmp_path / "sbom.json", "sha256-" + "d" * 64
-    document.write_text("{}\n")
-    others = [lambda: None, lambda: place.manifests.__setitem__(tag, (b'{"manifests": []}', OCI_INDEX))]
-    after = place.put_manifest
-
-    def put(content: bytes, media_type: str, references: tuple[str, ...]) -> bool:
-        after(content, media_type, references)
-        if tag in references and others:
-            others.pop()()
-        return False
-
-    place.put_manifest = put  # type: ignore[method-assign]
-    made = attach(place, SUBJECT, document, "application/x-sbom", {})
-    assert made in place.manifests[tag][0].decode()
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"manifests": 3}', b'{"manifests": [3]}'])
@@ -110,7 +94,7 @@ def test_a_damaged_list_is_begun_anew(content: bytes, tmp_path: Path) -> None:
     place, document, tag = MemoryPlace(), tmp_path / "sbom.json", "sha256-" + "d" * 64
     document.write_text("{}\n")
     place.manifests[tag] = content, OCI_INDEX
-    attach(place, SUBJECT, document, "application/x-sbom", {})
+    attach(place, SUBJECT, {"application/x-sbom": document}, {})
     assert len(json.loads(place.manifests[tag][0])["manifests"]) == 1
 
 
@@ -119,7 +103,7 @@ def send(status: str, name: str | None = None, *, digest: str | None = DIGEST, c
     terms = Redistribution(status, "because of its licence", "https://vendor.example/licence")  # type: ignore[arg-type]
     stack = replace(load_catalog(claims=False).stacks["cpu"], base_redistribution=terms)
     require_redistributable(
-        stack, BaseImage(name or str(stack.base_image), digest, 1), "r.example/x", consent=consent
+        stack, BaseImage(name or str(stack.base_image), digest, 1), MemoryPlace("r.example/x"), consent=consent
     )
 
 
@@ -152,6 +136,12 @@ def test_every_stack_says_whether_its_base_may_be_redistributed() -> None:
     assert all(stack.base_redistribution.source for stack in stacks if stack.base_redistribution.status != "unknown")
 
 
+@pytest.mark.parametrize("to", ["someone", "docker.io/someone", "index.docker.io/x", "registry-1.docker.io/x"])
+def test_docker_hub_has_no_place_for_an_image(to: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["push", "distilbert:cpu", "--to", to]) == ExitCode.USAGE
+    assert "Docker Hub" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("value", ["", "x", "-1", "²"])
 def test_labels_of_a_base_that_are_none(value: str) -> None:
     labels = {"dev.flagbench.base.layers": value, "org.opencontainers.image.base.digest": value}
@@ -166,7 +156,7 @@ def test_the_provenance_says_what_went_in() -> None:
         "org.opencontainers.image.base.name": "debian:bookworm-slim",
         "org.opencontainers.image.revision": "4" * 40 + "-dirty",
     }
-    made = json.loads(provenance("flagbench/a:1", DIGEST, "sha256:" + "5" * 64, labels, "Docker Engine 20.10"))
+    made = json.loads(provenance("flagbench/a:1", DIGEST, "sha256:" + "5" * 64, labels))
     assert made["subject"] == [{"name": "flagbench/a:1", "digest": {"sha256": "d" * 64}}]
     definition = made["predicate"]["buildDefinition"]
     assert definition["internalParameters"]["contextDigest"] == "sha256:" + "1" * 64
@@ -176,5 +166,11 @@ def test_the_provenance_says_what_went_in() -> None:
         "lock": {"sha256": "2" * 64},
         "flagbench": {"gitCommit": "4" * 40},
     }
-    bare = json.loads(provenance("flagbench/a:1", DIGEST, DIGEST, {}, ""))
+    base = definition["resolvedDependencies"][0]
+    assert "uri" not in base, "its digest is not that of a manifest"
+    labels["org.opencontainers.image.base.digest"] = "sha256:" + "6" * 64
+    made = json.loads(provenance("flagbench/a:1", DIGEST, "sha256:" + "5" * 64, labels))
+    base = made["predicate"]["buildDefinition"]["resolvedDependencies"][0]
+    assert (base["uri"], base["digest"]) == ("docker-image://debian:bookworm-slim", {"sha256": "6" * 64})
+    bare = json.loads(provenance("flagbench/a:1", DIGEST, DIGEST, {}))
     assert bare["predicate"]["buildDefinition"]["resolvedDependencies"] == []
