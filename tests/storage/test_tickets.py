@@ -20,19 +20,18 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import msgspec
 import pytest
 
 from bundles import bundle
 from flagbench.cli import main
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.s3 import PROFILES, deliver
-from flagbench.s3.deliver import SignedPut, SignedUpload
 from flagbench.s3.presign import presign_head, presign_put
+from flagbench.s3.ticket import SignedPut, SignedUpload, Ticket, parse_ticket
 from flagbench.stores import BucketBlobs, Store, StoreError, holder, open_store
 from flagbench.stores.inbox import MARK_BYTES, Inbox
 from flagbench.stores.issue_ticket import issue
-from flagbench.stores.ticket import Ticket, parse_ticket, read_ticket, write_private
+from flagbench.stores.ticket import read_ticket, write_private
 from unit.host.conftest import RECORD, Ended
 
 pytestmark = pytest.mark.s3
@@ -127,7 +126,8 @@ def test_an_expired_ticket_is_refused_with_words(
     old = SignedPut(2**16, signed.url, dict(signed.headers))
     assert put(old.url, b"x" * old.bytes, old.headers) == 403
     uploads = {**ticket.uploads, "record.json": SignedUpload(head.url, [old])}
-    expired = msgspec.structs.replace(ticket, uploads=uploads, expires_at="2026-01-01T00:00:00Z")
+    over = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
+    expired = dataclasses.replace(ticket, uploads=uploads, expires=over)
     assert "expired" in refused(expired, record()).message
 
 

@@ -17,6 +17,8 @@ _IMAGE_SIDE = {
     "flagbench.redaction": "flagbench_cases.shared.credentials",
 }
 """Modules of the host side that the image side has a copy of, and the copy."""
+_HOST_ONLY = ("presign.py",)
+"""Of the package flagbench.s3: an image uses tickets and makes none."""
 
 
 def compiled_files(catalog: Catalog) -> dict[str, str]:
@@ -27,6 +29,8 @@ def compiled_files(catalog: Catalog) -> dict[str, str]:
     # The two packages never import each other, and both must find the same credentials and use buckets alike.
     files["shared/credentials.py"] = _copied(Path(inspect.getfile(redaction)))
     for path in Path(inspect.getfile(s3)).parent.glob("*.py"):
+        if path.name in _HOST_ONLY:
+            continue
         files[f"shared/s3/{path.name}"] = _copied(path)
     return files
 

@@ -13,7 +13,7 @@ import pytest
 
 from flagbench_cases.node import cli, request
 from flagbench_cases.record import stores
-from flagbench_cases.record.stores import layout, ticket
+from flagbench_cases.record.stores import ticket
 from flagbench_cases.record.stores.folder import FolderStore, store_folder
 from flagbench_cases.record.stores.store import Bundle
 from flagbench_cases.shared.errors import CaseError, ExitCode, UsageError
@@ -198,16 +198,12 @@ def test_a_ticket_that_cannot_be_read(tmp_path: Path, name: str) -> None:
     ],
 )
 def test_a_ticket_of_another_run_is_refused(words: list[str], changes: dict[str, Any], named: str) -> None:
-    found = ticket.parse(json.dumps(written(**changes)), "the ticket")
+    found = ticket.parse(json.dumps(written(**changes)).encode(), "the ticket")
     with refuses(UsageError, named):
         request.check_ticket(found, cli.parse(["distilbert", *words]))
 
 
 def test_a_ticket_of_this_run_fits() -> None:
-    found = ticket.parse(json.dumps(written()), "the ticket")
+    found = ticket.parse(json.dumps(written()).encode(), "the ticket")
     for words in ([], ["--run-id", "mine"], ["--nodes", "2", "--max-minutes", "50"]):
         request.check_ticket(found, cli.parse(["distilbert", *words]))
-
-
-def test_the_names_of_uploads() -> None:
-    assert (layout.record_upload(), layout.bundle_upload(1)) == ("record.json", "node-1.tar.gz")
