@@ -21,7 +21,7 @@ RECORD = "record.json"
 MEANT_FOR = "ticket:"
 """Begins what stands in the place of an address where something waits for a ticket."""
 TICKET_BYTES = 64 * 2**20
-"""The largest ticket that is made or read: that of about 20,000 nodes."""
+"""The largest ticket that is made or read: that of about 15,000 nodes."""
 RENEW = "make another ticket: `flagbench store ticket`"
 _MOST_NODES = 100_000
 _MOST_BYTES = 5 * 2**30
