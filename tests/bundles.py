@@ -21,10 +21,14 @@ def member(name: str, content: bytes = b"", **changes: Any) -> tuple[tarfile.Tar
     return info, content
 
 
-def archive(members: list[tuple[tarfile.TarInfo, bytes]], format: int = tarfile.PAX_FORMAT) -> bytes:
-    """The .tar.gz of members."""
+def archive(
+    members: list[tuple[tarfile.TarInfo, bytes]],
+    format: int = tarfile.PAX_FORMAT,
+    pax_headers: dict[str, str] | None = None,
+) -> bytes:
+    """The .tar.gz of members; `pax_headers` are those of all of them."""
     out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w", format=format) as tar:
+    with tarfile.open(fileobj=out, mode="w", format=format, pax_headers=pax_headers) as tar:
         for info, content in members:
             tar.addfile(info, io.BytesIO(content) if info.isreg() else None)
     return gzip.compress(out.getvalue(), compresslevel=1, mtime=0)

@@ -77,6 +77,30 @@ def test_a_record_that_could_not_be_stored_is_pushed_later(
     assert ids(flagbench("results", "push", "--json")) == []
 
 
+def test_a_run_with_a_ticket_and_without_keys_is_collected(
+    flagbench: Any, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    address, file = f"s3://{bucket}/lab", str(tmp_path / "a ticket")
+    made = flagbench("store", "ticket", "--store", address, "--out", file, "--json")
+    assert made.returncode == 0, made.stderr
+    with monkeypatch.context() as rented:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL"):
+            rented.setenv(name, "no-such-key")
+        ran = flagbench(*SHORT, "--ticket", file, "--json")
+        again = flagbench(*SHORT, "--ticket", file, "--json")
+    assert ran.returncode == 0, ran.stderr
+    assert "Signature" not in ran.stderr + ran.stdout
+    assert (again.returncode, "used already" in again.stderr) == (ExitCode.USAGE, True)
+    record = json.loads(ran.stdout)
+    assert record["run_id"] == json.loads(made.stdout)["run_id"]
+    collected = flagbench("store", "collect", "--store", address, "--json")
+    assert collected.returncode == 0, collected.stderr
+    (found,) = json.loads(collected.stdout)["collected"]
+    assert (found["record_id"], found["bundles"]) == (record["record_id"], 1)
+    assert json.loads(flagbench("results", "show", "last", "--json", "--store", address).stdout) == record
+
+
 def test_an_address_that_is_no_store_any_more_does_not_keep_others_waiting(flagbench: Any, bucket: str) -> None:
     good, kept = json.dumps(RECORD).encode(), json.dumps({**RECORD, "record_id": "20260101T120000Z-0002"}).encode()
     set_aside(good, "s3://b")

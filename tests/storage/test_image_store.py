@@ -88,6 +88,17 @@ def test_a_bucket_that_cannot_be_used_is_refused(server: Any, bucket: str, monke
     assert "AWS_ACCESS_KEY_ID" in caught.value.remedy
 
 
+def test_a_key_that_may_not_ask_for_versions_is_refused_and_one_that_may_not_list_is_not(
+    bucket: str, proxy: Any
+) -> None:
+    proxy.fault = lambda method, path, count: (403, "AccessDenied") if "list-type" in path else None
+    BucketStore(f"s3://{bucket}").check(0)
+    proxy.fault = lambda method, path, count: (403, "AccessDenied") if "versioning" in path else None
+    with refuses(UsageError, "versions") as caught:
+        BucketStore(f"s3://{bucket}").check(0)
+    assert "GetBucketVersioning" in caught.value.remedy
+
+
 def test_an_image_without_boto3_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "boto3", None)
     with refuses(UsageError, "boto3"):

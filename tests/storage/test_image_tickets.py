@@ -14,13 +14,14 @@ from urllib.parse import urlsplit
 import pytest
 
 from deliveries import bundle_of
+from flagbench.stores.issue_ticket import RECORD_SIZES
 from flagbench_cases.record.stores.store import Bundle
 from flagbench_cases.record.stores.ticket import parse
 from flagbench_cases.record.stores.ticket_store import TicketStore
 from flagbench_cases.shared.errors import CaseError, ExitCode, UsageError
 from flagbench_cases.shared.s3 import deliver
 from running import wait_until
-from storage.tickets import RECORD_SIZES, make_ticket, secrets_of
+from storage.tickets import make_ticket, secrets_of
 from unit.cases.refusal import refuses
 from unit.host.conftest import RECORD
 
@@ -48,7 +49,7 @@ def bundle(tmp_path: Path) -> Bundle:
 
 
 def opened(ticket: dict[str, Any]) -> TicketStore:
-    return TicketStore(parse(json.dumps(ticket), "the ticket"))
+    return TicketStore(parse(json.dumps(ticket).encode(), "the ticket"))
 
 
 def stored(server: Any, bucket: str, name: str) -> bytes:
@@ -124,7 +125,7 @@ def test_what_the_server_does_not_let_a_ticket_do(server: Any, bucket: str, tick
     assert send(put["headers"], put["bytes"]) == 200
     assert send(put["headers"], put["bytes"]) == 412
     with refuses(CaseError, "node-0.tar.gz", code=ExitCode.NOT_STORED):
-        opened(ticket).put_bundle("id", bundle._replace(bytes=2**24 + 1))
+        opened(ticket).put_bundle("id", bundle._replace(bytes=2**33))
 
 
 def test_a_redirect_is_not_followed(ticket: Any, proxy: Any) -> None:

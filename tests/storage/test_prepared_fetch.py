@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from flagbench_cases.prepare import prepared_folder
+from flagbench_cases.prepare import fetch, prepared_folder, upload
+from flagbench_cases.prepare.meter import Meter
 from flagbench_cases.shared.errors import CaseError, ExitCode
 from prepared_sets import CASE, SMALL, call, command, contents, get, large, prepare, put
 from running import need, wait_until
@@ -67,6 +68,55 @@ def test_a_folder_is_fetched_once(bucket: str, tmp_path: Path, proxy: Any) -> No
     assert get(url, "data", "weights") == found
     assert proxy.requests == [f"GET /{bucket}/some/prefix/{kind}/prepared.json" for kind in ("data", "weights")]
     assert get(f"{url}/data")["data"]["folder"] == found["data"]["folder"], "the folder itself has an address too"
+
+
+def test_the_address_that_is_printed_can_be_used(bucket: str, tmp_path: Path) -> None:
+    """Also with weights looked for there, and with --check, which looks for both kinds."""
+    address = f"s3://{bucket}/x?profile=ceph"
+    printed = put(prepare(tmp_path / "out", SMALL), address)["data"]["url"]
+    assert printed == f"s3://{bucket}/x/data?profile=ceph"
+    results: dict[str, Any] = {}
+    optional = {"data": {"url": printed, "optional": False}, "weights": {"url": printed, "optional": True}}
+    fetch.work({"case": CASE, "sources": optional, "survey": False}, Meter(), results)
+    assert [*results] == ["data"]
+    assert (results["data"]["url"], contents(results["data"]["folder"])) == (printed, SMALL)
+    checked: dict[str, Any] = {}
+    upload.check(CASE, printed, Meter(), checked)
+    assert [*checked] == ["data"]
+    with pytest.raises(CaseError, match="no prepared weights"):
+        get(printed, "weights")
+
+
+def test_a_key_that_may_not_list_fetches_data_without_weights(small: str, proxy: Any, server: Any) -> None:
+    """Such a key is told that a missing object is forbidden."""
+
+    def fault(method: str, path: str, count: int) -> Any:
+        missing = "/weights/" in path or "/nothing/" in path or path.endswith("/x/prepared.json")
+        return (403, "AccessDenied") if "list-type" in path or missing else None
+
+    proxy.fault = fault
+    results: dict[str, Any] = {}
+    sources = {"data": {"url": small, "optional": False}, "weights": {"url": small, "optional": True}}
+    fetch.work({"case": CASE, "sources": sources, "survey": False}, Meter(), results)
+    assert contents(results["data"]["folder"]) == SMALL
+    assert [*results] == ["data"]
+    denied = refused(f"{small}/nothing")
+    assert (denied.code, "AccessDenied" in denied.message) == (ExitCode.ENGINE, True)
+    proxy.fault = lambda method, path, count: (403, "AccessDenied") if "/weights/" in path else None
+    with pytest.raises(CaseError, match="AccessDenied"):  # this key may list: the weights are forbidden
+        fetch.work({"case": CASE, "sources": sources, "survey": True}, Meter(), {})
+
+
+@pytest.mark.parametrize("ending", ["", "/data"])
+def test_the_remedy_for_a_damaged_object_repairs_it(bucket: str, tmp_path: Path, server: Any, ending: str) -> None:
+    address = f"s3://{bucket}/some/x?profile=ceph"
+    out = prepare(tmp_path / "out", SMALL)
+    put(out, address)
+    key = f"some/x/data/files/{hashlib.sha256(SMALL['three.bin']).hexdigest()}"
+    server.delete_object(Bucket=bucket, Key=key)
+    remedy = refused(address.replace("?", f"{ending}?")).remedy
+    put(out, remedy.rpartition(" --to ")[2])
+    assert contents(get(address)["data"]["folder"]) == SMALL
 
 
 def test_the_command_fetches_what_there_is(small: str, cache: Path) -> None:

@@ -8,10 +8,12 @@ import datetime
 import hashlib
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 import threading
+import types
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -20,19 +22,20 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import msgspec
 import pytest
 
 from bundles import bundle
-from flagbench.cli import main
+from flagbench.cli import main, run_keep
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.s3 import PROFILES, deliver
-from flagbench.s3.deliver import SignedPut, SignedUpload
+from flagbench.launchers import LaunchResult
+from flagbench.s3 import PROFILES, S3Error, deliver, presigned
 from flagbench.s3.presign import presign_head, presign_put
+from flagbench.s3.ticket import SignedPut, SignedUpload, Ticket, parse_ticket
 from flagbench.stores import BucketBlobs, Store, StoreError, holder, open_store
 from flagbench.stores.inbox import MARK_BYTES, Inbox
 from flagbench.stores.issue_ticket import issue
-from flagbench.stores.ticket import Ticket, parse_ticket, read_ticket, write_private
+from flagbench.stores.ticket import read_ticket, write_private
+from flagbench.stores.waiting import waiting
 from unit.host.conftest import RECORD, Ended
 
 pytestmark = pytest.mark.s3
@@ -127,7 +130,8 @@ def test_an_expired_ticket_is_refused_with_words(
     old = SignedPut(2**16, signed.url, dict(signed.headers))
     assert put(old.url, b"x" * old.bytes, old.headers) == 403
     uploads = {**ticket.uploads, "record.json": SignedUpload(head.url, [old])}
-    expired = msgspec.structs.replace(ticket, uploads=uploads, expires_at="2026-01-01T00:00:00Z")
+    over = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
+    expired = dataclasses.replace(ticket, uploads=uploads, expires=over)
     assert "expired" in refused(expired, record()).message
 
 
@@ -355,6 +359,71 @@ def test_two_collectors_at_once(store: Store, upload: Any, bucket: str) -> None:
     assert len(store.bundles.of(ID)) == 1
 
 
+def test_a_collector_that_another_one_overtakes_in_the_middle_of_a_bundle(
+    upload: Any, bucket: str, proxy: Any, store: Store
+) -> None:
+    """It reads a large bundle in parts; after the first, a mark takes the bundle's place."""
+    upload(0, bundle({"large": random.Random(1).randbytes(2**20)}))
+    upload(None, record())
+    inbox, done = Inbox(open_store(f"s3://{bucket}/{PREFIX}")), []
+    (seen,) = inbox.uploads()
+
+    def fault(method: str, path: str, count: int) -> None:
+        if method == "GET" and "node-0" in path and not done:
+            done.append(collect(store))
+
+    proxy.fault = fault
+    found = inbox.collect(seen)
+    assert (found.bundles, found.problems) == (0, ())
+    assert [each.bundles for each in done[0]] == [1]
+    assert len(store.bundles.of(ID)) == 1
+
+
+def test_what_was_collected_counts_as_delivered_and_what_was_discarded_does_not(
+    store: Store, upload: Any, ticket: Ticket
+) -> None:
+    """A holder that repeats its upload, as after a lost answer, may be slower than a collector."""
+    sound = bundle()
+    upload(None, record())
+    upload(0, sound)
+    collect(store)
+    upload(None, record())
+    upload(0, sound)
+    assert "used" in refused(ticket, record(preset="reference")).message
+    upload(1, sound)
+    inbox = Inbox(store)
+    assert [inbox.discard(each) for each in inbox.uploads()] == [1]
+    with pytest.raises(StoreError, match="used"):
+        upload(1, sound)
+
+
+def test_a_bucket_whose_etags_are_no_sums_has_no_tickets(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of objects that are encrypted with keys of a KMS."""
+    real = presigned.Client.head
+    monkeypatch.setattr(presigned.Client, "head", lambda *args: real(*args)._replace(etag="0" * 32))
+    with pytest.raises(StoreError, match="MD5"):
+        issue(store, RUN, 1, timedelta(hours=1))
+
+
+def test_a_ticket_that_could_not_be_read_is_not_made(store: Store) -> None:
+    with pytest.raises(FlagbenchError) as caught:
+        issue(store, RUN, 90_000, timedelta(hours=1))
+    assert (caught.value.code, "nodes" in caught.value.remedy) == (ExitCode.USAGE, True)
+
+
+def test_certificates_are_those_of_boto3_and_may_be_a_folder(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "config"
+    config.write_text(f"[default]\nca_bundle = {tmp_path}\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    assert isinstance(store.blobs, BucketBlobs)
+    assert store.blobs.bucket.certificates == str(tmp_path)
+    presigned.opened_client(str(tmp_path))
+    with pytest.raises(S3Error, match="certificates"):
+        presigned.opened_client(str(tmp_path / "missing"))
+
+
 @contextlib.contextmanager
 def killed_at(proxy: Any, number: int, command: list[str], environment: dict[str, str]) -> Iterator[None]:
     """A command that is killed when its `number`th changing request has arrived, whose answer it never sees."""
@@ -438,6 +507,75 @@ def test_the_commands(bucket: str, tmp_path: Path, typed: Any) -> None:
     assert there.read_bytes() == bundle()
     assert typed("results", "rm", "last", "--yes", "--store", address).code == 0
     assert open_store(address).bundles.of(ID) == []
+
+
+def test_one_runs_upload_keeps_no_other_back(
+    bucket: str, typed: Any, store: Store, upload: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a temporary folder that cannot be used nor a bug of ours."""
+    address, other = f"s3://{bucket}/{PREFIX}", "another-run"
+    upload(None, record())
+    upload(0, bundle())
+    holder.upload_record(
+        issue(store, other, 1, timedelta(hours=1)), record(run_id=other, record_id="20260101T120000Z-0002")
+    )
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    ended = typed("store", "collect", "--store", address, "--json")
+    assert (ended.code, "TMPDIR" in ended.err) == (ExitCode.NOT_STORED, True)
+    (failed,) = json.loads(ended.out)["failed"]
+    assert (failed["run_id"], [each["run_id"] for each in json.loads(ended.out)["collected"]]) == (RUN, [other])
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("flagbench.stores.inbox.check_bundle", lambda path: {}["bug"])
+    ended = typed("store", "collect", "--store", address)
+    assert (ended.code, "KeyError" in ended.err, RUN in ended.err) == (ExitCode.BUG, True, True)
+    ended = typed("store", "collect", "--store", address, "--discard", RUN, "--json")
+    assert (ended.code, json.loads(ended.out)["discarded"]) == (0, [RUN])
+    assert "no uploads wait" in typed("store", "collect", "--store", address, "--discard", RUN).err
+
+
+def kept(ticket: Ticket, folder: Path, code: int, own: str) -> tuple[bool, int]:
+    """What `flagbench run --ticket` does after a run that left its bundle in `folder`."""
+    asked = types.SimpleNamespace(bundle=str(folder), options=types.SimpleNamespace(ticket="ticket.json", out=None))
+    return run_keep.keep(LaunchResult(record(), code), asked, open_store(own), ticket)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def left(tmp_path: Path) -> Path:
+    """The folder in which a run left a bundle."""
+    folder = tmp_path / "bundle"
+    (folder / "bundles" / ID).mkdir(parents=True)
+    content = bundle()
+    name = f"node-0-{hashlib.sha256(content).hexdigest()}.tar.gz"
+    (folder / "bundles" / ID / name).write_bytes(content)
+    return folder
+
+
+def test_a_run_ends_well_if_a_collector_was_quick(
+    store: Store, ticket: Ticket, upload: Any, left: Path, tmp_path: Path
+) -> None:
+    upload(0, bundle())  # by the image
+    upload(None, record())
+    collect(store)
+    assert kept(ticket, left, 0, str(tmp_path / "own")) == (True, 0)
+    assert not any(place.keys() or place.bundles.all() for _, place in waiting())
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_where_the_image_could_not_upload_this_process_does_unless_the_bundle_is_lost(
+    store: Store, ticket: Ticket, left: Path, tmp_path: Path, lost: bool
+) -> None:
+    folder, code = (tmp_path, ExitCode.NOT_STORED) if lost else (left, ExitCode.OK)
+    assert kept(ticket, folder, ExitCode.NOT_STORED, str(tmp_path / "own")) == (True, code)
+    assert [each.bundles for each in collect(store)] == [int(not lost)]
+
+
+def test_a_ticket_is_used_where_the_own_store_fails(
+    store: Store, ticket: Ticket, left: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own").write_text("a file")
+    assert kept(ticket, left, 0, str(tmp_path / "own")) == (False, ExitCode.NOT_STORED)
+    assert "results push" not in capsys.readouterr().err, "nothing waits"
+    assert [each.bundles for each in collect(store)] == [1]
 
 
 def test_what_waits_for_a_ticket_is_pushed_with_it(bucket: str, tmp_path: Path, typed: Any, ticket: Ticket) -> None:

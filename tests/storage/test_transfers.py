@@ -238,3 +238,27 @@ def test_a_missing_bucket_is_named(server: Any, large: Path, tmp_path: Path, act
     gone = Bucket(parse_address("s3://there-is-no-such-bucket"))
     with pytest.raises(S3Error):
         action(gone, key_of(large), large, sha256_of(large))
+
+
+def test_no_more_than_a_part_is_read_of_a_server_that_ignores_ranges(
+    place: Bucket, large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from botocore.response import StreamingBody
+
+    put_file(place, key_of(large), large, sha256_of(large))
+    real, reads, most = place.ask, StreamingBody.read, []
+
+    def whole(operation: str, what: str | None = None, **arguments: Any) -> dict[str, Any]:
+        arguments.pop("Range", None)
+        return real(operation, what, **arguments)
+
+    def counted(self: Any, amount: int | None = None) -> bytes:
+        content = reads(self, amount)
+        most.append(len(content))
+        return bytes(content)
+
+    monkeypatch.setattr(place, "ask", whole)
+    monkeypatch.setattr(StreamingBody, "read", counted)
+    with pytest.raises(S3Error, match="broke off"):
+        get_file(place, key_of(large), tmp_path / "got", size=large.stat().st_size, sha256=sha256_of(large))
+    assert max(most) == PART_BYTES + 1

@@ -1,41 +1,23 @@
-"""Tickets, presigned by boto3 as `flagbench store ticket` does."""
+"""Tickets as `flagbench store ticket` makes them, with the address of another server in their URLs."""
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+import json
 from typing import Any
 
-RECORD_SIZES = (2**16, 2**18, 2**20)
-BUNDLE_SIZES = (2**20, 2**24)
+import pytest
+
+from flagbench.s3 import Bucket, parse_address
+from flagbench.stores.issue_ticket import sign
 
 
 def make_ticket(bucket: str, endpoint: str, run_id: str, nodes: int = 1, seconds: int = 3600) -> dict[str, Any]:
     """A ticket for a run, whose URLs name the server at `endpoint`."""
-    import boto3
-    from botocore.config import Config
-
-    config = Config(signature_version="s3v4", s3={"addressing_style": "path"})
-    client = boto3.client("s3", region_name="us-east-1", endpoint_url=endpoint, config=config)
-
-    def upload(name: str, sizes: tuple[int, ...]) -> dict[str, Any]:
-        where = {"Bucket": bucket, "Key": f"inbox/{run_id}/{name}"}
-        puts = []
-        for size in sizes:
-            signed = {**where, "ContentLength": size, "IfNoneMatch": "*"}
-            url = client.generate_presigned_url("put_object", signed, ExpiresIn=seconds)
-            puts.append({"bytes": size, "url": url, "headers": {"If-None-Match": "*"}})
-        return {"head": client.generate_presigned_url("head_object", where, ExpiresIn=seconds), "puts": puts}
-
-    names = {f"node-{node}.tar.gz": BUNDLE_SIZES for node in range(nodes)}
-    expires = datetime.now(timezone.utc) + timedelta(seconds=seconds)
-    return {
-        "schema": "ticket/v1",
-        "run_id": run_id,
-        "nodes": nodes,
-        "store": f"s3://{bucket}",
-        "expires_at": expires.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "uploads": {name: upload(name, sizes) for name, sizes in {"record.json": RECORD_SIZES, **names}.items()},
-    }
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("AWS_ENDPOINT_URL", endpoint)
+        signed = sign(Bucket(parse_address(f"s3://{bucket}")), run_id, nodes, seconds)
+    made: dict[str, Any] = json.loads(signed.encode())
+    return made
 
 
 def secrets_of(ticket: dict[str, Any]) -> set[str]:

@@ -18,6 +18,8 @@ _IMAGE_SIDE = {
     "flagbench.redaction": "flagbench_cases.shared.credentials",
 }
 """Modules of the host side that the image side has a copy of, and the copy."""
+_HOST_ONLY = ("presign.py",)
+"""Of the package flagbench.s3: an image uses tickets and makes none."""
 
 
 def compiled_files(catalog: Catalog) -> dict[str, str]:
@@ -30,7 +32,8 @@ def compiled_files(catalog: Catalog) -> dict[str, str]:
     files["shared/credentials.py"] = _copied(Path(inspect.getfile(redaction)))
     for package in (s3, evidence):
         folder = Path(inspect.getfile(package)).parent
-        files |= {f"shared/{folder.name}/{path.name}": _copied(path) for path in folder.glob("*.py")}
+        paths = (path for path in folder.glob("*.py") if path.name not in _HOST_ONLY)
+        files |= {f"shared/{folder.name}/{path.name}": _copied(path) for path in paths}
     return files
 
 

@@ -11,8 +11,9 @@ from flagbench.cli.output import echo_json, print_error
 from flagbench.errors import FlagbenchError
 from flagbench.record.read import read_record
 from flagbench.redaction import redact
+from flagbench.s3.ticket import Ticket
 from flagbench.stores import Bundle, Store
-from flagbench.stores.ticket import Ticket
+from flagbench.terminal import visible
 
 Source = tuple[str, "bytes | FlagbenchError", Callable[[], None]]
 """A record's name, its bytes or why it has none, and what is done once it is stored."""
@@ -118,4 +119,4 @@ class Copies:
         done.append((record_id, location))
         if not self.json:
             where = f"kept in {location}" if uploaded is None else f"uploaded to {uploaded}"
-            typer.echo(f"{what} {record_id} {where}", err=True)
+            typer.echo(visible(f"{what} {record_id} {where}"), err=True)

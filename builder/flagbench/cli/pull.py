@@ -64,7 +64,7 @@ def _source(image: str, source: str | None) -> BucketImage:
         return parse_bucket_image(image)
     if source is None:
         raise FlagbenchError(
-            f"nothing says where {brief(image)} is",
+            f"{brief(image)}: no bucket given",
             remedy="name its bucket with --from s3://BUCKET; `docker pull` pulls from a registry",
         )
     case, stack = resolve_image(image, load_catalog(claims=False))

@@ -19,9 +19,10 @@ from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.files import read_file, reason
 from flagbench.record.read import MAX_BYTES
 from flagbench.results import select
-from flagbench.stores import Bundle, FolderBlobs, Store, StoredRecord, open_store, waiting
-from flagbench.stores.ticket import MEANT_FOR, Ticket, read_ticket
-from flagbench.stores.waiting import is_waiting_room
+from flagbench.s3.ticket import MEANT_FOR, Ticket
+from flagbench.stores import Bundle, FolderBlobs, Store, StoredRecord, StoreError, open_store, waiting
+from flagbench.stores.ticket import read_ticket
+from flagbench.stores.waiting import close_room, is_waiting_room
 
 
 def push(
@@ -52,14 +53,16 @@ def push(
     granted = None if ticket is None else read_ticket(ticket)
     folders = [file for file in files or () if file.is_dir()]
     rooms = [room for folder in folders for room in waiting(folder)] if files else [*waiting()]
+    records = [*_records(files or ())]  # before what waits is stored: then nothing waits any more
     for address, place in rooms:
-        _push_room(copies, address, place, store, granted)
-    if records := [*_records(files or ())]:
+        _push_room(copies, address, place, store, granted, of_user=not files)
+        close_room(place)
+    if records:
         if granted is None:
             copies.copy(map(_file, records), _target(store))
         else:
             copies.upload(map(_file, records), granted)
-    copies.end("no run left anything that could not be stored")
+    copies.end("nothing is waiting to be stored")
 
 
 def pull(
@@ -98,8 +101,10 @@ def pull(
     copies.end(f"{target.url} has all of them")
 
 
-def _push_room(copies: Copies, address: str, room: Store, store: str | None, ticket: Ticket | None) -> None:
-    """Store what waits in a room: bundles first."""
+def _push_room(
+    copies: Copies, address: str, room: Store, store: str | None, ticket: Ticket | None, *, of_user: bool
+) -> None:
+    """Store what waits in a room: bundles first. `of_user`: whether it is in the user's own folder."""
     left, bundles = [*room.list()], [each for some in room.bundles.all().values() for each in some]
     if not left and not bundles:
         return
@@ -120,6 +125,13 @@ def _push_room(copies: Copies, address: str, room: Store, store: str | None, tic
         )
         return
     try:
+        if store is None and not of_user and not address.lower().startswith("s3:"):
+            # Such a folder may come from another machine, whose runs let only uploads wait.
+            raise FlagbenchError(
+                f"what waits there is meant for {address!r}, which is not a bucket",
+                remedy="name the store with --store",
+                code=ExitCode.NOT_STORED,
+            )
         target = _target(store or address)
     except FlagbenchError as error:
         copies.fail(address, error)
@@ -145,14 +157,22 @@ def _pull_bundles(copies: Copies, chosen: Iterable[StoredRecord], source: Store,
         for bundle in there.get(record_id, ()):
             if bundle.place in known:
                 continue
-            with TemporaryDirectory(prefix="flagbench-pull-", dir=_near(target)) as folder:
-                path = Path(folder) / bundle.name
-                try:
+            try:
+                with TemporaryDirectory(prefix="flagbench-pull-", dir=_near(target)) as folder:
+                    path = Path(folder) / bundle.name
                     source.bundles.get(bundle, path)
-                except FlagbenchError as error:
-                    copies.fail(bundle.location, error)
-                    continue
-                copies.copy_bundle(bundle, path, target)
+                    copies.copy_bundle(bundle, path, target)
+            except FlagbenchError as error:
+                copies.fail(bundle.location, error)
+            except OSError as error:
+                copies.fail(bundle.location, _no_room(bundle, error))
+
+
+def _no_room(bundle: Bundle, error: OSError) -> StoreError:
+    return StoreError(
+        f"{bundle.name} was not copied: {reason(error)}",
+        remedy=f"make the target's folder writable, or set TMPDIR to a folder with room for {bundle.size:,} bytes",
+    )
 
 
 def _near(target: Store) -> Path | None:
@@ -180,11 +200,16 @@ def _records(files: Iterable[Path]) -> Iterator[Path]:
     for file in files:
         if not file.is_dir():
             yield file
-        elif next(waiting(file), None) is None:
+        elif not any(_holds(place) for _, place in waiting(file)):
             found: list[Path] = []
             with suppress(OSError):
                 found = sorted(file.glob("*.json"))
             yield from found or [file]
+
+
+def _holds(room: Store) -> bool:
+    """Whether something waits in a room."""
+    return bool(room.keys() or room.bundles.all())
 
 
 def _file(file: Path) -> Source:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -17,10 +18,12 @@ from flagbench.files import reason
 from flagbench.launchers import LaunchResult
 from flagbench.launchers.clock import TimedLaunch, stamped, timed_launch
 from flagbench.request import LocalOptions, RunRequest
+from flagbench.s3.ticket import Ticket
 from flagbench.stores import BucketBlobs, Store, StoredRecord, set_aside
 from flagbench.stores.layout import BundlePlace
-from flagbench.stores.ticket import Ticket, check_ticket, read_ticket
+from flagbench.stores.ticket import check_ticket, read_ticket
 from flagbench.stores.waiting import adopt_bundles, bundle_folder, unsent
+from flagbench.terminal import visible
 
 
 def read_granted(options: LocalOptions, store: str | None) -> Ticket | None:
@@ -93,19 +96,24 @@ def keep(result: LaunchResult, request: RunRequest, store: Store, ticket: Ticket
     aside = _set_aside(record, address) if record is not None and early else None
     failures = _store(record, bundles, store)
     kept = not any(of_record for of_record, _ in failures)
-    if ticket is not None and not failures:
-        failures = _upload(record, bundles, ticket)
-    if failures and record is not None:
+    # What the ticket leads to takes them too, so nothing has to wait for a folder that is full.
+    missing = failures if ticket is None else _upload(record, bundles, ticket)
+    if missing and record is not None:
         aside = aside or _set_aside(record, address)
-    again = "flagbench results push" + (f" --ticket {request.options.ticket}" if ticket else "")
-    later = f"; `{again}` stores it later" if aside or bundles else ""
+    again = "flagbench results push" + (f" --ticket {shlex.quote(request.options.ticket or '')}" if ticket else "")
+    later = f"; `{again}` stores it later" if missing and (aside or bundles) else ""
     for of_record, error in failures:
-        print_error(error.message, f"{error.remedy}{'; the record is on stdout' * of_record}{later}")
-    if failures:
+        print_error(
+            error.message, f"{error.remedy}{'; the record is on stdout' * of_record}{later * (ticket is None)}"
+        )
+    for _, error in missing if ticket is not None else ():
+        print_error(error.message, f"{error.remedy}{later}")
+    if not missing:
+        _forget(aside, bundles, address)
+    if failures or missing:
         return kept, result.exit_code or int(ExitCode.NOT_STORED)
-    _forget(aside, bundles, address)
-    if ticket is not None and result.exit_code == ExitCode.NOT_STORED and request.options.out is None:
-        return kept, int(ExitCode.OK)  # the image could not upload its record; this process did
+    if ticket is not None and result.exit_code == ExitCode.NOT_STORED and bundles and request.options.out is None:
+        return kept, int(ExitCode.OK)  # the image could not upload them; this process did
     return kept, result.exit_code
 
 
@@ -144,7 +152,7 @@ def _upload(
             upload_record(ticket, record)
     except FlagbenchError as error:
         return [(False, error)]
-    typer.echo(f"run {ticket.run_id} uploaded to {ticket.store}", err=True)
+    typer.echo(visible(f"run {ticket.run_id} uploaded to {ticket.store}"), err=True)
     return []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -19,7 +19,7 @@ from flagbench.stores import open_store
 from flagbench.stores.inbox import Collected, Inbox, Upload
 from flagbench.stores.issue_ticket import ends_with_session, issue
 from flagbench.stores.ticket import VARIABLE, VARIABLE_BYTES, write_private
-from flagbench.terminal import visible
+from flagbench.terminal import brief, visible
 
 _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 
@@ -91,43 +91,58 @@ def collect(
     """Take over what holders of tickets uploaded: each record and bundle is checked, then kept as any other.
 
     What is not a sound record or bundle of its run stays where it is, with the reason; the exit code is then 3.
-    --json prints {"collected": [{run_id, record_id, location, bundles}], "failed": [{run_id, error}]}; location is
-    null where only bundles arrived.
+    --json prints {"collected": [{run_id, record_id, location, bundles}], "discarded": [run_id],
+    "failed": [{run_id, error}]}; location is null where only bundles arrived.
     """
     for run_id in run_ids or ():
         check_run_id(run_id)
     if discard and not run_ids:
         raise FlagbenchError("--discard needs the names of runs", remedy="write `store collect --discard RUN_ID`")
     inbox = Inbox(open_store(store))
-    collected: list[Collected] = []
-    failures: list[tuple[str, FlagbenchError]] = []
+    done = _Done([], {}, [])
     for upload in inbox.uploads(run_ids or ()):
         try:
             if discard:
-                inbox.discard(upload)
+                done.discarded[upload.run_id] = inbox.discard(upload)
             elif upload.waits:
-                collected.append(inbox.collect(upload))
-                failures += [(upload.run_id, _unsound(upload, problem)) for problem in collected[-1].problems]
+                done.collected.append(inbox.collect(upload))
+                done.failures.extend((upload.run_id, _unsound(upload, each)) for each in done.collected[-1].problems)
             inbox.forget(upload)
         except FlagbenchError as error:
-            failures.append((upload.run_id, error))
-    for _, failure in failures:
+            done.failures.append((upload.run_id, error))
+        except Exception as error:  # one run's upload, which may be hostile, keeps no other back
+            done.failures.append((upload.run_id, _bug(upload, error)))
+    for _, failure in done.failures:
         print_error(failure.message, failure.remedy)
-    _report([found for found in collected if found.location or found.bundles], failures, json)
-    if failures:
-        raise typer.Exit(int(failures[0][1].code))
+    _report(done, json)
+    if done.failures:
+        raise typer.Exit(int(done.failures[0][1].code))
 
 
-def _report(collected: list[Collected], failures: list[tuple[str, FlagbenchError]], json: bool) -> None:
+class _Done(NamedTuple):
+    """What became of the uploads."""
+
+    collected: list[Collected]
+    discarded: dict[str, int]
+    """How many uploads of a run."""
+    failures: list[tuple[str, FlagbenchError]]
+
+
+def _report(done: _Done, json: bool) -> None:
+    collected = [found for found in done.collected if found.location or found.bundles]
+    discarded = {run_id: count for run_id, count in done.discarded.items() if count}
     if json:
         names = ("run_id", "record_id", "location", "bundles")
-        failed = [{"run_id": run_id, "error": redact(error.message)} for run_id, error in failures]
-        echo_json({"collected": [{name: getattr(f, name) for name in names} for f in collected], "failed": failed})
+        kept = [{name: getattr(found, name) for name in names} for found in collected]
+        failed = [{"run_id": run_id, "error": redact(error.message)} for run_id, error in done.failures]
+        echo_json({"collected": kept, "discarded": [*discarded], "failed": failed})
         return
     for found in collected:
-        kept = f"record {found.record_id} kept in {found.location}" if found.location else f"for {found.record_id}"
-        typer.echo(visible(f"{found.run_id}: {kept}, {found.bundles} bundle(s)"), err=True)
-    if not collected and not failures:
+        what = f"record {found.record_id} kept in {found.location}" if found.location else f"for {found.record_id}"
+        typer.echo(visible(f"{found.run_id}: {what}, {found.bundles} bundle(s)"), err=True)
+    for run_id, count in discarded.items():
+        typer.echo(visible(f"{run_id}: {count} upload(s) discarded"), err=True)
+    if not collected and not discarded and not done.failures:
         typer.echo("no uploads wait", err=True)
 
 
@@ -136,6 +151,14 @@ def _unsound(upload: Upload, problem: str) -> FlagbenchError:
         f"the run {upload.run_id}: {problem}",
         remedy=f"wait for it, or give it up with `flagbench store collect --discard {upload.run_id}`",
         code=ExitCode.DATA,
+    )
+
+
+def _bug(upload: Upload, error: Exception) -> FlagbenchError:
+    return FlagbenchError(
+        f"the run {upload.run_id} was not collected: a bug in flagbench: {type(error).__name__}: {brief(str(error))}",
+        remedy=f"report it, and give the upload up with `flagbench store collect --discard {upload.run_id}`",
+        code=ExitCode.BUG,
     )
 
 

@@ -7,7 +7,7 @@ boto3 alone, which is imported when a bucket is opened.
 from __future__ import annotations
 
 from flagbench.s3.bucket import Bucket, Head, Listed
-from flagbench.s3.download import get_file, sum_of_object
+from flagbench.s3.download import download, get_file, sum_of_object
 from flagbench.s3.errors import S3Error
 from flagbench.s3.parts import sha256_of
 from flagbench.s3.profiles import PROFILES, Address, Profile, parse_address
@@ -21,6 +21,7 @@ __all__ = [
     "Listed",
     "Profile",
     "S3Error",
+    "download",
     "get_file",
     "parse_address",
     "put_file",

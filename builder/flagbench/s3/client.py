@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from flagbench.redaction import has_userinfo, redact
@@ -15,6 +16,8 @@ CONNECTIONS = 16
 NETWORK = "check the network and AWS_ENDPOINT_URL, then try again"
 _CONNECT_SECONDS, _READ_SECONDS = 10, 60
 KEYS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
+_LOGIN = ("SSO", "Token", "Credential", "Login", "Profile")
+"""In the names of boto3's errors about credentials that it could not get."""
 _CREATE_ONLY = "If-None-Match"
 _REMEDIES = {
     "NoSuchBucket": "create the bucket, or name another one; AWS_ENDPOINT_URL says on which server it is",
@@ -66,12 +69,21 @@ def open_client(address: Address) -> tuple[Any, Profile, Any]:
             raise ValueError("the endpoint contains credentials")
         client.meta.events.register("before-sign.s3.PutObject", lambda request, **_: _translate(request, profile))
         return client, profile, session
-    except (BotoCoreError, ValueError) as error:
-        raise S3Error(
-            f"{address.url} cannot be used: {redact(str(error))}",
-            "correct the AWS_ variables or ~/.aws/config",
-            usage=True,
-        ) from error
+    except (BotoCoreError, ValueError, OSError) as error:  # OSError: a credential_process that cannot be started
+        found = explained(error, f"{address.url} cannot be used")
+        remedy = found.remedy if found.remedy != NETWORK else "correct the AWS_ variables or ~/.aws/config"
+        raise S3Error(found.message, remedy, usage=True) from error
+
+
+@lru_cache
+def errors_of_boto3() -> tuple[type[BaseException], ...]:
+    """What a call of boto3 may raise: not all of it has a common base."""
+    from boto3.exceptions import Boto3Error
+    from botocore.exceptions import BotoCoreError, ClientError
+    from s3transfer import exceptions
+
+    transfer = (kind for kind in vars(exceptions).values() if isinstance(kind, type) and issubclass(kind, Exception))
+    return (ClientError, BotoCoreError, Boto3Error, ValueError, *transfer)
 
 
 def explained(error: BaseException, what: str = "") -> S3Error:
@@ -89,6 +101,8 @@ def explained(error: BaseException, what: str = "") -> S3Error:
     remedy = NETWORK
     if isinstance(error, (exceptions.NoCredentialsError, exceptions.PartialCredentialsError)):
         remedy = f"set {KEYS}"
+    elif any(word in type(error).__name__ for word in _LOGIN):
+        remedy = f"log in again (as with `aws sso login`), correct ~/.aws/config, or set {KEYS}"
     elif isinstance(error, exceptions.SSLError):
         remedy = "set AWS_CA_BUNDLE to the certificates of the server's authority"
     return S3Error(f"{begins}{redact(str(error))}", remedy)

@@ -15,10 +15,13 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from flagbench.redaction import redact
+from flagbench.s3.errors import S3Error
 
 SECONDS = 60.0
 """How long the server may take to connect, to accept bytes or to answer."""
 BLOCK = 2**16
+COLLECTED = "collected-md5"
+"""The metadata of a mark: the MD5 of the upload in whose place it is."""
 _ERROR_BYTES = 2**16
 _CODE, _MESSAGE = re.compile("<Code>([^<]{1,100})</Code>"), re.compile("<Message>([^<]{1,500})</Message>")
 
@@ -32,6 +35,8 @@ class Answer(NamedTuple):
     message: str
     etag: str
     length: int | None
+    collected: str = ""
+    """Of a mark that was put in the place of an upload: the MD5 of that."""
 
     @property
     def text(self) -> str:
@@ -51,10 +56,12 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 class Client:
-    """Sends requests by the proxies and with the certificates that the environment names."""
+    """Sends requests by the proxies that the environment names."""
 
-    def __init__(self) -> None:
-        context = ssl.create_default_context(cafile=_certificates())
+    def __init__(self, certificates: str | None) -> None:
+        """`certificates`: a file or a folder of those that are trusted; None for Python's own. Raises OSError."""
+        folder = certificates if certificates and Path(certificates).is_dir() else None
+        context = ssl.create_default_context(cafile=None if folder else certificates, capath=folder)
         https = urllib.request.HTTPSHandler(context=context)
         self._opener = urllib.request.build_opener(_NoRedirects(), https)
         self._opener.addheaders = [("User-Agent", "flagbench")]
@@ -91,6 +98,17 @@ class Client:
             raise NoAnswer(_reason(error)) from None
 
 
+def opened_client(certificates: str | None = None) -> Client:
+    """A client that trusts certificates of a file or a folder, else those of the environment. Raises S3Error."""
+    try:
+        return Client(certificates or _certificates())
+    except OSError as error:
+        raise S3Error(
+            f"the certificates cannot be read ({error.strerror or error})",
+            "correct AWS_CA_BUNDLE or SSL_CERT_FILE",
+        ) from None
+
+
 class Padded(io.RawIOBase):
     """A stream followed by zero bytes, `size` bytes in all."""
 
@@ -122,6 +140,7 @@ def _answer(status: int, headers: Any, text: str) -> Answer:
         message.group(1) if message else "",
         (headers.get("ETag") or "").strip('"'),
         int(length) if length.isdigit() else None,
+        headers.get(f"x-amz-meta-{COLLECTED}") or "",
     )
 
 
@@ -139,9 +158,9 @@ def _reason(error: Any) -> str:
 
 
 def _certificates() -> str | None:
-    """The file of trusted certificates: AWS_CA_BUNDLE; None for Python's own choice, which SSL_CERT_FILE sets.
+    """The file or folder of trusted certificates: AWS_CA_BUNDLE; None for Python's own choice.
 
-    An image without certificates of its own may have those of certifi.
+    SSL_CERT_FILE sets that. An image without certificates of its own may have those of certifi.
     """
     if os.environ.get("AWS_CA_BUNDLE"):
         return os.environ["AWS_CA_BUNDLE"]

@@ -9,7 +9,8 @@ used again. Marks are deleted once no ticket can be valid any more.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -19,8 +20,9 @@ from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.files import reason
 from flagbench.record.model import Record
 from flagbench.record.read import MAX_BYTES, read_record
-from flagbench.s3 import S3Error
+from flagbench.s3 import S3Error, download
 from flagbench.s3.presign import LONGEST
+from flagbench.s3.presigned import COLLECTED
 from flagbench.stores.blobs import StoreError, Unread
 from flagbench.stores.bucket import BucketBlobs, store_errors
 from flagbench.stores.bundle_check import BundleError, check_bundle
@@ -43,6 +45,8 @@ class Upload:
     """Whether its record waits."""
     nodes: dict[int, int] = field(default_factory=dict)
     """The bundles that wait: bytes by node."""
+    etags: dict[InboxPlace, str] = field(default_factory=dict)
+    """The ETag of everything that waits: its MD5, as `store ticket` makes sure."""
     marks: dict[InboxPlace, datetime] = field(default_factory=dict)
     """What was collected, and when."""
 
@@ -88,7 +92,9 @@ class Inbox:
                     upload = found.setdefault(place.run_id, Upload(place.run_id))
                     if entry.size <= MARK_BYTES:
                         upload.marks[place] = entry.modified
-                    elif place.node is None:
+                        continue
+                    upload.etags[place] = entry.etag
+                    if place.node is None:
                         upload.record = True
                     else:
                         upload.nodes[place.node] = entry.size
@@ -115,7 +121,7 @@ class Inbox:
         problems, moved = [], 0
         for node, size in sorted(upload.nodes.items()):
             try:
-                self._move_bundle(InboxPlace(run_id, node), record, size)
+                self._move_bundle(upload, node, size, record)
                 moved += 1
             except _Gone:
                 pass
@@ -124,7 +130,7 @@ class Inbox:
         location = None
         if upload.record:
             location = self._store.put(content).location
-            self._mark(InboxPlace(run_id, None), record.record_id)
+            self._mark(InboxPlace(run_id, None), record.record_id, upload)
         return Collected(run_id, record.record_id, location, moved, tuple(problems))
 
     def forget(self, upload: Upload) -> int:
@@ -136,15 +142,14 @@ class Inbox:
                 self._bucket.delete(place.key)
         return len(old)
 
-    def discard(self, upload: Upload) -> None:
-        """Give up what waits: it is replaced by marks, so that the ticket stays used. Raises StoreError."""
-        for place in self._waiting(upload):
-            self._mark(place, None)
+    def discard(self, upload: Upload) -> int:
+        """Give up what waits, replacing it by marks, so that the ticket stays used; returns how many uploads.
 
-    def _waiting(self, upload: Upload) -> Iterator[InboxPlace]:
-        yield from (InboxPlace(upload.run_id, node) for node in upload.nodes)
-        if upload.record:
-            yield InboxPlace(upload.run_id, None)
+        Raises StoreError.
+        """
+        for place in upload.etags:
+            self._mark(place, None)
+        return len(upload.etags)
 
     def _record(self, run_id: str) -> bytes:
         """The record as it was printed, without padding. Raises FlagbenchError unless it is a record of the run."""
@@ -177,47 +182,58 @@ class Inbox:
         try:
             content = self._bucket.read(place.key, limit)[0]
         except S3Error as error:
+            if error.missing:
+                raise _Gone from error
             raise Unread(error.message, remedy=error.remedy) from error
         if len(content) > limit:
             raise _wrong(f"it has more than {limit:,} bytes")
         return content
 
-    def _move_bundle(self, place: InboxPlace, record: Record, size: int) -> None:
+    def _move_bundle(self, upload: Upload, node: int, size: int, record: Record) -> None:
         """Put a bundle into the layout. Raises BundleError where it is not sound, or another node's or run's."""
-        assert place.node is not None
-        if place.node >= record.raw["system"].get("nodes", 1):
+        if node >= record.raw["system"].get("nodes", 1):
             raise BundleError("the run had no such node")
-        with TemporaryDirectory(prefix="flagbench-collect-") as folder:
-            path = Path(folder) / "bundle.tar.gz"
-            try:
-                with store_errors():
-                    self._bucket.download(place.key, path)
-                if path.stat().st_size <= MARK_BYTES:
-                    raise _Gone
+        place = InboxPlace(upload.run_id, node)
+        try:
+            with TemporaryDirectory(prefix="flagbench-collect-") as folder:
+                path = Path(folder) / "bundle.tar.gz"
+                self._download(place, path)
                 checked = check_bundle(path)
                 said = checked.manifest
                 for name, found, expected in (
                     ("run", said.run_id, place.run_id),
                     ("record", said.record_id, record.record_id),
-                    ("node", said.node, place.node),
+                    ("node", said.node, node),
                 ):
                     if found not in (None, expected):
                         raise BundleError(f"it is of the {name} {brief(str(found))}, not of {expected}")
-                with path.open("r+b") as file:
-                    file.truncate(checked.size)
-            except OSError as error:
-                raise StoreError(
-                    f"{place.key} was not collected: {reason(error)}",
-                    remedy=f"set TMPDIR to a folder with room for {size:,} bytes",
-                ) from error
-            self._store.bundles.put(BundlePlace(record.record_id, place.node, checked.sha256), path)
-        self._mark(place, record.record_id)
+                os.truncate(path, checked.size)
+                self._store.bundles.put(BundlePlace(record.record_id, node, checked.sha256), path)
+        except OSError as error:
+            raise StoreError(
+                f"{place.key} was not collected: {reason(error)}",
+                remedy=f"set TMPDIR to a folder with room for {size:,} bytes",
+            ) from error
+        self._mark(place, record.record_id, upload)
 
-    def _mark(self, place: InboxPlace, record_id: str | None) -> None:
-        """Say in the place of an upload that it was collected."""
+    def _download(self, place: InboxPlace, path: Path) -> None:
+        """Read an upload to a file. Raises _Gone where a mark has taken its place, also meanwhile."""
+        try:
+            download(self._bucket, place.key, path)
+        except S3Error as error:
+            if error.missing or error.taken:
+                raise _Gone from error
+            with store_errors():
+                raise
+        if path.stat().st_size <= MARK_BYTES:
+            raise _Gone
+
+    def _mark(self, place: InboxPlace, record_id: str | None, kept: Upload | None = None) -> None:
+        """Say in the place of an upload that it was collected, and to its holder which bytes those were."""
         content = json.dumps({"schema": _MARK, "record_id": record_id}).encode() + b"\n"
+        metadata = {} if kept is None else {COLLECTED: kept.etags[place]}
         with store_errors():
-            self._bucket.put(place.key, content)
+            self._bucket.put(place.key, content, metadata=metadata)
 
 
 class _Gone(Exception):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -13,15 +12,17 @@ from io import BytesIO
 from flagbench.errors import FlagbenchError
 from flagbench.record.read import MAX_BYTES
 from flagbench.s3 import Bucket, S3Error
-from flagbench.s3.deliver import SignedPut, SignedUpload
+from flagbench.s3.bucket import md5
 from flagbench.s3.presign import LONGEST, presign_head, presign_put, temporary
-from flagbench.s3.presigned import Answer, Client, NoAnswer
+from flagbench.s3.presigned import Answer, NoAnswer, opened_client
+from flagbench.s3.ticket import RECORD, TICKET_BYTES, SignedPut, SignedUpload, Ticket, bundle_name
 from flagbench.stores.bucket import BucketBlobs, store_errors
 from flagbench.stores.layout import InboxPlace, inbox_prefix
 from flagbench.stores.probe import PREFIX
 from flagbench.stores.records import Store
-from flagbench.stores.ticket import Ticket, time_text, uploads_of
 
+_BYTES_BESIDE = 1024
+"""More than an upload has in a ticket beside its URLs."""
 RECORD_SIZES = (2**16, 2**18, 2**19, MAX_BYTES)
 BUNDLE_SIZES = (2**20, 2**24, 2**28, 2**30, 5 * 10**9 // 2**20 * 2**20)
 """Bytes of each upload of a record and of a bundle. The last is what S3 takes with one request, in whole MiB."""
@@ -56,14 +57,20 @@ def issue(store: Store, run_id: str, nodes: int, life: timedelta, *, overwriting
                 remedy="use another server, or accept that with --allow-overwrite",
             )
         _refuse_used(store, blobs, run_id)
-        begin = datetime.now(timezone.utc)
-        uploads = {
-            name: _upload(bucket, InboxPlace(run_id, node).key, node is None, seconds)
-            for name, node in uploads_of(nodes).items()
-        }
+        ticket = sign(bucket, run_id, nodes, seconds)
         if not overwriting:
             try_promises(bucket)
-    return Ticket("ticket/v1", run_id, nodes, store.url, time_text(begin + timedelta(seconds=seconds)), uploads)
+    return ticket
+
+
+def sign(bucket: Bucket, run_id: str, nodes: int, seconds: int) -> Ticket:
+    """A ticket for a run, made without a request. Raises S3Error, or FlagbenchError where it is too large."""
+    end = datetime.now(timezone.utc).replace(microsecond=0) + timedelta(seconds=seconds)
+    uploads = {RECORD: _upload(bucket, InboxPlace(run_id, None).key, RECORD_SIZES, seconds)}
+    _refuse_large(uploads[RECORD], nodes)
+    for node in range(nodes):
+        uploads[bundle_name(node)] = _upload(bucket, InboxPlace(run_id, node).key, BUNDLE_SIZES, seconds)
+    return Ticket(run_id, nodes, bucket.url, end, uploads)
 
 
 def ends_with_session(store: Store) -> bool:
@@ -71,12 +78,22 @@ def ends_with_session(store: Store) -> bool:
     return isinstance(store.blobs, BucketBlobs) and bool(temporary(store.blobs.bucket))
 
 
-def _upload(bucket: Bucket, key: str, of_record: bool, seconds: int) -> SignedUpload:
+def _upload(bucket: Bucket, key: str, sizes: tuple[int, ...], seconds: int) -> SignedUpload:
     puts = []
-    for size in RECORD_SIZES if of_record else BUNDLE_SIZES:
+    for size in sizes:
         signed = presign_put(bucket, key, size, seconds)
         puts.append(SignedPut(size, signed.url, dict(signed.headers)))
     return SignedUpload(presign_head(bucket, key, seconds).url, puts)
+
+
+def _refuse_large(upload: SignedUpload, nodes: int) -> None:
+    """Raise FlagbenchError (usage) where a ticket with as many uploads could not be read again."""
+    most = TICKET_BYTES // (sum(len(url) for url in (upload.head, *(put.url for put in upload.puts))) + _BYTES_BESIDE)
+    if nodes >= most:
+        raise FlagbenchError(
+            f"a ticket for {nodes:,} nodes is larger than {TICKET_BYTES:,} bytes",
+            remedy=f"make one for at most {most - 1:,} nodes",
+        )
 
 
 def _refuse_used(store: Store, blobs: BucketBlobs, run_id: str) -> None:
@@ -101,17 +118,10 @@ def try_promises(bucket: Bucket) -> None:
     key = f"{PREFIX}{secrets.token_hex(8)}"
     size, content = 16, [b"1" * 16, b"2" * 16]
     put, head = presign_put(bucket, key, size, 300), presign_head(bucket, key, 300)
-    try:
-        client = Client()
-    except OSError as error:
-        raise S3Error(
-            f"the certificates cannot be read ({error.strerror or error})", "correct AWS_CA_BUNDLE or SSL_CERT_FILE"
-        ) from None
+    client = opened_client(bucket.certificates)
 
     def send(headers: Mapping[str, str], body: bytes) -> Answer:
-        return client.put(
-            put.url, headers, BytesIO(body), len(body), hashlib.md5(body, usedforsecurity=False).digest()
-        )
+        return client.put(put.url, headers, BytesIO(body), len(body), md5(body))
 
     steps: list[tuple[str, Callable[[], Answer], tuple[int, ...]]] = [
         ("a put without the header that forbids overwriting", partial(send, {}, content[0]), (400, 403)),
@@ -134,6 +144,13 @@ def try_promises(bucket: Bucket) -> None:
                     "see the profile in the address (`?profile=`), or use another server",
                     usage=True,
                 )
+        if (reply.length, reply.etag) != (size, md5(content[0]).hex()):
+            raise S3Error(
+                f"{bucket.url} does not keep what a ticket promises: an object's ETag is not its MD5, by which an "
+                "upload whose answer was lost is recognized",
+                "use a bucket whose objects are not encrypted with keys of a KMS (SSE-S3 is fine)",
+                usage=True,
+            )
     finally:
         with suppress(S3Error):  # a key that may not delete leaves one object of 16 bytes
             bucket.delete(key)

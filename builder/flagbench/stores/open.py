@@ -27,7 +27,7 @@ def open_store(url: str | None = None, *, own: bool = False) -> Store:
     if address.lower().startswith("s3:"):
         with store_errors():
             return Store(BucketBlobs(parse_address(address)))
-    path = _path(address) if "://" in address else address
+    path = _path(address) if "://" in address or address.lower().startswith("file:") else address
     if "\0" in path:
         raise _unusable(address, "a folder's name cannot contain a NUL")
     try:
@@ -44,9 +44,11 @@ def _path(address: str) -> str:
         raise _unusable(address, f"it is not a URL: {error}") from error
     if parts.scheme != "file":
         raise _unusable(address, "there is no such kind of store")
-    if parts.netloc not in ("", "localhost") or not parts.path:
+    if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
         remedy = f"write three slashes: file:///{parts.netloc}{parts.path}"
         raise _unusable(address, "it names a host, not a folder here", remedy)
+    if parts.query or parts.fragment:
+        raise _unusable(address, "a file URL has no query and no fragment", "write %3F for ? and %23 for #")
     return unquote(parts.path, errors="surrogateescape")
 
 

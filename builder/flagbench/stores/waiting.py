@@ -42,10 +42,11 @@ def unsent(url: str) -> Store:
 def set_aside(record: bytes, url: str) -> StoredRecord:
     """Keep a record for `flagbench results push`. Raises FlagbenchError where that is not possible either."""
     try:
-        _open_room(url)
+        with _locked(_waiting()):
+            _open_room(url)
+            return unsent(url).put(record)
     except OSError as error:
         raise StoreError(f"the record was not set aside: {reason(error)}", remedy="free some space") from error
-    return unsent(url).put(record)
 
 
 def waiting(folder: Path | None = None) -> Iterator[tuple[str, Store]]:
@@ -60,6 +61,17 @@ def waiting(folder: Path | None = None) -> Iterator[tuple[str, Store]]:
             yield file.read_bytes().decode("utf-8", "surrogateescape").strip(), Store(FolderBlobs(file.parent))
 
 
+def close_room(room: Store) -> None:
+    """Remove a room in which nothing waits any more. A failure is ignored: then it is empty."""
+    assert isinstance(room.blobs, FolderBlobs)
+    folder = room.blobs.root
+    with suppress(OSError, StoreError), _locked(folder.parent):
+        if room.keys() or room.bundles.all() or any(folder.glob(f"{_RUN}*")):
+            return
+        shutil.rmtree(folder)
+        folder.parent.rmdir()
+
+
 def is_waiting_room(store: Store) -> bool:
     """Whether a store is where records wait."""
     blobs = store.blobs
@@ -72,16 +84,13 @@ def bundle_folder(url: str) -> Iterator[Path]:
 
     Removes those of runs that were killed, too. Raises OSError where it cannot be made.
     """
-    room = _open_room(url)
-    for left in room.glob(f"{_RUN}*"):
-        _remove_unused(left)
-    while True:
+    with _locked(_waiting()):
+        room = _open_room(url)
+        for left in room.glob(f"{_RUN}*"):
+            _remove_unused(left)
         folder = Path(mkdtemp(prefix=_RUN, dir=room))
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         fcntl.flock(descriptor, fcntl.LOCK_SH)
-        if folder.is_dir():  # else another run took it for a dead one's, before it was locked
-            break
-        os.close(descriptor)
     try:
         yield folder
     finally:
@@ -115,6 +124,32 @@ def _open_room(url: str) -> Path:
     room.mkdir(parents=True, exist_ok=True)
     write_atomically(room / _URL, url.encode("utf-8", "surrogateescape"))
     return room
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold a folder of rooms, created where it is missing, as the image side does before it removes one.
+
+    On a file system without such locks it is not held. Raises OSError.
+    """
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            with suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if _is_at(descriptor, folder):
+                yield
+                return
+        finally:
+            os.close(descriptor)
+
+
+def _is_at(descriptor: int, folder: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), folder.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _remove_unused(folder: Path) -> None:

@@ -173,6 +173,8 @@ class Delivery:
         except (OSError, RuntimeError, MemoryError) as error:  # no more threads, files or memory
             found = CaseError("%s failed (%s)" % (doing, redact(str(error))), "see the reason")
         later = "" if unsent is None else "; what waits in %s is stored by `%s`" % (unsent.folder, unsent.command)
+        if later and self._targets.out:
+            later += " (outside a container: of the folder that is mounted there)"
         raise CaseError(found.message, found.remedy + later, ExitCode.NOT_STORED)
 
 

@@ -18,6 +18,7 @@ from flagbench_cases.record import assemble as record
 from flagbench_cases.record import bundle, termination
 from flagbench_cases.record.evidence import NOTHING, Evidence, Outcome
 from flagbench_cases.record.stores.store import Bundle, Store
+from flagbench_cases.record.stores.ticket import read_ticket
 from flagbench_cases.shared import output, processes, scratch, user_home
 from flagbench_cases.shared.checkpoint_facts import flat
 from flagbench_cases.shared.errors import CaseError, ExitCode, system_error
@@ -79,8 +80,9 @@ class Attempt:
                 names = ("data", "weights", "out", "resume", "store", "ticket", "bundle")
                 given = {name: getattr(self.arguments, name) for name in names}
                 user_home.refuse_relative({k: v for k, v in given.items() if (k, v) != ("data", "synthetic")})
+            ticket = read_ticket(self.arguments.ticket)  # first: no process that is started here inherits it
             self.remote = remote.look_up(self.arguments, self.interruption)
-            resolved = resolve(self.arguments, self.request)
+            resolved = resolve(self.arguments, self.request, ticket)
             self.request = resolved.request._replace(sources=self.remote.urls())
             if self.arguments.describe:
                 return None

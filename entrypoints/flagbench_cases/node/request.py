@@ -14,6 +14,7 @@ from flagbench_cases.record.request import Request
 from flagbench_cases.shared import checkpoint_facts, config, engine_support
 from flagbench_cases.shared.errors import UsageError
 from flagbench_cases.shared.redaction import option_names, redact
+from flagbench_cases.shared.s3.ticket import RENEW
 
 FALLBACK_STACK = {"name": "cpu", "device": {"kind": "cpu"}, "accelerators": [], "expects": {}}
 
@@ -54,14 +55,13 @@ class Resolved(NamedTuple):
     store: Optional[stores.Store]
 
 
-def resolve(arguments: argparse.Namespace, request: Request) -> Resolved:
-    """The resolved request, the node's placement, the data folder and the store.
+def resolve(arguments: argparse.Namespace, request: Request, ticket: Optional[stores.Ticket] = None) -> Resolved:
+    """The resolved request, the node's placement, the data folder and the store. `ticket`: that of the run.
 
     Raises UsageError for contradictory arguments, DataError for unusable weights or checkpoints.
     """
     case = config.load_case(arguments.case)
     stack = config.load_stack(os.environ.get("FLAGBENCH_STACK", "cpu"))
-    ticket = stores.read_ticket(arguments.ticket)
     store = stores.open_store(arguments.store, ticket)
     for option in ("data", "weights", "out", "resume", "bundle"):
         if "://" in (getattr(arguments, option) or ""):
@@ -129,10 +129,7 @@ def check_ticket(ticket: stores.Ticket, arguments: argparse.Namespace) -> None:
         )
     if ticket.expires_within((arguments.max_minutes or 0) * 60):
         words = "before a run of --max-minutes %g would end" % arguments.max_minutes if arguments.max_minutes else ""
-        raise UsageError(
-            ("the ticket expires at %s %s" % (ticket.expires_text, words)).rstrip(),
-            "make another ticket: flagbench store ticket",
-        )
+        raise UsageError(("the ticket expires at %s %s" % (ticket.expires_at, words)).rstrip(), RENEW)
 
 
 def find_weights(given: Optional[str], data: Optional[str]) -> Optional[str]:

@@ -6,11 +6,12 @@ upload or a download can be resumed.
 """
 
 import contextlib
+import dataclasses
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional
 
 from flagbench_cases.prepare import index
 from flagbench_cases.shared.errors import CaseError, DataError, ExitCode
-from flagbench_cases.shared.files import INDEX
+from flagbench_cases.shared.files import INDEX, KINDS
 from flagbench_cases.shared.s3 import Bucket, S3Error, parse_address
 
 FILES = "files/"
@@ -28,8 +29,8 @@ class RemoteFolder(NamedTuple):
 
     @property
     def url(self) -> str:
-        """Its address, without a slash at the end."""
-        return self.bucket.location(self.base).rstrip("/")
+        """Its address, with the kind of server where that was given."""
+        return address_of(self.bucket, self.base)
 
     @property
     def files(self) -> Dict[str, Dict[str, Any]]:
@@ -51,6 +52,11 @@ def is_address(text: Optional[str]) -> bool:
     return text is not None and text.lower().startswith("s3:")
 
 
+def address_of(bucket: Bucket, base: str) -> str:
+    """The address of a folder in a bucket."""
+    return dataclasses.replace(bucket.address, prefix=bucket.name(base)).url
+
+
 def file_key(base: str, sha256: str) -> str:
     """The key of a file with this content."""
     return "%s%s%s" % (base, FILES, sha256)
@@ -62,30 +68,52 @@ def open_bucket(url: str) -> Bucket:
         return Bucket(parse_address(url))
 
 
-def find(url: str, case: str, kind: str) -> Optional[RemoteFolder]:
+def find(url: str, case: str, kind: str, optional: bool = False) -> Optional[RemoteFolder]:
     """The prepared folder of a kind below an address, or at it; None if there is none.
+
+    A server answers a key that may not list with the same error for a missing object and a forbidden one. An
+    `optional` folder is then taken for missing.
 
     Raises CaseError: data (3) for one that is damaged or of another case, network (15) if the bucket cannot be read.
     """
     bucket = open_bucket(url)
+    denied: Optional[S3Error] = None
     for base in (kind + "/", ""):
-        with bucket_errors(upload_again(case, url)):
+        with bucket_errors(upload_again(case, bucket, base)):
             try:
                 content = bucket.get(base + INDEX, index.MAX_BYTES)
             except S3Error as error:
-                if error.missing:
-                    continue
-                raise
+                if error.denied and not _may_list(bucket, base):
+                    denied = denied or error
+                elif not error.missing:
+                    raise
+                continue
         where = bucket.location(base + INDEX)
         found = index.parse(content, where, case, kind)
+        if not base and found["kind"] != kind:
+            continue  # the address is that of a folder of the other kind
         index.check_use(found, where, case, kind)
         return RemoteFolder(bucket, base, content, found)
+    if denied is not None and not optional:
+        with bucket_errors():
+            raise denied
     return None
+
+
+def _may_list(bucket: Bucket, base: str) -> bool:
+    """Whether the key may list a folder. Raises S3Error if the bucket cannot be read."""
+    try:
+        next(bucket.list(base), None)
+    except S3Error as error:
+        if error.denied:
+            return False
+        raise
+    return True
 
 
 def check_objects(folder: RemoteFolder, names: List[str], case: str) -> None:
     """Raise CaseError (data) if the object of a file is missing or has another size. Reads no object."""
-    remedy = upload_again(case, folder.url)
+    remedy = upload_again(case, folder.bucket, folder.base)
     with bucket_errors(remedy):
         try:
             found = {entry.key: entry.size for entry in folder.bucket.list(folder.base + FILES)}
@@ -115,10 +143,15 @@ def upload_first(case: str, url: str) -> str:
     )
 
 
-def upload_again(case: str, url: str) -> str:
-    """The remedy for an object that is missing from a bucket, or damaged there."""
+def upload_again(case: str, bucket: Bucket, base: str) -> str:
+    """The remedy for an object that is missing from a bucket, or damaged there. `base`: of its folder."""
     words = "remove that object if it is there, then upload it again: flagbench prepare %s -o OUT --to %s"
-    return words % (case, url)
+    address = bucket.address
+    if not base:  # the address is that of the folder itself, and `prepare` adds the kind
+        parent, _, name = address.prefix.rstrip("/").rpartition("/")
+        if name in KINDS:
+            address = dataclasses.replace(address, prefix=parent and parent + "/")
+    return words % (case, address.url)
 
 
 @contextlib.contextmanager

@@ -47,17 +47,28 @@ def folder_of(case: str, kind: str, content: bytes) -> str:
 def make(folder: str) -> None:
     """Create a folder of the cache. Raises UsageError."""
     try:
-        place = root()
-        if place == _fallback():
-            # TMPDIR is everybody's: what is found there may be another user's.
+        if root() == _fallback():
             with contextlib.suppress(FileExistsError):
-                os.mkdir(place, 0o700)
-            status = os.lstat(place)
-            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-                raise PermissionError(errno.EACCES, "it belongs to another user")
+                os.mkdir(root(), 0o700)
+        check_owner()
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
         raise _unusable(folder, error) from None
+
+
+def check_owner() -> None:
+    """Raise UsageError if the cache is in TMPDIR, which is everybody's, and another user made it."""
+    place = root()
+    if place != _fallback():
+        return
+    try:
+        status = os.lstat(place)
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+            raise PermissionError(errno.EACCES, "it belongs to another user")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise _unusable(place, error) from None
 
 
 def _fallback() -> str:

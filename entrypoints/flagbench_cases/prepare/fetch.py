@@ -32,9 +32,10 @@ def work(plan: Dict[str, Any], meter: Meter, results: Dict[str, Any]) -> None:
     An optional one that is not there is left out of the results. Raises CaseError.
     """
     case = plan["case"]
+    cache.check_owner()
     found: Dict[str, RemoteFolder] = {}
     for kind, source in plan["sources"].items():
-        folder = find(source["url"], case, kind)
+        folder = find(source["url"], case, kind, source["optional"])
         if folder is not None:
             found[kind] = folder
         elif not source["optional"]:
@@ -95,7 +96,7 @@ def fetch(case: str, folder: RemoteFolder, target: str, meter: Meter) -> None:
 
 def _fetch_file(case: str, folder: RemoteFolder, name: str, target: Path, reading: Reading) -> None:
     facts = folder.files[name]
-    with bucket_errors(upload_again(case, folder.url)):
+    with bucket_errors(upload_again(case, folder.bucket, folder.base)):
         get_file(
             folder.bucket,
             folder.key(name),

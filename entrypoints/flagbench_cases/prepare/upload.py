@@ -11,6 +11,7 @@ from typing import Any, Dict
 
 from flagbench_cases.prepare import child, prepared_folder
 from flagbench_cases.prepare.bucket import (
+    address_of,
     bucket_errors,
     check_objects,
     file_key,
@@ -45,7 +46,7 @@ def work(plan: Dict[str, Any], meter: Meter, results: Dict[str, Any]) -> None:
     for kind, folder in opened.items():
         meter.subject = kind
         upload(bucket, folder, plan["force"], meter)
-        results[kind] = dict(as_json(folder), url=bucket.location(kind))
+        results[kind] = dict(as_json(folder), url=address_of(bucket, kind + "/"))
         meter.end_phase()
 
 
@@ -91,20 +92,24 @@ def upload(bucket: Bucket, folder: PreparedFolder, force: bool, meter: Meter) ->
 
 def check(case: str, url: str, meter: Meter, results: Dict[str, Any]) -> None:
     """Read every object of the folders in a bucket and verify its checksum. Raises CaseError."""
-    found = {kind: folder for kind in KINDS for folder in [find(url, case, kind)] if folder is not None}
+    found = {
+        kind: folder for kind in KINDS for folder in [find(url, case, kind, optional=True)] if folder is not None
+    }
     if not found:
-        raise DataError("%s has no prepared folder of %s" % (url, case), upload_first(case, url))
+        words = "%s has no prepared folder of %s, or none that this key may read"
+        raise DataError(words % (url, case), upload_first(case, url))
     for kind, folder in found.items():
         meter.subject = kind
         check_objects(folder, sorted(folder.files), case)
+        remedy = upload_again(case, folder.bucket, folder.base)
         reading = Reading("check", sum(facts["bytes"] for facts in folder.files.values()), meter)
         for name, facts in sorted(folder.files.items()):
-            with bucket_errors(upload_again(case, url)):
+            with bucket_errors(remedy):
                 sha256 = sum_of_object(folder.bucket, folder.key(name), facts["bytes"], reading.add)
             if sha256 != facts["sha256"]:
                 words = "%s (%s) has the sha256 %s: it was changed or damaged"
                 location = folder.bucket.location(folder.key(name))
-                raise DataError(words % (location, name, sha256), upload_again(case, url))
+                raise DataError(words % (location, name, sha256), remedy)
         meter.end_phase()
         results[kind] = folder.as_json()
 

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import resource
 import tarfile
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,14 @@ def test_a_sound_bundle_ends_where_its_padding_begins(file: Path, padding: int, 
     checked = check_bundle(file)
     assert (checked.size, checked.sha256) == (len(content), hashlib.sha256(content).hexdigest())
     assert (checked.manifest.run_id, checked.manifest.node, checked.manifest.record_id) == ("run-1", 3, None)
+
+
+def old_sparse() -> bytes:
+    """A header that says that a map of a sparse file follows."""
+    header = bytearray(member("a", type=tarfile.GNUTYPE_SPARSE)[0].tobuf(tarfile.GNU_FORMAT))
+    header[482] = 1
+    header[148:156] = b"%06o\0 " % (sum(header[:148]) + 8 * 0x20 + sum(header[156:512]))
+    return bytes(header)
 
 
 HOSTILE = {
@@ -82,6 +91,9 @@ HOSTILE = {
     "a length that is not there": archive([member("a", pax_headers={"size": str(2**60)}), EMPTY]),
     "a negative length": archive([member("a", pax_headers={"size": "-512"}), EMPTY]),
     "a huge header": archive([member("a", pax_headers={"comment": "x" * 2**20}), EMPTY]),
+    "a sparse file of the old kind, and its end": gzip.compress(old_sparse()),
+    "a map of a sparse file": gzip.compress(old_sparse() + bytes(504) + b"\1" + bytes(7)),
+    "the headers of all members": archive([*SOUND, NAMED], pax_headers={"comment": "x"}),
     "a huge manifest": archive([member("MANIFEST.json", bytes(bundle_check.MANIFEST_BYTES + 1))]),
 }
 
@@ -102,6 +114,38 @@ def test_a_bomb_is_refused_before_it_has_gone_off(file: Path, monkeypatch: pytes
     with pytest.raises(BundleError, match="unpacks to more"):
         check_bundle(file)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 16 * 1024, "it was not held in memory"
+
+
+def sparse_map(count: int) -> bytes:
+    """The map of a sparse file in the newest kind, with so many numbers."""
+    names = {"major": "1", "minor": "0", "name": "a", "realsize": "1"}
+    content = b"%d\n" % (count // 2) + b"1\n" * count
+    return archive([member("a", content, pax_headers={f"GNU.sparse.{name}": names[name] for name in names}), EMPTY])
+
+
+def headers(count: int) -> bytes:
+    """Members, each with a header of its own as large as is taken."""
+    comment = {"comment": "\U0001f600" * 4000}
+    return archive([member(f"folder-{n}", type=tarfile.DIRTYPE, pax_headers=comment) for n in range(count)])
+
+
+@pytest.mark.parametrize("content", [sparse_map(500_000), headers(500)], ids=["map", "headers"])
+def test_memory_does_not_grow_with_what_a_header_says(file: Path, content: bytes) -> None:
+    file.write_bytes(content)
+    tracemalloc.start()
+    try:
+        with pytest.raises(BundleError):
+            check_bundle(file)
+        assert tracemalloc.get_traced_memory()[1] < 4 * 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_names_are_not_longer_than_a_manifest(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundle_check, "MANIFEST_BYTES", 10_000)
+    file.write_bytes(archive([member(f"{number:01000}") for number in range(11)]))
+    with pytest.raises(BundleError, match="names"):
+        check_bundle(file)
 
 
 def test_many_files_are_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flagbench.errors import ExitCode
 from flagbench.s3 import PROFILES, parse_address
+from flagbench.s3.client import explained
 from flagbench.s3.profiles import profile_of
 from flagbench.stores import FolderBlobs, StoreError, open_store
 from flagbench.stores.blobs import Blob
 from flagbench.stores.probe import probe
+from store_urls import FOLDERS, NOT_FOLDERS
 
 
 @pytest.mark.parametrize(
@@ -52,6 +56,39 @@ def test_an_address_that_is_none(url: str) -> None:
         open_store(url)
     assert caught.value.code is ExitCode.USAGE
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize(("url", "folder"), FOLDERS.items())
+def test_the_folder_of_an_address(url: str, folder: str) -> None:
+    blobs = open_store(url).blobs
+    assert isinstance(blobs, FolderBlobs)
+    assert os.path.abspath(blobs.root) == folder
+
+
+@pytest.mark.parametrize("url", NOT_FOLDERS)
+def test_an_address_that_is_no_folder(url: str) -> None:
+    with pytest.raises(StoreError) as caught:
+        open_store(url)
+    assert (caught.value.code, bool(caught.value.remedy)) == (ExitCode.USAGE, True)
+
+
+def test_credentials_that_boto3_cannot_get(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    exceptions = pytest.importorskip("botocore.exceptions")
+    for error in (
+        exceptions.SSOTokenLoadError(error_msg="none"),
+        exceptions.UnauthorizedSSOTokenError(),
+        exceptions.CredentialRetrievalError(provider="process", error_msg="1"),
+    ):
+        assert "log in" in explained(error).remedy
+    assert "log in" not in explained(exceptions.ConnectTimeoutError(endpoint_url="https://h")).remedy
+    config = tmp_path / "config"
+    config.write_text(f"[default]\ncredential_process = {tmp_path}/missing\n")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    health = open_store("s3://bucket").health()
+    assert (health.writable, "AWS_" in str(health.remedy)) == (False, True)
 
 
 @pytest.mark.parametrize(

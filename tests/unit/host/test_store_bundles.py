@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import signal
@@ -10,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -217,10 +219,67 @@ def test_bundles_of_an_out_folder_are_pushed_where_they_were_meant_for(
     written(room)
     Store(FolderBlobs(room)).put(make_record(record_id=ID))
     (room / "meant-for").write_text(target.url)
-    pushed = flagbench(f"results push {tmp_path / 'out'}")
+    refused = flagbench(f"results push {tmp_path / 'out'}")
+    assert (refused.code, target.url in refused.err, "--store" in refused.err) == (ExitCode.NOT_STORED, True, True)
+    assert not (tmp_path / "target").exists(), "the folder may come from another machine, and name any of this one"
+    pushed = flagbench(f"results push {tmp_path / 'out'} --store {target.url}")
     assert pushed.code == 0, pushed.err
     assert (target.find(ID), [each.place for each in target.bundles.of(ID)]) == ([ID], [PLACE])
-    assert [*Store(FolderBlobs(room)).list()] == []
+    assert not room.parent.exists(), "nothing waits any more"
+
+
+def test_records_of_an_out_folder_in_which_something_waited_once(
+    store: Store, tmp_path: Path, make_record: Callable[..., bytes], flagbench: Flagbench
+) -> None:
+    out, room = tmp_path / "out", tmp_path / "out" / "unsent" / "0123456789abcdef"
+    Store(FolderBlobs(room)).put(make_record(record_id=ID))
+    (room / "meant-for").write_text("s3://bucket")
+    other = {"record_id": "20260101T120000Z-0002"}
+    (out / "record.json").write_bytes(make_record(**other))
+    assert flagbench(f"results push {out} --store {store.url}").code == 0
+    assert store.find("") == [ID], "what waits comes first"
+    room.mkdir(parents=True)  # as a version that left it
+    (room / "meant-for").write_text("s3://bucket")
+    assert flagbench(f"results push {out}").code == 0
+    assert store.find("") == [ID, other["record_id"]]
+
+
+def test_a_folder_without_room_for_bundles_does_not_keep_records_back(
+    store: Store,
+    file: Path,
+    tmp_path: Path,
+    make_record: Callable[..., bytes],
+    flagbench: Flagbench,
+    monkeypatch: Any,
+) -> None:
+    store.put(make_record(record_id=ID))
+    store.bundles.put(PLACE, file)
+    target = Store(FolderBlobs(tmp_path / "target"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    pulled = flagbench(f"results pull --bundles --to {target.url}")
+    assert (pulled.code, "TMPDIR" in pulled.err) == (ExitCode.NOT_STORED, True)
+    assert target.find(ID) == [ID]
+
+
+def test_a_room_is_held_while_something_is_put_into_it(
+    data: Path, make_record: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An image that has stored what waited there may be about to remove it."""
+    held = []
+
+    def put(self: Store, record: bytes, **more: Any) -> Any:
+        descriptor = os.open(data / "unsent", os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held.append(False)
+        except BlockingIOError:
+            held.append(True)
+        finally:
+            os.close(descriptor)
+
+    monkeypatch.setattr(Store, "put", put)
+    set_aside(make_record(record_id=ID), "s3://bucket")
+    assert held == [True]
 
 
 def test_records_of_an_out_folder_in_which_nothing_waits(

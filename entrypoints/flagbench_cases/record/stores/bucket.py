@@ -25,10 +25,12 @@ class BucketStore:
         try:
             if self._bucket.keeps_versions:
                 raise self._bucket.unsafe("a record")
-            next(self._bucket.list("results/"), None)
+            try:
+                next(self._bucket.list("results/"), None)
+            except S3Error as error:
+                if not error.denied:  # a key that may only write, and ask for versions, is enough
+                    raise
         except S3Error as error:
-            if error.denied:
-                return  # a key that may only write is enough
             raise UsageError("the store cannot be used: %s" % error.message, error.remedy) from None
 
     def put_record(self, record: Dict[str, Any], line: str) -> str:

@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 from typing import Any, Dict, Optional
-from urllib.parse import unquote, urlparse
+from urllib.parse import unquote, urlsplit
 
 from flagbench_cases.record.stores import layout
 from flagbench_cases.record.stores.store import Bundle, not_stored
@@ -85,10 +85,22 @@ def place(source: str, path: str) -> None:
 
 def store_folder(url: str) -> str:
     """The folder of a file:// store. Raises UsageError for any other URL."""
-    parsed = urlparse(url)
-    if parsed.scheme not in ("", "file") or parsed.netloc not in ("", "localhost") or not parsed.path:
-        raise UsageError(
-            "--store %s is neither a folder nor a bucket" % redact(url), "use file:///FOLDER or s3://BUCKET/PREFIX"
-        )
-    # A plain path is used unchanged: '%20' and '#' are part of the name.
-    return os.path.abspath(unquote(parsed.path) if parsed.scheme else url)
+    path = url  # a plain path is used unchanged: '%20' and '#' are part of the name
+    if "://" in url or url.lower().startswith("file:"):
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            raise _neither(url) from None
+        local = parts.netloc in ("", "localhost") and parts.path.startswith("/")
+        if parts.scheme != "file" or not local or parts.query or parts.fragment:
+            raise _neither(url)
+        path = unquote(parts.path, errors="surrogateescape")
+    if not path or "\0" in path:
+        raise _neither(url)
+    return os.path.abspath(path)
+
+
+def _neither(url: str) -> UsageError:
+    return UsageError(
+        "--store %s is neither a folder nor a bucket" % redact(url), "use file:///FOLDER or s3://BUCKET/PREFIX"
+    )

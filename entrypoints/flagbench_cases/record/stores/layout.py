@@ -19,16 +19,6 @@ def bundle_key(record_id: str, node: int, sha256: str) -> str:
     return _layout()["bundle"].format(record_id=record_id, node=node, sha256=sha256)
 
 
-def record_upload() -> str:
-    """The name, in a ticket, of the upload of the record."""
-    return os.path.basename(_layout()["inbox_record"])
-
-
-def bundle_upload(node: int) -> str:
-    """The name, in a ticket, of the upload of a node's bundle."""
-    return os.path.basename(_layout()["inbox_bundle"]).format(node=node)
-
-
 def checksum_name(name: str) -> str:
     """The name of the file, beside the file `name`, that holds its checksum."""
     return _layout()["checksum"].format(name=name)

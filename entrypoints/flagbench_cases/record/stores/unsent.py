@@ -8,12 +8,14 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import shlex
 from typing import Any, Dict, Iterator, List, Optional
 
 from flagbench_cases.record.stores import layout
 from flagbench_cases.record.stores.folder import FolderStore, place
 from flagbench_cases.record.stores.store import Bundle
 from flagbench_cases.shared import output
+from flagbench_cases.shared.errors import CaseError
 
 FOLDER = "unsent"
 MEANT_FOR = "meant-for"
@@ -24,8 +26,8 @@ class Unsent:
 
     def __init__(self, meant_for: str, out: Optional[str]) -> None:
         """`out`: the folder of --out, which outlives a container; without it, the user's data folder."""
-        self.command = "flagbench results push" + (" " + out if out else "")
-        """Stores what waits."""
+        self.command = "flagbench results push" + (" %s" % shlex.quote(out) if out else "")
+        """Stores what waits, on a machine where the folder of --out has the name that it has here."""
         self._meant_for = meant_for
         self._base = os.path.join(out or _data_folder(), FOLDER)
         name = hashlib.sha256(meant_for.encode("utf-8", "surrogateescape")).hexdigest()[:16]
@@ -42,17 +44,23 @@ class Unsent:
                 place(bundle.path, path)
                 self._kept.append(path)
             if record is not None:
-                path = FolderStore(self.folder).put_record(record, line)
-                self._kept += [
-                    path,
-                    os.path.join(os.path.dirname(path), layout.checksum_name(os.path.basename(path))),
-                ]
+                path = os.path.join(self.folder, layout.record_key(record))
+                checksum = layout.checksum_name(path)
+                try:
+                    FolderStore(self.folder).put_record(record, line)
+                except CaseError:
+                    with contextlib.suppress(OSError):
+                        if not os.path.lexists(path):
+                            os.unlink(checksum)
+                    raise
+                self._kept += [path, checksum]
 
     def forget(self) -> None:
         """Remove what was stored, and folders that are empty then. A failure leaves it to be stored again."""
         with contextlib.suppress(OSError), _locked(self._base):
             for path in self._kept:
-                os.unlink(path)
+                with contextlib.suppress(FileNotFoundError):  # `flagbench results push` has stored it meanwhile
+                    os.unlink(path)
                 _remove_empty(os.path.dirname(path), self.folder)
             if os.listdir(self.folder) == [MEANT_FOR]:
                 os.unlink(os.path.join(self.folder, MEANT_FOR))

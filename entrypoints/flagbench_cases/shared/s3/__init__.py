@@ -8,7 +8,7 @@ boto3 alone, which is imported when a bucket is opened.
 from __future__ import annotations
 
 from flagbench_cases.shared.s3.bucket import Bucket, Head, Listed
-from flagbench_cases.shared.s3.download import get_file, sum_of_object
+from flagbench_cases.shared.s3.download import download, get_file, sum_of_object
 from flagbench_cases.shared.s3.errors import S3Error
 from flagbench_cases.shared.s3.parts import sha256_of
 from flagbench_cases.shared.s3.profiles import PROFILES, Address, Profile, parse_address
@@ -22,6 +22,7 @@ __all__ = [
     "Listed",
     "Profile",
     "S3Error",
+    "download",
     "get_file",
     "parse_address",
     "put_file",

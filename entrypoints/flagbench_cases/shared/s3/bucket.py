@@ -12,16 +12,15 @@ import base64
 import hashlib
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any, TypeVar
 
-from flagbench_cases.shared.s3.client import ATTEMPTS, KEYS, NETWORK, explained, open_client
+from flagbench_cases.shared.s3.client import ATTEMPTS, KEYS, NETWORK, errors_of_boto3, explained, open_client
 from flagbench_cases.shared.s3.errors import S3Error
 from flagbench_cases.shared.s3.profiles import Address, Profile
 
@@ -106,6 +105,15 @@ class Bucket:
             raise S3Error(f"{self.url}: there are no credentials to sign with", f"set {KEYS}", usage=True)
         return found.get_frozen_credentials()
 
+    @property
+    def certificates(self) -> str | None:
+        """The file or folder of trusted certificates that the environment or ~/.aws/config names, else None."""
+        import botocore.session
+
+        _ = self.client  # or why there is no boto3
+        found = botocore.session.get_session().get_config_variable("ca_bundle")
+        return str(found) if found else None
+
     @cached_property
     def keeps_versions(self) -> bool:
         """Whether a create-only put may take the place of an object because the bucket keeps versions, or kept them.
@@ -155,16 +163,23 @@ class Bucket:
                 raise self.unsafe(key)
             return True
         raise S3Error(
-            f"{self.location(key)} was not stored: it was written and deleted by others again and again",
+            f"{self.location(key)} was not stored: other writers kept changing it",
             "store it again",
         )
 
     def put(
-        self, key: str, content: bytes, content_type: str = "application/json", *, create: bool = False, **more: Any
+        self,
+        key: str,
+        content: bytes,
+        content_type: str = "application/json",
+        *,
+        create: bool = False,
+        metadata: Mapping[str, str] | None = None,
+        **more: Any,
     ) -> dict[str, Any]:
         """Put an object with one request; returns the answer. With `create` the server refuses a key that is taken.
 
-        `more`: further arguments of boto3's put_object.
+        `metadata` is kept beside the sha256; `more` are further arguments of boto3's put_object.
         """
         if create:
             more["IfNoneMatch"] = "*"  # or what the kind of server has for it: see `open_client`
@@ -174,7 +189,7 @@ class Bucket:
             Body=content,
             ContentType=content_type,
             ContentMD5=base64.b64encode(md5(content)).decode(),
-            Metadata={"sha256": hashlib.sha256(content).hexdigest()},
+            Metadata={"sha256": hashlib.sha256(content).hexdigest(), **(metadata or {})},
             what=f"{self.location(key)} was not confirmed as stored",
             **more,
         )
@@ -216,13 +231,6 @@ class Bucket:
             raise S3Error(f"{self.location(key)} {problem}", "store it again", damaged=True)
         return content
 
-    def download(self, key: str, path: Path) -> None:
-        """Read an object whose sha256 nobody knows to a file, in parts; an interrupted download begins again."""
-        self.attempt(
-            lambda client: client.download_file(self.address.bucket, self.name(key), str(path)),
-            f"{self.location(key)} was not read",
-        )
-
     def head(self, key: str) -> Head | None:
         """What is known of an object; None if it does not exist."""
         try:
@@ -246,10 +254,12 @@ class Bucket:
             if not page.get("IsTruncated"):
                 return
             token = page.get("NextContinuationToken")
-            if token:
-                asked["ContinuationToken"] = token
-            else:  # a server that knows the older listing alone
-                asked["StartAfter"] = page["Contents"][-1]["Key"]
+            if not token or token == asked.get("ContinuationToken"):
+                raise S3Error(
+                    f"{self.url}: the server's listing stops early, without a continuation token",
+                    "use a server that knows ListObjectsV2",
+                )
+            asked["ContinuationToken"] = token
 
     def copy(self, source: str, key: str, **more: Any) -> None:
         """Have the server copy an object, in parts where it is large. `more`: boto3's ExtraArgs of a copy."""
@@ -280,13 +290,10 @@ class Bucket:
 
     def attempt(self, action: Callable[[Any], Answer], what: str) -> Answer:
         """What an action on boto3's client returns; an error of it becomes an S3Error that begins with `what`."""
-        from boto3.exceptions import Boto3Error
-        from botocore.exceptions import BotoCoreError, ClientError
-
-        client = self.client
+        client, raised = self.client, errors_of_boto3()
         try:
             return action(client)
-        except (ClientError, BotoCoreError, Boto3Error, ValueError) as error:
+        except raised as error:
             raise explained(error, what) from error
 
     def _holds(self, key: str, content: bytes) -> bool | None:
@@ -315,4 +322,12 @@ class Bucket:
 
 def md5(content: bytes) -> bytes:
     """The MD5 with which a server checks what it receives, and of which it makes the ETag of a part."""
-    return hashlib.md5(content, **_NOT_FOR_SECURITY).digest()
+    return md5_sum([content])
+
+
+def md5_sum(pieces: Iterable[bytes]) -> bytes:
+    """The MD5 of pieces of content."""
+    found = hashlib.md5(**_NOT_FOR_SECURITY)
+    for piece in pieces:
+        found.update(piece)
+    return found.digest()

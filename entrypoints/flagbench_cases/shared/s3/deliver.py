@@ -2,89 +2,83 @@
 """Create-only uploads with presigned URLs, by a machine that has no keys: repeated until the object is there.
 
 A URL is signed for one length, so an upload is padded to the shortest one that fits. After a lost answer a question
-(HEAD) tells whether the object arrived: by its length and its MD5, which is its ETag.
+(HEAD) tells whether the object arrived: by its length and its MD5, which is its ETag. What was collected since has a
+mark in its place, which names that MD5.
 """
 
 from __future__ import annotations
 
-import hashlib
 import random
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import datetime, timezone
 from io import BytesIO
-from typing import IO, Any
+from typing import IO
 
+from flagbench_cases.shared.s3.bucket import md5_sum
 from flagbench_cases.shared.s3.errors import S3Error
-from flagbench_cases.shared.s3.presigned import BLOCK, Answer, Client, NoAnswer, Padded
+from flagbench_cases.shared.s3.presigned import BLOCK, Answer, Client, NoAnswer, Padded, opened_client
+from flagbench_cases.shared.s3.ticket import RECORD, RENEW, SignedUpload, Ticket, bundle_name
 
 ATTEMPTS = 6
 FIRST_WAIT_SECONDS = 0.5
 LONGEST_WAIT_SECONDS = 8.0
-RENEW = "make another ticket: `flagbench store ticket`"
 _NETWORK = "check the network and the proxy variables, then try again"
 _AGAIN = (408, 429, 500, 502, 503, 504)
 # Taken, in the words of several kinds of servers; or another writer is at it.
 _TAKEN = ("FileAlreadyExists", "PreconditionFailed", "ConditionalRequestConflict")
-_NOT_FOR_SECURITY: dict[str, Any] = {"usedforsecurity": False} if sys.version_info >= (3, 9) else {}
-
-
-@dataclass(frozen=True)
-class SignedPut:
-    """A put of exactly `bytes` bytes, with the headers that are signed."""
-
-    bytes: int
-    url: str
-    headers: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class SignedUpload:
-    """One object that may be created: a URL to ask for it, and puts of several lengths."""
-
-    head: str
-    puts: Sequence[SignedPut]
-
-    def shortest(self, size: int) -> SignedPut:
-        """The shortest put that `size` bytes fit into, padded. Raises S3Error."""
-        fitting = [put for put in self.puts if put.bytes >= size]
-        if not fitting:
-            longest = max(put.bytes for put in self.puts)
-            raise S3Error(f"it has {size} bytes, and the ticket allows at most {longest}", "store it with keys")
-        return min(fitting, key=lambda put: put.bytes)
 
 
 class Delivery:
-    """Uploads that are signed until `expires`."""
+    """The uploads of a ticket. An error names the upload, the run and the store, and no URL."""
 
-    def __init__(self, expires: datetime) -> None:
-        self._expires = expires
+    def __init__(self, ticket: Ticket) -> None:
+        self._ticket = ticket
         self._client: Client | None = None
 
-    def waiting(self, upload: SignedUpload) -> bool:
-        """Whether the object is not there yet. Raises S3Error."""
-        return self._asked(upload).status == 404
+    def waiting(self, name: str) -> bool:
+        """Whether an upload is not there yet. Raises S3Error."""
+        return self._asked(self._named(name)).status == 404
 
-    def put_line(self, upload: SignedUpload, line: bytes) -> None:
-        """Upload a line of text, padded with spaces before its end. Raises S3Error, as `put`."""
-        size = upload.shortest(len(line) + 1).bytes
-        content = line.ljust(size - 1) + b"\n"
-        self.put(upload, size, lambda: BytesIO(content))
+    def put_record(self, line: bytes) -> None:
+        """Upload the record, padded with spaces before the end of its line. Raises S3Error."""
+        line = line.rstrip(b"\n")
 
-    def put(self, upload: SignedUpload, size: int, opened: Callable[[], IO[bytes]]) -> None:
-        """Upload `size` bytes, padded with zeros; `opened` opens them, once for each attempt.
+        def put(upload: SignedUpload) -> None:
+            size = upload.shortest(len(line) + 1).bytes
+            content = line.ljust(size - 1) + b"\n"
+            self._put(upload, size, lambda: BytesIO(content))
 
-        Raises S3Error, whose `taken` says that other bytes are there, and OSError where they cannot be read.
+        self._told(RECORD, put)
+
+    def put_bundle(self, node: int, size: int, opened: Callable[[], IO[bytes]]) -> None:
+        """Upload the `size` bytes of a node's bundle, padded with zeros; `opened` opens them, once for each attempt.
+
+        Raises S3Error, and OSError where they cannot be read.
         """
+        self._told(bundle_name(node), lambda upload: self._put(upload, size, opened))
+
+    def _named(self, name: str) -> SignedUpload:
+        if name not in self._ticket.uploads:
+            raise S3Error(f"the ticket has no upload of {name}: it is for {self._ticket.nodes} node(s)", RENEW)
+        return self._ticket.uploads[name]
+
+    def _told(self, name: str, put: Callable[[SignedUpload], None]) -> None:
+        try:
+            put(self._named(name))
+        except S3Error as error:
+            message = f"{name} of the run {self._ticket.run_id} was not uploaded to {self._ticket.store}"
+            raise S3Error(f"{message}: {error.message}", error.remedy, code=error.code, status=error.status) from None
+
+    def _put(self, upload: SignedUpload, size: int, opened: Callable[[], IO[bytes]]) -> None:
+        """Upload, unless these bytes are there, or were and have been collected."""
         signed = upload.shortest(size)
         md5, why = _md5(Padded(opened(), signed.bytes)), "no answer"
         for attempt in range(ATTEMPTS):
             _wait(attempt)
             there = self._asked(upload)
             if there.status != 404:
-                if (there.length, there.etag) == (signed.bytes, md5.hex()):
+                if md5.hex() in (there.etag if there.length == signed.bytes else "", there.collected):
                     return
                 raise S3Error("the ticket was used already, with other bytes", RENEW, code="PreconditionFailed")
             try:
@@ -119,8 +113,8 @@ class Delivery:
 
     def _refused(self, answer: Answer) -> S3Error:
         why = f"the server answers {answer.text}"
-        if answer.status == 403 and self._expires <= datetime.now(timezone.utc):
-            why = f"the ticket expired at {self._expires:%Y-%m-%dT%H:%M:%SZ}"
+        if answer.status == 403 and self._ticket.expires <= datetime.now(timezone.utc):
+            why = f"the ticket expired at {self._ticket.expires_at}"
         elif answer.status == 403:
             why = f"the server refuses the ticket ({answer.text}): it was revoked, or this machine's clock is wrong"
         elif 300 <= answer.status < 400:
@@ -129,13 +123,7 @@ class Delivery:
 
     def _connected(self) -> Client:
         if self._client is None:
-            try:
-                self._client = Client()
-            except OSError as error:
-                raise S3Error(
-                    f"the certificates cannot be read ({error.strerror or error})",
-                    "correct AWS_CA_BUNDLE or SSL_CERT_FILE",
-                ) from None
+            self._client = opened_client()
         return self._client
 
 
@@ -147,8 +135,5 @@ def _wait(attempt: int) -> None:
 
 def _md5(stream: Padded) -> bytes:
     """The MD5 with which the server checks what it receives, and which it names what it has by."""
-    found = hashlib.md5(**_NOT_FOR_SECURITY)
     with stream:
-        for piece in iter(lambda: stream.read(BLOCK), b""):
-            found.update(piece)
-    return found.digest()
+        return md5_sum(iter(lambda: stream.read(BLOCK), b""))

@@ -60,6 +60,28 @@ def sum_of_object(bucket: Bucket, key: str, size: int, show: Show = lambda count
     return found.hexdigest()
 
 
+def download(bucket: Bucket, key: str, path: Path) -> None:
+    """Read an object whose sha256 nobody knows to a new file, in parts; an interrupted download begins again.
+
+    Raises S3Error, of which `missing` or `taken` where the object is gone or was replaced meanwhile, and OSError
+    where the file cannot be written.
+    """
+    head = bucket.head(key)
+    if head is None:
+        raise S3Error(f"{bucket.location(key)} does not exist", "put it there first", code="NoSuchKey")
+    size, etag, step = head.size, head.etag, part_bytes(head.size)
+    with path.open("xb") as file:
+
+        def task(begin: int) -> Callable[[], None]:
+            def receive() -> None:
+                content = _read_part(bucket, key, begin, min(step, size - begin), etag)
+                os.pwrite(file.fileno(), content, begin)
+
+            return receive
+
+        run_all(task(begin) for begin in range(0, size, step))
+
+
 @contextmanager
 def _locked(path: Path) -> Iterator[int]:
     """An open file for reading and writing, created where it is missing, that one process has at a time."""
@@ -159,7 +181,7 @@ def _read_part(bucket: Bucket, key: str, begin: int, length: int, etag: str) -> 
         )
         try:
             with closing(answer["Body"]) as body:
-                content: bytes = body.read()
+                content: bytes = body.read(length + 1)  # no more, if Range was ignored
         except (BotoCoreError, HTTPError, OSError) as error:
             broken = S3Error(f"{what}: {explained(error).message}", NETWORK)
             continue

@@ -103,7 +103,7 @@ def parse_address(url: str) -> Address:
     if options:
         raise _unusable("the only option of an address is the profile", f"write {_EXAMPLE}?profile=ceph")
     if profile is not None and profile not in PROFILES:
-        raise _unusable("it names no profile that there is", f"choose from {', '.join(PROFILES)}")
+        raise _unusable("unknown profile", f"choose from {', '.join(PROFILES)}")
     return Address(bucket, "".join(f"{name}/" for name in names), profile)
 
 

@@ -88,8 +88,9 @@ def _put_whole(
     except S3Error as error:
         if not error.taken and error.code != "ConditionalRequestConflict":
             raise
-        # Our own put, whose answer was lost, or another writer's of the same bytes.
-        if _is_there(bucket, key, len(content), sha256) is False:
+        # Our own put, whose answer was lost, or another writer's: the key names the content.
+        there = _is_there(bucket, key, len(content), sha256)
+        if there is False or (there is None and not error.taken):
             raise
         sent = False
     show(len(content))

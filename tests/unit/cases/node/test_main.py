@@ -15,7 +15,7 @@ from flagbench_cases.node import cli, main, request, supervisor
 from flagbench_cases.node.network import free_port
 from flagbench_cases.record import evidence
 from flagbench_cases.shared import config
-from flagbench_cases.shared.errors import ExitCode
+from flagbench_cases.shared.errors import ExitCode, UsageError
 from flagbench_cases.shared.interruption import Interruption
 from flagbench_cases.shared.redaction import option_names, redact
 
@@ -174,6 +174,23 @@ def test_describe_prints_the_configuration_and_its_digest_and_runs_nothing() -> 
     assert described["stack"] == "cpu"
     assert described["config"]["preset"] == "tiny"
     assert described["config_digest"] == config.digest(described["config"])
+
+
+def test_no_process_that_is_started_inherits_a_ticket(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does the one that looks up data in a bucket, before anything else is resolved."""
+    seen = []
+
+    def look_up(arguments: object, interruption: object) -> None:
+        seen.append("FLAGBENCH_TICKET" in os.environ)
+        raise UsageError("enough", "-")
+
+    monkeypatch.setattr(main.remote, "look_up", look_up)
+    upload = {"head": "https://h/k", "puts": [{"bytes": 1, "url": "https://h/k", "headers": {}}]}
+    ticket = {"schema": "ticket/v1", "run_id": "mine", "nodes": 1, "store": "s3://b"}
+    ticket.update(expires_at="2099-01-01T00:00:00Z", uploads={"record.json": upload, "node-0.tar.gz": upload})
+    monkeypatch.setenv("FLAGBENCH_TICKET", json.dumps(ticket))
+    outcome = main.Attempt(["distilbert", "--data", "s3://bucket/x"], 1, False, Interruption()).run()
+    assert (outcome.reason, seen) == ("enough", [False])
 
 
 def test_a_second_signal_keeps_what_was_gathered_before_the_runs_files_went() -> None:

@@ -47,6 +47,8 @@ def test_what_another_user_put_into_tmpdir_is_not_used(tmp_path: Path, monkeypat
     Path(cache.root()).symlink_to(tmp_path / "theirs")
     with pytest.raises(UsageError, match="another user"):
         cache.make(cache.folder_of("glm", "data", b""))
+    with pytest.raises(UsageError, match="another user"):
+        cache.check_owner()  # before anything that is there is used
     Path(cache.root()).unlink()
     cache.make(cache.folder_of("glm", "data", b""))
     assert Path(cache.root()).stat().st_mode & 0o777 == 0o700

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,12 @@ import pytest
 
 from flagbench_cases.node import cli, request
 from flagbench_cases.record import stores
-from flagbench_cases.record.stores import layout, ticket
+from flagbench_cases.record.stores import ticket
 from flagbench_cases.record.stores.folder import FolderStore, store_folder
 from flagbench_cases.record.stores.store import Bundle
+from flagbench_cases.shared import output
 from flagbench_cases.shared.errors import CaseError, ExitCode, UsageError
+from store_urls import FOLDERS, NOT_FOLDERS
 from unit.cases.refusal import refuses
 
 pytestmark = pytest.mark.image
@@ -37,24 +40,13 @@ def files(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize(
-    ("url", "folder"),
-    [
-        ("file:///a/b", "/a/b"),
-        ("file://localhost/a/b", "/a/b"),
-        ("file:///a%20b/", "/a b"),
-        ("/a/b/../c", "/a/c"),
-        ("/a%20b#c", "/a%20b#c"),  # a path is no URL: nothing in it is decoded
-    ],
-)
+@pytest.mark.parametrize(("url", "folder"), FOLDERS.items())
 def test_the_folder_of_a_store(url: str, folder: str) -> None:
     assert store_folder(url) == folder
     assert stores.chosen_folder(url) == folder
 
 
-@pytest.mark.parametrize(
-    "url", ["s3://key:secret@bucket/x", "https://host/x", "file://host/x", "file://", "", "s3:x", "s3://b/x?secret=1"]
-)
+@pytest.mark.parametrize("url", ["s3://key:secret@bucket/x", "", "s3:x", "s3://b/x?secret=1", *NOT_FOLDERS])
 def test_an_address_that_is_no_store(url: str) -> None:
     with refuses(UsageError, "--store") as caught:
         stores.open_store(url)
@@ -112,6 +104,33 @@ def test_what_waits_is_where_the_host_looks(
     assert not (base / "unsent").exists(), "nothing waits any more"
 
 
+def test_what_was_pushed_meanwhile_does_not_keep_the_rest_waiting(tmp_path: Path, bundle: Bundle) -> None:
+    waits = stores.Unsent("s3://bucket/x", str(tmp_path))
+    waits.keep("20240506-1", RECORD, LINE, bundle)
+    Path(waits.folder, "bundles", "20240506-1", "node-1-%s.tar.gz" % bundle.sha256).unlink()
+    waits.forget()
+    assert not (tmp_path / "unsent").exists()
+
+
+def test_a_record_that_cannot_wait_leaves_no_checksum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits, real = stores.Unsent("s3://bucket/x", str(tmp_path)), output.write_file
+
+    def full(folder: str, name: str, line: str, **options: Any) -> str:
+        if name.endswith(".json"):
+            raise CaseError("no space", "-", ExitCode.NOT_STORED)
+        return real(folder, name, line, **options)
+
+    monkeypatch.setattr(output, "write_file", full)
+    with refuses(CaseError, code=ExitCode.NOT_STORED):
+        waits.keep("20240506-1", RECORD, LINE, None)
+    assert [Path(name).name for name in files(tmp_path)] == ["meant-for"]
+
+
+def test_the_command_that_stores_what_waits_can_be_pasted(tmp_path: Path) -> None:
+    out = "%s/a folder" % tmp_path
+    assert shlex.split(stores.Unsent("s3://bucket/x", out).command)[-1] == out
+
+
 def put(size: int) -> dict[str, Any]:
     return {"bytes": size, "url": "https://h/b/k?X-Amz-Signature=SECRET", "headers": {"If-None-Match": "*"}}
 
@@ -166,6 +185,15 @@ def test_a_ticket_is_read_from_a_file_or_from_the_environment(
         json.dumps(written(uploads={"record.json": {"head": "https://h/SECRET x", "puts": [put(1)]}})),
         json.dumps(written(uploads={"record.json": {"head": "https://h/", "puts": []}})),
         json.dumps(written(uploads={"record.json": {"head": "https://h/", "puts": [{**put(1), "bytes": True}]}})),
+        json.dumps(written(uploads={"record.json": {"head": "https://h/", "puts": [put(2**60)]}})),
+        json.dumps(written(uploads={"record.json": {"head": "host/SECRET", "puts": [put(1)]}})),
+        json.dumps(written(uploads={"record.json": {"head": "https://h:SECRET/", "puts": [put(1)]}})),
+        json.dumps(
+            written(uploads={"record.json": {"head": "https://h/", "puts": [{**put(1), "headers": {"A": "\u20ac"}}]}})
+        ),
+        json.dumps(written(nodes=3)),
+        json.dumps(written(nodes=10**9)),
+        json.dumps(written(store="s3://b\x1b[2J")),
         json.dumps(
             written(uploads={"record.json": {"head": "https://h/", "puts": [{**put(1), "headers": {"A": "x\r\ny"}}]}})
         ),
@@ -198,16 +226,12 @@ def test_a_ticket_that_cannot_be_read(tmp_path: Path, name: str) -> None:
     ],
 )
 def test_a_ticket_of_another_run_is_refused(words: list[str], changes: dict[str, Any], named: str) -> None:
-    found = ticket.parse(json.dumps(written(**changes)), "the ticket")
+    found = ticket.parse(json.dumps(written(**changes)).encode(), "the ticket")
     with refuses(UsageError, named):
         request.check_ticket(found, cli.parse(["distilbert", *words]))
 
 
 def test_a_ticket_of_this_run_fits() -> None:
-    found = ticket.parse(json.dumps(written()), "the ticket")
+    found = ticket.parse(json.dumps(written()).encode(), "the ticket")
     for words in ([], ["--run-id", "mine"], ["--nodes", "2", "--max-minutes", "50"]):
         request.check_ticket(found, cli.parse(["distilbert", *words]))
-
-
-def test_the_names_of_uploads() -> None:
-    assert (layout.record_upload(), layout.bundle_upload(1)) == ("record.json", "node-1.tar.gz")
