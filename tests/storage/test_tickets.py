@@ -29,7 +29,7 @@ from flagbench.cli import main, run_keep
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.launchers import LaunchResult
 from flagbench.s3 import PROFILES, S3Error, deliver, presigned
-from flagbench.s3.presign import presign_head, presign_put
+from flagbench.s3.presign import certificates, presign_head, presign_put
 from flagbench.s3.ticket import SignedPut, SignedUpload, Ticket, parse_ticket
 from flagbench.stores import BucketBlobs, Store, StoreError, holder, open_store
 from flagbench.stores.inbox import MARK_BYTES, Inbox
@@ -412,13 +412,12 @@ def test_a_ticket_that_could_not_be_read_is_not_made(store: Store) -> None:
 
 
 def test_certificates_are_those_of_boto3_and_may_be_a_folder(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tmp_path / "config"
     config.write_text(f"[default]\nca_bundle = {tmp_path}\n")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
-    assert isinstance(store.blobs, BucketBlobs)
-    assert store.blobs.bucket.certificates == str(tmp_path)
+    assert certificates() == str(tmp_path)
     presigned.opened_client(str(tmp_path))
     with pytest.raises(S3Error, match="certificates"):
         presigned.opened_client(str(tmp_path / "missing"))

@@ -74,6 +74,14 @@ def _check(bucket: Bucket, signed: Presigned, bound: set[str]) -> None:
         )
 
 
+def certificates() -> str | None:
+    """The file or folder of trusted certificates that the environment or ~/.aws/config names, as for the client."""
+    import botocore.session
+
+    found = botocore.session.get_session().get_config_variable("ca_bundle")
+    return str(found) if found else None
+
+
 def temporary(bucket: Bucket) -> Any:
     """Whether the credentials are a session's: a URL then ends with the session, whatever it says itself."""
     return bool(bucket.credentials.token)

@@ -12,8 +12,8 @@ from io import BytesIO
 from flagbench.errors import FlagbenchError
 from flagbench.record.read import MAX_BYTES
 from flagbench.s3 import Bucket, S3Error
-from flagbench.s3.bucket import md5
-from flagbench.s3.presign import LONGEST, presign_head, presign_put, temporary
+from flagbench.s3.parts import md5
+from flagbench.s3.presign import LONGEST, certificates, presign_head, presign_put, temporary
 from flagbench.s3.presigned import Answer, NoAnswer, opened_client
 from flagbench.s3.ticket import RECORD, TICKET_BYTES, SignedPut, SignedUpload, Ticket, bundle_name
 from flagbench.stores.bucket import BucketBlobs, store_errors
@@ -118,7 +118,7 @@ def try_promises(bucket: Bucket) -> None:
     key = f"{PREFIX}{secrets.token_hex(8)}"
     size, content = 16, [b"1" * 16, b"2" * 16]
     put, head = presign_put(bucket, key, size, 300), presign_head(bucket, key, 300)
-    client = opened_client(bucket.certificates)
+    client = opened_client(certificates())
 
     def send(headers: Mapping[str, str], body: bytes) -> Answer:
         return client.put(put.url, headers, BytesIO(body), len(body), md5(body))

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,10 +21,10 @@ from typing import Any, TypeVar
 
 from flagbench_cases.shared.s3.client import ATTEMPTS, KEYS, NETWORK, errors_of_boto3, explained, open_client
 from flagbench_cases.shared.s3.errors import S3Error
+from flagbench_cases.shared.s3.parts import md5
 from flagbench_cases.shared.s3.profiles import Address, Profile
 
 _CONFLICTS, _CONFLICT_SECONDS = 25, 0.2
-_NOT_FOR_SECURITY: dict[str, Any] = {"usedforsecurity": False} if sys.version_info >= (3, 9) else {}
 
 Answer = TypeVar("Answer")
 
@@ -104,15 +103,6 @@ class Bucket:
         if found is None:
             raise S3Error(f"{self.url}: there are no credentials to sign with", f"set {KEYS}", usage=True)
         return found.get_frozen_credentials()
-
-    @property
-    def certificates(self) -> str | None:
-        """The file or folder of trusted certificates that the environment or ~/.aws/config names, else None."""
-        import botocore.session
-
-        _ = self.client  # or why there is no boto3
-        found = botocore.session.get_session().get_config_variable("ca_bundle")
-        return str(found) if found else None
 
     @cached_property
     def keeps_versions(self) -> bool:
@@ -318,16 +308,3 @@ class Bucket:
     @cached_property
     def _opened(self) -> tuple[Any, Profile, Any]:
         return open_client(self.address)
-
-
-def md5(content: bytes) -> bytes:
-    """The MD5 with which a server checks what it receives, and of which it makes the ETag of a part."""
-    return md5_sum([content])
-
-
-def md5_sum(pieces: Iterable[bytes]) -> bytes:
-    """The MD5 of pieces of content."""
-    found = hashlib.md5(**_NOT_FOR_SECURITY)
-    for piece in pieces:
-        found.update(piece)
-    return found.digest()
