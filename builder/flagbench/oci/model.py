@@ -26,7 +26,7 @@ def digest_of(content: bytes) -> str:
 
 
 Change = Callable[["bytes | None"], "bytes | None"]
-"""From a manifest, None where there is none, to what takes its place, None where it stays."""
+"""From a manifest, or None if it does not exist, to the one that replaces it, or None to keep it."""
 UPDATES = 5
 """How often a change is tried that another process may overwrite."""
 

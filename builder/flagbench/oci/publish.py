@@ -146,12 +146,16 @@ def _inspect(name: str, engine: Engine) -> EngineImage:
             f"the engine has no image {name}",
             remedy=f"build it first: `flagbench build {name.removeprefix('flagbench/').rpartition('-')[0]}`",
         )
-    if BASE_LAYERS_LABEL not in info.labels:
+    if not _is_count(info.labels.get(BASE_LAYERS_LABEL, "")):
         raise FlagbenchError(
             f"the image {name} does not say which of its layers are its base's",
             remedy="build it again with this version of flagbench: `flagbench build --no-cache`",
         )
     return EngineImage(name, info)
+
+
+def _is_count(text: str) -> bool:
+    return text.isascii() and text.isdigit()
 
 
 def _tags(wanted: Wanted, image: EngineImage, engine: Engine) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from flagbench.locks.registry_login import ACCEPT, cause, repository_path, repos
 from flagbench.locks.session import RETRIES, TIMEOUT
 from flagbench.oci.manifest import MANIFEST_BYTES
 from flagbench.oci.model import UPDATES, Blob, Change, Descriptor, Progress, Put, contended, digest_of
-from flagbench.oci.registry_client import NoToken, RegistryClient, said
+from flagbench.oci.registry_client import AccessRefused, RegistryClient, said
 
 _CHUNK = 2**20
 _ATTEMPTS = 5
@@ -159,7 +159,7 @@ class RegistryPlace:
             wanted = {"mount": blob.descriptor.digest, "from": name}
             try:
                 answer = client.ask("POST", f"{client.base}/blobs/uploads/", params=wanted, writes=True, reads=name)
-            except NoToken:
+            except AccessRefused:
                 self._closed_origins.add(source.name)
                 continue
             if answer.status_code == HTTPStatus.CREATED:
@@ -199,7 +199,7 @@ class RegistryPlace:
             return
         show(-body.read_bytes)
         if answer.status_code == HTTPStatus.BAD_REQUEST and "DIGEST_INVALID" in answer.text:
-            raise _Lost("what arrived is not what was sent", code=ExitCode.DATA)
+            raise _Lost("what arrived is not what was sent", code=ExitCode.DATA, after=0.0)
         after = _retry_after(answer)
         if answer.status_code == HTTPStatus.UNAUTHORIZED:
             client.authorize(answer, client.scopes(writes=True))  # a token that expired

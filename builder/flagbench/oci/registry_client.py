@@ -38,7 +38,7 @@ _ANSWER_BYTES = 2**20
 _PORTS = {"http": 80, "https": 443}
 
 
-class NoToken(FlagbenchError):
+class AccessRefused(FlagbenchError):
     """The registry, or its token service, gives no access of the kind that was asked for."""
 
 
@@ -63,7 +63,7 @@ class RegistryClient:
             reads: another repository that a layer is taken from.
             options: `writes`, and those of `requests`. Without `stream`, at most 1 MiB of the answer is read.
 
-        Raises NoToken where the registry, or its token service, refuses the account.
+        Raises AccessRefused where the registry, or its token service, refuses the account.
         """
         scopes = self.scopes(writes=options.get("writes", False), reads=reads)
         with self.connection_errors():
@@ -94,7 +94,7 @@ class RegistryClient:
     def authorize(self, answer: Response, scopes: frozenset[str]) -> str | None:
         """The header `Authorization` for a request that was refused (401); None: there is no account that would help.
 
-        Another host that the registry redirects to is never given one. Raises NoToken, and FlagbenchError (engine)
+        Another host that the registry redirects to never gets one. Raises AccessRefused, and FlagbenchError (engine)
         where the token service fails.
         """
         if not self._is_own(answer.url):
@@ -172,7 +172,7 @@ class RegistryClient:
             problem = f"{host} wants an account for {name}, and docker is configured with none"
         command = f"docker login {self.reference.host}".rstrip()
         remedy = f"log in with `{command}`, as a user who may {'push to' if writes else 'read'} {name}"
-        return NoToken(problem, remedy=remedy, code=ExitCode.ENGINE)
+        return AccessRefused(problem, remedy=remedy, code=ExitCode.ENGINE)
 
     def failure(self, problem: str, code: ExitCode = ExitCode.ENGINE) -> FlagbenchError:
         """The error for a registry that answers, and fails. `problem`: what it did, for a person."""

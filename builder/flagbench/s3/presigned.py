@@ -31,7 +31,7 @@ class Answer(NamedTuple):
 
     status: int
     code: str
-    """S3's word for an error; empty where there is none."""
+    """S3's word for an error; empty for a success."""
     message: str
     etag: str
     length: int | None

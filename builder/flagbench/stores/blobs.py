@@ -113,7 +113,7 @@ class Blobs(Protocol):
         """
 
     def read_index(self) -> bytes:
-        """The cached listing, or empty bytes if there is none or it cannot be read."""
+        """The cached listing, or empty bytes if it does not exist or cannot be read."""
 
     def write_index(self, content: bytes) -> None:
         """Replace the cached listing, whole or not at all; a failure is ignored."""

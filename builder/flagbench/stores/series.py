@@ -59,7 +59,7 @@ def series_ids(store: Store) -> list[str]:
 def load_series(store: Store, series_id: str) -> SeriesDocument:
     """The series of that id; of one that has not ended, or was killed, what is known of it.
 
-    Raises StoreError (DATA) where there is none, SeriesError (DATA) where it is damaged.
+    Raises StoreError (DATA) if it does not exist, SeriesError (DATA) where it is damaged.
     """
     return _load(store, series_id, _keys(store).get(series_id, set()))
 
@@ -122,7 +122,7 @@ def with_records(series: SeriesDocument, content_of: Callable[[Run], bytes | Non
     """The series with its records, checked as `check_series` does.
 
     Args:
-        content_of: the bytes of a run's record; None where there is none.
+        content_of: the bytes of a run's record; None if it does not exist.
     """
     records: list[Record] = []
     failed: list[Record] = []
@@ -156,7 +156,7 @@ def with_records(series: SeriesDocument, content_of: Callable[[Run], bytes | Non
 
 
 def series_of(store: Store, record: Record) -> SeriesDocument | None:
-    """The series in the store that names the record as one of its runs; None if there is none."""
+    """The series in the store that names the record as one of its runs; None if no series does."""
     series_id, dash, number = record.run_id.rpartition("-")
     if not (dash and number.isascii() and number.isdecimal()):
         return None
