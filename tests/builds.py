@@ -30,7 +30,7 @@ def need_builds(folder):
 
 def probe():
     """Why images cannot be built here, in one line; None where they can. Leaves no image."""
-    from flagbench.engines import open_engine
+    from flagbench.engines import Engine, open_client
     from flagbench.engines.base import BuildRequest
     from flagbench.errors import FlagbenchError
     from flagbench.render.model import context_tar, rendered
@@ -39,8 +39,10 @@ def probe():
     if os.environ.get("FLAGBENCH_APT_SOURCE"):
         dockerfile = dockerfile.partition("RUN")[0]  # packages come from there
     try:
-        with closing(open_engine()) as engine:
-            engine.build(BuildRequest(context_tar(rendered("probe", dockerfile, {}), {}), no_cache=True))
+        with closing(open_client()) as client:
+            context = context_tar(rendered("probe", dockerfile, {}), {})
+            built = Engine(client).build(BuildRequest(context, no_cache=True))
+            client.api.remove_image(built.image_id)
     except FlagbenchError as error:
         return " ".join(error.message.split())
     return None
