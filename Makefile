@@ -43,12 +43,13 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-## bench: measure what the harness costs, each case relative to the publisher's loop, and the demo
+## bench: measure what the harness costs, each case relative to the publisher's loop, how often verdicts are wrong, and the demo
 bench: $(VENV)/.dev $(VENV)/.publishers
 	$(BIN)/python -m tests.reenact --small $(REENACT)
 	$(BIN)/python tests/bench/harness.py
 	$(BIN)/python tests/bench/trainer.py
 	$(BIN)/python tests/bench/adapter.py
+	$(BIN)/python tests/bench/verdicts.py
 	$(BIN)/python tests/bench/startup.py
 	$(BIN)/python tests/bench/demo.py
 	$(BIN)/python tests/bench/kills.py $(KILLS)

@@ -85,7 +85,16 @@ REPLAYS: dict[str, tuple[Claim, Pace, Callable[[dict[str, Any]], None]]] = {
 def replayed(name: str) -> dict[str, Any]:
     """A record of REPLAYS."""
     claim, pace, change = REPLAYS[name]
-    made = honest_record(claim, pace, steps=None, count=60, record_id=f"fixture-{name}", run_id="fixture")
+    number = [*REPLAYS].index(name)  # each is of a run of its own
+    made = honest_record(
+        claim,
+        pace._replace(seed=pace.seed + number),
+        steps=None,
+        count=130,
+        record_id=f"fixture-{name}",
+        run_id=f"fixture-{name}",
+        created_at=f"2026-01-{number + 1:02d}T12:00:00Z",
+    )
     change(made)
     made["fixture"] = "Every number here is made up for tests of the verdict. Nothing measured it."
     return made

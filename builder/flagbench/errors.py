@@ -17,7 +17,7 @@ class ExitCode(IntEnum):
         member.meaning = meaning
         return member
 
-    OK = 0, "done; for verify: REPRODUCED or ABOVE, for align: ALIGNED"
+    OK = 0, "done; for verify: REPRODUCED, ABOVE, FASTER or SAME, for align: ALIGNED"
     BUG = 1, "a bug in flagbench"
     USAGE = 2, "usage: unknown or contradictory arguments, an invalid manifest"
     DATA = 3, "data, weights or a record missing or corrupt"
@@ -26,7 +26,7 @@ class ExitCode(IntEnum):
     TIMEOUT = 6, "timeout or hang"
     INTERRUPTED = 7, "interrupted; the record is kept"
     BUILD_FAILED = 8, "an image could not be built"
-    BELOW = 9, "verdict BELOW; for align: DIVERGED"
+    BELOW = 9, "verdict BELOW, or SLOWER than a baseline; for align: DIVERGED"
     NOT_COMPARABLE = 10, "verdict NOT_COMPARABLE"
     INCONCLUSIVE = 11, "verdict INCONCLUSIVE"
     INVALID = (

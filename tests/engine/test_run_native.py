@@ -30,8 +30,8 @@ def test_two_ranks_print_one_valid_record(tmp_path, record_schema):
     found = metrics(record)
     seconds = sum(record["window"]["step_seconds"])
     assert found["p_core"]["value"] == pytest.approx(record["window"]["samples"] / seconds)
-    low, high = found["p_core"]["ci95"]
-    assert low < found["p_core"]["value"] < high
+    # Forty steps of two busy processes say nothing certain.
+    assert "shorter than 100" in found["p_core"]["ci_reason"]
     assert_rates_in_order(record)
     assert_agrees(record)
     assert "acc" not in found, "nothing was evaluated, so nothing is said"

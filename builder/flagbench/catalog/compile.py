@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from flagbench import evidence, redaction, s3
+from flagbench import evidence, redaction, s3, stats
 from flagbench.catalog.model import Catalog
 from flagbench.errors import FlagbenchError
 from flagbench.files import write_atomically
@@ -15,11 +15,12 @@ from flagbench.schema import shipped_manifests
 _IMAGE_SIDE = {
     "flagbench.evidence": "flagbench_cases.shared.evidence",
     "flagbench.s3": "flagbench_cases.shared.s3",
+    "flagbench.stats": "flagbench_cases.shared.stats",
     "flagbench.redaction": "flagbench_cases.shared.credentials",
 }
 """Modules of the host side that the image side has a copy of, and the copy."""
-_HOST_ONLY = ("presign.py",)
-"""Of the package flagbench.s3: an image uses tickets and makes none."""
+_HOST_ONLY = ("presign.py", "between.py", "compare.py", "looks.py")
+"""An image uses tickets and makes none, and knows one run only."""
 
 
 def compiled_files(catalog: Catalog) -> dict[str, str]:
@@ -30,7 +31,7 @@ def compiled_files(catalog: Catalog) -> dict[str, str]:
     # The two packages never import each other, and both must find the same credentials, use buckets alike and compute
     # the same numbers.
     files["shared/credentials.py"] = _copied(Path(inspect.getfile(redaction)))
-    for package in (s3, evidence):
+    for package in (s3, evidence, stats):
         folder = Path(inspect.getfile(package)).parent
         paths = (path for path in folder.glob("*.py") if path.name not in _HOST_ONLY)
         files |= {f"shared/{folder.name}/{path.name}": _copied(path) for path in paths}

@@ -24,7 +24,10 @@ def command(
     wide: WideOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what differs between two records of a case, and the ratio B/A of every metric."""
+    """Show what differs between two records of a case, and the ratio B/A of every metric.
+
+    The intervals of A and B are within the runs, that of B/A is between runs; the last lines name them.
+    """
     comparison = compare_records(*load_records([a, b], store))
     if as_json:
         echo_json(comparison.to_dict())

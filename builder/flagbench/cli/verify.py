@@ -9,14 +9,18 @@ import typer
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.lookup import catalog_get
 from flagbench.cli import complete
+from flagbench.cli.history import store_priors
 from flagbench.cli.options import JsonOption, StoreOption, WideOption
 from flagbench.cli.output import echo_json
-from flagbench.cli.records import RECORD_HELP, require_one_stdin
+from flagbench.cli.records import RECORD_HELP, is_path, require_one_stdin
 from flagbench.cli.series import SERIES_HELP, Runs, load_runs
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.record.model import Record
 from flagbench.report import verdict_table
+from flagbench.stats.compare import WITHIN
+from flagbench.stores import open_store
 from flagbench.verify import Verdict, VerifyResult, choose_claim, verify_baseline, verify_claim
+from flagbench.verify.judge import Terms
 from flagbench.verify.provenance import with_provenance
 from flagbench.verify.result import Against
 
@@ -38,33 +42,40 @@ def command(
         ),
     ] = None,
     baseline: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             metavar="RECORD|SERIES",
             autocompletion=complete.runs,
-            help="Hold it against another record or series instead, named the same way.",
+            help="Hold it against another record or series instead, named the same way. May be repeated.",
         ),
     ] = None,
+    within: Annotated[
+        float,
+        typer.Option(
+            metavar="FRACTION",
+            help="With --baseline: the change of speed that counts as the same; 0.02 is 2 %, up or down.",
+        ),
+    ] = WITHIN,
     store: StoreOption = None,
     wide: WideOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Say whether a record reproduces a published number, and why not.
 
-    Exits 0 for REPRODUCED and ABOVE, 9 BELOW, 10 NOT_COMPARABLE, 11 INCONCLUSIVE, 12 INVALID.
+    With --baseline it says whether the runs have become FASTER or SLOWER, or run the SAME.
+
+    Exits 0 for REPRODUCED, ABOVE, FASTER and SAME, 9 for BELOW and SLOWER, 10 NOT_COMPARABLE, 11 INCONCLUSIVE,
+    12 INVALID.
     """
-    names = records or ["last"]
-    if claim is not None and baseline is not None:
-        raise FlagbenchError(
-            "a record is held against a claim or against a baseline, not both",
-            remedy="give --claim or --baseline, and call verify again for the other",
-        )
-    require_one_stdin([*names, *([] if baseline is None else [baseline])])
+    names, others = records or ["last"], baseline or []
+    _check_options(claim, others, within)
+    require_one_stdin([*names, *others])
     runs = load_runs(names, store)
-    base = None if baseline is None else load_runs([baseline], store)
+    base = load_runs(others, store) if others else None
     held = runs.to_verify()
+    terms = _terms([*names, *others], held, base, within, store)
     result = with_provenance(
-        _verified(held, runs, claim, base),
+        _verified(held, runs, claim, base, terms),
         held,
         [*runs.summaries("runs"), *(base.summaries("baseline") if base else ())],
         runs.in_series,
@@ -76,7 +87,35 @@ def command(
     raise typer.Exit(int(result.verdict.exit_code))
 
 
-def _verified(records: list[Record], runs: Runs, claim: str | None, baseline: Runs | None) -> VerifyResult:
+def _check_options(claim: str | None, baseline: list[str], within: float) -> None:
+    if claim is not None and baseline:
+        raise FlagbenchError(
+            "a record is held against a claim or against a baseline, not both",
+            remedy="give --claim or --baseline, and call verify again for the other",
+        )
+    if not 0 < within < 1:
+        raise FlagbenchError(
+            f"--within must be a fraction between 0 and 1, not {within:g}",
+            remedy="give 0.02 for 2 %, and more where smaller changes do not matter",
+        )
+    if within != WITHIN and not baseline:
+        raise FlagbenchError(
+            "--within is the tolerance of a comparison with a baseline, and no --baseline is given",
+            remedy="add --baseline RECORD, or leave --within out: the limits of a claim are fixed",
+        )
+
+
+def _terms(names: list[str], held: list[Record], base: Runs | None, within: float, store_url: str | None) -> Terms:
+    """What the verdict is made with; where a record came from the store, its history says how much runs differ."""
+    known = [*held, *(base.records if base else ())]
+    if not held or all(map(is_path, names)):
+        return Terms(within=within)
+    return Terms(within=within, priors=store_priors(open_store(store_url), held, known))
+
+
+def _verified(
+    records: list[Record], runs: Runs, claim: str | None, baseline: Runs | None, terms: Terms
+) -> VerifyResult:
     """The verdict on the records, before what is known of their series."""
     catalog = load_catalog()
     named = records[0].case if records else runs.series[0].document.request.case
@@ -92,7 +131,8 @@ def _verified(records: list[Record], runs: Runs, claim: str | None, baseline: Ru
         return VerifyResult(Verdict.INVALID, (), "", case.gate, against, (), (), ())
     if baseline is not None:
         any_seed = runs.own_seeds or baseline.own_seeds
-        return verify_baseline(records, baseline.to_verify(), case, any_seed=any_seed)
+        return verify_baseline(records, baseline.to_verify(), case, any_seed=any_seed, terms=terms)
     if claim is not None:
-        return verify_claim(records, catalog_get(catalog.claims, claim, kind="claim"), case)
-    return verify_claim(records, choose_claim(records[0], case, catalog.claims.values()), case, chosen=True)
+        return verify_claim(records, catalog_get(catalog.claims, claim, kind="claim"), case, terms=terms)
+    nearest = choose_claim(records[0], case, catalog.claims.values())
+    return verify_claim(records, nearest, case, chosen=True, terms=terms)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from flagbench.evidence import stats
 from flagbench.evidence.columns import MICRO
 from flagbench.evidence.section import Stretch
+from flagbench.stats.within import METHOD, within_run
 
 GIB = 1024.0**3
 LOSS_TAIL = 50
@@ -54,11 +55,12 @@ def metric(name: str, value: float, unit: str, scope: str = "job", **more: Any) 
 def rate(
     name: str, unit: str, amounts: Sequence[float], micro: Sequence[int], steps: int, note: str
 ) -> dict[str, Any] | None:
-    """Amounts over times of blocks as a metric, with its within-run interval; None if they took no time."""
+    """Amounts over times of blocks as a metric, with its within-run interval or why it has none; None if they took
+    no time."""
     if not sum(micro):
         return None
     seconds = [value / MICRO for value in micro]
-    interval = stats.rate_interval(amounts, seconds) if all(micro) else None
+    found = within_run(amounts, seconds, steps)
     timed = [index for index, value in enumerate(seconds) if value]
     return metric(
         name,
@@ -66,8 +68,9 @@ def rate(
         unit + "/s",
         n=steps,
         stdev=stats.stdev([amounts[index] / seconds[index] for index in timed]),
-        ci95=list(interval) if interval else None,
-        ci_method=stats.METHOD if interval else None,
+        ci95=list(found.interval) if found.interval else None,
+        ci_method=METHOD if found.interval else None,
+        ci_reason=None if found.refusal is None else str(found.refusal),
         note=note,
     )
 
@@ -120,6 +123,7 @@ def published_utilisation(
             n=base.get("n"),
             ci95=interval,
             ci_method=base.get("ci_method"),
+            ci_reason=base.get("ci_reason"),
             note=note,
         )
     ]

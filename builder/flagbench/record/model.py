@@ -37,6 +37,8 @@ class Metric(Struct, frozen=True):
     stdev: Amount | None = None
     ci95: tuple[Number, Number] | None = None
     ci_method: str | None = None
+    ci_reason: str | None = None
+    """Why the window gave no interval."""
     note: str | None = None
 
 

@@ -19,8 +19,9 @@ from flagbench.report.architecture import layers
 from flagbench.report.export import table
 from flagbench.report.picture import badge, verdict_svg
 from flagbench.report.reference import reference
+from flagbench.stats.compare import WITHIN
 from flagbench.verify import Verdict, choose_claim, reproductions, verify_claim
-from flagbench.verify.metric import HIGH, LOW
+from flagbench.verify.judge import HIGH, LOW
 
 Blocks = Mapping[str, Callable[[], str]]
 """The text of each generated part by its name, made when a page has it."""
@@ -36,9 +37,12 @@ _MEANINGS = {
     Verdict.REPRODUCED: f"the 95 % interval lies within {LOW:.2f} to {HIGH:.2f} of the published value",
     Verdict.BELOW: f"the whole interval lies under {LOW:.2f}",
     Verdict.ABOVE: f"the whole interval lies over {HIGH:.2f}",
-    Verdict.INCONCLUSIVE: "the interval crosses a limit, there is a doubt, or the record has no evidence",
+    Verdict.INCONCLUSIVE: "the interval crosses a limit or is missing, there is a doubt, or there is no evidence",
     Verdict.NOT_COMPARABLE: "something that the number depends on differs, and the verdict names it",
     Verdict.INVALID: "the run or a check failed, or the record contradicts itself, its evidence or what is possible",
+    Verdict.FASTER: "against a baseline: the interval lies above 1, and not within the tolerance",
+    Verdict.SAME: f"against a baseline: the interval lies within {1 - WITHIN:.2f} to {1 + WITHIN:.2f} (`--within`)",
+    Verdict.SLOWER: "against a baseline: the interval lies under 1, and not within the tolerance",
 }
 MEASURED, RUN_BY_CI, NEVER_RUN = "\N{CHECK MARK}", "\N{BLACK CIRCLE}", "\N{WHITE CIRCLE}"
 _PART = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -21,7 +21,10 @@ NOTHING = "-"
 _STYLES = {
     "REPRODUCED": "bold green",
     "ABOVE": "bold green",
+    "FASTER": "bold green",
+    "SAME": "bold green",
     "BELOW": "bold red",
+    "SLOWER": "bold red",
     "INVALID": "bold red",
     "INCONCLUSIVE": "bold yellow",
     "NOT_COMPARABLE": "bold yellow",
@@ -83,8 +86,19 @@ def comparison_table(comparison: Comparison, *, stream: TextIO | None = None, wi
         Table(("condition that differs", "A", "B"), conditions, cut=("A", "B")),
         Table(("setting that differs", "A", "B"), settings, cut=("A", "B")),
         Table(columns, metrics, right, drop=("unit", "B", "A")),
+        Lines(_comparison_notes(comparison)),
     )
     return render(blocks, stream, wide=wide)
+
+
+def _comparison_notes(comparison: Comparison) -> tuple[str, ...]:
+    """Which intervals a comparison shows: of A and B within a run, of B/A between runs."""
+    ways: dict[str, dict[str, None]] = {}
+    for metric in comparison.metrics:
+        for label, found in (("A", metric.a), ("B", metric.b), ("B/A", metric.ratio)):
+            if found is not None and found.ci_method is not None:
+                ways.setdefault(found.ci_method, {})[label] = None
+    return tuple(f"95 % interval of {', '.join(labels)}: {way}" for way, labels in ways.items())
 
 
 def _metric_table(records: Sequence[Record], result: VerifyResult | None) -> Table:

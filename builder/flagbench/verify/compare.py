@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from flagbench.errors import FlagbenchError
-from flagbench.record.model import Record
+from flagbench.record.model import Metric, Record
+from flagbench.stats.compare import compare_sides
 from flagbench.verify import sanity
 from flagbench.verify.conditions import Agreement, ConditionResult, compare_conditions
-from flagbench.verify.interval import Estimate, Ratio, estimate, quotient
+from flagbench.verify.interval import Estimate, Ratio, half_widths, quotient, within_run
 
 ABSENT = object()
 """Marks a setting that a configuration does not have; None is a value."""
 
 
 class MetricPair(Struct, frozen=True):
-    """A metric of two records. `ratio` is B over A, None where either is absent or in another unit."""
+    """A metric of two records. `ratio` is B over A, None where either is absent or in another unit.
+
+    The intervals of `a` and `b` are within the runs, that of `ratio` is between runs.
+    """
 
     name: str
     unit: str
@@ -89,13 +95,24 @@ def compare_records(a: Record, b: Record) -> Comparison:
 
 def _pair(a: Record, b: Record, name: str) -> MetricPair:
     found = [record.metric(name) for record in (a, b)]
-    left, right = (None if metric is None else estimate([metric]) for metric in found)
-    kinds = {(metric.unit, metric.scope) for metric in found if metric is not None}
+    left, right = (None if metric is None else within_run(metric) for metric in found)
+    both = [metric for metric in found if metric is not None]
     ratio = None
-    if left is not None and right is not None and len(kinds) == 1:
-        ratio = quotient(right, left)
-    units = dict.fromkeys(metric.unit for metric in found if metric is not None)
+    if left is not None and right is not None and len({(metric.unit, metric.scope) for metric in both}) == 1:
+        ratio = _ratio(both, left, right)
+    units = dict.fromkeys(metric.unit for metric in both)
     return MetricPair(name, " | ".join(units), left, right, ratio)
+
+
+def _ratio(both: Sequence[Metric], left: Estimate, right: Estimate) -> Ratio | None:
+    """B over A, with the interval of one run against one where both windows gave an interval."""
+    plain = quotient(replace(right, ci95=None), replace(left, ci95=None))
+    if plain is None or right.value <= 0 or None in (left.ci95, right.ci95):
+        return plain
+    widths = half_widths(both)
+    least = math.hypot(*(width / metric.value for width, metric in zip(widths, both, strict=True)))
+    found = compare_sides([right.value], [left.value], least=least)
+    return Ratio(found.ratio, found.interval, found.method)
 
 
 def _config_differences(a: object, b: object) -> tuple[tuple[str, Any, Any], ...]:

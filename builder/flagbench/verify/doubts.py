@@ -1,6 +1,7 @@
 """Why a verdict of enough speed cannot be given, although the numbers of a valid record would give it.
 
-Each doubt leaves room for a slower run than the record shows, so it takes away REPRODUCED and ABOVE, not BELOW.
+Each doubt leaves room for a slower run than the record shows, so it takes away REPRODUCED, ABOVE, FASTER and
+SAME, not BELOW and SLOWER.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from flagbench.record.model import Record
 from flagbench.verify import physics
 from flagbench.verify.conditions import Agreement, ConditionResult, depends_on
 from flagbench.verify.interval import Ratio
-from flagbench.verify.metric import classify
+from flagbench.verify.judge import classify
 from flagbench.verify.result import MetricResult, Verdict
 from flagbench.verify.subject import Subject
 
@@ -36,7 +37,7 @@ def with_doubts(
     Args:
         claim: what the records are held against; None for a baseline.
     """
-    if metric.verdict not in (Verdict.REPRODUCED, Verdict.ABOVE):
+    if metric.verdict not in (Verdict.REPRODUCED, Verdict.ABOVE, Verdict.FASTER, Verdict.SAME):
         return metric
     subjects = [Subject(record, case) for record in records]
     found = [clause for subject in subjects for clause in _ceiling(subject)]

@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 
 from msgspec import Struct
 
 from flagbench.record.model import Metric, Record
-
-RUNS_FOR_BETWEEN = 5
-"""From this many runs on the interval is between runs: fewer say too little about the spread."""
-
-# Two-sided 95 % quantiles of Student's t by degrees of freedom.
-# Source: NIST/SEMATECH e-Handbook of Statistical Methods, table 1.3.6.7.2.
-_T95 = {
-    4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228, 11: 2.201, 12: 2.179,
-    13: 2.160, 14: 2.145, 15: 2.131, 16: 2.120, 17: 2.110, 18: 2.101, 19: 2.093, 20: 2.086, 21: 2.080,
-    22: 2.074, 23: 2.069, 24: 2.064, 25: 2.060, 26: 2.056, 27: 2.052, 28: 2.048, 29: 2.045, 30: 2.042,
-}  # fmt: skip
+from flagbench.stats.between import DEFAULT, LEVEL, RUNS_FOR_STUDENT, Prior, over_runs
 
 
 class Estimate(Struct, frozen=True):
@@ -51,6 +40,7 @@ class Ratio(Struct, frozen=True):
 
     value: float
     ci95: tuple[float, float] | None = None
+    ci_method: str | None = None
 
     def __str__(self) -> str:
         """`0.777 [0.767, 0.788]`: three decimals, the resolution that the limits 0.95 and 1.10 need."""
@@ -65,46 +55,45 @@ def four_digits(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 1_000 else f"{value:#.4g}"
 
 
-def t95(df: int) -> float:
-    """The two-sided 95 % quantile of Student's t with `df` >= 4 degrees of freedom.
-
-    Above 30 it is the normal quantile with the first two terms of Fisher's expansion
-    (Abramowitz and Stegun 26.7.5), within 0.001 of the exact value.
-    """
-    if df <= max(_T95):
-        return _T95[df]
-    z = statistics.NormalDist().inv_cdf(0.975)
-    return z + (z**3 + z) / (4 * df) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * df**2)
-
-
 def common(records: Sequence[Record], name: str) -> list[Metric]:
     """A metric of each record; empty where a record lacks it."""
     found = [metric for metric in (record.metric(name) for record in records) if metric is not None]
     return found if len(found) == len(records) else []
 
 
-def estimate(metrics: Sequence[Metric]) -> Estimate:
-    """One metric of one or more runs under the same conditions, as a value and a 95 % interval.
+def estimate(metrics: Sequence[Metric], prior: Prior = DEFAULT, level: float = LEVEL) -> Estimate:
+    """One metric of one or more runs under the same conditions, as a value and an interval between runs.
 
-    From five runs on: their mean and Student's t interval, which is between runs. Under five: the
-    run's own interval (within-run), or the hull of the runs' intervals, which is wider than either.
+    Five runs or more have Student's. Fewer have one only where the window of every run gave an interval, for a run
+    whose steps have not settled says nothing; the spread between runs is then pooled with `prior`.
     """
     runs = len(metrics)
-    values = [m.value for m in metrics]
-    value = statistics.fmean(values)
-    if runs >= RUNS_FOR_BETWEEN:
-        half = t95(runs - 1) * statistics.stdev(values) / math.sqrt(runs)
-        return Estimate(value, runs, (value - half, value + half), f"between {runs} runs, Student t")
-    intervals = [m.ci95 for m in metrics if m.ci95 is not None]
-    if len(intervals) < runs:
-        # A hull over only some of the runs would pass for the spread of all of them.
-        return Estimate(value, runs)
-    method = f"hull of {runs} within-run intervals"
-    if runs == 1:
-        method = metrics[0].ci_method or "method not stated"
-        if "within-run" not in method:
-            method = f"within-run, {method}"
-    return Estimate(value, runs, (min(low for low, _ in intervals), max(high for _, high in intervals)), method)
+    values = [float(metric.value) for metric in metrics]
+    found = None
+    if runs >= RUNS_FOR_STUDENT or not without_interval(metrics):
+        found = over_runs(values, half_widths(metrics), prior, level)
+    if found is None:
+        return Estimate(math.fsum(values) / runs, runs)
+    return Estimate(found.value, runs, found.interval, found.method)
+
+
+def within_run(metric: Metric) -> Estimate:
+    """One metric of one run and the interval that its record has, which is within the run."""
+    if metric.ci95 is None:
+        return Estimate(metric.value, 1)
+    method = metric.ci_method or "method not stated"
+    return Estimate(metric.value, 1, metric.ci95, method if "within-run" in method else f"within-run, {method}")
+
+
+def without_interval(metrics: Sequence[Metric]) -> list[int]:
+    """The places of the runs whose window gave no interval."""
+    return [place for place, metric in enumerate(metrics) if metric.ci95 is None]
+
+
+def half_widths(metrics: Sequence[Metric]) -> list[float]:
+    """The half-width of the interval within each run, the wider side of it; 0 for a run without one."""
+    ends = [(metric.value, *(metric.ci95 or (metric.value, metric.value))) for metric in metrics]
+    return [max(value - low, high - value) for value, low, high in ends]
 
 
 def ratio(measured: Estimate, expected: Estimate, better: str) -> Ratio | None:
@@ -123,4 +112,6 @@ def quotient(top: Estimate, bottom: Estimate) -> Ratio | None:
     if above is None or below is None or below[0] <= 0:
         return Ratio(value)
     corners = [a / b for a in above for b in below]
-    return Ratio(value, (min(corners), max(corners)) if all(map(math.isfinite, corners)) else None)
+    if not all(map(math.isfinite, corners)):
+        return Ratio(value)
+    return Ratio(value, (min(corners), max(corners)), top.ci_method or bottom.ci_method)

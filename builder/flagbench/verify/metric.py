@@ -8,17 +8,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from flagbench.catalog.model import Case, MetricSpec
-from flagbench.record.model import Metric, Record
+from flagbench.record.model import Record
 from flagbench.verify import sanity
 from flagbench.verify.conditions import Agreement, ConditionResult, depends_on, describe
-from flagbench.verify.interval import RUNS_FOR_BETWEEN, Estimate, Ratio, common, estimate, ratio
+from flagbench.verify.interval import Estimate, common, estimate, ratio
+from flagbench.verify.judge import HIGH, LOW, Sample, Terms, against_baseline, against_claim
 from flagbench.verify.result import Against, MetricResult, Verdict
 
-LOW, HIGH = 0.95, 1.10
-"""The ratios to the expected value between which it counts as reproduced, both ends included."""
-
-# A ratio that is 0.95 in decimal may miss it in the last bits of a division; no measurement resolves this.
-_ROUNDING = 1e-9
+STANDARD = Terms()
+"""95 % intervals, the default spread between runs, and 2 % against a baseline."""
 
 
 class Expected(Struct, frozen=True):
@@ -28,20 +26,8 @@ class Expected(Struct, frozen=True):
     estimate: Estimate
     unit: str
     scope: str
-
-
-def classify(value: Ratio) -> Verdict:
-    """The verdict on a ratio (above 1 is better) from its interval; INCONCLUSIVE without one."""
-    if value.ci95 is None:
-        return Verdict.INCONCLUSIVE
-    low, high = value.ci95
-    if low > HIGH + _ROUNDING:
-        return Verdict.ABOVE
-    if high < LOW - _ROUNDING:
-        return Verdict.BELOW
-    if low >= LOW - _ROUNDING and high <= HIGH + _ROUNDING:
-        return Verdict.REPRODUCED
-    return Verdict.INCONCLUSIVE
+    runs: Sample | None = None
+    """Of a baseline."""
 
 
 def is_speed(spec: MetricSpec) -> bool:
@@ -62,6 +48,7 @@ def compare_metric(
     against: Against,
     conditions: Sequence[ConditionResult],
     expected: Expected,
+    terms: Terms = STANDARD,
 ) -> MetricResult:
     """Compare one metric of valid records with its expected value.
 
@@ -81,7 +68,7 @@ def compare_metric(
     )
     if not found:
         return result
-    measured = estimate(found)
+    measured = estimate(found, terms.prior(name), terms.level)
     needed = depends_on(case, spec, name)
     depends = [c for c in conditions if against.kind == "baseline" or c.name in needed]
     # Software only qualifies a verdict.
@@ -102,34 +89,33 @@ def compare_metric(
         return replace(result, verdict=Verdict.NOT_COMPARABLE if is_speed(spec) else None, reason="; ".join(why))
     if name == spec.held_by and is_speed(spec) and (partial := sanity.partial_batches(records, name)):
         return replace(result, ratio=None, difference=None, verdict=Verdict.INVALID, reason=partial)
-    verdict, reason = _judge(result, expected, found, against)
-    return replace(result, comparable=True, verdict=verdict, reason=reason)
+    return _judged(replace(result, comparable=True), expected, Sample(tuple(records), tuple(found)), against, terms)
 
 
-def _judge(
-    result: MetricResult, expected: Expected, found: Sequence[Metric], against: Against
-) -> tuple[Verdict | None, str]:
-    """The verdict on a comparable metric, and the numbers behind it."""
+def _judged(result: MetricResult, expected: Expected, sample: Sample, against: Against, terms: Terms) -> MetricResult:
+    """A comparable metric with its verdict, and the numbers behind it."""
     spec, other, name = expected.spec, expected.estimate, result.held_by
-    text = f"{name} {estimate(found).text(expected.unit)}, {against.kind} {other.text()}"
+    measured = result.measured or Estimate(0.0, 0)
+    text = f"{name} {_with_runs(measured, expected.unit)}, {against.kind} {_with_runs(other)}"
     if not is_speed(spec):
-        return None, f"{text}: {spec.name} is not a speed, so the limits {LOW:.2f} to {HIGH:.2f} do not fit it"
+        text = f"{text}: {spec.name} is not a speed, so the limits {LOW:.2f} to {HIGH:.2f} do not fit it"
+        return replace(result, reason=text)
     if result.ratio is None:
-        return Verdict.INCONCLUSIVE, f"{text}: no ratio, a value is not positive or the model not published"
+        text = f"{text}: no ratio, a value is not positive or the model not published"
+        return replace(result, verdict=Verdict.INCONCLUSIVE, reason=text)
+    if expected.runs is not None:
+        quotient, verdict, why = against_baseline(sample, expected.runs, spec, terms)
+        text = f"{text}: ratio {quotient}, {why}"
+        return replace(result, ratio=quotient, verdict=verdict, reason=text)
     text = f"{text}: ratio {result.ratio}, allowed {LOW:.2f} to {HIGH:.2f}"
     if name != candidates(spec, against)[0]:
         text = f"{text}; {name} itself is held, the record has no {spec.held_by}"
-    verdict = classify(result.ratio)
-    if verdict is Verdict.INCONCLUSIVE:
-        text = f"{text}; {_why_inconclusive(found, other)}"
-    return verdict, text
+    verdict, because = against_claim(result.ratio, sample, terms)
+    return replace(result, verdict=verdict, reason=f"{text}; {because}" if because else text)
 
 
-def _why_inconclusive(found: Sequence[Metric], expected: Estimate) -> str:
-    """Why a ratio gives no verdict."""
-    runs, without = len(found), sum(metric.ci95 is None for metric in found)
-    if 1 < runs < RUNS_FOR_BETWEEN and without:
-        return f"{without} of {runs} runs have no interval, and {RUNS_FOR_BETWEEN} runs would give one between them"
-    if (runs == 1 and without) or expected.ends is None:
-        return "one value, no interval"
-    return "the interval crosses a limit"
+def _with_runs(value: Estimate, unit: str = "") -> str:
+    """A measured value says how many runs it is of: one run knows least of how runs differ."""
+    if not value.runs:
+        return value.text()
+    return f"{value.text(unit)} ({'one run' if value.runs == 1 else f'{value.runs} runs'})"

@@ -108,6 +108,7 @@ def _computed(metric: Metric, entry: Mapping[str, Any] | None) -> Metric:
         stdev=entry.get("stdev"),
         ci95=None if interval is None else (interval[0], interval[1]),
         ci_method=entry.get("ci_method"),
+        ci_reason=entry.get("ci_reason"),
     )
 
 

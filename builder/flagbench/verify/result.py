@@ -14,7 +14,7 @@ from flagbench.verify.interval import Estimate, Ratio
 
 
 class Verdict(str, Enum):
-    """A record held against a claim or a baseline."""
+    """A record held against a claim or a baseline. Only a baseline gives FASTER, SAME and SLOWER."""
 
     REPRODUCED = "REPRODUCED"
     BELOW = "BELOW"
@@ -22,12 +22,17 @@ class Verdict(str, Enum):
     INCONCLUSIVE = "INCONCLUSIVE"
     NOT_COMPARABLE = "NOT_COMPARABLE"
     INVALID = "INVALID"
+    FASTER = "FASTER"
+    SAME = "SAME"
+    SLOWER = "SLOWER"
 
     @property
     def exit_code(self) -> ExitCode:
         """The code `flagbench verify` ends with."""
-        if self in (Verdict.REPRODUCED, Verdict.ABOVE):
+        if self in (Verdict.REPRODUCED, Verdict.ABOVE, Verdict.FASTER, Verdict.SAME):
             return ExitCode.OK
+        if self is Verdict.SLOWER:
+            return ExitCode.BELOW
         return ExitCode[self.name]
 
 

@@ -29,21 +29,25 @@ from flagbench.verify.conditions import (
 from flagbench.verify.disturbances import disturbances
 from flagbench.verify.doubts import with_doubts
 from flagbench.verify.interval import Estimate, common, estimate
-from flagbench.verify.metric import Expected, candidates, compare_metric
+from flagbench.verify.judge import Sample, Terms
+from flagbench.verify.metric import STANDARD, Expected, candidates, compare_metric
 from flagbench.verify.result import Against, MetricResult, Verdict, VerifyResult
+from flagbench.verify.samples import check_distinct, check_one_machine
 from flagbench.verify.sanity import unseeded_digest
 
 
-def verify_claim(records: Sequence[Record], claim: Claim, case: Case, *, chosen: bool = False) -> VerifyResult:
+def verify_claim(
+    records: Sequence[Record], claim: Claim, case: Case, *, chosen: bool = False, terms: Terms = STANDARD
+) -> VerifyResult:
     """Hold the records of one or more runs against a claim.
 
     Args:
-        records: runs of the claim's case, alike in their software and in all that the gate depends on; five or more
-            give an interval between runs.
+        records: runs of the claim's case on one machine, alike in their software and in all that the gate depends on.
         chosen: whether the claim was chosen by `choose_claim` and not named by the user.
+        terms: the level of the intervals, and what is known of the spread between runs.
 
     Raises:
-        FlagbenchError: the records are of another case, or not alike, or one is given twice.
+        FlagbenchError: the records are of another case, not alike, of different machines, or two are of one run.
     """
     if claim.case != case.name:
         raise FlagbenchError(
@@ -55,21 +59,28 @@ def verify_claim(records: Sequence[Record], claim: Claim, case: Case, *, chosen:
     conditions = compare_conditions(published, shared_conditions([r.conditions for r in records]), published)
     specs = {spec.name: spec for spec in case.metrics}
     expected = [Expected(specs[m.name], Estimate(m.value, runs=0), m.unit, m.scope) for m in claim.metrics]
-    result = _verdict(records, case, Against("claim", claim.id, chosen), conditions, expected, claim=claim)
+    result = _verdict(records, case, Against("claim", claim.id, chosen), conditions, expected, terms, claim=claim)
     compared = {m.name for m in result.metrics} | published.keys()
     return replace(result, anomalies=tuple(a for a in claim.anomalies if result.metrics and a.field in compared))
 
 
 def verify_baseline(
-    records: Sequence[Record], baseline: Record | Sequence[Record], case: Case, *, any_seed: bool = False
+    records: Sequence[Record],
+    baseline: Record | Sequence[Record],
+    case: Case,
+    *,
+    any_seed: bool = False,
+    terms: Terms = STANDARD,
 ) -> VerifyResult:
     """Hold the records of one or more runs against those of others, of the same configuration.
 
-    Every condition and the configuration digest must be equal; software gives a qualifier only.
+    Every condition and the configuration digest must be equal; software gives a qualifier only. The two sides may be
+    of different machines.
 
     Args:
         any_seed: whether runs differ in their seeds on purpose, as those of a series do: then the seed counts only
             for metrics that depend on it by the case's manifest.
+        terms: as for `verify_claim`, and the tolerance of SAME.
 
     Raises:
         FlagbenchError: as `verify_claim`, or the baseline itself is invalid or among the records.
@@ -91,6 +102,7 @@ def verify_baseline(
             remedy="give the record of a run that ended well as the baseline",
             code=ExitCode.DATA,
         )
+    check_distinct([*records, *baseline])
     digest = unseeded_digest if any_seed else attrgetter("config_digest")
     here, there = (
         shared_conditions([{**r.conditions, "config_digest": digest(r)} for r in side])
@@ -100,10 +112,18 @@ def verify_baseline(
     # A metric that the case does not know has no better direction, so it cannot be judged.
     known = ((case.metric(m.name), common(baseline, m.name)) for m in baseline[0].metrics)
     expected = [
-        Expected(spec, estimate(found), found[0].unit, found[0].scope) for spec, found in known if spec and found
+        Expected(
+            spec,
+            estimate(found, terms.prior(spec.name), terms.level),
+            found[0].unit,
+            found[0].scope,
+            Sample(tuple(baseline), tuple(found)),
+        )
+        for spec, found in known
+        if spec and found
     ]
     free = (SEED,) if any_seed else ()
-    return _verdict(records, case, against, conditions, expected, held=(*records, *baseline), free=free)
+    return _verdict(records, case, against, conditions, expected, terms, held=(*records, *baseline), free=free)
 
 
 def choose_claim(record: Record, case: Case, claims: Iterable[Claim]) -> Claim:
@@ -134,7 +154,8 @@ def _verdict(
     case: Case,
     against: Against,
     conditions: tuple[ConditionResult, ...],
-    expected: Iterable[Expected],
+    expected: Sequence[Expected],
+    terms: Terms,
     held: Sequence[Record] = (),
     free: Collection[str] = (),
     claim: Claim | None = None,
@@ -157,6 +178,7 @@ def _verdict(
                 against,
                 [c for c in conditions if c.name not in free or c.name in metric.spec.depends_on],
                 metric,
+                terms,
             )
             for metric in expected
         )
@@ -225,15 +247,10 @@ def _invalid(records: Sequence[recompute.Checked], case: Case, against: Against)
 
 def _check_alike(records: Sequence[Record], case: Case) -> None:
     """Reject records of different work or software: their spread would not be that of one repeated run."""
-    first, ids = records[0], [r.record_id for r in records]
+    first = records[0]
     names = (*gate_conditions(case), *case.software_conditions)
     for record in records:
         _check_case(record, case)
-        if ids.count(record.record_id) > 1:
-            raise FlagbenchError(
-                f"the record {record.record_id} is given more than once",
-                remedy="give each run once: a repeated record would narrow the interval",
-            )
         for name in names:
             mine, other = first.conditions.get(name), record.conditions.get(name)
             if not alike(mine, other):
@@ -242,6 +259,8 @@ def _check_alike(records: Sequence[Record], case: Case) -> None:
                     f"{first.record_id} and {visible(shown(other))} in {record.record_id}",
                     remedy="verify them one at a time, or give only runs of the same conditions",
                 )
+    check_distinct(records)
+    check_one_machine(records)
 
 
 def _check_case(record: Record, case: Case) -> None:

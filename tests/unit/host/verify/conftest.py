@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 from msgspec.structs import replace
@@ -81,8 +82,17 @@ def edit(
     without: tuple[str, ...] = (),
     **fields: Any,
 ) -> Record:
-    """The record with other conditions, metrics and fields; `without` takes metrics out."""
+    """The record with other conditions, metrics and fields; `without` takes metrics out.
+
+    With another id it is the record of another run, on another day.
+    """
     edits = metrics or {}
+    if "record_id" in fields:
+        number = crc32(fields["record_id"].encode())
+        created_at = f"2026-{1 + number % 10:02d}-{1 + number // 10 % 28:02d}T{number // 280 % 24:02d}:30:00Z"
+        others = {name: part for name, part in record.raw.items() if name != "evidence"}
+        other = {"run_id": fields["record_id"], "created_at": created_at, "raw": others}
+        fields = {**other, **fields}
     return replace(
         record,
         conditions={**record.conditions, **(conditions or {})},

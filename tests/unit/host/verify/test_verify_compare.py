@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 
@@ -26,10 +27,22 @@ def test_identical_records_have_ratio_one_and_no_difference() -> None:
     assert [m.ratio.value for m in found.metrics if m.ratio is not None] == [1.0] * len(BASE.metrics)
 
 
-def test_the_ratio_is_b_over_a_with_the_conservative_interval() -> None:
-    host, acc = (pair(BASE, replay("a100-1x8-below"), name).ratio for name in ("p_core_host", "acc"))
-    assert (host.value, *host.ci95) == pytest.approx((1510 / 1940, 1490 / 1950, 1530 / 1930))
-    assert acc.ci95 is None
+def test_intervals_of_a_and_b_are_within_the_runs_and_that_of_the_ratio_is_between_runs() -> None:
+    host, acc = (pair(BASE, replay("a100-1x8-below"), name) for name in ("p_core_host", "acc"))
+    assert (host.a.ci95, host.b.ci95) == ((1930.0, 1950.0), (1490.0, 1530.0))
+    assert "within-run" in host.a.ci_method
+    # One run against one: t(10 degrees of freedom) = 2.2281, times the assumed 2 %, times sqrt(2).
+    factor = math.exp(2.2281 * 0.02 * math.sqrt(2))
+    ratio = 1510 / 1940
+    assert (host.ratio.value, *host.ratio.ci95) == pytest.approx((ratio, ratio / factor, ratio * factor), rel=1e-4)
+    assert "1 and 1 runs" in host.ratio.ci_method
+    assert acc.ratio.ci95 is None
+
+
+def test_a_ratio_is_never_known_better_than_the_windows() -> None:
+    wide = edit(metrics={"p_core_host": {"ci95": (1740.0, 2140.0)}})
+    low, high = pair(wide, wide, "p_core_host").ratio.ci95
+    assert high == pytest.approx(math.exp(math.sqrt(2) * 200 / 1940)) == pytest.approx(1 / low)
 
 
 def test_what_differs_is_listed_for_b_beside_a() -> None:

@@ -22,7 +22,7 @@ def window(**fields: Any) -> Window:
 @pytest.mark.parametrize(
     ("name", "qualifier"),
     [
-        ("a100-1x8-unsteady", "window not steady (drift +3.3 %)"),
+        ("a100-1x8-unsteady", "window not steady (drift +4.3 %)"),
         ("a100-1x8-throttled", "throttled 30 s (hw_thermal_slowdown)"),
         ("a100-1x8-tenant", "another tenant on the device"),
     ],

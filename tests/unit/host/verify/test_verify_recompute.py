@@ -42,7 +42,7 @@ def _made(claim: str, steps: int | None, count: int) -> str:
     return json.dumps(honest_record(CLAIMS[claim], Pace(noise=0.01), steps=steps, count=count))
 
 
-def made(claim: str = DISTILBERT, *, steps: int | None = None, count: int = 60) -> dict[str, Any]:
+def made(claim: str = DISTILBERT, *, steps: int | None = None, count: int = 130) -> dict[str, Any]:
     """A consistent record, to be edited."""
     found: dict[str, Any] = json.loads(_made(claim, steps, count))
     return found
@@ -149,7 +149,7 @@ DOCTORED: list[tuple[str, Edit, str]] = [
     ),
     (DISTILBERT, metric("p_core_host", ci95=[1.0, 1e6]), "metric p_core_host: ci95 is"),
     (DISTILBERT, metric("p_core_host", ci95=None), "metric p_core_host: ci95 is missing"),
-    (DISTILBERT, metric("p_core", n=61), "metric p_core: n is 61, and its evidence gives 40"),
+    (DISTILBERT, metric("p_core", n=61), "metric p_core: n is 61, and its evidence gives 110"),
     (DISTILBERT, metric("p_core", stdev=0.0), "metric p_core: stdev is 0"),
     (DISTILBERT, metric("p_core_host", unit="samples"), "metric p_core_host: unit is samples"),
     (DISTILBERT, metric("acc", n=10), "metric acc: n is 10, and its evidence gives 10000"),
@@ -280,7 +280,7 @@ def test_an_interval_by_another_method_is_computed_again_and_not_believed() -> N
     (line,) = (m for m in result.metrics if m.name == "p_core")
     assert line.measured is not None
     assert line.measured.ci95 is not None
-    assert line.measured.ci95[0] > 1900
+    assert line.measured.ci95[0] > 1850
 
 
 WITHOUT = [lambda r: r.pop("evidence"), lambda r: r.update(evidence=None)]
@@ -296,7 +296,8 @@ def test_a_record_without_evidence_is_inconclusive_whatever_it_is_held_against(r
     assert Verdict.REPRODUCED not in {m.verdict for m in result.metrics}
     other = {**copy.deepcopy(raw), "conditions": {**raw["conditions"], "device_model": "another"}}
     assert verify(other).reason.startswith("no evidence")
-    with_evidence = {**made(), "record_id": "another-record"}
+    with_evidence = json.loads(json.dumps(honest_record(CLAIMS[DISTILBERT], Pace(seed=7))))
+    with_evidence.update(record_id="another-record", run_id="another-run", created_at="2026-01-02T12:00:00Z")
     case = CATALOG.cases["distilbert"]
     for pair in ((raw, with_evidence), (with_evidence, raw)):
         found = verify_baseline([read(pair[0])], read(pair[1]), case)

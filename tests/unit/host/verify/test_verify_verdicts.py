@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.record.model import Check, Quality, Status, Work
+from flagbench.record.model import Check, Quality, Record, Status, Work
 from flagbench.record.read import read_record
+from flagbench.stats.between import Prior
 from flagbench.verify import Verdict, VerifyResult, verify_baseline, verify_claim
+from flagbench.verify.judge import Terms
 from flagbench.verify.sanity import config_digest
 from honest import honest_record
 
@@ -36,7 +38,7 @@ def test_the_published_sets_own_last_batch_may_be_partial() -> None:
 def test_partial_batches_forbid_no_comparison_of_samples_as_they_are() -> None:
     partial = replay("a100-1x8-partial-batches")
     assert line(held(partial), "p_core").ratio is None
-    assert verify_baseline([partial], BASE, CASE).verdict is Verdict.REPRODUCED
+    assert line(verify_baseline([partial], BASE, CASE), "p_core").ratio.value == pytest.approx(1.0)
 
 
 def test_a_tiny_run_on_a_processor_is_not_comparable_and_says_what_differs() -> None:
@@ -163,17 +165,55 @@ def against_base(**changes: Any) -> VerifyResult:
     return verify_baseline([edit(record_id="fixture-other", **changes)], BASE, CASE)
 
 
-def test_a_baseline_of_equal_conditions_is_held_like_a_claim() -> None:
-    slower = {
-        "p_core": {"value": 1536.0, "ci95": (1530.0, 1540.0)},
-        "p_train": {"value": 1500.0, "ci95": (1490.0, 1510.0)},
-        "p_whole": {"value": 1400.0},
-    }
-    result = against_base(metrics=slower)
-    assert (result.verdict, result.against.kind) == (Verdict.BELOW, "baseline")
-    assert "baseline 1920 [1910, 1930]" in result.reason
-    # The conservative interval: lowest over highest, highest over lowest.
-    assert line(result, "p_core").ratio.ci95 == pytest.approx((1530 / 1930, 1540 / 1910))
+def side(*values: float, name: str = "") -> list[Record]:
+    """Runs whose gate metric, p_core, has these values, each with an interval of 0.2 % within the run."""
+    return [
+        edit(record_id=f"fixture-{name}{k}", metrics={"p_core": {"value": v, "ci95": (v * 0.998, v * 1.002)}})
+        for k, v in enumerate(values)
+    ]
+
+
+FIVE = (1914.0, 1917.0, 1920.0, 1923.0, 1926.0)
+
+
+@pytest.mark.parametrize(
+    ("factor", "runs", "within", "verdict", "code"),
+    [
+        (0.97, 5, 0.02, Verdict.SLOWER, ExitCode.BELOW),
+        (1.03, 5, 0.02, Verdict.FASTER, ExitCode.OK),
+        (1.0, 5, 0.02, Verdict.SAME, ExitCode.OK),
+        # Certainly slower, and certainly by less than 2 %: the same.
+        (0.99, 5, 0.02, Verdict.SAME, ExitCode.OK),
+        (0.99, 5, 0.005, Verdict.SLOWER, ExitCode.BELOW),
+        (1.0, 1, 0.02, Verdict.INCONCLUSIVE, ExitCode.INCONCLUSIVE),
+        (1.2, 1, 0.02, Verdict.FASTER, ExitCode.OK),
+    ],
+)
+def test_a_baseline_says_whether_a_machine_has_become_slower(
+    factor: float, runs: int, within: float, verdict: Verdict, code: ExitCode
+) -> None:
+    here, there = side(*[factor * v for v in FIVE[:runs]], name="here-"), side(*FIVE[:runs], name="there-")
+    result = verify_baseline(here, there, CASE, terms=Terms(within=within))
+    assert (result.verdict, result.verdict.exit_code) == (verdict, code)
+    assert line(result, "p_core").ratio.value == pytest.approx(factor)
+    assert ("one run" in result.reason) == (runs == 1)
+
+
+def test_a_shorter_time_is_faster_than_a_baseline_too() -> None:
+    def timed(name: str, *seconds: float) -> list[Record]:
+        times = enumerate(seconds)
+        return [edit(record_id=f"fixture-{name}{k}", metrics={"e2e_time": {"value": s}}) for k, s in times]
+
+    result = verify_baseline(timed("a", 90, 91, 92, 93, 94), timed("b", 98, 99, 100, 101, 102), CASE)
+    time = line(result, "e2e_time")
+    assert (time.verdict, time.ratio.value) == (Verdict.FASTER, pytest.approx(1.087, abs=1e-3))
+
+
+def test_the_history_of_a_store_replaces_the_assumed_spread() -> None:
+    sides = side(0.97 * 1920, name="here-"), side(1920.0, name="there-")
+    assert verify_baseline(*sides, CASE).verdict is Verdict.INCONCLUSIVE
+    terms = Terms(priors={"p_core": Prior(0.004, 20.0, "20 deviations of earlier runs")})
+    assert verify_baseline(*sides, CASE, terms=terms).verdict is Verdict.SLOWER
 
 
 def test_a_baseline_differs_by_condition_or_digest_and_only_qualified_by_software() -> None:
@@ -184,7 +224,7 @@ def test_a_baseline_differs_by_condition_or_digest_and_only_qualified_by_softwar
     assert other.verdict is Verdict.NOT_COMPARABLE
     assert other.reason.startswith("config_digest is sha256:")
     newer = against_base(conditions={"torch": "2.6.0"})
-    assert (newer.verdict, newer.qualifiers) == (Verdict.REPRODUCED, ("software differs",))
+    assert (newer.verdict, newer.qualifiers) == (Verdict.INCONCLUSIVE, ("software differs",))
 
 
 @pytest.mark.parametrize(

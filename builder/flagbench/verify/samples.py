@@ -1,0 +1,116 @@
+"""Whether records are one sample: each physical run once, whatever its id, and all of one machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from itertools import combinations
+from typing import Any
+
+from flagbench.errors import FlagbenchError
+from flagbench.record.model import Record
+from flagbench.terminal import visible
+
+_FEWEST_STEPS = 10
+_FEWEST_DIFFERENT = 5
+"""A clock that is coarse gives different runs a few equal times."""
+_CLOCK = timedelta(seconds=2)
+"""Times in a record are whole seconds."""
+_MEMORY = 0.01
+"""The memory that a kernel reports of one machine changes by less."""
+
+
+def check_distinct(records: Sequence[Record]) -> None:
+    """Raise FlagbenchError (usage) where two records are of one physical run, or of one device at one time."""
+    for a, b in combinations(records, 2):
+        if a.record_id == b.record_id:
+            raise FlagbenchError(
+                f"the record {a.record_id} is given more than once",
+                remedy="give each run once: a repeated record would narrow the interval",
+            )
+        if why := _same_run(a, b):
+            raise FlagbenchError(
+                f"the records {a.record_id} and {b.record_id} count as one run: {visible(why)}",
+                remedy="give one of the two",
+            )
+
+
+def check_one_machine(records: Sequence[Record]) -> None:
+    """Raise FlagbenchError (usage) where records are of different machines, as far as they tell."""
+    first = records[0]
+    for other in records[1:]:
+        for name, here, there in _machine(first, other):
+            if here != there:
+                raise FlagbenchError(
+                    f"the records {first.record_id} and {other.record_id} are of different machines: {name} is "
+                    f"{visible(str(here))} and {visible(str(there))}",
+                    remedy="verify them one at a time: runs of different machines are not one sample",
+                )
+
+
+def _same_run(a: Record, b: Record) -> str | None:
+    """Why two records with different ids are of one run, None if nothing says so."""
+    if a.run_id == b.run_id:
+        return f"both have the run_id {a.run_id}"
+    for x, y in zip(_step_times(a), _step_times(b), strict=False):
+        equal = [value for value, other in zip(x, y, strict=False) if value == other]
+        if len(x) == len(y) >= _FEWEST_STEPS and 2 * len(equal) > len(x) and len(set(equal)) >= _FEWEST_DIFFERENT:
+            return f"{len(equal)} of their {len(x)} step times are equal"
+    together = min(_end(a), _end(b)) - max(_start(a), _start(b))
+    if together <= _CLOCK:
+        return None
+    if shared := sorted(_uuids(a) & _uuids(b)):
+        return f"they ran at the same time on the device {shared[0]}"
+    if shared_processes := _processes(a) & _processes(b):
+        host, pid = min(shared_processes)
+        return f"both had the process {pid} on the host {host} at the same time"
+    return None
+
+
+def _step_times(record: Record) -> Iterator[Sequence[Any]]:
+    """The times of consecutive steps, as far as a record has them; the same order in all records."""
+    yield record.window.step_seconds if record.window is not None else ()
+    evidence = record.raw.get("evidence")
+    spans = evidence.get("spans") if isinstance(evidence, dict) else None
+    for span in spans if isinstance(spans, list) else ():
+        columns = span.get("columns") if isinstance(span, dict) else None
+        times = columns.get("host") if isinstance(columns, dict) else None
+        first = times[0] if isinstance(times, list) and times else None
+        yield first if isinstance(first, list) else ()
+
+
+def _end(record: Record) -> datetime:
+    """A record is assembled when its run has ended."""
+    return datetime.strptime(record.created_at, "%Y-%m-%dT%H:%M:%SZ")
+
+
+def _start(record: Record) -> datetime:
+    # A record may say anything: no run has taken longer than a year.
+    return _end(record) - timedelta(seconds=min(record.duration or 0.0, 3.2e7))
+
+
+def _uuids(record: Record) -> set[str]:
+    devices = record.raw.get("system", {}).get("devices", ())
+    found = {device.get("uuid") for device in devices if isinstance(device, dict)}
+    found |= {rank.get("uuid") for rank in record.raw.get("ranks", ()) if isinstance(rank, dict)}
+    return {uuid for uuid in found if isinstance(uuid, str) and uuid}
+
+
+def _processes(record: Record) -> set[tuple[str, int]]:
+    return {(rank.host, rank.pid) for rank in record.ranks if rank.host and rank.pid}
+
+
+def _machine(a: Record, b: Record) -> Iterator[tuple[str, object, object]]:
+    """What tells machines apart, where both records have it. A container's host name does not: each has its own."""
+    mine, other = _uuids(a), _uuids(b)
+    if mine and other:
+        yield "the set of devices", sorted(mine), sorted(other)
+    for name, x, y in (
+        ("the processor", a.system.cpu.model, b.system.cpu.model),
+        ("the number of logical processors", a.system.cpu.logical, b.system.cpu.logical),
+    ):
+        if x is not None and y is not None:
+            yield name, x, y
+    x, y = a.system.memory_bytes, b.system.memory_bytes
+    if x and y and abs(x - y) > _MEMORY * max(x, y):
+        yield "the memory in bytes", x, y

@@ -1,0 +1,245 @@
+"""How often verdicts are wrong, by simulation: steps and runs are drawn, and flagbench judges them.
+
+The generator is numpy's and shares nothing with the code under test. Every criterion is a line with its measured
+number and its limit; exit 1 if one misses. `--quick` draws a thirtieth and allows for three standard errors of that.
+`--markdown` prints the table of docs/statistics.md.
+"""
+
+import argparse
+import math
+import sys
+from collections import Counter
+
+import numpy as np
+
+from flagbench.record.model import Metric
+from flagbench.stats.between import history_prior
+from flagbench.stats.compare import compare_sides
+from flagbench.stats.looks import look_levels
+from flagbench.stats.within import rate_interval
+from flagbench.verify import Verdict
+from flagbench.verify.interval import Estimate, estimate, ratio
+from flagbench.verify.judge import classify
+
+SEED = 20260101
+WINDOWS, RUNS = 1500, 10_000
+"""Windows per process and length, and sides of runs per line; the standard error of 2.5 % of RUNS is 0.16 %."""
+SPREADS = (0.0025, 0.005, 0.01, 0.02)
+LOOKS = {"looks at 1 to 5 runs": (1, 2, 3, 4, 5), "looks at 1, 2, 3, 5 and 8 runs": (1, 2, 3, 5, 8)}
+SAMPLES = 256
+CV = 0.02
+"""Of step times, where a process does not say otherwise."""
+
+
+def correlated(phi):
+    """AR(1) steps: normal, with the autocorrelation phi**lag."""
+
+    def draw(rng, n):
+        steps = np.empty(n)
+        value = rng.standard_normal()
+        for k, shock in enumerate(rng.standard_normal(n) * math.sqrt(1 - phi * phi)):
+            value = phi * value + shock
+            steps[k] = value
+        return 1 + CV * steps, 1.0
+
+    return draw
+
+
+def spikes(rng, n):
+    """Every hundredth step takes five times as long, from a random one on."""
+    times = 1 + CV * rng.standard_normal(n)
+    times[rng.integers(100) :: 100] *= 5
+    return times, 1.04
+
+
+def clocks(dwell, noise):
+    """Two clocks 8 % apart, each kept for 0.5 to 1.5 times `dwell` steps."""
+
+    def draw(rng, n):
+        changes = np.cumsum(rng.uniform(0.5, 1.5, 2 + 2 * n // dwell) * dwell) - rng.uniform(0, 1.5) * dwell
+        state = (np.searchsorted(changes, np.arange(n)) + rng.integers(2)) % 2
+        return 1 + 0.08 * state + noise * rng.standard_normal(n), 1.04
+
+    return draw
+
+
+def heating(change):
+    """Steps get slower until they settle, with a third of the window as time constant: the settled speed counts."""
+
+    def draw(rng, n):
+        return 1 + change * (1 - np.exp(-3 * np.arange(n) / n)) + 0.005 * rng.standard_normal(n), 1 + change
+
+    return draw
+
+
+def warming(slower, steps):
+    """The first steps are slower, less and less."""
+
+    def draw(rng, n):
+        return 1 + slower * np.exp(-np.arange(n) / steps) + 0.01 * rng.standard_normal(n), 1.0
+
+    return draw
+
+
+PROCESSES = {
+    "iid": lambda rng, n: (1 + CV * rng.standard_normal(n), 1.0),
+    "AR(1) 0.3": correlated(0.3),
+    "AR(1) 0.5": correlated(0.5),
+    "AR(1) 0.6": correlated(0.6),
+    "AR(1) 0.8": correlated(0.8),
+    "heavy tails, t(3)": lambda rng, n: (1 + CV * rng.standard_t(3, n), 1.0),
+    "heavy tails, lognormal 0.5": lambda rng, n: (rng.lognormal(-0.125, 0.5, n), 1.0),
+    "heavy tails, Pareto 2.5": lambda rng, n: (0.6 * (1 + rng.pareto(2.5, n)), 1.0),
+    "a spike every 100 steps": spikes,
+    "two clocks, dwell 20": clocks(20, 0.005),
+    "two clocks, dwell 20, noise": clocks(20, 0.02),
+    "two clocks, dwell 100": clocks(100, 0.005),
+    "two clocks, dwell 100, noise": clocks(100, 0.02),
+    "thermal drift 1 %": heating(0.01),
+    "thermal drift 3 %": heating(0.03),
+    "warming 30 %, 10 steps": warming(0.3, 10),
+    "warming 5 %, 40 steps": warming(0.05, 40),
+}
+FEW_REFUSALS = ("iid", "AR(1) 0.3", "AR(1) 0.5", "AR(1) 0.6")
+
+
+class Report:
+    """Prints each criterion, or a table of the worst of each kind, and knows how many have missed."""
+
+    def __init__(self, quick=False, markdown=False):
+        self.quick, self.markdown, self.failed = quick, markdown, 0
+        self.worst = {}
+
+    def line(self, what, where, value, limit, draws, least=False, note=""):
+        """A share, its limit, and of how many draws it is; `least` where the limit is a lower one."""
+        error = 3 * math.sqrt(limit * (1 - limit) / max(draws, 1)) if self.quick else 0.0
+        missed = value < limit - error if least else value > limit + error
+        self.failed += missed
+        sign = "at least" if least else "at most"
+        before = self.worst.get(what, (value,))[0]
+        if value == before or (value < before) == least:
+            self.worst[what] = (value, where, f"{sign} {limit:g}")
+        if not self.markdown:
+            end = " MISSED" if missed else ""
+            print(f"verdicts: {what}, {where}: {value:.4f}{note} ({sign} {limit:g}){end}", flush=True)
+
+    def table(self):
+        """The worst of each kind of line, in Markdown."""
+        rows = "".join(
+            f"| {what} | {value:.3f} | {where} | {limit} |\n" for what, (value, where, limit) in self.worst.items()
+        )
+        return f"| simulated | worst | at | limit |\n|---|---|---|---|\n{rows}"
+
+
+def within_runs(report, rng, windows):
+    """The interval within a run: covers the true rate, or the window is refused."""
+    for name, draw in PROCESSES.items():
+        for n in (50, 200, 1000):
+            accepted = covered = 0
+            for _ in range(windows if n > 50 else windows // 10):
+                times, truth = draw(rng, n)
+                times = np.maximum(times, 1e-3)
+                found = rate_interval([SAMPLES] * n, times.tolist())
+                if found is not None:
+                    accepted += 1
+                    covered += found[0] <= SAMPLES / truth <= found[1]
+            total = windows if n > 50 else windows // 10
+            refused = 1 - accepted / total
+            # Of the few windows that the gate overlooks, those it should have refused are many.
+            share = covered / accepted if accepted > 0.05 * total else 1 - (accepted - covered) / total
+            note = f", refused {refused:.1%}"
+            report.line(f"coverage, {name}", f"{n} steps", share, 0.90, max(accepted, total // 20), True, note)
+            if name in FEW_REFUSALS and n >= 200:
+                report.line("windows refused", f"{name}, {n} steps", refused, 0.05, total)
+
+
+def verdict(rates, level=0.95, prior=None):
+    """The verdict of `flagbench verify` on runs of these rates against a claim of 1."""
+    metrics = [Metric("p_core", rate, "samples/s", "job", ci95=(rate * 0.999, rate * 1.001)) for rate in rates]
+    measured = estimate(metrics, level=level) if prior is None else estimate(metrics, prior, level)
+    return classify(ratio(measured, Estimate(1.0, 0), "higher"))
+
+
+def with_looks(rates, looks):
+    """The first definite verdict of a run that is repeated until it is decided."""
+    for runs, level in look_levels(looks).items():
+        found = verdict(rates[:runs], level)
+        if found is not Verdict.INCONCLUSIVE:
+            break
+    return found
+
+
+def against_claims(report, rng, draws):
+    """Verdicts on one to five runs, with and without looks, at a true ratio that is below and at one that is not."""
+    wrong = {Verdict.REPRODUCED, Verdict.ABOVE}
+
+    def share(true, spread, runs, judge, of):
+        sides = true * np.exp(spread * rng.standard_normal((draws, runs)))
+        return sum(judge(side) in of for side in sides.tolist()) / draws
+
+    for spread in SPREADS:
+        for runs in (1, 2, 3, 4, 5):
+            found = share(0.945, spread, runs, verdict, wrong)
+            report.line(f"wrong verdicts at 0.945, {_runs(runs)}", f"spread {spread:.2%}", found, 0.025, draws)
+        for name, looks in LOOKS.items():
+            found = share(0.945, spread, looks[-1], lambda side, looks=looks: with_looks(side, looks), wrong)
+            report.line(f"wrong verdicts at 0.945, {name}", f"spread {spread:.2%}", found, 0.025, draws)
+        for earlier in (5, 20):
+            found = share(0.945, spread, 1 + earlier, _with_history, wrong)
+            what = f"wrong verdicts at 0.945, 1 run, {earlier} earlier ones in the store"
+            report.line(what, f"spread {spread:.2%}", found, 0.025, draws)
+    decided = set(Verdict) - {Verdict.INCONCLUSIVE}
+    for runs in (1, 2, 3, 4, 5):
+        found = share(1.0, 0.005, runs, verdict, decided)
+        report.line(f"decided at 1.00, {_runs(runs)}", "spread 0.50%", found, 0.90, draws, True)
+    for name, looks in LOOKS.items():
+        found = share(1.0, 0.005, looks[-1], lambda side, looks=looks: with_looks(side, looks), decided)
+        report.line(f"decided at 1.00, {name}", "spread 0.50%", found, 0.90, draws, True)
+
+
+def _with_history(rates):
+    return verdict(rates[:1], prior=history_prior([rates[1:]]))
+
+
+def against_baselines(report, rng, draws):
+    """Runs against runs: false alarms between identical machines, and the power to find 2 %."""
+
+    def outcomes(factor, spread, here, there):
+        found = Counter()
+        for _ in range(draws):
+            a, b = (np.exp(spread * rng.standard_normal(count)) for count in (here, there))
+            found[compare_sides((factor * a).tolist(), b.tolist()).outcome.value] += 1
+        return {name: count / draws for name, count in found.items()}
+
+    for here, there in ((1, 1), (5, 1), (1, 5), (5, 5), (2, 2), (3, 3), (5, 2)):
+        for spread in SPREADS:
+            found = outcomes(1.0, spread, here, there)
+            alarms = found.get("FASTER", 0) + found.get("SLOWER", 0)
+            report.line(f"false alarms, {here} v {there}", f"spread {spread:.2%}", alarms, 0.05, draws)
+    found = outcomes(0.98, 0.005, 5, 5)
+    report.line("2 % slower found, 5 v 5", "spread 0.50%", found.get("SLOWER", 0), 0.90, draws, True)
+    report.line("2 % slower called the same, 5 v 5", "spread 0.50%", found.get("SAME", 0), 0.05, draws)
+
+
+def _runs(count):
+    return "1 run" if count == 1 else f"{count} runs"
+
+
+def main():
+    """Simulate all; exit 1 if a criterion misses."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="a thirtieth of the draws")
+    parser.add_argument("--markdown", action="store_true", help="print a table of the worst of each kind")
+    options = parser.parse_args()
+    rng, report = np.random.default_rng(SEED), Report(options.quick, options.markdown)
+    share = 30 if options.quick else 1
+    within_runs(report, rng, WINDOWS // share)
+    against_claims(report, rng, RUNS // share)
+    against_baselines(report, rng, RUNS // share)
+    if options.markdown:
+        print(report.table(), end="")
+    return int(report.failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

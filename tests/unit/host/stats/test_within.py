@@ -1,0 +1,109 @@
+"""The interval of a rate within a run, and what its gate refuses."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from flagbench.stats.within import MIN_STEPS, correlation_time, rate_interval, within_run
+
+
+def noise(n: int, seed: int = 1, spread: float = 0.02) -> list[float]:
+    generator = random.Random(seed)
+    return [0.1 * (1 + generator.gauss(0, spread)) for _ in range(n)]
+
+
+def autoregressive(phi: float, n: int) -> list[float]:
+    """Values with mean 0, variance 1 and the autocorrelation phi**lag."""
+    generator, value, values = random.Random(3), 0.0, []
+    for _ in range(n):
+        value = phi * value + math.sqrt(1 - phi * phi) * generator.gauss(0, 1)
+        values.append(value)
+    return values
+
+
+def refusal(seconds: list[float], steps: int | None = None) -> tuple[str, int]:
+    found = within_run([8.0] * len(seconds), seconds, steps)
+    assert found.interval is None
+    assert found.refusal is not None
+    return found.refusal.kind, found.refusal.further_steps
+
+
+def test_the_interval_of_steady_steps_is_students_on_the_means_of_twenty_batches() -> None:
+    seconds = noise(400)
+    low, high = rate_interval([8.0] * 400, seconds)
+    assert low < 8 * 400 / sum(seconds) < high
+    # t(19 degrees of freedom) = 2.093 standard errors of 2 % / sqrt(400), give or take what twenty batches can tell.
+    assert (high - low) / (low + high) == pytest.approx(2.093 * 0.02 / 20, rel=0.35)
+
+
+def test_a_rate_is_the_work_over_the_time_whatever_the_steps() -> None:
+    # Steps of twice the work take twice the time: nothing varies.
+    amounts = [8.0, 16.0] * 100
+    assert rate_interval(amounts, [amount / 80 for amount in amounts]) == pytest.approx((80, 80))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "kind", "further"),
+    [
+        (noise(50), "short", range(50, 51)),
+        ([], "short", range(100, 101)),
+        ([0.3] * 20 + noise(180), "warm-up", range(1, 20_000)),
+        ([0.1 * (1 + 0.3 * math.exp(-step / 15)) for step in range(200)], "warm-up", range(1, 20_000)),
+        ([t * (1 + 0.03 * step / 200) for step, t in enumerate(noise(200))], "trend", range(200, 201)),
+        ([t * (1.08 if step // 40 % 2 else 1) for step, t in enumerate(noise(400))], "states", range(100, 1000)),
+        ([0.1 * (1 + 0.02 * value) for value in autoregressive(0.97, 400)], "correlated", range(1, 10_000)),
+        ([float("nan")] * 200, "data", range(0, 1)),
+        ([math.inf, *noise(199)], "data", range(0, 1)),
+        ([-0.1, *noise(199)], "data", range(0, 1)),
+        ([0.0] * 200, "data", range(0, 1)),
+        ([1e308] * 200, "data", range(0, 1)),
+    ],
+)
+def test_a_window_that_says_nothing_is_refused_with_the_steps_that_would_decide(
+    seconds: list[float], kind: str, further: range
+) -> None:
+    found, steps = refusal(seconds)
+    assert found == kind
+    assert steps in further
+
+
+def test_a_small_change_widens_the_interval_by_its_size() -> None:
+    seconds = noise(2000, spread=0.005)
+    changed = [t * (1 + 0.003 * step / 2000) for step, t in enumerate(seconds)]
+    (low, high), (lower, higher) = (rate_interval([8.0] * 2000, times) for times in (seconds, changed))
+    assert higher - lower > high - low + 2 * 80 * 0.002
+    # The level at the end is in it, and that at the beginning.
+    assert lower < 80 / 1.003 < 80 < higher
+
+
+def test_steps_that_happen_rarely_widen_the_interval() -> None:
+    seconds = noise(1000)
+    rare = [5 * t if step % 100 == 30 else t for step, t in enumerate(seconds)]
+    low, high = rate_interval([8.0] * 1000, rare)
+    assert low < 8 * 1000 / (100 * 1.04) < high
+    assert high - low > 10 * (rate_interval([8.0] * 1000, seconds)[1] - 8 * 1000 / sum(seconds))
+
+
+def test_blocks_of_steps_count_as_their_steps() -> None:
+    blocks = [7 * t for t in noise(40)]
+    assert within_run([56.0] * 40, blocks, 280).interval is not None
+    assert refusal(blocks[:15], 105) == ("short", 105)  # too few values, although steps enough
+    assert refusal(blocks, MIN_STEPS - 1) == ("short", 1)
+
+
+def test_the_correlation_time_of_an_autoregressive_sequence_is_its_formula() -> None:
+    values = autoregressive(0.8, 20_000)
+    mean = sum(values) / len(values)
+    assert correlation_time([v - mean for v in values]) == pytest.approx(1.8 / 0.2, rel=0.2)
+    assert correlation_time([0.0] * 50) == 1.0
+    assert correlation_time([1.0, -1.0] * 50) == pytest.approx(
+        1.0, abs=0.02
+    )  # neighbours that cancel do not count for more than one each
+
+
+def test_amounts_and_times_are_of_the_same_steps() -> None:
+    with pytest.raises(ValueError, match="3 amounts and 2 times"):
+        rate_interval([1.0] * 3, [1.0] * 2)

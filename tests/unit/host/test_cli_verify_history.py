@@ -1,0 +1,55 @@
+"""The spread between the earlier runs of a store is what a verdict on few runs rests on."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from flagbench.stores import Store
+
+from .conftest import REPLAY, Flagbench
+
+RECORD = json.loads(REPLAY.read_bytes())
+
+
+def put(store: Store, number: int, factor: float = 1.0, **changes: Any) -> None:
+    """Store a run of the replayed configuration at another speed; its verdict is not asked for."""
+    metrics = [{**m, "value": m["value"] * factor} for m in RECORD["metrics"]]
+    name = f"2026010{number}T120000Z-run"
+    made = {**RECORD, "record_id": name, "run_id": name, "created_at": f"2026-01-0{number}T12:00:00Z"}
+    store.put(json.dumps({**made, "metrics": metrics, **changes}).encode())
+
+
+@pytest.fixture
+def method(store: Store, flagbench: Flagbench) -> Any:
+    """The way the interval of the gate was found, of the record that was stored last."""
+    put(store, 9)
+
+    def verify(*options: str) -> str:
+        said = json.loads(flagbench("verify --json last", *options).out)
+        return str(next(m for m in said["metrics"] if m["name"] == "p_core")["measured"]["ci_method"])
+
+    return verify
+
+
+def test_without_earlier_runs_the_default_is_assumed(method: Any) -> None:
+    assert "2.0% (default)" in method()
+
+
+def test_earlier_runs_of_the_configuration_count_and_others_do_not(method: Any, store: Store) -> None:
+    for number, factor in ((1, 0.999), (2, 1.0), (3, 1.001)):
+        put(store, number, factor)
+    put(store, 4, 0.5, config_digest="sha256:" + "0" * 64)
+    put(store, 5, 0.5, status={"state": "failed", "phase": "train", "reason": "stopped", "exit_code": 4})
+    put(store, 6, 0.5, run_id="20260109T120000Z-run")  # another copy of the run that is verified
+    # sqrt((2 x 0.001^2 + 8 x 0.02^2) / 10)
+    assert "1.8% (2 deviations of earlier runs)" in method()
+
+
+def test_a_file_is_verified_without_a_store(flagbench: Flagbench, store: Store) -> None:
+    for number in (1, 2, 3):
+        put(store, number)
+    said = json.loads(flagbench("verify --json", str(REPLAY)).out)
+    assert "(default)" in next(m for m in said["metrics"] if m["name"] == "p_core")["measured"]["ci_method"]

@@ -1,0 +1,107 @@
+"""One sample: each physical run once, whatever its id, and all runs of one machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.record.model import Cpu, Rank, Record, Window
+from flagbench.verify import verify_baseline
+
+from .conftest import CASE, edit, held
+
+STEPS = tuple(0.13 + 1e-6 * (7 * step % 101) for step in range(120))
+
+
+def timed(record_id: str, seconds: tuple[float, ...] = STEPS, **fields: Any) -> Record:
+    """A record of another id, run id and day."""
+    window = Window(first_step=20, steps=len(seconds), samples=1, seconds=sum(seconds), step_seconds=seconds)
+    return edit(record_id=record_id, window=window, **fields)
+
+
+def device(record: Record, uuid: str) -> Record:
+    """The record with a device's uuid, which the model of a record may not know."""
+    system = {"devices": [{"index": 0, "name": "a device", "uuid": uuid}]}
+    return edit(record, raw={**record.raw, "system": system})
+
+
+OTHER = tuple(value + 1e-4 * (step % 7 + 1) for step, value in enumerate(STEPS))
+SAME_TIME = {"created_at": "2026-03-01T12:00:00Z"}
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (timed("fixture-one", run_id="run"), timed("fixture-two", OTHER, run_id="run")),
+        (timed("fixture-one"), timed("fixture-two")),
+        # One step of the copy was edited, and its rate with it.
+        (timed("fixture-one"), timed("fixture-two", (0.14, *STEPS[1:]))),
+        (
+            device(timed("fixture-one", **SAME_TIME), "GPU-1"),
+            device(timed("fixture-two", OTHER, created_at="2026-03-01T12:01:00Z"), "GPU-1"),
+        ),
+        (
+            timed("fixture-one", ranks=(Rank(0, 0, host="node-1", pid=4711),), **SAME_TIME),
+            timed("fixture-two", OTHER, ranks=(Rank(0, 0, host="node-1", pid=4711),), **SAME_TIME),
+        ),
+    ],
+    ids=["run id", "step times", "most step times", "device", "process"],
+)
+def test_one_physical_run_counts_once(a: Record, b: Record) -> None:
+    for verify in (lambda: held(a, b), lambda: verify_baseline([a], [b], CASE)):
+        with pytest.raises(FlagbenchError) as caught:
+            verify()
+        assert caught.value.code is ExitCode.USAGE
+        assert all(name in caught.value.message for name in ("fixture-one", "fixture-two"))
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (timed("fixture-one"), timed("fixture-two", OTHER)),
+        # A clock so coarse that all steps seem equal proves nothing.
+        (timed("fixture-one", (0.13, 0.14) * 60), timed("fixture-two", (0.13, 0.14) * 60)),
+        (device(timed("fixture-one"), "GPU-1"), device(timed("fixture-two", OTHER), "GPU-1")),
+        # Two devices of one host, at the same time.
+        (
+            timed("fixture-one", ranks=(Rank(0, 0, host="node-1", pid=1),), **SAME_TIME),
+            timed("fixture-two", OTHER, ranks=(Rank(0, 0, host="node-1", pid=2),), **SAME_TIME),
+        ),
+    ],
+    ids=["step times", "coarse clock", "device at another time", "processes"],
+)
+def test_different_runs_are_no_duplicates(a: Record, b: Record) -> None:
+    assert len(held(a, b).records) == 2
+
+
+def machine(record: Record, **fields: Any) -> Record:
+    """The record of a machine with other parts."""
+    return edit(record, system=replace(record.system, **fields))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "named"),
+    [
+        (device(timed("fixture-one"), "GPU-1"), device(timed("fixture-two", OTHER), "GPU-2"), "GPU-2"),
+        (
+            machine(timed("fixture-one"), cpu=Cpu("Xeon", 32)),
+            machine(timed("fixture-two", OTHER), cpu=Cpu("EPYC", 32)),
+            "EPYC",
+        ),
+        (
+            machine(timed("fixture-one"), memory_bytes=2**37),
+            machine(timed("fixture-two", OTHER), memory_bytes=2**38),
+            str(2**38),
+        ),
+    ],
+    ids=["devices", "processor", "memory"],
+)
+def test_runs_of_different_machines_are_not_one_sample(a: Record, b: Record, named: str) -> None:
+    with pytest.raises(FlagbenchError) as caught:
+        held(a, b)
+    assert caught.value.code is ExitCode.USAGE
+    assert named in caught.value.message
+    assert verify_baseline([a], [b], CASE).records == ("fixture-one",)  # the two sides may be two machines
