@@ -1,0 +1,40 @@
+"""Repeating until decided: looks that are fixed in advance, with alpha spent over them.
+
+Whoever looks after every run and stops at the first verdict is wrong more often than one look would be. Here the
+numbers of runs at which one looks are fixed beforehand, and each look has its own part of alpha, by the spending
+function of Lan and DeMets (Biometrika 70, 1983) that is like Pocock's:
+
+  spent(t) = alpha ln(1 + (e - 1) t),   t = runs so far / runs at the last look
+
+A look is at the level 1 - (spent here - spent before). By Boole's inequality the parts add up to alpha whatever the
+dependence of the looks, so this holds for t intervals of few runs too, where the usual boundaries are approximate; it
+is a little conservative.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+ALPHA = 0.05
+LOOKS = (1, 2, 3, 5, 8)
+"""Runs at which `repeat until decided` looks, unless told otherwise."""
+
+
+def look_levels(looks: Sequence[int] = LOOKS, alpha: float = ALPHA) -> dict[int, float]:
+    """The level of the two-sided interval at each look, by its number of runs.
+
+    Raises:
+        ValueError: the looks are not increasing numbers of runs, or alpha is not between 0 and 1.
+    """
+    if not looks or looks[0] < 1 or any(b <= a for a, b in pairwise(looks)):
+        raise ValueError(f"looks must be increasing numbers of runs, from 1 on, not {list(looks)}")
+    if not 0 < alpha < 1:
+        raise ValueError(f"alpha must be between 0 and 1, not {alpha}")
+    levels, before = {}, 0.0
+    for runs in looks:
+        spent = alpha * math.log1p((math.e - 1) * runs / looks[-1])
+        levels[runs] = 1 - (spent - before)
+        before = spent
+    return levels

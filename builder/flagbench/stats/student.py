@@ -1,0 +1,126 @@
+"""Student's t distribution: cumulative probability and quantiles, for any degrees of freedom.
+
+The probability is the regularised incomplete beta function, by its continued fraction (DLMF 8.17.22) with the
+modified Lentz algorithm (Press et al., Numerical Recipes, 3rd edition, 6.4); a quantile is its root. The relative
+error is under 1e-8.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+_TINY = 1e-300
+_PRECISION = 1e-15
+_MOST_TERMS = 10_000
+_NEARLY_NORMAL = 1e6
+"""From so many degrees of freedom on, a normal approximation is exact to 1e-8."""
+
+
+def t_cdf(t: float, df: float) -> float:
+    """The probability that Student's t with `df` > 0 degrees of freedom is at most `t`. Raises ValueError."""
+    tail = t_tail(abs(t), df)
+    return tail if t < 0 else 1 - tail
+
+
+def t_tail(t: float, df: float) -> float:
+    """The probability that Student's t with `df` > 0 degrees of freedom exceeds `t` >= 0. Raises ValueError."""
+    if not df > 0:
+        raise ValueError(f"degrees of freedom must be positive, not {df}")
+    if not t >= 0:
+        raise ValueError(f"t must not be negative, and is {t}")
+    if math.isinf(t):
+        return 0.0
+    if df >= _NEARLY_NORMAL:
+        return 0.5 * math.erfc(_to_normal(t, df) / math.sqrt(2))
+    square = t * t
+    return 0.5 * _incomplete_beta(df / 2, 0.5, df / (df + square), square / (df + square))
+
+
+@lru_cache(maxsize=1024)
+def t_quantile(p: float, df: float) -> float:
+    """The value that Student's t with `df` > 0 degrees of freedom stays below with probability `p`.
+
+    Raises:
+        ValueError: `p` is not between 0 and 1, or `df` is not positive.
+    """
+    if not 0 < p < 1:
+        raise ValueError(f"a probability must be between 0 and 1, not {p}")
+    if p == 0.5:
+        return 0.0
+    value = _upper(min(p, 1 - p), df)
+    return value if p > 0.5 else -value
+
+
+def t_two_sided(level: float, df: float) -> float:
+    """The half-width, in standard errors, of a two-sided interval of `level`, such as 0.95. Raises ValueError."""
+    if not 0 < level < 1:
+        raise ValueError(f"a level must be between 0 and 1, not {level}")
+    # The tail and not 1 - level: a level of 0.99999 keeps its digits.
+    return _upper((1 - level) / 2, df)
+
+
+@lru_cache(maxsize=1024)
+def _upper(tail: float, df: float) -> float:
+    """The positive value that t exceeds with probability `tail`, by Newton's method on its logarithm, bracketed."""
+    low, high = 0.0, 1.0
+    while t_tail(high, df) > tail:
+        low, high = high, high * 2
+    value = (low + high) / 2
+    for _ in range(200):
+        found = t_tail(value, df)
+        if found > tail:
+            low = value
+        else:
+            high = value
+        slope = _density(value, df) / found if found > 0 else 0.0
+        step = math.log(found / tail) / slope if slope > 0 else math.inf
+        following = value + step
+        if not low <= following <= high:
+            following = (low + high) / 2
+        if abs(following - value) <= 1e-13 * value:
+            return following
+        value = following
+    return value
+
+
+def _density(t: float, df: float) -> float:
+    """The probability density of Student's t."""
+    log = math.lgamma((df + 1) / 2) - math.lgamma(df / 2) - 0.5 * math.log(df * math.pi)
+    return math.exp(log - (df + 1) / 2 * math.log1p(t * t / df))
+
+
+def _to_normal(t: float, df: float) -> float:
+    """The normal deviate with the same tail, for large `df`: Abramowitz and Stegun 26.7.8, first correction."""
+    return t * (1 - 1 / (4 * df)) / math.sqrt(1 + t * t / (2 * df))
+
+
+def _incomplete_beta(a: float, b: float, x: float, rest: float) -> float:
+    """The regularised incomplete beta function I_x(a, b), with `rest` = 1 - x given apart to keep its digits."""
+    if x <= 0 or rest <= 0:
+        return 0.0 if x <= 0 else 1.0
+    log = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log(rest)
+    if x < (a + 1) / (a + b + 2):
+        return math.exp(log) * _fraction(a, b, x) / a
+    return 1 - math.exp(log) * _fraction(b, a, rest) / b
+
+
+def _fraction(a: float, b: float, x: float) -> float:
+    """The continued fraction of the incomplete beta function."""
+    c, d = 1.0, 1 / _away_from_zero(1 - (a + b) * x / (a + 1))
+    value = d
+    for m in range(1, _MOST_TERMS):
+        for term in (
+            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
+            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
+        ):
+            d = 1 / _away_from_zero(1 + term * d)
+            c = _away_from_zero(1 + term / c)
+            value *= c * d
+        if abs(c * d - 1) < _PRECISION:
+            break
+    return value
+
+
+def _away_from_zero(value: float) -> float:
+    return value if abs(value) > _TINY else _TINY
