@@ -1,23 +1,27 @@
-"""The accelerators of this machine, as their vendor's tool reports them: what runs must fit, and what disturbs them."""
+"""What nvidia-smi knows of an accelerator beside its name: driver, parts, power cap, and who else uses it."""
 
 from __future__ import annotations
 
 import csv
 import os
 import shutil
-import signal
-import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-PATIENCE_S = 10.0
-"""How long a vendor's tool may take; it hangs where a driver does."""
-_GPU_FIELDS = (
-    *("index", "name", "uuid", "driver_version", "memory.total", "memory.used", "mig.mode.current"),
-    *("power.limit", "power.default_limit"),
+from flagbench.devices import tool_output
+
+_FIELDS = (
+    "index",
+    "uuid",
+    "driver_version",
+    "memory.total",
+    "mig.mode.current",
+    "power.limit",
+    "power.default_limit",
 )
 _PROCESS_FIELDS = ("gpu_uuid", "pid", "process_name")
+_FORMAT = "--format=csv,noheader,nounits"
 
 
 @dataclass(frozen=True)
@@ -25,60 +29,47 @@ class Gpu:
     """One accelerator. What its tool does not say is None."""
 
     index: int
-    name: str
     uuid: str
     driver: str | None = None
     memory_mib: float | None = None
-    used_mib: float | None = None
-    mig: bool = False
+    partitioned: bool = False
+    """Whether it is divided into parts (MIG)."""
     power_limit_w: float | None = None
     power_default_w: float | None = None
 
 
 @dataclass(frozen=True)
-class Machine:
-    """The accelerators that a run would see."""
+class Usage:
+    """The accelerators that a run would see, and what else runs on them."""
 
     gpus: tuple[Gpu, ...] = ()
     processes: tuple[str, ...] = ()
-    """Other programs on them, `python (pid 4711)`."""
-    problem: str | None = None
-    """Why the tool did not say; None if it did, or if there is none."""
+    """`python (pid 4711)`."""
 
 
-def this_machine() -> Machine:
-    """The accelerators that CUDA_VISIBLE_DEVICES leaves. Asks their tool for at most PATIENCE_S; never raises."""
+def usage_now() -> Usage:
+    """What is known of the accelerators that CUDA_VISIBLE_DEVICES leaves; empty without nvidia-smi. Never raises."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
-        return Machine()
-    text, problem = _answer([tool, f"--query-gpu={','.join(_GPU_FIELDS)}", "--format=csv,noheader,nounits"])
-    gpus = visible(parse_gpus(text), os.environ.get("CUDA_VISIBLE_DEVICES"))
+        return Usage()
+    text, _ = tool_output([tool, f"--query-gpu={','.join(_FIELDS)}", _FORMAT])
+    gpus = visible(parse_gpus(text or ""), os.environ.get("CUDA_VISIBLE_DEVICES"))
     if not gpus:
-        return Machine(problem=problem and f"nvidia-smi {problem}")
-    text, _ = _answer([tool, f"--query-compute-apps={','.join(_PROCESS_FIELDS)}", "--format=csv,noheader,nounits"])
-    return Machine(gpus, parse_processes(text, {gpu.uuid for gpu in gpus}))
+        return Usage()
+    text, _ = tool_output([tool, f"--query-compute-apps={','.join(_PROCESS_FIELDS)}", _FORMAT])
+    return Usage(gpus, parse_processes(text or "", {gpu.uuid for gpu in gpus}))
 
 
 def parse_gpus(text: str) -> tuple[Gpu, ...]:
     """The accelerators in the CSV of `nvidia-smi --query-gpu`; other lines are skipped."""
     found = []
     for row in csv.reader(text.splitlines(), skipinitialspace=True):
-        if len(row) == len(_GPU_FIELDS) and row[0].strip().isdecimal():
-            cells = [cell.strip() for cell in row]
-            numbers = [_number(cell) for cell in cells]
-            found.append(
-                Gpu(
-                    index=int(cells[0]),
-                    name=cells[1],
-                    uuid=cells[2],
-                    driver=cells[3] if cells[3][:1].isdecimal() else None,
-                    memory_mib=numbers[4],
-                    used_mib=numbers[5],
-                    mig=cells[6] == "Enabled" or cells[2].startswith("MIG-"),
-                    power_limit_w=numbers[7],
-                    power_default_w=numbers[8],
-                )
-            )
+        cells = [cell.strip() for cell in row]
+        if len(cells) != len(_FIELDS) or not (cells[0].isascii() and cells[0].isdecimal()):
+            continue
+        memory, limit, default = (_number(cells[place]) for place in (3, 5, 6))
+        driver = cells[2] if cells[2][:1].isdecimal() else None
+        found.append(Gpu(int(cells[0]), cells[1], driver, memory, cells[4] == "Enabled", limit, default))
     return tuple(found)
 
 
@@ -86,8 +77,9 @@ def parse_processes(text: str, uuids: set[str]) -> tuple[str, ...]:
     """The programs on these accelerators in the CSV of `nvidia-smi --query-compute-apps`; other lines are skipped."""
     found = {}
     for row in csv.reader(text.splitlines(), skipinitialspace=True):
-        if len(row) >= len(_PROCESS_FIELDS) and row[0].strip() in uuids and row[1].strip().isdecimal():
-            found[int(row[1])] = f"{row[2].strip().rpartition('/')[2]} (pid {row[1].strip()})"
+        cells = [cell.strip() for cell in row]
+        if len(cells) >= len(_PROCESS_FIELDS) and cells[0] in uuids and cells[1].isdecimal():
+            found[cells[1]] = f"{cells[2].rpartition('/')[2]} (pid {cells[1]})"
     return tuple(found.values())
 
 
@@ -111,30 +103,3 @@ def _number(cell: str) -> float | None:
     with suppress(ValueError):
         return float(cell)
     return None
-
-
-def _answer(command: list[str]) -> tuple[str, str | None]:
-    """What a command prints, or nothing and why. One that hangs in the kernel is not waited for."""
-    try:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-    except OSError as error:
-        return "", f"cannot be started: {error.strerror or error}"
-    try:
-        text, _ = process.communicate(timeout=PATIENCE_S)
-    except subprocess.TimeoutExpired:
-        with suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
-        with suppress(subprocess.TimeoutExpired):
-            process.communicate(timeout=1)
-        return "", f"did not answer within {PATIENCE_S:g} s"
-    if process.returncode:
-        return "", f"failed with exit code {process.returncode}"
-    return text, None
