@@ -62,10 +62,10 @@ def check_target(target: Path) -> None:
     parent = target.parent if _is_file(target) else target
     try:
         if _is_file(target):
-            why = f"{target} exists already" if os.path.lexists(target) else None
+            why = f"{target} exists already" if _exists(target) else None
         else:
-            there = os.path.lexists(target)
-            why = f"{target} exists and is not an empty folder" if there and not _is_empty(target) else None
+            taken = _exists(target) and not _is_empty(target)
+            why = f"{target} exists and is not an empty folder" if taken else None
         existing = next(folder for folder in (parent, *parent.absolute().parents) if folder.exists())
         if why is None and not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
             why = f"{existing} is not a folder that can be written to"
@@ -92,7 +92,7 @@ def write_bundle(
     target = target.absolute()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{target.name}.", suffix=".part", dir=target.parent) as part:
+        with tempfile.TemporaryDirectory(prefix=f".{target.name[:100]}.", suffix=".part", dir=target.parent) as part:
             folder = Path(part) / "bundle"
             folder.mkdir()
             for name, content in files.items():
@@ -171,6 +171,15 @@ def _unreadable(name: str, why: str) -> FlagbenchError:
         remedy="name a file or a folder that `flagbench reproduce` wrote; TMPDIR needs room for what is in it",
         code=ExitCode.DATA,
     )
+
+
+def _exists(target: Path) -> bool:
+    """Whether there is anything of that name. Raises OSError and ValueError for what cannot be a name."""
+    try:
+        target.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def _is_file(target: Path) -> bool:

@@ -10,6 +10,7 @@ from typer import Option
 
 from flagbench.catalog.lookup import resolve_image
 from flagbench.catalog.model import NOT_PUBLISHED, Case, Catalog, Claim, Scalar, Stack
+from flagbench.catalog.settings import schedule
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.options import Text
 from flagbench.request import LocalOptions, RunRequest
@@ -34,7 +35,9 @@ class PlanOptions:
         Text, Option(metavar="DIR|s3://...|synthetic", help="Prepared data. Default: /data if there, else synthetic.")
     ] = None
     weights: Annotated[Text, Option(metavar="DIR|s3://...", help="A checkpoint folder. Default: random.")] = None
-    steps: Annotated[int | None, Option(min=1, help="Measure that many steps after the warm-up.")] = None
+    steps: Annotated[
+        int | None, Option(min=1, help="Measure that many steps after the warm-up. Default: the preset's window.")
+    ] = None
     full: Annotated[bool, Option("--full", help="Run to the published stop rule, for its time and accuracy too.")] = (
         False
     )
@@ -94,7 +97,7 @@ def plan_of(claim: Claim, catalog: Catalog, on: str | None, options: PlanOptions
         precision=precision,
         data=options.data,
         weights=options.weights,
-        steps=options.steps,
+        steps=options.steps or (None if options.full else schedule(case.presets[options.preset])["window_steps"]),
         full=options.full,
         seed=None if fresh or not isinstance(seed, int) or isinstance(seed, bool) else seed,
         set_=tuple(f"{name}={shown(value)}" for name, value in settings.items()),
