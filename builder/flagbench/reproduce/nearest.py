@@ -31,9 +31,10 @@ def machine_conditions(machine: Machine, catalog: Catalog) -> dict[str, Scalar |
     """The conditions that a machine decides: which device, and how many on one node."""
     names = {device.name for device in machine.devices}
     model = next(iter(names)) if len(names) == 1 else None
-    for card in cards_here(machine, catalog):
-        if names <= {*card.names, card.name}:
-            model = card.name
+    published = {claim.conditions.get(DEVICE) for claim in catalog.claims.values()}
+    fitting = [card.name for card in cards_here(machine, catalog) if names <= {*card.names, card.name}]
+    # Several cards may report one name; that with published rows is meant.
+    model = next((name for name in fitting if name in published), fitting[0] if fitting else model)
     return {DEVICE: model, "devices": machine.visible or None, "nodes": 1}
 
 

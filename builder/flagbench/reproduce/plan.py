@@ -128,7 +128,7 @@ def _differences(claim: Claim, stack: Stack, options: PlanOptions) -> Iterable[s
     device = claim.conditions.get("device_model", NOT_PUBLISHED)
     if stack.device_kind == "cpu":
         yield f"device: a processor, the row has {device}"
-    elif device not in {name for entry in stack.accelerators for name in entry.match}:
+    elif device not in {name for entry in stack.accelerators for name in (entry.name, *entry.match)}:
         yield f"device: one of {', '.join(entry.name for entry in stack.accelerators)}, the row has {device}"
     if claim.stack != stack.name:
         yield f"stack: {stack.name}, the row's is {claim.stack or 'not there'}"
