@@ -11,6 +11,7 @@ import typer
 from flagbench._version import __version__
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.model import Catalog
+from flagbench.checkout import commit
 from flagbench.cli.options import JsonOption, WideOption
 from flagbench.cli.output import echo_json
 from flagbench.cli.reproduce_verdict import series_verdict
@@ -112,7 +113,7 @@ def _computed(
             f"its verdict is {brief(str(contents.verdict.get('verdict')))} by flagbench {brief(author)}, and "
             f"{fresh['verdict']} computed again by {__version__}: {result.reason}"
         )
-    elif differing and author == __version__ and not published:
+    elif differing and not published and author == __version__ and found.manifest.flagbench.commit == commit():
         problems.append(f"its verdict does not follow from its records in {', '.join(differing[:5])}")
     elif differing:
         notes.append(f"computed again by flagbench {__version__}, the verdict differs in {', '.join(differing[:5])}")

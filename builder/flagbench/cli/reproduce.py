@@ -108,6 +108,7 @@ def command(
     reproduce_page.announce(plan, target, limits, findings)
     described = describe(plan.request, container=target.via == "docker")
     expected = estimate(described, plan.request.stack, records, catalog.claims.values())
+    reproduce_page.warn_of_limit(limits, expected)
     if dry_run:
         reproduce_page.dry_run(plan, target, limits, findings, expected, as_json=as_json)
         raise typer.Exit(int(_forbidden(findings) or ExitCode.OK))

@@ -48,6 +48,13 @@ def announce(plan: Plan, target: Target, limits: LimitOptions, findings: Sequenc
             _say(f"{finding.level.value}: {finding.name}: {finding.detail}{remedy}")
 
 
+def warn_of_limit(limits: LimitOptions, expected: Estimate | None) -> None:
+    """On stderr: that the limit is too low for a single run, as far as is known."""
+    if limits.minutes is not None and expected is not None and expected.seconds > 60 * limits.minutes:
+        takes = f"{duration(expected.seconds)}, by {expected.basis}"
+        _say(f"warn: limit: {limits.minutes:.4g} min end the first run; it should take about {takes}")
+
+
 def dry_run(
     plan: Plan,
     target: Target,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 
 from flagbench.catalog.model import Catalog
@@ -57,14 +58,13 @@ def _processor(plan: Plan) -> Iterator[Finding]:
 def _nodes(plan: Plan) -> Iterator[Finding]:
     asked = plan.request.options
     if asked.nodes > 1:
-        name = plan.request.name
-        each = f"flagbench run {name} --nodes={asked.nodes} --gpus={asked.gpus} --repeat=5 --nonce=TEXT"
+        words = ["flagbench", "run", plan.request.name, *asked.words(), "--repeat=5", "--nonce=TEXT"]
         yield Finding(
             "nodes",
             Level.FAIL,
             f"the row has {asked.nodes} nodes, and this command runs on one",
-            f"start `{each} --node-rank=K --master=HOST:PORT` with the row's settings on each node, then "
-            f"`flagbench verify TEXT --claim {plan.claim.id}` on node 0; or name a stack for one node with --on",
+            f"start `{shlex.join(words)} --node-rank=K --master=HOST:PORT` on each node, then `flagbench "
+            f"verify TEXT --claim {plan.claim.id}` on node 0; or name a stack for one node with --on",
         )
 
 

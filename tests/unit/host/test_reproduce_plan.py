@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 
 from catalogs import CATALOG
 from flagbench.reproduce import log, surroundings
-from flagbench.reproduce.gpus import parse_gpus, parse_processes, visible
+from flagbench.reproduce.gpus import Usage, parse_gpus, parse_processes, usage_now, visible
 from flagbench.reproduce.limits import LimitOptions
 from flagbench.reproduce.nearest import nearest_rows
 from flagbench.reproduce.plan import PlanOptions, plan_of
@@ -64,6 +66,24 @@ def test_what_nvidia_smi_prints() -> None:
     assert (third.driver, third.memory_mib, third.power_limit_w) == (None, None, None)
     found = parse_processes("GPU-aa, 7, /usr/bin/python\nGPU-zz, 8, x\nGPU-aa, [N/A], y\n", {"GPU-aa"})
     assert found == ("python (pid 7)",)
+
+
+def test_nvidia_smi_is_asked_for_devices_and_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert usage_now() == Usage()
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(
+        """#!/bin/sh
+case "$1" in
+*compute*) echo "GPU-aa, 7, /usr/bin/python"; echo "GPU-bb, 8, other" ;;
+*) echo "0, GPU-aa, 535.1, 40960, Disabled, 400.00, 400.00"; echo "1, GPU-bb, 535.1, 1, Disabled, 1, 1" ;;
+esac
+"""
+    )
+    tool.chmod(0o755)
+    found = usage_now()
+    assert ([gpu.index for gpu in found.gpus], found.processes) == ([0], ("python (pid 7)",))
 
 
 @pytest.mark.parametrize(

@@ -292,6 +292,17 @@ def test_other_hardware_is_refused_with_the_rows_that_come_closest(
     assert any(A100 in text for text in allowed.json["differs"])
 
 
+def test_the_nodes_of_a_row_are_started_one_by_one(
+    runs: FakeRuns, flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reproduce, "this_machine", machine)
+    ended = flagbench("reproduce distilbert/a100-2x8-fp32-bs96")
+    assert ended.code == ExitCode.WRONG_HARDWARE
+    assert "flagbench run distilbert:a100-cuda11.6 --nodes=2 --gpus=8" in ended.err
+    assert "--set=batch_size=96" in ended.err
+    assert "flagbench verify TEXT --claim distilbert/a100-2x8-fp32-bs96" in ended.err
+
+
 def test_too_few_devices_are_refused_on_another_stack_too(
     runs: FakeRuns, flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
