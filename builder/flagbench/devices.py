@@ -151,7 +151,7 @@ def _nvidia(path: str) -> Answer:
     answer, problem = _devices("nvidia-smi", query, parse_nvidia)
     if any(device.memory_gib is None for device in answer):
         # In a container with a part of a device, its memory is not shown; the list then has its parts.
-        listed, _ = _output([tool, "-L"])
+        listed, _ = tool_output([tool, "-L"])
         if listed is not None and re.search(r"^\s+MIG\s", listed, re.MULTILINE):
             answer = tuple(Device(one.name, one.memory_gib, one.uuid, partition=True) for one in answer)
     if any(token.strip().startswith("MIG-") for token in os.environ.get(_VISIBLE, "").split(",")):
@@ -165,7 +165,7 @@ def _metax(path: str) -> Answer:
 
 
 def _devices(name: str, command: list[str], parse: Callable[[str], Iterable[Device]]) -> Answer:
-    text, problem = _output(command)
+    text, problem = tool_output(command)
     if text is None:
         return (), f"{name} {problem}"
     found = tuple(parse(text))
@@ -195,7 +195,7 @@ def parse_metax(text: str) -> tuple[Device, ...]:
     return tuple(Device(match["name"], None, match["uuid"]) for match in re.finditer(pattern, text, re.MULTILINE))
 
 
-def _output(command: list[str]) -> tuple[str | None, str | None]:
+def tool_output(command: list[str]) -> tuple[str | None, str | None]:
     """What a command prints on stdout, or None and why. A process that hangs in the kernel is not waited for."""
     import select
     import subprocess  # machines without such a tool do without

@@ -27,6 +27,8 @@ COMMANDS = {
     "run": "Run a case, keep its record in the store, and show it beside the published row.",
     "job": "Print a Kubernetes job that runs a case, for `kubectl apply -f -`.",
     "verify": "Say whether a record reproduces a published number, and why not.",
+    "reproduce": "Run what a published row says until the verdict is decided, and bundle all evidence of it.",
+    "bundle": "Check the bundle of a reproduction, without a network.",
     "claims": "Check published rows, flagbench's own or a table of yours, against themselves.",
     "compare": "Show what differs between two records of a case, and the ratio B/A of every metric.",
     "align": "Say whether two loss curves are aligned by the published rule, and where they diverge.",

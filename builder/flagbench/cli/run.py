@@ -87,7 +87,7 @@ def command(
     granted = run_keep.read_granted(options, store)
     if granted is not None:
         options = replace(options, run_id=granted.run_id)
-    records = _usable(open_store(store))
+    records = usable_store(open_store(store))
     flags = {"--show-command": show_command}
     targets = _targets(RunRequest(case, stack, options), via, container, series, catalog, flags)
     first = targets[0]
@@ -169,7 +169,7 @@ def _targets(
     ]
 
 
-def _usable(store: Store) -> Store:
+def usable_store(store: Store) -> Store:
     """The store itself. Raises FlagbenchError (usage) where it takes no record now: that should not cost a run."""
     health = store.health()
     if not health.writable:

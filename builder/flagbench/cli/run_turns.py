@@ -23,7 +23,9 @@ from flagbench.stores.series_writer import SeriesWriter
 from flagbench.terminal import visible
 
 
-def run_sides(sides: Sequence[Side], run: Callable[[Target], Finished]) -> int:
+def run_sides(
+    sides: Sequence[Side], run: Callable[[Target], Finished], *, until: Callable[[int], bool] | None = None
+) -> int:
     """Run everything in order and store the series; the exit code is that of the first run that did not end well.
 
     What was run stays in the series if the rest is interrupted. Raises FlagbenchError where the series could not be
@@ -31,6 +33,7 @@ def run_sides(sides: Sequence[Side], run: Callable[[Target], Finished]) -> int:
 
     Args:
         run: runs a target to its end and stores what it left.
+        until: told a run's exit code once it has ended and is noted; whether the rest is not to be run.
     """
     codes: list[int] = []
     _begin(sides)
@@ -43,6 +46,8 @@ def run_sides(sides: Sequence[Side], run: Callable[[Target], Finished]) -> int:
             typer.echo(text, err=True)
             code, goes_on = _one(side, planned, run, first=number == 1)
             codes.append(code)
+            if goes_on and until is not None and until(code):
+                break
             if not goes_on:
                 # Interrupted, even where the run at hand still ended well.
                 codes += [int(ExitCode.INTERRUPTED)] * (number < len(turns))

@@ -138,4 +138,5 @@ def _summary(series: Series, side: Literal["runs", "baseline"]) -> SeriesSummary
         held=len(series.records),
         left_out=tuple(LeftOutRun(run.run, run.run_id, run.reason) for run in series.left_out),
         problems=series.problems,
+        looks=document.looks or (),
     )

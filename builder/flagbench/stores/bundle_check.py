@@ -73,7 +73,7 @@ def check_bundle(path: Path) -> Checked:
     """Check a bundle, which zero bytes may follow. Raises BundleError; OSError where the file cannot be read."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
-        stream = _Unpacked(file, min(MOST_UNPACKED, max(ALWAYS, RATIO * size)))
+        stream = Unpacked(file, min(MOST_UNPACKED, max(ALWAYS, RATIO * size)))
         try:
             found = _read_tar(stream)
         except (BundleError, OSError):
@@ -84,7 +84,7 @@ def check_bundle(path: Path) -> Checked:
         return Checked(end, _sha256(file, end), _matched(found))
 
 
-class _Unpacked:
+class Unpacked:
     """The content of a gzip stream as a file that is read forward, within limits."""
 
     def __init__(self, file: BinaryIO, most: int) -> None:
@@ -154,7 +154,7 @@ class _Unpacked:
         return True
 
 
-class _Member(tarfile.TarInfo):
+class Member(tarfile.TarInfo):
     """A member whose headers are small. A sparse one is refused before its map, of any length, is read."""
 
     def _proc_member(self, archive: Any) -> tarfile.TarInfo:
@@ -170,13 +170,13 @@ class _Member(tarfile.TarInfo):
         return found
 
 
-def _read_tar(stream: _Unpacked) -> tuple[dict[str, tuple[int, str]], bytes | None]:
+def _read_tar(stream: Unpacked) -> tuple[dict[str, tuple[int, str]], bytes | None]:
     """Size and sha256 of each file but MANIFEST.json, and the content of that."""
     found: dict[str, tuple[int, str]] = {}
     manifest: bytes | None = None
     members = names = 0
     fileobj: Any = stream
-    with tarfile.open(fileobj=fileobj, mode="r:", tarinfo=_Member) as archive:
+    with tarfile.open(fileobj=fileobj, mode="r:", tarinfo=Member) as archive:
         while (member := archive.next()) is not None:
             archive.members.clear()  # type: ignore[attr-defined]  # else all are held, with their headers
             members += 1
@@ -189,7 +189,7 @@ def _read_tar(stream: _Unpacked) -> tuple[dict[str, tuple[int, str]], bytes | No
             if names > MANIFEST_BYTES:
                 raise BundleError(f"its names are longer than a {MANIFEST} may be")
             regular = member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and member.size >= 0
-            if not regular or not _is_plain(name):
+            if not regular or not is_plain(name):
                 raise BundleError(f"it holds {brief(name)!r}, which is not a plain file below it")
             if name in found or (name == MANIFEST and manifest is not None):
                 raise BundleError(f"it holds {brief(name)!r} twice")
@@ -207,7 +207,7 @@ def _read_tar(stream: _Unpacked) -> tuple[dict[str, tuple[int, str]], bytes | No
     return found, manifest
 
 
-def _is_plain(name: str) -> bool:
+def is_plain(name: str) -> bool:
     """Whether a name is a path below the folder that a bundle is unpacked to, and one that can be printed."""
     parts = name.split("/")
     return (

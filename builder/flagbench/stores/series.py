@@ -142,6 +142,8 @@ def with_records(series: SeriesDocument, content_of: Callable[[Run], bytes | Non
         except FlagbenchError as error:
             problems.append(f"run {run.run}: {error.message}")
             continue
+        if run.state == "not_run" and series.ended_by_rule:
+            continue
         if content is None or record is None:
             left_out.append(LeftOut(run.run, run.run_id, _why(run)))
             continue

@@ -23,6 +23,9 @@ def order_problems(series: SeriesDocument) -> Iterator[str]:
         yield f"its id {series.series_id} does not follow from its nonce {series.nonce}"
     if series.requested != len(series.runs):
         yield f"it lists {len(series.runs)} runs, and {series.requested} were requested"
+    if series.looks is not None and [*series.looks] != sorted({*series.looks, series.requested}):
+        looks = ", ".join(map(str, series.looks))
+        yield f"its looks {looks} do not increase up to the {series.requested} runs that were requested"
     if [run.run for run in series.runs] != [*range(1, len(series.runs) + 1)]:
         yield "its runs are not numbered 1, 2, 3, in order"
     for run in series.runs:

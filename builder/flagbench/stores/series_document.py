@@ -100,6 +100,14 @@ class SeriesDocument(Struct, frozen=True):
     """None: it has not ended, or was killed."""
     interleaved_with: RunId | None = None
     """The id of the series whose runs alternate with these."""
+    looks: tuple[Positive, ...] | None = None
+    """The numbers of runs after which it may end because its verdict is decided, fixed in advance."""
+
+    @property
+    def ended_by_rule(self) -> bool:
+        """Whether it ended at one of its looks, all runs so far having ended well: the others were not needed."""
+        done = [run for run in self.runs if run.state != "not_run"]
+        return len(done) in (self.looks or ()) and all(run.state == "ok" for run in done)
 
     def with_run(self, run: Run) -> SeriesDocument:
         """The series with one of its runs replaced."""

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from msgspec.structs import replace
 
 from flagbench.record.model import Record
+from flagbench.verify.looks import at_look
 from flagbench.verify.result import SeriesSummary, Verdict, VerifyResult
 
 
@@ -31,5 +32,7 @@ def with_provenance(
         return replace(result, verdict=Verdict.INVALID, reason="; ".join(wrong), qualifiers=(), metrics=())
     if result.verdict in (Verdict.INVALID, Verdict.NOT_COMPARABLE):
         return result
+    if len(own) == 1 and own[0].looks:
+        result = at_look(result, own[0].looks)
     left = tuple(f"{len(each.left_out)} of {each.requested} runs left out" for each in series if each.left_out)
     return replace(result, qualifiers=(*result.qualifiers, *left))

@@ -94,6 +94,8 @@ class SeriesSummary(Struct, frozen=True):
     left_out: tuple[LeftOutRun, ...] = ()
     problems: tuple[str, ...] = ()
     """Where it contradicts itself or its records."""
+    looks: tuple[int, ...] = ()
+    """The numbers of runs after which it could end because its verdict was decided; none for a fixed number."""
 
     @property
     def text(self) -> str:
@@ -102,7 +104,10 @@ class SeriesSummary(Struct, frozen=True):
         left = f", {len(self.left_out)} left out ({other})" if self.left_out else ""
         by = "" if self.nonce_by == "user" else ", random"
         seeds = "seeds derived from it" if self.seeds == "derived" else "the seed was given, not derived from it"
-        count = f"{self.held} of {self.requested} runs" if self.left_out else f"all {self.requested} runs"
+        whole = self.held == self.requested and not self.left_out
+        count = f"all {self.requested} runs" if whole else f"{self.held} of {self.requested} runs"
+        if self.looks:
+            count += f", looked at after {', '.join(map(str, self.looks))}"
         return f"series {self.series_id}: {count}{left}; nonce {self.nonce}{by}, {seeds}"
 
 

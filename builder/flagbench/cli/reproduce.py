@@ -1,0 +1,178 @@
+"""`flagbench reproduce`: run what a published row says until the verdict is decided, and bundle the evidence."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flagbench.catalog.load import load_catalog
+from flagbench.catalog.lookup import catalog_get
+from flagbench.catalog.model import Catalog, Claim
+from flagbench.cli import complete, preview, reproduce_page, reproduce_runs
+from flagbench.cli.options import StoreOption, WideOption
+from flagbench.cli.output import print_error
+from flagbench.cli.reproduce_bundle import bundle_files, heading
+from flagbench.cli.run import usable_store
+from flagbench.cli.run_series import SeriesOptions, plan_sides
+from flagbench.cli.run_target import Via, choose_via, target_of, with_data
+from flagbench.devices import this_machine
+from flagbench.doctor import Finding, Level
+from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.launchers.container import DockerOptions
+from flagbench.launchers.describe import describe
+from flagbench.launchers.estimate import estimate
+from flagbench.options import takes_options, words
+from flagbench.reproduce.bundle import check_target, write_bundle
+from flagbench.reproduce.gpus import Usage, usage_now
+from flagbench.reproduce.limits import LimitOptions
+from flagbench.reproduce.log import logged
+from flagbench.reproduce.plan import Plan, PlanOptions, plan_of
+from flagbench.reproduce.preflight import look, nearest
+from flagbench.reproduce.signature import Tool, check_signer, sign
+from flagbench.stores import open_store
+
+
+@takes_options
+def command(
+    claim_id: Annotated[
+        str,
+        typer.Argument(
+            metavar="CLAIM",
+            autocompletion=complete.claims,
+            help="A row of `flagbench list claims`; of a case, which.",
+        ),
+    ],
+    options: PlanOptions,
+    container: DockerOptions,
+    limits: LimitOptions,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STACK", autocompletion=complete.stacks, help="Run it on this stack instead of the row's own."
+        ),
+    ] = None,
+    via: Annotated[
+        Via | None,
+        typer.Option(help="In a container, or in this Python. Default: native for the stack cpu, else docker."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", metavar="DIR|FILE.tar.gz", help="The bundle. Default: CLAIM-NONCE.tar.gz in this folder."
+        ),
+    ] = None,
+    sign_with: Annotated[
+        Tool | None, typer.Option("--sign", help="Sign the bundle's manifest with this tool, if it is installed.")
+    ] = None,
+    sign_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The secret key. Default: minisign's own.")
+    ] = None,
+    store: StoreOption = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the plan and what preflight finds; run nothing.")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Run the reference preset on a processor without asking.")
+    ] = False,
+    wide: WideOption = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Run what a published row says until the verdict is decided, and bundle all evidence of it.
+
+    First it looks at the machine: other hardware than the row's ends it with 13, unless --on names the stack to run
+    on. Then it runs, until the verdict is definite at one of the looks fixed in advance or a limit is reached, and
+    writes one bundle, which `flagbench bundle verify` checks without a network. Records are kept in the store, too.
+
+    Exits by verdict: 0 REPRODUCED or ABOVE, 9 BELOW, 10 NOT_COMPARABLE, 11 INCONCLUSIVE, 12 INVALID. A run that
+    fails ends it with its own code, Ctrl-C with 7; what was measured is bundled. 13 wrong hardware, 14 not stored.
+    """
+    catalog = load_catalog()
+    limits.check()
+    claim = _claim(claim_id, catalog)
+    plan = plan_of(claim, catalog, on, options, fresh=limits.nonce is not None)
+    nonce = limits.nonce or secrets.token_hex(8)
+    target_file = out or Path(f"{claim.id.replace('/', '-')}-{nonce}.tar.gz")
+    check_target(target_file)
+    if sign_with is not None:
+        check_signer(sign_with, sign_key)
+    elif sign_key is not None:
+        raise FlagbenchError("--sign-key needs --sign", remedy="name the tool: --sign minisign or --sign cosign")
+    only_docker = [word.partition("=")[0] for word in words(container)]
+    target = target_of(plan.request, choose_via(via, plan.request.stack, only_docker), container)
+    records = usable_store(open_store(store))
+    findings = _preflight(plan, catalog, store)
+    reproduce_page.announce(plan, target, limits, findings)
+    described = describe(plan.request, container=target.via == "docker")
+    expected = estimate(described, plan.request.stack, records, catalog.claims.values())
+    reproduce_page.warn_of_limit(limits, expected)
+    if dry_run:
+        reproduce_page.dry_run(plan, target, limits, findings, expected, as_json=as_json)
+        raise typer.Exit(int(_forbidden(findings) or ExitCode.OK))
+    _refuse(plan, catalog, findings)
+    if preview.asks(plan.request, yes=yes):
+        preview.confirm(expected)
+    target.launcher.command(target.request)  # for its errors: what it needs is not installed
+    line = ["reproduce", claim.id, *([] if on is None else [f"--on={on}"]), *words(options), *words(limits)]
+    series = SeriesOptions(repeat=limits.looks[-1], nonce=nonce)
+    (side,) = plan_sides(
+        series, [with_data(target)], records, line, [None if described is None else described.digest]
+    )
+    with logged() as log:
+        outcome = reproduce_runs.run_all(side, plan, limits, records, given=limits.nonce is not None)
+    if outcome.series is None or outcome.result is None:
+        raise typer.Exit(outcome.code or int(ExitCode.INTERRUPTED))
+    failure = digest = None
+    try:
+        with bundle_files(plan, limits, target, findings, line, outcome, records, log.text) as files:
+            signer = None if sign_with is None else (lambda manifest: sign(sign_with, sign_key, manifest))
+            digest = write_bundle(target_file, files, heading(plan, outcome.result), signer)
+    except FlagbenchError as error:
+        failure = error
+    reproduce_page.show(plan, outcome, target_file, digest, findings, wide=wide, as_json=as_json)
+    sys.stdout.flush()
+    if failure is not None:
+        print_error(failure.message, failure.remedy)
+    code = outcome.code or (int(failure.code) if failure else 0) or int(outcome.result.verdict.exit_code)
+    raise typer.Exit(code)
+
+
+def _claim(name: str, catalog: Catalog) -> Claim:
+    """The row of that name. For the name of a case, FlagbenchError (usage) with the rows nearest to this machine."""
+    if name not in catalog.cases:
+        return catalog_get(catalog.claims, name, kind="claim")
+    lines = reproduce_page.nearest_to_machine(name, this_machine(), catalog)
+    raise FlagbenchError(
+        f"'{name}' is a case, not a row of it",
+        remedy="\n  ".join(["name one of its rows, the nearest first:", *lines]),
+    )
+
+
+def _preflight(plan: Plan, catalog: Catalog, store: str | None) -> list[Finding]:
+    usage = Usage() if plan.request.stack.device_kind == "cpu" else usage_now()
+    return look(plan, catalog, this_machine(), usage, store)
+
+
+def _forbidden(findings: list[Finding]) -> ExitCode | None:
+    return ExitCode.WRONG_HARDWARE if any(finding.level is Level.FAIL for finding in findings) else None
+
+
+def _refuse(plan: Plan, catalog: Catalog, findings: list[Finding]) -> None:
+    """Raise FlagbenchError (wrong hardware) for what forbids a run, with the rows that come closest."""
+    wrong = [finding for finding in findings if finding.level is Level.FAIL]
+    if not wrong:
+        return
+    rows = nearest(plan, catalog, this_machine())
+    closest = (
+        f"\nrows that come closest to this machine:{''.join(f'{chr(10)}  {row}' for row in rows)}" if rows else ""
+    )
+    raise FlagbenchError(
+        f"this machine cannot reproduce {plan.claim.id}: "
+        + "; ".join(f"{finding.name}: {finding.detail}" for finding in wrong)
+        + closest,
+        remedy="; ".join(dict.fromkeys(finding.remedy for finding in wrong if finding.remedy)),
+        code=ExitCode.WRONG_HARDWARE,
+    )

@@ -1,0 +1,105 @@
+"""The runs of a reproduction: repeated until the verdict is decided at a look, a run fails, or a limit is reached."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import typer
+from msgspec.structs import replace
+
+from flagbench.cli import run_keep, run_turns
+from flagbench.cli.reproduce_verdict import series_verdict
+from flagbench.cli.run_keep import Finished
+from flagbench.cli.run_series import Side
+from flagbench.cli.run_target import Target
+from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.record.model import Record
+from flagbench.reproduce.limits import Clock, LimitOptions
+from flagbench.reproduce.plan import Plan
+from flagbench.stores import Store
+from flagbench.stores.series import Series
+from flagbench.terminal import visible
+from flagbench.verify import VerifyResult
+from flagbench.verify.looks import is_decided
+
+Ending = Literal["decided", "all runs", "time", "failed", "interrupted"]
+
+
+@dataclass
+class Outcome:
+    """What was measured."""
+
+    code: int
+    """0, or that of the run that did not end well; 7 where it was interrupted, 14 where something was not stored."""
+    ending: Ending
+    series: Series | None
+    """None where nothing was measured."""
+    records: list[Record]
+    """Those that are held."""
+    result: VerifyResult | None
+    contents: dict[int, bytes]
+    """The record of each run."""
+    image: str | None
+    clock: Clock
+
+
+def run_all(side: Side, plan: Plan, limits: LimitOptions, store: Store, *, given: bool) -> Outcome:
+    """Run until it is decided; every run is stored, and so is the series, in which the looks are written beforehand.
+
+    Args:
+        given: whether the nonce was chosen by the user.
+
+    Raises FlagbenchError where the first run could not be started.
+    """
+    writer = side.writer
+    assert writer is not None  # this is node 0
+    by = "user" if given else "flagbench"
+    writer.series = replace(writer.series, looks=limits.looks, nonce_by=by)
+    clock, case = Clock(limits), plan.request.case
+    ending: Ending = "all runs"
+
+    def run(target: Target) -> Finished:
+        before = clock.seconds
+        ended = run_keep.run_and_keep(target.asked(max_minutes=clock.left), store, None)
+        clock.longest = max(clock.longest, clock.seconds - before)
+        return ended
+
+    def until(code: int) -> bool:
+        nonlocal ending
+        count = sum(run.state == "ok" for run in writer.series.runs)
+        if code:
+            ending = "failed"
+            return True
+        if count in limits.looks and side.series is not None:
+            _, result = series_verdict(side.series, plan.claim, case)
+            _say(f"run {count} of at most {limits.looks[-1]}: {result.verdict.value} so far, {clock.text}")
+            if is_decided(result):
+                ending = "decided"
+                return True
+        else:
+            _say(f"run {count} of at most {limits.looks[-1]}: no look at the verdict is due, {clock.text}")
+        if count < limits.looks[-1] and not clock.allows_another:
+            ending = "time"
+            return True
+        return False
+
+    code = run_turns.run_sides([side], run, until=until)
+    if code == ExitCode.INTERRUPTED:
+        ending = "interrupted"
+    elif code not in (ExitCode.OK, ExitCode.NOT_STORED):
+        ending = "failed"
+    series = side.series
+    records: list[Record] = []
+    result: VerifyResult | None = None
+    if series is not None:
+        try:
+            records, result = series_verdict(series, plan.claim, case)
+        except FlagbenchError as error:
+            _say(f"there is nothing to bundle: {error.message}")
+            series = None
+    return Outcome(code, ending, series, records, result, side.contents, side.target.image, clock)
+
+
+def _say(text: str) -> None:
+    typer.echo(visible(f"flagbench: {text}"), err=True)

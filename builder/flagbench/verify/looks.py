@@ -1,0 +1,67 @@
+"""A verdict at a look that was fixed in advance: it has to hold at the level that the look is left with.
+
+Whoever looks at the verdict several times and stops at the first definite one is wrong more often than after one
+look. So alpha is spread over the looks (`stats.looks`), and at each the interval is as wide as its part demands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from flagbench.stats.looks import look_levels
+from flagbench.stats.student import t_two_sided
+from flagbench.verify.interval import RUNS_FOR_BETWEEN, Ratio
+from flagbench.verify.metric import classify
+from flagbench.verify.result import Verdict, VerifyResult
+
+_LEVEL = 0.95
+_FINAL = (Verdict.INVALID, Verdict.NOT_COMPARABLE, Verdict.INCONCLUSIVE)
+"""Verdicts that no interval decides, or that are not definite."""
+_PRIOR_DF = 10.0
+"""Degrees of freedom of the spread of fewer runs than RUNS_FOR_BETWEEN, beside the runs' own."""
+
+
+def at_look(result: VerifyResult, looks: Sequence[int]) -> VerifyResult:
+    """The verdict as this look allows it: unchanged, or INCONCLUSIVE where it does not hold at the look's level.
+
+    Between two looks, as when the time was up, it is the next one that is used.
+
+    Args:
+        looks: numbers of runs, increasing; the last is the most runs.
+    """
+    gate = next((metric for metric in result.metrics if metric.name == result.gate), None)
+    if result.verdict in _FINAL or gate is None or gate.ratio is None:
+        return result
+    runs = len(result.records)
+    look = next((count for count in looks if count >= runs), looks[-1])
+    level = look_levels(looks)[look]
+    wide = widened(gate.ratio, level, runs)
+    if wide is None or classify(wide) is result.verdict:
+        return result
+    why = (
+        f"{gate.reason}; as the verdict is looked at after {', '.join(map(str, looks))} runs, it has to hold at "
+        f"{level:.2%} here, where the ratio is {wide}"
+    )
+    undecided = replace(gate, verdict=Verdict.INCONCLUSIVE, reason=why)
+    metrics = tuple(undecided if metric is gate else metric for metric in result.metrics)
+    return replace(result, verdict=Verdict.INCONCLUSIVE, reason=why, metrics=metrics)
+
+
+def is_decided(result: VerifyResult) -> bool:
+    """Whether further runs of the same kind could not change the verdict, or need not."""
+    return result.verdict is not Verdict.INCONCLUSIVE
+
+
+def widened(ratio: Ratio, level: float, runs: int) -> Ratio | None:
+    """A ratio with its 95 % interval made one of `level`, by the quantiles of Student's t; None without an interval.
+
+    The interval is one of Student's t over the runs, or over runs and a prior of the spread between them.
+    """
+    if ratio.ci95 is None:
+        return None
+    df = runs - 1 if runs >= RUNS_FOR_BETWEEN else _PRIOR_DF + runs - 1
+    factor = t_two_sided(level, df) / t_two_sided(_LEVEL, df)
+    value, (low, high) = ratio.value, ratio.ci95
+    return Ratio(value, (value - (value - low) * factor, value + (high - value) * factor))
