@@ -10,17 +10,15 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from flagbench.stats.between import DEFAULT, LEVEL, RUNS_FOR_STUDENT
 from flagbench.stats.looks import look_levels
 from flagbench.stats.student import t_two_sided
-from flagbench.verify.interval import RUNS_FOR_BETWEEN, Ratio
-from flagbench.verify.metric import classify
+from flagbench.verify.interval import Ratio
+from flagbench.verify.judge import classify
 from flagbench.verify.result import Verdict, VerifyResult
 
-_LEVEL = 0.95
 _FINAL = (Verdict.INVALID, Verdict.NOT_COMPARABLE, Verdict.INCONCLUSIVE)
 """Verdicts that no interval decides, or that are not definite."""
-_PRIOR_DF = 10.0
-"""Degrees of freedom of the spread of fewer runs than RUNS_FOR_BETWEEN, beside the runs' own."""
 
 
 def at_look(result: VerifyResult, looks: Sequence[int]) -> VerifyResult:
@@ -57,11 +55,12 @@ def is_decided(result: VerifyResult) -> bool:
 def widened(ratio: Ratio, level: float, runs: int) -> Ratio | None:
     """A ratio with its 95 % interval made one of `level`, by the quantiles of Student's t; None without an interval.
 
-    The interval is one of Student's t over the runs, or over runs and a prior of the spread between them.
+    The interval is one of Student's t over the runs, or over runs and a prior of the spread between them: the default
+    one, which makes it no narrower than the history of a store would.
     """
     if ratio.ci95 is None:
         return None
-    df = runs - 1 if runs >= RUNS_FOR_BETWEEN else _PRIOR_DF + runs - 1
-    factor = t_two_sided(level, df) / t_two_sided(_LEVEL, df)
+    df = runs - 1 if runs >= RUNS_FOR_STUDENT else DEFAULT.df + runs - 1
+    factor = t_two_sided(level, df) / t_two_sided(LEVEL, df)
     value, (low, high) = ratio.value, ratio.ci95
     return Ratio(value, (value - (value - low) * factor, value + (high - value) * factor))
