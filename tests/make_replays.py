@@ -82,13 +82,13 @@ REPLAYS: dict[str, tuple[Claim, Pace, Callable[[dict[str, Any]], None]]] = {
 """The files of tests/unit/host/verify/replays: the claim, the pace, and what else is made different."""
 
 
-def replayed(name: str) -> dict[str, Any]:
-    """A record of REPLAYS."""
+def replayed(name: str, seed: int = 0) -> dict[str, Any]:
+    """A record of REPLAYS; `seed`: of its step times."""
     claim, pace, change = REPLAYS[name]
     number = [*REPLAYS].index(name)  # each is of a run of its own
     made = honest_record(
         claim,
-        pace._replace(seed=pace.seed + number),
+        pace._replace(seed=pace.seed + number + seed),
         steps=None,
         count=130,
         record_id=f"fixture-{name}",

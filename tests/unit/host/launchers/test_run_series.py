@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,19 +29,25 @@ from flagbench.stores import Store, folder
 from flagbench.stores.series import read_series
 from flagbench.stores.series_document import seed_of
 from flagbench.verify.sanity import config_digest
+from make_replays import replayed
 
-from ..conftest import REPLAY, Flagbench
+from ..conftest import Flagbench
 
 RUN = "run distilbert:cpu --preset tiny --repeat"
 TAKES = 400.0
 """Seconds of a run by the launcher's clock."""
-RUN_RECORD = {**json.loads(REPLAY.read_bytes()), "stack": "cpu"}
 ENDINGS = {
     "ok": ("ok", 0),
     "signalled": ("ok", 0),
     "failed": ("failed", 5),
     "interrupted": ("interrupted", 7),
 }
+
+
+@cache
+def measured(number: int) -> dict[str, Any]:
+    """The record of a run with step times of its own."""
+    return replayed("cpu-tiny", seed=number)
 
 
 @dataclass
@@ -70,15 +77,16 @@ class FakeRuns:
 
     def record(self, request: RunRequest, status: dict[str, Any]) -> bytes:
         """What the image prints."""
-        config = {**RUN_RECORD["config"], "seed": request.options.seed}
+        made = measured(len(self.requests))
+        config = {**made["config"], "seed": request.options.seed}
         record = {
-            **RUN_RECORD,
+            **made,
             "record_id": f"record-of-{request.options.run_id}",
             "run_id": request.options.run_id,
             "created_at": self.now(),
             "config": config,
             "config_digest": config_digest(config),
-            "conditions": {**RUN_RECORD["conditions"], "seed": request.options.seed},
+            "conditions": {**made["conditions"], "seed": request.options.seed},
             "status": status,
         }
         content = json.dumps(record).encode() + b"\n"
@@ -141,11 +149,14 @@ def test_verify_takes_a_series_by_id_file_and_last(
     assert len({answer.out for answer in answers}) == 1
     (series,) = json.loads(answers[0].out)["series"]
     assert (series["requested"], series["held"], [run["run"] for run in series["left_out"]]) == (3, 2, [1])
-    assert "1 of 3 runs left out" in json.loads(answers[0].out)["qualifiers"]
     text = flagbench("verify mine").out
     assert "2 of 3 runs" in text
     assert text in shown.out
     assert [row["series_id"] for row in flagbench("results series --json").json["series"]] == ["mine"]
+    flagbench(f"{RUN} 2 --nonce other")
+    compared = json.loads(flagbench("verify mine --baseline other --json").out)
+    assert compared["verdict"] in ("SAME", "INCONCLUSIVE")
+    assert "1 of 3 runs left out" in compared["qualifiers"]
 
 
 def test_of_a_series_whose_runs_all_failed_the_verdict_says_how(fake: FakeRuns, flagbench: Flagbench) -> None:
