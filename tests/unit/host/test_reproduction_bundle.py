@@ -234,7 +234,9 @@ def test_a_bomb_is_refused_before_it_fills_the_disk(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"PK\x03\x04", gzip.compress(b"no tar"), archive._START, archive._START + bytes(32)]
+    "content",
+    [b"", b"PK\x03\x04", gzip.compress(b"no tar"), archive._START, archive._START + bytes(32)],
+    ids=["empty", "zip", "no tar", "header", "cut off"],
 )
 def test_what_is_no_archive_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "b.tar.gz").write_bytes(content)
