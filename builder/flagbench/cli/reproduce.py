@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -96,11 +97,7 @@ def command(
     plan = plan_of(claim, catalog, on, options, fresh=limits.nonce is not None)
     nonce = limits.nonce or secrets.token_hex(8)
     target_file = out or Path(f"{claim.id.replace('/', '-')}-{nonce}.tar.gz")
-    check_target(target_file)
-    if sign_with is not None:
-        check_signer(sign_with, sign_key)
-    elif sign_key is not None:
-        raise FlagbenchError("--sign-key needs --sign", remedy="name the tool: --sign minisign or --sign cosign")
+    _check_output(target_file, sign_with, sign_key)
     only_docker = [word.partition("=")[0] for word in words(container)]
     target = target_of(plan.request, choose_via(via, plan.request.stack, only_docker), container)
     records = usable_store(open_store(store))
@@ -128,7 +125,7 @@ def command(
     failure = digest = None
     try:
         with bundle_files(plan, limits, target, findings, line, outcome, records, log.text) as files:
-            signer = None if sign_with is None else (lambda manifest: sign(sign_with, sign_key, manifest))
+            signer = None if sign_with is None else partial(sign, sign_with, sign_key)
             digest = write_bundle(target_file, files, heading(plan, outcome.result), signer)
     except FlagbenchError as error:
         failure = error
@@ -138,6 +135,15 @@ def command(
         print_error(failure.message, failure.remedy)
     code = outcome.code or (int(failure.code) if failure else 0) or int(outcome.result.verdict.exit_code)
     raise typer.Exit(code)
+
+
+def _check_output(target: Path, tool: Tool | None, key: Path | None) -> None:
+    """Raise FlagbenchError (usage) where no bundle could be written, or signed, as it is asked for."""
+    check_target(target)
+    if tool is not None:
+        check_signer(tool, key)
+    elif key is not None:
+        raise FlagbenchError("--sign-key needs --sign", remedy="name the tool: --sign minisign or --sign cosign")
 
 
 def _claim(name: str, catalog: Catalog) -> Claim:

@@ -84,8 +84,16 @@ def run_all(side: Side, plan: Plan, limits: LimitOptions, store: Store, *, given
             return True
         return False
 
-    code = run_turns.run_sides([side], run, until=until)
-    if code == ExitCode.INTERRUPTED:
+    try:
+        code = run_turns.run_sides([side], run, until=until)
+    except KeyboardInterrupt:  # while something was stored; what was measured before is there
+        if not side.contents:
+            raise
+        code = int(ExitCode.INTERRUPTED)
+    if code == ExitCode.TIMEOUT and clock.left == 0 and any(each.state == "ok" for each in writer.series.runs):
+        # The limit of all runs has ended the last one: the verdict is that of those before.
+        code, ending = int(ExitCode.OK), "time"
+    elif code == ExitCode.INTERRUPTED:
         ending = "interrupted"
     elif code not in (ExitCode.OK, ExitCode.NOT_STORED):
         ending = "failed"

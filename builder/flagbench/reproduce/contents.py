@@ -73,11 +73,11 @@ def read_contents(folder: Path, manifest: Manifest) -> Contents:
     Raises BundleError for documents that are missing, are not what they should be, or do not belong together.
     """
     documents = {name: _document(folder, name) for name in (CLAIM, VERDICT, REPRODUCTION)}
-    claims = {documents[CLAIM].get("id"), documents[REPRODUCTION].get("claim"), manifest.claim}
     against = documents[VERDICT].get("against")
-    claims.add(against.get("id") if isinstance(against, dict) else None)
-    if len(claims) != 1:
-        raise BundleError(f"its documents are about different claims: {', '.join(sorted(map(str, claims)))}")
+    held = against.get("id") if isinstance(against, dict) else None
+    for claim in (documents[CLAIM].get("id"), documents[REPRODUCTION].get("claim"), held):
+        if claim != manifest.claim:
+            raise BundleError(f"its documents are about {brief(manifest.claim)} and about {brief(str(claim))}")
     if documents[VERDICT].get("verdict") != manifest.verdict:
         raise BundleError(f"its manifest says {brief(manifest.verdict)}, and its {VERDICT} does not")
     try:
@@ -147,6 +147,6 @@ def _has_raw(folder: Path, manifest: Manifest, record: Record) -> bool:
             raise BundleError(f"{entry.path} is not of the record {record.record_id}")
         if raw.manifest.node == (record.bundle.node if record.bundle else None):
             if record.bundle is None or raw.sha256 != record.bundle.sha256:
-                raise BundleError(f"{entry.path} has not the sha256 that the record {record.record_id} names")
+                raise BundleError(f"{entry.path} does not have the sha256 that the record {record.record_id} names")
             complete = True
     return complete or record.bundle is None

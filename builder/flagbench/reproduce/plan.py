@@ -131,7 +131,7 @@ def _differences(claim: Claim, stack: Stack, options: PlanOptions) -> Iterable[s
     elif device not in {name for entry in stack.accelerators for name in (entry.name, *entry.match)}:
         yield f"device: one of {', '.join(entry.name for entry in stack.accelerators)}, the row has {device}"
     if claim.stack != stack.name:
-        yield f"stack: {stack.name}, the row's is {claim.stack or 'not there'}"
+        yield f"stack: {stack.name}, the row's is {claim.stack or 'none'}"
     if options.preset != claim.run.preset:
         yield f"preset: {options.preset}, the row is of the {claim.run.preset} size"
     if claim.run.nodes > 1 and claim.stack != stack.name:
@@ -157,7 +157,7 @@ def _settings(claim: Claim, case: Case, preset: str, *, same_count: bool) -> tup
 
 
 def _precision(claim: Claim, stack: Stack) -> Any:
-    """The row's, or None for the case's own where a processor has it not."""
+    """The row's, or None, for the case's own, where a processor does not support it."""
     return None if stack.device_kind == "cpu" and claim.run.precision != "fp32" else claim.run.precision
 
 

@@ -301,6 +301,11 @@ FORGED: dict[str, tuple[Callable[[Files], Files], str, ExitCode]] = {
         "REPRODUCED",
         ExitCode.DATA,
     ),
+    "claim of another type": (
+        lambda files: changed(files, contents.CLAIM, lambda found: found.update(id=[{}])),
+        "REPRODUCED",
+        ExitCode.DATA,
+    ),
     "heading": (lambda files: files, "ABOVE", ExitCode.DATA),
     "not JSON": (lambda files: {**files, contents.VERDICT: b"{"}, "REPRODUCED", ExitCode.DATA),
     "list": (lambda files: {**files, contents.REPRODUCTION: b"[]"}, "REPRODUCED", ExitCode.DATA),

@@ -175,6 +175,35 @@ def test_a_run_that_does_not_end_well_ends_it_and_what_was_measured_is_bundled(
     assert sum(name.startswith("records/") for name in files) == held
 
 
+def test_a_run_that_the_limit_ends_is_left_out(
+    runs: FakeRuns, flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(monkeypatch, Verdict.INCONCLUSIVE)
+    monkeypatch.setitem(test_run_series.ENDINGS, "too long", ("failed", int(ExitCode.TIMEOUT)))
+    monkeypatch.setattr(Clock, "allows_another", True)
+    for endings, code in ((["ok", "too long"], ExitCode.INCONCLUSIVE), (["too long"], ExitCode.TIMEOUT)):
+        runs.endings, runs.requests[:] = endings, []
+        limit = len(endings) * test_run_series.TAKES / 60
+        ended = flagbench(f"{ON_CPU} --max-minutes {limit} -o b{len(endings)}")
+        assert (ended.code, len(runs.requests)) == (code, len(endings))
+
+
+def test_ctrl_c_while_a_record_is_stored(
+    runs: FakeRuns, flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(monkeypatch, Verdict.INCONCLUSIVE)
+    put = Store.put
+
+    def interrupt(self: Store, record: bytes) -> Any:
+        if b"mine-2" in record:
+            raise KeyboardInterrupt
+        return put(self, record)
+
+    monkeypatch.setattr(Store, "put", interrupt)
+    assert flagbench(f"{ON_CPU} --nonce mine -o b.tar.gz").code == ExitCode.INTERRUPTED
+    assert [name for name in unpacked("b.tar.gz") if "records/" in name] == ["records/record-of-mine-1.json"]
+
+
 def test_a_failed_run_is_a_bundle_that_holds(runs: FakeRuns, flagbench: Flagbench) -> None:
     runs.endings = ["failed"]
     assert flagbench(f"{ON_CPU} -o b.tar.gz").code == 5
