@@ -23,7 +23,7 @@ from flagbench.stores.series_document import seed_of
 from flagbench.verify import Verdict, VerifyResult
 from flagbench.verify.result import Against
 
-from ..conftest import REPLAY, Flagbench
+from ..conftest import Flagbench
 from . import test_run_series
 from .test_run_series import FakeRuns, fake
 
@@ -38,7 +38,6 @@ NOTHING = Machine((), 0)
 @pytest.fixture
 def runs(fake: FakeRuns, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRuns:
     """No run is started, no accelerator is asked for, and bundles are written to a folder of the test."""
-    monkeypatch.setattr(test_run_series, "RUN_RECORD", json.loads((REPLAY.parent / "cpu-tiny.json").read_bytes()))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(reproduce, "describe", lambda request, container: None)
     monkeypatch.setattr(reproduce, "this_machine", lambda: NOTHING)
