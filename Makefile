@@ -5,9 +5,10 @@ PYTHON ?=
 VENV ?= .venv
 # Index for CPU builds of torch, if reachable. Empty: the index that pip is configured to use.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
-# Additional options for tests.reenact, tests/bench/kills.py and tests/bench/storage.py (`make bench`), and for pytest
+# Additional options for tests.reenact, tests/bench/verdicts.py, kills.py and storage.py (`make bench`), and for pytest
 # (`make test`).
 REENACT ?=
+VERDICTS ?=
 KILLS ?=
 STORAGE ?=
 PYTEST ?=
@@ -49,7 +50,7 @@ bench: $(VENV)/.dev $(VENV)/.publishers
 	$(BIN)/python tests/bench/harness.py
 	$(BIN)/python tests/bench/trainer.py
 	$(BIN)/python tests/bench/adapter.py
-	$(BIN)/python tests/bench/verdicts.py
+	$(BIN)/python tests/bench/verdicts.py $(VERDICTS)
 	$(BIN)/python tests/bench/startup.py
 	$(BIN)/python tests/bench/demo.py
 	$(BIN)/python tests/bench/kills.py $(KILLS)
