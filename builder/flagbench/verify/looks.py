@@ -60,7 +60,10 @@ def widened(ratio: Ratio, level: float, runs: int) -> Ratio | None:
     """
     if ratio.ci95 is None:
         return None
-    df = runs - 1 if runs >= RUNS_FOR_STUDENT else DEFAULT.df + runs - 1
+    few = runs < RUNS_FOR_STUDENT
+    df = runs - 1 + (DEFAULT.df if few else 0)
     factor = t_two_sided(level, df) / t_two_sided(LEVEL, df)
     value, (low, high) = ratio.value, ratio.ci95
+    if few and low > 0:  # of few runs it is Student's on logarithms
+        return Ratio(value, (value * (low / value) ** factor, value * (high / value) ** factor))
     return Ratio(value, (value - (value - low) * factor, value + (high - value) * factor))

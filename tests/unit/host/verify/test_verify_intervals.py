@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flagbench.record.model import Metric
-from flagbench.stats.between import Prior
+from flagbench.stats.between import Prior, over_runs
 from flagbench.verify import Verdict
 from flagbench.verify.interval import Estimate, Ratio, estimate, quotient
 from flagbench.verify.judge import HIGH, LOW, classify
+from flagbench.verify.looks import widened
 
 from .conftest import edit, held, runs
 
@@ -126,3 +127,11 @@ def test_a_window_that_is_not_steady_says_why_and_how_many_more_steps_decide() -
     result = held(edit(metrics={"p_core_host": {"ci95": None, "ci_reason": why}}))
     assert result.verdict is Verdict.INCONCLUSIVE
     assert why in result.reason
+
+
+@pytest.mark.parametrize("runs", [1, 2, 4, 5, 8])
+def test_an_interval_made_one_of_another_level_is_the_one_that_the_runs_have_at_that_level(runs: int) -> None:
+    values = [0.97 + 0.01 * (k % 3) for k in range(runs)]
+    found, higher = (over_runs(values, level=level) for level in (0.95, 0.99))
+    wide = widened(Ratio(found.value, found.interval), 0.99, runs)
+    assert wide.ci95 == pytest.approx(higher.interval, rel=1e-12)
