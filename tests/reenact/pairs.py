@@ -24,8 +24,8 @@ HALF_WIDTH = 0.009
 # So many rounds have an interval (its exact coverage is 31/32); fewer have a centre alone.
 ROUNDS_OF_AN_INTERVAL = 6
 # A quick comparison ends after so many rounds, if their centre is that near to 1; else it goes on for an interval.
-QUICK_ROUNDS = 3
-QUICK_WITHIN = 0.02
+QUICK_ROUNDS = 2
+QUICK_WITHIN = 0.015
 # The pairs of a start take no longer, as far as FEWEST_PAIRS allow: a few percent of a step are those of the start.
 START_SECONDS = 4.0
 FEWEST_PAIRS = 8
