@@ -43,7 +43,7 @@ class Machine:
     visible: int
     """How many of them a run would see, by CUDA_VISIBLE_DEVICES."""
     problem: str | None = None
-    """Why a tool that is there did not say; None if it did, or if there is none."""
+    """Why an installed tool gave no answer; None if it answered or is not installed."""
 
     @property
     def described(self) -> str:
@@ -80,7 +80,7 @@ def claims_here(machine: Machine, catalog: Catalog) -> tuple[Claim, ...]:
 
 
 def closest_claims(machine: Machine, catalog: Catalog) -> tuple[str, tuple[Claim, ...]]:
-    """The published device whose name is most like this machine's, and its rows; an empty name if there is none."""
+    """The published device whose name is most like this machine's, and its rows; no match: an empty name."""
     rows: dict[str, list[Claim]] = {}
     for claim in catalog.claims.values():
         rows.setdefault(str(claim.conditions.get("device_model")), []).append(claim)

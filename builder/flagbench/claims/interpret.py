@@ -248,7 +248,7 @@ def _metrics(
             continue
         cell = read_number(text, decimal_comma=comma)
         if cell is None:
-            message = f"{brief(text, 40)!r} is not a number; write the number alone, or / where there is none"
+            message = f"{brief(text, 40)!r} is not a number; write only the number, or / for an empty cell"
             cells.problem(found.field, "not-a-number", message)
             continue
         scale = found.scale

@@ -128,7 +128,7 @@ class RunWork:
     low: float
     high: float
     most: float
-    """Periods until the stop rule's limit; infinite if there is none."""
+    """Periods until the stop rule's limit; infinite without a limit."""
     what: str
     """What a period is, such as `an epoch of 67,584 samples`."""
     target: float | None = None

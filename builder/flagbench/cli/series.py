@@ -49,8 +49,8 @@ class Runs:
     def to_verify(self) -> list[Record]:
         """The records to hold: those of failed runs where no run ended well, so that the verdict says how they ended.
 
-        Of a series with problems one at most, since they need not be alike. Raises FlagbenchError (data) where there
-        is none, unless there are problems, which are a verdict.
+        Of a series with problems one at most, since they need not be alike. Raises FlagbenchError (data) if no
+        run has a record; a series with problems is given a verdict all the same.
         """
         found = self.records or [record for each in self.series for record in each.failed]
         if self.problems:

@@ -110,7 +110,7 @@ def collect(
             inbox.forget(upload)
         except FlagbenchError as error:
             done.failures.append((upload.run_id, error))
-        except Exception as error:  # one run's upload, which may be hostile, keeps no other back
+        except Exception as error:  # a hostile upload of one run must not stop the others
             done.failures.append((upload.run_id, _bug(upload, error)))
     for _, failure in done.failures:
         print_error(failure.message, failure.remedy)

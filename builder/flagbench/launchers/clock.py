@@ -75,7 +75,7 @@ def with_launch(record: bytes, launch: TimedLaunch) -> bytes:
     if "launch" in raw:
         raw["launch"] = field
         return _line(raw)
-    # Not written anew as a whole: the numbers keep the digits that the image wrote.
+    # The rest is not serialized again, so numbers keep the digits that the image wrote.
     return record.rstrip()[:-1] + b',"launch":' + _line(field)[:-1] + b"}\n"
 
 

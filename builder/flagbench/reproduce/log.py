@@ -63,7 +63,7 @@ def _copy(reading: int, shown: int, log: Log) -> None:
     with open(reading, "rb", buffering=0) as stream:
         while content := stream.read(1 << 16):
             log.add(content)
-            with suppress(OSError):  # whoever read it is gone; the run goes on
+            with suppress(OSError):  # stderr is closed; the run continues
                 rest = memoryview(content)
                 while rest:
                     rest = rest[os.write(shown, rest) :]

@@ -74,7 +74,7 @@ def sums_of(folder: Path) -> bytes:
 
 
 def signature_of(folder: Path) -> tuple[str, Path] | None:
-    """The tool that signed the manifest, and its signature; None where there is none."""
+    """The tool that signed the manifest, and its signature; None if it is not signed."""
     found = [(tool, folder / name) for tool, name in SIGNATURES.items() if (folder / name).exists()]
     return found[0] if found else None
 

@@ -1,6 +1,6 @@
 """Repeating until decided: looks that are fixed in advance, with alpha spent over them.
 
-Whoever looks after every run and stops at the first verdict is wrong more often than one look would be. Here the
+Checking after every run and stopping at the first verdict is wrong more often than checking once. Here the
 numbers of runs at which one looks are fixed beforehand, and each look has its own part of alpha, by the spending
 function of Lan and DeMets (Biometrika 70, 1983) that is like Pocock's:
 

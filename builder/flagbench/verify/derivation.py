@@ -32,7 +32,7 @@ Value = Scalar | None | Unknown
 
 
 def look_up(config: Any, path: str) -> Any:
-    """The value at a dotted path; UNKNOWN if there is none."""
+    """The value at a dotted path; UNKNOWN if it is absent."""
     for key in path.split("."):
         if not isinstance(config, Mapping) or key not in config:
             return UNKNOWN
@@ -41,19 +41,19 @@ def look_up(config: Any, path: str) -> Any:
 
 
 def number(config: Any, path: str) -> int | float | None:
-    """The number at a dotted path; None if there is none. A bool is not a number."""
+    """The number at a dotted path; None if it is absent. A bool is not a number."""
     found = look_up(config, path)
     return found if isinstance(found, int | float) and not isinstance(found, bool) else None
 
 
 def count(config: Any, path: str) -> int | None:
-    """The positive integer at a dotted path; None if there is none."""
+    """The positive integer at a dotted path; None if it is absent."""
     found = number(config, path)
     return found if isinstance(found, int) and found > 0 else None
 
 
 def schedule(config: Any) -> Config:
-    """The section that says how long a run is, `train` or `infer`; empty if there is none."""
+    """The section that says how long a run is, `train` or `infer`; empty if it is absent."""
     for name in ("train", "infer"):
         section = look_up(config, name)
         if isinstance(section, Mapping):

@@ -1,7 +1,7 @@
 """A verdict at a look that was fixed in advance: it has to hold at the level that the look is left with.
 
-Whoever looks at the verdict several times and stops at the first definite one is wrong more often than after one
-look. So alpha is spread over the looks (`stats.looks`), and at each the interval is as wide as its part demands.
+Checking the verdict several times and stopping at the first definite one is wrong more often than checking
+once. So alpha is spread over the looks (`stats.looks`), and at each the interval is as wide as its part demands.
 """
 
 from __future__ import annotations

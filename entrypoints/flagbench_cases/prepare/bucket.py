@@ -69,7 +69,7 @@ def open_bucket(url: str) -> Bucket:
 
 
 def find(url: str, case: str, kind: str, optional: bool = False) -> Optional[RemoteFolder]:
-    """The prepared folder of a kind below an address, or at it; None if there is none.
+    """The prepared folder of a kind below an address, or at it; None if it is absent.
 
     A server answers a key that may not list with the same error for a missing object and a forbidden one. An
     `optional` folder is then taken for missing.

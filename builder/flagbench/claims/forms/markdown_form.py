@@ -15,7 +15,7 @@ _DEVICE_LINE = re.compile(
 
 
 def read_markdown(text: str) -> Table | None:
-    """The rows of all Markdown tables whose header has a known metric; None if there is none."""
+    """The rows of all Markdown tables whose header has a known metric; None without such a table."""
     lines = text.splitlines()
     facts, best = dict[str, str](), list[tuple[list[str], list[tuple[int, dict[str, str]]]]]()
     for headers, rows in _pipe_tables(lines):

@@ -145,7 +145,7 @@ def memory(by_rank: Mapping[str, Sequence[int | None]], kind: str) -> list[dict[
 
 
 def final_loss(tail: Sequence[float | None]) -> list[dict[str, Any]]:
-    """The mean of the last losses of a run, at most LOSS_TAIL; nothing if there is none or one is not finite."""
+    """The mean of the last losses of a run, at most LOSS_TAIL; nothing without losses or if one is not finite."""
     tail = tail[-LOSS_TAIL:]
     finite = [loss for loss in tail if loss is not None and math.isfinite(loss)]
     if not finite or len(finite) < len(tail):
