@@ -17,6 +17,7 @@ from platformdirs import user_data_path
 from flagbench.files import TEXT_BYTES, read_file, write_atomically
 from flagbench.oci.compress import COMPRESSIONS, Compression
 from flagbench.oci.model import Descriptor, digest_of
+from flagbench.typed import decode_json
 
 _T = TypeVar("_T")
 _MAX_ORIGINS = 20
@@ -126,7 +127,7 @@ class Known:
         with suppress(OSError, msgspec.MsgspecError, ValueError, RecursionError):
             digest, _, content = read_file(self._path(kind, key), TEXT_BYTES).partition(b"\n")
             if digest.decode() == _sum(kind, key, content):
-                return msgspec.json.decode(content, type=shape)
+                return decode_json(content, shape)
         return None
 
     def _write(self, kind: str, key: str, entry: object) -> None:

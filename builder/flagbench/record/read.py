@@ -19,6 +19,7 @@ from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.files import read_input, read_stdin, reason
 from flagbench.record.model import Record
 from flagbench.terminal import brief, visible
+from flagbench.typed import convert
 
 VERSION = "record/v1"
 
@@ -56,7 +57,7 @@ def read_record(source: Path | bytes | None, name: str = "the record") -> Record
     raw = parse(source, name)
     try:
         # `raw` last: a field of that name in the document is one to ignore.
-        record = msgspec.convert({**raw, "raw": raw}, Record)
+        record = convert({**raw, "raw": raw}, Record)
         fault = date_fault(record.created_at)
         fault = fault and f"created_at: {fault}"
     except msgspec.ValidationError as error:
