@@ -39,6 +39,12 @@ class Pace(NamedTuple):
     """How much longer the last step is than the first, as a share."""
     partial: float = 1.0
     """Share of a batch that holds examples; the publisher counts all of it."""
+    evaluating: float = 0.0
+    """Share of the training that is evaluations, besides those of the row."""
+    ceiling: float = 0.8
+    """What a matrix product reaches of the device's peak."""
+    waiting: float = 0.0
+    """Share of the training that each rank waited for a processor."""
     seed: int = 0
 
 
@@ -62,10 +68,10 @@ def honest_record(
     added.
     """
     request = _request(claim, steps)
-    evidence = _evidence(claim, request, pace, count if steps is None else steps)
+    taken = _steps(claim, request, pace, count if steps is None else steps)
     if change:
-        changed = {rank: [change(rank, step) for step in own] for rank, own in evidence.steps.items()}
-        evidence = evidence._replace(steps=changed)
+        taken = {rank: [change(rank, step) for step in own] for rank, own in taken.items()}
+    evidence = _evidence(claim, request, pace, taken)
     made = assemble.assemble(request, evidence, OK)
     made = json.loads(assemble.to_line(made))
     made.update(
@@ -133,9 +139,9 @@ def _known(claim: Claim, name: str) -> Any:
     return "here" if value == NOT_PUBLISHED else value
 
 
-def _evidence(claim: Claim, request: Request, pace: Pace, count: int) -> Evidence:
-    steps = _steps(claim, request, pace, count)
-    world, ends = request.layout.world, sum(s.data_wait + s.to_device + s.host + s.after for s in steps[0])
+def _evidence(claim: Claim, request: Request, pace: Pace, steps: dict[int, list[Step]]) -> Evidence:
+    world, count = request.layout.world, len(steps[0])
+    ends = max(sum(s.data_wait + s.to_device + s.host + s.after for s in own) for own in steps.values())
     facts: list[dict[str, Any]] = []
 
     def fact(kind: str, rank: int, **values: Any) -> None:
@@ -144,6 +150,7 @@ def _evidence(claim: Claim, request: Request, pace: Pace, count: int) -> Evidenc
     units = sum(s.published_samples if request.unit == "samples" else s.tokens for s in steps[0]) * request.layout.dp
     whole = _published(claim, "p_whole") or _published(claim, "p_infer_whole")
     trained = max(ends, units / whole * pace.slower) if whole else ends * 1.01
+    trained /= 1 - pace.evaluating
     e2e = max(trained + 1.0, (_published(claim, "e2e_time") or trained + 60.0) * pace.slower)
     device = {"name": _device(claim, request), "memory_bytes": _memory(claim, request)}
     peak = int((_published(claim, "mem_peak") or 30.0) * 2**30)
@@ -156,7 +163,8 @@ def _evidence(claim: Claim, request: Request, pace: Pace, count: int) -> Evidenc
         error = 1e-7 if executed == "fp32" else 1e-4
         fact("precision", rank, requested=executed, executed=executed, relative_error=error)
         fact("memory", rank, peak=peak, allocator_peak=peak - 2**30, parameters=1.0)
-        fact("ceiling", rank, flops=0.8 * _peak(request), precision=executed, method="best of some")
+        fact("processor", rank, ran=trained * (1 - pace.waiting), waited=trained * pace.waiting)
+        fact("ceiling", rank, flops=pace.ceiling * _peak(request), precision=executed, method="best of some")
         if request.kind == "infer":
             fact("pass_begun", rank, name="infer", first_step=0)
             fact("pass", rank, name="infer", first_step=0, steps=count, seconds=trained)

@@ -15,8 +15,9 @@ from flagbench.cli.output import echo_json
 from flagbench.cli.records import RECORD_HELP, is_path, require_one_stdin
 from flagbench.cli.series import SERIES_HELP, Runs, load_runs
 from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.explain import Explanation, explain
 from flagbench.record.model import Record
-from flagbench.report import verdict_table
+from flagbench.report import explanation_page, verdict_table
 from flagbench.stats.compare import WITHIN
 from flagbench.stores import open_store
 from flagbench.verify import Verdict, VerifyResult, choose_claim, verify_baseline, verify_claim
@@ -56,6 +57,12 @@ def command(
             help="With --baseline: the change of speed that counts as the same; 0.02 is 2 %, up or down.",
         ),
     ] = WITHIN,
+    why: Annotated[
+        bool,
+        typer.Option(
+            "--explain", help="Say why the runs are slow: what took their time, its share of the gap, what to do."
+        ),
+    ] = False,
     store: StoreOption = None,
     wide: WideOption = False,
     as_json: JsonOption = False,
@@ -80,11 +87,20 @@ def command(
         [*runs.summaries("runs"), *(base.summaries("baseline") if base else ())],
         runs.in_series,
     )
+    explanation = _explained(held, result, base) if why and held else None
     if as_json:
-        echo_json(result.to_dict())
+        echo_json(result.to_dict() | ({"explanation": explanation and explanation.to_dict()} if why else {}))
     else:
         print(verdict_table(held, result, wide=wide), end="")
+        if explanation:
+            print(explanation_page(explanation, wide=wide), end="")
     raise typer.Exit(int(result.verdict.exit_code))
+
+
+def _explained(held: list[Record], result: VerifyResult, base: Runs | None) -> Explanation:
+    """Why the runs of a verdict are slow."""
+    case = catalog_get(load_catalog().cases, held[0].case, kind="case")
+    return explain(held, result, case, base.to_verify() if base else ())
 
 
 def _check_options(claim: str | None, baseline: list[str], within: float) -> None:

@@ -287,13 +287,39 @@ class DeviceTelemetry(Struct, frozen=True):
     temperature_max_c: Number | None = None
     sm_clock_mean_mhz: Number | None = None
     sm_clock_min_mhz: Number | None = None
+    sm_clock_busy_mhz: Amount | None = None
+    """The mean while the device was not idle."""
+    sm_clock_max_mhz: Amount | None = None
+    """The highest that the device allows."""
+    power_limit_w: Amount | None = None
+    """The limit in force; `power_limit_default_w` is the device's own."""
+    power_limit_default_w: Amount | None = None
     util_mean: Number | None = None
 
 
+Fraction = Annotated[float, Meta(ge=0, le=1)] | Annotated[int, Meta(ge=0, le=1)]
+
+
+class CpuTelemetry(Struct, frozen=True):
+    """Telemetry of node 0's logical processors."""
+
+    util_mean: Fraction | None = None
+    """The share of them that was busy."""
+    others_mean: Amount | None = None
+    """How many of them processes outside the run kept busy."""
+    steal_mean: Fraction | None = None
+    """The share that other virtual machines took."""
+    quota: Amount | None = None
+    """How many of them the run's control group may use."""
+    throttled: Fraction | None = None
+    """The share of the quota's periods in which it was used up."""
+
+
 class Telemetry(Struct, frozen=True):
-    """Telemetry, summarised over the run."""
+    """Telemetry, summarised over the run; of node 0."""
 
     devices: tuple[DeviceTelemetry, ...] = ()
+    cpu: CpuTelemetry = CpuTelemetry()
 
 
 class Rank(Struct, frozen=True):
@@ -311,6 +337,10 @@ class Rank(Struct, frozen=True):
     first_collective_median: Amount | None = None
     collective_wait_median: Amount | None = None
     data_wait_total: Amount | None = None
+    processor_seconds: Amount | None = None
+    """Its main thread ran on a processor during the loop."""
+    processor_wait_seconds: Amount | None = None
+    """Its main thread was ready to run and waited for a processor."""
     bubble: Annotated[float, Meta(le=1)] | Annotated[int, Meta(le=1)] | None = None
     exit: str | None = None
 

@@ -12,7 +12,7 @@ LEAST_SECONDS = 1.0
 MUCH_MEMORY = 2**30
 """Bytes in use before the run; a driver alone uses less on an idle device."""
 
-_NO_THROTTLING = frozenset({"gpu_idle", "applications_clocks_setting", "display_clock_setting", "sync_boost"})
+NO_THROTTLING = frozenset({"gpu_idle", "applications_clocks_setting", "display_clock_setting", "sync_boost"})
 """NVML's reasons for a lower clock that are not throttling: the clock was set, or the device was idle."""
 
 
@@ -32,7 +32,7 @@ def disturbances(records: Sequence[Record]) -> Iterator[str]:
         for reason, seconds in device.throttle_seconds.items():
             longest[reason] = max(seconds, longest.get(reason, 0.0))
     for reason, seconds in longest.items():
-        if seconds >= LEAST_SECONDS and reason not in _NO_THROTTLING:
+        if seconds >= LEAST_SECONDS and reason not in NO_THROTTLING:
             yield f"throttled {seconds:.0f} s ({reason})"
     if any(d.foreign_processes or d.mem_used_before_bytes > MUCH_MEMORY for d in devices):
         yield "another tenant on the device"

@@ -21,6 +21,7 @@ from flagbench_cases.rank.probe import CollectiveProbe
 from flagbench_cases.rank.software import software
 from flagbench_cases.rank.stopwatch import now
 from flagbench_cases.rank.train_loop import Plan, TrainLoop
+from flagbench_cases.rank.waiting import ProcessorTime
 from flagbench_cases.shared import interpreter
 from flagbench_cases.shared.errors import UsageError
 from flagbench_cases.shared.layout import layout_of
@@ -123,7 +124,9 @@ class RankRun:
                 self.spool.fact("resumed", step=saved.step, checkpoint=os.path.basename(saved.folder))
         init = self._begin(capacity)
         counts = self.layout.counts(rank)
+        processor = ProcessorTime()
         timing = TrainLoop(workload, plan, self.spool, device, self.probe, save, resume, counts).run()
+        self.spool.fact("processor", **processor.used())
         self._end(workload, timing, init, timing["checkpoint"])
         if rank == 0:
             self.spool.fact("training", **workload.training_facts())
@@ -134,7 +137,9 @@ class RankRun:
         plan = InferPlan(section["warmup_steps"], section["window_steps"])
         init = self._begin(sum(plan.steps(workload, name) for name in plan.passes(workload)))
         counts = self.layout.counts(self.job.rank)
+        processor = ProcessorTime()
         timing = InferLoop(workload, plan, self.spool, self.device, self.probe, counts).run()
+        self.spool.fact("processor", **processor.used())
         self._end(workload, timing, init)
 
     def _begin(self, steps: int) -> float:

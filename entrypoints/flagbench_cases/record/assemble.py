@@ -177,6 +177,7 @@ def rank_entry(fact: Dict[str, Any], evidence: Evidence) -> Dict[str, Any]:
         finite = [v for v in values if math.isfinite(v)]
         return stats.median(finite) if finite else None
 
+    used = next((found for found in evidence.of("processor") if found["rank"] == rank), {})
     return {
         "rank": rank,
         "node": fact["node"],
@@ -189,6 +190,8 @@ def rank_entry(fact: Dict[str, Any], evidence: Evidence) -> Dict[str, Any]:
         "first_collective_median": middle([s.first_collective for s in steps]),
         "collective_wait_median": middle([s.collective_wait for s in steps]),
         "data_wait_total": sum(s.data_wait for s in steps),
+        "processor_seconds": used.get("ran"),
+        "processor_wait_seconds": used.get("waited"),
         "exit": describe_exit(evidence.exits.get(rank)),
     }
 

@@ -1,11 +1,13 @@
-"""CPU and memory usage of the node, and the resident memory of a process tree, read from /proc.
+"""CPU and memory usage of the node, of a process tree, and of everything else, read from /proc.
 
 Not through psutil: one pass over /proc gives both the tree and its memory with a third of the CPU time, and the
 sampler starts without large imports.
 """
 
 import os
-from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Set
+
+from flagbench_cases.telemetry.quota import Quota
 
 # Reading a core's clock may interrupt that core, so on large nodes only a few are read.
 _CLOCKED_CORES = 8
@@ -17,12 +19,22 @@ _HEAD_BYTES = 8192
 class _Process(NamedTuple):
     parent: int
     rss_pages: int
+    ticks: int  # of processor time, those of its ended children included
+
+
+class _Ticks(NamedTuple):
+    """Ticks of all processors since the start of the machine, but for `tree`: those of the process tree."""
+
+    total: int
+    idle: int
+    steal: int
+    tree: int
 
 
 class CpuProbe:
     """Samples the node's CPUs and memory, and the process tree below `pid`.
 
-    In a container the values are still those of the node, not of the container's quota. `proc` and `sys` are the
+    In a container the values are still those of the node, but for `quota` and `throttled`. `proc` and `sys` are the
     mount points of the two file systems.
     """
 
@@ -30,8 +42,9 @@ class CpuProbe:
         self._pid = pid
         self._proc = proc
         self._page = os.sysconf("SC_PAGE_SIZE")
-        self._times: Optional[Tuple[int, int]] = None
+        self._ticks: Optional[_Ticks] = None
         self._clock_files = _clock_files(sys)
+        self._quota = Quota(pid, proc, sys)
 
     def tree(self) -> Set[int]:
         """Process ids of the tree: `pid` and all its live descendants."""
@@ -40,32 +53,42 @@ class CpuProbe:
     def sample(self) -> Dict[str, Any]:
         """One sample; values not available on this machine are absent.
 
-        `util` (fraction of all logical CPUs that was not idle since the sample before, absent in the first),
-        `load1`, `mem_used_bytes`, `mem_available_bytes`, `rss_bytes` (sum over the tree without this process:
-        pages shared between processes count once in each) and `freq_mhz` (mean of up to 8 cores).
+        `util` (fraction of all logical CPUs that was not idle since the sample before), `others` (logical CPUs that
+        processes outside the tree kept busy), `steal` (fraction that other virtual machines took), all three absent
+        in the first sample; `load1`, `mem_used_bytes`, `mem_available_bytes`, `rss_bytes` (sum over the tree without
+        this process: pages shared between processes count once in each), `freq_mhz` (mean of up to 8 cores), `quota`
+        (logical CPUs that the tree may use) and `throttled` (periods so far, and those that used up the quota).
         """
+        processes = self._processes()
+        tree = _tree(self._pid, processes)
+        sizes = [processes[pid].rss_pages for pid in tree - {os.getpid()}]
         values = {
-            "util": self._util(),
+            **self._usage(sum(processes[pid].ticks for pid in tree)),
             "load1": self._load1(),
-            "rss_bytes": self._rss_bytes(),
+            "rss_bytes": sum(sizes) * self._page if sizes else None,
             "freq_mhz": self._freq_mhz(),
+            **self._memory(),
+            **self._quota.sample(),
         }
-        values.update(self._memory())
         return {key: value for key, value in values.items() if value is not None}
 
-    def _util(self) -> Optional[float]:
+    def _usage(self, tree: int) -> Dict[str, float]:
+        """What the processors did since the last call; `tree`: the ticks of the process tree until now."""
         line = self._read("stat").partition("\n")[0].split()
-        if len(line) < 6:
-            return None
+        if len(line) < 9:
+            return {}
         # user nice system idle iowait irq softirq steal; guest time after them is already part of user time.
         ticks = [int(field) for field in line[1:9]]
-        total, idle = sum(ticks), ticks[3] + ticks[4]
-        before, self._times = self._times, (total, idle)
-        if before is None or total <= before[0]:
-            return None
-        busy = 1.0 - (idle - before[1]) / (total - before[0])
-        # iowait may run backwards on some kernels.
-        return round(min(max(busy, 0.0), 1.0), 4)
+        now = _Ticks(sum(ticks), ticks[3] + ticks[4], ticks[7], tree)
+        before, self._ticks = self._ticks, now
+        if before is None or now.total <= before.total:
+            return {}
+        total, idle, steal, own = (after - earlier for after, earlier in zip(now, before))
+        # iowait may run backwards on some kernels, and a process that ends takes its ticks along.
+        shares = {"util": 1.0 - idle / total, "steal": steal / total}
+        found = {name: round(min(max(share, 0.0), 1.0), 4) for name, share in shares.items()}
+        others = (total - idle - steal - own) / total * (os.cpu_count() or 1)
+        return {**found, "others": round(max(others, 0.0), 4)}
 
     def _load1(self) -> Optional[float]:
         fields = self._read("loadavg").split()
@@ -82,11 +105,6 @@ class CpuProbe:
         available = sizes["MemAvailable"]
         return {"mem_used_bytes": sizes["MemTotal"] - available, "mem_available_bytes": available}
 
-    def _rss_bytes(self) -> Optional[int]:
-        processes = self._processes()
-        tree = _tree(self._pid, processes) - {os.getpid()}
-        return sum(processes[pid].rss_pages for pid in tree) * self._page if tree else None
-
     def _freq_mhz(self) -> Optional[float]:
         clocks = [int(text) / 1000 for text in map(_read_text, self._clock_files) if text.strip().isdigit()]
         return round(sum(clocks) / len(clocks), 1) if clocks else None
@@ -99,7 +117,9 @@ class CpuProbe:
             # The command's name is in brackets and may contain anything, including brackets and spaces.
             fields = self._read(entry + "/stat").rpartition(")")[2].split()
             if len(fields) > 21:
-                found[int(entry)] = _Process(parent=int(fields[1]), rss_pages=int(fields[21]))
+                found[int(entry)] = _Process(
+                    parent=int(fields[1]), rss_pages=int(fields[21]), ticks=sum(map(int, fields[11:15]))
+                )
         return found
 
     def _read(self, name: str) -> str:

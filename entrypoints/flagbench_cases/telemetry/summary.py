@@ -65,14 +65,26 @@ def _last_run(path: str) -> Tuple[Dict[str, Any], List[Dict[str, Any]]]:
 
 
 def _cpu(samples: Sequence[Dict[str, Any]]) -> Dict[str, Any]:
-    util = [sample["util"] for sample in samples if "util" in sample]
-    used = [sample["mem_used_bytes"] for sample in samples if "mem_used_bytes" in sample]
-    rss = [sample["rss_bytes"] for sample in samples if "rss_bytes" in sample]
+    def all_of(name: str) -> List[Any]:
+        return [sample[name] for sample in samples if name in sample]
+
     return _present(
-        util_mean=_mean(util),
-        mem_used_max_bytes=max(used, default=None),
-        rss_max_bytes=max(rss, default=None),
+        util_mean=_mean(all_of("util")),
+        others_mean=_mean(all_of("others")),
+        steal_mean=_mean(all_of("steal")),
+        quota=min(all_of("quota"), default=None),
+        throttled=_throttled(all_of("throttled")),
+        mem_used_max_bytes=max(all_of("mem_used_bytes"), default=None),
+        rss_max_bytes=max(all_of("rss_bytes"), default=None),
     )
+
+
+def _throttled(counts: Sequence[Sequence[int]]) -> Optional[float]:
+    """The share of a quota's periods in which it was used up; None if fewer than two samples have counts."""
+    if len(counts) < 2 or counts[-1][0] <= counts[0][0]:
+        return None
+    periods, throttled = (last - first for first, last in zip(counts[0], counts[-1]))
+    return round(throttled / periods, 4)
 
 
 def _devices(start: Dict[str, Any], samples: Sequence[Dict[str, Any]], span: _Window) -> List[Dict[str, Any]]:
@@ -96,6 +108,11 @@ def _device(
         return [device[key] for t, device in series if key in device and _within(t, span)]
 
     power, clock = inside("power_w"), inside("sm_clock_mhz")
+    busy = [
+        device["sm_clock_mhz"]
+        for t, device in series
+        if "sm_clock_mhz" in device and _within(t, span) and "gpu_idle" not in device.get("throttle", ())
+    ]
     energy = _energy([(t, device.get("power_w")) for t, device in series], span, _HOLE * interval)
     foreign = None
     if "processes" in static:
@@ -110,6 +127,10 @@ def _device(
         temperature_max_c=max(inside("temperature_c"), default=None),
         sm_clock_mean_mhz=_mean(clock),
         sm_clock_min_mhz=min(clock, default=None),
+        sm_clock_busy_mhz=_mean(busy),
+        sm_clock_max_mhz=static.get("sm_clock_max_mhz"),
+        power_limit_w=static.get("power_limit_w"),
+        power_limit_default_w=static.get("power_limit_default_w"),
         util_mean=_mean(inside("util")),
         mem_used_max_bytes=max(inside("mem_used_bytes"), default=None),
         mem_used_before_bytes=static.get("mem_used_bytes"),

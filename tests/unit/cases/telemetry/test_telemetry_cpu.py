@@ -14,9 +14,10 @@ pytestmark = pytest.mark.image
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-def process(proc: Path, pid: int, parent: int, rss_pages: int, name: str = "python") -> None:
-    (proc / str(pid)).mkdir()
-    numbers = " ".join(["0"] * 19)
+def process(proc: Path, pid: int, parent: int, rss_pages: int, name: str = "python", ticks: int = 0) -> None:
+    """`ticks` of processor time, a quarter each as user, as system and of the two of its ended children."""
+    (proc / str(pid)).mkdir(exist_ok=True)
+    numbers = " ".join([*["0"] * 9, *[str(ticks // 4)] * 4, *["0"] * 6])
     (proc / str(pid) / "stat").write_text(f"{pid} ({name}) S {parent} {numbers} {rss_pages} 0")
 
 
@@ -53,6 +54,27 @@ def test_utilisation_is_the_share_of_all_ticks_since_the_last_sample_that_were_n
     # 200 more ticks, of which 40 idle and 10 waiting for input and output.
     (proc / "stat").write_text("cpu  200 0 150 740 110 0 0 0 90 0\n")
     assert cpu.sample()["util"] == 0.75
+
+
+def test_what_others_and_other_machines_took(proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    cpu = probe(proc)
+    cpu.sample()
+    process(proc, 11, 10, 7, ticks=60)
+    process(proc, 13, 1, 1000, ticks=90)  # not in the tree
+    (proc / "stat").write_text("cpu  200 0 130 740 110 0 0 20 90 0\n")
+    found = cpu.sample()
+    # Of 200 ticks 40 + 10 were idle and 20 stolen; of the other 130, the tree had 60.
+    assert (found["steal"], found["others"]) == (0.1, 70 / 200 * 8)
+
+
+def test_a_process_that_ends_takes_its_ticks_along(proc: Path) -> None:
+    process(proc, 11, 10, 7, ticks=400)
+    cpu = probe(proc)
+    cpu.sample()
+    process(proc, 11, 10, 7, ticks=0)
+    (proc / "stat").write_text("cpu  200 0 150 740 110 0 0 0 90 0\n")
+    assert cpu.sample()["others"] > 0
 
 
 def test_the_tree_holds_descendants_only_and_survives_brackets_in_names(proc: Path) -> None:

@@ -40,6 +40,8 @@ def test_a_whole_recorded_run() -> None:
         "temperature_max_c": 70,
         "sm_clock_mean_mhz": 1122.0,
         "sm_clock_min_mhz": 210,
+        "sm_clock_busy_mhz": 1350.0,
+        "power_limit_w": 400.0,
         "util_mean": 0.68,
         "mem_used_max_bytes": 30000000000,
         "mem_used_before_bytes": 3145728,
@@ -60,6 +62,7 @@ def test_what_a_device_does_not_give_is_absent_and_other_tenants_are_counted() -
         "energy_j": 800.0,
         "energy_seconds": 4.0,
         "temperature_max_c": 47,
+        "power_limit_w": 400.0,
         "mem_used_before_bytes": 9000000000,
         "foreign_processes": 1,
     }
@@ -84,6 +87,7 @@ def test_a_window_without_samples_has_no_values() -> None:
     assert summary["devices"][0] == {
         "index": 0,
         "name": "NVIDIA A100-SXM4-40GB",
+        "power_limit_w": 400.0,
         "mem_used_before_bytes": 3145728,
         "foreign_processes": 0,
     }
@@ -137,3 +141,19 @@ def test_a_file_cut_anywhere_still_gives_its_whole_samples(tmp_path: Path, cut: 
     (tmp_path / "cut").write_bytes(kept + b"\n\xff\xfe[]\n[1]\n")
     summary = summarise(str(tmp_path / "cut"))
     assert summary["samples"] == sum(line.startswith(b'{"kind":"sample"') for line in kept.split(b"\n")[:-1])
+
+
+def test_what_the_processors_did(tmp_path: Path) -> None:
+    def cpu(t: float, **values: Any) -> dict[str, Any]:
+        return {"kind": "sample", "t": t, "cpu": {"quota": 1.5, **values}, "devices": []}
+
+    path = write(
+        tmp_path / "t",
+        cpu(0.0, throttled=[100, 40]),  # before the window, like what was throttled until then
+        cpu(1.0, throttled=[110, 40], others=0.25, steal=0.0),
+        cpu(2.0, throttled=[120, 45], others=0.75, steal=0.02),
+        cpu(3.0, throttled=[130, 49], others=0.5, steal=0.01),
+    )
+    found = summarise(path, (0.5, 9.0))["cpu"]
+    assert found == {"others_mean": 0.5, "steal_mean": 0.01, "quota": 1.5, "throttled": 0.45}
+    assert "throttled" not in summarise(path, (2.5, 9.0))["cpu"]  # one count says nothing

@@ -1,0 +1,79 @@
+"""How many processors a process may use, by its control group, and how often it used them up."""
+
+import os
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional
+
+_V1_FOLDERS = ("cpu", "cpu,cpuacct", "cpuacct,cpu")
+
+
+class _Limit(NamedTuple):
+    cores: float
+    folder: str
+
+
+class Quota:
+    """The quota of a process's control group or of the nearest of those above it, whichever is smaller.
+
+    `proc` and `sys` are the mount points of the two file systems; both versions of control groups are read. In a
+    container that sees its own group only, that is the container's.
+    """
+
+    def __init__(self, pid: int, proc: str = "/proc", sys: str = "/sys") -> None:
+        limits = []
+        for folder in _folders(pid, proc, sys):
+            cores = _cores(folder)
+            if cores is not None:
+                limits.append(_Limit(cores, folder))
+        self._limit = min(limits, default=None)
+
+    def sample(self) -> Dict[str, Any]:
+        """`quota`, in logical processors, and `throttled`, its periods so far and those in which it was used up;
+        empty without a quota."""
+        if self._limit is None:
+            return {}
+        found: Dict[str, Any] = {"quota": round(self._limit.cores, 3)}
+        lines = _read(os.path.join(self._limit.folder, "cpu.stat")).splitlines()
+        counts = dict(line.split()[:2] for line in lines if len(line.split()) > 1)
+        if "nr_periods" in counts and "nr_throttled" in counts:
+            found["throttled"] = [int(counts["nr_periods"]), int(counts["nr_throttled"])]
+        return found
+
+
+def _folders(pid: int, proc: str, sys: str) -> Iterator[str]:
+    """The folders of the groups that limit a process's processors, from its own to the highest that is visible."""
+    for line in _read("%s/%d/cgroup" % (proc, pid)).splitlines():
+        number, controllers, path = (line.split(":", 2) + ["", ""])[:3]
+        if number == "0" and not controllers:
+            roots = [os.path.join(sys, "fs", "cgroup")]
+        elif "cpu" in controllers.split(","):
+            roots = [os.path.join(sys, "fs", "cgroup", name) for name in _V1_FOLDERS]
+        else:
+            continue
+        for root in roots:
+            yield from _upwards(root, path)
+
+
+def _upwards(root: str, path: str) -> List[str]:
+    """The folders of a group and those above it, which may not all be visible."""
+    names = [name for name in path.split("/") if name not in ("", "..")]
+    return [os.path.join(root, *names[:depth]) for depth in range(len(names), -1, -1)]
+
+
+def _cores(folder: str) -> Optional[float]:
+    """The quota of one group, in logical processors; None if it has none."""
+    words = _read(os.path.join(folder, "cpu.max")).split()  # version 2
+    if not words:
+        words = [_read(os.path.join(folder, name)) for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us")]
+    try:
+        quota, period = map(int, words[:2])
+    except ValueError:  # "max", or no such file
+        return None
+    return quota / period if quota > 0 and period > 0 else None
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
