@@ -1,7 +1,7 @@
-"""Faults inside a rank of a real run: a line of Python that one rank executes at a point of its work."""
+"""Faults inside a rank of a real run: Python that one rank, or each, executes at a point of its work."""
 
 import os
-from typing import Any, Dict
+from typing import Any, Dict, Optional
 
 from running import ENTRYPOINTS
 
@@ -27,30 +27,65 @@ class Finder(importlib.abc.MetaPathFinder):
 
             def entered(self, name, *total):
                 if AT == "before " + name:
-                    exec(ACTION)
+                    exec(ACTION, {**globals(), **locals()})
                 phase(self, name, *total)
 
             def taken(self, values):
                 step(self, values)
                 if AT == self._steps:
-                    exec(ACTION)
+                    exec(ACTION, {**globals(), **locals()})
 
             module.RankSpool.phase, module.RankSpool.step = entered, taken
 
         spec.loader.exec_module = loaded
         return spec
 
-if os.environ.get("RANK") == str(RANK):
+if os.environ.get("RANK") == str(RANK) or (RANK is None and "RANK" in os.environ):
     if AT == "start":
-        exec(ACTION)
+        exec(ACTION, {**globals(), **locals()})
     else:
         sys.meta_path.insert(0, Finder())
 '''
 
 
-def fault(folder: Any, rank: int, at: Any, action: str) -> Dict[str, str]:
-    """The environment of a run whose rank does `action` as its interpreter starts (`start`), before it enters a phase
-    (`before train`), or after it has taken so many steps (a number)."""
+SLOW_LOADER = """
+import importlib, time
+name = "flagbench_cases.cases.%%s.workload" %% os.environ["SLOW_CASE"]
+workloads = [each for each in vars(importlib.import_module(name)).values() if hasattr(each, "batches")]
+for workload in workloads:
+    def batches(self, epoch, fast=workload.batches):
+        for batch in fast(self, epoch):
+            time.sleep(%r)
+            yield batch
+    workload.batches = batches
+"""
+
+SLOW_STEP = """
+import time
+from flagbench_cases.rank import step_timer
+def start(self, workload, run, *rest, fast=step_timer.StepTimer.__init__, **more):
+    def slow(batch):
+        time.sleep(%r)
+        return run(batch)
+    fast(self, workload, slow, *rest, **more)
+step_timer.StepTimer.__init__ = start
+"""
+
+
+def slow_loader(folder: Any, case: str, seconds: float) -> Dict[str, str]:
+    """The environment of a run of a case whose every rank gets each batch so many seconds later."""
+    site = fault(folder, None, "before data", SLOW_LOADER % seconds)
+    return {**site, "SLOW_CASE": case.replace("-", "_")}
+
+
+def slow_rank(folder: Any, rank: int, seconds: float) -> Dict[str, str]:
+    """The environment of a run one rank of which takes so many seconds longer for its part of every step."""
+    return fault(folder, rank, "before data", SLOW_STEP % seconds)
+
+
+def fault(folder: Any, rank: Optional[int], at: Any, action: str) -> Dict[str, str]:
+    """The environment of a run whose rank, or every one (None), does `action` as its interpreter starts (`start`),
+    before it enters a phase (`before train`), or after it has taken so many steps (a number)."""
     site = os.path.join(str(folder), "site")
     os.makedirs(site)
     with open(os.path.join(site, "sitecustomize.py"), "w") as file:

@@ -75,7 +75,7 @@ def other_conditions(run: Run, base: Sequence[Run], conditions: Sequence[Conditi
 def software(run: Run, base: Sequence[Run], conditions: Sequence[ConditionResult]) -> str | None:
     """Other versions of the software."""
     names = run.subject.case.software_conditions
-    differing = [each for each in conditions if each.name in names and each.forbids]
+    differing = [each for each in conditions if each.name in names and each.agreement is Agreement.DIFFERS]
     return ", ".join(f"{c.name} {shown(c.here)} instead of {shown(c.expected)}" for c in differing) or None
 
 

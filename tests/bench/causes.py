@@ -1,0 +1,161 @@
+"""Whether `verify --explain` names what made a real run slow: causes are planted in runs of tiny presets on this
+processor, and every explanation is held against what was planted.
+
+    python tests/bench/causes.py [--rounds 10] [--only CAUSE]
+
+Each round makes a healthy run, and one with each cause: a loader that sleeps, a slow rank, a quota of processors (a
+control group; as root), other processes on all processors, more ranks than processors, and evaluations. A cause must
+come first in at least 9 of 10 explanations; exit 1 otherwise. The machine should be idle, since whatever else runs is
+a cause too. Causes of accelerators are planted in made-up records by tests/unit/host/test_explain.py.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from faults import slow_loader, slow_rank
+from flagbench.catalog.load import load_catalog
+from flagbench.explain import explain
+from flagbench.record.read import read_record
+from flagbench.verify import verify_baseline, verify_claim
+from flagbench.verify.verdict import choose_claim
+from running import ENTRYPOINTS
+
+LEAST = 0.9
+"""Of the explanations of a cause: those in which it comes first."""
+CASE = "distilbert"
+STEPS = 120
+GROUPS = ("/sys/fs/cgroup/cpu", "/sys/fs/cgroup")
+"""Where control groups of processors are, in version 1 and in version 2."""
+
+
+def run(folder, ranks=2, words=(), environment=None, prefix=()):
+    """A real run of the tiny preset, as a record."""
+    command = [
+        *prefix,
+        sys.executable,
+        "-m",
+        "flagbench_cases",
+        CASE,
+        "--gpus",
+        str(ranks),
+        "--preset",
+        "tiny",
+        *words,
+    ]
+    if "--full" not in words:
+        command += ["--steps", str(STEPS)]
+    settings = {**os.environ, "PYTHONPATH": ENTRYPOINTS, "TMPDIR": folder, **(environment or {})}
+    ended = subprocess.run(command, env=settings, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+    if ended.returncode:
+        sys.exit(f"a run ended with exit code {ended.returncode}:\n{ended.stderr.decode()[-2000:]}")
+    return read_record(ended.stdout)
+
+
+def data_wait(folder, drawn):
+    return run(folder, environment=slow_loader(folder, CASE, drawn.uniform(0.01, 0.05)))
+
+
+def straggler(folder, drawn):
+    return run(folder, environment=slow_rank(folder, drawn.randrange(2), drawn.uniform(0.01, 0.05)))
+
+
+def cpu_quota(folder, drawn):
+    root = next(place for place in GROUPS if os.path.exists(os.path.join(place, "cgroup.procs")))
+    group = tempfile.mkdtemp(prefix="flagbench-bench-", dir=root)
+    try:
+        cores = drawn.uniform(0.3, 0.8) * (os.cpu_count() or 1)
+        if os.path.exists(os.path.join(group, "cpu.cfs_quota_us")):
+            write(group, "cpu.cfs_quota_us", int(100_000 * cores))
+        else:
+            write(group, "cpu.max", f"{int(100_000 * cores)} 100000")
+        join = f'echo $$ > {group}/cgroup.procs; exec "$@"'
+        return run(folder, ranks=os.cpu_count() or 1, prefix=["sh", "-c", join, "sh"])
+    finally:
+        os.rmdir(group)
+
+
+def write(group, name, value):
+    with open(os.path.join(group, name), "w") as file:
+        file.write(str(value))
+
+
+@contextlib.contextmanager
+def busy(count):
+    """So many processes that compute all the time."""
+    command = [sys.executable, "-c", "while True: pass"]
+    processes = [subprocess.Popen(command) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def other_tenants(folder, drawn):
+    with busy((os.cpu_count() or 1) * drawn.randint(1, 2)):
+        return run(folder)
+
+
+def processors(folder, drawn):
+    return run(folder, ranks=(os.cpu_count() or 1) * drawn.randint(2, 3))
+
+
+def evaluation(folder, drawn):
+    return run(folder, words=["--full", "--set", "max_epochs=1", "--set", "eval_batch_size=1"])
+
+
+CAUSES = (data_wait, straggler, cpu_quota, other_tenants, processors, evaluation)
+COMPARED = {data_wait, straggler, other_tenants}
+"""Planted in runs of the same configuration as the healthy one; those of others are explained by themselves."""
+
+
+def explained(record, healthy):
+    """The names of the causes, in order."""
+    catalog = load_catalog()
+    case = catalog.cases[record.case]
+    if healthy is None:
+        result = verify_claim([record], choose_claim(record, case, catalog.claims.values()), case)
+        return [cause.name for cause in explain([record], result, case).causes]
+    return [
+        cause.name for cause in explain([record], verify_baseline([record], healthy, case), case, [healthy]).causes
+    ]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--only", choices=[cause.__name__ for cause in CAUSES])
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    chosen = [cause for cause in CAUSES if options.only in (None, cause.__name__)]
+    drawn, first, wrong = random.Random(options.seed), Counter(), []
+    for number in range(options.rounds):
+        with tempfile.TemporaryDirectory() as folder:
+            healthy = run(folder)
+        for cause in chosen:
+            folder = tempfile.mkdtemp()
+            try:
+                names = explained(cause(folder, drawn), healthy if cause in COMPARED else None)
+            finally:
+                shutil.rmtree(folder)
+            first[cause.__name__] += names[:1] == [cause.__name__]
+            if names[:1] != [cause.__name__]:
+                wrong.append({"round": number, "planted": cause.__name__, "found": names})
+            print(f"round {number + 1}: {cause.__name__}: {', '.join(names) or 'nothing'}", flush=True)
+    print(json.dumps({"rounds": options.rounds, "first": dict(first), "wrong": wrong}, indent=1))
+    return 0 if all(first[cause.__name__] >= LEAST * options.rounds for cause in chosen) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
