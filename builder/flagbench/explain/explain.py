@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from flagbench.catalog.model import Case
+from flagbench.evidence import EvidenceError
 from flagbench.explain.losses import MEASURED, Loss, Measured, ceiling, precision
 from flagbench.explain.result import Cause, Explanation
 from flagbench.explain.run import CORE, LOOP, WHOLE, Run, open_run
@@ -43,9 +44,10 @@ def explain(
     A cause's share of the time is the mean over the runs. What the other side loses to the same cause is subtracted:
     a baseline's by its evidence, a published row's data waits and evaluations by its own rates.
     """
-    if result.verdict is Verdict.INVALID:
-        return _nothing("the record is INVALID, so its evidence explains nothing")
-    opened = [open_run(record, case) for record in records]
+    try:
+        opened = [open_run(record, case) for record in records]
+    except EvidenceError as error:
+        return _nothing(f"its evidence contradicts itself: {error}")
     runs = [run for run in opened if run is not None]
     if not runs or len(runs) < len(opened):
         return _nothing("a record has no evidence of steps")
@@ -76,6 +78,8 @@ def _nothing(reason: str) -> Explanation:
 
 
 def _reason(result: VerifyResult, target: MetricResult | None, gap: float | None) -> str | None:
+    if result.verdict is Verdict.INVALID:
+        return "the record is INVALID, so there is no gap; shares are of the run's own time, if its evidence is true"
     if target is None:
         return f"no rate has a ratio to the {result.against.kind}'s, so shares are of the run's own time"
     if gap is not None and gap <= SLOW:
@@ -126,8 +130,7 @@ def _losses(
         elsewhere = _mean(base, cause, counts) if base else published.get((cause.name, counts), 0.0)
         losses = [cause.find(run, counts) for run in runs]
         add((cause.name, cause.title, cause.action), losses, elsewhere * (ratio or 0.0))
-    expected = next((c.expected for c in result.conditions if c.name == "precision"), None)
-    slower = [precision(run, counts, expected) for run in runs]
+    slower = [precision(run, counts, result.conditions) for run in runs]
     add(_PRECISION, slower, 0.0)
     if not any(slower):
         add(_CEILING, [ceiling(run, counts, base) for run in runs], 0.0)

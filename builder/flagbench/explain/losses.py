@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from flagbench.explain.run import CORE, LOOP, WHOLE, Run, clock_of, others
+from flagbench.verify.conditions import ConditionResult
 from flagbench.verify.disturbances import LEAST_SECONDS, NO_THROTTLING
 
 REACHED = 0.75
@@ -174,18 +175,22 @@ def _logical(run: Run) -> int:
 
 def power(run: Run, counts: str) -> Loss | None:
     """Lower clocks because of a limit of power."""
-    reason, seconds = _throttled(run)
+    reason, seconds = longest_throttling(run)
     if reason not in _POWER:
         return None
+    return _clocks(run, counts, "; ".join(filter(None, (f"{reason} for {seconds:.0f} s", power_limits(run)))))
+
+
+def power_limits(run: Run) -> str:
+    """Limits of power that are below the devices' own, as a clause; empty if there are none."""
     limits = {(d.power_limit_w, d.power_limit_default_w) for d in run.devices}
     capped = [f"{limit:g} W, the device's own is {own:g} W" for limit, own in limits if limit and own and limit < own]
-    why = f"; the limit in force is {'; '.join(capped)}" if capped else ""
-    return _clocks(run, counts, f"{reason} for {seconds:.0f} s{why}")
+    return f"the limit of power in force is {'; '.join(capped)}" if capped else ""
 
 
 def throttling(run: Run, counts: str) -> Loss | None:
     """Lower clocks because of heat, or for another reason than power."""
-    reason, seconds = _throttled(run)
+    reason, seconds = longest_throttling(run)
     if reason is None or reason in _POWER:
         return None
     hottest = max((d.temperature_max_c or 0.0 for d in run.devices), default=0.0)
@@ -194,12 +199,12 @@ def throttling(run: Run, counts: str) -> Loss | None:
 
 def clocks(run: Run, counts: str) -> Loss | None:
     """Lower clocks that nothing but a setting accounts for."""
-    if _throttled(run)[0] is not None:
+    if longest_throttling(run)[0] is not None:
         return None
     return _clocks(run, counts, "no reason but a setting was reported")
 
 
-def _throttled(run: Run) -> tuple[str | None, float]:
+def longest_throttling(run: Run) -> tuple[str | None, float]:
     """The reason that throttled the devices for longest, and its seconds; None if none did."""
     longest: dict[str, float] = {}
     for device in run.devices:
@@ -221,18 +226,29 @@ def _clocks(run: Run, counts: str, why: str) -> Loss | None:
     return Loss(share * run.core / run.time(counts), seen)
 
 
-def precision(run: Run, counts: str, expected: object) -> Loss | None:
-    """A slower precision than the expected one: what its matrix products take longer at the device's peaks.
-
-    `expected`: the condition `precision` of the other side.
-    """
-    executed = run.record.conditions.get("precision")
-    here, there = (run.peak(name) if isinstance(name, str) else None for name in (executed, expected))
-    if not here or not there or there <= here:
+def precision(run: Run, counts: str, conditions: Sequence[ConditionResult]) -> Loss | None:
+    """A slower precision than the expected one: what its matrix products take longer at the device's peaks."""
+    found = slower_precision(run, conditions)
+    if found is None:
         return None
-    ceiling = run.ceiling or REACHED * here
-    share = _products(run, ceiling) * (1 - ceiling / max(ceiling, REACHED * there)) * run.core / run.time(counts)
-    return Loss(share, f"matrix products ran in {executed}, and {expected} is expected")
+    here, there = found
+    ceiling = run.ceiling or REACHED * here.peak
+    share = _products(run, ceiling) * (1 - ceiling / max(ceiling, REACHED * there.peak)) * run.core / run.time(counts)
+    return Loss(share, f"matrix products ran in {here.name}, and {there.name} is expected")
+
+
+class Precision(NamedTuple):
+    """A precision and the device's peak in it, FLOP/s."""
+
+    name: str
+    peak: float
+
+
+def slower_precision(run: Run, conditions: Sequence[ConditionResult]) -> tuple[Precision, Precision] | None:
+    """The precision of a run and the expected one, if the device has a higher peak in that."""
+    names = next(((c.here, c.expected) for c in conditions if c.name == "precision"), ())
+    known = [Precision(name, peak) for name in names if isinstance(name, str) and (peak := run.peak(name))]
+    return (known[0], known[1]) if len(known) == 2 and known[0].peak < known[1].peak else None
 
 
 def ceiling(run: Run, counts: str, base: Sequence[Run]) -> Loss | None:
@@ -317,3 +333,6 @@ MEASURED = (
         clocks,
     ),
 )
+
+ACTIONS = {cause.name: (cause.title, cause.action) for cause in MEASURED}
+"""The title and the action of each cause by its name."""

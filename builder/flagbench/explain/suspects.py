@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from flagbench.explain.losses import ACTIONS, longest_throttling, power_limits, slower_precision
 from flagbench.explain.run import Run
 from flagbench.terminal import brief
 from flagbench.verify.conditions import Agreement, ConditionResult, gate_conditions, shown
@@ -67,9 +68,23 @@ def foreign(run: Run, base: Sequence[Run], conditions: Sequence[ConditionResult]
 def other_conditions(run: Run, base: Sequence[Run], conditions: Sequence[ConditionResult]) -> str | None:
     """Conditions of the work or the machine that are not those of the other side."""
     case = run.subject.case
-    gate = {*gate_conditions(case)} - {*case.software_conditions, "precision"}
+    gate = {*gate_conditions(case)} - {*case.software_conditions}
+    if slower_precision(run, conditions):
+        gate -= {"precision"}  # which is measured
     differing = [each for each in conditions if each.name in gate and each.agreement is Agreement.DIFFERS]
     return ", ".join(f"{c.name} {shown(c.here)} instead of {shown(c.expected)}" for c in differing) or None
+
+
+def throttled(run: Run, base: Sequence[Run], conditions: Sequence[ConditionResult]) -> str | None:
+    """Throttling whose cost no clock tells."""
+    reason, seconds = longest_throttling(run)
+    return None if reason is None or run.slowed else f"{reason} for {seconds:.0f} s{run.where}, at clocks not known"
+
+
+def capped(run: Run, base: Sequence[Run], conditions: Sequence[ConditionResult]) -> str | None:
+    """A limit of power below the device's own, whose cost no clock tells."""
+    limits = "" if run.slowed or longest_throttling(run)[0] else power_limits(run)
+    return f"{limits}, at clocks not known" if limits else None
 
 
 def software(run: Run, base: Sequence[Run], conditions: Sequence[ConditionResult]) -> str | None:
@@ -87,6 +102,8 @@ SUSPECTS = (
         other_conditions,
         relative=True,
     ),
+    Suspect("throttling", *ACTIONS["throttling"], throttled),
+    Suspect("power_cap", *ACTIONS["power_cap"], capped),
     Suspect(
         "kernel_fallback",
         "slower kernels",

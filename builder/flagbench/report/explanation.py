@@ -23,7 +23,7 @@ def explanation_page(explanation: Explanation, *, stream: TextIO | None = None, 
 def _heading(explanation: Explanation) -> str:
     """One line: the gap, and how much of it has no known cause."""
     if explanation.gap is None or explanation.ratio is None:
-        return f"not explained as a gap: {explanation.reason}"
+        return f"where the time went: {explanation.reason}"
     if explanation.reason is not None:
         return explanation.reason
     left = explanation.unexplained or 0.0

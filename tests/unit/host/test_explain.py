@@ -239,12 +239,31 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert "explanation" not in json.loads(CliRunner().invoke(app, [*arguments[:-1], "--json"]).stdout)
 
 
-def test_an_invalid_record_and_one_without_evidence_explain_nothing() -> None:
+def test_a_record_without_evidence_explains_nothing() -> None:
     case, claim = CATALOG.cases["distilbert"], CATALOG.claims[CLAIM]
-    record = made(CLAIM, 0)
-    for changed, reason in (
-        (structs.replace(record, metrics=(*record.metrics, record.metrics[0])), "the record is INVALID"),
-        (structs.replace(record, evidence=None), "a record has no evidence of steps"),
-    ):
-        found = explain([changed], verify_claim([changed], claim, case), case)
-        assert (found.causes, found.reason is not None and reason in found.reason) == ((), True)
+    record = structs.replace(made(CLAIM, 0), evidence=None)
+    found = explain([record], verify_claim([record], claim, case), case)
+    assert (found.causes, found.reason) == ((), "a record has no evidence of steps")
+
+
+def test_an_invalid_record_has_no_gap_but_its_own_time() -> None:
+    case, claim = CATALOG.cases["distilbert"], CATALOG.claims[CLAIM]
+    record = made(CLAIM, 0, **data_wait(0.3)[0])
+    record = structs.replace(record, metrics=(*record.metrics, record.metrics[0]))
+    result = verify_claim([record], claim, case)
+    found = explain([record], result, case)
+    assert (result.verdict, found.gap, found.causes[0].name) == (Verdict.INVALID, None, "data_wait")
+    assert "the record is INVALID" in explanation_page(found)
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"throttle_seconds": {"hw_thermal_slowdown": 9.0}}, "throttling"),
+        ({"power_limit_w": 200.0}, "power_cap"),
+    ],
+)
+def test_what_no_clock_tells_is_at_most_the_gap(fields: dict[str, Any], name: str) -> None:
+    unknown = {"sm_clock_mean_mhz": None, "sm_clock_min_mhz": None}
+    found = against(made(CLAIM, 0, change=slower(0.3), telemetry=telemetry({**unknown, **fields})), made(CLAIM, 100))
+    assert [(cause.name, cause.at_most) for cause in found.causes] == [(name, True)]
