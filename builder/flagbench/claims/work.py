@@ -59,6 +59,15 @@ def unit_work(case: Case, sequence_length: int | None, choices: int | None) -> U
     return UnitWork({name: flops * choices for name, flops in conventions.items()})
 
 
+def formula_flops(case: Case, model: Any, length: int) -> float | None:
+    """The FLOPs that our own `mfu` counts for a sample or token of a model of these sizes; None if they are not sizes."""
+    count = _FORMULAS.get(str(case.raw["flops"]["formula"]))
+    try:
+        return float(next(iter(count(model, length).values()))) if count else None
+    except (ArithmeticError, KeyError, TypeError):
+        return None
+
+
 def _distilbert(model: Sizes, length: int) -> dict[str, float]:
     dim, ffn, layers = model["dim"], model["hidden_dim"], model["layers"]
     linear = layers * 2 * (4 * dim**2 + 2 * dim * ffn) * length

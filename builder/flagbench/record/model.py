@@ -275,6 +275,7 @@ class Quality(Struct, frozen=True):
 class DeviceTelemetry(Struct, frozen=True):
     """Telemetry of one device."""
 
+    index: Count | None = None
     name: str | None = None
     throttle_seconds: dict[str, Amount] = {}
     foreign_processes: Count = 0

@@ -1,9 +1,9 @@
 """Whether a record's configuration is what its preset and its command line give.
 
 Of the published size, `reference`, every value must be that of the case's manifest, but for those that the command
-line set: a smaller model under the published name would be measured as the published one. Where a record and this
-flagbench differ in version, only the values that its conditions follow from and those of `model`, `layout` and
-`engine` are compared.
+line set: a smaller model under the published name would be measured as the published one. Of the preset `tiny`, and
+where a record and this flagbench differ in version, only the values that its conditions follow from and those of
+`model`, `layout` and `engine` are compared.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ def contradictions(subject: Subject) -> Iterator[str]:
     if not subject.config:
         return
     yield from _command_line(subject)
-    if subject.record.preset == "reference":
-        yield from _preset(subject)
+    yield from _preset(subject)
 
 
 def _command_line(subject: Subject) -> Iterator[str]:
@@ -84,28 +83,27 @@ def _asked_length(subject: Subject) -> Iterator[str]:
 
 
 def _preset(subject: Subject) -> Iterator[str]:
-    """The published size, value for value."""
+    """The preset, value for value."""
     record, case, config = subject.record, subject.case, subject.config
-    here, there = dict(leaves(config)), dict(leaves(preset_of(case, "reference", record.division)))
+    here, there = dict(leaves(config)), dict(leaves(preset_of(case, record.preset, record.division)))
     # Without a command line, any hyper-parameter may have been set.
     allowed = set(subject.arguments.settings) if record.argv else set(case.settable)
     free = _ADDED | {case.settable[name]["path"] for name in allowed if name in case.settable}
     free |= {path for path in there if path.endswith(".window_steps")}
     other = record.flagbench.version != __version__
-    if other:
-        note = f" of flagbench {__version__}; the record was made by {record.flagbench.version}"
-        derived = set(_paths(case.conditions))
+    note = f" of flagbench {__version__}; the record was made by {record.flagbench.version}" if other else ""
+    loose, derived = other or record.preset != "reference", set(_paths(case.conditions))
     for path in dict.fromkeys((*there, *here)):
         if path in free or (path == "layout.tp" and there.get(path) == 0):
             continue
-        if other and not (path in here and path in there and (path.startswith(_WORK) or path in derived)):
+        if loose and not (path in here and path in there and (path.startswith(_WORK) or path in derived)):
             continue
         ours, theirs = here.get(path, Unknown()), there.get(path, Unknown())
         if isinstance(ours, Unknown) or isinstance(theirs, Unknown):
-            lacks = "its configuration" if isinstance(ours, Unknown) else "the preset reference"
+            lacks = "its configuration" if isinstance(ours, Unknown) else f"the preset {record.preset}"
             yield f"config.{path} is not in {lacks}"
         elif not same(ours, theirs):
-            yield differ(f"config.{path}", ours, "the preset reference has", theirs) + (note if other else "")
+            yield differ(f"config.{path}", ours, f"the preset {record.preset} has", theirs) + note
 
 
 def _paths(value: Any) -> Iterator[str]:

@@ -14,7 +14,7 @@ from typing import Any
 from flagbench.terminal import brief
 from flagbench.verify import configuration, course
 from flagbench.verify.conditions import DEVICE, alike
-from flagbench.verify.derivation import Unknown, count, derived_conditions
+from flagbench.verify.derivation import Unknown, count, derived_conditions, number
 from flagbench.verify.subject import Subject, differ, text
 
 _OF_DEVICES = ("tf32", "fp16")
@@ -73,9 +73,18 @@ def _devices(subject: Subject) -> Iterator[str]:
         ("UUID", [device.uuid for device in record.system.devices]),
         ("UUID", [rank.uuid for rank in record.ranks]),
     ):
-        value, times = next(iter(Counter(v for v in found if v is not None).most_common(1)), (None, 0))
+        # Tools write a UUID with and without capitals.
+        known = [(str(value).strip().lower(), value) for value in found if value is not None]
+        plain, times = next(iter(Counter(plain for plain, _ in known).most_common(1)), ("", 0))
         if times > 1:
-            yield f"one device is counted {times} times: its {what} is {text(value)}"
+            yield f"one device is counted {times} times: its {what} is {text(dict(known)[plain])}"
+    numbers = sorted(device.index for device in record.system.devices)
+    if numbers != list(range(len(numbers))):
+        yield f"system.devices has the indices {_listed(numbers)}, which are not those of {len(numbers)} devices"
+    own = [rank.uuid for rank in sorted(record.ranks, key=lambda rank: rank.rank) if rank.node == 0]
+    for number, (here, there) in enumerate(zip(own, (device.uuid for device in record.system.devices), strict=False)):
+        if here is not None and there is not None and here != there:
+            yield differ(f"the UUID of rank {number}", here, "system.devices has", there)
     yield from _stack(subject)
 
 
@@ -110,6 +119,11 @@ def _sizes(subject: Subject) -> Iterator[str]:
     ):
         if stated is not None and not alike(stated, here):
             yield differ(name, stated, product + ":", here)
+    if subject.replicas and "layout" in record.conditions:
+        parts = [count(subject.config, f"layout.{axis}") or 1 for axis in ("tp", "pp")]
+        layout = "dp{} tp{} pp{}".format(subject.replicas, *parts)
+        if record.conditions["layout"] != layout:
+            yield differ("the condition layout", record.conditions["layout"], "its configuration gives", layout)
     if len(system.devices) != system.devices_per_node:
         listed = f"system.devices has {len(system.devices)} of node 0"
         yield f"{listed}, but system.devices_per_node is {system.devices_per_node}"
@@ -121,9 +135,6 @@ def _sizes(subject: Subject) -> Iterator[str]:
             asked = count(subject.config, f"layout.{axis}") or 1
             if subject.config and asked != size:
                 yield differ(f"layout.{axis}", size, "its configuration gives", asked)
-        stated = record.conditions.get("layout")
-        if stated is not None and stated != f"dp{dp} tp{tp} pp{pp}":
-            yield differ("the condition layout", stated, "layout is", f"dp{dp} tp{tp} pp{pp}")
 
 
 def _ranks(subject: Subject) -> Iterator[str]:
@@ -141,6 +152,13 @@ def _ranks(subject: Subject) -> Iterator[str]:
                 f"{system.devices_per_node} ranks per node it is on node {node} as {local}"
             )
             return
+    pids = Counter((rank.node, rank.pid) for rank in ranks if rank.pid is not None)
+    (node, pid), times = next(iter(pids.most_common(1)), ((0, None), 0))
+    if times > 1:
+        yield f"one process is counted {times} times: {times} ranks of node {node} have the pid {pid}"
+    for rank in ranks:
+        if rank.exit not in (None, "exit 0"):
+            yield f"status.state is ok, but rank {rank.rank} ended with {text(rank.exit)}"
     steps = sorted({rank.steps for rank in ranks if rank.steps is not None})
     if len(steps) > 1:
         yield f"its ranks have different numbers of steps: {_listed(steps)}"
@@ -154,7 +172,9 @@ def _precision(subject: Subject) -> Iterator[str]:
     """The precision that was asked for, and the one that a matrix product had."""
     record = subject.record
     proof = record.software.precision or {}
-    executed, error = proof.get("executed"), proof.get("relative_error")
+    executed, error = proof.get("executed"), number(proof, "relative_error")
+    if not isinstance(executed, str) or (error is None and "relative_error" in proof):
+        yield f"software.precision does not say in what precision a matrix product ran: {text(proof)}"
     for name, stated in (
         ("the condition precision", record.conditions.get("precision")),
         ("config.precision", subject.config.get("precision")),
@@ -164,7 +184,7 @@ def _precision(subject: Subject) -> Iterator[str]:
     if proof.get("requested", subject.config.get("precision")) != subject.config.get("precision") and subject.config:
         asked = subject.config.get("precision")
         yield differ("config.precision", asked, "software.precision.requested is", proof.get("requested"))
-    if isinstance(executed, str) and isinstance(error, int | float) and executed in _ERRORS:
+    if error is not None and executed in _ERRORS:
         low, high = _ERRORS[executed]
         if not low <= error <= high:
             yield f"software.precision.executed is {executed}, but its relative_error is {error:.1e}"
@@ -215,12 +235,14 @@ def _peak(subject: Subject) -> Iterator[str]:
     formula = subject.case.raw["flops"]["formula"]
     if flops.formula != formula:
         yield differ("flops.formula", flops.formula, f"{subject.case.name} has", formula)
-    known = subject.accelerator
+    known, precision = subject.accelerator, str(subject.config.get("precision"))
     if flops.peak is not None and subject.stack is not None:
         peak = known.peaks.get(flops.peak.precision) if known else None
         if peak is None or not alike(flops.peak.flops, peak.flops):
             manifest = f"the stack {subject.stack.name} says of this device"
             yield differ("flops.peak.flops", flops.peak.flops, manifest, peak and peak.flops)
+    elif known is not None and subject.stack is not None and (peak := known.peaks.get(precision)):
+        yield differ("flops.peak", None, f"the stack {subject.stack.name} says of {known.name} in {precision}", peak.flops)
     used = next((m.name for m in subject.record.metrics if m.name in ("mfu", "hfu")), None)
     if used and flops.peak is None:
         yield f"it has the metric {used}, but flops.peak is null"

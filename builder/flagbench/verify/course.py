@@ -65,6 +65,8 @@ def _outcome(subject: Subject) -> Iterator[str]:
     record, status = subject.record, subject.record.status
     if (status.phase, status.exit_code) != ("done", 0):
         yield f"status.state is {status.state}, but its phase is {status.phase} and its exit_code {status.exit_code}"
+    if status.reason is not None:
+        yield f"status.state is {status.state}, but it has a reason: {text(status.reason)}"
     resumed = bool(record.quality and record.quality.resumed)
     if record.argv and resumed != ("--resume" in subject.arguments.options):
         said = "says" if "--resume" in subject.arguments.options else "does not say"

@@ -24,6 +24,10 @@ CLOCK_STEP = 1.01
 LEAST_MEMORY = 0.9
 """The least share of its memory that a device reports: an A100 of 40 GiB has 39.4. A slice of a device has another
 name."""
+LONG = 10.0
+"""Seconds: the samples of a longer time, a second apart, say what the mean power was."""
+ENERGY = 2.0
+"""How far the energy may be from the mean power times its time: both are of the same samples, at other times."""
 CELSIUS = (-40.0, 125.0)
 """Temperatures, degrees Celsius, at which silicon devices can be in use at all (the military range of parts is -55 to
 125)."""
@@ -63,11 +67,16 @@ def _values(record: Record) -> Iterator[str]:
 
 
 def achieved(subject: Subject) -> float | None:
-    """FLOP/s of a device in the window, recomputation included; None if the record does not say."""
+    """FLOP/s of a device in the window, recomputation included; None if the record does not say.
+
+    By the record, but no fewer than the window's samples take by the formula of the case.
+    """
     flops, window = subject.record.flops, subject.record.window
     if flops is None or window is None or not window.seconds:
         return None
-    return (flops.executed + (flops.recomputed or 0)) / window.seconds / subject.world
+    per, length = subject.flops_of_unit, subject.counted("tokens_per_sample")
+    units = window.samples * (length or 0) if subject.case.unit == "tokens" else window.samples
+    return (max(flops.executed, (per or 0.0) * units) + (flops.recomputed or 0)) / window.seconds / subject.world
 
 
 def _utilisation(subject: Subject) -> Iterator[str]:
@@ -87,7 +96,7 @@ def _utilisation(subject: Subject) -> Iterator[str]:
         return
     if _above(flops.useful, flops.executed):
         yield f"flops.useful is {flops.useful:.6g}, more than flops.executed, {flops.executed:.6g}"
-    known, speed = subject.accelerator, achieved(subject)
+    known, speed = subject.device, achieved(subject)
     precision = record.conditions.get("precision") or subject.config.get("precision")
     peak = known.peaks.get(str(precision)) if known else None
     if peak is None:
@@ -104,7 +113,7 @@ def _utilisation(subject: Subject) -> Iterator[str]:
 def _memory(subject: Subject) -> Iterator[str]:
     """No more memory in use than the device has; no device with more than its model has."""
     devices = subject.record.system.devices
-    known = subject.accelerator
+    known = subject.device
     sizes = [device.memory_bytes for device in devices if device.memory_bytes is not None]
     for size in dict.fromkeys(sizes):
         if known is not None and not LEAST_MEMORY <= size / (known.memory_gib * GIB) <= 1 + ROUNDING:
@@ -129,39 +138,51 @@ def _telemetry(subject: Subject) -> Iterator[str]:
     """Power, clocks, temperature and utilisation within the limits of the device."""
     if subject.record.telemetry is None:
         return
-    limits = subject.accelerator.limits if subject.accelerator else None
+    limits = subject.device.limits if subject.device else None
     power, clock = (limits.power_watts, limits.sm_clock_mhz) if limits else (None, None)
     for device in subject.record.telemetry.devices:
-        monitored = next((s.accelerator(device.name) for s in subject.stacks if device.name), None)
-        if monitored is not None and subject.accelerator is not None and monitored.name != subject.accelerator.name:
-            yield differ("a device of system", subject.accelerator.name, "by telemetry it is", monitored.name)
+        if device.name is not None and subject.device is not None and device.name not in subject.names:
+            monitored = next(filter(None, (s.accelerator(device.name) for s in subject.case.stacks.values())), None)
+            if monitored is None or monitored.name != subject.device.name:
+                yield differ("a device of system", subject.device.name, "by telemetry it is", device.name)
         for name, limit, tolerance in (
             ("power_max_w", power, POWER_PEAK),
             ("power_mean_w", power, POWER_MEAN),
+            ("power_limit_w", power, POWER_MEAN),
             ("sm_clock_mean_mhz", clock, CLOCK_STEP),
             ("sm_clock_min_mhz", clock, CLOCK_STEP),
+            ("sm_clock_busy_mhz", clock, CLOCK_STEP),
         ):
             value = getattr(device, name)
+            if value is not None and value <= 0:
+                yield f"telemetry has {name} of {value:.5g}: a device that works has more"
             if value is not None and limit is not None and _above(value, limit.value, tolerance):
                 yield f"telemetry has {name} of {value:.5g}, but the device's limit is {limit.value:g}"
+        least, average = device.sm_clock_min_mhz, device.sm_clock_mean_mhz
+        if least is not None and average is not None and _above(least, average, 1 + 1e-3):
+            yield f"telemetry has a lowest clock of {least:.5g} MHz, more than the mean of {average:.5g} MHz"
         heat = device.temperature_max_c
         if heat is not None and not CELSIUS[0] <= heat <= CELSIUS[1]:
             yield f"telemetry has a temperature of {heat:g} degrees Celsius"
-        if device.util_mean is not None and _above(device.util_mean, 1.0):
+        if device.util_mean is not None and not 0 <= device.util_mean <= 1 + ROUNDING:
             yield f"telemetry has a utilisation of {device.util_mean:g}, which is a fraction"
         mean, most = device.power_mean_w, device.power_max_w
         if mean is not None and most is not None and _above(mean, most, 1 + 1e-3):
             yield f"telemetry has a mean power of {mean:.5g} W, more than the maximum of {most:.5g} W"
         joules, seconds = device.energy_j, device.energy_seconds
-        if joules is None or seconds is None or power is None:
+        if joules is None or seconds is None:
             continue
-        if joules > power.value * POWER_PEAK * seconds + 1:
+        if power is not None and joules > power.value * POWER_PEAK * seconds + 1:
             yield f"telemetry has {joules:.5g} J in {seconds:.5g} s, more than a power of {power.value:g} W gives"
+        if mean is not None and seconds >= LONG and not mean / ENERGY <= joules / seconds <= mean * ENERGY:
+            yield f"telemetry has {joules:.5g} J in {seconds:.5g} s, but a mean power of {mean:.5g} W"
+        if (took := subject.record.duration) is not None and seconds > took * (1 + DRIFT) + LONG:
+            yield f"telemetry has the energy of {seconds:.5g} s, but its run took {took:.5g} s"
 
 
 def _bandwidth(subject: Subject) -> Iterator[str]:
     """No metric in bytes per second above the device's memory bandwidth."""
-    limit = subject.accelerator.limits.memory_bandwidth if subject.accelerator else None
+    limit = subject.device.limits.memory_bandwidth if subject.device else None
     if limit is None:
         return
     for metric in subject.record.metrics:
@@ -211,9 +232,13 @@ def _launch(record: Record) -> Iterator[str]:
     launch = record.launch
     if launch is None:
         return
-    if record.duration is not None and _above(record.duration, launch.seconds):
-        yield f"its run took {record.duration:.3f} s, but its launcher measured {launch.seconds:.3f} s"
+    # e2e does not count checkpoints.
+    took = (record.duration or 0.0) + ((record.timing.checkpoint or 0.0) if record.timing.e2e is not None else 0.0)
+    if _above(took, launch.seconds):
+        yield f"its run took {took:.3f} s, but its launcher measured {launch.seconds:.3f} s"
     started, ended = _moment(launch.started_at), _moment(record.created_at)
+    if started is None:
+        yield f"launch.started_at is {launch.started_at}, which is not a time"
     if started is None or ended is None:
         return
     if ended < started - MACHINES_APART:

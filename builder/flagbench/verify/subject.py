@@ -7,10 +7,11 @@ from functools import cached_property
 from typing import Any
 
 from flagbench.catalog.model import Accelerator, Case, Stack
+from flagbench.claims.work import formula_flops
 from flagbench.record.model import Record
 from flagbench.terminal import brief
 from flagbench.verify.arguments import Arguments, parse
-from flagbench.verify.derivation import UNKNOWN, count, evaluate
+from flagbench.verify.derivation import UNKNOWN, count, evaluate, look_up
 
 
 class Subject:
@@ -44,6 +45,12 @@ class Subject:
         return next(filter(None, (stack.accelerator(self.names[0]) for stack in self.stacks)), None)
 
     @cached_property
+    def device(self) -> Accelerator | None:
+        """The same by all stacks of the case: what a device is capable of does not depend on the record's stack."""
+        known = (stack.accelerator(name) for name in self.names[:2] for stack in self.case.stacks.values())
+        return self.accelerator or (next(filter(None, known), None) if len(self.names) == 1 else None)
+
+    @cached_property
     def world(self) -> int:
         """Ranks of the job, by the system."""
         return self.record.system.nodes * self.record.system.devices_per_node
@@ -59,6 +66,12 @@ class Subject:
         rule = self.case.counts.get(name)
         found = UNKNOWN if rule is None else evaluate(rule, self.config)
         return found if isinstance(found, int) and not isinstance(found, bool) and found > 0 else None
+
+    @cached_property
+    def flops_of_unit(self) -> float | None:
+        """FLOPs of a sample or a token by the case's formula, of one sequence; None if the configuration lacks a size."""
+        length = self.counted("tokens_per_sample")
+        return None if length is None else formula_flops(self.case, look_up(self.config, "model"), length)
 
     @cached_property
     def arguments(self) -> Arguments:
