@@ -72,6 +72,7 @@ def _devices(subject: Subject) -> Iterator[str]:
         ("index", [device.index for device in record.system.devices]),
         ("UUID", [device.uuid for device in record.system.devices]),
         ("UUID", [rank.uuid for rank in record.ranks]),
+        ("index in telemetry", [d.index for d in record.telemetry.devices] if record.telemetry else []),
     ):
         # Tools write a UUID with and without capitals.
         known = [(str(value).strip().lower(), value) for value in found if value is not None]
@@ -156,6 +157,10 @@ def _ranks(subject: Subject) -> Iterator[str]:
     (node, pid), times = next(iter(pids.most_common(1)), ((0, None), 0))
     if times > 1:
         yield f"one process is counted {times} times: {times} ranks of node {node} have the pid {pid}"
+    hosts = dict.fromkeys((rank.node, rank.host) for rank in ranks if rank.host is not None)
+    node, times = next(iter(Counter(node for node, _ in hosts).most_common(1)), (0, 0))
+    if times > 1:
+        yield f"the ranks of node {node} are on {times} hosts: {brief(', '.join(h for n, h in hosts if n == node))}"
     for rank in ranks:
         if rank.exit not in (None, "exit 0"):
             yield f"status.state is ok, but rank {rank.rank} ended with {text(rank.exit)}"

@@ -52,7 +52,10 @@ def with_doubts(
 
 def _ceiling(subject: Subject) -> Iterator[str]:
     flops, speed = subject.record.flops, physics.achieved(subject)
-    if flops is None or flops.measured_ceiling is None or speed is None:
+    if flops is None or speed is None:
+        return
+    if flops.measured_ceiling is None:
+        yield f"record {subject.record.record_id}: what a matrix product reaches was not measured in its run"
         return
     ceiling = flops.measured_ceiling.flops
     if speed > ABOVE_CEILING * ceiling:

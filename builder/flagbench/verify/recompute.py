@@ -61,6 +61,8 @@ class Checked(NamedTuple):
     record: Record
     problems: tuple[str, ...] = ()
     """One clause each, with both numbers."""
+    section: Section | None = None
+    """The evidence, if it can be read; the record's numbers need not follow from it."""
 
 
 def check(record: Record, case: Case) -> Checked:
@@ -86,7 +88,8 @@ def check(record: Record, case: Case) -> Checked:
         return Checked(record, ("its evidence has numbers that are too large to compute with",))
     computed = {(entry["name"], entry["scope"]): entry for entry in found.metrics}
     metrics = (_computed(metric, computed.get((metric.name, metric.scope))) for metric in record.metrics)
-    return _shortened(replace(record, metrics=tuple(metrics)), list(differences(record, found, section)))
+    checked = _shortened(replace(record, metrics=tuple(metrics)), list(differences(record, found, section)))
+    return checked._replace(section=section)
 
 
 def _shortened(record: Record, problems: Sequence[str]) -> Checked:

@@ -14,6 +14,10 @@ from flagbench.terminal import visible
 _FEWEST_STEPS = 10
 _FEWEST_DIFFERENT = 5
 """A clock that is coarse gives different runs a few equal times."""
+_EQUAL = 5e-5
+"""How far a time may be from the proportion of the others, relative; steps of two runs differ by more than 1e-4."""
+_VARIED = 10 * _EQUAL
+"""How much the times have to vary for such a proportion to mean anything: from the first tenth of them to the last."""
 _CLOCK = timedelta(seconds=2)
 """Times in a record are whole seconds."""
 _MEMORY = 0.01
@@ -53,9 +57,8 @@ def _same_run(a: Record, b: Record) -> str | None:
     if a.run_id == b.run_id:
         return f"both have the run_id {a.run_id}"
     for x, y in zip(_step_times(a), _step_times(b), strict=False):
-        equal = [value for value, other in zip(x, y, strict=False) if value == other]
-        if len(x) == len(y) >= _FEWEST_STEPS and 2 * len(equal) > len(x) and len(set(equal)) >= _FEWEST_DIFFERENT:
-            return f"{len(equal)} of their {len(x)} step times are equal"
+        if len(x) == len(y) >= _FEWEST_STEPS and (why := _copied(x, y)):
+            return f"{why} of their {len(x)} step times are equal"
     together = min(_end(a), _end(b)) - max(_start(a), _start(b))
     if together <= _CLOCK:
         return None
@@ -65,6 +68,21 @@ def _same_run(a: Record, b: Record) -> str | None:
         host, pid = min(shared_processes)
         return f"both had the process {pid} on the host {host} at the same time"
     return None
+
+
+def _copied(x: Sequence[Any], y: Sequence[Any]) -> str | None:
+    """How many times of two runs are equal, or equal but for one factor; None if they are no copies."""
+    equal = [value for value, other in zip(x, y, strict=True) if value == other]
+    if 2 * len(equal) > len(x) and len(set(equal)) >= _FEWEST_DIFFERENT:
+        return str(len(equal))
+    ratios = sorted(value / other for value, other in zip(x, y, strict=True) if other)
+    ordered, tenth = sorted(y), len(y) // 10
+    varied = ordered[-1 - tenth] > ordered[tenth] * (1 + _VARIED) and len(set(y)) >= _FEWEST_DIFFERENT
+    if not varied or 2 * len(ratios) <= len(x):
+        return None
+    factor = ratios[len(ratios) // 2]
+    near = sum(abs(ratio - factor) <= _EQUAL * factor for ratio in ratios)
+    return f"but for a factor of {factor:.6g}, {near}" if 2 * near > len(x) else None
 
 
 def _step_times(record: Record) -> Iterator[Sequence[Any]]:
@@ -111,6 +129,9 @@ def _machine(a: Record, b: Record) -> Iterator[tuple[str, object, object]]:
     ):
         if x is not None and y is not None:
             yield name, x, y
+    contexts = a.system.image.context_digest, b.system.image.context_digest
+    if None not in contexts:
+        yield "the digest of what its image was built from", *contexts
     x, y = a.system.memory_bytes, b.system.memory_bytes
     if x and y and abs(x - y) > _MEMORY * max(x, y):
         yield "the memory in bytes", x, y

@@ -11,7 +11,7 @@ from flagbench.catalog.model import Case, Claim
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.record.model import Record
 from flagbench.terminal import visible
-from flagbench.verify import recompute, sanity
+from flagbench.verify import plausible, recompute, sanity
 from flagbench.verify.conditions import (
     DEVICE,
     SEED,
@@ -34,6 +34,7 @@ from flagbench.verify.metric import STANDARD, Expected, candidates, compare_metr
 from flagbench.verify.result import Against, MetricResult, Verdict, VerifyResult
 from flagbench.verify.samples import check_distinct, check_one_machine
 from flagbench.verify.sanity import unseeded_digest
+from flagbench.verify.subject import Subject
 
 
 def verify_claim(
@@ -234,12 +235,13 @@ def _without_gate(case: Case, against: Against, metrics: Sequence[MetricResult])
 def _invalid(records: Sequence[recompute.Checked], case: Case, against: Against) -> str | None:
     """What is wrong with the first record that is invalid, or None."""
     names = candidates(gate_spec(case), against)
-    for record, contradictions in records:
+    for record, contradictions, section in records:
         if found := [
             *sanity.problems(record, case),
             *sanity.gate_problems(record, names),
             *recompute.repeated_metrics(record),
             *contradictions,
+            *(() if section is None else plausible.problems(Subject(record, case), section)),
         ]:
             return f"record {record.record_id}: {'; '.join(found)}"
     return None
