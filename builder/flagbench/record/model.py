@@ -83,7 +83,7 @@ class Device(Struct, frozen=True):
 
     index: Count
     name: str
-    memory_bytes: int | None = None
+    memory_bytes: Count | None = None
     uuid: str | None = None
 
 
@@ -91,7 +91,7 @@ class Cpu(Struct, frozen=True):
     """The processor of node 0."""
 
     model: str | None = None
-    logical: int | None = None
+    logical: Count | None = None
 
 
 class Image(Struct, frozen=True):
@@ -116,7 +116,7 @@ class System(Struct, frozen=True):
     kernel: str | None = None
     os: str | None = None
     cpu: Cpu = Cpu()
-    memory_bytes: int | None = None
+    memory_bytes: Count | None = None
     nics: tuple[dict[str, Any], ...] = ()
     image: Image = Image()
 
@@ -329,7 +329,7 @@ class Rank(Struct, frozen=True):
     rank: Count
     node: Count
     local_rank: Count | None = None
-    pid: int | None = None
+    pid: Count | None = None
     host: str | None = None
     uuid: str | None = None
     """Of its device."""

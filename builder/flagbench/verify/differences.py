@@ -110,7 +110,9 @@ def _losses(record: Record, section: Section) -> Iterator[str]:
             mine = losses.values[at : at + size]
             theirs = [loss[block] for loss in having]
             at += size
-            if len(mine) == size and None not in mine and None not in theirs:
+            if len(mine) == size and (None in mine) != (None in theirs):
+                yield f"quality.losses: steps {at - size} to {at} and those of the ranks are not both finite"
+            elif len(mine) == size and None not in mine:
                 mean = math.fsum(map(float, _numbers(theirs))) / len(theirs)
                 total = math.fsum(map(float, _numbers(mine)))
                 yield from _differences("quality.losses", [(f"steps {at - size} to {at}", total, mean)])

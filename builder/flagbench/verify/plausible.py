@@ -43,7 +43,7 @@ _ACCURACY = re.compile(r"acc ([0-9.]+) of ([0-9]+) examples; guessing gives [0-9
 
 def problems(subject: Subject, section: Section) -> Iterator[str]:
     """Everything in the evidence that is not possible, one clause each, a few of each kind."""
-    for rule in (_durations, _amounts, _blocks, _losses, _target, _checks):
+    for rule in (_durations, _amounts, _blocks, _ceilings, _losses, _target, _evaluations, _checks):
         yield from islice(rule(subject, section), 3)
 
 
@@ -107,6 +107,14 @@ def _blocks(subject: Subject, section: Section) -> Iterator[str]:
         yield f"its evidence is in blocks of {block} steps, and blocks of {least} would be small enough"
 
 
+def _ceilings(subject: Subject, section: Section) -> Iterator[str]:
+    """No rank measured more than its device's peak."""
+    known, most = subject.device, max(section.ceilings, default=0.0)
+    peak = known.peaks.get(str(subject.config.get("precision"))) if known else None
+    if peak is not None and most > peak.flops * (1 + 1e-9):
+        yield f"a rank measured {most:.4g} FLOP/s in a matrix product, above the peak of {peak.flops:.4g}"
+
+
 def _losses(subject: Subject, section: Section) -> Iterator[str]:
     """The loss of each step of a training, which changes, and is a cross-entropy."""
     if INFER in subject.config:
@@ -151,6 +159,18 @@ def _target(subject: Subject, section: Section) -> Iterator[str]:
     trained = section.stretch().total("samples_published")
     if quality.converged is False and trained < least * (1 - GAP):
         yield f"it did not reach its target, but ended after {trained:,} samples of {least:,}"
+
+
+def _evaluations(subject: Subject, section: Section) -> Iterator[str]:
+    """No evaluation took longer than the run, and none of a known set counted more examples than it has."""
+    record, data = subject.record, subject.record.raw["quality"].get("data") if subject.record.quality else None
+    examples = number(data, "eval_examples")
+    for entry in record.quality.evaluations if record.quality else ():
+        seconds = number(entry, "seconds")
+        if seconds is not None and not 0 <= seconds <= (record.duration or math.inf):
+            yield f"an evaluation took {seconds:.6g} s, and the run {text(record.duration)} s"
+        if entry.get("accuracy") is not None and examples is not None and entry["counted"] > examples:
+            yield f"an evaluation counted {entry['counted']:,} examples, and its set has {examples:,}"
 
 
 _ACCURACIES = ("accuracy", "published_accuracy")
