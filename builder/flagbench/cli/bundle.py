@@ -99,7 +99,7 @@ def _computed(
             remedy=f"use the flagbench that wrote it, {brief(found.manifest.flagbench.version)}, or a newer one",
             code=ExitCode.DATA,
         )
-    notes, problems = [], []
+    notes, problems = [], [*contents.contradicted[:5]]
     series = with_records(contents.series, lambda run: contents.records.get(run.record_id or ""))
     records, result = series_verdict(series, claim, catalog.cases[claim.case])
     fresh: dict[str, Any] = _plain(result.to_dict())

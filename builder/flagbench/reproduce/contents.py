@@ -15,6 +15,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.record.model import Record
 from flagbench.record.read import MAX_BYTES, read_record
 from flagbench.reproduce.manifest import Manifest
+from flagbench.reproduce.raw_events import contradictions
 from flagbench.stores.bundle_check import BundleError, check_bundle
 from flagbench.stores.series_document import SeriesDocument, parse_series
 from flagbench.terminal import brief
@@ -65,6 +66,8 @@ class Contents:
     """The bytes of each record by its id."""
     without_raw: tuple[str, ...]
     """Ids of records whose raw events are not in it."""
+    contradicted: tuple[str, ...] = ()
+    """Where the evidence of a record is not that of its raw events."""
 
 
 def read_contents(folder: Path, manifest: Manifest) -> Contents:
@@ -87,11 +90,11 @@ def read_contents(folder: Path, manifest: Manifest) -> Contents:
     named = {run.record_id for run in series.runs if run.record_id is not None}
     if other := sorted(records.keys() - named):
         raise BundleError(f"its series does not name the record {other[0]}")
-    without = [key for key, record in records.items() if not _has_raw(folder, manifest, record)]
+    wrong: list[str] = []
+    without = [key for key, record in records.items() if not _has_raw(folder, manifest, record, wrong)]
     contents = {key: (folder / record_path(key)).read_bytes() for key in records}
-    return Contents(
-        documents[CLAIM], documents[VERDICT], documents[REPRODUCTION], series, contents, tuple(sorted(without))
-    )
+    told = (documents[name] for name in (CLAIM, VERDICT, REPRODUCTION))
+    return Contents(*told, series, contents, tuple(sorted(without)), tuple(wrong))
 
 
 def _document(folder: Path, name: str) -> dict[str, Any]:
@@ -135,8 +138,11 @@ def _records(folder: Path, manifest: Manifest) -> dict[str, Record]:
     return found
 
 
-def _has_raw(folder: Path, manifest: Manifest, record: Record) -> bool:
-    """Whether the raw events that the record names are there. Raises BundleError for those of another run."""
+def _has_raw(folder: Path, manifest: Manifest, record: Record, wrong: list[str]) -> bool:
+    """Whether the raw events that the record names are there; adds to `wrong` where its evidence is not theirs.
+
+    Raises BundleError for those of another run.
+    """
     here = f"{RAW}/{record.record_id}/"
     complete = False
     for entry in manifest.files:
@@ -149,4 +155,5 @@ def _has_raw(folder: Path, manifest: Manifest, record: Record) -> bool:
             if record.bundle is None or raw.sha256 != record.bundle.sha256:
                 raise BundleError(f"{entry.path} does not have the sha256 that the record {record.record_id} names")
             complete = True
+        wrong += contradictions(folder / entry.path, record, raw.manifest.node)
     return complete or record.bundle is None

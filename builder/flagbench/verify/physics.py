@@ -234,7 +234,7 @@ def _launch(record: Record) -> Iterator[str]:
         return
     # e2e does not count checkpoints.
     took = (record.duration or 0.0) + ((record.timing.checkpoint or 0.0) if record.timing.e2e is not None else 0.0)
-    if _above(took, launch.seconds):
+    if _above(took, launch.seconds, 1 + DRIFT):
         yield f"its run took {took:.3f} s, but its launcher measured {launch.seconds:.3f} s"
     started, ended = _moment(launch.started_at), _moment(record.created_at)
     if started is None:

@@ -153,12 +153,14 @@ def _target(subject: Subject, section: Section) -> Iterator[str]:
             f"quality.converged is {text(quality.converged)}, but the last evaluation has {found:.6g} and the target "
             f"is {target:g}"
         )
-    data = subject.record.raw["quality"].get("data")
-    limits = [number(plan, "max_samples"), (number(plan, "max_epochs") or 0) * (number(data, "train_examples") or 0)]
-    least = min((limit for limit in limits if limit), default=0)
+    full = (subject.counted("samples_per_step") or 0) * (subject.replicas or 0)
+    examples = count(subject.record.raw["quality"].get("data"), "train_examples") or 0
+    # Of an epoch, and of the limit, the last batch may not be taken.
+    limits = (count(plan, "max_samples") or 0, (count(plan, "max_epochs") or 0) * (examples - full))
+    least = min((limit for limit in limits if limit > 0), default=0) - full
     trained = section.stretch().total("samples_published")
-    if quality.converged is False and trained < least * (1 - GAP):
-        yield f"it did not reach its target, but ended after {trained:,} samples of {least:,}"
+    if quality.converged is False and trained < least:
+        yield f"it did not reach its target, but ended after {trained:,} samples, and its limit is {least:,} or more"
 
 
 def _evaluations(subject: Subject, section: Section) -> Iterator[str]:
@@ -207,6 +209,8 @@ def _loss_finite(subject: Subject, section: Section, check: Check) -> str | None
 
 
 def _updated(subject: Subject, section: Section, check: Check) -> str | None:
+    if subject.record.quality and subject.record.quality.resumed:  # it counts those before the checkpoint
+        return None
     warmup = count(schedule(subject.config), "warmup_steps") or 0
     skipped, measured = _skipped(subject) - warmup, section.steps - warmup
     too_many = skipped > MAX_SKIPPED_SHARE * measured

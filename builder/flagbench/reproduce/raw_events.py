@@ -1,0 +1,123 @@
+"""Whether a record's evidence is what its raw events give: the steps and facts that each rank of a node left.
+
+The format of the files, `rank-00003.steps` and `rank-00003.facts`, is that of shared/spool.py of the image side.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flagbench.evidence import EvidenceError, Section
+from flagbench.evidence.columns import FLOPS, in_blocks, losses_in_blocks, microseconds, whole
+from flagbench.evidence.derive import TRAIN
+from flagbench.evidence.section import Span, read_section
+from flagbench.record.model import Record
+
+_HEADER, _HEADER_SIZE = struct.Struct("<8sQQ"), 64
+"""Magic, capacity and number of steps, in front of them."""
+_SLOT = struct.Struct("<17d")
+_FIELDS = ("data_wait", "to_device", "host", "device", "", "", "after", "loss")
+_FIELDS += ("samples", "samples_published", "tokens", "tokens_useful", *FLOPS)
+_TIMES = ("data_wait", "to_device", "host", "device", "after")
+_MOST_FACTS = 2**26
+"""Bytes of a rank's facts that are read."""
+Steps = Sequence[Sequence[float]]
+
+
+def contradictions(bundle: Path, record: Record, node: int | None) -> list[str]:
+    """Where a record's evidence is not that of the raw events of a node, at most one clause for each rank.
+
+    `bundle`: a sound one (`check_bundle`). Nothing where it has no events of a rank, or the record no evidence. The
+    evidence of a run that did not end well is of the steps that all ranks had finished.
+    """
+    if record.evidence is None or record.status.state != "ok":
+        return []
+    try:
+        section = read_section(record.raw["evidence"])
+    except (EvidenceError, OverflowError):
+        return []  # the verdict says so
+    ranks = [rank.rank for rank in record.ranks if rank.node == node and rank.rank < section.world]
+    with tarfile.open(bundle, "r:gz") as archive:
+        files = {member.name: member for member in archive.getmembers()}
+        if not any(f"rank-{rank:05d}.steps" in files for rank in ranks):
+            return []
+        found = []
+        for rank in ranks:
+            steps, facts = (
+                _content(archive, files.get(f"rank-{rank:05d}.{kind}"), most)
+                for kind, most in (("steps", _HEADER_SIZE + section.steps * _SLOT.size), ("facts", _MOST_FACTS))
+            )
+            wrong = [*_steps(section, rank, steps), *_facts(section, rank, facts)]
+            found += [f"record {record.record_id}: {clause}" for clause in wrong[:1]]
+        return found
+
+
+def _content(archive: tarfile.TarFile, member: tarfile.TarInfo | None, most: int) -> bytes:
+    """A file of the bundle, up to a byte more than `most`; empty if it is not there."""
+    file = archive.extractfile(member) if member is not None else None
+    return file.read(most + 1) if file is not None else b""
+
+
+def _steps(section: Section, rank: int, content: bytes) -> Iterator[str]:
+    taken = _HEADER.unpack_from(content)[2] if len(content) >= _HEADER_SIZE else 0
+    if taken != section.steps or len(content) != _HEADER_SIZE + taken * _SLOT.size:
+        yield f"its evidence has {section.steps} steps of rank {rank}, and its raw events {taken}"
+        return
+    steps = [*_SLOT.iter_unpack(content[_HEADER_SIZE:])]
+    for span in section.spans:
+        yield from _of_span(section, span, rank, steps[span.first : span.end])
+
+
+def _of_span(section: Section, span: Span, rank: int, steps: Steps) -> Iterator[str]:
+    for index, name in enumerate(_FIELDS):
+        values = [step[index] for step in steps]
+        here: Any
+        if name in FLOPS:
+            here, there = span.flops[name][rank], sum(map(whole, values))
+        elif name == "loss":
+            here = span.loss[rank] if span.loss else None
+            there = None if here is None else losses_in_blocks(values, section.block)
+        elif name:
+            here = span.columns[name][rank]
+            there = in_blocks([*map(microseconds if name in _TIMES else whole, values)], section.block)
+        else:
+            continue
+        if here != there:
+            yield f"{name} of rank {rank} in {span.name} is not that of its raw events"
+
+
+def _facts(section: Section, rank: int, content: bytes) -> Iterator[str]:
+    """What was measured once: durations of phases, memory, the matrix product."""
+    facts = [fact for fact in map(_fact, content.splitlines()) if fact.get("rank") == rank]
+    kinds = {str(fact.get("kind")): fact for fact in facts}
+    timing, memory, ceiling = (kinds.get(name, {}) for name in ("timing", "memory", "ceiling"))
+    passes = {str(fact.get("name")): fact.get("seconds") for fact in facts if fact.get("kind") == "pass"}
+    pairs: list[tuple[str, Any, Any]] = [
+        (f"the duration of {phase}", lasted[rank], _micro(timing.get(phase) if phase == TRAIN else passes.get(phase)))
+        for phase, lasted in section.durations.items()
+    ]
+    pairs += [(f"memory {name}", of[rank], memory.get(name) or None) for name, of in section.memory.items()]
+    if section.ceilings:
+        pairs.append(("the matrix product", section.ceilings[rank], ceiling.get("flops")))
+    if rank == 0:
+        pairs += [(f"timing.{name}", value, _micro(timing.get(name))) for name, value in section.timing.items()]
+    for name, here, there in pairs:
+        if here != there:
+            yield f"{name} of rank {rank} is {here}, and its raw events have {there}"
+
+
+def _fact(line: bytes) -> Mapping[str, Any]:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _micro(seconds: Any) -> int | None:
+    return microseconds(seconds) if isinstance(seconds, int | float) else None
