@@ -60,7 +60,7 @@ def unit_work(case: Case, sequence_length: int | None, choices: int | None) -> U
 
 
 def formula_flops(case: Case, model: Any, length: int) -> float | None:
-    """The FLOPs that our own `mfu` counts for a sample or token of a model of these sizes; None if they are not sizes."""
+    """What our own `mfu` counts for a sample or token of a model, FLOP; None if its sizes are none."""
     count = _FORMULAS.get(str(case.raw["flops"]["formula"]))
     try:
         return float(next(iter(count(model, length).values()))) if count else None

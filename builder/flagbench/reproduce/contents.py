@@ -93,8 +93,8 @@ def read_contents(folder: Path, manifest: Manifest) -> Contents:
     wrong: list[str] = []
     without = [key for key, record in records.items() if not _has_raw(folder, manifest, record, wrong)]
     contents = {key: (folder / record_path(key)).read_bytes() for key in records}
-    told = (documents[name] for name in (CLAIM, VERDICT, REPRODUCTION))
-    return Contents(*told, series, contents, tuple(sorted(without)), tuple(wrong))
+    claim, verdict, told = (documents[name] for name in (CLAIM, VERDICT, REPRODUCTION))
+    return Contents(claim, verdict, told, series, contents, tuple(sorted(without)), tuple(wrong))
 
 
 def _document(folder: Path, name: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from flagbench.evidence import EvidenceError, Section
-from flagbench.evidence.columns import FLOPS, in_blocks, losses_in_blocks, microseconds, whole
+from flagbench.evidence.columns import COLUMNS, FLOPS, TIMES, in_blocks, losses_in_blocks, microseconds, whole
 from flagbench.evidence.derive import TRAIN
 from flagbench.evidence.section import Span, read_section
 from flagbench.record.model import Record
@@ -21,9 +21,11 @@ from flagbench.record.model import Record
 _HEADER, _HEADER_SIZE = struct.Struct("<8sQQ"), 64
 """Magic, capacity and number of steps, in front of them."""
 _SLOT = struct.Struct("<17d")
-_FIELDS = ("data_wait", "to_device", "host", "device", "", "", "after", "loss")
-_FIELDS += ("samples", "samples_published", "tokens", "tokens_useful", *FLOPS)
-_TIMES = ("data_wait", "to_device", "host", "device", "after")
+_FIELDS = (
+    *("data_wait", "to_device", "host", "device", "", "", "after", "loss"),
+    *("samples", "samples_published", "tokens", "tokens_useful", *FLOPS),
+)
+"""The first values of a step, by the name of their column; those without a name are no part of the evidence."""
 _MOST_FACTS = 2**26
 """Bytes of a rank's facts that are read."""
 Steps = Sequence[Sequence[float]]
@@ -76,18 +78,15 @@ def _steps(section: Section, rank: int, content: bytes) -> Iterator[str]:
 def _of_span(section: Section, span: Span, rank: int, steps: Steps) -> Iterator[str]:
     for index, name in enumerate(_FIELDS):
         values = [step[index] for step in steps]
-        here: Any
+        pair: tuple[Any, Any] = None, None
         if name in FLOPS:
-            here, there = span.flops[name][rank], sum(map(whole, values))
-        elif name == "loss":
-            here = span.loss[rank] if span.loss else None
-            there = None if here is None else losses_in_blocks(values, section.block)
-        elif name:
-            here = span.columns[name][rank]
-            there = in_blocks([*map(microseconds if name in _TIMES else whole, values)], section.block)
-        else:
-            continue
-        if here != there:
+            pair = span.flops[name][rank], sum(map(whole, values))
+        elif name == "loss" and span.loss and span.loss[rank] is not None:
+            pair = span.loss[rank], losses_in_blocks(values, section.block)
+        elif name in COLUMNS:
+            numbers = [*map(microseconds if name in TIMES else whole, values)]
+            pair = span.columns[name][rank], in_blocks(numbers, section.block)
+        if pair[0] != pair[1]:
             yield f"{name} of rank {rank} in {span.name} is not that of its raw events"
 
 

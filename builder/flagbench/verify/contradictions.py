@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from flagbench.record.model import Record
 from flagbench.terminal import brief
 from flagbench.verify import configuration, course
 from flagbench.verify.conditions import DEVICE, alike
@@ -68,25 +69,36 @@ def _devices(subject: Subject) -> Iterator[str]:
         joined = isinstance(stated, str) and record.system.nodes > 1 and set(names) < set(stated.split(" + "))
         if stated != expected and not joined:
             yield differ(f"the condition {DEVICE}", stated, "system.devices gives", expected)
-    for what, found in (
-        ("index", [device.index for device in record.system.devices]),
-        ("UUID", [device.uuid for device in record.system.devices]),
-        ("UUID", [rank.uuid for rank in record.ranks]),
-        ("index in telemetry", [d.index for d in record.telemetry.devices] if record.telemetry else []),
-    ):
-        # Tools write a UUID with and without capitals.
-        known = [(str(value).strip().lower(), value) for value in found if value is not None]
-        plain, times = next(iter(Counter(plain for plain, _ in known).most_common(1)), ("", 0))
-        if times > 1:
-            yield f"one device is counted {times} times: its {what} is {text(dict(known)[plain])}"
+    yield from _counted_twice(record)
     numbers = sorted(device.index for device in record.system.devices)
     if numbers != list(range(len(numbers))):
         yield f"system.devices has the indices {_listed(numbers)}, which are not those of {len(numbers)} devices"
-    own = [rank.uuid for rank in sorted(record.ranks, key=lambda rank: rank.rank) if rank.node == 0]
-    for number, (here, there) in enumerate(zip(own, (device.uuid for device in record.system.devices), strict=False)):
-        if here is not None and there is not None and here != there:
-            yield differ(f"the UUID of rank {number}", here, "system.devices has", there)
+    own = [rank for rank in sorted(record.ranks, key=lambda rank: rank.rank) if rank.node == 0]
+    for rank, device in zip(own, record.system.devices, strict=False):
+        if rank.uuid is not None and device.uuid is not None and rank.uuid != device.uuid:
+            yield differ(f"the UUID of rank {rank.rank}", rank.uuid, "system.devices has", device.uuid)
     yield from _stack(subject)
+
+
+def _counted_twice(record: Record) -> Iterator[str]:
+    """Devices, and processes, that are there more than once."""
+    monitored = record.telemetry.devices if record.telemetry is not None else ()
+    found: tuple[tuple[str, Sequence[object]], ...] = (
+        ("index", [device.index for device in record.system.devices]),
+        ("UUID", [device.uuid for device in record.system.devices]),
+        ("UUID", [rank.uuid for rank in record.ranks]),
+        ("index in telemetry", [device.index for device in monitored]),
+    )
+    for what, values in found:
+        # Tools write a UUID with and without capitals.
+        known = [(str(value).strip().lower(), value) for value in values if value is not None]
+        plain, times = next(iter(Counter(plain for plain, _ in known).most_common(1)), ("", 0))
+        if times > 1:
+            yield f"one device is counted {times} times: its {what} is {text(dict(known)[plain])}"
+    pids = Counter((rank.node, rank.pid) for rank in record.ranks if rank.pid is not None)
+    (node, pid), times = next(iter(pids.most_common(1)), ((0, None), 0))
+    if times > 1:
+        yield f"one process is counted {times} times: its pid on node {node} is {pid}"
 
 
 def _stack(subject: Subject) -> Iterator[str]:
@@ -153,10 +165,6 @@ def _ranks(subject: Subject) -> Iterator[str]:
                 f"{system.devices_per_node} ranks per node it is on node {node} as {local}"
             )
             return
-    pids = Counter((rank.node, rank.pid) for rank in ranks if rank.pid is not None)
-    (node, pid), times = next(iter(pids.most_common(1)), ((0, None), 0))
-    if times > 1:
-        yield f"one process is counted {times} times: {times} ranks of node {node} have the pid {pid}"
     hosts = dict.fromkeys((rank.node, rank.host) for rank in ranks if rank.host is not None)
     node, times = next(iter(Counter(node for node, _ in hosts).most_common(1)), (0, 0))
     if times > 1:
@@ -247,7 +255,8 @@ def _peak(subject: Subject) -> Iterator[str]:
             manifest = f"the stack {subject.stack.name} says of this device"
             yield differ("flops.peak.flops", flops.peak.flops, manifest, peak and peak.flops)
     elif known is not None and subject.stack is not None and (peak := known.peaks.get(precision)):
-        yield differ("flops.peak", None, f"the stack {subject.stack.name} says of {known.name} in {precision}", peak.flops)
+        said = f"the stack {subject.stack.name} says of {known.name} in {precision}"
+        yield differ("flops.peak", None, said, peak.flops)
     used = next((m.name for m in subject.record.metrics if m.name in ("mfu", "hfu")), None)
     if used and flops.peak is None:
         yield f"it has the metric {used}, but flops.peak is null"

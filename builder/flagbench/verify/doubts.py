@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from flagbench.catalog.model import NOT_PUBLISHED, Case, Claim, Range
 from flagbench.record.model import Record
+from flagbench.stats.within import MIN_STEPS
 from flagbench.verify import physics
 from flagbench.verify.conditions import Agreement, ConditionResult, depends_on
 from flagbench.verify.interval import Ratio
@@ -41,6 +42,8 @@ def with_doubts(
         return metric
     subjects = [Subject(record, case) for record in records]
     found = [clause for subject in subjects for clause in _ceiling(subject)]
+    if metric.name == case.gate:
+        found += _few_steps(records, metric.held_by)
     if claim is not None:
         if metric.name == case.gate:
             found += [clause for subject in subjects for clause in _host_clock(subject, claim, metric.held_by)]
@@ -63,6 +66,13 @@ def _ceiling(subject: Subject) -> Iterator[str]:
             f"record {subject.record.record_id}: its window has {speed:.4g} FLOP/s per device, "
             f"{speed / ceiling if ceiling else float('inf'):.3f} times what a matrix product had in the same run"
         )
+
+
+def _few_steps(records: Sequence[Record], name: str) -> Iterator[str]:
+    """What happens once in a hundred steps may not have happened in any of several short windows."""
+    steps = [metric.n for metric in (record.metric(name) for record in records) if metric is not None and metric.n]
+    if len(steps) == len(records) and sum(steps) < MIN_STEPS:
+        yield f"its {len(steps)} windows have {sum(steps)} steps, and fewer than {MIN_STEPS} in all say too little"
 
 
 def _host_clock(subject: Subject, claim: Claim, held_by: str) -> Iterator[str]:

@@ -17,7 +17,7 @@ _FEWEST_DIFFERENT = 5
 _EQUAL = 5e-5
 """How far a time may be from the proportion of the others, relative; steps of two runs differ by more than 1e-4."""
 _VARIED = 10 * _EQUAL
-"""How much the times have to vary for such a proportion to mean anything: from the first tenth of them to the last."""
+"""How much the times have to vary for that to mean anything: from the first tenth of them to the last."""
 _CLOCK = timedelta(seconds=2)
 """Times in a record are whole seconds."""
 _MEMORY = 0.01

@@ -69,7 +69,7 @@ class Subject:
 
     @cached_property
     def flops_of_unit(self) -> float | None:
-        """FLOPs of a sample or a token by the case's formula, of one sequence; None if the configuration lacks a size."""
+        """FLOPs of a token or a sample, of one sequence, by the case's formula; None if a size is not known."""
         length = self.counted("tokens_per_sample")
         return None if length is None else formula_flops(self.case, look_up(self.config, "model"), length)
 

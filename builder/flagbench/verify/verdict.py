@@ -9,9 +9,10 @@ from msgspec.structs import replace
 
 from flagbench.catalog.model import Case, Claim
 from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.evidence import Section
 from flagbench.record.model import Record
 from flagbench.terminal import visible
-from flagbench.verify import plausible, recompute, sanity
+from flagbench.verify import plausible, rechecks, recompute, sanity
 from flagbench.verify.conditions import (
     DEVICE,
     SEED,
@@ -241,10 +242,15 @@ def _invalid(records: Sequence[recompute.Checked], case: Case, against: Against)
             *sanity.gate_problems(record, names),
             *recompute.repeated_metrics(record),
             *contradictions,
-            *(() if section is None else plausible.problems(Subject(record, case), section)),
+            *(() if section is None else _implausible(Subject(record, case), section)),
         ]:
             return f"record {record.record_id}: {'; '.join(found)}"
     return None
+
+
+def _implausible(subject: Subject, section: Section) -> list[str]:
+    """What is wrong with evidence that a record's numbers follow from."""
+    return [*plausible.problems(subject, section), *rechecks.contradictions(subject, section)]
 
 
 def _check_alike(records: Sequence[Record], case: Case) -> None:
