@@ -31,6 +31,7 @@ from flagbench.reproduce.manifest import MANIFEST, SUMS, entries_of, sums_of
 from flagbench.reproduce.signature import check_signature, sign
 from flagbench.stores.series import with_records
 from flagbench.stores.series_document import Request, Run, SeriesDocument
+from honest import Pace, honest_events, honest_record
 
 from .conftest import REPLAY, Flagbench
 
@@ -324,6 +325,24 @@ def test_what_was_changed_before_it_was_summed_up_contradicts_itself(
     edit, verdict, code = FORGED[name]
     written(tmp_path / "b.tar.gz", edit(files), verdict)
     assert flagbench("bundle verify", str(tmp_path / "b.tar.gz")).code == code
+
+
+def test_a_record_that_is_not_that_of_its_raw_events_does_not_hold(tmp_path: Path, flagbench: Flagbench) -> None:
+    raw = raw_bundle(honest_events(CLAIM, Pace(seed=7), count=130), record_id="record-of-mine-1", run_id="mine-1", node=0)
+    named = {"node": 0, "sha256": hashlib.sha256(raw).hexdigest(), "bytes": len(raw)}
+    for made, code in ((record(bundle=named), ExitCode.INVALID), (honest(bundle=named), ExitCode.OK)):
+        files = {**bundle_files(made), contents.raw_path("record-of-mine-1", "node-0.tar.gz"): raw}
+        path = tmp_path / f"{code}.tar.gz"
+        written(path, files)
+        done = flagbench("bundle verify", str(path))
+        assert done.code == code
+        assert ("is not that of its raw events" in done.err) is (code is ExitCode.INVALID)
+
+
+def honest(**changes: Any) -> bytes:
+    """The record of the raw events of a run at a pace of its own."""
+    made = honest_record(CLAIM, Pace(seed=7), count=130, record_id="record-of-mine-1", run_id="mine-1")
+    return json.dumps({**made, **changes}).encode() + b"\n"
 
 
 def test_a_changed_claim_is_said_and_the_present_one_decides(

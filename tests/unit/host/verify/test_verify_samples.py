@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.record.model import Cpu, Rank, Record, Window
+from flagbench.record.model import Cpu, Image, Rank, Record, Window
 from flagbench.verify import verify_baseline
 
 from .conftest import CASE, edit, held
@@ -28,6 +28,8 @@ def device(record: Record, uuid: str) -> Record:
     return edit(record, raw={**record.raw, "system": system})
 
 
+WORK = tuple(0.13 * (1 + step % 7 / 10) for step in range(120))
+"""Steps that are long where their batch is: the same in all runs with one seed."""
 OTHER = tuple(value + 1e-4 * (step % 7 + 1) for step, value in enumerate(STEPS))
 SAME_TIME = {"created_at": "2026-03-01T12:00:00Z"}
 
@@ -39,6 +41,9 @@ SAME_TIME = {"created_at": "2026-03-01T12:00:00Z"}
         (timed("fixture-one"), timed("fixture-two")),
         # One step of the copy was edited, and its rate with it.
         (timed("fixture-one"), timed("fixture-two", (0.14, *STEPS[1:]))),
+        # All of them were, by a factor, or by no more than the clock resolves.
+        (timed("fixture-one"), timed("fixture-two", tuple(1.25 * value for value in STEPS))),
+        (timed("fixture-one"), timed("fixture-two", tuple(v + n % 3 * 1e-6 for n, v in enumerate(STEPS)))),
         (
             device(timed("fixture-one", **SAME_TIME), "GPU-1"),
             device(timed("fixture-two", OTHER, created_at="2026-03-01T12:01:00Z"), "GPU-1"),
@@ -48,7 +53,7 @@ SAME_TIME = {"created_at": "2026-03-01T12:00:00Z"}
             timed("fixture-two", OTHER, ranks=(Rank(0, 0, host="node-1", pid=4711),), **SAME_TIME),
         ),
     ],
-    ids=["run id", "step times", "most step times", "device", "process"],
+    ids=["run id", "step times", "most step times", "a factor", "microseconds", "device", "process"],
 )
 def test_one_physical_run_counts_once(a: Record, b: Record) -> None:
     for verify in (lambda: held(a, b), lambda: verify_baseline([a], [b], CASE)):
@@ -62,6 +67,7 @@ def test_one_physical_run_counts_once(a: Record, b: Record) -> None:
     ("a", "b"),
     [
         (timed("fixture-one"), timed("fixture-two", OTHER)),
+        (timed("fixture-one", WORK), timed("fixture-two", tuple(v * (1 + n % 9 / 5e3) for n, v in enumerate(WORK)))),
         # A clock so coarse that all steps seem equal proves nothing.
         (timed("fixture-one", (0.13, 0.14) * 60), timed("fixture-two", (0.13, 0.14) * 60)),
         (device(timed("fixture-one"), "GPU-1"), device(timed("fixture-two", OTHER), "GPU-1")),
@@ -71,7 +77,7 @@ def test_one_physical_run_counts_once(a: Record, b: Record) -> None:
             timed("fixture-two", OTHER, ranks=(Rank(0, 0, host="node-1", pid=2),), **SAME_TIME),
         ),
     ],
-    ids=["step times", "coarse clock", "device at another time", "processes"],
+    ids=["step times", "the same work", "coarse clock", "device at another time", "processes"],
 )
 def test_different_runs_are_no_duplicates(a: Record, b: Record) -> None:
     assert len(held(a, b).records) == 2
@@ -96,8 +102,13 @@ def machine(record: Record, **fields: Any) -> Record:
             machine(timed("fixture-two", OTHER), memory_bytes=2**38),
             str(2**38),
         ),
+        (
+            machine(timed("fixture-one"), image=Image(f"sha256:{'0' * 64}")),
+            machine(timed("fixture-two", OTHER), image=Image(f"sha256:{'1' * 64}")),
+            "1" * 64,
+        ),
     ],
-    ids=["devices", "processor", "memory"],
+    ids=["devices", "processor", "memory", "image"],
 )
 def test_runs_of_different_machines_are_not_one_sample(a: Record, b: Record, named: str) -> None:
     with pytest.raises(FlagbenchError) as caught:

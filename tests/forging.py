@@ -1,0 +1,79 @@
+"""Records forged consistently: the evidence is edited, and every number computed again from it, with all digests.
+
+Nothing that follows from the evidence gives such a record away; only what contradicts the evidence, or is impossible.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from catalogs import CATALOG
+from flagbench.evidence import derive, stats
+from flagbench.evidence.columns import TIMES
+from flagbench.evidence.derive import CURVE_POINTS
+from flagbench.evidence.section import digest_of, read_section
+from flagbench.record.read import read_record
+from flagbench.verify import recompute
+from flagbench.verify.sanity import config_digest
+
+Raw = dict[str, Any]
+
+
+def sealed(raw: Raw) -> Raw:
+    """The record with the digests of its evidence and of its configuration."""
+    raw.update(evidence_digest=digest_of(raw["evidence"]), config_digest=config_digest(raw["config"]))
+    return raw
+
+
+def consistent(raw: Raw) -> Raw:
+    """The record with all that follows from its evidence."""
+    record = read_record(json.dumps(sealed(raw)).encode())
+    section = read_section(raw["evidence"])
+    case = CATALOG.cases[raw["case"]]
+    found = derive(section, recompute._facts(record, case, section))
+    raw.update(metrics=found.metrics, window=found.window, work=found.work, timing=found.timing)
+    ceiling = found.flops and found.flops["measured_ceiling"]
+    raw["flops"].update({**(found.flops or {}), "measured_ceiling": ceiling and raw["flops"]["measured_ceiling"]})
+    if ceiling:
+        raw["flops"]["measured_ceiling"]["flops"] = ceiling
+    for entry in raw["ranks"]:
+        entry.update(found.ranks[entry["rank"]], steps=section.steps)
+    return raw
+
+
+def column(raw: Raw, name: str, change: Callable[[int], int], rank: int | None = None) -> None:
+    """Change the numbers of a column, of one rank or of all."""
+
+    def changed(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {"runs": [[steps, change(number)] for steps, number in value["runs"]]}
+        return change(value) if isinstance(value, int) else [*map(change, value)]
+
+    for span in raw["evidence"]["spans"]:
+        own = span["columns"][name]
+        own = [own] * raw["evidence"]["ranks"] if isinstance(own, int) else own
+        span["columns"][name] = [changed(each) if rank in (None, at) else each for at, each in enumerate(own)]
+
+
+def scale(raw: Raw, factor: float, *, phases: bool = True) -> None:
+    """Make every step so many times as long, and the phases that it is part of."""
+    evidence = raw["evidence"]
+    for name in TIMES:
+        column(raw, name, lambda micro: round(micro * factor))
+    if phases:
+        evidence["timing"] = {name: round(micro * factor) for name, micro in evidence["timing"].items()}
+        for name, lasted in evidence["durations"].items():
+            evidence["durations"][name] = [round(micro * factor) for micro in lasted]
+
+
+def losses(raw: Raw, change: Callable[[int, float], float | None]) -> None:
+    """Change the loss of each step, by its number, on all ranks and in the curve."""
+    values = raw["quality"]["losses"]["values"]
+    values[:] = [change(step, loss) for step, loss in enumerate(values)]
+    for span in raw["evidence"]["spans"]:
+        own = values[span["first_step"] : span["first_step"] + span["steps"]]
+        span["loss"] = [of and own for of in span.get("loss", [])]
+    points = map(int, stats.thin(range(len(values)), CURVE_POINTS))
+    raw["quality"]["loss_curve"] = [[step, values[step]] for step in points if values[step] is not None]
