@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from catalogs import CATALOG
+from flagbench.catalog.flops import flops_of_unit
 from flagbench.catalog.model import NOT_PUBLISHED, Claim
-from flagbench.claims.work import formula_flops
 from flagbench.verify.derivation import Unknown, derived_conditions
 from flagbench_cases.record import assemble
 from flagbench_cases.record.evidence import OK, Evidence
@@ -247,7 +247,7 @@ def _steps(claim: Claim, request: Request, pace: Pace, count: int) -> dict[int, 
     train = _published(claim, "p_train") or (per_device and per_device * layout.world)
     core = _published(claim, "p_core") or _published(claim, "p_infer_core") or (train and train * 1.02)
     length = config["data"]["sequence_length"]
-    needed = formula_flops(CATALOG.cases[claim.case], config["model"], length) or 0.0
+    needed = next(iter((flops_of_unit(CATALOG.cases[claim.case], config["model"], length) or {"": 0.0}).values()))
     # A row without a speed: a second, or as long as its devices need.
     host = units / core if core else max(1.0, needed * units / layout.world / (UTILISATION * _peak(request)))
     wait = max(units / train - host, 0.0) if train else 0.02 * host

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
+from flagbench.catalog.flops import flops_of_unit
 from flagbench.catalog.model import Accelerator, Case, Stack
-from flagbench.claims.work import formula_flops
 from flagbench.record.model import Record
 from flagbench.terminal import brief
 from flagbench.verify.arguments import Arguments, parse
@@ -71,7 +71,11 @@ class Subject:
     def flops_of_unit(self) -> float | None:
         """FLOPs of a token or a sample, of one sequence, by the case's formula; None if a size is not known."""
         length = self.counted("tokens_per_sample")
-        return None if length is None else formula_flops(self.case, look_up(self.config, "model"), length)
+        try:
+            found = None if length is None else flops_of_unit(self.case, look_up(self.config, "model"), length)
+            return float(next(iter(found.values()))) if found else None
+        except (ArithmeticError, AttributeError, KeyError, TypeError):
+            return None
 
     @cached_property
     def arguments(self) -> Arguments:

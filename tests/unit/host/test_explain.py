@@ -31,7 +31,7 @@ Plant = tuple[dict[str, Any], float, str]
 
 def device(**fields: Any) -> dict[str, Any]:
     """Telemetry of eight devices at full speed, but for `fields`."""
-    lowest = fields.get("sm_clock_mean_mhz", 1400.0) - 20
+    lowest = (fields.get("sm_clock_mean_mhz") or 1400.0) - 20
     usual = {"sm_clock_mean_mhz": 1400.0, "sm_clock_min_mhz": lowest, "sm_clock_max_mhz": 1410.0}
     usual |= {"power_limit_w": 400.0, "power_limit_default_w": 400.0, "temperature_max_c": 60.0}
     return {"name": "NVIDIA A100-SXM4-40GB", "throttle_seconds": {}, "foreign_processes": 0, **usual, **fields}

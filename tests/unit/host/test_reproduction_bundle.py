@@ -328,7 +328,8 @@ def test_what_was_changed_before_it_was_summed_up_contradicts_itself(
 
 
 def test_a_record_that_is_not_that_of_its_raw_events_does_not_hold(tmp_path: Path, flagbench: Flagbench) -> None:
-    raw = raw_bundle(honest_events(CLAIM, Pace(seed=7), count=130), record_id="record-of-mine-1", run_id="mine-1", node=0)
+    ids: dict[str, Any] = {"record_id": "record-of-mine-1", "run_id": "mine-1", "node": 0}
+    raw = raw_bundle(honest_events(CLAIM, Pace(seed=7), count=130), **ids)
     named = {"node": 0, "sha256": hashlib.sha256(raw).hexdigest(), "bytes": len(raw)}
     for made, code in ((record(bundle=named), ExitCode.INVALID), (honest(bundle=named), ExitCode.OK)):
         files = {**bundle_files(made), contents.raw_path("record-of-mine-1", "node-0.tar.gz"): raw}

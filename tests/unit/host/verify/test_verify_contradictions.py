@@ -298,7 +298,7 @@ DOCTORED: list[tuple[str | None, dict[str, Any], tuple[str, ...]]] = [
     (None, {"telemetry.devices.0.power_mean_w": 0}, ("power_mean_w of 0", "a device that works has more")),
     (None, {"telemetry.devices.0.power_limit_w": 500}, ("power_limit_w of 500", "400")),
     (None, {"telemetry.devices.0.energy_j": 50}, ("50 J in 90 s", "a mean power of 340 W")),
-    (None, {"telemetry.devices.0.energy_seconds": 9e3, "telemetry.devices.0.energy_j": 3e6}, ("9000 s", "took 360 s")),
+    (None, {"telemetry.devices.0.energy_seconds": 1e3, "telemetry.devices.0.energy_j": 3e5}, ("1000 s", "360 s")),
     (None, {"telemetry.devices.0.sm_clock_min_mhz": 1400}, ("lowest clock of 1400", "mean of 1380")),
     (None, {"telemetry.devices.0.sm_clock_mean_mhz": -1}, ("sm_clock_mean_mhz of -1",)),
     (None, {"telemetry.devices.0.energy_j": 50000}, ("50000 J in 90 s", "400")),
