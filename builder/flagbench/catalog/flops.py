@@ -1,7 +1,7 @@
 """FLOPs of a sample or token by the formula of a case and the sizes of a model.
 
 A multiply-accumulate is 2 FLOPs, and a backward pass is twice its forward pass. The conventions: every matrix product
-with attention in full, as our own `mfu` counts; with half of it, as a causal mask leaves it; 6 FLOPs for each parameter
+with attention in full, as our own `mfu` counts; with half of it, as a causal mask leaves it; 6 FLOPs a parameter
 and token (2 for inference, 4 for LoRA), with and without the embeddings (Chowdhery et al. 2022, PaLM, appendix B).
 """
 
