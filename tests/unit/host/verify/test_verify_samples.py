@@ -116,3 +116,23 @@ def test_runs_of_different_machines_are_not_one_sample(a: Record, b: Record, nam
     assert caught.value.code is ExitCode.USAGE
     assert named in caught.value.message
     assert verify_baseline([a], [b], CASE).records == ("fixture-one",)  # the two sides may be two machines
+
+
+@pytest.mark.parametrize(
+    ("condition", "value"),
+    [
+        ("batch_size", 96),
+        ("precision", "bf16"),
+        ("devices", 16),
+        ("workers", 0),
+        ("torch", "2.6.0"),
+        ("driver", "535"),
+    ],
+)
+def test_runs_of_different_configurations_or_software_are_not_one_sample(condition: str, value: Any) -> None:
+    other = timed("fixture-two", OTHER, conditions={condition: value})
+    with pytest.raises(FlagbenchError) as caught:
+        held(timed("fixture-one"), other)
+    assert caught.value.code is ExitCode.USAGE
+    assert f"{condition} is " in caught.value.message
+    assert f"{value} in fixture-two" in caught.value.message
