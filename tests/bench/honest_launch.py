@@ -48,7 +48,7 @@ def carry_out(trial: Trial, folder: Path, data: Path | None, image: str | None) 
 
 def records(folder: Path) -> list[Path]:
     """The files of a trial's records: those of its store, and what a container printed if it had none."""
-    stored = sorted((folder / "store" / "results").rglob("*.json"), key=lambda path: path.name)
+    stored = sorted((folder / "store" / "results" / "v1").rglob("*.json"), key=lambda path: path.name)
     printed = folder / "printed.json"
     return stored or [path for path in [printed] if path.is_file() and path.stat().st_size]
 

@@ -5,8 +5,11 @@
 Each run has options, a way and a condition drawn from the seed (honest_trials.py): natively or in a container of one
 of the images, quiet, on one core, beside other work, stopped for a while, with half a processor, elsewhere in the
 world. Each record is held against every claim of its case, against itself as if it were published, and against an
-earlier run as a baseline; `compare` and the command line see it, too. Exit code 1: a run did not end with 0, a
-verdict is INVALID, a record that is its own claim is neither REPRODUCED nor INCONCLUSIVE, or there was an error.
+earlier run as a baseline; a run of a series also against the one before. `compare` and the command line see it, too.
+
+Exit code 1: a run did not end with 0, a verdict is INVALID, a record that is its own claim has another verdict than
+REPRODUCED or INCONCLUSIVE (or, with too small a set, NOT_COMPARABLE), runs of a series are not comparable, or there
+was an error.
 
 With --out, runs that DIR has are not made again, and all records are judged again. `--quick`: a run of each case.
 """
@@ -41,6 +44,10 @@ from .honest_launch import ROOT, carry_out, data_folders, images_by_case, record
 from .honest_trials import CASES, NATIVE, Trial, draw
 
 ITSELF = "itself as a claim"
+PARTIAL = "counts every batch as full"
+"""Why a record that is its own claim may be NOT_COMPARABLE: the tiny sets have few steps in an epoch."""
+SHOWN = 8
+"""Reasons of a verdict, the most common ones."""
 _ANY_NUMBER = re.compile(r"\d[\d.,]*(?:e[+-]?\d+)?")
 
 
@@ -59,15 +66,18 @@ class Judge:
         if any(codes):
             said = (folder / "log").read_text(errors="replace").splitlines()[-3:]
             self._problem(trial, f"ended with {codes}: {' / '.join(said)}")
-        files = records(folder)
+        files, found = records(folder), list[Record]()
         if len(files) != max(trial.repeat, len(codes)):
             self._problem(trial, f"{len(files)} records")
         for file in files:
             with self._no_error(trial):
-                self._record(trial, read_record(file))
+                found.append(read_record(file))
+                self._record(trial, found[-1])
             with self._no_error(trial):
                 self._command(trial, "verify", str(file))
         if trial.repeat > 1:
+            with self._no_error(trial):
+                self._series(trial, found)
             self._command(trial, "verify", trial.name, "--store", str(folder / "store"))
         return len(files)
 
@@ -78,14 +88,23 @@ class Judge:
             self._note(trial, "a claim", verify_claim([record], claim, case), record)
         own = verify_claim([record], claim_of(record, case, claims[0]), case)
         self._note(trial, ITSELF, own, record)
-        if own.verdict not in (Verdict.REPRODUCED, Verdict.INCONCLUSIVE, Verdict.INVALID):
+        partial = own.verdict is Verdict.NOT_COMPARABLE and PARTIAL in own.reason
+        if own.verdict not in (Verdict.REPRODUCED, Verdict.INCONCLUSIVE, Verdict.INVALID) and not partial:
             self._problem(trial, f"{record.record_id} against itself: {own.conclusion}")
         other = self._earlier.get(case.name)
-        if other is not None:
+        if other is not None and other.run_id != record.run_id:  # a resumed run is no other run
             self._note(trial, "an earlier run", verify_baseline([record], other, case), record)
             comparison_table(compare_records(other, record))
         if record.status.state == "ok":
             self._earlier[case.name] = record
+
+    def _series(self, trial: Trial, found: Sequence[Record]) -> None:
+        """The second run of a series against the first, which differ in nothing but their seeds."""
+        before, after = found
+        result = verify_baseline([after], before, self.catalog.cases[after.case], any_seed=True)
+        self._note(trial, "the run before of its series", result, after)
+        if result.verdict is Verdict.NOT_COMPARABLE:
+            self._problem(trial, f"a run of a series against another: {result.conclusion}")
 
     def _note(self, trial: Trial, against: str, result: VerifyResult, record: Record) -> None:
         verdict_table([record], result)
@@ -202,7 +221,7 @@ def report(judge: Judge, counted: Counter[str], total: int, *, as_json: bool) ->
     for against, verdicts in judge.verdicts.items():
         print(f"honest_runs: against {against}: {', '.join(f'{k} {n}' for k, n in verdicts.most_common())}")
         for verdict in verdicts:
-            for reason, count in judge.reasons[f"{against}, {verdict}"].most_common(12):
+            for reason, count in judge.reasons[f"{against}, {verdict}"].most_common(SHOWN):
                 print(f"    {count:4} {verdict}: {reason}")
     print(f"honest_runs: {len(judge.problems)} problems" + "".join(f"\n    {each}" for each in judge.problems))
 
