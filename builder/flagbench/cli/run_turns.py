@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable, Iterator, Sequence
 
 import typer
@@ -14,7 +13,7 @@ from flagbench.cli.run_keep import Finished
 from flagbench.cli.run_series import Side
 from flagbench.cli.run_target import Target
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.launchers.clock import utc_now
+from flagbench.launchers.clock import elapsed, utc_now
 from flagbench.record.read import RecordError, read_record
 from flagbench.redaction import redact
 from flagbench.stores import StoreError
@@ -83,7 +82,7 @@ def _one(side: Side, planned: Run, run: Callable[[Target], Finished], *, first: 
 
     Raises FlagbenchError where the first run could not be started.
     """
-    started_at, start = utc_now(), time.monotonic()
+    started_at, start = utc_now(), elapsed()
     if side.writer is not None:
         side.writer.start(planned.run)
     try:
@@ -93,7 +92,7 @@ def _one(side: Side, planned: Run, run: Callable[[Target], Finished], *, first: 
             _take_back(side, planned)
             raise
         print_error(error.message, error.remedy)
-        seconds = round(time.monotonic() - start, 3)
+        seconds = round(elapsed() - start, 3)
         reason = redact(f"it could not be started: {error.message}")
         _note(side, _failed(planned, int(error.code), started_at, seconds, reason))
         return int(error.code), False

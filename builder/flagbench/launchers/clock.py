@@ -27,16 +27,21 @@ class TimedLaunch:
     started_at: str
     """UTC, as a record writes a time; the second in which it started."""
     seconds: float
-    """From before the process or the container was started until it had ended."""
+    """From before the process or the container was started until it had ended, sleep of the machine included."""
     via: str
     """The launcher, `native` or `docker`."""
 
 
 def timed_launch(launcher: Launcher, request: RunRequest, via: str) -> TimedLaunch:
     """Run to the end. Raises FlagbenchError if nothing could be started."""
-    started_at, start = utc_now(), time.monotonic()
+    started_at, start = utc_now(), elapsed()
     result = launcher.launch(request)
-    return TimedLaunch(result, started_at, round(time.monotonic() - start, 3), via)
+    return TimedLaunch(result, started_at, round(elapsed() - start, 3), via)
+
+
+def elapsed() -> float:
+    """Seconds of a clock that is never set. It goes on while the machine sleeps, as the time of day does."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def utc_now() -> str:

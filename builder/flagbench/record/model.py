@@ -119,6 +119,8 @@ class System(Struct, frozen=True):
     memory_bytes: Count | None = None
     nics: tuple[dict[str, Any], ...] = ()
     image: Image = Image()
+    clock_set_seconds: Number | None = None
+    """By how much node 0's time of day was set during the run; None if by less than a second."""
 
 
 class Software(Struct, frozen=True):

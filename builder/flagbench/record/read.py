@@ -66,10 +66,10 @@ def read_record(source: Path | bytes | None, name: str = "the record") -> Record
         path = where.removeprefix(".").removesuffix("`")
         fault = f"{brief(path)}: {brief(what)}" if path else brief(what)
     if fault:
-        raise RecordError(
-            f"{name} is not a valid {VERSION}: {fault}",
-            remedy="give the record as the run printed it; if it was not edited, report this",
-        )
+        remedy = "give the record as the run printed it; if it was not edited, report this"
+        if "in the future" in fault:
+            remedy = "correct the clock of this machine, or wait: the machine of the run has another time"
+        raise RecordError(f"{name} is not a valid {VERSION}: {fault}", remedy=remedy)
     return record
 
 

@@ -111,21 +111,28 @@ def over_runs(
 
 
 def further_runs(
-    decided: Callable[[float, float], bool], values: Sequence[float], prior: Prior = DEFAULT, level: float = LEVEL
+    decided: Callable[[float, float], bool],
+    values: Sequence[float],
+    within: Sequence[float] = (),
+    prior: Prior = DEFAULT,
+    level: float = LEVEL,
 ) -> int | None:
-    """How many more runs with the same mean and spread would decide; None if more than MOST_RUNS in all.
+    """How many more runs with the same mean, spread and windows would decide; None if more than MOST_RUNS in all.
 
     Args:
         decided: whether an interval, relative to the mean, decides.
         values: the runs so far.
+        within: the half-width of the interval within each; runs spread by no less than their windows let them.
     """
     found = over_runs(values, (), prior, level)
     if found is None or not math.isfinite(found.spread):
         return None
     n = len(values)
+    least = math.hypot(*(width / found.value for width in within)) / math.sqrt(n)
     for runs in range(n + 1, MOST_RUNS + 1):
         df, spread = _pooled(runs, (runs - 1) * found.spread**2, prior)
-        factor = math.exp(t_two_sided(level, df) * spread / math.sqrt(runs))
+        half = t_two_sided(level, df) * max(spread, least / t_two_sided(LEVEL, df)) / math.sqrt(runs)
+        factor = math.exp(half)
         if decided(1 / factor, factor):
             return runs - n
     return None

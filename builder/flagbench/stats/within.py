@@ -13,7 +13,8 @@ That is only right for a stationary window that is long compared with its correl
   states       it jumps between two levels, such as two clocks, too rarely to weigh them
   correlated   fewer than MIN_EFFECTIVE independent values, by the integrated autocorrelation time
 
-A trend or a warm-up that is too small to refuse a window widens the interval by its size.
+A trend or a warm-up that is too small to refuse a window widens the interval by its size. If one step is so slow that
+all others would be accepted, that step is the reason, whatever it looked like: a run that was stopped or disturbed.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ TOLERATED = 0.005
 """The largest change of the rate, relative, that widens the interval and does not refuse the window."""
 METHOD = "within-run batch means, Student t"
 """The `ci_method` of a record."""
+STALL = 10.0
+"""How many times the median a step takes that may be the only reason."""
 _ROUNDING = 1e-12
 _LARGEST, _SMALLEST = 1e100, 1e-100
 """Neither sums nor rates of such values overflow."""
@@ -56,7 +59,7 @@ class Refusal(NamedTuple):
     """Why a window gives no interval."""
 
     kind: str
-    """`short`, `correlated`, `warm-up`, `trend`, `states` or `data`."""
+    """`short`, `correlated`, `warm-up`, `trend`, `states`, `stall` or `data`."""
     text: str
     further_steps: int
     """How many more steps would probably give one; 0 if none would."""
@@ -121,7 +124,8 @@ def within_run(
     means = _means(relative, batches)
     refusal, wider = _gate(means, values, effective, steps)
     if refusal is not None:
-        return WithinRun(None, refusal, effective, batches)
+        stall = _stall(amounts, seconds, level) if steps == n else None
+        return WithinRun(None, stall or refusal, effective, batches)
     # Of the mean: from the batches, or from the correlation if that says more.
     error = max(_deviation(means) / math.sqrt(batches), _deviation(values) / math.sqrt(effective))
     half = rate * (t_two_sided(level, batches - 1) * error + wider)
@@ -130,6 +134,23 @@ def within_run(
 
 def _refused(kind: str, text: str, further_steps: int) -> WithinRun:
     return WithinRun(None, Refusal(kind, text, further_steps), 0.0, 0)
+
+
+def _stall(amounts: Sequence[float], seconds: Sequence[float], level: float) -> Refusal | None:
+    """The slowest step as the reason for a refusal; None if it is not, or other steps are nearly as slow."""
+    slowest = max(range(len(seconds)), key=seconds.__getitem__)
+    median = sorted(seconds)[len(seconds) // 2]
+    others = [[*values[:slowest], *values[slowest + 1 :]] for values in (amounts, seconds)]
+    if seconds[slowest] < STALL * median or max(others[1]) >= STALL * median:
+        return None
+    found = within_run(others[0], others[1], max(MIN_STEPS, len(others[0])), level)
+    if found.interval is None:
+        return None
+    text = (
+        f"step {slowest + 1:,} of its window took {seconds[slowest]:.3g} s, {seconds[slowest] / median:,.0f} times "
+        "the median, and the others are steady; run it again undisturbed"
+    )
+    return Refusal("stall", text, 0)
 
 
 def _gate(
@@ -148,7 +169,7 @@ def _gate(
         text = f"its first {length:,} steps are warm-up, {warm_up.lowers / warm_up.share:.1%} slower than the window"
         return Refusal("warm-up", text, _further(steps, warm_up.lowers / TOLERATED)), 0.0
     if abs(change := _trend(means, ALPHA)) > TOLERATED:
-        text = f"its rate changes by {change:+.1%} from the beginning to the end, so it has not settled"
+        text = f"its rate changes by {change:+.1%} of its mean from the beginning to the end, so it has not settled"
         return Refusal("trend", text, steps), 0.0
     if (states := _states(values)) is not None and states.changes < MIN_CHANGES:
         text = (

@@ -12,8 +12,10 @@ from flagbench.record.read import date_fault
 from flagbench.stores.series_document import SIDES, Run, SeriesDocument, run_id_of, seed_of, series_id_of
 from flagbench.terminal import brief
 
-CLOCKS = timedelta(seconds=60)
-"""How far the clocks of the launcher and of the run may differ: a container engine may be on another machine."""
+CLOCKS = 60.0
+"""Seconds by which the clocks of launcher and run may differ: a container engine may be on another machine."""
+DRIFT = 1e-4
+"""Largest relative drift between these clocks."""
 _ENDED = ("ok", "failed", "interrupted")
 
 
@@ -64,12 +66,13 @@ def record_problems(series: SeriesDocument, run: Run, record: Record, content: b
     if run.started_at is None or run.seconds is None or date_fault(run.started_at):
         return
     start, made = _time(run.started_at), _time(record.created_at)
-    if not start - CLOCKS <= made <= start + timedelta(seconds=run.seconds) + CLOCKS:
+    after = (made - start).total_seconds() - (record.system.clock_set_seconds or 0.0)
+    if not -CLOCKS <= after <= run.seconds + CLOCKS:
         yield (
             f"{name} was created at {record.created_at}, outside the run, which the launcher started at "
             f"{run.started_at} and which took {run.seconds:.0f} s"
         )
-    if record.duration is not None and record.duration > run.seconds + 1:
+    if record.duration is not None and record.duration > run.seconds * (1 + DRIFT) + 1:
         yield f"{name} says that the run took {record.duration:.1f} s, the launcher {run.seconds:.1f} s"
 
 
@@ -97,7 +100,7 @@ def _overlaps(series: SeriesDocument) -> Iterator[str]:
     for before, after in pairwise(timed):
         # Starts are whole seconds; a clock that was set back by its server moves a start by less than CLOCKS.
         end = _time(before.started_at or "") + timedelta(seconds=before.seconds or 0)
-        if _time(after.started_at or "") + CLOCKS < end:
+        if _time(after.started_at or "") + timedelta(seconds=CLOCKS) < end:
             yield f"run {after.run} started at {after.started_at}, before run {before.run} had ended"
 
 

@@ -11,7 +11,7 @@ from flagbench.verify.derivation import Unknown, look_up, schedule
 from flagbench.verify.subject import Subject, differ, text
 
 CLOCK_SLACK = 60.0
-"""Seconds by which two readings of a machine's clock may disagree: it may be set during a run."""
+"""Seconds by which two readings of a machine's clock may disagree, apart from what it was set by."""
 
 _RECORD_ID = re.compile(
     r"(?P<time>[0-9]{8}T[0-9]{6}Z)-(?P<name>[a-z0-9.-]+)-(?P<size>[0-9]+x[0-9]+)-[0-9a-f]{8}", re.ASCII
@@ -44,13 +44,14 @@ def _identity(subject: Subject) -> Iterator[str]:
 
 
 def _times(record: Record, begun: str) -> Iterator[str]:
-    """The id has the time at which the run began, and created_at that at which it ended.
+    """The id has the time at which the run began, and created_at that at which it ended, by a clock that may be set.
 
     The id of an older record was made with it, and has the time of created_at.
     """
     try:
         start = datetime.strptime(begun, "%Y%m%dT%H%M%SZ")
         seconds = (datetime.strptime(record.created_at, "%Y-%m-%dT%H:%M:%SZ") - start).total_seconds()
+        seconds -= record.system.clock_set_seconds or 0.0
     except ValueError:
         yield f"record_id begins with {begun}, which is not a time"
         return

@@ -36,3 +36,5 @@ def disturbances(records: Sequence[Record]) -> Iterator[str]:
             yield f"throttled {seconds:.0f} s ({reason})"
     if any(d.foreign_processes or d.mem_used_before_bytes > MUCH_MEMORY for d in devices):
         yield "another tenant on the device"
+    if moved := max((r.system.clock_set_seconds or 0.0 for r in records), key=abs, default=0.0):
+        yield f"the clock was set by {moved:+.0f} s during the run"

@@ -98,6 +98,7 @@ def against_claim(value: Ratio, sample: Sample, terms: Terms) -> tuple[Verdict, 
     more = further_runs(
         lambda low, high: classify(Ratio(value.value, (value.value * low, value.value * high))) is not verdict,
         sample.rates,
+        half_widths(sample.metrics),
         terms.prior(sample.metrics[0].name),
         terms.level,
     )

@@ -88,7 +88,7 @@ def compare_metric(
     if why:
         return replace(result, verdict=Verdict.NOT_COMPARABLE if is_speed(spec) else None, reason="; ".join(why))
     if name == spec.held_by and is_speed(spec) and (partial := sanity.partial_batches(records, name)):
-        return replace(result, ratio=None, difference=None, verdict=Verdict.INVALID, reason=partial)
+        return replace(result, ratio=None, difference=None, verdict=Verdict.NOT_COMPARABLE, reason=partial)
     return _judged(replace(result, comparable=True), expected, Sample(tuple(records), tuple(found)), against, terms)
 
 

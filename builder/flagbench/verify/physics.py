@@ -34,7 +34,7 @@ CELSIUS = (-40.0, 125.0)
 MACHINES_APART = 3600.0
 """Seconds by which the clocks of the launcher's machine and of the run's may differ; as record.read.CLOCK_SKEW."""
 DRIFT = 1e-4
-"""Largest relative drift between a device's clock and the host's."""
+"""Largest relative drift between two clocks: a device's and the host's, or those of two machines."""
 
 BYTES_PER_SECOND: Mapping[str, float] = {
     **{f"{prefix}B/s": 1000.0**power for power, prefix in enumerate(("", "k", "M", "G", "T"))},
@@ -232,7 +232,7 @@ def _launch(record: Record) -> Iterator[str]:
     launch = record.launch
     if launch is None:
         return
-    # e2e does not count checkpoints.
+    # e2e does not count checkpoints. The launcher may be on another machine than the container engine.
     took = (record.duration or 0.0) + ((record.timing.checkpoint or 0.0) if record.timing.e2e is not None else 0.0)
     if _above(took, launch.seconds, 1 + DRIFT):
         yield f"its run took {took:.3f} s, but its launcher measured {launch.seconds:.3f} s"
@@ -241,6 +241,7 @@ def _launch(record: Record) -> Iterator[str]:
         yield f"launch.started_at is {launch.started_at}, which is not a time"
     if started is None or ended is None:
         return
+    ended -= record.system.clock_set_seconds or 0.0
     if ended < started - MACHINES_APART:
         yield differ("created_at", record.created_at, "its launcher started it at", launch.started_at)
     elif ended - started > launch.seconds + MACHINES_APART:

@@ -90,15 +90,15 @@ def gate_problems(record: Record, names: Sequence[str]) -> Iterator[str]:
 
 
 def partial_batches(records: Sequence[Record], name: str) -> str | None:
-    """Why the metric `name`, which counts every batch as full, is meaningless: too many batches of a run were not."""
+    """Why the metric `name`, which counts every batch as full, is not comparable: too many batches were not full."""
     for record in records:
         if record.work is None:
             continue
         credited, trained = record.work.samples_published_count, record.work.samples_executed
         if credited > MOST_CREDIT * trained:
             return (
-                f"record {record.record_id}: {name} credits full batches, {credited:,} samples in all, and the run "
-                f"trained on {trained:,}; give a training set of at least a hundred steps"
+                f"record {record.record_id}: {name} counts every batch as full, {credited:,} samples in all, but the "
+                f"run trained on {trained:,}; use a training set of at least a hundred steps"
             )
     return None
 

@@ -8,7 +8,7 @@ from typing import Any, Dict, List, NamedTuple, Optional
 from flagbench_cases.node import cli
 from flagbench_cases.node.placement import Placement, locate_node
 from flagbench_cases.prepare import prepared_folder
-from flagbench_cases.record import stores
+from flagbench_cases.record import clocks, stores
 from flagbench_cases.record.assemble import new_record_id
 from flagbench_cases.record.request import Request
 from flagbench_cases.shared import checkpoint_facts, config, engine_support
@@ -112,7 +112,8 @@ def resolve(arguments: argparse.Namespace, request: Request, ticket: Optional[st
         published_flops=case["flops"].get("published"),
         run_id=arguments.run_id or request.run_id,
     )
-    return Resolved(request._replace(record_id=new_record_id(request)), placement, folder, store)
+    request = request._replace(record_id=new_record_id(request), begun=clocks.read())
+    return Resolved(request, placement, folder, store)
 
 
 def check_ticket(ticket: stores.Ticket, arguments: argparse.Namespace) -> None:

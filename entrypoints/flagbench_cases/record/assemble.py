@@ -8,7 +8,7 @@ import uuid
 from typing import Any, Dict, List, Optional
 
 from flagbench_cases import __version__
-from flagbench_cases.record import measured, sections
+from flagbench_cases.record import clocks, measured, sections
 from flagbench_cases.record.evidence import Evidence, Outcome
 from flagbench_cases.record.request import Request
 from flagbench_cases.shared import system
@@ -45,6 +45,9 @@ def assemble(
     machine = dict(system.machine(), driver=evidence.monitor.get("driver_version"))
     if evidence.monitor.get("versions"):
         machine["versions"] = evidence.monitor["versions"]
+    moved = clocks.set_by(request.begun) if request.begun else None
+    if moved is not None:
+        machine["clock_set_seconds"] = moved
     devices = [fact["device"] for fact in evidence.of("rank") if fact["node"] == 0]
     record: Dict[str, Any] = {
         "schema": "record/v1",

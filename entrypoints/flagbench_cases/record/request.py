@@ -4,6 +4,7 @@ import re
 from types import MappingProxyType
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
+from flagbench_cases.record.clocks import Reading
 from flagbench_cases.shared.layout import Layout, layout_of
 
 RECORD_ID = re.compile("[0-9A-Za-z][0-9A-Za-z._-]{7,159}")
@@ -29,6 +30,7 @@ class Request(NamedTuple):
     checks: Tuple[str, ...] = ()  # required by the case's manifest: must be made if applicable, and pass
     published_flops: Optional[Dict[str, Any]] = None  # the publisher's formula for utilisation
     record_id: Optional[str] = None  # made by node 0 and given to all nodes; None: made with the record
+    begun: Optional[Reading] = None  # the clocks of this node when record_id was made
     sources: Mapping[str, str] = MappingProxyType({})  # addresses of prepared data and weights in a bucket, by kind
 
     @property

@@ -19,6 +19,7 @@ from flagbench.catalog.load import load_catalog
 from flagbench.catalog.lookup import resolve_image
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.launchers import LaunchResult
+from flagbench.launchers.clock import elapsed
 from flagbench.launchers.native import NEEDED, NativeLauncher
 from flagbench.launchers.signals import Forwarding
 from flagbench.record.read import read_record
@@ -114,6 +115,13 @@ def test_a_signal_before_the_run_has_started_is_kept_for_it(run: Run, monkeypatc
     result = run("signal.signal(signal.SIGTERM, lambda *a: sys.exit(7)); signal.sigwait([signal.SIGUSR1])")
     assert result.exit_code != 0
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_the_time_of_a_run_includes_sleep_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the times of day beside it do; the monotonic clock stands still then."""
+    clocks = {time.CLOCK_MONOTONIC: 10.0, time.CLOCK_BOOTTIME: 7210.0}
+    monkeypatch.setattr("flagbench.launchers.clock.time.clock_gettime", clocks.__getitem__)
+    assert elapsed() == 7210.0
 
 
 # Hands over once it can be signalled; each wait is for what this tool has handed on.

@@ -6,6 +6,7 @@ import copy
 import hashlib
 import json
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from flagbench.schema import violations
 from flagbench.stores import FolderBlobs, Store, StoreError
 from flagbench.stores.blobs import ListingDenied
 from flagbench.stores.series import load_series, read_series, series_ids
+from flagbench.stores.series_check import record_problems
 from flagbench.stores.series_document import (
     MAX_RUNS,
     Request,
@@ -141,6 +143,23 @@ def test_a_series_that_was_changed_is_invalid(
     assert named in json.loads(ended.out)["reason"]
     assert flagbench("verify", str(file)).code == ExitCode.INVALID
     assert flagbench("verify record-mine-1 --baseline", str(file)).code == ExitCode.DATA
+
+
+@pytest.mark.parametrize("moved", [-28800.0, 28800.0])
+def test_a_clock_that_was_set_during_a_run_is_no_problem(
+    store: Store, document: dict[str, Any], moved: float
+) -> None:
+    series = read_series(store, "mine")
+    record = series.records[0]
+    created = datetime.strptime(record.created_at, "%Y-%m-%dT%H:%M:%SZ") + timedelta(seconds=moved)
+    later = msgspec.structs.replace(
+        record,
+        created_at=f"{created:%Y-%m-%dT%H:%M:%SZ}",
+        system=msgspec.structs.replace(record.system, clock_set_seconds=moved),
+    )
+    found = [*record_problems(series.document, series.document.runs[0], later, b"")]
+    assert "created_at" in "".join(found), "the series itself has another time, so only that contradicts it"
+    assert "outside the run" not in "".join(found)
 
 
 def test_a_sound_series_is_no_problem(document: dict[str, Any], store: Store, flagbench: Flagbench) -> None:

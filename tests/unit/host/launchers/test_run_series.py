@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -107,7 +106,7 @@ def fake(store: Store, monkeypatch: pytest.MonkeyPatch) -> FakeRuns:
     for module in ("launchers.clock", "cli.run_series", "cli.run_turns"):
         monkeypatch.setattr(f"flagbench.{module}.utc_now", runs.now)
     for module in ("launchers.clock", "cli.run_turns"):
-        monkeypatch.setattr(f"flagbench.{module}.time", SimpleNamespace(monotonic=lambda: runs.seconds))
+        monkeypatch.setattr(f"flagbench.{module}.elapsed", lambda: runs.seconds)
     return runs
 
 

@@ -65,6 +65,9 @@ def test_further_runs_are_as_many_as_then_decide() -> None:
     assert further_runs_each([1900.0], [1901.0], within=0.0001) is None
     assert further_runs(lambda low, high: False, [1.0]) is None
     assert further_runs(lambda low, high: high < 1.03, [1.0]) == 2
+    # A window of +-11 % needs as many runs as narrow it to 5 %, however little runs are assumed to spread.
+    assert further_runs(lambda low, high: high < 1.05, [1.0]) == 1
+    assert further_runs(lambda low, high: high < 1.05, [1.0], [0.11]) == 5
 
 
 def test_a_side_needs_positive_rates() -> None:

@@ -55,6 +55,9 @@ def test_a_rate_is_the_work_over_the_time_whatever_the_steps() -> None:
         ([t * (1 + 0.03 * step / 200) for step, t in enumerate(noise(200))], "trend", range(200, 201)),
         ([t * (1.08 if step // 40 % 2 else 1) for step, t in enumerate(noise(400))], "states", range(100, 1000)),
         ([0.1 * (1 + 0.02 * value) for value in autoregressive(0.97, 400)], "correlated", range(1, 10_000)),
+        ([*noise(5), 3.0, *noise(194)], "stall", range(0, 1)),
+        ([*noise(5), 3.0, 3.0, *noise(193)], "warm-up", range(1, 100_000)),
+        ([0.3] * 20 + [3.0] + noise(179), "warm-up", range(1, 100_000)),
         ([float("nan")] * 200, "data", range(0, 1)),
         ([math.inf, *noise(199)], "data", range(0, 1)),
         ([-0.1, *noise(199)], "data", range(0, 1)),
@@ -68,6 +71,13 @@ def test_a_window_that_says_nothing_is_refused_with_the_steps_that_would_decide(
     found, steps = refusal(seconds)
     assert found == kind
     assert steps in further
+
+
+def test_a_stall_is_named_by_its_step() -> None:
+    found = within_run([8.0] * 200, [*noise(5), 3.0, *noise(194)]).refusal
+    assert str(found) == (
+        "step 6 of its window took 3 s, 30 times the median, and the others are steady; run it again undisturbed"
+    )
 
 
 def test_a_small_change_widens_the_interval_by_its_size() -> None:

@@ -321,6 +321,7 @@ DOCTORED: list[tuple[str | None, dict[str, Any], tuple[str, ...]]] = [
     (None, {"launch.started_at": "2026-02-31T11:53:55Z"}, ("2026-02-31T11:53:55Z", "not a time")),
     (None, {"launch.started_at": "2026-01-01T13:30:00Z"}, ("created_at", "2026-01-01T13:30:00Z")),
     (None, {"launch.started_at": "2026-01-01T09:00:00Z"}, ("10800 s after", "366.000 s")),
+    (None, {"system.clock_set_seconds": 7200.0}, ("before its run began", "its launcher started it at")),
 ]  # fmt: skip
 
 
@@ -341,6 +342,10 @@ def test_a_doctored_record_is_invalid_and_shows_both_sides(
 HONEST: list[tuple[str | None, dict[str, Any]]] = [
     (None, {"conditions.data": "files"}),
     (None, {"launch": DELETE}),
+    # The time of day was set during the run, and two machines' clocks drift apart.
+    (None, {"created_at": "2026-01-01T04:00:00Z", "system.clock_set_seconds": -28800.0}),
+    (None, {"created_at": "2026-01-01T20:00:00Z", "system.clock_set_seconds": 28800.0}),
+    (None, {"launch.seconds": 359.97}),
     (None, {"layout": DELETE}),
     (None, {"argv": []}),
     (None, {"argv": [], "config.train.learning_rate": 1e-4, "conditions.learning_rate": 1e-4}),

@@ -6,13 +6,14 @@ import io
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from flagbench.record.model import DeviceTelemetry, Telemetry, Window
 from flagbench.report import verdict_table
 from flagbench.verify import Verdict
 from flagbench.verify.disturbances import MUCH_MEMORY
 
-from .conftest import edit, held, replay, runs
+from .conftest import BASE, edit, held, replay, runs
 
 
 def window(**fields: Any) -> Window:
@@ -51,6 +52,15 @@ def test_what_disturbs_and_what_does_not(
 ) -> None:
     record = edit(window=window(**steadiness), telemetry=Telemetry((DeviceTelemetry(**device),)))
     assert held(record).qualifiers == qualifiers
+
+
+def test_a_clock_that_was_set_during_the_run_is_told() -> None:
+    record = edit(system=replace(BASE.system, clock_set_seconds=-28800.0))
+    result = held(record)
+    assert (result.verdict, result.qualifiers) == (
+        Verdict.REPRODUCED,
+        ("the clock was set by -28800 s during the run",),
+    )
 
 
 def test_of_several_runs_the_worst_is_told() -> None:

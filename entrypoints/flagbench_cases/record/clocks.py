@@ -1,0 +1,31 @@
+"""Whether the time of day was set while a run went on, by a person, a server of time, or a machine that was restored.
+
+No duration depends on it, but the dates in a record do: they would contradict each other.
+"""
+
+import time
+from typing import NamedTuple, Optional
+
+LEAST_SECONDS = 1.0
+"""What servers of time correct by slowing a clock down counts as not set."""
+
+
+class Reading(NamedTuple):
+    """The clocks of a machine at one moment."""
+
+    time_of_day: float
+    """Seconds since 1970."""
+    elapsed: float
+    """Seconds of a clock that is never set, and goes on while the machine sleeps."""
+
+
+def read() -> Reading:
+    """The clocks now."""
+    return Reading(time.time(), time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)))
+
+
+def set_by(begun: Reading, now: Optional[Reading] = None) -> Optional[float]:
+    """Seconds by which the time of day was set since `begun`, negative if it was set back; None if it was not."""
+    now = now or read()
+    moved = (now.time_of_day - begun.time_of_day) - (now.elapsed - begun.elapsed)
+    return round(moved, 1) if abs(moved) >= LEAST_SECONDS else None
