@@ -24,8 +24,9 @@ from flagbench.stores.blobs import Unread
 from flagbench.verify import choose_claim, verify_claim
 from flagbench.verify.conditions import gate_spec
 from flagbench.verify.metric import candidates
+from flagbench.verify.validity import examine
 
-_DECISIVE = ("catalog", "evidence", "record", "verify", "results.py")
+_DECISIVE = ("catalog", "evidence", "record", "stats", "verify", "results.py")
 """The parts of this package that determine a verdict."""
 _UNITS = {"h": "hours", "d": "days", "w": "weeks"}
 
@@ -117,15 +118,18 @@ def with_verdicts(store: Store, entries: Iterable[StoredRecord]) -> list[StoredR
 def _judged(summary: Summary, record: Record, catalog: Catalog) -> Summary:
     case = catalog.cases.get(record.case)
     claims = [claim for claim in catalog.claims.values() if claim.case == record.case]
-    verdict = claim_id = None
+    verdict = claim_id = sound = None
     gate = None if case is None else case.gate
+    if case is not None:
+        sound = record.evidence is not None and not examine(record, case).problems
     if case is not None and claims:
         claim = choose_claim(record, case, claims)
         result = verify_claim([record], claim, case, chosen=True)
         verdict, claim_id = result.verdict.value, claim.id
         held_by = candidates(gate_spec(case), result.against)
         gate = next((name for name in held_by if name in summary.metrics), gate)
-    return msgspec.structs.replace(summary, verdict=verdict, claim=claim_id, gate=gate, basis=_basis(record.case))
+    basis = _basis(record.case)
+    return msgspec.structs.replace(summary, verdict=verdict, claim=claim_id, gate=gate, sound=sound, basis=basis)
 
 
 @cache

@@ -40,11 +40,6 @@ class _Evaluation(msgspec.Struct):
     extra: list[_Extra]
 
 
-def lacks_evidence(record: Record) -> bool:
-    """Whether nothing can be computed again: the record was made before there was evidence, or has lost it."""
-    return record.evidence is None
-
-
 def repeated_metrics(record: Record) -> Iterator[str]:
     """Metrics that a record has more than once: which of them holds could be chosen."""
     seen: set[tuple[str, str]] = set()
