@@ -23,6 +23,8 @@ WORK = ("samples", "samples_published", "tokens", "tokens_useful")
 COLUMNS = TIMES + WORK
 FLOPS = ("executed", "useful", "recomputed")
 """FLOPs, summed over a span."""
+PASSES = ("computing", "pipeline")
+"""Microseconds over a span: of the passes of a rank's micro-batches, and from the first of them to the last."""
 
 MICRO = 1e6
 """Microseconds per second."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from flagbench.evidence.columns import (
     COLUMNS,
     FLOPS,
+    PASSES,
     EvidenceError,
     add,
     block_sizes,
@@ -24,6 +25,14 @@ MOST_BLOCKS = 100_000
 """Blocks of all ranks: bounds the time and memory of reading a column of equal numbers, which is short."""
 
 
+class Collectives(NamedTuple):
+    """How long each rank worked until its first collective, and waited in collectives for others, microseconds."""
+
+    block: int  # steps per block: more than those of the columns in a long run
+    first: list[list[int]]  # by rank: the sum of each block
+    wait: list[list[int]]
+
+
 class Span(NamedTuple):
     """Consecutive steps of all ranks. A block never crosses the border of a span."""
 
@@ -34,6 +43,8 @@ class Span(NamedTuple):
     columns: dict[str, list[list[int]]]  # of each name of COLUMNS, by rank: the number of each block
     flops: dict[str, list[int]]  # of each name of FLOPS, by rank: the sum over the span
     loss: list[list[float | None] | None]  # by rank: the sum of each block; empty if left out
+    collectives: Collectives | None = None  # None if not measured in every step of every rank
+    passes: Mapping[str, list[int]] = {}  # PASSES by rank, microseconds over the span; empty if not measured
 
     @property
     def end(self) -> int:
@@ -144,7 +155,7 @@ def read_section(raw: Mapping[str, Any]) -> Section:
     if raw["version"] != 1:
         raise EvidenceError(f"its version is {raw['version']}, and this flagbench reads 1")
     world, block = raw["ranks"], raw["block"]
-    blocks = world * sum(-(-entry["steps"] // block) for entry in raw["spans"])
+    blocks = world * sum(_blocks(entry, block) for entry in raw["spans"])
     if blocks > MOST_BLOCKS:
         raise EvidenceError(f"it has {blocks} blocks of steps, and a record holds at most {MOST_BLOCKS}")
     spans: list[Span] = []
@@ -179,6 +190,13 @@ def _span_to_json(span: Span, sizes: Sequence[int]) -> dict[str, Any]:
     found["flops"] = {name: _same(of) for name, of in span.flops.items()}
     if span.loss:
         found["loss"] = span.loss
+    if span.collectives is not None:
+        block, *columns = span.collectives
+        blocks = block_sizes(span.steps, block)
+        first, wait = (_same([encode(each, blocks) for each in of]) for of in columns)
+        found["collectives"] = {"block": block, "first": first, "wait": wait}
+    if span.passes:
+        found["passes"] = {each: _same(of) for each, of in span.passes.items()}
     return found
 
 
@@ -188,23 +206,37 @@ def _same(of_ranks: list[Any]) -> Any:
     return first if isinstance(first, int) and all(each == first for each in of_ranks) else of_ranks
 
 
+def _blocks(raw: Mapping[str, Any], block: int) -> int:
+    """The blocks of a rank in a span."""
+    smallest = min(block, raw.get("collectives", {}).get("block", block))
+    return -(-int(raw["steps"]) // int(smallest))
+
+
 def _read_span(raw: Mapping[str, Any], world: int, block: int) -> Span:
     phase, part, steps = raw["phase"], raw["part"], raw["steps"]
     name, sizes = f"the {part} of {phase}", block_sizes(steps, block)
-    columns = {}
-    for column in COLUMNS:
-        of_ranks = _of_ranks(raw["columns"], column, world, name)
-        columns[column] = [
-            decode(each, sizes, f"{column} of rank {rank} in {name}") for rank, each in enumerate(of_ranks)
-        ]
+    columns = {column: _column(raw["columns"], column, world, sizes, name) for column in COLUMNS}
     flops = {each: _of_ranks(raw["flops"], each, world, name) for each in FLOPS}
+    collectives = None
+    if "collectives" in raw:
+        of = raw["collectives"]
+        blocks = block_sizes(steps, of["block"])
+        first, wait = (_column(of, each, world, blocks, f"collectives of {name}") for each in ("first", "wait"))
+        collectives = Collectives(of["block"], first, wait)
+    passes = {each: _of_ranks(raw["passes"], each, world, name) for each in PASSES} if raw.get("passes") else {}
     loss = [None if of is None else list(of) for of in raw.get("loss", [])]
     if loss:
         require_length(len(loss), world, f"loss in {name}")
     for rank, of in enumerate(loss):
         if of is not None:
             require_length(len(of), len(sizes), f"loss of rank {rank} in {name}")
-    return Span(phase, part, raw["first_step"], steps, columns, flops, loss)
+    return Span(phase, part, raw["first_step"], steps, columns, flops, loss, collectives, passes)
+
+
+def _column(raw: Mapping[str, Any], column: str, world: int, sizes: Sequence[int], where: str) -> list[list[int]]:
+    """The numbers of a column, by rank and block."""
+    of_ranks = _of_ranks(raw, column, world, where)
+    return [decode(each, sizes, f"{column} of rank {rank} in {where}") for rank, each in enumerate(of_ranks)]
 
 
 def _of_ranks(raw: Mapping[str, Any], name: str, world: int, where: str) -> list[Any]:

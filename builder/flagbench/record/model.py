@@ -218,6 +218,14 @@ Column = Count | tuple[Count, ...] | Runs
 """One number for every step, a number per block, or runs of blocks with equal numbers."""
 
 
+class Collectives(Struct, frozen=True):
+    """Microseconds until each rank's first collective, and of waiting in collectives: sums of blocks, as columns."""
+
+    block: Positive
+    first: Count | tuple[Column, ...]
+    wait: Count | tuple[Column, ...]
+
+
 class Span(Struct, frozen=True):
     """The evidence of consecutive steps: times in microseconds, amounts of work, FLOPs.
 
@@ -233,6 +241,10 @@ class Span(Struct, frozen=True):
     """Summed over the span: a number that all ranks have, or that of each."""
     loss: tuple[tuple[Number | None, ...] | None, ...] = ()
     """By rank; None for one without losses. Left out where `quality.losses` is that of the only rank that has one."""
+    collectives: Collectives | None = None
+    """Left out unless measured in every step of every rank; so are `passes`."""
+    passes: dict[str, Count | tuple[Count, ...]] = {}
+    """Of a pipeline, summed over the span: `computing` and `pipeline`, a number that all ranks have, or each."""
 
 
 class Evidence(Struct, frozen=True):
@@ -314,6 +326,7 @@ class CpuTelemetry(Struct, frozen=True):
     """How many of them the run's control group may use."""
     throttled: Fraction | None = None
     """The share of the quota's periods in which it was used up."""
+    mem_used_max_bytes: Count | None = None
 
 
 class Telemetry(Struct, frozen=True):

@@ -8,15 +8,21 @@ from typing import Any
 
 import msgspec
 
-from flagbench.evidence import Derived, Section, stats
-from flagbench.evidence.columns import block_sizes
+from flagbench.evidence import Derived, Section, pipeline, stats
+from flagbench.evidence.columns import MICRO, block_sizes
 from flagbench.evidence.derive import CURVE_POINTS
-from flagbench.record.model import Metric, Record
+from flagbench.evidence.metrics import DEVICE
+from flagbench.record.model import Metric, Rank, Record
 
 TOLERANCE = 1e-6
 """Largest relative difference between a number and what the evidence gives: both are computed by the same code."""
 _ROUNDING = 1e-9
 """What two results of the same sum may differ by, relative to the terms: for differences and spreads near zero."""
+
+_CLOCKS = 0.02
+"""How far two clocks of a step may differ."""
+_MEASURED = ("first_collective_median", "collective_wait_median", "bubble")
+"""Of a rank, where its evidence has them."""
 
 
 def differences(record: Record, found: Derived, section: Section) -> Iterator[str]:
@@ -24,6 +30,7 @@ def differences(record: Record, found: Derived, section: Section) -> Iterator[st
     yield from _metrics(record, found)
     yield from _sections(record, found)
     yield from _ranks(record, found, section)
+    yield from _pipeline(record, found)
     yield from _losses(record, section)
 
 
@@ -88,8 +95,37 @@ def _ranks(record: Record, found: Derived, section: Section) -> Iterator[str]:
                 ("steps", rank.steps, section.steps),
                 ("step_median", rank.step_median, entry["step_median"]),
                 ("data_wait_total", rank.data_wait_total, entry["data_wait_total"]),
+                *((name, getattr(rank, name), entry[name]) for name in _MEASURED if name in entry),
             ],
         )
+        yield from _unproven(rank, entry, section)
+
+
+def _unproven(rank: Rank, entry: Mapping[str, Any], section: Section) -> Iterator[str]:
+    """Medians of a record whose evidence does not have these times, as before: at most what its steps allow.
+
+    Half of the steps took at least the median, and a collective is part of its step.
+    """
+    most = section.stretch().rank_time(DEVICE, rank.rank) / MICRO / -(-section.steps // 2)
+    for name in _MEASURED[:2]:
+        value = getattr(rank, name)
+        if name not in entry and value is not None and value > most * (1 + _CLOCKS):
+            yield f"rank {rank.rank}: {name} is {_text(value)}, and its steps allow at most {_text(most)}"
+
+
+def _pipeline(record: Record, found: Derived) -> Iterator[str]:
+    """The measured and the predicted bubble."""
+    training = (record.quality and record.quality.training) or {}
+    bubbles = [rank.bubble for rank in sorted(record.ranks, key=lambda rank: rank.rank) if rank.bubble is not None]
+    stages = record.layout.pp if record.layout is not None else 1
+    facts = found.pipeline
+    if not facts and len(bubbles) == len(record.ranks) and len(bubbles) % stages == 0:
+        facts = pipeline.facts(bubbles, stages)  # the evidence of an earlier version does not have its times
+    pairs = [(name, training.get(name), facts.get(name)) for name in ("measured_bubble", "measured_bubble_of_stages")]
+    batches = record.conditions.get("gradient_accumulation_steps")
+    if "predicted_bubble" in training and isinstance(batches, int):
+        pairs.append(("predicted_bubble", training["predicted_bubble"], (stages - 1) / (batches + stages - 1)))
+    yield from _differences("quality.training", pairs, 1.0)
 
 
 def _losses(record: Record, section: Section) -> Iterator[str]:
@@ -97,8 +133,11 @@ def _losses(record: Record, section: Section) -> Iterator[str]:
     quality = record.quality
     if quality is None or quality.losses is None:
         return
-    losses = quality.losses
-    yield from _differences("quality.losses", [("steps", losses.steps, section.steps)])
+    losses, resumed = quality.losses, (quality.resumed or {}).get("step", 0)
+    yield from _differences(
+        "quality.losses",
+        [("steps", losses.steps, section.steps), ("first_step", losses.first_step, resumed)],
+    )
     if losses.steps == len(losses.values):
         points = map(int, stats.thin(range(losses.steps), CURVE_POINTS))
         curve = [(step, value) for step in points if (value := losses.values[step]) is not None]

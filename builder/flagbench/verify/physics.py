@@ -33,6 +33,8 @@ CELSIUS = (-40.0, 125.0)
 125)."""
 MACHINES_APART = 3600.0
 """Seconds by which the clocks of the launcher's machine and of the run's may differ; as record.read.CLOCK_SKEW."""
+PROCESSOR = 1.05
+"""How far the time of a thread by the kernel's clock of processors may exceed that of its run."""
 DRIFT = 1e-4
 """Largest relative drift between a device's clock and the host's."""
 
@@ -50,6 +52,8 @@ def problems(subject: Subject) -> Iterator[str]:
     yield from _telemetry(subject)
     yield from _bandwidth(subject)
     yield from _times(subject.record)
+    yield from _evaluations(subject.record)
+    yield from _processor(subject.record)
     yield from _launch(subject.record)
 
 
@@ -180,6 +184,18 @@ def _telemetry(subject: Subject) -> Iterator[str]:
             yield f"telemetry has the energy of {seconds:.5g} s, but its run took {took:.5g} s"
 
 
+def _processor(record: Record) -> Iterator[str]:
+    """The memory of node 0, and the time that the main threads of ranks ran or waited for a processor."""
+    used, has = record.telemetry and record.telemetry.cpu.mem_used_max_bytes, record.system.memory_bytes
+    if used and has and _above(used, has):
+        yield f"telemetry.cpu has {used / GIB:.4g} GiB in use, but the machine has {has / GIB:.4g}"
+    for rank in record.ranks:
+        seconds = (rank.processor_seconds or 0) + (rank.processor_wait_seconds or 0)
+        if record.duration is not None and _above(seconds, record.duration, PROCESSOR):
+            yield f"rank {rank.rank} ran or waited {seconds:.6g} s, but its run took {record.duration:.6g} s"
+            return
+
+
 def _bandwidth(subject: Subject) -> Iterator[str]:
     """No metric in bytes per second above the device's memory bandwidth."""
     limit = subject.device.limits.memory_bandwidth if subject.device else None
@@ -225,6 +241,30 @@ def _times(record: Record) -> Iterator[str]:
         )
         if _above(parts, timing.e2e, slack):
             yield f"the phases of its timing are {parts} s, but timing.e2e is {timing.e2e} s"
+
+
+def _evaluations(record: Record) -> Iterator[str]:
+    """Evaluations of a training fit into its times, and follow its steps in order."""
+    quality, timing = record.quality, record.timing
+    if quality is None or quality.losses is None or record.work is None:
+        return
+    for name, before in (("eval", False), ("eval_initial", True)):
+        found = [e.get("seconds") for e in quality.evaluations if (_number(e.get("epoch")) < 0) == before]
+        seconds, spent = math.fsum(map(_number, found)), getattr(timing, name) or 0.0
+        if _above(seconds, spent, 1 + 1e-3):
+            yield f"quality.evaluations took {seconds:.6g} s, but timing.{name} is {spent:.6g} s"
+    last, end = 0.0, quality.losses.first_step + record.work.steps
+    for entry in quality.evaluations:
+        step = _number(entry.get("steps"))
+        if not last <= step <= end:
+            yield f"an evaluation followed step {step:g}, but one before it {last:g}, and training ended with {end}"
+            return
+        last = step
+
+
+def _number(value: object) -> float:
+    """A number in a part of a record that may have any; 0 for anything else."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
 
 
 def _launch(record: Record) -> Iterator[str]:

@@ -35,6 +35,7 @@ def fill(record: Dict[str, Any], request: Request, evidence: Evidence, count: in
         device_kind=request.stack["device"]["kind"],
         evaluations=evaluations,
         losses=measured.tail_of(curve),
+        stages=request.layout.pp,
     )
     found = derive(section, facts)
     record["evidence"] = section.to_json()
@@ -47,7 +48,7 @@ def fill(record: Dict[str, Any], request: Request, evidence: Evidence, count: in
     subject = Subject(request, evidence, curve, section)
     record["quality"] = quality(subject, evaluations, finished)
     if request.kind == TRAIN:
-        record["quality"].update(training.quality(record, subject))
+        record["quality"].update(training.quality(subject, found.pipeline))
 
 
 def peak_of(record: Dict[str, Any], request: Request, precision: str) -> Optional[Dict[str, Any]]:

@@ -16,6 +16,7 @@ from flagbench.errors import ExitCode
 from flagbench.record.model import Record
 from flagbench.record.read import read_record
 from flagbench.verify import Verdict, compare_records, verify_baseline, verify_claim
+from flagbench.verify.validity import examine
 from honest import CLAIMS, Pace, honest_record
 
 CLAIM = CLAIMS["distilbert/a100-1x8-fp32"]
@@ -137,3 +138,26 @@ def test_the_command_ends_as_verify_does(option: str, tmp_path: Path, capsys: py
     assert "B: metric p_core is " in out
     if option:
         assert json.loads(out)["exit_code"] == ExitCode.INVALID
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"seconds": 99.0}, "quality.evaluations took 99 s, but timing.eval is"),
+        ({"seconds": 99.0, "epoch": -1}, "quality.evaluations took 99 s, but timing.eval_initial is 0 s"),
+        ({"steps": 999}, "an evaluation followed step 999, but one before it 0, and training ended with 120"),
+        ({"steps": -1}, "an evaluation followed step -1"),
+    ],
+)
+def test_evaluations_fit_into_training(changes: dict[str, Any], words: str) -> None:
+    raw = made("fixture-honest", lambda raw: raw["quality"]["evaluations"][0].update(changes))
+    assert words in "; ".join(examine(read(raw), CASE).problems)
+
+
+def test_evaluations_are_in_the_order_of_their_steps() -> None:
+    raw = made("fixture-honest")
+    (one,) = raw["quality"]["evaluations"]
+    raw["quality"]["evaluations"] = [{**one, "steps": 60, "seconds": 0.0}, one]
+    assert examine(read(raw), CASE).problems == ()
+    raw["quality"]["evaluations"].reverse()
+    assert "followed step 60, but one before it 120" in "; ".join(examine(read(raw), CASE).problems)
