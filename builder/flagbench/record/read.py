@@ -60,11 +60,17 @@ def read_record(source: Path | bytes | None, name: str = "the record") -> Record
         record = convert({**raw, "raw": raw}, Record)
         fault = date_fault(record.created_at)
         fault = fault and f"created_at: {fault}"
+        if record.rank_columns is not None:
+            from flagbench.record.ranks import expanded  # few records need it
+
+            record = msgspec.structs.replace(record, ranks=expanded(record.rank_columns, record.ranks))
     except msgspec.ValidationError as error:
         # msgspec ends its sentence with the field's path, as in " - at `$.status.phase`".
         what, _, where = str(error).partition(" - at `$")
         path = where.removeprefix(".").removesuffix("`")
         fault = f"{brief(path)}: {brief(what)}" if path else brief(what)
+    except ValueError as error:
+        fault = f"rank_columns: {error}"
     if fault:
         raise RecordError(
             f"{name} is not a valid {VERSION}: {fault}",

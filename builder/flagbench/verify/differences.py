@@ -89,15 +89,11 @@ def _fields(section: str, mine: Any, theirs: Mapping[str, Any] | None) -> Iterat
 def _ranks(record: Record, found: Derived, section: Section) -> Iterator[str]:
     for rank in record.ranks:
         entry = found.ranks[rank.rank]
-        yield from _differences(
-            f"rank {rank.rank}",
-            [
-                ("steps", rank.steps, section.steps),
-                ("step_median", rank.step_median, entry["step_median"]),
-                ("data_wait_total", rank.data_wait_total, entry["data_wait_total"]),
-                *((name, getattr(rank, name), entry[name]) for name in _MEASURED if name in entry),
-            ],
-        )
+        names = ["step_median", "data_wait_total", *(name for name in _MEASURED if name in entry)]
+        if record.rank_columns is not None:  # which have only what does not follow from evidence
+            names = [name for name in names if getattr(rank, name) is not None]
+        pairs = [("steps", rank.steps, section.steps), *((name, getattr(rank, name), entry[name]) for name in names)]
+        yield from _differences(f"rank {rank.rank}", pairs)
         yield from _unproven(rank, entry, section)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flagbench.catalog.model import Case
 from flagbench.record.model import Record
+from flagbench.terminal import brief
 from flagbench.verify import plausible, rechecks, recompute, sanity
 from flagbench.verify.subject import Subject
 
@@ -22,7 +23,10 @@ def no_evidence(record: Record) -> str | None:
     """Why the numbers of a record cannot be checked; None if they can."""
     if record.evidence is not None:
         return None
+    remedy = "run the case again with this version of flagbench"
+    if record.evidence_reason is not None:
+        remedy = brief(record.evidence_reason)
     return (
         f"no evidence: the record {record.record_id} does not contain the step times that its numbers were computed "
-        "from, so they cannot be checked; run the case again with this version of flagbench"
+        f"from, so they cannot be checked; {remedy}"
     )

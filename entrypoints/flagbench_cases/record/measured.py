@@ -75,6 +75,11 @@ def blocks_for(count: int, world: int) -> int:
     return max(1, -(-count * world // MAX_RANK_STEPS))
 
 
+def must_be_packed(world: int) -> bool:
+    """Whether so many ranks leave room for a single block of each, as when every block has all steps."""
+    return 2 * world > MAX_RANK_STEPS
+
+
 def collective_blocks(count: int, world: int, block: int) -> int:
     """The steps of a block of the times of collectives, of about MAX_COLLECTIVES blocks in all."""
     return max(block, -(-count * world // MAX_COLLECTIVES))
@@ -172,8 +177,9 @@ def ranks_with_losses(kind: str, layout: Layout) -> List[int]:
 
 def _losses(own: List[List[Step]], block: int, with_losses: Sequence[int]) -> List[Any]:
     """The losses of those ranks, and None for each of the others; nothing if no loss is finite."""
+    having = set(with_losses)
     found = [
-        losses_in_blocks([step.loss for step in steps], block) if rank in with_losses else None
+        losses_in_blocks([step.loss for step in steps], block) if rank in having else None
         for rank, steps in enumerate(own)
     ]
     return found if any(loss is not None for losses in found if losses for loss in losses) else []

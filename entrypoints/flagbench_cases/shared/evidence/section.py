@@ -17,7 +17,9 @@ from flagbench_cases.shared.evidence.columns import (
     block_sizes,
     decode,
     encode,
+    pack,
     require_length,
+    unpack,
 )
 
 WARMUP, WINDOW = "warmup", "window"
@@ -128,14 +130,23 @@ class Section(NamedTuple):
         chosen = [s for s in self.spans if phase in (None, s.phase) and part in (None, s.part)]
         return Stretch(chosen, self.block)
 
-    def to_json(self) -> dict[str, Any]:
-        """As it stands in a record."""
+    def to_json(self, packed: bool = False) -> dict[str, Any]:
+        """As it stands in a record.
+
+        `packed`: lists by rank are packed, ceilings are rounded to whole FLOP/s, and losses of single ranks are left
+        out.
+        """
         found: dict[str, Any] = {"version": 1, "block": self.block, "ranks": self.world}
-        found["spans"] = [_span_to_json(span, block_sizes(span.steps, self.block)) for span in self.spans]
+        found["spans"] = [_span_to_json(span, self.block, packed) for span in self.spans]
         for name in ("timing", "durations", "memory", "ceilings", "loss_tail"):
             value = getattr(self, name)
             if value:
                 found[name] = value
+        if packed:
+            for name in {"durations", "memory"} & found.keys():  # a rank without memory has 0
+                found[name] = {each: pack([value or 0 for value in of]) for each, of in found[name].items()}
+            if self.ceilings:
+                found["ceilings"] = pack([round(ceiling) for ceiling in self.ceilings])
         return found
 
 
@@ -168,43 +179,54 @@ def read_section(raw: Mapping[str, Any]) -> Section:
         if any((span.phase, span.part) == (other.phase, other.part) for other in spans):
             raise EvidenceError(f"{span.name} is there twice")
         spans.append(span)
-    by_rank = {**raw.get("durations", {}), **raw.get("memory", {})}
-    if raw.get("ceilings"):
-        by_rank["ceilings"] = raw["ceilings"]
-    for name, values in by_rank.items():
-        require_length(len(values), world, name)
+    ceilings = raw.get("ceilings")
     return Section(
         world,
         block,
         spans,
         dict(raw.get("timing", {})),
-        {name: list(values) for name, values in raw.get("durations", {}).items()},
-        {name: list(values) for name, values in raw.get("memory", {}).items()},
-        list(raw.get("ceilings", [])),
+        {name: _list(values, world, name) for name, values in raw.get("durations", {}).items()},
+        {name: _list(values, world, name) for name, values in raw.get("memory", {}).items()},
+        _list(ceilings, world, "ceilings") if ceilings else [],
         list(raw.get("loss_tail", [])),
     )
 
 
-def _span_to_json(span: Span, sizes: Sequence[int]) -> dict[str, Any]:
+def _list(values: Any, world: int, name: str) -> list[Any]:
+    """A list by rank."""
+    if isinstance(values, Mapping):
+        return unpack(values, world, name)
+    require_length(len(values), world, name)
+    return list(values)
+
+
+def _span_to_json(span: Span, block: int, packed: bool) -> dict[str, Any]:
+    sizes = block_sizes(span.steps, block)
+
+    def column(of_ranks: list[list[int]], sizes: Sequence[int]) -> Any:
+        sums = [sum(each) for each in of_ranks]
+        return _by_rank([encode(each, sizes) for each in of_ranks], sums, packed and len(sizes) == 1)
+
     found: dict[str, Any] = {"phase": span.phase, "part": span.part, "first_step": span.first, "steps": span.steps}
-    found["columns"] = {name: _same([encode(each, sizes) for each in of]) for name, of in span.columns.items()}
-    found["flops"] = {name: _same(of) for name, of in span.flops.items()}
-    if span.loss:
+    found["columns"] = {name: column(of, sizes) for name, of in span.columns.items()}
+    found["flops"] = {name: _by_rank(of, of, packed) for name, of in span.flops.items()}
+    if span.loss and not packed:
         found["loss"] = span.loss
     if span.collectives is not None:
-        block, *columns = span.collectives
-        blocks = block_sizes(span.steps, block)
-        first, wait = (_same([encode(each, blocks) for each in of]) for of in columns)
-        found["collectives"] = {"block": block, "first": first, "wait": wait}
+        coarse, first, wait = span.collectives
+        blocks = block_sizes(span.steps, coarse)
+        found["collectives"] = {"block": coarse, "first": column(first, blocks), "wait": column(wait, blocks)}
     if span.passes:
-        found["passes"] = {each: _same(of) for each, of in span.passes.items()}
+        found["passes"] = {name: _by_rank(of, of, packed) for name, of in span.passes.items()}
     return found
 
 
-def _same(of_ranks: list[Any]) -> Any:
-    """One number for all ranks, where they have the same."""
+def _by_rank(of_ranks: list[Any], sums: list[int], packed: bool) -> Any:
+    """One number for all ranks, where they have the same; else that of each. A packed one has the `sums` of each."""
     first = of_ranks[0]
-    return first if isinstance(first, int) and all(each == first for each in of_ranks) else of_ranks
+    if isinstance(first, int) and all(each == first for each in of_ranks):
+        return first
+    return pack(sums) if packed else of_ranks
 
 
 def _blocks(raw: Mapping[str, Any], block: int) -> int:
@@ -236,6 +258,10 @@ def _read_span(raw: Mapping[str, Any], world: int, block: int) -> Span:
 
 def _column(raw: Mapping[str, Any], column: str, world: int, sizes: Sequence[int], where: str) -> list[list[int]]:
     """The numbers of a column, by rank and block."""
+    if isinstance(raw.get(column), Mapping):
+        if len(sizes) != 1:
+            raise EvidenceError(f"{column} in {where} is packed, and has {len(sizes)} blocks")
+        return [[value] for value in unpack(raw[column], world, f"{column} in {where}")]
     of_ranks = _of_ranks(raw, column, world, where)
     return [decode(each, sizes, f"{column} of rank {rank} in {where}") for rank, each in enumerate(of_ranks)]
 
@@ -247,5 +273,7 @@ def _of_ranks(raw: Mapping[str, Any], name: str, world: int, where: str) -> list
     value = raw[name]
     if isinstance(value, int):
         return [value] * world
+    if isinstance(value, Mapping):
+        return unpack(value, world, f"{name} in {where}")
     require_length(len(value), world, f"{name} in {where}")
     return list(value)

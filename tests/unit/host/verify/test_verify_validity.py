@@ -117,6 +117,8 @@ def test_a_record_without_evidence_is_compared_and_said_to_prove_nothing() -> No
     assert found.exit_code is ExitCode.INCONCLUSIVE
     (problem,) = found.problems
     assert problem.startswith("A: no evidence")
+    old["evidence_reason"] = "it was too large"
+    assert compare_records(read(old), read(made("fixture-another")), CASE).problems[0].endswith("it was too large")
 
 
 def test_a_copy_under_another_id_is_the_same_run() -> None:
