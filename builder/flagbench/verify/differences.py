@@ -129,11 +129,8 @@ def _losses(record: Record, section: Section) -> Iterator[str]:
     quality = record.quality
     if quality is None or quality.losses is None:
         return
-    losses, resumed = quality.losses, (quality.resumed or {}).get("step", 0)
-    yield from _differences(
-        "quality.losses",
-        [("steps", losses.steps, section.steps), ("first_step", losses.first_step, resumed)],
-    )
+    losses = quality.losses
+    yield from _differences("quality.losses", [("steps", losses.steps, section.steps)])
     if losses.steps == len(losses.values):
         points = map(int, stats.thin(range(losses.steps), CURVE_POINTS))
         curve = [(step, value) for step in points if (value := losses.values[step]) is not None]

@@ -52,7 +52,6 @@ def problems(subject: Subject) -> Iterator[str]:
     yield from _telemetry(subject)
     yield from _bandwidth(subject)
     yield from _times(subject.record)
-    yield from _evaluations(subject.record)
     yield from _processor(subject.record)
     yield from _launch(subject.record)
 
@@ -241,30 +240,6 @@ def _times(record: Record) -> Iterator[str]:
         )
         if _above(parts, timing.e2e, slack):
             yield f"the phases of its timing are {parts} s, but timing.e2e is {timing.e2e} s"
-
-
-def _evaluations(record: Record) -> Iterator[str]:
-    """Evaluations of a training fit into its times, and follow its steps in order."""
-    quality, timing = record.quality, record.timing
-    if quality is None or quality.losses is None or record.work is None:
-        return
-    for name, before in (("eval", False), ("eval_initial", True)):
-        found = [e.get("seconds") for e in quality.evaluations if (_number(e.get("epoch")) < 0) == before]
-        seconds, spent = math.fsum(map(_number, found)), getattr(timing, name) or 0.0
-        if _above(seconds, spent, 1 + 1e-3):
-            yield f"quality.evaluations took {seconds:.6g} s, but timing.{name} is {spent:.6g} s"
-    last, end = 0.0, quality.losses.first_step + record.work.steps
-    for entry in quality.evaluations:
-        step = _number(entry.get("steps"))
-        if not last <= step <= end:
-            yield f"an evaluation followed step {step:g}, but one before it {last:g}, and training ended with {end}"
-            return
-        last = step
-
-
-def _number(value: object) -> float:
-    """A number in a part of a record that may have any; 0 for anything else."""
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
 
 
 def _launch(record: Record) -> Iterator[str]:

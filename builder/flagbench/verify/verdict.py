@@ -229,7 +229,7 @@ def _without_gate(case: Case, against: Against, metrics: Sequence[MetricResult])
 def _invalid(checked: Sequence[Checked], case: Case, against: Against) -> str | None:
     """What is wrong with the first record that is invalid, or None."""
     names = candidates(gate_spec(case), against)
-    for record, problems in checked:
+    for record, problems, _ in checked:
         if found := [*problems, *sanity.gate_problems(record, names)]:
             return f"record {record.record_id}: {'; '.join(found)}"
     return None

@@ -16,7 +16,7 @@ import pytest
 from catalogs import CATALOG
 from flagbench.evidence.section import digest_of
 from flagbench.record.read import RecordError, read_record
-from flagbench.verify import Verdict, verify_claim
+from flagbench.verify import Verdict, plausible, verify_claim
 from flagbench.verify.validity import examine
 from flagbench_cases.record import measured
 from flagbench_cases.shared.spool import Step
@@ -39,7 +39,8 @@ def _parts_may_disagree() -> None:
 @pytest.fixture(autouse=True)
 def _packed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The evidence of so many ranks is packed, as that of more than 8,000 is."""
-    monkeypatch.setattr(measured, "MAX_RANK_STEPS", WORLD)
+    for module in (measured, plausible):
+        monkeypatch.setattr(module, "MAX_RANK_STEPS", WORLD)
 
 
 @cache

@@ -196,7 +196,6 @@ DOCTORED: list[tuple[str, Edit, str]] = [
     ),
     (DISTILBERT, put("quality", "losses", "values", 30, value=0.1), "quality.losses: steps 30 to 31 is"),
     (DISTILBERT, put("quality", "losses", "steps", value=50), "quality.losses: steps is 50"),
-    (DISTILBERT, put("quality", "losses", "first_step", value=50), "quality.losses: first_step is 50"),
     (
         DISTILBERT,
         put("quality", "loss_curve", 5, 1, value=0.1),

@@ -145,8 +145,8 @@ def test_the_command_ends_as_verify_does(option: str, tmp_path: Path, capsys: py
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"seconds": 99.0}, "quality.evaluations took 99 s, but timing.eval is"),
-        ({"seconds": 99.0, "epoch": -1}, "quality.evaluations took 99 s, but timing.eval_initial is 0 s"),
+        ({"seconds": 99.0}, "its evaluations took 99 s, but timing.eval is"),
+        ({"seconds": 99.0, "epoch": -1}, "its evaluations took 99 s, but timing.eval_initial is 0 s"),
         ({"steps": 999}, "an evaluation followed step 999, but one before it 0, and training ended with 120"),
         ({"steps": -1}, "an evaluation followed step -1"),
     ],
