@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from statistics import median
 
 from flagbench.catalog.model import Case
 from flagbench.evidence import Section
@@ -12,6 +11,7 @@ from flagbench.evidence.columns import MICRO
 from flagbench.evidence.derive import INFER, TRAIN, of_rank
 from flagbench.evidence.metrics import OWN, Window, window_of
 from flagbench.evidence.section import WINDOW, read_section
+from flagbench.evidence.stats import median
 from flagbench.record.model import CpuTelemetry, DeviceTelemetry, Rank, Record
 from flagbench.verify.subject import Subject
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from flagbench.evidence import Section
-from flagbench.evidence.columns import MICRO
+from flagbench.evidence.columns import MICRO, block_sizes
 from flagbench.evidence.derive import INFER, TRAIN
 from flagbench.evidence.metrics import OWN
 from flagbench.evidence.section import Span
@@ -87,14 +87,15 @@ def _amounts(subject: Subject, section: Section) -> Iterator[str]:
                     yield f"rank {rank} counts {tokens} tokens, {useful} of them useful, for {what}"
 
 
-def _work(span: Span, rank: int, batch: int, block: int) -> Iterator[tuple[int, int, int, int, int]]:
-    """Samples, published samples, tokens and useful tokens of each block, and the samples of as many full batches."""
+def _work(span: Span, rank: int, batch: int, block: int) -> list[tuple[int, ...]]:
+    """Samples, published samples, tokens and useful tokens of blocks, and the samples of as many full batches.
+
+    Each once: in most steps they are the same.
+    """
     names = ("samples", "samples_published", "tokens", "tokens_useful")
     columns = [span.columns[name][rank] for name in names]
-    rest = span.steps
-    for amounts in zip(*columns, strict=True):
-        yield (*amounts, batch * min(block, rest))
-        rest -= block
+    full = [batch * size for size in block_sizes(span.steps, block)]
+    return sorted({*zip(*columns, full, strict=True)})
 
 
 def _blocks(subject: Subject, section: Section) -> Iterator[str]:
