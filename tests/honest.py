@@ -205,18 +205,21 @@ def _evidence(claim: Claim, request: Request, pace: Pace, steps: dict[int, list[
     }
     fact("workload", 0, conditions=conditions, data={"source": "files"}, parameters=1, chance=0.1)
     fact("plan", 0, steps=count)
-    fact("evaluation", 0, **_evaluation(claim, count))
+    if request.layout.pp > 1:
+        stages, batches = request.layout.pp, conditions["gradient_accumulation_steps"]
+        fact("training", 0, predicted_bubble=(stages - 1) / (batches + stages - 1))
+    fact("evaluation", 0, **_evaluation(claim, count, trained - ends))
     return Evidence(steps, facts, {}, None, "made up")
 
 
-def _evaluation(claim: Claim, count: int) -> dict[str, Any]:
+def _evaluation(claim: Claim, count: int, seconds: float) -> dict[str, Any]:
     accuracy, loss = _published(claim, "acc"), _published(claim, "loss")
     extra = []
     if loss is not None and claim.case in ("llama2-7b-lora", "aquila-33b"):
         name = "loss_as_published" if claim.case == "llama2-7b-lora" else "loss"
         extra.append({"name": name, "value": loss, "unit": "nats", "note": "made up"})
     found = {"accuracy": accuracy, "published_accuracy": accuracy, "counted": 10_000, "extra": extra}
-    return {"epoch": 0, "steps": count, "seconds": 1.0, **found}
+    return {"epoch": 0, "steps": count, "seconds": seconds, **found}
 
 
 def _device(claim: Claim, request: Request) -> str:
@@ -258,11 +261,13 @@ def _steps(claim: Claim, request: Request, pace: Pace, count: int) -> dict[int, 
     for number in range(count):
         factor = pace.slower * (1 + drawn.gauss(0, pace.noise)) * (1 + pace.drift * number / count)
         loss = (_published(claim, "loss") or 0.5) * (1.0 if number >= count - 50 else 2.0 - number / count)
-        times = (0.8 * wait * factor, 0.2 * wait * factor, host * factor, 0.999 * host * factor, NAN, NAN, 1e-4, loss)
-        counting.append(
-            Step(*times, int(batch * pace.partial), batch, executed, int(0.8 * executed), flops, 0.8 * flops, 0.0)
-        )
-        other.append(Step(*times, 0, 0, 0, 0, 0, 0, 0))
+        step = host * factor
+        collective = (0.4 * step, 0.1 * step) if layout.world > 1 else (NAN, NAN)
+        passes = (0.8 * step, 0.95 * step) if layout.pp > 1 else (NAN, NAN)
+        times = (0.8 * wait * factor, 0.2 * wait * factor, step, 0.999 * step, *collective, 1e-4, loss)
+        work = (int(batch * pace.partial), batch, executed, int(0.8 * executed), flops, 0.8 * flops, 0.0)
+        counting.append(Step(*times, *work, *passes))
+        other.append(Step(*times, 0, 0, 0, 0, 0, 0, 0, *passes))
     return {rank: counting if layout.counts(rank) else other for rank in range(layout.world)}
 
 

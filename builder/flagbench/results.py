@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from enum import Enum
@@ -24,8 +24,9 @@ from flagbench.stores.blobs import Unread
 from flagbench.verify import choose_claim, verify_claim
 from flagbench.verify.conditions import gate_spec
 from flagbench.verify.metric import candidates
+from flagbench.verify.validity import examine
 
-_DECISIVE = ("catalog", "evidence", "record", "verify", "results.py")
+_DECISIVE = ("catalog", "evidence", "record", "stats", "verify", "results.py")
 """The parts of this package that determine a verdict."""
 _UNITS = {"h": "hours", "d": "days", "w": "weeks"}
 
@@ -53,16 +54,30 @@ def select(
 
     Raises FlagbenchError (usage), also for names of no case or stack.
     """
-    if case or stack:
-        catalog = load_catalog(claims=False)
-        case = catalog_get(catalog.cases, case, kind="case").name if case else None
-        stack = get_stack(stack, catalog).name if stack else None
+    case, stack = _names(case, stack)
     first, end = _moment(since, "--since"), _moment(older_than, "--older-than")
     for entry in store.list(case, stack):
         if first is not None and entry.created_at < first:
             return  # all others are older
         if (end is None or entry.created_at < end) and state in (None, state_of(entry)):
             yield entry
+
+
+def matches(case: str | None, stack: str | None) -> Callable[[str, str], bool]:
+    """Whether a case and a stack are those that options name, if they do. Raises FlagbenchError as `select`."""
+    case, stack = _names(case, stack)
+    return lambda of_case, of_stack: case in (None, of_case) and stack in (None, of_stack)
+
+
+def _names(case: str | None, stack: str | None) -> tuple[str | None, str | None]:
+    """The names of a case and of a stack, which may be given by its alias. Raises FlagbenchError (usage)."""
+    if not case and not stack:
+        return None, None
+    catalog = load_catalog(claims=False)
+    return (
+        catalog_get(catalog.cases, case, kind="case").name if case else None,
+        get_stack(stack, catalog).name if stack else None,
+    )
 
 
 def state_of(entry: StoredRecord) -> State:
@@ -117,15 +132,18 @@ def with_verdicts(store: Store, entries: Iterable[StoredRecord]) -> list[StoredR
 def _judged(summary: Summary, record: Record, catalog: Catalog) -> Summary:
     case = catalog.cases.get(record.case)
     claims = [claim for claim in catalog.claims.values() if claim.case == record.case]
-    verdict = claim_id = None
+    verdict = claim_id = sound = None
     gate = None if case is None else case.gate
+    if case is not None:
+        sound = record.evidence is not None and not examine(record, case).problems
     if case is not None and claims:
         claim = choose_claim(record, case, claims)
         result = verify_claim([record], claim, case, chosen=True)
         verdict, claim_id = result.verdict.value, claim.id
         held_by = candidates(gate_spec(case), result.against)
         gate = next((name for name in held_by if name in summary.metrics), gate)
-    return msgspec.structs.replace(summary, verdict=verdict, claim=claim_id, gate=gate, basis=_basis(record.case))
+    basis = _basis(record.case)
+    return msgspec.structs.replace(summary, verdict=verdict, claim=claim_id, gate=gate, sound=sound, basis=basis)
 
 
 @cache

@@ -31,7 +31,8 @@ from flagbench.launchers import LaunchResult
 from flagbench.s3 import PROFILES, S3Error, deliver, presigned
 from flagbench.s3.presign import certificates, presign_head, presign_put
 from flagbench.s3.ticket import SignedPut, SignedUpload, Ticket, parse_ticket
-from flagbench.stores import BucketBlobs, Store, StoreError, holder, open_store
+from flagbench.stores import Store, StoreError, holder, open_store
+from flagbench.stores.bucket import BucketBlobs
 from flagbench.stores.inbox import MARK_BYTES, Inbox
 from flagbench.stores.issue_ticket import issue
 from flagbench.stores.ticket import read_ticket, write_private

@@ -50,11 +50,12 @@ def manifests_root(root: Path | None = None) -> Path:
     return folder.resolve()
 
 
-def load_catalog(root: Path | None = None, *, claims: bool = True) -> Catalog:
+def load_catalog(root: Path | None = None, *, claims: bool | str = True) -> Catalog:
     """The manifests in `root`, else in FLAGBENCH_MANIFESTS, else flagbench's own.
 
     Args:
-        claims: whether to read the claims too, which are two thirds of it all and grow with what is published.
+        claims: whether to read the claims too, which are two thirds of it all and grow with what is published. The
+            name of a case: only its claims, which its own file has.
 
     Raises ManifestError with every problem of every file, each with its line, and FlagbenchError where
     there are no manifests at all.
@@ -62,7 +63,7 @@ def load_catalog(root: Path | None = None, *, claims: bool = True) -> Catalog:
     folder = manifests_root(root)
     cases = _read_folder(folder, "cases", "case")
     stacks = _read_folder(folder, "stacks", "stack")
-    published = _read_folder(folder, "claims", "claims") if claims else []
+    published = _read_folder(folder, "claims", "claims", claims if isinstance(claims, str) else "*") if claims else []
     documents = cases + stacks + published
     check(cases, stacks, published)
     problems = [problem for doc in documents for problem in doc.problems]
@@ -81,10 +82,12 @@ def load_catalog(root: Path | None = None, *, claims: bool = True) -> Catalog:
     )
 
 
-def _read_folder(root: Path, name: str, kind: Kind) -> list[Document]:
-    """Every manifest of a folder, held against its schema."""
+def _read_folder(root: Path, name: str, kind: Kind, stem: str = "*") -> list[Document]:
+    """The manifests of a folder that have a name, by default all, held against their schema."""
     documents = [
-        read_document(path, f"{root.name}/{name}/{path.name}") for path in sorted((root / name).glob("*.yaml"))
+        read_document(path, f"{root.name}/{name}/{path.name}")
+        for path in sorted((root / name).glob("*.yaml"))
+        if stem in ("*", path.stem)
     ]
     for doc in documents:
         if doc.problems:

@@ -55,9 +55,9 @@ def command(
     """
     require_one_stdin([a, b])
     left, right = _load(a, store), _load(b, store)
-    case = None
-    if left.record is not None and right.record is not None and left.record.case == right.record.case:
-        case = catalog_get(load_catalog(claims=False).cases, left.record.case, kind="case")
+    case, record = None, left.record or right.record
+    if record is not None:
+        case = catalog_get(load_catalog(claims=False).cases, record.case, kind="case")
     result = align(left, right, case, from_step=from_step, to_step=to_step, within=within)
     if as_json:
         echo_json(result.to_dict())

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from flagbench.catalog.load import load_catalog
+from flagbench.catalog.lookup import catalog_get
 from flagbench.cli import complete
 from flagbench.cli.options import JsonOption, StoreOption, WideOption
 from flagbench.cli.output import echo_json
@@ -27,9 +29,15 @@ def command(
     """Show what differs between two records of a case, and the ratio B/A of every metric.
 
     The intervals of A and B are within the runs, that of B/A is between runs; the last lines name them.
+
+    Exits 12 if a record is INVALID by the checks of `flagbench verify`, and 11 if one has no evidence. An invalid
+    record has no ratios.
     """
-    comparison = compare_records(*load_records([a, b], store))
+    left, right = load_records([a, b], store)
+    case = catalog_get(load_catalog(claims=False).cases, left.case, kind="case")
+    comparison = compare_records(left, right, case)
     if as_json:
         echo_json(comparison.to_dict())
     else:
         print(comparison_table(comparison, wide=wide), end="")
+    raise typer.Exit(int(comparison.exit_code))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import typer
 
 from flagbench.cli.output import echo_json, print_error
+from flagbench.cli.records import note
 from flagbench.errors import FlagbenchError
 from flagbench.record.read import read_record
 from flagbench.redaction import redact
 from flagbench.s3.ticket import Ticket
 from flagbench.stores import Bundle, Store
+from flagbench.stores.series_document import Run
 from flagbench.terminal import visible
 
 Source = tuple[str, "bytes | FlagbenchError", Callable[[], None]]
@@ -29,6 +31,8 @@ class Copies:
         self.stored: list[tuple[str, str | None]] = []
         """Record ids, and where they are; None: where a ticket leads."""
         self.bundles: list[tuple[str, str | None]] = []
+        self.series: list[tuple[str, str, list[str]]] = []
+        """Ids, where they are, and their records that are not there."""
         self.failures: list[tuple[str, FlagbenchError]] = []
 
     def copy(self, sources: Iterable[Source], target: Store, known: dict[str, set[str]] | None = None) -> None:
@@ -86,6 +90,15 @@ class Copies:
             except FlagbenchError as error:
                 self.fail(f"{bundle.record_id}/{bundle.name}", error)
 
+    def tell_series(self, series_id: str, location: str | None, missing: Sequence[Run]) -> None:
+        """Report a series that was copied (`location`), and which of its records neither store has."""
+        if location is not None:
+            self.series.append((series_id, location, [run.record_id or "" for run in missing]))
+            if not self.json:
+                typer.echo(visible(f"series {series_id} kept in {location}"), err=True)
+        for run in missing:
+            note(f"series {series_id}", f"run {run.run}: its record {run.record_id} is missing")
+
     def fail(self, name: str, error: FlagbenchError) -> None:
         """Report what was not copied."""
         print_error(error.message, error.remedy)
@@ -99,12 +112,15 @@ class Copies:
                 for some in (self.stored, self.bundles)
             )
             failed = [{"name": name, "error": redact(error.message)} for name, error in self.failures]
-            echo_json({"stored": stored, "bundles": bundles, "failed": failed})
-        elif not self.stored and not self.bundles and not self.failures:
+            names = ("series_id", "location", "missing")
+            series = [dict(zip(names, each, strict=True)) for each in self.series]
+            echo_json({"stored": stored, "bundles": bundles, "series": series, "failed": failed})
+        elif not self.stored and not self.bundles and not self.series and not self.failures:
             typer.echo(nothing, err=True)
         else:
-            bundles_too = f", {len(self.bundles)} bundle(s)" if self.bundles else ""
-            typer.echo(f"{len(self.stored)} stored{bundles_too}, {len(self.failures)} failed", err=True)
+            more = f", {len(self.bundles)} bundle(s)" if self.bundles else ""
+            more += f", {len(self.series)} series" if self.series else ""
+            typer.echo(f"{len(self.stored)} stored{more}, {len(self.failures)} failed", err=True)
         if self.failures:
             raise typer.Exit(int(self.failures[0][1].code))
 

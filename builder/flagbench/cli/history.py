@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from flagbench.record.model import Record
+from flagbench.results import with_verdicts
 from flagbench.stats.between import DEFAULT, Prior, history_prior
-from flagbench.stores import Store
+from flagbench.stores import Store, StoredRecord
 
 MOST_RUNS = 50
 """The newest ones."""
@@ -15,30 +17,33 @@ MOST_RUNS = 50
 def store_priors(store: Store, records: Sequence[Record], known: Sequence[Record]) -> dict[str, Prior]:
     """What is known of the spread between runs of each metric; none where the store has no earlier runs.
 
-    Earlier runs are those of the same case, stack and configuration digest that ended well. Where they are of several
-    machines or software versions, their spread is larger, never smaller.
+    Earlier runs are those of the same case, stack and configuration digest whose records pass the checks of `verify`;
+    records without evidence do not count. Where they are of several machines or software versions, their spread is
+    larger, never smaller.
 
     Args:
         known: the records that are verified or held against: they are no earlier runs.
     """
-    first = records[0]
-    if first.config_digest is None:
+    if records[0].config_digest is None:
         return {}
-    seen = {record.run_id for record in known}
+    earlier = islice(_earlier(store, records[0], {record.run_id for record in known}), MOST_RUNS)
     values: dict[str, list[float]] = {}
-    found = 0
-    for entry in store.list(first.case, first.stack):
-        summary = entry.summary
-        if summary is None or summary.state != "ok" or summary.config_digest != first.config_digest:
+    for entry in with_verdicts(store, earlier):
+        if entry.summary is None or not entry.summary.sound:
             continue
-        if summary.run_id in seen:
-            continue
-        seen.add(summary.run_id)
-        found += 1
-        for name, value in summary.metrics.items():
+        for name, value in entry.summary.metrics.items():
             if value > 0:
                 values.setdefault(name, []).append(value)
-        if found == MOST_RUNS:
-            break
     priors = {name: history_prior([group]) for name, group in values.items()}
     return {name: prior for name, prior in priors.items() if prior != DEFAULT}
+
+
+def _earlier(store: Store, record: Record, seen: set[str]) -> Iterator[StoredRecord]:
+    """Other runs of the record's configuration that ended well, each once, newest first; adds their ids to `seen`."""
+    for entry in store.list(record.case, record.stack):
+        summary = entry.summary
+        if summary is None or summary.state != "ok" or summary.config_digest != record.config_digest:
+            continue
+        if summary.run_id not in seen:
+            seen.add(summary.run_id)
+            yield entry

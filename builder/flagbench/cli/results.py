@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -24,6 +24,7 @@ from flagbench.report.export import to_csv, to_markdown
 from flagbench.report.tables import setting_text
 from flagbench.results import State, select, state_of, with_verdicts
 from flagbench.stores import Bundle, Store, StoredRecord, open_store
+from flagbench.stores.series import load_all
 from flagbench.verify.conditions import shown
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_completion=False)
@@ -123,16 +124,26 @@ def export_records(
     stack: StackOption = None,
     state: StateOption = None,
     since: SinceOption = None,
+    series: Annotated[
+        bool, typer.Option("--series", help="Of jsonl: add the series that these records are of, a line each.")
+    ] = False,
     store: StoreOption = None,
 ) -> None:
     """Print stored records for other programs, newest first.
 
     csv and md have a row per record: what `results ls --json` says of it, and a column per metric. jsonl has the
-    records themselves, a line each. Damaged records are left out, with the reason on stderr.
+    records themselves, a line each, and with --series also their series. Damaged ones are left out, with the reason
+    on stderr, which also names the records of a series that are not exported.
     """
+    if series and format != "jsonl":
+        raise FlagbenchError(f"--series adds lines of jsonl, not of {format}", remedy="give --format jsonl")
     place = open_store(store)
     entries = list(select(place, case=case, stack=stack, state=state, since=since))
-    text = "".join(_lines(place, entries)) if format == "jsonl" else _table(with_verdicts(place, entries), format)
+    if format == "jsonl":
+        lines = _lines(place, entries)
+        text = "".join([*lines, *(_series_lines(place, entries) if series else ())])
+    else:
+        text = _table(with_verdicts(place, entries), format)
     if out is None:
         if text:
             (echo_json_text if format == "jsonl" else print)(text.removesuffix("\n"))
@@ -148,7 +159,7 @@ def export_records(
 
 
 def _lines(place: Store, entries: Sequence[StoredRecord]) -> list[str]:
-    """Each record as one line of JSON."""
+    """Each record as one line of JSON, byte for byte if it is stored so: a series has the sha256 of its records."""
     lines = []
     for entry, content in place.read_all(entries):
         try:
@@ -158,8 +169,28 @@ def _lines(place: Store, entries: Sequence[StoredRecord]) -> list[str]:
         except FlagbenchError as error:
             note(entry.location, entry.problem or error.message)
             continue
-        lines.append(json_module.dumps(raw, ensure_ascii=False, separators=(",", ":"), allow_nan=False) + "\n")
+        text = content.decode("utf-8").removesuffix("\n")
+        lines.append((text if "\n" not in text else _one_line(raw)) + "\n")
     return lines
+
+
+def _series_lines(place: Store, entries: Sequence[StoredRecord]) -> Iterator[str]:
+    """The series of these records, each as one line of JSON."""
+    exported = {entry.record_id for entry in entries}
+    for series_id, series in load_all(place):
+        if isinstance(series, FlagbenchError):
+            note(series_id, series.message)
+            continue
+        names = [run.record_id for run in series.runs if run.record_id is not None]
+        if not exported.intersection(names):
+            continue
+        yield _one_line(series.to_dict()) + "\n"
+        if lacking := [name for name in names if name not in exported]:
+            note(f"series {series_id}", f"not exported: {', '.join(lacking)}")
+
+
+def _one_line(document: dict[str, Any]) -> str:
+    return json_module.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def _table(entries: Sequence[StoredRecord], format: Format) -> str:

@@ -1,4 +1,4 @@
-"""`flagbench results push` and `pull`: records and bundles from one store to another, byte for byte."""
+"""`flagbench results push` and `pull`: records, series and bundles from one store to another, byte for byte."""
 
 from __future__ import annotations
 
@@ -15,12 +15,21 @@ from flagbench.cli import complete
 from flagbench.cli.copies import Copies, Source
 from flagbench.cli.options import JsonOption, StoreOption
 from flagbench.cli.records import stored_entries
+from flagbench.cli.results_copy_series import (
+    chosen_series,
+    pull_series,
+    push_series,
+    records_of,
+    refuse_ticket,
+    split_names,
+    without_series,
+)
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.files import read_file, reason
-from flagbench.record.read import MAX_BYTES
 from flagbench.results import select
 from flagbench.s3.ticket import MEANT_FOR, Ticket
 from flagbench.stores import Bundle, FolderBlobs, Store, StoredRecord, StoreError, open_store, waiting
+from flagbench.stores.series_document import MAX_BYTES as SERIES_BYTES
 from flagbench.stores.ticket import read_ticket
 from flagbench.stores.waiting import close_room, is_waiting_room
 
@@ -30,7 +39,7 @@ def push(
         list[Path] | None,
         typer.Argument(
             metavar="[OUT|FILE...]",
-            help="Folders of --out, or records; by default what runs of this user could not store.",
+            help="Folders of --out, records, or series; by default what runs of this user could not store.",
         ),
     ] = None,
     ticket: Annotated[
@@ -42,10 +51,11 @@ def push(
     """Store what runs could not store, each where it was meant for: bundles, then records. Or files of --out.
 
     --store names another place for all of them. What is there already is no error, if it has the same bytes. What
-    fails stays where it is; the others are stored.
+    fails stays where it is; the others are stored. A series comes after the records; those that it names and that are
+    not there are listed.
 
     --json prints {"stored": [{record_id, location}], "bundles": [{record_id, location}],
-    "failed": [{name, error}]}; location is null where a ticket leads.
+    "series": [{series_id, location, missing}], "failed": [{name, error}]}; location is null where a ticket leads.
     """
     copies = Copies(json)
     if ticket is not None and store is not None:
@@ -58,10 +68,15 @@ def push(
         _push_room(copies, address, place, store, granted, of_user=not files)
         close_room(place)
     if records:
+        series: list[Source] = []
+        sources = without_series(map(_file, records), series)
         if granted is None:
-            copies.copy(map(_file, records), _target(store))
+            target = _target(store)
+            copies.copy(sources, target)
+            push_series(copies, series, target)
         else:
-            copies.upload(map(_file, records), granted)
+            copies.upload(sources, granted)
+            refuse_ticket(copies, series, granted)
     copies.end("nothing is waiting to be stored")
 
 
@@ -69,7 +84,9 @@ def pull(
     records: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[RECORD...]", autocompletion=complete.records, help="Ids or beginnings of ids; by default all."
+            metavar="[RECORD|SERIES...]",
+            autocompletion=complete.runs,
+            help="Ids or beginnings of ids; by default all.",
         ),
     ] = None,
     to: Annotated[
@@ -83,21 +100,30 @@ def pull(
 ) -> None:
     """Copy records from --store to another store, each checked on the way; those that are there already are not read.
 
+    A series is copied with its records; those that it names and that --store does not have are listed.
+
     --json prints {"stored": [{record_id, location}], "bundles": [{record_id, location}],
-    "failed": [{name, error}]}.
+    "series": [{series_id, location, missing}], "failed": [{name, error}]}.
     """
     source, target = open_store(store), _target(to, own=True)
     if source.url == target.url:
         raise FlagbenchError(
             f"{source.url} is both source and target", remedy="name another store with --store or --to"
         )
-    chosen = [*(stored_entries(records, source) if records else select(source, case=case, stack=stack))]
+    copies = Copies(json)
+    names, ids = split_names(records or (), source)
+    series = chosen_series(copies, source, ids if records else None, case, stack)
+    if records:
+        entries = [*stored_entries(names, source), *records_of(source, series.values())]
+    else:
+        entries = [*select(source, case=case, stack=stack)]
+    chosen = [*{entry.location: entry for entry in entries}.values()]
     known = target.keys()
     missing = [entry for entry in chosen if entry.blob.key not in known.get(entry.record_id, ())]
-    copies = Copies(json)
     if bundles:
         _pull_bundles(copies, chosen, source, target)
     copies.copy(_entries(source, missing), target, known)
+    pull_series(copies, series, source, target, {entry.blob.key for entry in chosen}, known)
     copies.end(f"{target.url} has all of them")
 
 
@@ -215,11 +241,11 @@ def _holds(room: Store) -> bool:
 def _file(file: Path) -> Source:
     content: bytes | FlagbenchError
     try:
-        content = read_file(file, MAX_BYTES)
+        content = read_file(file, SERIES_BYTES)  # more than a record, which has a limit of its own
     except OSError as error:
         content = FlagbenchError(
             f"{file} cannot be read: {reason(error)}",
-            remedy="name a record: a file of a run's --out folder",
+            remedy="name a record, a file of a run's --out folder, or a series",
             code=ExitCode.DATA,
         )
     return str(file), content, lambda: None

@@ -19,7 +19,8 @@ from flagbench.launchers import LaunchResult
 from flagbench.launchers.clock import TimedLaunch, stamped, timed_launch
 from flagbench.request import LocalOptions, RunRequest
 from flagbench.s3.ticket import Ticket
-from flagbench.stores import BucketBlobs, Store, StoredRecord, set_aside
+from flagbench.stores import Store, StoredRecord, set_aside
+from flagbench.stores.bucket import BucketBlobs
 from flagbench.stores.layout import BundlePlace
 from flagbench.stores.ticket import check_ticket, read_ticket
 from flagbench.stores.waiting import adopt_bundles, bundle_folder, unsent

@@ -14,7 +14,7 @@ from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.record.model import Record
 from flagbench.record.read import read_content, read_record
 from flagbench.stores import Store, StoreError, open_store
-from flagbench.stores.series import Series, check_series, load_series, read_series, series_ids, series_of
+from flagbench.stores.series import Series, check_series, read_series, series_ids, series_of
 from flagbench.stores.series_document import is_series, parse_series
 from flagbench.terminal import brief
 from flagbench.verify.result import LeftOutRun, SeriesSummary
@@ -98,15 +98,20 @@ def _load(name: str, store_url: str | None) -> Record | Series:
         record = read_record(stored_record(name, store))
         series = series_of(store, record)
         return record if series is None else check_series(store, series)
-    ids = _ids(store) if _SERIES_ID.fullmatch(name) else []
+    series_id = named_series(name, store)
+    return read_record(stored_record(name, store)) if series_id is None else read_series(store, series_id)
+
+
+def named_series(name: str, store: Store) -> str | None:
+    """The id of the series that a name is or, where no record has such an id, is the beginning of; else None.
+
+    Raises FlagbenchError (usage) for the beginning of several.
+    """
+    ids = _ids(store) if _SERIES_ID.fullmatch(name) and name != "last" else []
     if name in ids:
-        return read_series(store, name)
-    try:
-        return read_record(stored_record(name, store))
-    except StoreError:
-        if found := [series_id for series_id in ids if series_id.startswith(name)]:
-            return check_series(store, load_series(store, _only(name, found)))
-        raise
+        return name
+    found = [series_id for series_id in ids if series_id.startswith(name)]
+    return _only(name, found) if found and not store.find(name) else None
 
 
 def _ids(store: Store) -> list[str]:

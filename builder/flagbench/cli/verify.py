@@ -99,7 +99,7 @@ def command(
 
 def _explained(held: list[Record], result: VerifyResult, base: Runs | None) -> Explanation:
     """Why the runs of a verdict are slow."""
-    case = catalog_get(load_catalog().cases, held[0].case, kind="case")
+    case = catalog_get(load_catalog(claims=False).cases, held[0].case, kind="case")
     return explain(held, result, case, base.to_verify() if base else ())
 
 
@@ -129,12 +129,19 @@ def _terms(names: list[str], held: list[Record], base: Runs | None, within: floa
     return Terms(within=within, priors=store_priors(open_store(store_url), held, known))
 
 
+def _claims_to_read(case: str, claim: str | None, baseline: Runs | None) -> bool | str:
+    """The claims that a verdict needs, as `load_catalog` takes them; an error names all of them."""
+    if baseline is not None:
+        return False
+    return case if claim is None or claim.startswith(f"{case}/") else True
+
+
 def _verified(
     records: list[Record], runs: Runs, claim: str | None, baseline: Runs | None, terms: Terms
 ) -> VerifyResult:
     """The verdict on the records, before what is known of their series."""
-    catalog = load_catalog()
     named = records[0].case if records else runs.series[0].document.request.case
+    catalog = load_catalog(claims=_claims_to_read(named, claim, baseline))
     case = catalog_get(catalog.cases, named, kind="case")
     if baseline is not None and baseline.problems:
         raise FlagbenchError(

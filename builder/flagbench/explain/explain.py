@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from statistics import fmean
 
 from flagbench.catalog.model import Case
 from flagbench.evidence import EvidenceError
@@ -139,7 +139,8 @@ def _losses(
 
 def _mean(runs: Sequence[Run], cause: Measured, counts: str) -> float:
     """The share of the time that a cause cost, the mean over the runs."""
-    return fmean(max(0.0, loss.share) if loss else 0.0 for loss in (cause.find(run, counts) for run in runs))
+    found = [cause.find(run, counts) for run in runs]
+    return math.fsum(max(0.0, loss.share) for loss in found if loss) / len(found)
 
 
 def _published(result: VerifyResult) -> Mapping[tuple[str, str], float]:

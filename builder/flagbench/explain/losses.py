@@ -95,7 +95,7 @@ def straggler(run: Run, counts: str) -> Loss | None:
 
 def _late_rank(run: Run) -> tuple[int, float] | None:
     """The rank that waits least for the others, and how much later it is, seconds per step."""
-    waits = [rank.collective_wait_median for rank in run.ranks]
+    waits = run.waits
     known = [wait for wait in waits if wait is not None]
     if not run.replicated or len(known) < len(waits) or len(waits) < 2:
         return None

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from statistics import median
 
 from flagbench.catalog.model import Case
 from flagbench.evidence import Section
 from flagbench.evidence.columns import MICRO
-from flagbench.evidence.derive import INFER, TRAIN
+from flagbench.evidence.derive import INFER, TRAIN, of_rank
 from flagbench.evidence.metrics import OWN, Window, window_of
 from flagbench.evidence.section import WINDOW, read_section
+from flagbench.evidence.stats import median
 from flagbench.record.model import CpuTelemetry, DeviceTelemetry, Rank, Record
 from flagbench.verify.subject import Subject
 
@@ -68,6 +68,15 @@ class Run:
     def ranks(self) -> Sequence[Rank]:
         """The ranks of the record, in order; `verify` has found that they are those of the evidence."""
         return sorted(self.record.ranks, key=lambda rank: rank.rank)
+
+    @cached_property
+    def waits(self) -> list[float | None]:
+        """The median time of a step that each rank waited in collectives; None where it was not measured.
+
+        From the evidence, or from the record of an earlier version, whose evidence does not have them.
+        """
+        stretch, name = self.section.stretch(), "collective_wait_median"
+        return [of_rank(stretch, rank.rank).get(name, rank.collective_wait_median) for rank in self.ranks]
 
     @cached_property
     def replicated(self) -> bool:

@@ -21,6 +21,7 @@ Time = Annotated[str, Meta(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{
 Scalar = str | int | float | bool | None
 Number = int | float
 Count = Annotated[int, Meta(ge=0)]
+MOST_RANKS = 100_000
 Positive = Annotated[int, Meta(ge=1)]
 Amount = Annotated[int, Meta(ge=0)] | Annotated[float, Meta(ge=0)]
 """A number that is not negative."""
@@ -216,8 +217,24 @@ class Runs(Struct, frozen=True):
     runs: tuple[tuple[Positive, Count], ...]
 
 
+class Packed(Struct, frozen=True):
+    """Numbers in base64, of `bytes` bytes each, to which `least` is added: a list by rank of a large job."""
+
+    least: Count
+    bytes: Annotated[int, Meta(ge=1, le=16)]
+    data: str
+
+
 Column = Count | tuple[Count, ...] | Runs
 """One number for every step, a number per block, or runs of blocks with equal numbers."""
+
+
+class Collectives(Struct, frozen=True):
+    """Microseconds until each rank's first collective, and of waiting in collectives: sums of blocks, as columns."""
+
+    block: Positive
+    first: Count | tuple[Column, ...] | Packed
+    wait: Count | tuple[Column, ...] | Packed
 
 
 class Span(Struct, frozen=True):
@@ -230,11 +247,15 @@ class Span(Struct, frozen=True):
     part: Literal["warmup", "window"]
     first_step: Count
     steps: Positive
-    columns: dict[str, Count | tuple[Column, ...]]
-    flops: dict[str, Count | tuple[Count, ...]]
+    columns: dict[str, Count | tuple[Column, ...] | Packed]
+    flops: dict[str, Count | tuple[Count, ...] | Packed]
     """Summed over the span: a number that all ranks have, or that of each."""
     loss: tuple[tuple[Number | None, ...] | None, ...] = ()
     """By rank; None for one without losses. Left out where `quality.losses` is that of the only rank that has one."""
+    collectives: Collectives | None = None
+    """Left out unless measured in every step of every rank; so are `passes`."""
+    passes: dict[str, Count | tuple[Count, ...] | Packed] = {}
+    """Of a pipeline, summed over the span: `computing` and `pipeline`, a number that all ranks have, or each."""
 
 
 class Evidence(Struct, frozen=True):
@@ -246,9 +267,9 @@ class Evidence(Struct, frozen=True):
     ranks: Positive
     spans: tuple[Span, ...]
     timing: dict[str, Count] = {}
-    durations: dict[str, tuple[Count, ...]] = {}
-    memory: dict[str, tuple[Count | None, ...]] = {}
-    ceilings: tuple[Amount, ...] = ()
+    durations: dict[str, tuple[Count, ...] | Packed] = {}
+    memory: dict[str, tuple[Count | None, ...] | Packed] = {}
+    ceilings: tuple[Amount, ...] | Packed = ()
     loss_tail: tuple[Number | None, ...] = ()
 
 
@@ -316,6 +337,7 @@ class CpuTelemetry(Struct, frozen=True):
     """How many of them the run's control group may use."""
     throttled: Fraction | None = None
     """The share of the quota's periods in which it was used up."""
+    mem_used_max_bytes: Count | None = None
 
 
 class Telemetry(Struct, frozen=True):
@@ -346,6 +368,19 @@ class Rank(Struct, frozen=True):
     """Its main thread was ready to run and waited for a processor."""
     bubble: Annotated[float, Meta(le=1)] | Annotated[int, Meta(le=1)] | None = None
     exit: str | None = None
+
+
+class RankColumns(Struct, frozen=True):
+    """What the ranks of a large job have, in the order of ranks. Those that differ are listed by themselves, too."""
+
+    ranks: Annotated[int, Meta(ge=1, le=MOST_RANKS)]
+    hosts: tuple[str | None, ...]
+    """By node; all have as many ranks."""
+    steps: Count
+    exit: str | None = None
+    pids: Packed | None = None
+    processor_milliseconds: Packed | None = None
+    processor_wait_milliseconds: Packed | None = None
 
 
 class Sources(Struct, frozen=True):
@@ -401,8 +436,12 @@ class Record(Struct, frozen=True):
     bundle: Bundle | None = None
     layout: Layout | None = None
     window: Window | None = None
+    rank_columns: RankColumns | None = None
+    """Of more than some hundred ranks; `ranks` has an entry for each all the same."""
     evidence: Evidence | None = None
     evidence_digest: Digest | None = None
+    evidence_reason: str | None = None
+    """Why the record of a large job has no evidence."""
     telemetry_reason: str | None = None
     launch: Launch | None = None
     """None where no `flagbench run` launched it, or where the image delivered the record by itself."""

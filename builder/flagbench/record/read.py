@@ -37,6 +37,7 @@ CLOCK_SKEW = timedelta(hours=1)
 """How far ahead of this machine's clock the date of a record may be."""
 
 _NESTED = (dict, list)
+_PARSED = frozenset(_NESTED)
 _REMEDY = "give the record as it was printed: stdout of a run, without its stderr"
 
 
@@ -60,11 +61,17 @@ def read_record(source: Path | bytes | None, name: str = "the record") -> Record
         record = convert({**raw, "raw": raw}, Record)
         fault = date_fault(record.created_at)
         fault = fault and f"created_at: {fault}"
+        if record.rank_columns is not None:
+            from flagbench.record.ranks import expanded  # few records need it
+
+            record = msgspec.structs.replace(record, ranks=expanded(record.rank_columns, record.ranks))
     except msgspec.ValidationError as error:
         # msgspec ends its sentence with the field's path, as in " - at `$.status.phase`".
         what, _, where = str(error).partition(" - at `$")
         path = where.removeprefix(".").removesuffix("`")
         fault = f"{brief(path)}: {brief(what)}" if path else brief(what)
+    except ValueError as error:
+        fault = f"rank_columns: {error}"
     if fault:
         remedy = "give the record as the run printed it; if it was not edited, report this"
         if "in the future" in fault:
@@ -148,8 +155,11 @@ def _check_depth(value: Any, levels: int = MAX_DEPTH) -> None:
         return
     if not levels:
         raise RecursionError
-    for inner in value.values() if isinstance(value, dict) else value:
-        if isinstance(inner, _NESTED):  # a record has many numbers, and a call for each takes as long as parsing it
+    parts = value.values() if isinstance(value, dict) else value
+    if _PARSED.isdisjoint(map(type, parts)):  # lists of numbers are long
+        return
+    for inner in parts:
+        if isinstance(inner, _NESTED):
             _check_depth(inner, levels - 1)
 
 

@@ -6,6 +6,7 @@ The format of the files, `rank-00003.steps` and `rank-00003.facts`, is that of s
 from __future__ import annotations
 
 import json
+import math
 import struct
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from flagbench.evidence import EvidenceError, Section
-from flagbench.evidence.columns import COLUMNS, FLOPS, TIMES, in_blocks, losses_in_blocks, microseconds, whole
+from flagbench.evidence.columns import COLUMNS, FLOPS, PASSES, TIMES, in_blocks, losses_in_blocks, microseconds, whole
 from flagbench.evidence.derive import TRAIN
 from flagbench.evidence.section import Span, read_section
 from flagbench.record.model import Record
@@ -22,10 +23,10 @@ _HEADER, _HEADER_SIZE = struct.Struct("<8sQQ"), 64
 """Magic, capacity and number of steps, in front of them."""
 _SLOT = struct.Struct("<17d")
 _FIELDS = (
-    *("data_wait", "to_device", "host", "device", "", "", "after", "loss"),
-    *("samples", "samples_published", "tokens", "tokens_useful", *FLOPS),
+    *("data_wait", "to_device", "host", "device", "first", "wait", "after", "loss"),
+    *("samples", "samples_published", "tokens", "tokens_useful", *FLOPS, *PASSES),
 )
-"""The first values of a step, by the name of their column; those without a name are no part of the evidence."""
+"""The values of a step, by the name of their column."""
 _MOST_FACTS = 2**26
 """Bytes of a rank's facts that are read."""
 Steps = Sequence[Sequence[float]]
@@ -83,6 +84,11 @@ def _of_span(section: Section, span: Span, rank: int, steps: Steps) -> Iterator[
             pair = span.flops[name][rank], sum(map(whole, values))
         elif name == "loss" and span.loss and span.loss[rank] is not None:
             pair = span.loss[rank], losses_in_blocks(values, section.block)
+        elif name in ("first", "wait") and span.collectives is not None:
+            numbers = in_blocks([*map(microseconds, values)], span.collectives.block)
+            pair = getattr(span.collectives, name)[rank], numbers
+        elif name in span.passes:
+            pair = span.passes[name][rank], microseconds(math.fsum(values))
         elif name in COLUMNS:
             numbers = [*map(microseconds if name in TIMES else whole, values)]
             pair = span.columns[name][rank], in_blocks(numbers, section.block)
@@ -100,9 +106,12 @@ def _facts(section: Section, rank: int, content: bytes) -> Iterator[str]:
         (f"the duration of {phase}", lasted[rank], _micro(timing.get(phase) if phase == TRAIN else passes.get(phase)))
         for phase, lasted in section.durations.items()
     ]
-    pairs += [(f"memory {name}", of[rank], memory.get(name) or None) for name, of in section.memory.items()]
+    pairs += [(f"memory {name}", of[rank] or None, memory.get(name) or None) for name, of in section.memory.items()]
     if section.ceilings:
-        pairs.append(("the matrix product", section.ceilings[rank], ceiling.get("flops")))
+        measured, flops = section.ceilings[rank], ceiling.get("flops")
+        if isinstance(measured, int) and isinstance(flops, float):  # of thousands of ranks
+            flops = round(flops)
+        pairs.append(("the matrix product", measured, flops))
     if rank == 0:
         pairs += [(f"timing.{name}", value, _micro(timing.get(name))) for name, value in section.timing.items()]
     for name, here, there in pairs:

@@ -30,6 +30,9 @@ MOST_RUNS = 100
 """The most runs that are ever said to be needed."""
 LEAST_SPREAD = 0.0025
 """A store's history of runs one after another misses what changes from day to day, so its spread is at least this."""
+WIDEST = 10.0
+"""The largest half-width of an interval of logarithms: a factor of 22,000 decides nothing. The ends stay finite for
+any rates that a record may have."""
 MOST_DF = 30.0
 """Degrees of freedom that a history counts for at most: earlier runs do not have quite the spread of new ones."""
 
@@ -102,9 +105,10 @@ def over_runs(
     if not all(0 < value < math.inf for value in values):
         return None
     df, spread = _pooled(n, _squares([math.log(value) for value in values]), prior)
-    least = math.sqrt(math.fsum((width / mean) ** 2 for width in within)) / n
+    least = math.hypot(*(width / mean for width in within)) / n
     scale = t_two_sided(level, df) / t_two_sided(LEVEL, df)
-    factor = math.exp(max(t_two_sided(level, df) * spread / math.sqrt(n), least * scale))
+    half = max(t_two_sided(level, df) * spread / math.sqrt(n), least * scale)
+    factor = math.exp(min(half, WIDEST))
     runs = "one run" if n == 1 else f"{n} runs"
     method = f"{runs}, spread between runs {prior.spread:.1%} ({prior.source})"
     return OverRuns(mean, (mean / factor, mean * factor), spread, method)
@@ -132,7 +136,7 @@ def further_runs(
     for runs in range(n + 1, MOST_RUNS + 1):
         df, spread = _pooled(runs, (runs - 1) * found.spread**2, prior)
         half = t_two_sided(level, df) * max(spread, least / t_two_sided(LEVEL, df)) / math.sqrt(runs)
-        factor = math.exp(half)
+        factor = math.exp(min(half, WIDEST))
         if decided(1 / factor, factor):
             return runs - n
     return None

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from flagbench.stats.between import DEFAULT, LEVEL, MOST_RUNS, RUNS_FOR_STUDENT, Prior
+from flagbench.stats.between import DEFAULT, LEVEL, MOST_RUNS, RUNS_FOR_STUDENT, WIDEST, Prior
 from flagbench.stats.student import t_two_sided
 
 WITHIN = 0.02
@@ -76,7 +76,7 @@ def compare_sides(
     a, b = _side(here), _side(there)
     half, method = _half_width(a, b, prior, level)
     if min(a.runs, b.runs) == 1:
-        half = max(half, least)
+        half = min(max(half, least), WIDEST)
     difference = a.mean - b.mean
     interval = math.exp(difference - half), math.exp(difference + half)
     return Compared(judge(interval, within), math.exp(difference), interval, method)
@@ -122,7 +122,7 @@ def _side(values: Sequence[float]) -> _Side:
 
 
 def _half_width(a: _Side, b: _Side, prior: Prior, level: float) -> tuple[float, str]:
-    """Of the difference of the two means, and how it was found."""
+    """Of the difference of the two means, at most WIDEST, and how it was found."""
     runs = f"{a.runs} and {b.runs} runs"
     factor = math.sqrt(1 / a.runs + 1 / b.runs)
     squares, df = a.squares + b.squares, a.runs + b.runs - 2
@@ -130,13 +130,13 @@ def _half_width(a: _Side, b: _Side, prior: Prior, level: float) -> tuple[float, 
         half = _welch(a, b, level)
         if min(a.runs, b.runs) < RUNS_FOR_STUDENT:
             half = max(half, t_two_sided(level, df) * math.sqrt(squares / df) * factor)
-        return half, f"{runs}, Welch t"
+        return min(half, WIDEST), f"{runs}, Welch t"
     pooled = prior.df + df
     half = t_two_sided(level, pooled) * math.sqrt((prior.df * prior.spread**2 + squares) / pooled) * factor
     for side in (a, b):
         if side.runs >= RUNS_FOR_STUDENT:
             half = max(half, t_two_sided(level, side.runs - 1) * math.sqrt(side.variance) * factor)
-    return half, f"{runs}, predictive t, spread between runs {prior.spread:.1%} ({prior.source})"
+    return min(half, WIDEST), f"{runs}, predictive t, spread between runs {prior.spread:.1%} ({prior.source})"
 
 
 def _welch(a: _Side, b: _Side, level: float) -> float:

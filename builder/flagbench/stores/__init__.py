@@ -1,7 +1,6 @@
 """Where records are kept: `records` (layout, index) over `blobs` (a folder, a bucket)."""
 
 from flagbench.stores.blobs import StoreError
-from flagbench.stores.bucket import BucketBlobs
 from flagbench.stores.bundles import Bundle
 from flagbench.stores.folder import FolderBlobs
 from flagbench.stores.index import Summary
@@ -10,7 +9,6 @@ from flagbench.stores.records import Store, StoredRecord
 from flagbench.stores.waiting import set_aside, waiting
 
 __all__ = [
-    "BucketBlobs",
     "Bundle",
     "FolderBlobs",
     "Store",

@@ -38,6 +38,8 @@ class Summary(msgspec.Struct, frozen=True):
     claim: str | None = None
     gate: str | None = None
     """The name of the metric that decided."""
+    sound: bool | None = None
+    """Whether the record is valid and has evidence; None: computed with the verdict."""
     basis: str | None = None
     """What the verdict was computed with: a digest of the case, its claims, and the code."""
 

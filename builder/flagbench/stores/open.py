@@ -8,9 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 from flagbench.errors import ExitCode
 from flagbench.redaction import redact
-from flagbench.s3 import parse_address
 from flagbench.stores.blobs import StoreError
-from flagbench.stores.bucket import BucketBlobs, store_errors
 from flagbench.stores.folder import FolderBlobs
 from flagbench.stores.records import Store
 from flagbench.stores.waiting import data_folder
@@ -25,6 +23,10 @@ def open_store(url: str | None = None, *, own: bool = False) -> Store:
     """
     address = url or (None if own else os.environ.get(VARIABLE)) or str(data_folder() / "store")
     if address.lower().startswith("s3:"):
+        # Most stores are folders, and a client takes as long to import as the rest of a command.
+        from flagbench.s3 import parse_address
+        from flagbench.stores.bucket import BucketBlobs, store_errors
+
         with store_errors():
             return Store(BucketBlobs(parse_address(address)))
     path = _path(address) if "://" in address or address.lower().startswith("file:") else address

@@ -53,28 +53,30 @@ def read_series(store: Store, name: str) -> Series:
 
 def series_ids(store: Store) -> list[str]:
     """The ids of all series, ended or not, sorted. Raises StoreError (USAGE) where the address cannot be a store."""
-    return sorted(_keys(store))
+    return sorted(series_keys(store))
 
 
-def load_series(store: Store, series_id: str) -> SeriesDocument:
+def load_series(store: Store, series_id: str, keys: set[str] | None = None) -> SeriesDocument:
     """The series of that id; of one that has not ended, or was killed, what is known of it.
+
+    `keys`: what `series_keys` found of it, for a caller that reads many.
 
     Raises StoreError (DATA) if it does not exist, SeriesError (DATA) where it is damaged.
     """
-    return _load(store, series_id, _keys(store).get(series_id, set()))
+    return _load(store, series_id, series_keys(store).get(series_id, set()) if keys is None else keys)
 
 
 def load_all(store: Store) -> Iterator[tuple[str, SeriesDocument | FlagbenchError]]:
     """Each series by its id, or why it cannot be read. Raises StoreError (USAGE) as `series_ids` does."""
-    for series_id, keys in sorted(_keys(store).items()):
+    for series_id, keys in sorted(series_keys(store).items()):
         try:
             yield series_id, _load(store, series_id, keys)
         except FlagbenchError as error:
             yield series_id, error
 
 
-def _keys(store: Store) -> dict[str, set[str]]:
-    """The keys of each series: its own, or those of its parts."""
+def series_keys(store: Store) -> dict[str, set[str]]:
+    """The keys of each series: its own, or those of its parts. Raises StoreError (USAGE)."""
     found: dict[str, set[str]] = {}
     for blob in store.blobs.list(series_prefix()):
         series_id = parse_series_key(blob.key) if blob.problem is None else None
@@ -99,6 +101,13 @@ def _load(store: Store, series_id: str, keys: set[str]) -> SeriesDocument:
     return series
 
 
+def place_of(series: SeriesDocument, run: Run) -> Place | None:
+    """Where a store has the record of a run; None for a run without one."""
+    if run.record_id is None or run.created_at is None:
+        return None
+    return Place(series.request.case, series.request.stack, run.created_at[:10], run.record_id)
+
+
 def check_series(store: Store, series: SeriesDocument) -> Series:
     """The series with its records from the store, each checked against what the series says of it.
 
@@ -110,9 +119,9 @@ def check_series(store: Store, series: SeriesDocument) -> Series:
         return {blob.key for blob in store.blobs.list(folder)}
 
     def stored(run: Run) -> bytes | None:
-        if run.record_id is None or run.created_at is None:
+        place = place_of(series, run)
+        if place is None:
             return None
-        place = Place(series.request.case, series.request.stack, run.created_at[:10], run.record_id)
         return store.get_at(place) if place.key in keys(f"{place.key.rpartition('/')[0]}/") else None
 
     return with_records(series, stored)

@@ -21,10 +21,10 @@ from msgspec import Struct, to_builtins
 from flagbench.catalog.model import Case
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.record.model import Record
-from flagbench.verify import sanity
 from flagbench.verify.conditions import ConditionResult, describe
 from flagbench.verify.curve import Curve
 from flagbench.verify.curve_conditions import another_curve, curve_conditions, unknown_conditions
+from flagbench.verify.validity import examine
 
 FROM_STEP = 21
 WITHIN = 0.02
@@ -121,11 +121,14 @@ def align(
     """Hold curve A against the reference B.
 
     Args:
-        case: the case of the records; required if both curves are those of records.
+        case: the case of the records; required if a curve is that of a record.
 
     Raises:
         FlagbenchError: the curves are of one record or of different cases, or a setting is out of range.
+        ValueError: a record without its case, which could not be checked.
     """
+    if case is None and (a.record is not None or b.record is not None):
+        raise ValueError("the curve of a record is given without the record's case")
     if not BOUNDS[0] <= within <= BOUNDS[1]:
         raise FlagbenchError(
             f"--within {within:g} is out of range: {BOUNDS[0]:g} to {BOUNDS[1]:g}",
@@ -220,8 +223,8 @@ def _verdict(
     within: float,
 ) -> tuple[Alignment, str]:
     for side, curve in (("A", a), ("B", b)):
-        if curve.record is not None and (wrong := next(sanity.problems(curve.record, case), None)):
-            return Alignment.INVALID, f"{side}: {wrong}"
+        if case is not None and curve.record is not None and (wrong := examine(curve.record, case).problems):
+            return Alignment.INVALID, f"{side}: {wrong[0]}"
     other = [describe(c, other="in B").replace(" here,", " in A,") for c in conditions if another_curve(c)]
     if other:
         return Alignment.NOT_COMPARABLE, f"these are different curves: {'; '.join(other)}"

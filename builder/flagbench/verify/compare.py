@@ -9,21 +9,24 @@ from typing import Any
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
-from flagbench.errors import FlagbenchError
+from flagbench.catalog.model import Case
+from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.record.model import Metric, Record
 from flagbench.stats.compare import compare_sides
-from flagbench.verify import sanity
 from flagbench.verify.conditions import Agreement, ConditionResult, compare_conditions
 from flagbench.verify.interval import Estimate, Ratio, half_widths, quotient, within_run
+from flagbench.verify.samples import same_run
+from flagbench.verify.validity import examine, no_evidence
 
 ABSENT = object()
 """Marks a setting that a configuration does not have; None is a value."""
 
 
 class MetricPair(Struct, frozen=True):
-    """A metric of two records. `ratio` is B over A, None where either is absent or in another unit.
+    """A metric of two records, as computed from their evidence.
 
-    The intervals of `a` and `b` are within the runs, that of `ratio` is between runs.
+    `ratio` is B over A, None where either is absent, invalid or in another unit. The intervals of `a` and `b` are
+    within the runs, that of `ratio` is between runs.
     """
 
     name: str
@@ -45,11 +48,15 @@ class Comparison(Struct, frozen=True):
     config: tuple[tuple[str, Any, Any], ...]
     metrics: tuple[MetricPair, ...]
     problems: tuple[str, ...]
+    """What makes a record invalid, or its numbers no evidence, one clause each; A and B are named."""
+    exit_code: ExitCode = ExitCode.OK
+    """INVALID and INCONCLUSIVE as for `flagbench verify`, where a record is invalid or has no evidence."""
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON; the shape `flagbench compare --json` prints."""
         return {
             "schema": "comparison/v1",
+            "exit_code": int(self.exit_code),
             "a": self.a.record_id,
             "b": self.b.record_id,
             "case": self.a.case,
@@ -66,8 +73,13 @@ class Comparison(Struct, frozen=True):
         }
 
 
-def compare_records(a: Record, b: Record) -> Comparison:
+def compare_records(a: Record, b: Record, case: Case) -> Comparison:
     """Compare record B with record A. Conditions that differ are reported, never refused.
+
+    An invalid record has no ratio to another: its numbers are shown as its evidence gives them.
+
+    Args:
+        case: the case of both.
 
     Raises:
         FlagbenchError: the records are of different cases.
@@ -77,6 +89,11 @@ def compare_records(a: Record, b: Record) -> Comparison:
             f"the records are of different cases: {a.case} and {b.case}",
             remedy="compare two records of the same case; `flagbench results ls` shows them",
         )
+    found = {label: examine(record, case) for label, record in (("A", a), ("B", b))}
+    invalid = [f"{label}: {what}" for label, each in found.items() for what in each.problems]
+    unproven = [f"{label}: {why}" for label, each in found.items() if (why := no_evidence(each.record))]
+    a, b = (each.record for each in found.values())
+    once = same_run(a, b) if a.record_id != b.record_id else None
     names = dict.fromkeys((*a.conditions, *b.conditions))
     conditions = compare_conditions(names, b.conditions, a.conditions)
     return Comparison(
@@ -88,17 +105,22 @@ def compare_records(a: Record, b: Record) -> Comparison:
             if c.agreement is not Agreement.EQUAL and not (c.here is None and c.expected is None)
         ),
         config=_config_differences(a.config, b.config),
-        metrics=tuple(_pair(a, b, n) for n in dict.fromkeys(m.name for m in (*a.metrics, *b.metrics))),
-        problems=tuple(f"{label}: {p}" for label, r in (("A", a), ("B", b)) for p in sanity.problems(r)),
+        metrics=tuple(
+            _pair(a, b, name, comparable=not invalid)
+            for name in dict.fromkeys(metric.name for metric in (*a.metrics, *b.metrics))
+        ),
+        problems=(*invalid, *unproven, *([f"A and B count as one run: {once}"] if once else ())),
+        exit_code=ExitCode.INVALID if invalid else ExitCode.INCONCLUSIVE if unproven else ExitCode.OK,
     )
 
 
-def _pair(a: Record, b: Record, name: str) -> MetricPair:
+def _pair(a: Record, b: Record, name: str, *, comparable: bool) -> MetricPair:
     found = [record.metric(name) for record in (a, b)]
     left, right = (None if metric is None else within_run(metric) for metric in found)
     both = [metric for metric in found if metric is not None]
     ratio = None
-    if left is not None and right is not None and len({(metric.unit, metric.scope) for metric in both}) == 1:
+    same = len({(metric.unit, metric.scope) for metric in both}) == 1
+    if comparable and same and left is not None and right is not None:
         ratio = _ratio(both, left, right)
     units = dict.fromkeys(metric.unit for metric in both)
     return MetricPair(name, " | ".join(units), left, right, ratio)

@@ -8,15 +8,21 @@ from typing import Any
 
 import msgspec
 
-from flagbench.evidence import Derived, Section, stats
-from flagbench.evidence.columns import block_sizes
+from flagbench.evidence import Derived, Section, pipeline, stats
+from flagbench.evidence.columns import MICRO, block_sizes
 from flagbench.evidence.derive import CURVE_POINTS
-from flagbench.record.model import Metric, Record
+from flagbench.evidence.metrics import DEVICE
+from flagbench.record.model import Metric, Rank, Record
 
 TOLERANCE = 1e-6
 """Largest relative difference between a number and what the evidence gives: both are computed by the same code."""
 _ROUNDING = 1e-9
 """What two results of the same sum may differ by, relative to the terms: for differences and spreads near zero."""
+
+_CLOCKS = 0.02
+"""How far two clocks of a step may differ."""
+_MEASURED = ("first_collective_median", "collective_wait_median", "bubble")
+"""Of a rank, where its evidence has them."""
 
 
 def differences(record: Record, found: Derived, section: Section) -> Iterator[str]:
@@ -24,6 +30,7 @@ def differences(record: Record, found: Derived, section: Section) -> Iterator[st
     yield from _metrics(record, found)
     yield from _sections(record, found)
     yield from _ranks(record, found, section)
+    yield from _pipeline(record, found)
     yield from _losses(record, section)
 
 
@@ -82,14 +89,39 @@ def _fields(section: str, mine: Any, theirs: Mapping[str, Any] | None) -> Iterat
 def _ranks(record: Record, found: Derived, section: Section) -> Iterator[str]:
     for rank in record.ranks:
         entry = found.ranks[rank.rank]
-        yield from _differences(
-            f"rank {rank.rank}",
-            [
-                ("steps", rank.steps, section.steps),
-                ("step_median", rank.step_median, entry["step_median"]),
-                ("data_wait_total", rank.data_wait_total, entry["data_wait_total"]),
-            ],
-        )
+        names = ["step_median", "data_wait_total", *(name for name in _MEASURED if name in entry)]
+        if record.rank_columns is not None:  # which have only what does not follow from evidence
+            names = [name for name in names if getattr(rank, name) is not None]
+        pairs = [("steps", rank.steps, section.steps), *((name, getattr(rank, name), entry[name]) for name in names)]
+        yield from _differences(f"rank {rank.rank}", pairs)
+        yield from _unproven(rank, entry, section)
+
+
+def _unproven(rank: Rank, entry: Mapping[str, Any], section: Section) -> Iterator[str]:
+    """Medians of a record whose evidence does not have these times, as before: at most what its steps allow.
+
+    Half of the steps took at least the median, and a collective is part of its step.
+    """
+    most = section.stretch().rank_time(DEVICE, rank.rank) / MICRO / -(-section.steps // 2)
+    for name in _MEASURED[:2]:
+        value = getattr(rank, name)
+        if name not in entry and value is not None and value > most * (1 + _CLOCKS):
+            yield f"rank {rank.rank}: {name} is {_text(value)}, and its steps allow at most {_text(most)}"
+
+
+def _pipeline(record: Record, found: Derived) -> Iterator[str]:
+    """The measured and the predicted bubble."""
+    training = (record.quality and record.quality.training) or {}
+    bubbles = [rank.bubble for rank in sorted(record.ranks, key=lambda rank: rank.rank) if rank.bubble is not None]
+    stages = record.layout.pp if record.layout is not None else 1
+    facts = found.pipeline
+    if not facts and len(bubbles) == len(record.ranks) and len(bubbles) % stages == 0:
+        facts = pipeline.facts(bubbles, stages)  # the evidence of an earlier version does not have its times
+    pairs = [(name, training.get(name), facts.get(name)) for name in ("measured_bubble", "measured_bubble_of_stages")]
+    batches = record.conditions.get("gradient_accumulation_steps")
+    if "predicted_bubble" in training and isinstance(batches, int):
+        pairs.append(("predicted_bubble", training["predicted_bubble"], (stages - 1) / (batches + stages - 1)))
+    yield from _differences("quality.training", pairs, 1.0)
 
 
 def _losses(record: Record, section: Section) -> Iterator[str]:
@@ -113,13 +145,9 @@ def _losses(record: Record, section: Section) -> Iterator[str]:
             if len(mine) == size and (None in mine) != (None in theirs):
                 yield f"quality.losses: steps {at - size} to {at} and those of the ranks are not both finite"
             elif len(mine) == size and None not in mine:
-                mean = math.fsum(map(float, _numbers(theirs))) / len(theirs)
-                total = math.fsum(map(float, _numbers(mine)))
-                yield from _differences("quality.losses", [(f"steps {at - size} to {at}", total, mean)])
-
-
-def _numbers(values: Iterable[float | None]) -> list[float]:
-    return [value for value in values if value is not None]
+                mean, total = math.fsum(filter(None, theirs)) / len(theirs), math.fsum(filter(None, mine))
+                if not _agree(total, mean, 0.0):  # of thousands of steps
+                    yield from _differences("quality.losses", [(f"steps {at - size} to {at}", total, mean)])
 
 
 def _differences(where: str, pairs: Iterable[tuple[str, Any, Any]], scale: float = 0.0) -> Iterator[str]:

@@ -33,6 +33,8 @@ CELSIUS = (-40.0, 125.0)
 125)."""
 MACHINES_APART = 3600.0
 """Seconds by which the clocks of the launcher's machine and of the run's may differ; as record.read.CLOCK_SKEW."""
+PROCESSOR = 1.05
+"""How far the time of a thread by the kernel's clock of processors may exceed that of its run."""
 DRIFT = 1e-4
 """Largest relative drift between two clocks: a device's and the host's, or those of two machines."""
 
@@ -50,6 +52,7 @@ def problems(subject: Subject) -> Iterator[str]:
     yield from _telemetry(subject)
     yield from _bandwidth(subject)
     yield from _times(subject.record)
+    yield from _processor(subject.record)
     yield from _launch(subject.record)
 
 
@@ -178,6 +181,18 @@ def _telemetry(subject: Subject) -> Iterator[str]:
             yield f"telemetry has {joules:.5g} J in {seconds:.5g} s, but a mean power of {mean:.5g} W"
         if (took := subject.record.duration) is not None and seconds > took * (1 + DRIFT) + LONG:
             yield f"telemetry has the energy of {seconds:.5g} s, but its run took {took:.5g} s"
+
+
+def _processor(record: Record) -> Iterator[str]:
+    """The memory of node 0, and the time that the main threads of ranks ran or waited for a processor."""
+    used, has = record.telemetry and record.telemetry.cpu.mem_used_max_bytes, record.system.memory_bytes
+    if used and has and _above(used, has):
+        yield f"telemetry.cpu has {used / GIB:.4g} GiB in use, but the machine has {has / GIB:.4g}"
+    for rank in record.ranks:
+        seconds = (rank.processor_seconds or 0) + (rank.processor_wait_seconds or 0)
+        if record.duration is not None and _above(seconds, record.duration, PROCESSOR):
+            yield f"rank {rank.rank} ran or waited {seconds:.6g} s, but its run took {record.duration:.6g} s"
+            return
 
 
 def _bandwidth(subject: Subject) -> Iterator[str]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from flagbench.evidence import Section
-from flagbench.evidence.columns import MICRO
+from flagbench.evidence.columns import MICRO, block_sizes
 from flagbench.evidence.derive import INFER, TRAIN
 from flagbench.evidence.metrics import OWN
 from flagbench.evidence.section import Span
@@ -87,20 +87,25 @@ def _amounts(subject: Subject, section: Section) -> Iterator[str]:
                     yield f"rank {rank} counts {tokens} tokens, {useful} of them useful, for {what}"
 
 
-def _work(span: Span, rank: int, batch: int, block: int) -> Iterator[tuple[int, int, int, int, int]]:
-    """Samples, published samples, tokens and useful tokens of each block, and the samples of as many full batches."""
+def _work(span: Span, rank: int, batch: int, block: int) -> list[tuple[int, ...]]:
+    """Samples, published samples, tokens and useful tokens of blocks, and the samples of as many full batches.
+
+    Each once: in most steps they are the same.
+    """
     names = ("samples", "samples_published", "tokens", "tokens_useful")
     columns = [span.columns[name][rank] for name in names]
-    rest = span.steps
-    for amounts in zip(*columns, strict=True):
-        yield (*amounts, batch * min(block, rest))
-        rest -= block
+    full = [batch * size for size in block_sizes(span.steps, block)]
+    return sorted({*zip(*columns, full, strict=True)})
 
 
 def _blocks(subject: Subject, section: Section) -> Iterator[str]:
     """Blocks of several steps hide what happened in a step: they are for long runs and large records."""
     block, least = section.block, max(1, -(-section.steps * section.world // MAX_RANK_STEPS))
-    if block > least and len(json.dumps(subject.record.raw)) * block < MUCH * (block - 1):
+    if block <= least or (subject.packed and 2 * section.world > MAX_RANK_STEPS):
+        return
+    # Evidence is packed where it is too large as numbers.
+    size = len(json.dumps(section.to_json() if subject.packed else subject.record.raw))
+    if size * block < MUCH * (block - 1):
         yield f"its evidence is in blocks of {block} steps, and blocks of {least} would be small enough"
 
 
@@ -157,7 +162,8 @@ def _target(subject: Subject, section: Section) -> Iterator[str]:
 
 
 def _evaluations(subject: Subject, section: Section) -> Iterator[str]:
-    """No evaluation took longer than the run, and none of a known set counted more examples than it has."""
+    """Evaluations fit into the times and steps of training, and none of a known set counted more than it has."""
+    yield from _evaluated_when(subject, section)
     record, examples = subject.record, number(subject.record.raw, "quality.data.eval_examples")
     for entry in record.quality.evaluations if record.quality else ():
         seconds = number(entry, "seconds")
@@ -165,3 +171,22 @@ def _evaluations(subject: Subject, section: Section) -> Iterator[str]:
             yield f"an evaluation took {seconds:.6g} s, and the run {text(record.duration)} s"
         if entry.get("accuracy") is not None and examples is not None and entry["counted"] > examples:
             yield f"an evaluation counted {entry['counted']:,} examples, and its set has {examples:,}"
+
+
+def _evaluated_when(subject: Subject, section: Section) -> Iterator[str]:
+    """All evaluations of a training together took no longer than it says, and followed its steps in order."""
+    entries = subject.record.quality.evaluations if subject.record.quality else ()
+    if INFER in subject.config:
+        return
+    for name, before in (("eval", False), ("eval_initial", True)):
+        took = math.fsum(number(e, "seconds") or 0.0 for e in entries if (e["epoch"] < 0) is before)
+        spent = section.timing.get(name, 0) / MICRO
+        if took > spent * (1 + 1e-3) + 1e-6:
+            yield f"its evaluations took {took:.6g} s, but timing.{name} is {spent:.6g} s"
+    last, end = 0.0, rechecks.first_step(subject) + section.steps
+    for entry in entries:
+        step = number(entry, "steps") or 0.0
+        if not last <= step <= end:
+            yield f"an evaluation followed step {step:g}, but one before it {last:g}, and training ended with {end}"
+            return
+        last = step

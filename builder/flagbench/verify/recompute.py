@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ from flagbench.evidence.derive import INFER, TRAIN
 from flagbench.evidence.metrics import LOSS_TAIL
 from flagbench.evidence.section import WARMUP, WINDOW, digest_of, read_section
 from flagbench.record.model import Metric, Record
+from flagbench.verify.derivation import count
 from flagbench.verify.differences import differences
 
 _WHOLE = 1e-3
@@ -38,11 +38,6 @@ class _Evaluation(msgspec.Struct):
     accuracy: float | None
     published_accuracy: float | None
     extra: list[_Extra]
-
-
-def lacks_evidence(record: Record) -> bool:
-    """Whether nothing can be computed again: the record was made before there was evidence, or has lost it."""
-    return record.evidence is None
 
 
 def repeated_metrics(record: Record) -> Iterator[str]:
@@ -163,9 +158,8 @@ def _facts(record: Record, case: Case, section: Section) -> Facts:
         if len(section.loss_tail) != min(LOSS_TAIL, section.steps):
             raise EvidenceError(f"it has {len(losses)} losses of {section.steps} steps, and not the last {LOSS_TAIL}")
         losses = section.loss_tail
-    layout = config.get("layout")
-    parts = [layout.get(axis, 1) if isinstance(layout, Mapping) else 1 for axis in ("tp", "pp")]
-    share = math.prod(part for part in parts if isinstance(part, int))
+    tp, pp = (count(config, f"layout.{axis}") or 1 for axis in ("tp", "pp"))
+    share = tp * pp
     if share < 1 or section.world % share:
         raise EvidenceError(f"its layout of {share} ranks per replica does not fit {section.world} ranks")
     flops = record.flops
@@ -180,6 +174,7 @@ def _facts(record: Record, case: Case, section: Section) -> Facts:
         device_kind="",
         evaluations=_evaluations(quality.evaluations if quality is not None else ()),
         losses=losses[-LOSS_TAIL:],
+        stages=pp,
     )
 
 

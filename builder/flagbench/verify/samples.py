@@ -32,7 +32,7 @@ def check_distinct(records: Sequence[Record]) -> None:
                 f"the record {a.record_id} is given more than once",
                 remedy="give each run once: a repeated record would narrow the interval",
             )
-        if why := _same_run(a, b):
+        if why := same_run(a, b):
             raise FlagbenchError(
                 f"the records {a.record_id} and {b.record_id} count as one run: {visible(why)}",
                 remedy="give one of the two",
@@ -52,7 +52,7 @@ def check_one_machine(records: Sequence[Record]) -> None:
                 )
 
 
-def _same_run(a: Record, b: Record) -> str | None:
+def same_run(a: Record, b: Record) -> str | None:
     """Why two records with different ids are of one run, None if nothing says so."""
     if a.run_id == b.run_id:
         return f"both have the run_id {a.run_id}"

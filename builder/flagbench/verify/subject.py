@@ -8,7 +8,7 @@ from typing import Any
 
 from flagbench.catalog.flops import flops_of_unit
 from flagbench.catalog.model import Accelerator, Case, Stack
-from flagbench.record.model import Record
+from flagbench.record.model import Packed, Record
 from flagbench.terminal import brief
 from flagbench.verify.arguments import Arguments, parse
 from flagbench.verify.derivation import UNKNOWN, count, evaluate, look_up
@@ -49,6 +49,12 @@ class Subject:
         """The same by all stacks of the case: what a device is capable of does not depend on the record's stack."""
         known = (stack.accelerator(name) for name in self.names[:2] for stack in self.case.stacks.values())
         return self.accelerator or (next(filter(None, known), None) if len(self.names) == 1 else None)
+
+    @property
+    def packed(self) -> bool:
+        """Whether the times of the record's evidence are packed, as those of thousands of ranks are."""
+        evidence = self.record.evidence
+        return evidence is not None and any(isinstance(s.columns.get("device"), Packed) for s in evidence.spans)
 
     @cached_property
     def world(self) -> int:

@@ -9,10 +9,9 @@ from msgspec.structs import replace
 
 from flagbench.catalog.model import Case, Claim
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.evidence import Section
 from flagbench.record.model import Record
 from flagbench.terminal import visible
-from flagbench.verify import plausible, rechecks, recompute, sanity
+from flagbench.verify import sanity
 from flagbench.verify.conditions import (
     DEVICE,
     SEED,
@@ -32,10 +31,11 @@ from flagbench.verify.doubts import with_doubts
 from flagbench.verify.interval import Estimate, common, estimate
 from flagbench.verify.judge import Sample, Terms
 from flagbench.verify.metric import STANDARD, Expected, candidates, compare_metric
+from flagbench.verify.recompute import Checked
 from flagbench.verify.result import Against, MetricResult, Verdict, VerifyResult
 from flagbench.verify.samples import check_distinct, check_one_machine
 from flagbench.verify.sanity import unseeded_digest
-from flagbench.verify.subject import Subject
+from flagbench.verify.validity import examine, no_evidence
 
 
 def verify_claim(
@@ -96,7 +96,7 @@ def verify_baseline(
             f"the record {itself} is its own baseline", remedy="hold it against the record of another run"
         )
     against = Against("baseline", ", ".join(ids))
-    checked = [recompute.check(record, case) for record in baseline]
+    checked = [examine(record, case) for record in baseline]
     baseline = [found.record for found in checked]
     if wrong := _invalid(checked, case, against):
         raise FlagbenchError(
@@ -168,7 +168,7 @@ def _verdict(
     for metrics that depend on them by the case's manifest.
     """
     metrics: tuple[MetricResult, ...] = ()
-    checked = [recompute.check(record, case) for record in records]
+    checked = [examine(record, case) for record in records]
     records = [found.record for found in checked]
     if invalid := _invalid(checked, case, against):
         verdict, reason = Verdict.INVALID, invalid
@@ -192,10 +192,10 @@ def _verdict(
             # Without a verdict: every record has the gate metric, and not all of them by the same name.
             verdict, reason = gate.verdict or Verdict.INVALID, gate.reason
     judged = verdict not in (Verdict.INVALID, Verdict.NOT_COMPARABLE)
-    without = next((r for r in held or records if recompute.lacks_evidence(r)), None)
+    without = next(filter(None, map(no_evidence, held or records)), None)
     if without is not None and verdict is not Verdict.INVALID:
         either = f"; it is not comparable either: {reason}" if verdict is Verdict.NOT_COMPARABLE else ""
-        verdict, reason = Verdict.INCONCLUSIVE, _no_evidence(without) + either
+        verdict, reason = Verdict.INCONCLUSIVE, without + either
         metrics = tuple(map(_unproven, metrics))
     return VerifyResult(
         verdict=verdict,
@@ -206,13 +206,6 @@ def _verdict(
         records=tuple(r.record_id for r in records),
         metrics=metrics,
         conditions=conditions,
-    )
-
-
-def _no_evidence(record: Record) -> str:
-    return (
-        f"no evidence: the record {record.record_id} does not contain the step times that its numbers were computed "
-        "from, so they cannot be checked; run the case again with this version of flagbench"
     )
 
 
@@ -233,24 +226,13 @@ def _without_gate(case: Case, against: Against, metrics: Sequence[MetricResult])
     return "; ".join([lacking, *found, *others])
 
 
-def _invalid(records: Sequence[recompute.Checked], case: Case, against: Against) -> str | None:
+def _invalid(checked: Sequence[Checked], case: Case, against: Against) -> str | None:
     """What is wrong with the first record that is invalid, or None."""
     names = candidates(gate_spec(case), against)
-    for record, contradictions, section in records:
-        if found := [
-            *sanity.problems(record, case),
-            *sanity.gate_problems(record, names),
-            *recompute.repeated_metrics(record),
-            *contradictions,
-            *(() if section is None else _implausible(Subject(record, case), section)),
-        ]:
+    for record, problems, _ in checked:
+        if found := [*problems, *sanity.gate_problems(record, names)]:
             return f"record {record.record_id}: {'; '.join(found)}"
     return None
-
-
-def _implausible(subject: Subject, section: Section) -> list[str]:
-    """What is wrong with evidence that a record's numbers follow from."""
-    return [*plausible.problems(subject, section), *rechecks.contradictions(subject, section)]
 
 
 def _check_alike(records: Sequence[Record], case: Case) -> None:

@@ -5,17 +5,16 @@ import json
 import math
 import re
 import uuid
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Optional
 
 from flagbench_cases import __version__
-from flagbench_cases.record import clocks, measured, sections
+from flagbench_cases.record import clocks, measured, ranks, sections
 from flagbench_cases.record.evidence import Evidence, Outcome
 from flagbench_cases.record.request import Request
 from flagbench_cases.shared import system
 from flagbench_cases.shared.config import stop_rule
 from flagbench_cases.shared.errors import ExitCode
-from flagbench_cases.shared.evidence import stats
-from flagbench_cases.shared.processes import describe_exit
+from flagbench_cases.shared.evidence.section import digest_of
 
 MAX_BYTES = 990_000
 """Bytes of a record with evidence. A reader takes 1,000,000: a launcher may add to it."""
@@ -74,22 +73,46 @@ def assemble(
         "quality": None,
         "telemetry": evidence.telemetry,
         "telemetry_reason": evidence.telemetry_reason,
-        "ranks": [rank_entry(fact, evidence) for fact in evidence.of("rank")],
+        "ranks": ranks.entries(evidence),
         "bundle": bundle,
         "status": outcome.as_dict(),
     }
     if request.sources:
         record["sources"] = dict(request.sources)
     if request.config is None or not count:
-        return with_final_status(record)
-    block = measured.blocks_for(count, world)
+        return _final(record, world, request.gpus)
+    packed = measured.must_be_packed(world)
+    block = count if packed else measured.blocks_for(count, world)
     while True:
-        sections.fill(record, request, evidence, count, block)
-        final = with_final_status(record)
+        sections.fill(record, request, evidence, count, block, packed)
+        final = _final(record, world, request.gpus)
         excess = _bytes(final) - MAX_BYTES
-        if block >= count or excess <= 0:
+        if excess <= 0:
             return final
+        if packed:
+            fewer = _without_collectives(final)
+            return fewer if _bytes(fewer) <= MAX_BYTES else _without_evidence(final)
+        packed = block >= count
         block = _longer(block, _bytes(record["evidence"]), excess, count)
+
+
+def _final(record: Dict[str, Any], world: int, per_node: int) -> Dict[str, Any]:
+    """The record with its final status, and with a bounded list of ranks."""
+    final = with_final_status(record)
+    return dict(final, **ranks.bounded(final["ranks"], world, per_node))
+
+
+def _without_collectives(record: Dict[str, Any]) -> Dict[str, Any]:
+    """A record without the times of collectives, which no metric follows from."""
+    spans = [{k: v for k, v in span.items() if k != "collectives"} for span in record["evidence"]["spans"]]
+    evidence = dict(record["evidence"], spans=spans)
+    return dict(record, evidence=evidence, evidence_digest=digest_of(evidence))
+
+
+def _without_evidence(record: Dict[str, Any]) -> Dict[str, Any]:
+    """A record that can be read, although nothing in it can be proved."""
+    reason = "the evidence of so many ranks is larger than a record may be; bundles have it"
+    return dict(record, evidence=None, evidence_digest=None, evidence_reason=reason)
 
 
 def _bytes(value: Dict[str, Any]) -> int:
@@ -147,10 +170,10 @@ def conditions(
     """The flat facts to compare with a claim's conditions; null if unknown."""
     if request.config is None:
         return {}
-    ranks = evidence.of("rank")
-    names = sorted({fact["device"]["name"] for fact in ranks})
+    facts = evidence.of("rank")
+    names = sorted({fact["device"]["name"] for fact in facts})
     # As reported by the ranks of every node, or only this node's if no rank started.
-    drivers = sorted({fact["driver"] for fact in ranks if fact.get("driver")})
+    drivers = sorted({fact["driver"] for fact in facts if fact.get("driver")})
     drivers = drivers or [d for d in [evidence.monitor.get("driver_version")] if d]
     known = accelerator(request.stack, names[0]) if len(names) == 1 else None
     found = {
@@ -169,34 +192,6 @@ def conditions(
         found["layout"] = str(request.layout)
     found.update(evidence.first("workload").get("conditions", {}))
     return found
-
-
-def rank_entry(fact: Dict[str, Any], evidence: Evidence) -> Dict[str, Any]:
-    """The record's entry for one rank: its own time, and how long it waited for other ranks."""
-    rank = fact["rank"]
-    steps = evidence.steps.get(rank, [])
-
-    def middle(values: List[float]) -> Optional[float]:
-        finite = [v for v in values if math.isfinite(v)]
-        return stats.median(finite) if finite else None
-
-    used = next((found for found in evidence.of("processor") if found["rank"] == rank), {})
-    return {
-        "rank": rank,
-        "node": fact["node"],
-        "local_rank": fact["local_rank"],
-        "pid": fact["pid"],
-        "host": fact["host"],
-        **({"uuid": fact["device"]["uuid"]} if "uuid" in fact["device"] else {}),
-        "steps": len(steps),
-        "step_median": middle([s.device for s in steps]),
-        "first_collective_median": middle([s.first_collective for s in steps]),
-        "collective_wait_median": middle([s.collective_wait for s in steps]),
-        "data_wait_total": sum(s.data_wait for s in steps),
-        "processor_seconds": used.get("ran"),
-        "processor_wait_seconds": used.get("waited"),
-        "exit": describe_exit(evidence.exits.get(rank)),
-    }
 
 
 def strict(value: Any) -> Any:

@@ -1,13 +1,14 @@
 """The record's `evidence`, from the steps and facts that the ranks left in the spool."""
 
 import math
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from flagbench_cases.record.evidence import Evidence
 from flagbench_cases.record.passes import Pass, ended, passes
 from flagbench_cases.record.request import Request
 from flagbench_cases.shared.evidence.columns import (
     FLOPS,
+    PASSES,
     in_blocks,
     losses_in_blocks,
     microseconds,
@@ -16,7 +17,7 @@ from flagbench_cases.shared.evidence.columns import (
 )
 from flagbench_cases.shared.evidence.derive import INFER, TRAIN
 from flagbench_cases.shared.evidence.metrics import LOSS_TAIL
-from flagbench_cases.shared.evidence.section import WARMUP, WINDOW, Section, Span
+from flagbench_cases.shared.evidence.section import WARMUP, WINDOW, Collectives, Section, Span
 from flagbench_cases.shared.layout import Layout
 from flagbench_cases.shared.spool import Step
 
@@ -25,6 +26,8 @@ from flagbench_cases.shared.spool import Step
 MAX_LOSSES = 24_000
 MAX_RANK_STEPS = 16_000
 """Up to so many steps of all ranks, a record has each of them; above, blocks of several."""
+MAX_COLLECTIVES = 1_000
+"""Blocks of all ranks in which the times of collectives are kept: no verdict depends on them."""
 PHASES = ("init", "train", "eval", "eval_initial", "checkpoint", "val", "infer", "e2e")
 
 _COLUMNS: Dict[str, Callable[[Step], int]] = {
@@ -72,17 +75,31 @@ def blocks_for(count: int, world: int) -> int:
     return max(1, -(-count * world // MAX_RANK_STEPS))
 
 
+def must_be_packed(world: int) -> bool:
+    """Whether so many ranks leave room for a single block of each, as when every block has all steps."""
+    return 2 * world > MAX_RANK_STEPS
+
+
+def collective_blocks(count: int, world: int, block: int) -> int:
+    """The steps of a block of the times of collectives, of about MAX_COLLECTIVES blocks in all."""
+    return max(block, -(-count * world // MAX_COLLECTIVES))
+
+
 def section_of(request: Request, evidence: Evidence, count: int, block: int) -> Section:
     """The evidence of the first `count` steps of all ranks, in blocks of steps."""
     world = request.layout.world
     timing, ceilings = evidence.first("timing"), [fact["flops"] for fact in evidence.of("ceiling")]
     curve = curve_of(evidence.steps, count, request.layout)
     with_losses = ranks_with_losses(request.kind, request.layout)
+    coarse = collective_blocks(count, world, block)
     tail = curve[-LOSS_TAIL:] if request.kind == TRAIN and len(curve) > MAX_LOSSES else []
     return Section(
         world=world,
         block=block,
-        spans=[span_of(border, evidence.steps, block, with_losses) for border in borders(request, evidence, count)],
+        spans=[
+            span_of(border, evidence.steps, block, with_losses, coarse)
+            for border in borders(request, evidence, count)
+        ],
         timing={name: microseconds(timing[name]) for name in PHASES if name in timing},
         durations=durations(request, evidence),
         memory=memory_of(evidence, world),
@@ -107,8 +124,13 @@ def borders(request: Request, evidence: Evidence, count: int) -> List[Border]:
     return [border for border in found if border.first < border.end]
 
 
-def span_of(border: Border, ranks: Dict[int, List[Step]], block: int, with_losses: Sequence[int] = ()) -> Span:
-    """The span of evidence between two borders. `with_losses`: the ranks whose losses it has."""
+def span_of(
+    border: Border, ranks: Dict[int, List[Step]], block: int, with_losses: Sequence[int] = (), coarse: int = 1
+) -> Span:
+    """The span of evidence between two borders.
+
+    `with_losses`: the ranks whose losses it has. `coarse`: the steps of a block of the times of collectives.
+    """
     own = [ranks[rank][border.first : border.end] for rank in sorted(ranks)]
     columns = {
         name: [in_blocks([read(step) for step in steps], block) for steps in own] for name, read in _COLUMNS.items()
@@ -122,7 +144,29 @@ def span_of(border: Border, ranks: Dict[int, List[Step]], block: int, with_losse
         columns,
         flops,
         _losses(own, block, with_losses),
+        _collectives(own, coarse),
+        _passes(own),
     )
+
+
+def _collectives(own: List[List[Step]], block: int) -> Optional[Collectives]:
+    """The times of collectives, None unless they were measured in every step of every rank."""
+    both = (
+        [[step.first_collective for step in steps] for steps in own],
+        [[step.collective_wait for step in steps] for steps in own],
+    )
+    if not all(math.isfinite(value) for ranks in both for of in ranks for value in of):
+        return None
+    first, wait = ([in_blocks([microseconds(value) for value in of], block) for of in ranks] for ranks in both)
+    return Collectives(block, first, wait)
+
+
+def _passes(own: List[List[Step]]) -> Dict[str, List[int]]:
+    """The times of the passes of a pipeline by rank, empty unless they were measured in every step of every rank."""
+    found = {name: [math.fsum(getattr(step, name) for step in steps) for steps in own] for name in PASSES}
+    if not all(math.isfinite(value) for of in found.values() for value in of):
+        return {}
+    return {name: list(map(microseconds, of)) for name, of in found.items()}
 
 
 def ranks_with_losses(kind: str, layout: Layout) -> List[int]:
@@ -133,8 +177,9 @@ def ranks_with_losses(kind: str, layout: Layout) -> List[int]:
 
 def _losses(own: List[List[Step]], block: int, with_losses: Sequence[int]) -> List[Any]:
     """The losses of those ranks, and None for each of the others; nothing if no loss is finite."""
+    having = set(with_losses)
     found = [
-        losses_in_blocks([step.loss for step in steps], block) if rank in with_losses else None
+        losses_in_blocks([step.loss for step in steps], block) if rank in having else None
         for rank, steps in enumerate(own)
     ]
     return found if any(loss is not None for losses in found if losses for loss in losses) else []

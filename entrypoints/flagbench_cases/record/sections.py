@@ -13,8 +13,13 @@ from flagbench_cases.shared.evidence.derive import CURVE_POINTS, TRAIN, Facts, d
 from flagbench_cases.shared.evidence.section import digest_of
 
 
-def fill(record: Dict[str, Any], request: Request, evidence: Evidence, count: int, block: int) -> None:
-    """Fill in the evidence of `count` steps, in blocks of steps, and everything computed from it."""
+def fill(
+    record: Dict[str, Any], request: Request, evidence: Evidence, count: int, block: int, packed: bool = False
+) -> None:
+    """Fill in the evidence of `count` steps, in blocks of steps, and everything computed from it.
+
+    `packed`: lists by rank are in their shortest form, and there are no losses of single ranks.
+    """
     config = request.config or {}
     section = measured.section_of(request, evidence, count, block)
     curve = measured.curve_of(evidence.steps, count, request.layout)
@@ -35,9 +40,10 @@ def fill(record: Dict[str, Any], request: Request, evidence: Evidence, count: in
         device_kind=request.stack["device"]["kind"],
         evaluations=evaluations,
         losses=measured.tail_of(curve),
+        stages=request.layout.pp,
     )
     found = derive(section, facts)
-    record["evidence"] = section.to_json()
+    record["evidence"] = section.to_json(packed=packed)
     record["evidence_digest"] = digest_of(record["evidence"])
     record.update(metrics=found.metrics, window=found.window, work=found.work, timing=found.timing)
     for entry in record["ranks"]:
@@ -47,7 +53,7 @@ def fill(record: Dict[str, Any], request: Request, evidence: Evidence, count: in
     subject = Subject(request, evidence, curve, section)
     record["quality"] = quality(subject, evaluations, finished)
     if request.kind == TRAIN:
-        record["quality"].update(training.quality(record, subject))
+        record["quality"].update(training.quality(subject, found.pipeline))
 
 
 def peak_of(record: Dict[str, Any], request: Request, precision: str) -> Optional[Dict[str, Any]]:

@@ -2,21 +2,17 @@
 
 from typing import Any, Dict
 
-from flagbench_cases.record import measured, pipeline
+from flagbench_cases.record import measured
 from flagbench_cases.record.checks import Subject
 
 
-def quality(record: Dict[str, Any], subject: Subject) -> Dict[str, Any]:
-    """The fields of `quality` that training adds; adds each rank's bubble to its entry in the record."""
-    request, evidence, curve = subject.request, subject.evidence, subject.curve
-    resumed, warmup = evidence.first("resumed"), subject.config["train"]["warmup_steps"]
-    bubbles = pipeline.bubbles(evidence.steps, warmup, len(curve), request.layout)
-    for entry in record["ranks"]:
-        if entry["rank"] in bubbles:
-            entry["bubble"] = bubbles[entry["rank"]]
+def quality(subject: Subject, pipeline: Dict[str, Any]) -> Dict[str, Any]:
+    """The fields of `quality` that training adds. `pipeline`: the bubbles of the job and of its stages."""
+    evidence = subject.evidence
+    resumed = evidence.first("resumed")
     return {
-        "losses": measured.losses(curve, resumed.get("step", 0)),
+        "losses": measured.losses(subject.curve, resumed.get("step", 0)),
         "converged": evidence.first("timing").get("converged"),
         "resumed": resumed or None,
-        "training": {**evidence.first("training"), **pipeline.facts(bubbles, request.layout)} or None,
+        "training": {**evidence.first("training"), **pipeline} or None,
     }

@@ -97,8 +97,8 @@ def _read_once() -> Iterator[None]:
     """flagbench's own manifests are read once for all commands that tests run in this process: 0.1 s of CPU each."""
     read, once = load._read_folder, cache(load._read_folder)
 
-    def read_folder(root: Path, name: str, kind: Kind) -> list[Document]:
-        return (once if root == MANIFESTS else read)(root, name, kind)
+    def read_folder(root: Path, name: str, kind: Kind, stem: str = "*") -> list[Document]:
+        return (once if root == MANIFESTS else read)(root, name, kind, stem)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(load, "_read_folder", read_folder)

@@ -2,35 +2,49 @@
 
 from __future__ import annotations
 
-import copy
 import io
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from flagbench.errors import ExitCode
 from flagbench.stores import Store
+from flagbench_cases.shared.spool import Step
+from honest import CLAIMS, Pace, honest_record
 
-from .conftest import FULL_RECORD, Flagbench
+from .conftest import Flagbench
 
 IDS = ("20260102T000000Z-beta", "20260101T000000Z-alpha")
 """Newest first."""
 
 
+def curve(factor: float = 1.0) -> list[float]:
+    return [factor * (6.0 - step / 30) for step in range(60)]
+
+
 def record(record_id: str, factor: float) -> bytes:
-    made: dict[str, Any] = copy.deepcopy(FULL_RECORD)
-    del made["launch"]  # which was on another day
-    made.update(record_id=record_id, created_at=f"2026-01-{record_id[6:8]}T00:00:00Z")
-    values = [factor * (6.0 - step / 30) for step in range(60)]
-    made["quality"]["losses"] = {"first_step": 0, "steps": 60, "values": values}
+    losses: dict[int, Iterator[float]] = {}
+
+    def with_loss(rank: int, step: Step) -> Step:
+        return step._replace(loss=next(losses.setdefault(rank, iter(curve(factor)))))
+
+    made = honest_record(
+        CLAIMS["distilbert/a100-1x8-fp32"],
+        Pace(noise=0.01),
+        count=60,
+        change=with_loss,
+        record_id=record_id,
+        run_id=record_id,
+        created_at=f"2026-01-{record_id[6:8]}T00:00:00Z",
+    )
     return json.dumps(made).encode()
 
 
 def csv(factor: float = 1.0, steps: range = range(1, 61)) -> str:
-    return "step,loss\n" + "".join(f"{step},{factor * (6.0 - (step - 1) / 30)}\n" for step in steps)
+    return "step,loss\n" + "".join(f"{step},{curve(factor)[step - 1]}\n" for step in steps)
 
 
 @pytest.fixture(autouse=True)
@@ -111,6 +125,18 @@ def test_the_exit_code_tells_the_verdict(flagbench: Flagbench, tmp_path: Path, c
 def test_what_cannot_be_compared(flagbench: Flagbench, words: str, code: int) -> None:
     ended = flagbench(f"align {words}")
     assert (ended.code, ended.out) == (code, "")
+
+
+@pytest.mark.parametrize("other", ["last~1", "b.csv"])
+def test_a_record_whose_losses_do_not_follow_from_its_evidence_is_invalid(
+    flagbench: Flagbench, store: Store, other: str
+) -> None:
+    Path("b.csv").write_text(csv())
+    made = json.loads(record("20260105T000000Z-doctored", 1.03))
+    made["quality"]["losses"]["values"] = curve()
+    store.put(json.dumps(made).encode())
+    ended = flagbench("align last", other)
+    assert (ended.code, "its evidence gives" in ended.out) == (ExitCode.INVALID, True)
 
 
 def test_a_record_without_losses_says_so(flagbench: Flagbench, store: Store) -> None:

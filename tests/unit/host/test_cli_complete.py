@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from catalogs import CATALOG
 from flagbench.stores import Store, open_store
+
+from .test_series import stored_series
 
 Completed = Callable[[str], list[str]]
 
@@ -36,7 +39,10 @@ def completed(flagbench: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) ->
         ("wheels a100-cuda11.6", ["a100-cuda11.6"]),
         ("plan llama2-70b:cp", ["llama2-70b:cpu"]),
         ("verify last --claim distilbert/a100-2", ["distilbert/a100-2x8-fp32-bs96"]),
+        ("reproduce distilbert/a100-2", ["distilbert/a100-2x8-fp32-bs96"]),
+        ("reproduce llama2-7b-lora/a100-1x1-fp16-bs4 --on a100-cuda11.6", ["a100-cuda11.6"]),
         ("run x", []),
+        ("reproduce x", []),
     ],
 )
 def test_a_name_of_the_catalog(
@@ -46,6 +52,17 @@ def test_a_name_of_the_catalog(
     (manifests / "stacks" / "cpu.yaml").write_text("schema: stack/v1\n")
     monkeypatch.setenv("FLAGBENCH_MANIFESTS", str(manifests))
     assert completed(line) == (offered if line == "comp" else [])
+
+
+def test_every_claim_can_be_reproduced_by_its_completed_id(completed: Completed) -> None:
+    assert completed("reproduce ") == [*CATALOG.claims]
+    assert set(completed("reproduce glm/c500-")) == {"glm/c500-1x1-fp32", "glm/c500-1x8-fp32", "glm/c500-2x8-fp32"}
+
+
+def test_records_and_series_to_pull(completed: Completed, store: Store) -> None:
+    stored_series(store)
+    assert completed("results pull mi") == ["mine"]
+    assert completed("results pull record-mine-1") == ["record-mine-1"]
 
 
 def test_a_record_of_the_store_that_is_meant(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,14 @@ def filled(store: Store, tmp_path: Path, make_record: MakeRecord, monkeypatch: p
         store.put(make_record(record_id=record_id, created_at=f"2026-01-{9 - number:02}T00:00:00Z"))
 
 
+def compared(flagbench: Flagbench, a: str, b: str) -> tuple[str, str]:
+    """The ids of the records of those names; none of them has a configuration, which makes them invalid."""
+    ended = flagbench("compare --json", a, b)
+    assert ended.code == ExitCode.INVALID
+    told = json.loads(ended.out)
+    return told["a"], told["b"]
+
+
 @pytest.mark.parametrize(
     ("name", "meant"),
     [
@@ -42,7 +51,7 @@ def filled(store: Store, tmp_path: Path, make_record: MakeRecord, monkeypatch: p
 def test_a_record_is_found_by_each_of_its_names(flagbench: Flagbench, name: str, meant: str) -> None:
     assert flagbench("results show --json", name).json["record_id"] == meant
     other = IDS[1] if meant != IDS[1] else IDS[0]
-    assert flagbench("compare --json", other, name).json["b"] == meant
+    assert compared(flagbench, other, name)[1] == meant
     assert f'"{meant}"' in flagbench("verify --json", name).out
     ended = flagbench("verify", other, "--baseline", name)  # none of them has a configuration
     assert (ended.code, meant in ended.err) == (ExitCode.DATA, True)
@@ -83,9 +92,8 @@ def test_a_beginning_of_several_ids_lists_them(flagbench: Flagbench) -> None:
 def test_an_existing_path_is_a_path(flagbench: Flagbench, make_record: MakeRecord) -> None:
     Path("20260103").write_bytes(make_record(record_id="from-a-file"))
     Path("last").write_bytes(make_record(record_id="from-a-file"))
-    assert flagbench("compare last 20260103 --json").json["b"] == "from-a-file"
-    compared = flagbench("compare ./last last --json").json
-    assert (compared["a"], compared["b"]) == ("from-a-file", IDS[0])
+    assert compared(flagbench, "last", "20260103") == (IDS[0], "from-a-file")
+    assert compared(flagbench, "./last", "last") == ("from-a-file", IDS[0])
     assert flagbench("results show ./last").code == ExitCode.USAGE
 
 

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from flagbench.stores import Store
+from honest import CLAIMS, Pace, honest_record
 
 from .conftest import REPLAY, Flagbench
 
-RECORD = json.loads(REPLAY.read_bytes())
+Edit = Callable[[dict[str, Any]], object]
+
+CLAIM = CLAIMS["distilbert/a100-1x8-fp32"]
 
 
-def put(store: Store, number: int, factor: float = 1.0, **changes: Any) -> None:
-    """Store a run of the replayed configuration at another speed; its verdict is not asked for."""
-    metrics = [{**m, "value": m["value"] * factor} for m in RECORD["metrics"]]
+def put(store: Store, number: int, factor: float = 1.0, edit: Edit = lambda raw: None, **changes: Any) -> None:
+    """Store a run of one configuration at another speed; its verdict is not asked for."""
     name = f"2026010{number}T120000Z-run"
-    made = {**RECORD, "record_id": name, "run_id": name, "created_at": f"2026-01-0{number}T12:00:00Z"}
-    store.put(json.dumps({**made, "metrics": metrics, **changes}).encode())
+    made = {"record_id": name, "run_id": name, "created_at": f"2026-01-0{number}T12:00:00Z", **changes}
+    record = honest_record(CLAIM, Pace(slower=1 / factor, seed=number), **made)
+    edit(record)
+    store.put(json.dumps(record).encode())
 
 
 @pytest.fixture
@@ -46,6 +51,21 @@ def test_earlier_runs_of_the_configuration_count_and_others_do_not(method: Any, 
     put(store, 6, 0.5, run_id="20260109T120000Z-run")  # another copy of the run that is verified
     # sqrt((2 x 0.001^2 + 8 x 0.02^2) / 10)
     assert "1.8% (2 deviations of earlier runs)" in method()
+
+
+def _doctored(raw: dict[str, Any]) -> None:
+    for metric in raw["metrics"]:
+        metric["value"] *= 1.001
+
+
+@pytest.mark.parametrize("edit", [_doctored, lambda raw: (raw.pop("evidence"), raw.pop("evidence_digest"))])
+def test_a_run_whose_numbers_are_not_proved_is_no_history(method: Any, store: Store, edit: Edit) -> None:
+    for number in (1, 2, 3):
+        put(store, number, edit=edit)
+    assert "2.0% (default)" in method()
+    put(store, 4)
+    put(store, 5)
+    assert "(1 deviation of earlier runs)" in method()
 
 
 def test_a_file_is_verified_without_a_store(flagbench: Flagbench, store: Store) -> None:

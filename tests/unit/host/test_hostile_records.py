@@ -157,7 +157,8 @@ def test_one_bad_file_never_hides_the_others(store: Store, tmp_path: Path) -> No
         ["compare", "the-older-one", "the-newer-one", "--json"],
     ]
     listed, table, *shown, compared = run_all(tmp_path, lines, store.blobs.root)
-    assert listed[0] == table[0] == compared[0] == 0
+    assert listed[0] == table[0] == 0
+    assert compared[0] == ExitCode.INVALID  # neither has a configuration
     assert [json.loads(out)["record_id"] for _, out, _ in shown] == [
         "the-newer-one", "the-older-one", "the-older-one", "the-newer-one",
     ]  # fmt: skip
@@ -291,7 +292,7 @@ def test_a_record_with_anything_in_it_is_shown_or_refused(changes: list[tuple[tu
             continue  # an earlier change took the place away
     try:
         record = read_record(json.dumps(raw).encode())
-        comparison = compare_records(read_record(REPLAY), record)
+        comparison = compare_records(read_record(REPLAY), record, CATALOG.cases["distilbert"])
         json.dumps(comparison.to_dict(), allow_nan=False).encode()
         comparison_table(comparison).encode()
         result = verify_claim([record], CATALOG.claims["distilbert/a100-1x8-fp32"], CATALOG.cases["distilbert"])

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from rich.cells import cell_len
 
+from catalogs import CATALOG
 from flagbench.page import Lines, Table, render
 from flagbench.record.read import read_record
 from flagbench.report import comparison_table
@@ -20,6 +21,8 @@ from flagbench.stores import Store
 from flagbench.verify import compare_records
 
 from .conftest import REPLAY, Flagbench
+
+CASE = CATALOG.cases["distilbert"]
 
 REPLAYS = REPLAY.parent
 ID = "20260101T120000Z-distilbert-a100-cuda11.6-1x8-0123abcd"
@@ -110,7 +113,7 @@ _values = st.recursive(
 def test_a_comparison_never_prints_python(config: Any, one: Any, other: Any) -> None:
     base = read_record(REPLAY)
     for left, right in ((config, {"x": one}), ({"x": one}, {"x": other}), ({"x": {"y": one}}, {"x": other})):
-        comparison = compare_records(replace(base, config=left), replace(base, config=right))
+        comparison = compare_records(replace(base, config=left), replace(base, config=right), CASE)
         table = comparison_table(comparison, stream=io.StringIO())
         start = table.find("setting that differs")
         settings_shown = table[start : table.index("\n\nmetric")] if start >= 0 else ""

@@ -75,7 +75,12 @@ def record_of(run_id: str, seed: int, minute: int, **changes: Any) -> bytes:
 @pytest.fixture
 def document(store: Store) -> dict[str, Any]:
     """A sound series of three runs of a minute each, in the store with its records."""
-    writer = SeriesWriter(store, planned())
+    return dict(json.loads(stored_series(store).to_json()))
+
+
+def stored_series(store: Store, series: SeriesDocument | None = None, *, end: bool = True) -> SeriesDocument:
+    """Store a series and its records; without its end it is as a kill leaves it."""
+    writer = SeriesWriter(store, series or planned())
     writer.begin()
     for run in writer.series.runs:
         content = record_of(run.run_id, run.seed, minute=2 * run.run)
@@ -94,8 +99,9 @@ def document(store: Store) -> dict[str, Any]:
                 seconds=60.0,
             )
         )
-    writer.finish(f"{DAY}T12:07:00Z")
-    return dict(json.loads(writer.series.to_json()))
+    if end:
+        writer.finish(f"{DAY}T12:07:00Z")
+    return writer.series
 
 
 def swap(runs: list[Any], *fields: str) -> None:

@@ -7,13 +7,18 @@ In a record a column is one of
   [n, n, ...]                    a number for each block
   {"runs": [[count, n], ...]}    the same for each of `count` blocks, then the next
 
+A list by rank, or a column of one block for each rank, may be packed:
+
+  {"least": n, "bytes": w, "data": "..."}    base64 of numbers of w bytes each, big-endian, to which n is added
+
 A block is one step unless the record says otherwise; the number of a longer block is the sum of its steps.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -24,6 +29,8 @@ WORK = ("samples", "samples_published", "tokens", "tokens_useful")
 COLUMNS = TIMES + WORK
 FLOPS = ("executed", "useful", "recomputed")
 """FLOPs, summed over a span."""
+PASSES = ("computing", "pipeline")
+"""Microseconds over a span: of the passes of a rank's micro-batches, and from the first of them to the last."""
 
 MICRO = 1e6
 """Microseconds per second."""
@@ -90,6 +97,25 @@ def decode(column: Any, sizes: Sequence[int], name: str) -> list[int]:
         return [value for count, value in pairs for _ in range(count)]
     require_length(len(column), len(sizes), name)
     return list(column)
+
+
+def pack(values: Sequence[int]) -> dict[str, Any]:
+    """The packed form of a list of integers."""
+    least = min(values)
+    width = max(1, ((max(values) - least).bit_length() + 7) // 8)
+    data = b"".join((value - least).to_bytes(width, "big") for value in values)
+    return {"least": least, "bytes": width, "data": b64encode(data).decode("ascii")}
+
+
+def unpack(packed: Mapping[str, Any], count: int, name: str) -> list[int]:
+    """The `count` integers of a packed list, which errors call `name`. Raises EvidenceError."""
+    try:
+        data = b64decode(packed["data"], validate=True)
+    except ValueError as error:
+        raise EvidenceError(f"{name} cannot be decoded: {error}") from None
+    width, least = packed["bytes"], packed["least"]
+    require_length(len(data), count * width, f"{name}, in bytes,")
+    return [least + int.from_bytes(data[at : at + width], "big") for at in range(0, len(data), width)]
 
 
 def require_length(found: int, wanted: int, name: str) -> None:

@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from flagbench_cases.shared.evidence import stats
-from flagbench_cases.shared.evidence.columns import FLOPS, MICRO
+from flagbench_cases.shared.evidence import pipeline, stats
+from flagbench_cases.shared.evidence.columns import FLOPS, MICRO, block_sizes
 from flagbench_cases.shared.evidence.metrics import (
     DEVICE,
     HOST,
@@ -50,6 +50,7 @@ class Facts(NamedTuple):
     device_kind: str
     evaluations: Sequence[Mapping[str, Any]]
     losses: Sequence[float | None]  # the last losses of the job, at most LOSS_TAIL; empty if a case has none
+    stages: int = 1  # of the pipeline
 
 
 class Derived(NamedTuple):
@@ -61,6 +62,7 @@ class Derived(NamedTuple):
     timing: dict[str, float]
     flops: dict[str, Any] | None  # executed, recomputed, useful and measured_ceiling
     ranks: list[dict[str, float]]
+    pipeline: dict[str, Any]  # bubbles of the job and of its stages; empty if not measured
 
 
 def derive(section: Section, facts: Facts) -> Derived:
@@ -79,6 +81,10 @@ def derive(section: Section, facts: Facts) -> Derived:
     if facts.kind == TRAIN:
         metrics += final_loss(facts.losses)
     everything = section.stretch()
+    ranks = [of_rank(everything, rank) for rank in range(section.world)]
+    bubbles = pipeline.bubbles(section.stretch(TRAIN, WINDOW), section.world, facts.stages)
+    for rank, bubble in enumerate(bubbles):
+        ranks[rank]["bubble"] = bubble
     measured = section.stretch(INFER) if facts.kind == INFER else everything
     return Derived(
         metrics=[entry for entry in metrics if math.isfinite(entry["value"])],
@@ -88,7 +94,8 @@ def derive(section: Section, facts: Facts) -> Derived:
         flops={**{name: steady.stretch.flops(name) for name in FLOPS}, "measured_ceiling": ceiling}
         if steady
         else None,
-        ranks=[of_rank(everything, rank) for rank in range(section.world)],
+        ranks=ranks,
+        pipeline=pipeline.facts(bubbles, facts.stages),
     )
 
 
@@ -218,7 +225,16 @@ def timing(section: Section) -> dict[str, float]:
 
 def of_rank(stretch: Stretch, rank: int) -> dict[str, float]:
     """What the record's entry of a rank says of its steps, seconds."""
-    return {
+    found = {
         "step_median": stats.median(per_step(stretch.time(DEVICE, rank), stretch.sizes)),
         "data_wait_total": stretch.rank_time(("data_wait",), rank) / MICRO,
     }
+    measured = [(span.steps, span.collectives) for span in stretch.spans if span.collectives is not None]
+    if len(measured) == len(stretch.spans):
+        sizes = [size for steps, one in measured for size in block_sizes(steps, one.block)]
+        for name, columns in (
+            ("first_collective_median", [one.first[rank] for _, one in measured]),
+            ("collective_wait_median", [one.wait[rank] for _, one in measured]),
+        ):
+            found[name] = stats.median(per_step([value for column in columns for value in column], sizes))
+    return found

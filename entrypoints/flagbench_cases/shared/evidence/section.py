@@ -11,18 +11,29 @@ from typing import Any, NamedTuple
 from flagbench_cases.shared.evidence.columns import (
     COLUMNS,
     FLOPS,
+    PASSES,
     EvidenceError,
     add,
     block_sizes,
     decode,
     encode,
+    pack,
     require_length,
+    unpack,
 )
 
 WARMUP, WINDOW = "warmup", "window"
 """The parts of a phase: steps that p_core leaves out, and those that it is computed from."""
 MOST_BLOCKS = 100_000
 """Blocks of all ranks: bounds the time and memory of reading a column of equal numbers, which is short."""
+
+
+class Collectives(NamedTuple):
+    """How long each rank worked until its first collective, and waited in collectives for others, microseconds."""
+
+    block: int  # steps per block: more than those of the columns in a long run
+    first: list[list[int]]  # by rank: the sum of each block
+    wait: list[list[int]]
 
 
 class Span(NamedTuple):
@@ -35,6 +46,8 @@ class Span(NamedTuple):
     columns: dict[str, list[list[int]]]  # of each name of COLUMNS, by rank: the number of each block
     flops: dict[str, list[int]]  # of each name of FLOPS, by rank: the sum over the span
     loss: list[list[float | None] | None]  # by rank: the sum of each block; empty if left out
+    collectives: Collectives | None = None  # None if not measured in every step of every rank
+    passes: Mapping[str, list[int]] = {}  # PASSES by rank, microseconds over the span; empty if not measured
 
     @property
     def end(self) -> int:
@@ -117,14 +130,23 @@ class Section(NamedTuple):
         chosen = [s for s in self.spans if phase in (None, s.phase) and part in (None, s.part)]
         return Stretch(chosen, self.block)
 
-    def to_json(self) -> dict[str, Any]:
-        """As it stands in a record."""
+    def to_json(self, packed: bool = False) -> dict[str, Any]:
+        """As it stands in a record.
+
+        `packed`: lists by rank are packed, ceilings are rounded to whole FLOP/s, and losses of single ranks are left
+        out.
+        """
         found: dict[str, Any] = {"version": 1, "block": self.block, "ranks": self.world}
-        found["spans"] = [_span_to_json(span, block_sizes(span.steps, self.block)) for span in self.spans]
+        found["spans"] = [_span_to_json(span, self.block, packed) for span in self.spans]
         for name in ("timing", "durations", "memory", "ceilings", "loss_tail"):
             value = getattr(self, name)
             if value:
                 found[name] = value
+        if packed:
+            for name in {"durations", "memory"} & found.keys():  # a rank without memory has 0
+                found[name] = {each: pack([value or 0 for value in of]) for each, of in found[name].items()}
+            if self.ceilings:
+                found["ceilings"] = pack([round(ceiling) for ceiling in self.ceilings])
         return found
 
 
@@ -145,7 +167,7 @@ def read_section(raw: Mapping[str, Any]) -> Section:
     if raw["version"] != 1:
         raise EvidenceError(f"its version is {raw['version']}, and this flagbench reads 1")
     world, block = raw["ranks"], raw["block"]
-    blocks = world * sum(-(-entry["steps"] // block) for entry in raw["spans"])
+    blocks = world * sum(_blocks(entry, block) for entry in raw["spans"])
     if blocks > MOST_BLOCKS:
         raise EvidenceError(f"it has {blocks} blocks of steps, and a record holds at most {MOST_BLOCKS}")
     spans: list[Span] = []
@@ -157,55 +179,91 @@ def read_section(raw: Mapping[str, Any]) -> Section:
         if any((span.phase, span.part) == (other.phase, other.part) for other in spans):
             raise EvidenceError(f"{span.name} is there twice")
         spans.append(span)
-    by_rank = {**raw.get("durations", {}), **raw.get("memory", {})}
-    if raw.get("ceilings"):
-        by_rank["ceilings"] = raw["ceilings"]
-    for name, values in by_rank.items():
-        require_length(len(values), world, name)
+    ceilings = raw.get("ceilings")
     return Section(
         world,
         block,
         spans,
         dict(raw.get("timing", {})),
-        {name: list(values) for name, values in raw.get("durations", {}).items()},
-        {name: list(values) for name, values in raw.get("memory", {}).items()},
-        list(raw.get("ceilings", [])),
+        {name: _list(values, world, name) for name, values in raw.get("durations", {}).items()},
+        {name: _list(values, world, name) for name, values in raw.get("memory", {}).items()},
+        _list(ceilings, world, "ceilings") if ceilings else [],
         list(raw.get("loss_tail", [])),
     )
 
 
-def _span_to_json(span: Span, sizes: Sequence[int]) -> dict[str, Any]:
+def _list(values: Any, world: int, name: str) -> list[Any]:
+    """A list by rank."""
+    if isinstance(values, Mapping):
+        return unpack(values, world, name)
+    require_length(len(values), world, name)
+    return list(values)
+
+
+def _span_to_json(span: Span, block: int, packed: bool) -> dict[str, Any]:
+    sizes = block_sizes(span.steps, block)
+
+    def column(of_ranks: list[list[int]], sizes: Sequence[int]) -> Any:
+        sums = [sum(each) for each in of_ranks]
+        return _by_rank([encode(each, sizes) for each in of_ranks], sums, packed and len(sizes) == 1)
+
     found: dict[str, Any] = {"phase": span.phase, "part": span.part, "first_step": span.first, "steps": span.steps}
-    found["columns"] = {name: _same([encode(each, sizes) for each in of]) for name, of in span.columns.items()}
-    found["flops"] = {name: _same(of) for name, of in span.flops.items()}
-    if span.loss:
+    found["columns"] = {name: column(of, sizes) for name, of in span.columns.items()}
+    found["flops"] = {name: _by_rank(of, of, packed) for name, of in span.flops.items()}
+    if span.loss and not packed:
         found["loss"] = span.loss
+    if span.collectives is not None:
+        coarse, first, wait = span.collectives
+        blocks = block_sizes(span.steps, coarse)
+        found["collectives"] = {"block": coarse, "first": column(first, blocks), "wait": column(wait, blocks)}
+    if span.passes:
+        found["passes"] = {name: _by_rank(of, of, packed) for name, of in span.passes.items()}
     return found
 
 
-def _same(of_ranks: list[Any]) -> Any:
-    """One number for all ranks, where they have the same."""
+def _by_rank(of_ranks: list[Any], sums: list[int], packed: bool) -> Any:
+    """One number for all ranks, where they have the same; else that of each. A packed one has the `sums` of each."""
     first = of_ranks[0]
-    return first if isinstance(first, int) and all(each == first for each in of_ranks) else of_ranks
+    if isinstance(first, int) and all(each == first for each in of_ranks):
+        return first
+    return pack(sums) if packed else of_ranks
+
+
+def _blocks(raw: Mapping[str, Any], block: int) -> int:
+    """The blocks of a rank in a span."""
+    smallest = min(block, raw.get("collectives", {}).get("block", block))
+    return -(-int(raw["steps"]) // int(smallest))
 
 
 def _read_span(raw: Mapping[str, Any], world: int, block: int) -> Span:
     phase, part, steps = raw["phase"], raw["part"], raw["steps"]
     name, sizes = f"the {part} of {phase}", block_sizes(steps, block)
-    columns = {}
-    for column in COLUMNS:
-        of_ranks = _of_ranks(raw["columns"], column, world, name)
-        columns[column] = [
-            decode(each, sizes, f"{column} of rank {rank} in {name}") for rank, each in enumerate(of_ranks)
-        ]
+    columns = {column: _column(raw["columns"], column, world, sizes, name) for column in COLUMNS}
     flops = {each: _of_ranks(raw["flops"], each, world, name) for each in FLOPS}
+    collectives = None
+    if "collectives" in raw:
+        of = raw["collectives"]
+        blocks = block_sizes(steps, of["block"])
+        first, wait = (_column(of, each, world, blocks, f"collectives of {name}") for each in ("first", "wait"))
+        collectives = Collectives(of["block"], first, wait)
+    passes = {each: _of_ranks(raw["passes"], each, world, name) for each in PASSES} if raw.get("passes") else {}
     loss = [None if of is None else list(of) for of in raw.get("loss", [])]
     if loss:
         require_length(len(loss), world, f"loss in {name}")
     for rank, of in enumerate(loss):
         if of is not None:
             require_length(len(of), len(sizes), f"loss of rank {rank} in {name}")
-    return Span(phase, part, raw["first_step"], steps, columns, flops, loss)
+    return Span(phase, part, raw["first_step"], steps, columns, flops, loss, collectives, passes)
+
+
+def _column(raw: Mapping[str, Any], column: str, world: int, sizes: Sequence[int], where: str) -> list[list[int]]:
+    """The numbers of a column, by rank and block."""
+    if isinstance(raw.get(column), Mapping):
+        if len(sizes) != 1:
+            raise EvidenceError(f"{column} in {where} is packed, and has {len(sizes)} blocks")
+        return [[value] for value in unpack(raw[column], world, f"{column} in {where}")]
+    of_ranks = _of_ranks(raw, column, world, where)
+    return [decode(each, sizes, f"{column} of rank {rank} in {where}") for rank, each in enumerate(of_ranks)]
 
 
 def _of_ranks(raw: Mapping[str, Any], name: str, world: int, where: str) -> list[Any]:
@@ -215,5 +273,7 @@ def _of_ranks(raw: Mapping[str, Any], name: str, world: int, where: str) -> list
     value = raw[name]
     if isinstance(value, int):
         return [value] * world
+    if isinstance(value, Mapping):
+        return unpack(value, world, f"{name} in {where}")
     require_length(len(value), world, f"{name} in {where}")
     return list(value)

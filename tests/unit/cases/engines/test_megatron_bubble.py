@@ -19,11 +19,11 @@ from flagbench_cases.engines.megatron import parts
 from flagbench_cases.engines.megatron.shape import shape_of
 from flagbench_cases.rank.probe import CollectiveProbe
 from flagbench_cases.rank.stopwatch import HostClock
-from flagbench_cases.record import pipeline
 from flagbench_cases.shared.layout import Layout
 from flagbench_cases.shared.spool import Step
 from running import need_megatron
 from unit.cases.engines.megatron_bench import SMALL, context_of, weights_of
+from unit.cases.record.runs import bubbles_of
 from workloads import on_ranks
 
 pytestmark = pytest.mark.image
@@ -210,5 +210,5 @@ def test_the_bubble_is_that_of_the_schedule(
     runs: Any, name: str, seconds: tuple[float, float], wanted: tuple[float, float]
 ) -> None:
     layout = RUNS[name][0]
-    found = pipeline.bubbles(durations(runs[name], layout, seconds), 0, 1, layout)
+    found = bubbles_of(durations(runs[name], layout, seconds), 0, 1, layout)
     assert list(found.values()) == pytest.approx(wanted, abs=1e-9)

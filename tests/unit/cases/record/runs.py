@@ -14,7 +14,8 @@ from flagbench_cases.record import assemble
 from flagbench_cases.record.evidence import OK, Evidence, Outcome
 from flagbench_cases.record.measured import Border, span_of
 from flagbench_cases.shared import config
-from flagbench_cases.shared.evidence import Facts, Section, derive
+from flagbench_cases.shared.evidence import Facts, Section, Stretch, derive, pipeline
+from flagbench_cases.shared.layout import Layout
 from flagbench_cases.shared.spool import Step
 
 NAN, INF = float("nan"), float("inf")
@@ -140,6 +141,12 @@ def section_of(
         durations={"train": [round(seconds * 1e6) for seconds in trained]} if trained else {},
         **{**empty, **more},
     )
+
+
+def bubbles_of(ranks: dict[int, list[Step]], first: int, count: int, layout: Layout) -> dict[int, float]:
+    """The bubble of each rank in a window of steps `first` to `count`; empty if it was not measured."""
+    window = Stretch([span_of(Border("train", "window", first, count), ranks, 1)], 1)
+    return dict(enumerate(pipeline.bubbles(window, layout.world, layout.pp)))
 
 
 def facts_of(**changes: Any) -> Facts:

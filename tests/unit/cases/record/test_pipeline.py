@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from flagbench_cases.record import pipeline
+from flagbench_cases.shared.evidence import pipeline
 from flagbench_cases.shared.layout import Layout
 from flagbench_cases.shared.spool import Step
-from unit.cases.record.runs import NAN, WARMUP, WINDOW, WINDOW_OF_30, evidence, record_of, step
+from unit.cases.record.runs import NAN, WARMUP, WINDOW, WINDOW_OF_30, bubbles_of, evidence, record_of, step
 
 pytestmark = pytest.mark.image
 
@@ -28,10 +28,10 @@ def stage(index: int, stages: int, micro_batches: int, seconds: float = 3.0) -> 
 def test_equal_stages_have_the_predicted_bubble(stages: int, micro_batches: int) -> None:
     layout = Layout(pp=stages)
     ranks = {rank: [stage(rank, stages, micro_batches)] * 3 for rank in range(stages)}
-    found = pipeline.bubbles(ranks, 0, 3, layout)
+    found = bubbles_of(ranks, 0, 3, layout)
     predicted = (stages - 1) / (micro_batches + stages - 1)
     assert found == {rank: pytest.approx(predicted) for rank in range(stages)}
-    told = pipeline.facts(found, layout)
+    told = pipeline.facts([*found.values()], layout.pp)
     assert told["measured_bubble"] == pytest.approx(predicted)
     assert told["measured_bubble_of_stages"] == [pytest.approx(predicted)] * stages
 
@@ -39,13 +39,13 @@ def test_equal_stages_have_the_predicted_bubble(stages: int, micro_batches: int)
 def test_a_slow_stage_waits_least_and_makes_the_others_wait() -> None:
     """The second of two stages takes 3 times as long: 4 micro-batches of 1 s and 3 s take 13 s."""
     ranks = {0: [taken(4.0, 13.0)], 1: [taken(12.0, 12.0)]}
-    found = pipeline.bubbles(ranks, 0, 1, Layout(pp=2))
+    found = bubbles_of(ranks, 0, 1, Layout(pp=2))
     assert found == {0: pytest.approx(9 / 13), 1: pytest.approx(1 / 13)}
 
 
 def test_only_the_window_is_counted_and_long_steps_weigh_more() -> None:
     ranks = {0: [taken(0.0, 100.0), taken(8.0, 10.0), taken(1.0, 2.0), taken(0.0, 7.0)]}
-    assert pipeline.bubbles(ranks, 1, 3, Layout()) == {0: pytest.approx(1 - 9 / 12)}
+    assert bubbles_of(ranks, 1, 3, Layout()) == {0: pytest.approx(1 - 9 / 12)}
 
 
 def test_each_rank_is_held_against_the_first_stage_of_its_own_pipeline() -> None:
@@ -56,10 +56,10 @@ def test_each_rank_is_held_against_the_first_stage_of_its_own_pipeline() -> None
         # Each of the four pipelines has a duration of its own; the second stage of each ends early.
         whole = 10.0 * (1 + at.dp + 2 * at.tp)
         ranks[rank] = [taken(whole * (0.5 if at.pp == 0 else 0.75), whole * (1.0 if at.pp == 0 else 0.9))]
-    found = pipeline.bubbles(ranks, 0, 1, layout)
+    found = bubbles_of(ranks, 0, 1, layout)
     for rank, bubble in found.items():
         assert bubble == pytest.approx((0.5, 0.25)[layout.coordinates(rank).pp])
-    told = pipeline.facts(found, layout)
+    told = pipeline.facts([*found.values()], layout.pp)
     assert told["measured_bubble_of_stages"] == [pytest.approx(0.5), pytest.approx(0.25)]
     assert told["measured_bubble"] == pytest.approx(0.375)
 
@@ -69,10 +69,10 @@ def test_nothing_is_reported_unless_every_step_of_every_rank_was_measured(lackin
     ranks = {rank: [taken(1.0, 2.0)] * 3 for rank in range(2)}
     ranks[lacking] = [*ranks[lacking][:2], taken(NAN, NAN)]
     layout = Layout(pp=2)
-    assert pipeline.bubbles(ranks, 0, 2, layout) != {}
-    assert pipeline.bubbles(ranks, 0, 3, layout) == {}
-    assert pipeline.bubbles(ranks, 3, 3, layout) == {}
-    assert pipeline.facts({}, layout) == {}
+    assert bubbles_of(ranks, 0, 2, layout) != {}
+    assert bubbles_of(ranks, 0, 3, layout) == {}
+    assert bubbles_of(ranks, 3, 3, layout) == {}
+    assert pipeline.facts([], 2) == {}
 
 
 def measured(computing: tuple[float, float]) -> dict[str, Any]:

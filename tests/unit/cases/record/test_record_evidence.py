@@ -40,6 +40,8 @@ def drawn_steps(count: int, seed: int, most: float = 9.9) -> list[Step]:
             to_device=drawn.uniform(1, most),
             after=drawn.uniform(1, most),
             tokens_useful=float(drawn.randrange(1_000_000)),
+            first_collective=drawn.uniform(1, most),
+            collective_wait=drawn.uniform(1, most),
         )
         for _ in range(count)
     ]
@@ -89,6 +91,27 @@ def test_blocks_have_the_sums_of_their_steps_and_never_cross_a_border() -> None:
     assert other["p_core"]["n"] == 20
 
 
+def test_times_of_collectives_are_in_blocks_of_their_own_and_absent_unless_all_were_measured() -> None:
+    ranks = {rank: drawn_steps(25, rank) for rank in range(2)}
+    span = span_of(Border("train", "window", 5, 25), ranks, 1, coarse=8)
+    assert span.collectives is not None
+    assert [span.collectives.block, *map(len, span.collectives.first)] == [8, 3, 3]
+    assert sum(span.collectives.wait[1]) == sum(round(step.collective_wait * 1e6) for step in ranks[1][5:])
+    ranks[1][7] = ranks[1][7]._replace(collective_wait=float("nan"))
+    assert span_of(Border("train", "window", 5, 25), ranks, 1).collectives is None
+    assert span_of(Border("train", "window", 8, 25), ranks, 1).collectives is not None
+
+
+def test_medians_of_a_rank_follow_from_its_steps() -> None:
+    found = evidence()
+    times = [(0.001 * (1 + number % 5), 0.01 * (1 + number % 3)) for number in range(len(found.steps[1]))]
+    steps = [s._replace(first_collective=a, collective_wait=b) for s, (a, b) in zip(found.steps[1], times)]
+    made = record_of(found._replace(steps={0: steps[::-1], 1: steps}))
+    for rank in made["ranks"]:
+        assert (rank["first_collective_median"], rank["collective_wait_median"]) == (0.003, 0.02)
+    assert record_of(found)["ranks"][0]["collective_wait_median"] is None
+
+
 def raw() -> dict[str, Any]:
     return section_of({0: drawn_steps(25, 1), 1: drawn_steps(25, 2)}, 5, [400.0, 401.0]).to_json()
 
@@ -103,12 +126,18 @@ def raw() -> dict[str, Any]:
         (lambda e: e["spans"][1]["columns"].pop("after"), "no column after"),
         (lambda e: e["spans"][1]["flops"].pop("useful"), "no column useful"),
         (lambda e: e["spans"][1].update(steps=10**12), "blocks of steps"),
+        (lambda e: (e.update(block=10**12), e["spans"][1].update(steps=10**12)), "blocks of steps"),
         (lambda e: e.update(ranks=3), "device in|host in"),
         (lambda e: e.update(block=2), "host of rank 0"),
         (lambda e: e.update(version=2), "version"),
         (lambda e: e["durations"]["train"].pop(), "train has 1 entries"),
         (lambda e: e["spans"][0].update(loss=[[1.0] * 5]), "loss in the warmup"),
         (lambda e: e["spans"][0].update(loss=[[1.0], None]), "loss of rank 0"),
+        (lambda e: e["spans"][1]["collectives"]["wait"].pop(), "wait in collectives of the window"),
+        (lambda e: e["spans"][1]["collectives"]["first"][1].pop(), "first of rank 1 in collectives of the window"),
+        (lambda e: e["spans"][1]["collectives"].update(block=7), "first of rank 0"),
+        (lambda e: e["spans"][1].update(passes={"computing": [1, 2]}), "no column pipeline"),
+        (lambda e: e["spans"][1].update(passes={"computing": [1], "pipeline": 2}), "computing in the window"),
     ],
 )
 def test_evidence_that_contradicts_itself_is_refused_and_the_part_named(damage: Any, named: str) -> None:
@@ -132,7 +161,7 @@ def long_run(world: int, count: int) -> tuple[Evidence, dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("world", "count", "block"),
-    [(1, 16_000, 1), (16, 1_000, 1), (2, 24_000, 5), pytest.param(16, 20_000, 30, marks=pytest.mark.slow)],
+    [(1, 16_000, 1), (16, 1_000, 1), (2, 24_000, 5), pytest.param(16, 20_000, 31, marks=pytest.mark.slow)],
 )
 def test_a_record_is_under_a_megabyte_and_has_each_of_16000_rank_steps(world: int, count: int, block: int) -> None:
     found, configuration = long_run(world, count)

@@ -101,3 +101,14 @@ def test_looks_spend_alpha_between_them(looks: tuple[int, ...]) -> None:
 def test_looks_are_increasing_numbers_of_runs(looks: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="increasing"):
         look_levels(looks)
+
+
+@pytest.mark.parametrize("rate", [1e-150, 1.0, 1e150])
+def test_an_interval_has_finite_ends_whatever_a_record_says(rate: float) -> None:
+    for found in (over_runs([rate], [1e150]), over_runs([rate, 1e150]), compare_sides([rate], [1e150], least=1e300)):
+        assert found is not None
+        assert all(map(math.isfinite, found.interval))
+    for sides in (([rate, 1e150], [1e-150, 1.0]), ([rate], [1e-150])):
+        assert math.isfinite(compare_sides(*sides).interval[1])
+        further_runs_each(*sides)
+    further_runs(lambda low, high: False, [rate, 1e150])

@@ -12,18 +12,18 @@ from flagbench.record.model import Record, Status
 from flagbench.verify import Agreement, compare_records
 from flagbench.verify.compare import MetricPair
 
-from .conftest import BASE, edit, replay
+from .conftest import BASE, CASE, edit, replay
 
 
 def pair(a: Record, b: Record, name: str) -> MetricPair:
-    return next(metric for metric in compare_records(a, b).metrics if metric.name == name)
+    return next(metric for metric in compare_records(a, b, CASE).metrics if metric.name == name)
 
 
 def test_identical_records_have_ratio_one_and_no_difference() -> None:
-    found = compare_records(BASE, BASE)
+    found = compare_records(BASE, BASE, CASE)
     assert (found.conditions, found.config, found.problems) == ((), (), ())
     unknown = edit(conditions={"driver": None})
-    assert compare_records(unknown, unknown).conditions == ()
+    assert compare_records(unknown, unknown, CASE).conditions == ()
     assert [m.ratio.value for m in found.metrics if m.ratio is not None] == [1.0] * len(BASE.metrics)
 
 
@@ -46,7 +46,7 @@ def test_a_ratio_is_never_known_better_than_the_windows() -> None:
 
 
 def test_what_differs_is_listed_for_b_beside_a() -> None:
-    found = compare_records(BASE, replay("cpu-tiny"))
+    found = compare_records(BASE, replay("cpu-tiny"), CASE)
     by_name = {c.name: c for c in found.conditions}
     assert (by_name["devices"].expected, by_name["devices"].here) == (8, 1)
     assert by_name["driver"].agreement is Agreement.UNKNOWN
@@ -64,11 +64,11 @@ def test_a_metric_of_one_record_or_in_another_unit_has_no_ratio() -> None:
 
 def test_a_failed_run_is_compared_and_said_to_have_failed() -> None:
     failed = edit(status=Status("failed", "train", "a rank failed", 4))
-    assert compare_records(BASE, failed).problems == ("B: the run ended as failed in train: a rank failed",)
+    assert compare_records(BASE, failed, CASE).problems == ("B: the run ended as failed in train: a rank failed",)
 
 
 def test_records_of_different_cases_are_a_usage_error() -> None:
     with pytest.raises(FlagbenchError) as caught:
-        compare_records(BASE, edit(case="glm"))
+        compare_records(BASE, edit(case="glm"), CASE)
     assert "glm" in caught.value.message
     assert caught.value.code is ExitCode.USAGE

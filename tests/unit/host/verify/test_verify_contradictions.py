@@ -316,6 +316,8 @@ DOCTORED: list[tuple[str | None, dict[str, Any], tuple[str, ...]]] = [
     (None, {"timing.data_wait": 90.0}, ("timing.data_wait is 90.0", "85.0")),
     (None, {"timing.init": 300.0}, ("phases of its timing are 385.0", "360.0")),
     (CPU, {"window.host_seconds": 2.0}, ("window.host_seconds is 2.0", "timing.train")),
+    (CPU, {"ranks.1.processor_seconds": 900.0}, ("rank 1 ran or waited 900 s, but its run took",)),
+    (CPU, {"telemetry.cpu.mem_used_max_bytes": 2**50}, ("telemetry.cpu has 1.049e+06 GiB in use",)),
     (None, {"launch.seconds": 300.0}, ("took 360.000 s", "measured 300.000 s")),
     (None, {"timing.checkpoint": 100.0}, ("took 460.000 s", "measured 366.000 s")),
     (None, {"launch.started_at": "2026-02-31T11:53:55Z"}, ("2026-02-31T11:53:55Z", "not a time")),

@@ -30,6 +30,7 @@ Edit = Callable[[dict[str, Any]], object]
 OK = {"state": "ok", "phase": "done", "reason": None, "exit_code": 0}
 
 DISTILBERT, LORA, AQUILA = "distilbert/a100-1x8-fp32", "llama2-7b-lora/a100-1x1-fp16-bs4", "aquila-33b/a100-1x8-tp8"
+PIPELINE = "llama2-70b/h800-4x8-amp-tp8-pp4"
 
 
 @pytest.fixture
@@ -182,7 +183,16 @@ DOCTORED: list[tuple[str, Edit, str]] = [
     (DISTILBERT, put("flops", "peak", "flops", factor=2), "metric mfu is"),
     *(
         (DISTILBERT, put("ranks", 2, name, value=9), f"rank 2: {name} is 9, and its evidence gives")
-        for name in ("step_median", "data_wait_total", "steps")
+        for name in ("step_median", "data_wait_total", "steps", "first_collective_median", "collective_wait_median")
+    ),
+    (PIPELINE, put("ranks", 2, "bubble", value=0.01), "rank 2: bubble is 0.01, and its evidence gives"),
+    *(
+        (PIPELINE, put("quality", "training", name, value=value), f"quality.training: {name} is")
+        for name, value in (
+            ("measured_bubble", 0.01),
+            ("measured_bubble_of_stages", None),
+            ("predicted_bubble", 0.01),
+        )
     ),
     (DISTILBERT, put("quality", "losses", "values", 30, value=0.1), "quality.losses: steps 30 to 31 is"),
     (DISTILBERT, put("quality", "losses", "steps", value=50), "quality.losses: steps is 50"),
@@ -360,3 +370,26 @@ def test_the_replays_prove_their_numbers(name: str) -> None:
     raw = json.loads((REPLAYS / f"{name}.json").read_bytes())
     expected = {"a100-1x8": "REPRODUCED"}.get(name, name.rpartition("-")[2].upper())
     assert verify(raw).verdict.value == expected
+
+
+def _without_times_of_others(raw: dict[str, Any]) -> None:
+    """As an earlier version made it."""
+    for span in raw["evidence"]["spans"]:
+        span.pop("collectives")
+        span.pop("passes", None)
+    raw["evidence_digest"] = digest_of(raw["evidence"])
+
+
+def test_medians_of_a_record_whose_evidence_lacks_these_times_are_at_most_what_its_steps_allow() -> None:
+    raw = made(PIPELINE)
+    _without_times_of_others(raw)
+    assert recompute.check(read(raw), CATALOG.cases["llama2-70b"]).problems == ()
+    raw["ranks"][3]["collective_wait_median"] = 3 * raw["ranks"][3]["step_median"]
+    (problem,) = recompute.check(read(raw), CATALOG.cases["llama2-70b"]).problems
+    assert problem.startswith("rank 3: collective_wait_median is")
+    assert "its steps allow at most" in problem
+    raw = made(PIPELINE)
+    _without_times_of_others(raw)
+    raw["quality"]["training"]["measured_bubble"] = 0.01
+    (problem,) = recompute.check(read(raw), CATALOG.cases["llama2-70b"]).problems
+    assert problem.startswith("quality.training: measured_bubble is")

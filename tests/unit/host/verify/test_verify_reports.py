@@ -78,7 +78,7 @@ def test_a_failed_run_is_shown_with_what_it_measured() -> None:
 
 
 def test_a_comparison_shows_what_differs_before_the_metrics() -> None:
-    text = comparison_table(compare_records(BASE, replay("cpu-tiny")), stream=io.StringIO())
+    text = comparison_table(compare_records(BASE, replay("cpu-tiny"), CASE), stream=io.StringIO())
     assert text.index("device_model") < text.index("train.learning_rate") < text.index("p_core_host")
 
 
@@ -90,7 +90,7 @@ def test_what_a_record_says_stays_in_its_line(stream: io.StringIO) -> None:
     for text in (
         verdict_table([renamed], held(renamed), stream=stream),
         verdict_table([renamed], None, stream=stream),
-        comparison_table(compare_records(BASE, renamed), stream=stream),
+        comparison_table(compare_records(BASE, renamed, CASE), stream=stream),
     ):
         assert "\x1b[2J" not in text
         assert not any(line.startswith("REPRODUCED") for line in text.splitlines())

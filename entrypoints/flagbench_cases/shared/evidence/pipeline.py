@@ -1,3 +1,4 @@
+# A copy of builder/flagbench/evidence/pipeline.py, made by `flagbench manifests compile`.
 """The measured bubble of a pipeline: the share of its time in which a stage runs no forward or backward pass.
 
 Narayanan et al. (Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM, SC 2021, section
@@ -22,33 +23,37 @@ pipeline's duration, neither here nor in the prediction. The measured bubble dif
   late. Recomputing activations is work of the backward pass.
 """
 
+from __future__ import annotations
+
 import math
-from typing import Any, Dict, List
+from collections.abc import Sequence
+from typing import Any
 
-from flagbench_cases.shared.layout import Layout
-from flagbench_cases.shared.spool import Step
-
-
-def bubbles(ranks: Dict[int, List[Step]], first: int, count: int, layout: Layout) -> Dict[int, float]:
-    """The bubble of each rank over steps `first` to `count`; empty if passes were not measured in each of them."""
-    window = {rank: steps[first:count] for rank, steps in ranks.items()}
-    computing = {rank: math.fsum(step.computing for step in steps) for rank, steps in window.items()}
-    duration = {rank: math.fsum(step.pipeline for step in steps) for rank, steps in window.items()}
-    entries = {layout.coordinates(rank): rank for rank in ranks}
-    found = {}
-    for rank in ranks:
-        entry = entries.get(layout.coordinates(rank)._replace(pp=0))
-        seconds = math.nan if entry is None else duration[entry]
-        found[rank] = 1 - computing[rank] / seconds if seconds > 0 else math.nan
-    return found if all(map(math.isfinite, found.values())) else {}
+from flagbench_cases.shared.evidence.section import Stretch
 
 
-def facts(of_ranks: Dict[int, float], layout: Layout) -> Dict[str, Any]:
+def bubbles(window: Stretch, world: int, stages: int) -> list[float]:
+    """The bubble of each rank over a window; empty if passes were not measured in each of its steps.
+
+    Ranks are numbered in Megatron-LM's default order, where those of a stage are consecutive.
+    """
+    if not window.spans or not all(span.passes for span in window.spans):
+        return []
+    computing, duration = (
+        [sum(span.passes[name][rank] for span in window.spans) for rank in range(world)]
+        for name in ("computing", "pipeline")
+    )
+    first_stage = duration[: world // stages]
+    if not first_stage or not all(first_stage):
+        return []
+    return [1 - computing[rank] / first_stage[rank % len(first_stage)] for rank in range(world)]
+
+
+def facts(of_ranks: Sequence[float], stages: int) -> dict[str, Any]:
     """The bubbles of the job and of each stage, in the order of the pipeline; empty if they were not measured."""
     if not of_ranks:
         return {}
-    stages = []
-    for stage in range(layout.pp):
-        own = [bubble for rank, bubble in of_ranks.items() if layout.coordinates(rank).pp == stage]
-        stages.append(math.fsum(own) / len(own))
-    return {"measured_bubble": math.fsum(stages) / len(stages), "measured_bubble_of_stages": stages}
+    ranks = len(of_ranks) // stages
+    own = [of_ranks[stage * ranks : (stage + 1) * ranks] for stage in range(stages)]
+    found = [math.fsum(stage) / ranks for stage in own]
+    return {"measured_bubble": math.fsum(found) / stages, "measured_bubble_of_stages": found}

@@ -1,0 +1,58 @@
+"""The measured bubble of a pipeline: the share of its time in which a stage runs no forward or backward pass.
+
+Narayanan et al. (Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM, SC 2021, section
+2.2.1): with p stages, m micro-batches, and t_f and t_b for the passes of a micro-batch on one stage, the pipeline is
+idle for (p - 1)(t_f + t_b) in addition to m (t_f + t_b) of work. They divide the former by the latter, (p - 1) / m;
+here both the predicted and the measured bubble are shares of the whole, (p - 1) / (m + p - 1).
+
+Measured, over the steps of the window:
+
+  bubble of a rank   1 - sum of its passes / duration of its pipeline
+  duration           from the start of the first pass to the end of the last pass of the first stage, where every
+                     micro-batch enters first and leaves last; by its rank with the same dp and tp coordinates
+  bubble of a stage  mean over its ranks
+  bubble of the job  mean over the stages
+
+The optimizer, the averaging of gradients over replicas, and the wait for data before the first pass are not part of a
+pipeline's duration, neither here nor in the prediction. The measured bubble differs from the predicted one
+
+- if stages differ: the slowest has a smaller bubble, all others a larger one;
+- by sending and receiving between stages, and by the host's work between passes, which count as bubble;
+- by waits within passes, which count as work: for other tensor-parallel ranks, and on a device for a host that is
+  late. Recomputing activations is work of the backward pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from flagbench.evidence.section import Stretch
+
+
+def bubbles(window: Stretch, world: int, stages: int) -> list[float]:
+    """The bubble of each rank over a window; empty if passes were not measured in each of its steps.
+
+    Ranks are numbered in Megatron-LM's default order, where those of a stage are consecutive.
+    """
+    if not window.spans or not all(span.passes for span in window.spans):
+        return []
+    computing, duration = (
+        [sum(span.passes[name][rank] for span in window.spans) for rank in range(world)]
+        for name in ("computing", "pipeline")
+    )
+    first_stage = duration[: world // stages]
+    if not first_stage or not all(first_stage):
+        return []
+    return [1 - computing[rank] / first_stage[rank % len(first_stage)] for rank in range(world)]
+
+
+def facts(of_ranks: Sequence[float], stages: int) -> dict[str, Any]:
+    """The bubbles of the job and of each stage, in the order of the pipeline; empty if they were not measured."""
+    if not of_ranks:
+        return {}
+    ranks = len(of_ranks) // stages
+    own = [of_ranks[stage * ranks : (stage + 1) * ranks] for stage in range(stages)]
+    found = [math.fsum(stage) / ranks for stage in own]
+    return {"measured_bubble": math.fsum(found) / stages, "measured_bubble_of_stages": found}

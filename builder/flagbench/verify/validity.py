@@ -1,0 +1,32 @@
+"""The checks that every record passes before it is compared: with a claim, a baseline, another record or a curve."""
+
+from __future__ import annotations
+
+from flagbench.catalog.model import Case
+from flagbench.record.model import Record
+from flagbench.terminal import brief
+from flagbench.verify import plausible, rechecks, recompute, sanity
+from flagbench.verify.subject import Subject
+
+
+def examine(record: Record, case: Case) -> recompute.Checked:
+    """The record with its metrics computed again, and everything that makes it invalid, one clause each."""
+    found, contradictions, section = recompute.check(record, case)
+    problems = [*sanity.problems(found, case), *recompute.repeated_metrics(found), *contradictions]
+    if section is not None:
+        subject = Subject(found, case)
+        problems += [*plausible.problems(subject, section), *rechecks.contradictions(subject, section)]
+    return recompute.Checked(found, tuple(problems), section)
+
+
+def no_evidence(record: Record) -> str | None:
+    """Why the numbers of a record cannot be checked; None if they can."""
+    if record.evidence is not None:
+        return None
+    remedy = "run the case again with this version of flagbench"
+    if record.evidence_reason is not None:
+        remedy = brief(record.evidence_reason)
+    return (
+        f"no evidence: the record {record.record_id} does not contain the step times that its numbers were computed "
+        f"from, so they cannot be checked; {remedy}"
+    )

@@ -1,0 +1,78 @@
+"""The record's list of ranks: an entry for each, or in a large job what all of them have, said once."""
+
+import math
+from collections import Counter
+from typing import Any, Dict, List, Optional, Tuple
+
+from flagbench_cases.record.evidence import Evidence
+from flagbench_cases.shared.evidence import stats
+from flagbench_cases.shared.evidence.columns import pack
+from flagbench_cases.shared.processes import describe_exit
+
+MOST_LISTED = 256
+"""Ranks that a record lists one by one, at about 400 bytes each."""
+
+
+def entries(evidence: Evidence) -> List[Dict[str, Any]]:
+    """The record's entry of each rank: its own time, and how long it waited. Those of collectives are added later."""
+    processors = {fact["rank"]: fact for fact in evidence.of("processor")}
+    return [_entry(fact, evidence, processors.get(fact["rank"], {})) for fact in evidence.of("rank")]
+
+
+def _entry(fact: Dict[str, Any], evidence: Evidence, processor: Dict[str, Any]) -> Dict[str, Any]:
+    rank = fact["rank"]
+    steps = evidence.steps.get(rank, [])
+    device = [step.device for step in steps if math.isfinite(step.device)]
+    return {
+        "rank": rank,
+        "node": fact["node"],
+        "local_rank": fact["local_rank"],
+        "pid": fact["pid"],
+        "host": fact["host"],
+        **({"uuid": fact["device"]["uuid"]} if "uuid" in fact["device"] else {}),
+        "steps": len(steps),
+        "step_median": stats.median(device) if device else None,
+        "first_collective_median": None,
+        "collective_wait_median": None,
+        "data_wait_total": sum(step.data_wait for step in steps),
+        "processor_seconds": processor.get("ran"),
+        "processor_wait_seconds": processor.get("waited"),
+        "exit": describe_exit(evidence.exits.get(rank)),
+    }
+
+
+def bounded(ranks: List[Dict[str, Any]], world: int, per_node: int) -> Dict[str, Any]:
+    """The record's `ranks` and, of more than MOST_LISTED ranks, `rank_columns`.
+
+    Then only ranks that differ from most others are listed. What follows from evidence is left out, and so are the
+    UUIDs of devices; bundles have all of it.
+    """
+    if len(ranks) <= MOST_LISTED:
+        return {"ranks": ranks}
+    usual = Counter(map(_ending, ranks)).most_common(1)[0][0]
+    hosts = {entry["node"]: entry["host"] for entry in reversed(ranks)}
+    # A failed run may lack ranks: what most of them have says nothing of these.
+    complete = [entry["rank"] for entry in ranks] == list(range(world)) and len(hosts) * per_node == world
+    columns = None
+    if complete:
+        columns = {
+            "ranks": world,
+            "hosts": [hosts[node] for node in sorted(hosts)],
+            "steps": usual[0],
+            "exit": usual[1],
+            "pids": pack([entry["pid"] for entry in ranks]),
+            **_milliseconds(ranks, "processor"),
+            **_milliseconds(ranks, "processor_wait"),
+        }
+    others = [entry for entry in ranks if _ending(entry) != usual or entry["host"] != hosts[entry["node"]]]
+    return {"ranks": others[:MOST_LISTED], "rank_columns": columns}
+
+
+def _ending(entry: Dict[str, Any]) -> Tuple[int, Optional[str]]:
+    return entry["steps"], entry["exit"]
+
+
+def _milliseconds(ranks: List[Dict[str, Any]], name: str) -> Dict[str, Any]:
+    """A column of times; nothing unless every rank has one."""
+    values = [entry[name + "_seconds"] for entry in ranks]
+    return {} if None in values else {name + "_milliseconds": pack([round(1000 * value) for value in values])}
