@@ -47,14 +47,18 @@ format: $(VENV)/.dev
 ## bench: measure what the harness costs, each case relative to the publisher's loop, how often verdicts are wrong, and the demo
 bench: $(VENV)/.dev $(VENV)/.publishers
 	$(BIN)/python -m tests.reenact --small $(REENACT)
-	$(BIN)/python tests/bench/harness.py
-	$(BIN)/python tests/bench/trainer.py
-	$(BIN)/python tests/bench/adapter.py
-	$(BIN)/python tests/bench/verdicts.py $(VERDICTS)
-	$(BIN)/python tests/bench/startup.py
+	@# Each computes in one thread, so two run at a time.
+	@$(MAKE) --no-print-directory -j 2 $(SINGLE:%=bench-%)
 	$(BIN)/python tests/bench/demo.py
 	$(BIN)/python tests/bench/kills.py $(KILLS)
 	$(BIN)/python tests/bench/storage.py $(STORAGE)
+
+# The longest first.
+SINGLE := adapter trainer startup harness verdicts
+.PHONY: $(SINGLE:%=bench-%)
+bench-verdicts: OPTIONS = $(VERDICTS)
+$(SINGLE:%=bench-%): bench-%:
+	$(BIN)/python tests/bench/$*.py $(OPTIONS)
 
 ## compile: update the image side's copies of the manifests, and the generated parts of the docs
 compile: $(VENV)/.cases
