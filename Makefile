@@ -5,10 +5,11 @@ PYTHON ?=
 VENV ?= .venv
 # Index for CPU builds of torch, if reachable. Empty: the index that pip is configured to use.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
-# Additional options for tests.reenact, tests/bench/verdicts.py, kills.py and storage.py (`make bench`), and for pytest
-# (`make test`).
+# Additional options for tests.reenact, tests/bench/verdicts.py, demo.py, kills.py and storage.py (`make bench`), and for
+# pytest (`make test`).
 REENACT ?=
 VERDICTS ?=
+DEMO ?=
 KILLS ?=
 STORAGE ?=
 PYTEST ?=
@@ -49,7 +50,7 @@ bench: $(VENV)/.dev $(VENV)/.publishers
 	$(BIN)/python -m tests.reenact --small $(REENACT)
 	@# Each computes in one thread, so two run at a time.
 	@$(MAKE) --no-print-directory -j 2 $(SINGLE:%=bench-%)
-	$(BIN)/python tests/bench/demo.py
+	$(BIN)/python tests/bench/demo.py $(DEMO)
 	$(BIN)/python tests/bench/kills.py $(KILLS)
 	$(BIN)/python tests/bench/storage.py $(STORAGE)
 
