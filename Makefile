@@ -5,10 +5,11 @@ PYTHON ?=
 VENV ?= .venv
 # Index for CPU builds of torch, if reachable. Empty: the index that pip is configured to use.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
-# Additional options for tests.reenact, tests/bench/verdicts.py, kills.py and storage.py (`make bench`), and for pytest
-# (`make test`).
+# Additional options for tests.reenact, tests/bench/verdicts.py, demo.py, kills.py and storage.py (`make bench`), and for
+# pytest (`make test`).
 REENACT ?=
 VERDICTS ?=
+DEMO ?=
 KILLS ?=
 STORAGE ?=
 PYTEST ?=
@@ -47,14 +48,18 @@ format: $(VENV)/.dev
 ## bench: measure what the harness costs, each case relative to the publisher's loop, how often verdicts are wrong, and the demo
 bench: $(VENV)/.dev $(VENV)/.publishers
 	$(BIN)/python -m tests.reenact --small $(REENACT)
-	$(BIN)/python tests/bench/harness.py
-	$(BIN)/python tests/bench/trainer.py
-	$(BIN)/python tests/bench/adapter.py
-	$(BIN)/python tests/bench/verdicts.py $(VERDICTS)
-	$(BIN)/python tests/bench/startup.py
-	$(BIN)/python tests/bench/demo.py
+	@# Each computes in one thread, so two run at a time.
+	@$(MAKE) --no-print-directory -j 2 $(SINGLE:%=bench-%)
+	$(BIN)/python tests/bench/demo.py $(DEMO)
 	$(BIN)/python tests/bench/kills.py $(KILLS)
 	$(BIN)/python tests/bench/storage.py $(STORAGE)
+
+# The longest first.
+SINGLE := adapter trainer startup harness verdicts
+.PHONY: $(SINGLE:%=bench-%)
+bench-verdicts: OPTIONS = $(VERDICTS)
+$(SINGLE:%=bench-%): bench-%:
+	$(BIN)/python tests/bench/$*.py $(OPTIONS)
 
 ## compile: update the image side's copies of the manifests, and the generated parts of the docs
 compile: $(VENV)/.cases

@@ -38,8 +38,8 @@ HEAP = {
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",  # from glibc 2.35 on, where the kernel allows madvise
 }
 CONFIDENCE = 0.95
-# Starts that are forked from one process, the counted one included. Where its libraries lie is the same for all of
-# them, so it is replaced. Those of a round are of one process.
+# Timed starts that are forked from one process. Where its libraries lie is the same for all of them, so it is
+# replaced. Those of a round are of one process.
 FORKS = 8
 
 
@@ -159,20 +159,27 @@ class Side:
         self.process.wait()
 
 
-def opened(
-    config: Dict[str, Any], folder: str, libraries: Optional[str], core: int
-) -> Generator[List[Side], None, None]:
-    """Both sides, for one start after the other; they import side by side, and end with the generator."""
+def configure(config: Dict[str, Any], folder: str) -> None:
+    """Write what the next starts read."""
     with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
         json.dump(config, file)
+
+
+def opened(folder: str, libraries: Optional[str], core: int) -> Generator[List[Side], None, None]:
+    """Both sides, for one start after the other; they import side by side, and end with the generator.
+
+    The first processes are forked for the counted start, too.
+    """
+    forks = 1 + FORKS
     while True:
         with contextlib.ExitStack() as stack:
             sides = []
             for name, path in (("ours", None), ("publisher", libraries)):
                 sides.append(Side(name, folder, core, path))
                 stack.callback(sides[-1].close)
-            for _ in range(FORKS):
+            for _ in range(forks):
                 yield sides
+        forks = FORKS
 
 
 def compare(
@@ -180,20 +187,21 @@ def compare(
 ) -> Dict[str, Any]:
     """Let both sides of a resolved configuration take turns on a core; raises CaseError where one of them ends.
 
-    `timed`: the configuration whose steps are timed; those of `config` are counted.
+    `timed`: the configuration whose steps are timed; those of `config` are counted. Both have the same precision.
 
     Where a process has its memory costs it a few percent of a step, from its start to its end, and so does being the
     first to start. So the ratio is the centre of those of many rounds, each of them the geometric mean of two starts
     in either order, and that of a start the median of its pairs of steps.
     """
     with tempfile.TemporaryDirectory(prefix="flagbench-reenact-") as folder:
-        with contextlib.closing(opened(config, folder, libraries, core)) as again:
+        configure(config, folder)
+        with contextlib.closing(opened(folder, libraries, core)) as again:
             sides = next(again)
             software = start(sides)
             warm_up(sides)
             inventories = count(sides)
             end(sides)
-        with contextlib.closing(opened(timed, folder, libraries, core)) as again:
+            configure(timed, folder)
             made = start_again(again, limits)
     return {"software": software, "inventories": inventories, **made}
 

@@ -2,8 +2,8 @@
 
     python -m tests.reenact.side ours|publisher FOLDER CORE
 
-FOLDER holds config.json. What is forked runs on CORE. A line read from stdin is a command, and each is answered by
-one line of JSON on stdout:
+FOLDER holds config.json, read again at each start. What is forked runs on CORE. A line read from stdin is a command,
+and each is answered by one line of JSON on stdout:
 
     start       {"software": {...}} once everything is built, in a process forked for what follows
     step        {"loss": nats, "seconds": of the process's CPU, or of the device}
@@ -180,8 +180,7 @@ def main(side: str, folder: str, core: int) -> int:
     Returns the exit code of the first start that failed, else 0.
     """
     stdout = output.keep_stdout()  # libraries print there too
-    with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
-        config = json.load(file)
+    config = read_config(folder)
     tf32.prepare_environment(os.environ, config["precision"])  # before torch is imported
     name = config["case"].replace("-", "_")
     importlib.import_module(
@@ -193,11 +192,18 @@ def main(side: str, folder: str, core: int) -> int:
     while sys.stdin.readline().strip() == "start":
         process = os.fork()
         if process == 0:
-            run(side, config, folder, stdout)
+            run(side, read_config(folder), folder, stdout)
         status = os.waitpid(process, 0)[1]
         if status != 0:
             return abs(os.WEXITSTATUS(status) if os.WIFEXITED(status) else os.WTERMSIG(status))
     return 0
+
+
+def read_config(folder: str) -> Dict[str, Any]:
+    """The configuration of the next start."""
+    with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
+        config: Dict[str, Any] = json.load(file)
+    return config
 
 
 def run(side: str, config: Dict[str, Any], folder: str, stdout: int) -> None:
