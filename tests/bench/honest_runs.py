@@ -152,6 +152,8 @@ def claim_of(record: Record, case: Case, like: Claim) -> Claim:
 
 def kind_of(result: VerifyResult) -> str:
     """A reason without its numbers and names of records; of conditions that differ, the names."""
+    if result.verdict is Verdict.NOT_COMPARABLE and PARTIAL in result.reason:
+        return f"{result.gate} {PARTIAL}"
     if result.verdict is Verdict.NOT_COMPARABLE:
         return ", ".join(sorted({clause.partition(" is ")[0] for clause in result.reason.split("; ")}))
     reason = result.reason

@@ -125,7 +125,7 @@ def draw(seed: int, number: int, images: Sequence[str]) -> Trial:
     condition = rng.choice(CONDITIONS[way])
     environment = {"OMP_NUM_THREADS": rng.choice("1111111112")}
     if condition == ABROAD:
-        environment |= {"TZ": "Pacific/Kiritimati", "LC_ALL": "tr_TR.UTF-8", "LANG": "de_DE.UTF-8"}
+        environment.update(TZ="Pacific/Kiritimati", LC_ALL="tr_TR.UTF-8", LANG="de_DE.UTF-8")
     ranks = rng.choice((1, 1, 2, 4))
     resumed = case in CHECKPOINTS and way == NATIVE and condition == QUIET and rng.random() < 0.25
     repeat = 2 if way != DOCKER and not resumed and rng.random() < 0.15 else 1
@@ -141,8 +141,8 @@ def draw(seed: int, number: int, images: Sequence[str]) -> Trial:
     if rng.random() < 0.2:
         words += ["--timeout", "300"]
     settings = dict(rng.choice(LAYOUTS.get(case, {}).get(ranks, ({},))))
-    settings |= {name: rng.choice(values) for name, values in SETTINGS[case] if rng.random() < 0.2}
-    settings |= _shorter(case, settings, words, resumed)
+    settings.update((name, rng.choice(values)) for name, values in SETTINGS[case] if rng.random() < 0.2)
+    settings.update(_shorter(case, settings, words, resumed))
     words += [word for name, value in settings.items() for word in ("--set", f"{name}={_text(value)}")]
     return Trial(number, case, way, condition, tuple(words), tuple(environment.items()), data, repeat, resumed)
 

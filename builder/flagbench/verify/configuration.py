@@ -112,7 +112,7 @@ def _paths(value: Any) -> Iterator[str]:
         yield value
     elif isinstance(value, Mapping):
         for key, inner in value.items():
-            if key not in ("value", "text"):
+            if key not in ("value", "one_of", "text"):
                 yield from _paths(inner)
     elif isinstance(value, list):
         for inner in value:

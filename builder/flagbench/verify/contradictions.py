@@ -52,10 +52,14 @@ def _conditions(subject: Subject) -> Iterator[str]:
         if isinstance(value, Unknown):
             if value.lacks:
                 yield f"the condition {name} is {text(stated[name])}, which its configuration does not give"
-            elif stated[name] is not None and stated[name] in value.excluded:
+            elif stated[name] is not None and _ruled_out(stated[name], value):
                 yield f"the condition {name} is {text(stated[name])}, which its configuration rules out"
         elif not alike(stated[name], value):
             yield differ(f"the condition {name}", stated[name], "its configuration gives", value)
+
+
+def _ruled_out(stated: Any, value: Unknown) -> bool:
+    return stated in value.excluded or bool(value.allowed and stated not in value.allowed)
 
 
 def _devices(subject: Subject) -> Iterator[str]:

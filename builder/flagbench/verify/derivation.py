@@ -20,9 +20,11 @@ class Unknown(Struct, frozen=True):
     """A value that does not follow from the configuration.
 
     `excluded` are those that would follow from another one: a data set read from files is not the synthetic one.
+    `allowed`, if there are any, are all that a run can have.
     """
 
     excluded: tuple[Scalar, ...] = ()
+    allowed: tuple[Scalar, ...] = ()
     lacks: bool = False
     """Whether the configuration should say it and does not."""
 
@@ -79,6 +81,8 @@ def evaluate(rule: Any, config: Config) -> Value:
     if "value" in rule:
         value: Scalar = rule["value"]
         return value
+    if "one_of" in rule:
+        return Unknown(allowed=tuple(rule["one_of"]))
     if "by" in rule:
         return _chosen(rule, config)
     name, parts = next((key, rule[key]) for key in ("of", "product", "difference", "quotient") if key in rule)

@@ -24,7 +24,10 @@ GIB = 2**30
 DELETE = "(left out)"
 COPY = {"name": "copy", "unit": "GB/s", "scope": "device"}
 E2E = {"name": "e2e_time", "value": 3.78, "unit": "s", "scope": "job"}
-CPU, LORA, GLM = "run-distilbert-2", "run-lora-1", "run-glm-2"
+CPU, LORA, GLM, PRETRAINING = "run-distilbert-2", "run-lora-1", "run-glm-2", "run-pretraining-2"
+
+FUSED = {"config.train.flash_attention": True, "argv": []}
+"""Asks for one kernel for the attention, which PRETRAINING did not."""
 
 
 def measured(name: str) -> Document:
@@ -169,6 +172,8 @@ def test_a_condition_that_its_record_contradicts_shows_both_sides(name: str) -> 
 DOCTORED: list[tuple[str | None, dict[str, Any], tuple[str, ...]]] = [
     # A data set from files is neither of those that a configuration names.
     (CPU, {"config.data.source": "files"}, ("the condition data is shipped", "rules out")),
+    (PRETRAINING, {**FUSED, "conditions.attention": "none"}, ("the condition attention is none", "rules out")),
+    (PRETRAINING, {"conditions.attention": "sdpa"}, ("the condition attention is sdpa", "gives unfused")),
     (GLM, {"conditions.schedule": "constant"}, ("the condition schedule", "linear warm-up")),
     (GLM, {"conditions.evaluation_cadence": "every epoch"}, ("evaluation_cadence", "every 1056 samples")),
     (LORA, {"conditions.peft": "0.4.0"}, ("the condition peft is 0.4.0", "0.21.2")),
@@ -361,6 +366,8 @@ HONEST: list[tuple[str | None, dict[str, Any]]] = [
     (CPU, {"record_id": "20260101-another-form"}),
     (CPU, {"record_id": "20261122T142506Z-distilbert-cpu-1x2-0a7cecc7", "timing.e2e": 900.0}),
     (LORA, {"conditions.peft": "0.21.2+local"}),
+    (PRETRAINING, {**FUSED, "conditions.attention": "sdpa", "conditions.recompute": "none"}),
+    (PRETRAINING, FUSED),  # before torch 2.0: what is asked for is not there
 ]
 
 
