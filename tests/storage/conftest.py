@@ -13,6 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from flagbench.stores import Store, open_store
+from flagbench.cli import main
+from flagbench.s3.ticket import Ticket
+from flagbench.stores import Store, holder, open_store
+from flagbench.stores.issue_ticket import issue
 from running import need
+from storage.tickets import PREFIX, RUN
+from unit.host.conftest import Ended
 from warmup import warm
 
 ROOT = Path(__file__).parents[2]
@@ -247,3 +253,47 @@ def proxy(server: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
         finally:
             passing.close()
             thread.join()
+
+
+@pytest.fixture
+def ticket(store: Store) -> Ticket:
+    """A ticket of two nodes."""
+    return issue(store, RUN, 2, timedelta(hours=1))
+
+
+@pytest.fixture
+def keys(server: Any, bucket: str) -> Callable[..., list[str]]:
+    """The keys below the store's prefix that begin so."""
+
+    def found(prefix: str = "") -> list[str]:
+        listed = server.list_objects_v2(Bucket=bucket, Prefix=f"{PREFIX}/{prefix}")
+        return [each["Key"].removeprefix(f"{PREFIX}/") for each in listed.get("Contents", ())]
+
+    return found
+
+
+@pytest.fixture
+def upload(ticket: Ticket, tmp_path: Path) -> Callable[[int | None, bytes], None]:
+    """Uploads a record (None) or a node's bundle."""
+
+    def send(node: int | None, content: bytes) -> None:
+        if node is None:
+            holder.upload_record(ticket, content)
+            return
+        file = tmp_path / f"{node}.tar.gz"
+        file.write_bytes(content)
+        holder.upload_bundle(ticket, node, file)
+
+    return send
+
+
+@pytest.fixture
+def typed(server: Any, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
+    """Runs the command line in this process; nothing of a URL's query may be in what it says."""
+
+    def run(*arguments: str) -> Ended:
+        ended = Ended(main.run(arguments), *capsys.readouterr())
+        assert not any(word in ended.out + ended.err for word in ("X-Amz", os.environ["AWS_SECRET_ACCESS_KEY"]))
+        return ended
+
+    return run

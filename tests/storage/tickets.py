@@ -1,14 +1,26 @@
-"""Tickets as `flagbench store ticket` makes them, with the address of another server in their URLs."""
+"""Tickets for tests: those that `flagbench store ticket` makes, and what is uploaded with them."""
 
 from __future__ import annotations
 
 import json
+import os
+import urllib.error
+import urllib.request
 from typing import Any
 
 import pytest
 
+from flagbench.errors import ExitCode
 from flagbench.s3 import Bucket, parse_address
+from flagbench.s3.ticket import SignedPut, Ticket
+from flagbench.stores import Store, StoreError, holder
+from flagbench.stores.inbox import Inbox
 from flagbench.stores.issue_ticket import sign
+from unit.host.conftest import RECORD
+
+RUN = "run-of-ticket"
+PREFIX = "some/prefix"
+ID = "20260101T120000Z-0001"
 
 
 def make_ticket(bucket: str, endpoint: str, run_id: str, nodes: int = 1, seconds: int = 3600) -> dict[str, Any]:
@@ -27,3 +39,42 @@ def secrets_of(ticket: dict[str, Any]) -> set[str]:
         for url in (upload["head"], *(put["url"] for put in upload["puts"])):
             found.add(url.rpartition("X-Amz-Signature=")[2].partition("&")[0])
     return found
+
+
+def record(**changes: Any) -> bytes:
+    """As a run prints it."""
+    return (
+        json.dumps({**RECORD, "run_id": RUN, "system": {**RECORD["system"], "nodes": 2}, **changes}).encode() + b"\n"
+    )
+
+
+def put(url: str, content: bytes, headers: dict[str, str]) -> int:
+    """The status of a PUT, as the standard library alone makes it."""
+    asked = urllib.request.Request(url, data=content, headers=headers, method="PUT")
+    try:
+        with urllib.request.urlopen(asked, timeout=30) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        error.close()
+        return error.code
+
+
+def smallest(ticket: Ticket, name: str = "record.json") -> SignedPut:
+    return ticket.uploads[name].puts[0]
+
+
+def refused(ticket: Ticket, content: bytes) -> StoreError:
+    """The error of an upload, in which nothing of a URL's query is repeated."""
+    with pytest.raises(StoreError) as caught:
+        holder.upload_record(ticket, content)
+    assert caught.value.code is ExitCode.NOT_STORED
+    told = f"{caught.value.message} {caught.value.remedy}"
+    assert not any(word in told for word in ("X-Amz", "Signature", os.environ["AWS_ACCESS_KEY_ID"]))
+    assert ticket.run_id in told
+    return caught.value
+
+
+def collect(store: Store) -> list[Any]:
+    """What a collector makes of all that waits."""
+    inbox = Inbox(store)
+    return [inbox.collect(each) for each in inbox.uploads() if each.waits]

@@ -1,0 +1,102 @@
+"""Bundles of a reproduction for tests: sound ones, and edits of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bundles import bundle as raw_bundle
+from catalogs import CATALOG
+from flagbench._version import __version__
+from flagbench.checkout import commit
+from flagbench.cli.reproduce_verdict import series_verdict
+from flagbench.record.model import Builder
+from flagbench.reproduce import archive, contents
+from flagbench.reproduce.bundle import DamagedBundle, Heading, opened, write_bundle
+from flagbench.stores.series import with_records
+from flagbench.stores.series_document import Request, Run, SeriesDocument
+from unit.host.conftest import REPLAY
+
+CLAIM = CATALOG.claims["distilbert/a100-1x8-fp32"]
+CASE = CATALOG.cases["distilbert"]
+RAW = raw_bundle({"steps": b"1 2 3\n"}, record_id="record-of-mine-1", run_id="mine-1", node=0)
+Files = dict[str, bytes]
+
+
+def record(**changes: Any) -> bytes:
+    """The record of the one run."""
+    made = json.loads(REPLAY.read_bytes())
+    made.update(record_id="record-of-mine-1", run_id="mine-1")
+    made["bundle"] = {"node": 0, "sha256": hashlib.sha256(RAW).hexdigest(), "bytes": len(RAW)}
+    return json.dumps({**made, **changes}).encode() + b"\n"
+
+
+def bundle_files(content: bytes) -> Files:
+    """The files of a sound bundle of one run."""
+    raw = json.loads(content)
+    run = Run(
+        *(1, "mine-1", 0, "ok", 0, raw["record_id"]),
+        sha256=hashlib.sha256(content).hexdigest(),
+        created_at=raw["created_at"],
+        config_digest=raw["config_digest"],
+        started_at="2026-01-01T11:53:30Z",
+        seconds=400.0,
+    )
+    series = SeriesDocument(
+        *("mine", "mine", "user", "given", "0123456789abcdef", Builder("0.1.0")),
+        request=Request(("reproduce", CLAIM.id), "distilbert", "a100-cuda11.6", "docker"),
+        requested=1,
+        runs=(run,),
+        started_at="2026-01-01T11:53:00Z",
+        ended_at="2026-01-01T12:01:00Z",
+        looks=(1,),
+    )
+    _, result = series_verdict(with_records(series, lambda _: content), CLAIM, CASE)
+    return {
+        contents.CLAIM: contents.to_json(contents.claim_document(CLAIM)),
+        contents.VERDICT: contents.to_json(result.to_dict()),
+        contents.REPRODUCTION: contents.to_json({"claim": CLAIM.id}),
+        contents.series_path("mine"): series.to_json(),
+        contents.record_path(raw["record_id"]): content,
+        contents.raw_path(raw["record_id"], "node-0.tar.gz"): RAW,
+        contents.LOG: b"flagbench: done\n",
+    }
+
+
+def written(target: Path, files: Files, verdict: str = "REPRODUCED", **options: Any) -> str:
+    heading = Heading(CLAIM.id, verdict, "2026-01-01T12:02:00Z", Builder(__version__, commit()))
+    return write_bundle(target, {**files}, heading, **options)
+
+
+def is_damaged(path: Path) -> bool:
+    try:
+        with opened(path) as found:
+            contents.read_contents(found.folder, found.manifest)
+    except DamagedBundle:
+        return True
+    return False
+
+
+def flip(path: Path, place: int) -> Callable[[], object]:
+    """Change one bit of a file; returns what changes it back."""
+    before = path.read_bytes()
+    changed = bytearray(before)
+    changed[place] ^= 1 << place % 8
+    path.write_bytes(changed)
+    return lambda: path.write_bytes(before)
+
+
+def changed(files: Files, name: str, edit: Callable[[Any], object]) -> Files:
+    document = json.loads(files[name])
+    edit(document)
+    return {**files, name: contents.to_json(document)}
+
+
+def unpacked(file: Path, folder: Path) -> list[tuple[str, Path]]:
+    """Unpack a bundle into a new folder; its files by name."""
+    folder.mkdir()
+    archive.unpack(file, folder)
+    return list(archive.files_below(folder))

@@ -1,0 +1,198 @@
+"""What is collected of uploads with tickets: what is sound, once, whatever else happens."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bundles import bundle
+from flagbench.s3.ticket import Ticket
+from flagbench.stores import Store, StoreError, open_store
+from flagbench.stores.inbox import Inbox
+from storage.tickets import ID, PREFIX, RUN, collect, put, record, refused, smallest
+from unit.host.conftest import RECORD
+
+pytestmark = pytest.mark.s3
+ROOT = Path(__file__).parents[2]
+
+
+def test_record_and_bundles_are_kept_as_they_were_made_and_the_ticket_is_used(
+    store: Store, upload: Any, ticket: Ticket, keys: Any, tmp_path: Path
+) -> None:
+    sound = {node: bundle(node=node, run_id=RUN, record_id=ID) for node in (0, 1)}
+    upload(1, sound[1])
+    (early,) = collect(store)
+    assert (early.record_id, early.problems) == (None, ("its record has not arrived",))
+    upload(None, record())
+    (first,) = collect(store)
+    assert (first.record_id, first.bundles, first.problems) == (ID, 1, ())
+    assert store.get(ID) == record()
+    upload(0, sound[0])  # a node that was slower
+    (late,) = collect(store)
+    assert (late.record_id, late.location, late.bundles) == (ID, None, 1)
+    kept = store.bundles.of(ID)
+    assert [each.place.node for each in kept] == [0, 1]
+    for each in kept:
+        store.bundles.get(each, tmp_path / "got")
+        assert (tmp_path / "got").read_bytes() == sound[each.place.node]
+    assert collect(store) == []
+    assert put(smallest(ticket).url, b"x" * 2**16, smallest(ticket).headers) == 412, "used for good"
+    assert len(keys("inbox/")) == 3
+
+
+def test_marks_outlive_every_ticket_and_no_longer(store: Store, upload: Any, keys: Any, monkeypatch: Any) -> None:
+    upload(None, record())
+    collect(store)
+    inbox = Inbox(store)
+    (mark,) = inbox.uploads()
+    assert inbox.forget(mark) == 0
+    monkeypatch.setattr("flagbench.stores.inbox._OUTLIVES", timedelta(0))
+    assert inbox.forget(mark) == 1
+    assert keys("inbox/") == []
+
+
+@pytest.mark.parametrize(
+    ("uploads", "kept", "word"),
+    [
+        ({None: record(run_id="run-2")}, [], "run-2"),
+        ({None: b'{"schema": "record/v1"}\n'}, [], "not a valid"),
+        ({None: b"\xff\xfe" * 10}, [], "UTF-8"),
+        ({None: record(), 0: b"no bundle"}, [None], "node-0"),
+        ({None: record(), 0: bundle(node=1), 1: bundle(node=1)}, [None, 1], "node-0"),
+        ({None: record(), 0: bundle(record_id="20260101T120000Z-0002")}, [None], "node-0"),
+        ({None: record(system={**RECORD["system"], "nodes": 1}), 1: bundle()}, [None], "no such node"),
+    ],
+)
+def test_what_is_not_sound_stays_and_keeps_nothing_else_back(
+    store: Store, upload: Any, keys: Any, uploads: dict[int | None, bytes], kept: list[int | None], word: str
+) -> None:
+    for node, content in uploads.items():
+        upload(node, content)
+    (found,) = collect(store)
+    assert any(word in problem for problem in found.problems), found
+    assert [bool(store.find(ID)), *(each.place.node for each in store.bundles.of(ID))] == [
+        None in kept,
+        *(node for node in kept if node is not None),
+    ]
+    assert [each.problems for each in collect(store)] == [found.problems] or None in kept
+    inbox = Inbox(store)
+    for each in inbox.uploads():
+        inbox.discard(each)
+    assert collect(store) == []
+    assert keys("inbox/") != [], "a discarded ticket is used, too"
+
+
+def test_another_records_id_gets_neither_record_nor_bundle(store: Store, upload: Any) -> None:
+    others = record(run_id="run-of-another", stack="a100-cuda11.6")
+    store.put(others)
+    upload(None, record())
+    upload(0, bundle())
+    (found,) = collect(store)
+    assert ID in found.problems[0]
+    assert (store.get(ID), store.bundles.of(ID)) == (others, [])
+
+
+def test_two_collectors_at_once(store: Store, upload: Any, bucket: str) -> None:
+    upload(0, bundle())
+    upload(None, record())
+    inboxes = [Inbox(open_store(f"s3://{bucket}/{PREFIX}")) for _ in range(2)]
+    seen = [(inbox, each) for inbox in inboxes for each in inbox.uploads()]
+    found: list[Any] = []
+    threads = [threading.Thread(target=lambda i=i, e=e: found.append(i.collect(e))) for i, e in seen]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [each.problems for each in found] == [(), ()]
+    again = seen[0][0].collect(seen[0][1])  # one that looked before the other had finished
+    assert (again.problems, again.location) == ((), None)
+    assert store.get(ID) == record()
+    assert len(store.bundles.of(ID)) == 1
+
+
+def test_a_collector_that_another_one_overtakes_in_the_middle_of_a_bundle(
+    upload: Any, bucket: str, proxy: Any, store: Store
+) -> None:
+    """It reads a large bundle in parts; after the first, a mark takes the bundle's place."""
+    upload(0, bundle({"large": random.Random(1).randbytes(2**20)}))
+    upload(None, record())
+    inbox, done = Inbox(open_store(f"s3://{bucket}/{PREFIX}")), []
+    (seen,) = inbox.uploads()
+
+    def fault(method: str, path: str, count: int) -> None:
+        if method == "GET" and "node-0" in path and not done:
+            done.append(collect(store))
+
+    proxy.fault = fault
+    found = inbox.collect(seen)
+    assert (found.bundles, found.problems) == (0, ())
+    assert [each.bundles for each in done[0]] == [1]
+    assert len(store.bundles.of(ID)) == 1
+
+
+def test_what_was_collected_counts_as_delivered_and_what_was_discarded_does_not(
+    store: Store, upload: Any, ticket: Ticket
+) -> None:
+    """A holder that repeats its upload, as after a lost answer, may be slower than a collector."""
+    sound = bundle()
+    upload(None, record())
+    upload(0, sound)
+    collect(store)
+    upload(None, record())
+    upload(0, sound)
+    assert "used" in refused(ticket, record(preset="reference")).message
+    upload(1, sound)
+    inbox = Inbox(store)
+    assert [inbox.discard(each) for each in inbox.uploads()] == [1]
+    with pytest.raises(StoreError, match="used"):
+        upload(1, sound)
+
+
+@contextlib.contextmanager
+def killed_at(proxy: Any, number: int, command: list[str], environment: dict[str, str]) -> Iterator[None]:
+    """A command that is killed when its `number`th changing request has arrived, whose answer it never sees."""
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    seen = 0
+
+    def fault(method: str, path: str, count: int) -> str | None:
+        nonlocal seen
+        if method in ("PUT", "POST", "DELETE"):
+            seen += 1
+            if seen == number:
+                process.send_signal(signal.SIGKILL)
+                return "lost"
+        return None
+
+    proxy.fault = fault
+    process.wait(timeout=60)
+    proxy.fault = lambda method, path, count: None
+    yield
+
+
+def test_a_collector_killed_after_any_of_its_writes_loses_nothing(
+    store: Store, upload: Any, bucket: str, proxy: Any
+) -> None:
+    sound = bundle(node=0, record_id=ID, run_id=RUN)
+    upload(0, sound)
+    upload(None, record())
+    path = {**os.environ, "PYTHONPATH": str(ROOT / "builder")}
+    command = [sys.executable, "-m", "flagbench", "store", "collect", "--store", f"s3://{bucket}/{PREFIX}"]
+    for number in (1, 1, 1, 1):  # the bundle, its mark, the record, its mark: each gets one step further
+        with killed_at(proxy, number, command, path):
+            waits = any(each.waits for each in Inbox(store).uploads())
+            complete = store.find(ID) == [ID] and len(store.bundles.of(ID)) == 1
+            assert waits or complete
+    collect(store)
+    assert store.get(ID) == record()
+    assert [each.place.node for each in store.bundles.of(ID)] == [0]
