@@ -18,7 +18,7 @@ from running import wait_until
 pytest_plugins = ["containers"]
 pytestmark = [pytest.mark.docker, pytest.mark.slow]
 
-SHORT = {"steps": 20}
+SHORT = {"steps": 5}  # and five before them
 TIMEOUT = 20
 ENDLESS = {"steps": 1000000, "timeout": TIMEOUT}
 
@@ -89,7 +89,7 @@ def test_two_pods_share_one_model(pod, record_schema):
     second, first = (pod(index, "aquila-33b", set_=("tp=2",), **SHORT) for index in (1, 0))
     check_job(first, second, record_schema)
     assert first.record["conditions"]["layout"] == "dp1 tp2 pp1"
-    assert first.record["work"]["samples_executed"] == first.record["work"]["steps"] == 25
+    assert first.record["work"]["samples_executed"] == first.record["work"]["steps"] == 10
 
 
 @pytest.mark.parametrize("axis, layout", [("tp", "dp1 tp2 pp1"), ("pp", "dp1 tp1 pp2")])
@@ -98,8 +98,8 @@ def test_two_pods_train_one_model(pod, record_schema, axis, layout):
     second, first = (pod(index, "llama2-70b", set_=(axis + "=2",), **SHORT) for index in (1, 0))
     check_job(first, second, record_schema)
     assert first.record["conditions"]["layout"] == layout
-    assert first.record["work"]["samples_executed"] == 8 * first.record["work"]["steps"] == 8 * 25
-    assert len(first.record["quality"]["loss_curve"]) == 25
+    assert first.record["work"]["samples_executed"] == 8 * first.record["work"]["steps"] == 8 * 10
+    assert len(first.record["quality"]["loss_curve"]) == 10
 
 
 def test_the_master_may_start_10_seconds_late(pod, record_schema):
@@ -144,13 +144,6 @@ def test_a_killed_master_ends_the_other(training):
     assert time.monotonic() - began < 10
     assert second.lines == []
     assert "fix:" in second.stderr
-
-
-def test_a_paused_peer_is_found_within_the_timeout(training):
-    first, second = training
-    second.container.pause()
-    # The hang is counted from the last step; the ranks are then ended and the record is made.
-    assert "no progress" in ended_within(first, TIMEOUT + 6, 6)["reason"]
 
 
 def test_a_lost_network_is_found_within_the_timeout(training, docker_client, network):

@@ -29,7 +29,8 @@ from packages import make_source, make_wheel
 from running import need, wait_until
 
 pytest_plugins = ["containers"]
-pytestmark = pytest.mark.docker
+# On one worker, which makes the first build once (`--dist loadgroup`).
+pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("build")]
 
 ROOT = Path(__file__).parents[2]
 EPOCH = 1_700_000_000

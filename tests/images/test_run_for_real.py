@@ -22,7 +22,7 @@ SHORT = [*ENDLESS[:-1], "20"]
 @pytest.mark.parametrize(
     ("case", "length"),
     [
-        ("distilbert", []),
+        ("distilbert", ["--steps", "20"]),
         ("glm", ["--steps", "20"]),
         ("llama2-7b-lora", ["--steps", "20"]),
         ("aquila-33b", []),
@@ -30,10 +30,10 @@ SHORT = [*ENDLESS[:-1], "20"]
     ],
 )
 def test_stdout_is_one_line_the_record(case, length, image_of, start, record_schema):
-    """What the first page of the docs types; the tiny set comes with the image and is learned, without a network.
+    """The tiny set comes with the image and is learned, without a network.
 
-    Aquila scores it with a model that was trained, and split over both ranks. Two cases are not trained to the end:
-    tests/engine does that.
+    Aquila scores it with a model that was trained, and split over both ranks. Three cases are not trained to the end:
+    `make demo` and tests/engine do that.
     """
     run = start("--nodes", "1", "--gpus", "2", "--preset", "tiny", *length, image=image_of(case), network_mode="none")
     assert run.wait() == 0, run.stderr
@@ -49,8 +49,6 @@ def test_stdout_is_one_line_the_record(case, length, image_of, start, record_sch
     elif case == "llama2-70b":
         assert record["conditions"]["layout"] == "dp2 tp1 pp1"
         assert {"learned", "ranks_in_step"} <= set(checks)
-    else:
-        assert length or {"learned", "above_chance"} <= set(checks)
 
 
 def test_docker_stop_ends_within_3_seconds_with_a_record(start):

@@ -327,7 +327,8 @@ import sys
 from flagbench.stores import open_store
 store = open_store(sys.argv[1])
 for line in sys.stdin.buffer:
-    print(store.put(line.rstrip(b"\\n")).record_id, flush=True)
+    sys.stdout.write(store.put(line.rstrip(b"\\n")).record_id + "\\n")  # at once, also where it is not buffered
+    sys.stdout.flush()
 """
 
 

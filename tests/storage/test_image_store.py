@@ -24,6 +24,7 @@ from flagbench_cases.record import stores
 from flagbench_cases.record.stores.bucket import BucketStore
 from flagbench_cases.shared.errors import CaseError, ExitCode, UsageError
 from flagbench_cases.shared.interruption import Interruption
+from running import wait_until
 from unit.cases.refusal import refuses
 from unit.host.conftest import RECORD
 
@@ -138,7 +139,16 @@ def test_what_was_killed_at_a_random_moment_is_finished(bucket: str, large: Path
         assert (head.sha256, head.size) == (found.sha256, found.bytes)
 
 
-def test_an_upload_that_was_killed_is_resumed(bucket: str, large: Path, proxy: Any, tmp_path: Path) -> None:
+def parts_in(server: Any, bucket: str) -> int:
+    """How many parts of unfinished uploads a bucket has."""
+    uploads = server.list_multipart_uploads(Bucket=bucket).get("Uploads", ())
+    listed = (server.list_parts(Bucket=bucket, Key=each["Key"], UploadId=each["UploadId"]) for each in uploads)
+    return sum(len(each.get("Parts", ())) for each in listed)
+
+
+def test_an_upload_that_was_killed_is_resumed(
+    bucket: str, large: Path, proxy: Any, server: Any, tmp_path: Path
+) -> None:
     made, address = record(), f"s3://{bucket}/lab"
     held = proxy.hold("PUT", past=1)
     child = start(address, tmp_path, large, made)
@@ -146,6 +156,7 @@ def test_an_upload_that_was_killed_is_resumed(bucket: str, large: Path, proxy: A
         assert held.wait(30)
         assert child.stdout is not None
         assert json.loads(child.stdout.readline()) == made, "it is printed before it is uploaded"
+        wait_until(lambda: parts_in(server, bucket) == 1, 30)
     finally:
         child.kill()
         child.communicate()

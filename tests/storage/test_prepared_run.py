@@ -22,6 +22,7 @@ from flagbench.request import LocalOptions, RunRequest
 from flagbench.user_lock import user_lock
 from prepared_sets import CASE, SMALL, contents, get, prepare, put
 from running import ENTRYPOINTS, need_megatron
+from warmup import warm
 
 pytestmark = pytest.mark.s3
 
@@ -44,7 +45,7 @@ def small(bucket: str, tmp_path: Path) -> str:
 def run(case: str, *words: str) -> tuple[int, dict[str, Any], str]:
     """`python -m flagbench_cases CASE`: its exit code, its record, and what it said."""
     command = [sys.executable, "-m", "flagbench_cases", case, "--preset", "tiny", *words]
-    environment = dict(os.environ, PYTHONPATH=ENTRYPOINTS)
+    environment = {**os.environ, **warm(ENTRYPOINTS)}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     return ended.returncode, json.loads(ended.stdout), ended.stderr
 
