@@ -54,7 +54,8 @@ bench: $(VENV)/.dev $(VENV)/.publishers
 	$(BIN)/python tests/bench/kills.py $(KILLS)
 	$(BIN)/python tests/bench/storage.py $(STORAGE)
 
-# The longest first.
+# The longest first; OPTIONS are those of one of them.
+OPTIONS :=
 SINGLE := adapter trainer startup harness verdicts
 .PHONY: $(SINGLE:%=bench-%)
 bench-verdicts: OPTIONS = $(VERDICTS)

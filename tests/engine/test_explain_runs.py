@@ -49,7 +49,6 @@ def test_a_slow_rank(tmp_path: Path, healthy: Record) -> None:
     found = explained(run(tmp_path / "run", **slow_rank(tmp_path, 1, DELAY)), healthy)
     first = found.causes[0]
     assert first.name == "straggler"
-    assert (first.gap or 0.0) > 0.2
     assert first.seen.startswith("rank 1 (node 0, ")
 
 
