@@ -201,7 +201,7 @@ def _precision(subject: Subject) -> Iterator[str]:
     if proof.get("requested", subject.config.get("precision")) != subject.config.get("precision") and subject.config:
         asked = subject.config.get("precision")
         yield differ("config.precision", asked, "software.precision.requested is", proof.get("requested"))
-    if error is not None and executed in _ERRORS:
+    if error is not None and isinstance(executed, str) and executed in _ERRORS:
         low, high = _ERRORS[executed]
         if not low <= error <= high:
             yield f"software.precision.executed is {executed}, but its relative_error is {error:.1e}"
