@@ -231,7 +231,7 @@ def _by_rank(of_ranks: list[Any], sums: list[int], packed: bool) -> Any:
 
 def _blocks(raw: Mapping[str, Any], block: int) -> int:
     """The blocks of a rank in a span."""
-    smallest = min(block, raw.get("collectives", {}).get("block", block))
+    smallest = min(block, (raw.get("collectives") or {}).get("block", block))
     return -(-int(raw["steps"]) // int(smallest))
 
 
@@ -241,7 +241,7 @@ def _read_span(raw: Mapping[str, Any], world: int, block: int) -> Span:
     columns = {column: _column(raw["columns"], column, world, sizes, name) for column in COLUMNS}
     flops = {each: _of_ranks(raw["flops"], each, world, name) for each in FLOPS}
     collectives = None
-    if "collectives" in raw:
+    if raw.get("collectives"):
         of = raw["collectives"]
         blocks = block_sizes(steps, of["block"])
         first, wait = (_column(of, each, world, blocks, f"collectives of {name}") for each in ("first", "wait"))
