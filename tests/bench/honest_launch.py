@@ -35,12 +35,20 @@ PREFIXES = {
 DOCKER_OPTIONS = {ONE_CORE: ("--cpuset-cpus", "0"), QUOTA: ("--cpus", "0.5")}
 
 
-def carry_out(trial: Trial, folder: Path, data: Path | None, image: str | None) -> list[int]:
-    """The exit codes of the trial's commands, whose records are then below `folder`. `data`: what --data names."""
+def carry_out(trial: Trial, folder: Path, data: Path | None, image: str | None, python: str | None) -> list[int]:
+    """The exit codes of the trial's commands, whose records are then below `folder`.
+
+    Args:
+        data: what --data names.
+        python: the interpreter of native runs, without the host tool; None for this one, with it.
+    """
     folder.mkdir(parents=True)
-    commands = (
-        [_docker_run(trial, folder, data, image)] if trial.way == DOCKER else [_run(trial, folder, data, image)]
-    )
+    if trial.way == DOCKER:
+        commands = [_docker_run(trial, folder, data, image)]
+    elif trial.way == NATIVE and python is not None and trial.repeat == 1:
+        commands = [_image_side(trial, folder, data, python)]
+    else:
+        commands = [_run(trial, folder, data, image)]
     if trial.resumed:
         commands.append([*commands[0], "--resume", str(folder / "out" / "checkpoints" / trial.name)])
     return [_wait(trial, folder, command) for command in commands]
@@ -60,6 +68,13 @@ def _run(trial: Trial, folder: Path, data: Path | None, image: str | None) -> li
     command += (
         ["--nonce", trial.name, "--repeat", str(trial.repeat)] if trial.repeat > 1 else ["--run-id", trial.name]
     )
+    command += [] if data is None else ["--data", str(data)]
+    return [*command, "--out", str(folder / "out")] if trial.resumed else command
+
+
+def _image_side(trial: Trial, folder: Path, data: Path | None, python: str) -> list[str]:
+    command = [*PREFIXES.get(trial.condition, ()), python, "-m", "flagbench_cases", trial.case, "--preset", "tiny"]
+    command += ["--run-id", trial.name, "--store", f"file://{folder / 'store'}", *trial.words]
     command += [] if data is None else ["--data", str(data)]
     return [*command, "--out", str(folder / "out")] if trial.resumed else command
 

@@ -173,6 +173,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="a run of each case")
     parser.add_argument("--out", type=Path, metavar="DIR", help="keep the runs there, and make only missing ones")
+    parser.add_argument("--python", metavar="FILE", help="of native runs: one with an older torch, as in some images")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at a time (default 1)")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     options = parser.parse_args()
@@ -185,7 +186,7 @@ def main() -> int:
         counted, total = Counter[str](), 0
         folders = data_folders(out / "data")
         pool = stack.enter_context(ThreadPoolExecutor(options.jobs))
-        waiting = [pool.submit(ended, trial, out / trial.name, folders, images) for trial in trials]
+        waiting = [pool.submit(ended, trial, out, folders, images, options.python) for trial in trials]
         stack.callback(pool.shutdown, cancel_futures=True)
         for trial, future in zip(trials, waiting):
             codes = future.result()
@@ -196,8 +197,9 @@ def main() -> int:
     return int(bool(judge.problems))
 
 
-def ended(trial: Trial, folder: Path, folders: Any, images: Any) -> list[int]:
-    """The exit codes of a trial, which is carried out unless its folder has them."""
+def ended(trial: Trial, out: Path, folders: Any, images: Any, python: str | None) -> list[int]:
+    """The exit codes of a trial, which is carried out unless its folder below `out` has them."""
+    folder = out / trial.name
     done = folder / "ended.json"
     if done.is_file():
         kept = json.loads(done.read_text())
@@ -206,7 +208,7 @@ def ended(trial: Trial, folder: Path, folders: Any, images: Any) -> list[int]:
         return list(kept["codes"])
     if folder.exists():  # it was interrupted
         shutil.rmtree(folder)
-    codes = carry_out(trial, folder, folders.get(trial.data), images.get(trial.case))
+    codes = carry_out(trial, folder, folders.get(trial.data), images.get(trial.case), python)
     done.write_text(json.dumps({"trial": json.loads(trial.to_json()), "codes": codes}))
     return codes
 
