@@ -13,12 +13,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-import psutil
-
-from flagbench_cases.cases.distilbert import data as sst2
-from flagbench_cases.shared.config import load_case
-
 from .honest_trials import BUSY, DOCKER, NAMESPACE, NATIVE, ONE_CORE, QUOTA, STOPPED, Trial
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -128,6 +122,8 @@ def _burners(wanted: bool) -> Iterator[None]:
 
 def _stop(trial: Trial, process: subprocess.Popen[bytes], log: Path) -> None:
     """Stop a rank, or the container, for a while as soon as it trains."""
+    import psutil
+
     while process.poll() is None and not any(phase in log.read_bytes() for phase in MEASURED):
         time.sleep(0.05)
     if process.poll() is not None:
@@ -192,6 +188,11 @@ def _write_tsv(tiny: Path, folder: Path) -> None:
 
 def _write_npz(tsv: Path, folder: Path) -> None:
     """FlagPerf's archive, of the same sentences."""
+    import numpy as np
+
+    from flagbench_cases.cases.distilbert import data as sst2
+    from flagbench_cases.shared.config import load_case
+
     config = load_case("distilbert")
     model = {**config["presets"]["reference"]["model"], **config["presets"]["tiny"]["model"]}
     length = config["presets"]["tiny"]["data"]["sequence_length"]

@@ -66,6 +66,7 @@ class Judge:
         if any(codes):
             said = (folder / "log").read_text(errors="replace").splitlines()[-3:]
             self._problem(trial, f"ended with {codes}: {' / '.join(said)}")
+            return 0
         files, found = records(folder), list[Record]()
         if len(files) != max(trial.repeat, len(codes)):
             self._problem(trial, f"{len(files)} records")
@@ -94,7 +95,7 @@ class Judge:
         other = self._earlier.get(case.name)
         if other is not None and other.run_id != record.run_id:  # a resumed run is no other run
             self._note(trial, "an earlier run", verify_baseline([record], other, case), record)
-            comparison_table(compare_records(other, record))
+            comparison_table(compare_records(other, record, case))
         if record.status.state == "ok":
             self._earlier[case.name] = record
 
