@@ -16,7 +16,7 @@ from flagbench.catalog.settings import setting_fault
 from flagbench.errors import FlagbenchError
 from flagbench.images import image_of
 from flagbench.options import Text, Texts, check_ranges, text_fault, words
-from flagbench.record.model import RUN_ID
+from flagbench.record.scalars import RUN_ID
 from flagbench.s3 import S3Error, parse_address
 from flagbench.schema import nearest
 

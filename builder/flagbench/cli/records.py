@@ -10,8 +10,9 @@ from pathlib import Path
 import typer
 
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.record.model import RECORD_ID, Record
+from flagbench.record.model import Record
 from flagbench.record.read import read_record
+from flagbench.record.scalars import RECORD_ID
 from flagbench.stores import Store, StoredRecord, StoreError, open_store
 from flagbench.stores.layout import check_record_id
 from flagbench.terminal import visible

@@ -27,7 +27,7 @@ _PRECISION = (
 _CEILING = (
     "low_ceiling",
     "a slow device",
-    "run the matrix product on each device (`flagbench doctor`), and compare the devices' names, slices and modes",
+    "run the case on each device alone, and compare their names, clocks, MIG slices and ECC (`nvidia-smi -q`)",
 )
 
 
@@ -45,7 +45,7 @@ def explain(
     a baseline's by its evidence, a published row's data waits and evaluations by its own rates.
     """
     try:
-        opened = [open_run(record, case) for record in records]
+        opened, there = ([open_run(record, case) for record in side] for side in (records, baseline))
     except EvidenceError as error:
         return _nothing(f"its evidence contradicts itself: {error}")
     runs = [run for run in opened if run is not None]
@@ -54,9 +54,8 @@ def explain(
     target = _target(result)
     counts = _counts(target.held_by) if target else _widest(runs)
     ratio = target.ratio.value if target and target.ratio else None
-    base = [run for run in (open_run(record, case) for record in baseline) if run is not None]
-    if ratio is None:
-        base = []  # work of another kind: its times per step say nothing of this run's
+    # Without a ratio it is work of another kind, whose times per step say nothing of this run's.
+    base = [run for run in there if run is not None and ratio is not None]
     gap = None if ratio is None else max(0.0, 1 - ratio)
     losses = _losses(runs, base, result, counts, ratio)
     measured = sum(share for _, share, _ in losses)

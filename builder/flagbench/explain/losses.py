@@ -34,7 +34,7 @@ class Loss(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """A cause, and how its cost is found: of a run, of what a rate counts, beside a run of the baseline."""
+    """A cause, and what finds its cost in a run, as a share of what a rate counts."""
 
     name: str
     title: str

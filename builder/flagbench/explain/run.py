@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from flagbench.catalog.model import Case
-from flagbench.evidence import Section
+from flagbench.evidence import EvidenceError, Section
 from flagbench.evidence.columns import MICRO
 from flagbench.evidence.derive import INFER, TRAIN, of_rank
 from flagbench.evidence.metrics import OWN, Window, window_of
 from flagbench.evidence.section import WINDOW, read_section
 from flagbench.evidence.stats import median
-from flagbench.record.model import CpuTelemetry, DeviceTelemetry, Rank, Record
+from flagbench.record.model import Rank, Record
+from flagbench.record.telemetry import CpuTelemetry, DeviceTelemetry
 from flagbench.verify.subject import Subject
 
 CORE, LOOP, WHOLE = "core", "loop", "whole"
@@ -66,7 +67,7 @@ class Run:
 
     @cached_property
     def ranks(self) -> Sequence[Rank]:
-        """The ranks of the record, in order; `verify` has found that they are those of the evidence."""
+        """The ranks of the record, in order."""
         return sorted(self.record.ranks, key=lambda rank: rank.rank)
 
     @cached_property
@@ -147,10 +148,15 @@ def clock_of(device: DeviceTelemetry) -> float | None:
 
 
 def open_run(record: Record, case: Case) -> Run | None:
-    """A valid record as a run; None if it has no evidence of a window."""
+    """A record as a run; None if it has no evidence of a window.
+
+    Raises EvidenceError if the evidence contradicts itself, or is of other ranks than the record lists.
+    """
     if record.evidence is None:
         return None
     section = read_section(record.raw["evidence"])
+    if sorted(rank.rank for rank in record.ranks) != [*range(section.world)]:
+        raise EvidenceError(f"it is of {section.world} ranks, and the record lists others")
     kind = INFER if record.config is not None and INFER in record.config else TRAIN
     window = window_of(section.stretch(kind, WINDOW))
     return Run(record, case, section, window) if window is not None and window.seconds else None

@@ -107,7 +107,7 @@ SUSPECTS = (
     Suspect(
         "kernel_fallback",
         "slower kernels",
-        "use an image of this stack as flagbench builds it; `flagbench doctor` says what it lacks",
+        "use the image that flagbench builds for this stack, or install the fused kernels (apex, flash-attn)",
         kernels,
     ),
     Suspect(

@@ -8,23 +8,21 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-RECORD_ID = "[0-9A-Za-z][0-9A-Za-z._-]{7,159}"
-"""No path separator matches, so an id is never a path."""
-
-# `\Z` and not `$`, which also matches before a final newline.
-RecordId = Annotated[str, Meta(pattern=rf"^{RECORD_ID}\Z")]
-RUN_ID = "[0-9A-Za-z][0-9A-Za-z._-]{0,127}"
-RunId = Annotated[str, Meta(pattern=rf"^{RUN_ID}\Z")]
-Name = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9.-]*\Z")]
-Digest = Annotated[str, Meta(pattern=r"^sha256:[0-9a-f]{64}\Z")]
-Time = Annotated[str, Meta(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z\Z")]
-Scalar = str | int | float | bool | None
-Number = int | float
-Count = Annotated[int, Meta(ge=0)]
-MOST_RANKS = 100_000
-Positive = Annotated[int, Meta(ge=1)]
-Amount = Annotated[int, Meta(ge=0)] | Annotated[float, Meta(ge=0)]
-"""A number that is not negative."""
+from flagbench.record.evidence import Evidence, Packed
+from flagbench.record.scalars import (
+    MOST_RANKS,
+    Amount,
+    Count,
+    Digest,
+    Name,
+    Number,
+    Positive,
+    RecordId,
+    RunId,
+    Scalar,
+    Time,
+)
+from flagbench.record.telemetry import Telemetry
 
 
 class Metric(Struct, frozen=True):
@@ -211,68 +209,6 @@ class Work(Struct, frozen=True):
     tokens_useful: Count | None = None
 
 
-class Runs(Struct, frozen=True):
-    """A column as runs of equal numbers: (blocks, number of each)."""
-
-    runs: tuple[tuple[Positive, Count], ...]
-
-
-class Packed(Struct, frozen=True):
-    """Numbers in base64, of `bytes` bytes each, to which `least` is added: a list by rank of a large job."""
-
-    least: Count
-    bytes: Annotated[int, Meta(ge=1, le=16)]
-    data: str
-
-
-Column = Count | tuple[Count, ...] | Runs
-"""One number for every step, a number per block, or runs of blocks with equal numbers."""
-
-
-class Collectives(Struct, frozen=True):
-    """Microseconds until each rank's first collective, and of waiting in collectives: sums of blocks, as columns."""
-
-    block: Positive
-    first: Count | tuple[Column, ...] | Packed
-    wait: Count | tuple[Column, ...] | Packed
-
-
-class Span(Struct, frozen=True):
-    """The evidence of consecutive steps: times in microseconds, amounts of work, FLOPs.
-
-    A column is a number that all ranks have in every step, or a column of each rank.
-    """
-
-    phase: Literal["train", "val", "infer"]
-    part: Literal["warmup", "window"]
-    first_step: Count
-    steps: Positive
-    columns: dict[str, Count | tuple[Column, ...] | Packed]
-    flops: dict[str, Count | tuple[Count, ...] | Packed]
-    """Summed over the span: a number that all ranks have, or that of each."""
-    loss: tuple[tuple[Number | None, ...] | None, ...] = ()
-    """By rank; None for one without losses. Left out where `quality.losses` is that of the only rank that has one."""
-    collectives: Collectives | None = None
-    """Left out unless measured in every step of every rank; so are `passes`."""
-    passes: dict[str, Count | tuple[Count, ...] | Packed] = {}
-    """Of a pipeline, summed over the span: `computing` and `pipeline`, a number that all ranks have, or each."""
-
-
-class Evidence(Struct, frozen=True):
-    """What the record's numbers follow from (`flagbench.evidence`): times in microseconds, memory in bytes."""
-
-    version: Positive
-    block: Positive
-    """Steps per block; the last block of a span may be shorter. The number of a block is the sum of its steps."""
-    ranks: Positive
-    spans: tuple[Span, ...]
-    timing: dict[str, Count] = {}
-    durations: dict[str, tuple[Count, ...] | Packed] = {}
-    memory: dict[str, tuple[Count | None, ...] | Packed] = {}
-    ceilings: tuple[Amount, ...] | Packed = ()
-    loss_tail: tuple[Number | None, ...] = ()
-
-
 class Losses(Struct, frozen=True):
     """The loss of each step, of the first ones in a long run; None where it is not finite."""
 
@@ -293,58 +229,6 @@ class Quality(Struct, frozen=True):
     converged: bool | None = None
     resumed: dict[str, Any] | None = None
     training: dict[str, Any] | None = None
-
-
-class DeviceTelemetry(Struct, frozen=True):
-    """Telemetry of one device."""
-
-    index: Count | None = None
-    name: str | None = None
-    throttle_seconds: dict[str, Amount] = {}
-    foreign_processes: Count = 0
-    mem_used_before_bytes: Count = 0
-    mem_used_max_bytes: Count | None = None
-    power_mean_w: Number | None = None
-    power_max_w: Number | None = None
-    energy_j: Number | None = None
-    energy_seconds: Number | None = None
-    temperature_max_c: Number | None = None
-    sm_clock_mean_mhz: Number | None = None
-    sm_clock_min_mhz: Number | None = None
-    sm_clock_busy_mhz: Amount | None = None
-    """The mean while the device was not idle."""
-    sm_clock_max_mhz: Amount | None = None
-    """The highest that the device allows."""
-    power_limit_w: Amount | None = None
-    """The limit in force; `power_limit_default_w` is the device's own."""
-    power_limit_default_w: Amount | None = None
-    util_mean: Number | None = None
-
-
-Fraction = Annotated[float, Meta(ge=0, le=1)] | Annotated[int, Meta(ge=0, le=1)]
-
-
-class CpuTelemetry(Struct, frozen=True):
-    """Telemetry of node 0's logical processors."""
-
-    util_mean: Fraction | None = None
-    """The share of them that was busy."""
-    others_mean: Amount | None = None
-    """How many of them processes outside the run kept busy."""
-    steal_mean: Fraction | None = None
-    """The share that other virtual machines took."""
-    quota: Amount | None = None
-    """How many of them the run's control group may use."""
-    throttled: Fraction | None = None
-    """The share of the quota's periods in which it was used up."""
-    mem_used_max_bytes: Count | None = None
-
-
-class Telemetry(Struct, frozen=True):
-    """Telemetry, summarised over the run; of node 0."""
-
-    devices: tuple[DeviceTelemetry, ...] = ()
-    cpu: CpuTelemetry = CpuTelemetry()
 
 
 class Rank(Struct, frozen=True):

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from msgspec.structs import asdict
 
 from flagbench.evidence.columns import EvidenceError, unpack
-from flagbench.record.model import Packed, Rank, RankColumns
+from flagbench.record.evidence import Packed
+from flagbench.record.model import Rank, RankColumns
 
 
 def expanded(columns: RankColumns, listed: Sequence[Rank]) -> tuple[Rank, ...]:

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from flagbench.record.model import Builder, Count, Time
+from flagbench.record.model import Builder
+from flagbench.record.scalars import Count, Time
 from flagbench.reproduce.archive import MOST_FILES, files_below
 from flagbench.stores.bundle_check import BundleError, is_plain
 from flagbench.terminal import brief

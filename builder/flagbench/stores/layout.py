@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from flagbench.errors import ExitCode
-from flagbench.record.model import RECORD_ID, RUN_ID
 from flagbench.record.read import date_fault
+from flagbench.record.scalars import RECORD_ID, RUN_ID
 from flagbench.schema import shipped_manifests
 from flagbench.stores.blobs import StoreError
 from flagbench.terminal import brief

@@ -14,7 +14,8 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.record.model import Builder, Count, Digest, Name, Positive, RecordId, RunId, Time
+from flagbench.record.model import Builder
+from flagbench.record.scalars import Count, Digest, Name, Positive, RecordId, RunId, Time
 from flagbench.terminal import brief
 
 VERSION = "series/v1"

@@ -8,7 +8,8 @@ from typing import Any
 
 from flagbench.catalog.flops import flops_of_unit
 from flagbench.catalog.model import Accelerator, Case, Stack
-from flagbench.record.model import Packed, Record
+from flagbench.record.evidence import Packed
+from flagbench.record.model import Record
 from flagbench.terminal import brief
 from flagbench.verify.arguments import Arguments, parse
 from flagbench.verify.derivation import UNKNOWN, count, evaluate, look_up

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from flagbench.record.model import DeviceTelemetry, Telemetry, Window
+from flagbench.record.model import Window
+from flagbench.record.telemetry import DeviceTelemetry, Telemetry
 from flagbench.report import verdict_table
 from flagbench.verify import Verdict
 from flagbench.verify.disturbances import MUCH_MEMORY
