@@ -81,7 +81,7 @@ def pulled(address: str, engine: Engine) -> Pulled:
 def test_an_image_comes_back_as_it_was_pushed(
     push: Callable[..., str], docker_engine: Engine, docker_client: Any, name: str, files: Path, tmp_path: Path
 ) -> None:
-    image = make_image(files, {"one": b"1"}, {"bin/two": b"2"}, Labels={"dev.flagbench.test": "pull"})
+    image = make_image(files, {"one": b"1"}, {"bin/two": b"2"}, Labels={"dev.flagbench.test": name})
     address = push(image)
     got = pulled(address, docker_engine)
     assert (got.manifest, got.config) == (image.digest, image.config.descriptor.digest)
