@@ -20,4 +20,6 @@ def data_parallel(
     ids = [context.local_rank] if context.device.torch.type == "cuda" else None
     network = DistributedDataParallel(module, device_ids=ids, process_group=context.groups.get("dp"))
     context.probe.attach(list(module.parameters()) if watched is None else watched)
+    if any(True for _ in module.buffers()):
+        context.probe.attach_buffers(network, module)
     return network

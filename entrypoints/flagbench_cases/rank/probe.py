@@ -2,7 +2,8 @@
 
 Synchronous training hides a slow rank, since every rank has the same step time. The time until a rank's first
 gradient is ready, and with it the first collective, is the rank's own. The time from its last gradient to the end of
-the backward pass is spent waiting for the slowest rank.
+the backward pass is spent waiting for the slowest rank. Where replicas have buffers, which are made equal before each
+forward pass, ranks wait for the slowest one there, too.
 
 In a pipeline of stages, a rank also waits for other stages between the passes of its micro-batches, so the passes are
 marked too.
@@ -26,11 +27,22 @@ class CollectiveProbe:
         self.last: Optional[Any] = None
         self.done: Optional[Any] = None
         self._passes: List[Any] = []
+        self._syncs: List[Any] = []
 
     def attach(self, parameters: List[torch.nn.Parameter]) -> None:
         """Hook a module's parameters, given in the order of its forward pass: gradients arrive in reverse order."""
         parameters[-1].register_hook(self._first_gradient)
         parameters[0].register_hook(self._last_gradient)
+
+    def attach_buffers(self, network: torch.nn.Module, module: torch.nn.Module) -> None:
+        """Hook a network that makes the buffers of its `module` equal on all ranks before it calls that."""
+        network.register_forward_pre_hook(lambda *_: self._mark_sync(begins=True))
+        module.register_forward_pre_hook(lambda *_: self._mark_sync(begins=False))
+
+    def _mark_sync(self, begins: bool) -> None:
+        """Mark the start or end of making buffers equal; not in evaluations, nor where the module alone is called."""
+        if torch.is_grad_enabled() and begins == (len(self._syncs) % 2 == 0):
+            self._syncs.append(self._clock.mark())
 
     def _first_gradient(self, gradient: torch.Tensor) -> None:
         self.first = self._clock.mark()
@@ -49,6 +61,11 @@ class CollectiveProbe:
         self.first = self.last = self.done = None
         return None if None in marks else marks
 
+    def take_syncs(self) -> List[Any]:
+        """Return and reset the marks of the last step's waits for buffers: start and end in turn."""
+        syncs, self._syncs = self._syncs, []
+        return syncs
+
     def pass_begins(self) -> None:
         """Mark the start of the forward or backward pass of a micro-batch."""
         self._passes.append(self._clock.mark())
@@ -65,6 +82,8 @@ class CollectiveProbe:
     def pass_seconds(self, passes: List[Any]) -> Tuple[float, float]:
         """The sum of the passes' durations, and the time from the first start to the last end, seconds. The marks
         must have been reached."""
-        seconds = self._clock.seconds
-        computing = sum(seconds(start, end) for start, end in zip(passes[::2], passes[1::2]))
-        return computing, seconds(passes[0], passes[-1])
+        return self.total_seconds(passes), self._clock.seconds(passes[0], passes[-1])
+
+    def total_seconds(self, marks: List[Any]) -> float:
+        """The sum of the times between each start and its end, seconds. The marks must have been reached."""
+        return sum(self._clock.seconds(start, end) for start, end in zip(marks[::2], marks[1::2]))

@@ -48,7 +48,7 @@ class StepTimer:
         self.count = 0
         self._drained = now()
         self._ended: Optional[float] = None  # end of the last step; None while something other than a step runs
-        self._pending: Deque[Tuple[int, Any, Any, Any, List[Any], Optional[torch.Tensor]]] = deque()
+        self._pending: Deque[Tuple[int, Any, Any, Any, List[Any], List[Any], Optional[torch.Tensor]]] = deque()
         # The first step whose loss, read after the step, is not finite.
         self.not_finite: Optional[Tuple[int, float]] = None
 
@@ -68,7 +68,8 @@ class StepTimer:
         work = self.workload.work(batch) if self.counts else COUNTED_ELSEWHERE
         known = None if isinstance(loss, torch.Tensor) else loss
         self.spool.step(Step(ready - mark, begun - ready, ended - begun, NAN, NAN, NAN, 0.0, _number(known), *work))
-        self._pending.append((self.count, start, end, self.probe.take(), self.probe.take_passes(), late))
+        probe = self.probe
+        self._pending.append((self.count, start, end, probe.take(), probe.take_syncs(), probe.take_passes(), late))
         self.count += 1
         if len(self._pending) >= self.clock.drain_every or ended - self._drained > DRAIN_SECONDS:
             self.drain()
@@ -92,12 +93,14 @@ class StepTimer:
         """Write the available device times and losses to the spool; use `everything` only after a synchronisation."""
         clock = self.clock
         while self._pending and (everything or clock.reached(self._pending[0][2])):
-            index, start, end, marks, passes, late = self._pending.popleft()
+            index, start, end, marks, syncs, passes, late = self._pending.popleft()
             first = wait = NAN
             if marks is not None:
-                first = clock.seconds(start, marks[0])
-                wait = clock.seconds(marks[1], marks[2])
+                synced = self.probe.total_seconds(syncs)
+                first = clock.seconds(start, marks[0]) - synced
+                wait = clock.seconds(marks[1], marks[2]) + synced
                 clock.release(list(marks))
+            clock.release(syncs)
             self.spool.device_times(index, clock.seconds(start, end), first, wait)
             clock.release([start, end])
             if passes:

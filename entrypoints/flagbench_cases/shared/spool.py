@@ -33,8 +33,8 @@ class Step(NamedTuple):
     to_device: float  # host time of copying the batch to the device
     host: float  # the publisher's clock: host time of the step itself
     device: float  # device time of the step
-    first_collective: float  # from step start to the first gradient passed to a collective
-    collective_wait: float  # from the last gradient passed to a collective to the end of the backward pass
+    first_collective: float  # from step start to the first gradient passed to a collective, without waits for buffers
+    collective_wait: float  # for buffers, and from the last gradient's collective to the end of the backward pass
     after: float  # host time from the end of the step until the next may begin: see StepTimer.until_now
     loss: float
     samples: float  # examples of this rank's batch

@@ -204,6 +204,43 @@ def test_the_probe_tells_own_work_from_waiting(
     assert late.created <= 5 * DRAIN_EVERY + 20
 
 
+class Synced(torch.nn.Module):
+    """Makes the buffers of its module equal on all ranks, for two seconds, before it calls that."""
+
+    def __init__(self, module: torch.nn.Module, time: Time) -> None:
+        super().__init__()
+        self.module, self.time = module, time
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        self.time.seconds += 2.0
+        return self.module(value)
+
+
+def test_a_rank_waits_for_buffers_too(tmp_path: Path, time: Time) -> None:
+    """In every forward pass that is trained; not in evaluations, nor where the module is called by itself."""
+    late = LateClock(time, behind=11)
+    module = torch.nn.Identity()
+    network = Synced(module, time)
+
+    class Buffers(Gradients):
+        def backward(self, time: Time) -> None:
+            with torch.no_grad():
+                network(torch.ones(1))
+            module(torch.ones(1))
+            network(torch.ones(1))
+            super().backward(time)
+
+    probe, workload = Buffers(late), Toy(time)
+    probe.attach_buffers(network, module)
+    workload.probe = probe
+    _, reader = train(tmp_path, workload, LONG, Device(late), probe)
+    assert {(step.first_collective, step.collective_wait) for step in reader.steps()} == {
+        (0.25 + 2.0 + 1.0, 4.0 + 2.0)
+    }
+    assert probe.take_syncs() == []
+    assert late.created <= 7 * DRAIN_EVERY + 20
+
+
 @pytest.mark.parametrize("behind", [0, 50])
 def test_passes_and_the_time_between_them_are_told_apart(tmp_path: Path, time: Time, behind: int) -> None:
     """Four passes of a second each, with two seconds between them; the rest of a step is neither."""

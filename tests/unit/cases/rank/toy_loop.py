@@ -111,6 +111,9 @@ class NoCollectives:
     def take(self) -> None:
         return None
 
+    def take_syncs(self) -> list[Any]:
+        return []
+
     def take_passes(self) -> list[Any]:
         return []
 
