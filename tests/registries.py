@@ -159,16 +159,11 @@ def bench(registry: Registry, docker_client: Any, docker_engine: Any) -> Iterato
     """See Bench; everything that it made in the engine is removed."""
     made = Bench(docker_engine, docker_client, registry)
     yield made
-    for image in docker_client.images.list():
-        ours = [tag for tag in image.tags if made.name in tag]
-        if ours:
-            made.remove(*ours)
-    made.remove(
-        *(
-            i.id
-            for i in docker_client.images.list(filters={"dangling": True, "label": f"dev.flagbench.test={made.name}"})
-        )
-    )
+    # Listed without a look at each, which other tests may remove meanwhile.
+    for image in docker_client.api.images():
+        made.remove(*(tag for tag in image["RepoTags"] or () if made.name in tag))
+    unnamed = {"dangling": True, "label": f"dev.flagbench.test={made.name}"}
+    made.remove(*docker_client.api.images(filters=unnamed, quiet=True))
 
 
 def own_stack(bench: Bench, folder: Path, image: str) -> tuple[Path, str]:

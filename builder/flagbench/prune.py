@@ -107,12 +107,13 @@ def images(client: Any, catalog: Catalog) -> list[Removable]:
     current = {f"{REPOSITORY}/{name}" for name in image_names(catalog)}
     current |= {f"{REPOSITORY}/stack:{name}" for name in catalog.stacks}
     found = []
-    for image in client.images.list(filters={"label": IMAGE_LABEL}):
-        if all(is_ours(tag) for tag in image.tags) and current.isdisjoint(image.tags):
-            title = image.labels.get("org.opencontainers.image.title", "")
-            name = image.tags[0] if image.tags else image.id
-            remove = partial(_remove_image, client, image.tags or [image.id])
-            found.append(Removable("image", name, title, int(image.attrs["Size"]), remove))
+    # As listed: a look at each would fail for one that somebody else removes meanwhile.
+    for image in client.api.images(filters={"label": IMAGE_LABEL}):
+        tags = [tag for tag in image["RepoTags"] or () if tag != "<none>:<none>"]
+        if all(map(is_ours, tags)) and current.isdisjoint(tags):
+            title = image["Labels"].get("org.opencontainers.image.title", "")
+            remove = partial(_remove_image, client, tags or [image["Id"]])
+            found.append(Removable("image", tags[0] if tags else image["Id"], title, image["Size"], remove))
     return found
 
 

@@ -187,14 +187,15 @@ def site(
     """The folders; the images of its stack are removed at the end."""
     made = Site(tmp_path_factory.mktemp("site"), docker_engine, debian)
     yield made
-    images = docker_client.images
-    for image in images.list(filters={"label": f"dev.flagbench.stack={made.stack}"}):
-        images.remove(image.id, force=True)
-    for image in images.list(name="localhost/flagbench/base"):
+    # Listed without a look at each, which other tests may remove meanwhile.
+    api = docker_client.api
+    for image in api.images(filters={"label": f"dev.flagbench.stack={made.stack}"}, quiet=True):
+        api.remove_image(image, force=True)
+    for image in api.images(name="localhost/flagbench/base"):
         # Only the name that building on an image id gave it: the base keeps its own.
-        for tag in image.tags:
-            if tag.startswith("localhost/flagbench/base:") and len(image.tags) > 1:
-                images.remove(tag)
+        for tag in image["RepoTags"]:
+            if tag.startswith("localhost/flagbench/base:") and len(image["RepoTags"]) > 1:
+                api.remove_image(tag)
 
 
 @pytest.fixture(scope="module")

@@ -24,8 +24,8 @@ def name(docker_client):
     """A repository of this test's own; its images are removed."""
     repository = f"flagbench-test/{uuid.uuid4().hex[:12]}"
     yield repository
-    for image in docker_client.images.list(name=repository):
-        docker_client.images.remove(image.id, force=True)
+    for image in docker_client.api.images(name=repository, quiet=True):
+        docker_client.api.remove_image(image, force=True)
 
 
 def context(dockerfile, **files):

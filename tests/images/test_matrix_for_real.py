@@ -332,6 +332,6 @@ def test_a_base_from_an_archive_is_locked_by_its_content(builds, loaded, debian,
             done = builds.flagbench("build", "standin-private", "--base", debian, code=2)
             assert locked in done.stderr
     finally:
-        for image in docker_client.images.list("flagbench/stack"):
-            if any(tag.startswith("flagbench/stack:standin-private") for tag in image.tags):
-                docker_client.api.remove_image(image.id, force=True)
+        for image in docker_client.api.images("flagbench/stack"):
+            if any(tag.startswith("flagbench/stack:standin-private") for tag in image["RepoTags"]):
+                docker_client.api.remove_image(image["Id"], force=True)

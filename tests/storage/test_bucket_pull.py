@@ -42,8 +42,8 @@ def name(docker_client: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     made = f"flagbench-test/{uuid.uuid4().hex[:12]}"
     yield made
-    for image in docker_client.images.list():
-        for tag in image.tags:
+    for image in docker_client.api.images():
+        for tag in image["RepoTags"] or ():
             if made in tag:
                 docker_client.api.remove_image(tag, force=True)
 

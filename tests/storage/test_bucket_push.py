@@ -42,8 +42,7 @@ def bench(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     made = Bench(docker_engine, docker_client, None)  # type: ignore[arg-type]
     yield made
-    for image in docker_client.images.list(filters={"label": f"dev.flagbench.test={made.name}"}):
-        made.remove(image.id)
+    made.remove(*docker_client.api.images(filters={"label": f"dev.flagbench.test={made.name}"}, quiet=True))
 
 
 @pytest.fixture

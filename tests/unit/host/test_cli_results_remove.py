@@ -178,15 +178,15 @@ def test_what_prepare_did_not_write_is_left_alone(tmp_path: Path) -> None:
 def removable_images(*images: tuple[str, ...], remove: Callable[[str], None]) -> list[prune.Removable]:
     """Which of the images of an engine, given by their tags, can be removed; the first one has the id sha256:0."""
     listed = [
-        SimpleNamespace(id=f"sha256:{number}", tags=list(tags), labels={}, attrs={"Size": 1000})
+        {"Id": f"sha256:{number}", "RepoTags": list(tags) or None, "Labels": {prune.IMAGE_LABEL: "x"}, "Size": 1000}
         for number, tags in enumerate(images)
     ]
 
-    def list_images(filters: dict[str, str]) -> list[SimpleNamespace]:
+    def list_images(filters: dict[str, str]) -> list[dict[str, Any]]:
         assert filters == {"label": prune.IMAGE_LABEL}
         return listed
 
-    client = SimpleNamespace(images=SimpleNamespace(list=list_images, remove=remove))
+    client = SimpleNamespace(api=SimpleNamespace(images=list_images), images=SimpleNamespace(remove=remove))
     return prune.images(client, load_catalog(claims=False))
 
 
