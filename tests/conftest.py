@@ -34,6 +34,10 @@ SERVERS = (builds.NEEDED, "an S3 server", "FLAGBENCH_TEST_WITHOUT_S3")
 """In the reasons of tests that are skipped for want of a server, many of them."""
 
 
+LONGEST_NAME = 200
+"""Characters of a parameter that are in its test's name."""
+
+
 @pytest.fixture(scope="session")
 def record_schema():
     """manifests/schema/record-v1.json."""
@@ -64,6 +68,15 @@ def pytest_configure(config):
         gc.disable()  # until the tests are collected
     else:
         warmup.start()
+
+
+def pytest_make_parametrize_id(val):
+    """A long value names its test by its beginning: the name is in the environment of what the test starts, where a
+    variable of 128 KiB is too long."""
+    if isinstance(val, (str, bytes)) and len(val) > LONGEST_NAME:
+        start = val[:LONGEST_NAME] if isinstance(val, str) else repr(val[:LONGEST_NAME])
+        return "%s... (%d)" % (start, len(val))
+    return None
 
 
 @pytest.hookimpl(trylast=True)
