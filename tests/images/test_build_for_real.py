@@ -280,17 +280,20 @@ def test_an_edited_entrypoint_changes_one_layer(first: dict[str, Any], site: Sit
 
 
 def test_what_a_case_needs_is_compiled_once_for_a_base(first: dict[str, Any], site: Site) -> None:
-    """In a stage of its own; when the stack below it has changed, the wheel that was kept is installed again."""
-    site.build("twin")
-    before = site.image("stack").id
+    """In a stage of its own; when the stack below it has changed, the wheel that was kept is installed again.
+
+    Stacks change twice, for what was kept before is gone where another test has built without the engine's cache.
+    """
     manifest = site.folder / "manifests" / "stacks" / f"{site.stack}.yaml"
     plain = manifest.read_text(encoding="utf-8")
     changed = yaml.safe_load(plain)
-    changed["build"]["env"]["CHANGED"] = "1"
-    manifest.write_text(yaml.safe_dump(changed), encoding="utf-8")
     try:
-        again = site.build("twin")
-        assert site.image("stack").id != before, "its stack is another"
+        for value in ("1", "2"):
+            before = site.image("stack").id
+            changed["build"]["env"]["CHANGED"] = value
+            manifest.write_text(yaml.safe_dump(changed), encoding="utf-8")
+            again = site.build("twin")
+            assert site.image("stack").id != before, "its stack is another"
         assert "taken from an earlier build" in again.stderr
         assert COMPILES not in again.stderr
         files = every_file(site.engine.save(site.image("twin").id))
