@@ -8,6 +8,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 from flagbench.oci.model import Blob, Descriptor, digest_of
 
 LAYER = b"a layer of the base"
+DENIED = b'{"errors": [{"code": "DIGEST_INVALID", "message": "provided digest did not match uploaded content"}]}'
 DIFF_ID = "sha256:" + hashlib.sha256(b"uncompressed").hexdigest()
 CONFIG = json.dumps({"rootfs": {"type": "layers", "diff_ids": [DIFF_ID]}}).encode()
 GZIP = "application/vnd.docker.image.rootfs.diff.tar.gzip"
@@ -53,7 +55,7 @@ class Server(ThreadingHTTPServer):
         self.location = "{path}session?state=1"
         """Where a layer is to be uploaded to, from the path of the request."""
         self.faults: list[tuple[str, int, dict[str, str]]] = []
-        """Method and beginning of a path, status and headers of the next answers to such a request."""
+        """Beginning of a request, status (400 denies a digest) and headers of the next answers to such requests."""
         self.sent: list[tuple[str, dict[str, str]]] = []
         """Method and path, and the headers of every request."""
         self.cut = 0
@@ -79,7 +81,7 @@ class Handler(BaseHTTPRequestHandler):
         for fault in server.faults:
             if f"{self.command} {self.path}".startswith(fault[0]):
                 server.faults.remove(fault)
-                self.reply(fault[1], headers=fault[2])
+                self.reply(fault[1], DENIED if fault[1] == HTTPStatus.BAD_REQUEST else b"", headers=fault[2])
                 return
         server.asked.append(f"{self.command} {self.path}")
         repository = url.path.removeprefix("/v2/").rpartition("/blobs")[0] or "team/x"

@@ -109,7 +109,13 @@ class RegistryPlace:
         lists_referrers = False
         for reference in (digest_of(content), *references):
             url = f"{self._client.base}/manifests/{reference}"
-            answer = self._client.ask("PUT", url, headers={"Content-Type": media_type}, data=content, writes=True)
+            headers = {"Content-Type": media_type}
+            for attempt in range(_ATTEMPTS):
+                answer = self._client.ask("PUT", url, headers=headers, data=content, writes=True)
+                # The digest is right: the registry has read a link that another push of the manifest was writing.
+                if not _denies_digest(answer) or attempt + 1 == _ATTEMPTS:
+                    break
+                _pause(_PAUSE * 2**attempt)
             self._client.require(answer, f"store the manifest {reference}", writes=True)
             lists_referrers = lists_referrers or "OCI-Subject" in answer.headers
         return lists_referrers
@@ -198,7 +204,7 @@ class RegistryPlace:
         if answer.status_code == HTTPStatus.CREATED:
             return
         show(-body.read_bytes)
-        if answer.status_code == HTTPStatus.BAD_REQUEST and "DIGEST_INVALID" in answer.text:
+        if _denies_digest(answer):
             raise _Lost("what arrived is not what was sent", code=ExitCode.DATA, after=0.0)
         after = _retry_after(answer)
         if answer.status_code == HTTPStatus.UNAUTHORIZED:
@@ -272,6 +278,11 @@ class _Body:
         self.read_bytes += len(chunk)
         self._show(len(chunk))
         return chunk
+
+
+def _denies_digest(answer: Response) -> bool:
+    """Whether a registry says that content has another digest than the one it was sent under."""
+    return answer.status_code == HTTPStatus.BAD_REQUEST and "DIGEST_INVALID" in answer.text
 
 
 def _retry_after(answer: Response) -> float | None:

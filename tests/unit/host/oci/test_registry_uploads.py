@@ -97,6 +97,19 @@ def test_a_manifest_is_put_again(registry: Server) -> None:
     assert registry.manifests["1"] == b"{}"
 
 
+def test_a_manifest_whose_digest_is_denied_is_put_again(registry: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A registry reads half a link while another push of the manifest writes it."""
+    monkeypatch.setattr("flagbench.oci.registry._pause", lambda seconds: None)
+    place, fault = RegistryPlace(f"{registry.host}/team/x"), ("PUT /v2/team/x/manifests/", 400, {})
+    registry.faults = [fault] * 4
+    place.put_manifest(b"{}", OCI_MANIFEST, ("1",))
+    assert registry.manifests["1"] == registry.manifests[digest_of(b"{}")] == b"{}"
+    registry.faults = [fault] * 5
+    with pytest.raises(FlagbenchError) as caught:
+        place.put_manifest(b"{}", OCI_MANIFEST, ("1",))
+    assert caught.value.code is ExitCode.ENGINE
+
+
 @pytest.mark.parametrize(
     "name", ["https://r.example/x", "r.example/x:1", "r.example/X", f"r.example/x@{DIFF_ID}", ""]
 )
