@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from flagbench.oci.certificates import trusted
+
+
+@pytest.fixture(autouse=True)
+def _temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A registry's certificates are in a file until the process ends; a worker of pytest ends without removing it.
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 def test_docker_s_certificates_of_a_registry_are_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
