@@ -14,9 +14,9 @@ from flagbench.evidence import derive, stats
 from flagbench.evidence.columns import TIMES
 from flagbench.evidence.derive import CURVE_POINTS
 from flagbench.evidence.section import digest_of, read_section
+from flagbench.record.digest import config_digest
 from flagbench.record.read import read_record
 from flagbench.verify import recompute
-from flagbench.verify.sanity import config_digest
 
 Raw = dict[str, Any]
 

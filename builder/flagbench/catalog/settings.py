@@ -1,10 +1,12 @@
-"""What a configuration says: how long a run is, and which values a settable hyper-parameter may have."""
+"""What a configuration says: the presets, how long a run is, which values a settable hyper-parameter may have."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
+from flagbench.catalog.model import Case
 from flagbench.schema import value_fault
 
 _KEYWORDS = {"choices": "enum", "exclusive_minimum": "exclusiveMinimum", "exclusive_maximum": "exclusiveMaximum"}
@@ -15,6 +17,24 @@ def schedule(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The section that says how long a run is: `train` or `infer`, as the kind of the case has it."""
     section: Mapping[str, Any] = config["train"] if "train" in config else config["infer"]
     return section
+
+
+def preset_of(case: Case, preset: str, division: str) -> dict[str, Any]:
+    """A preset with the changes of a division, as shared/config.py of the image side makes it."""
+    changed = case.raw.get("division_presets", {}).get(division, {})
+    config = overlaid(case.presets["reference"], changed.get("reference", {}))
+    if preset != "reference":
+        config = overlaid(overlaid(config, case.presets[preset]), changed.get(preset, {}))
+    return config
+
+
+def overlaid(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of a configuration with changes, section by section."""
+    found = copy.deepcopy(dict(base))
+    for key, value in changes.items():
+        both = isinstance(value, Mapping) and isinstance(found.get(key), Mapping)
+        found[key] = overlaid(found[key], value) if both else copy.deepcopy(value)
+    return found
 
 
 def setting_fault(spec: Mapping[str, Any], value: Any) -> str | None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
+from flagbench.record.digest import unseeded_digest
 from flagbench.record.model import Record
 from flagbench.results import with_verdicts
 from flagbench.stats.between import DEFAULT, Prior, history_prior
-from flagbench.stores import Store, StoredRecord
+from flagbench.stores import Store, StoredRecord, Summary
+from flagbench.stores.index import summary_of
 
 MOST_RUNS = 50
 """The newest ones."""
@@ -17,16 +19,16 @@ MOST_RUNS = 50
 def store_priors(store: Store, records: Sequence[Record], known: Sequence[Record]) -> dict[str, Prior]:
     """What is known of the spread between runs of each metric; none where the store has no earlier runs.
 
-    Earlier runs are those of the same case, stack and configuration digest whose records pass the checks of `verify`;
-    records without evidence do not count. Where they are of several machines or software versions, their spread is
-    larger, never smaller.
+    Earlier runs are those of the same case, stack and configuration, with any seed, whose records pass the checks of
+    `verify`; records without evidence do not count. Where they are of several machines or software versions, their
+    spread is larger, never smaller.
 
     Args:
         known: the records that are verified or held against: they are no earlier runs.
     """
     if records[0].config_digest is None:
         return {}
-    earlier = islice(_earlier(store, records[0], {record.run_id for record in known}), MOST_RUNS)
+    earlier = islice(_earlier(store, records[0], known), MOST_RUNS)
     values: dict[str, list[float]] = {}
     for entry in with_verdicts(store, earlier):
         if entry.summary is None or not entry.summary.sound:
@@ -38,12 +40,23 @@ def store_priors(store: Store, records: Sequence[Record], known: Sequence[Record
     return {name: prior for name, prior in priors.items() if prior != DEFAULT}
 
 
-def _earlier(store: Store, record: Record, seen: set[str]) -> Iterator[StoredRecord]:
-    """Other runs of the record's configuration that ended well, each once, newest first; adds their ids to `seen`."""
+def _earlier(store: Store, record: Record, known: Sequence[Record]) -> Iterator[StoredRecord]:
+    """Other runs of the record's configuration that ended well, each once, newest first.
+
+    No two runs take equal times in everything: records with the same metrics are copies of one, whatever their ids.
+    """
+    digest, summaries = unseeded_digest(record), map(summary_of, known)
+    seen: set[object] = {key for summary in summaries for key in _identities(summary)}
     for entry in store.list(record.case, record.stack):
         summary = entry.summary
-        if summary is None or summary.state != "ok" or summary.config_digest != record.config_digest:
+        if summary is None or summary.state != "ok" or summary.unseeded_digest != digest:
             continue
-        if summary.run_id not in seen:
-            seen.add(summary.run_id)
+        identities = _identities(summary)
+        if seen.isdisjoint(identities):
             yield entry
+        seen |= identities
+
+
+def _identities(summary: Summary) -> set[object]:
+    """What a run alone has."""
+    return {summary.run_id, frozenset(summary.metrics.items())}

@@ -11,6 +11,7 @@ from flagbench.catalog.model import Claim, Stack
 from flagbench.catalog.settings import schedule
 from flagbench.errors import FlagbenchError
 from flagbench.launchers.describe import Described
+from flagbench.record.digest import unseeded
 from flagbench.stores import Store
 
 LOOKED_AT = 50
@@ -26,7 +27,7 @@ class Estimate:
 
 
 def estimate(described: Described | None, stack: Stack, store: Store, claims: Iterable[Claim]) -> Estimate | None:
-    """From the newest run of this configuration that ended well, else from a published row of it, else None."""
+    """From the newest run of this configuration, with any seed, that ended well, else from a published row of it."""
     if described is None:
         return None
     rows = [claim for claim in claims if _is_row_of(claim, described.config, stack)]
@@ -34,10 +35,11 @@ def estimate(described: Described | None, stack: Stack, store: Store, claims: It
 
 
 def _as_before(described: Described, stack: str, store: Store) -> Estimate | None:
+    digest = unseeded(described.config)
     try:
         for entry in islice(store.list(described.config["case"], stack), LOOKED_AT):
             run = entry.summary
-            if run and run.duration and run.state == "ok" and run.config_digest == described.digest:
+            if run and run.duration and run.state == "ok" and run.unseeded_digest == digest:
                 return Estimate(run.duration, f"the run {entry.record_id} of the same configuration")
     except FlagbenchError:
         pass  # an unreadable store is reported when the record is stored

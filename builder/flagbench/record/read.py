@@ -35,6 +35,8 @@ DIGITS = 150
 """An integer of no more digits is not beyond LARGEST; most of a record's many numbers have few."""
 CLOCK_SKEW = timedelta(hours=1)
 """How far ahead of this machine's clock the date of a record may be."""
+EPOCH_YEAR = 1970
+"""The earliest year that the clock of a machine, even an unset one, shows."""
 
 _NESTED = (dict, list)
 _PARSED = frozenset(_NESTED)
@@ -123,6 +125,8 @@ def date_fault(created_at: str) -> str | None:
     except ValueError:
         return f"{created_at!r} is not a date"
     now = datetime.now(timezone.utc)
+    if created.year < EPOCH_YEAR:
+        return f"{created_at} is before {EPOCH_YEAR}, where the clocks of machines begin"
     if created > now + CLOCK_SKEW:
         return f"{created_at} is in the future: by this machine's clock it is {now:%Y-%m-%dT%H:%M:%SZ}"
     return None

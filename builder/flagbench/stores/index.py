@@ -17,6 +17,7 @@ from contextlib import suppress
 
 import msgspec
 
+from flagbench.record.digest import unseeded_digest
 from flagbench.record.model import Record
 from flagbench.stores.blobs import Blobs
 
@@ -31,7 +32,8 @@ class Summary(msgspec.Struct, frozen=True):
     state: str
     duration: float | None
     """Seconds."""
-    config_digest: str | None
+    unseeded_digest: str | None
+    """Of the configuration without its seed."""
     metrics: dict[str, float]
     verdict: str | None = None
     """None: there is no claim of its case, or none was computed yet."""
@@ -60,7 +62,7 @@ def summary_of(record: Record) -> Summary:
         division=record.division,
         state=record.status.state,
         duration=record.duration,
-        config_digest=record.config_digest,
+        unseeded_digest=unseeded_digest(record),
         metrics={metric.name: float(metric.value) for metric in record.metrics},
     )
 
@@ -100,6 +102,6 @@ class Index:
     def _read(self) -> dict[str, Row]:
         checksum, _, content = self._blobs.read_index().partition(b"\n")
         if checksum == hashlib.sha256(content).hexdigest().encode():
-            with suppress(ValueError, RecursionError):
+            with suppress(msgspec.MsgspecError, ValueError, RecursionError):
                 return msgspec.json.decode(content, type=dict[str, Row])
         return {}

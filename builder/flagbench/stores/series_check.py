@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from itertools import pairwise
+from itertools import dropwhile, pairwise
 
 from flagbench.record.model import Record
 from flagbench.record.read import date_fault
@@ -30,6 +30,9 @@ def order_problems(series: SeriesDocument) -> Iterator[str]:
         yield f"its looks {looks} do not increase up to the {series.requested} runs that were requested"
     if [run.run for run in series.runs] != [*range(1, len(series.runs) + 1)]:
         yield "its runs are not numbered 1, 2, 3, in order"
+    later = dropwhile(lambda run: run.state != "not_run", series.runs)
+    if after := next((run for run in later if run.state != "not_run"), None):
+        yield f"run {after.run} is {after.state}, and one before it was not run, though runs are in order"
     for run in series.runs:
         yield from (f"run {run.run}: {what}" for what in _run_problems(series, run))
     for name in ("record_id", "sha256"):

@@ -8,12 +8,11 @@ where a record and this flagbench differ in version, only the values that its co
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from flagbench._version import __version__
-from flagbench.catalog.model import Case
+from flagbench.catalog.settings import preset_of
 from flagbench.verify.derivation import Unknown, count, leaves, look_up, same, schedule
 from flagbench.verify.subject import Subject, differ
 
@@ -117,23 +116,6 @@ def _paths(value: Any) -> Iterator[str]:
     elif isinstance(value, list):
         for inner in value:
             yield from _paths(inner)
-
-
-def preset_of(case: Case, preset: str, division: str) -> dict[str, Any]:
-    """A preset with the changes of a division, as shared/config.py of the image side makes it."""
-    changed = case.raw.get("division_presets", {}).get(division, {})
-    config = _overlaid(case.presets["reference"], changed.get("reference", {}))
-    if preset != "reference":
-        config = _overlaid(_overlaid(config, case.presets[preset]), changed.get(preset, {}))
-    return config
-
-
-def _overlaid(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    found = copy.deepcopy(dict(base))
-    for key, value in changes.items():
-        both = isinstance(value, Mapping) and isinstance(found.get(key), Mapping)
-        found[key] = _overlaid(found[key], value) if both else copy.deepcopy(value)
-    return found
 
 
 def typed(text: str, kind: str) -> Any:

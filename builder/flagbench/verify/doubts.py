@@ -1,7 +1,7 @@
-"""Why a verdict of enough speed cannot be given, although the numbers of a valid record would give it.
+"""Why a verdict cannot be given, although the numbers of valid records would give it.
 
-Each doubt leaves room for a slower run than the record shows, so it takes away REPRODUCED, ABOVE, FASTER and
-SAME, not BELOW and SLOWER.
+Each doubt leaves room for a slower run than the record shows. So a doubt about the runs takes away REPRODUCED, ABOVE,
+FASTER and SAME, not BELOW and SLOWER, and one about a baseline SLOWER and SAME, not FASTER.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from flagbench.catalog.model import NOT_PUBLISHED, Case, Claim, Range
+from flagbench.evidence.derive import INFER
 from flagbench.record.model import Record
 from flagbench.stats.within import MIN_STEPS
 from flagbench.verify import physics
@@ -24,6 +25,10 @@ ABOVE_CEILING = 1.02
 """How far a run may exceed the highest throughput of a matrix product measured in it."""
 HOST_CLOCK = 1.02
 """How far the host clock may exceed a clock that includes all waits, beyond what the published row does."""
+_ENOUGH = (Verdict.REPRODUCED, Verdict.ABOVE, Verdict.FASTER, Verdict.SAME)
+"""Verdicts that slower runs would not have got."""
+_SLOWER = (Verdict.SLOWER, Verdict.SAME)
+"""Verdicts that a slower baseline would not have given."""
 
 
 def with_doubts(
@@ -32,25 +37,37 @@ def with_doubts(
     case: Case,
     claim: Claim | None,
     conditions: Sequence[ConditionResult],
+    baseline: Sequence[Record] = (),
 ) -> MetricResult:
-    """A comparison, INCONCLUSIVE with the reasons if its verdict is one of enough speed and cannot be given.
+    """A comparison, INCONCLUSIVE with the reasons if its verdict cannot be given.
 
     Args:
-        claim: what the records are held against; None for a baseline.
+        claim: what the records are compared with; None for a baseline.
+        baseline: the records of the other side, if it is one.
     """
-    if metric.verdict not in (Verdict.REPRODUCED, Verdict.ABOVE, Verdict.FASTER, Verdict.SAME):
-        return metric
-    subjects = [Subject(record, case) for record in records]
-    found = [clause for subject in subjects for clause in _ceiling(subject)]
-    if metric.name == case.gate:
-        found += _few_steps(records, metric.held_by)
-    if claim is not None:
-        if metric.name == case.gate:
-            found += [clause for subject in subjects for clause in _host_clock(subject, claim, metric.held_by)]
-        found += _unpublished(subjects, conditions, metric)
+    found: list[str] = []
+    if metric.verdict in _ENOUGH:
+        subjects = [Subject(record, case) for record in records]
+        found += _of_sample(subjects, metric, case)
+        if claim is not None:
+            if metric.name == case.gate:
+                for rule in (_host_clock, _loop_clock):
+                    found += [clause for subject in subjects for clause in rule(subject, claim, metric.held_by)]
+            found += _unpublished(subjects, conditions, metric)
+    if metric.verdict in _SLOWER:
+        others = [Subject(record, case) for record in baseline]
+        found += [f"the baseline: {clause}" for clause in _of_sample(others, metric, case)]
     if not found:
         return metric
     return replace(metric, verdict=Verdict.INCONCLUSIVE, reason="; ".join([metric.reason, *found]))
+
+
+def _of_sample(subjects: Sequence[Subject], metric: MetricResult, case: Case) -> Iterator[str]:
+    """Why the runs of one side may be slower than their records show, whatever they are compared with."""
+    for subject in subjects:
+        yield from _ceiling(subject)
+    if metric.name == case.gate and subjects:
+        yield from _few_steps([subject.record for subject in subjects], metric.held_by)
 
 
 def _ceiling(subject: Subject) -> Iterator[str]:
@@ -72,7 +89,11 @@ def _few_steps(records: Sequence[Record], name: str) -> Iterator[str]:
     """What happens once in a hundred steps may not have happened in any of several short windows."""
     steps = [metric.n for metric in (record.metric(name) for record in records) if metric is not None and metric.n]
     if len(steps) == len(records) and sum(steps) < MIN_STEPS:
-        yield f"its {len(steps)} windows have {sum(steps)} steps, and fewer than {MIN_STEPS} in all say too little"
+        which = f"its {len(steps)} windows have" if len(steps) > 1 else "its window has"
+        yield (
+            f"{which} {sum(steps)} steps, and fewer than {MIN_STEPS} in all say too little: {MIN_STEPS - sum(steps)} "
+            "more would decide (--steps)"
+        )
 
 
 def _host_clock(subject: Subject, claim: Claim, held_by: str) -> Iterator[str]:
@@ -95,6 +116,21 @@ def _host_clock(subject: Subject, claim: Claim, held_by: str) -> Iterator[str]:
                 f"{published * HOST_CLOCK:.3f} times is allowed ({published:.3f} published x {HOST_CLOCK}), so the "
                 "clock may hide work of the device"
             )
+
+
+def _loop_clock(subject: Subject, claim: Claim, held_by: str) -> Iterator[str]:
+    """An inference has no p_train that would show work outside of its timed steps: the time of its loop does."""
+    record, window = subject.record, subject.record.window
+    core, whole = claim.metric("p_infer_core"), claim.metric("p_infer_whole")
+    if INFER not in subject.config or window is None or not window.seconds or window.host_seconds is None:
+        return
+    published = max(1.0, core.value / whole.value) if core and whole and whole.value > 0 else 1.0
+    ratio = window.host_seconds / window.seconds
+    if ratio > published * HOST_CLOCK:
+        yield (
+            f"record {record.record_id}: its window took {ratio:.3f} times as long as {held_by} counts; at most "
+            f"{published * HOST_CLOCK:.3f} times is allowed ({published:.3f} published x {HOST_CLOCK})"
+        )
 
 
 def _unpublished(

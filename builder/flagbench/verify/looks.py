@@ -21,20 +21,20 @@ _FINAL = (Verdict.INVALID, Verdict.NOT_COMPARABLE, Verdict.INCONCLUSIVE)
 """Verdicts that no interval decides, or that are not definite."""
 
 
-def at_look(result: VerifyResult, looks: Sequence[int]) -> VerifyResult:
-    """The verdict as this look allows it: unchanged, or INCONCLUSIVE where it does not hold at the look's level.
+def at_look(result: VerifyResult, plans: Sequence[Sequence[int]]) -> VerifyResult:
+    """The verdict on a claim as this look allows it: unchanged, or INCONCLUSIVE if it does not hold at its level.
 
     Between two looks, as when the time was up, it is the next one that is used.
 
     Args:
-        looks: numbers of runs, increasing; the last is the most runs.
+        plans: the looks of each series of the runs, numbers of runs, increasing; the last is the most runs. Runs of
+            several series were never looked at together, so the strictest of all their looks counts.
     """
     gate = next((metric for metric in result.metrics if metric.name == result.gate), None)
     if result.verdict in _FINAL or gate is None or gate.ratio is None:
         return result
     runs = len(result.records)
-    look = next((count for count in looks if count >= runs), looks[-1])
-    level = look_levels(looks)[look]
+    level, looks = max((_level(looks, runs if len(plans) == 1 else None), looks) for looks in plans)
     wide = widened(gate.ratio, level, runs)
     if wide is None or classify(wide) is result.verdict:
         return result
@@ -45,6 +45,14 @@ def at_look(result: VerifyResult, looks: Sequence[int]) -> VerifyResult:
     undecided = replace(gate, verdict=Verdict.INCONCLUSIVE, reason=why)
     metrics = tuple(undecided if metric is gate else metric for metric in result.metrics)
     return replace(result, verdict=Verdict.INCONCLUSIVE, reason=why, metrics=metrics)
+
+
+def _level(looks: Sequence[int], runs: int | None) -> float:
+    """The level at the look of so many runs; the strictest of all looks if that is None."""
+    levels = look_levels(looks)
+    if runs is None:
+        return max(levels.values())
+    return levels[next((count for count in looks if count >= runs), looks[-1])]
 
 
 def is_decided(result: VerifyResult) -> bool:

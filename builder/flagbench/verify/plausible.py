@@ -40,8 +40,17 @@ NEAR = 0.01
 
 def problems(subject: Subject, section: Section) -> Iterator[str]:
     """Everything in the evidence that is not possible, one clause each, a few of each kind."""
-    for rule in (_durations, _amounts, _blocks, _ceilings, _losses, _target, _evaluations):
+    for rule in (_clocks, _durations, _amounts, _blocks, _ceilings, _losses, _target, _evaluations):
         yield from islice(rule(subject, section), MOST_CLAUSES)
+
+
+def _clocks(subject: Subject, section: Section) -> Iterator[str]:
+    """Every step takes time by both clocks. Without one of them, what is computed from it would not be checked."""
+    for span in section.spans:
+        for name in ("host", "device"):
+            for rank, blocks in enumerate(span.columns[name]):
+                if 0 in blocks:
+                    yield f"steps of rank {rank} in {span.name} took no time by the clock of the {name}"
 
 
 def _durations(subject: Subject, section: Section) -> Iterator[str]:

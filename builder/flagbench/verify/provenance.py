@@ -32,7 +32,9 @@ def with_provenance(
         return replace(result, verdict=Verdict.INVALID, reason="; ".join(wrong), qualifiers=(), metrics=())
     if result.verdict in (Verdict.INVALID, Verdict.NOT_COMPARABLE):
         return result
-    if len(own) == 1 and own[0].looks:
-        result = at_look(result, own[0].looks)
+    if result.against.kind == "claim":
+        # Of several series that could each have ended at a look, the one with the strictest counts.
+        looks = [each.looks for each in own if each.looks]
+        result = at_look(result, looks) if looks else result
     left = tuple(f"{len(each.left_out)} of {each.requested} runs left out" for each in series if each.left_out)
     return replace(result, qualifiers=(*result.qualifiers, *left))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
 
 from flagbench.catalog.model import Case
+from flagbench.record.digest import config_digest
 from flagbench.record.model import Record
 from flagbench.verify import physics, required
 from flagbench.verify.contradictions import contradictions
@@ -34,19 +32,6 @@ _ORDER = (
 
 # An interval of equal steps may miss its value in the last bits of a division.
 _ROUNDING = 1e-9
-
-
-def config_digest(config: Mapping[str, Any]) -> str:
-    """`sha256:` and the digest of a configuration as canonical JSON: sorted keys, no spaces, UTF-8."""
-    text = json.dumps(config, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return "sha256:" + hashlib.sha256(text.encode("utf-8")).hexdigest()
-
-
-def unseeded_digest(record: Record) -> str | None:
-    """The digest of a record's configuration without its seed: what the runs of a series have in common."""
-    if record.config is None:
-        return record.config_digest
-    return config_digest({name: value for name, value in record.config.items() if name != "seed"})
 
 
 def problems(record: Record, case: Case | None = None) -> Iterator[str]:

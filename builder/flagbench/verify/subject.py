@@ -8,6 +8,7 @@ from typing import Any
 
 from flagbench.catalog.flops import flops_of_unit
 from flagbench.catalog.model import Accelerator, Case, Stack
+from flagbench.catalog.settings import overlaid, preset_of
 from flagbench.record.evidence import Packed
 from flagbench.record.model import Record
 from flagbench.terminal import brief
@@ -27,6 +28,13 @@ class Subject:
     def stack(self) -> Stack | None:
         """The stack of the record; None if this flagbench does not know it."""
         return self.case.stacks.get(self.record.stack)
+
+    @cached_property
+    def complete(self) -> Mapping[str, Any]:
+        """The configuration, with what it leaves out as its preset has it: no size may be hidden by its absence."""
+        known = self.config and self.record.preset in self.case.presets
+        preset = preset_of(self.case, self.record.preset, self.record.division) if known else {}
+        return overlaid(preset, self.config)
 
     @property
     def stacks(self) -> Iterable[Stack]:
@@ -71,7 +79,7 @@ class Subject:
     def counted(self, name: str) -> int | None:
         """`samples_per_step` or `tokens_per_sample` by the configuration; None if it does not say."""
         rule = self.case.counts.get(name)
-        found = UNKNOWN if rule is None else evaluate(rule, self.config)
+        found = UNKNOWN if rule is None else evaluate(rule, self.complete)
         return found if isinstance(found, int) and not isinstance(found, bool) and found > 0 else None
 
     @cached_property
@@ -79,7 +87,7 @@ class Subject:
         """FLOPs of a token or a sample, of one sequence, by the case's formula; None if a size is not known."""
         length = self.counted("tokens_per_sample")
         try:
-            found = None if length is None else flops_of_unit(self.case, look_up(self.config, "model"), length)
+            found = None if length is None else flops_of_unit(self.case, look_up(self.complete, "model"), length)
             return float(next(iter(found.values()))) if found else None
         except (ArithmeticError, AttributeError, KeyError, TypeError):
             return None

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from flagbench.catalog.model import Case, Claim
 from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.record.digest import unseeded_digest
 from flagbench.record.model import Record
 from flagbench.terminal import visible
 from flagbench.verify import sanity
@@ -34,7 +35,6 @@ from flagbench.verify.metric import STANDARD, Expected, candidates, compare_metr
 from flagbench.verify.recompute import Checked
 from flagbench.verify.result import Against, MetricResult, Verdict, VerifyResult
 from flagbench.verify.samples import check_distinct, check_one_machine
-from flagbench.verify.sanity import unseeded_digest
 from flagbench.verify.validity import examine, no_evidence
 
 
@@ -125,7 +125,7 @@ def verify_baseline(
         if spec and found
     ]
     free = (SEED,) if any_seed else ()
-    return _verdict(records, case, against, conditions, expected, terms, held=(*records, *baseline), free=free)
+    return _verdict(records, case, against, conditions, expected, terms, baseline=baseline, free=free)
 
 
 def choose_claim(record: Record, case: Case, claims: Iterable[Claim]) -> Claim:
@@ -158,14 +158,14 @@ def _verdict(
     conditions: tuple[ConditionResult, ...],
     expected: Sequence[Expected],
     terms: Terms,
-    held: Sequence[Record] = (),
+    baseline: Sequence[Record] = (),
     free: Collection[str] = (),
     claim: Claim | None = None,
 ) -> VerifyResult:
     """The verdict of the whole: that of the gate metric, unless a record is invalid or has no evidence.
 
-    `held`: the records that the verdict rests on, if they are more than `records`. `free`: conditions that count only
-    for metrics that depend on them by the case's manifest.
+    `baseline`: the valid records of the other side, if it is one. `free`: conditions that count only for metrics that
+    depend on them by the case's manifest.
     """
     metrics: tuple[MetricResult, ...] = ()
     checked = [examine(record, case) for record in records]
@@ -184,7 +184,7 @@ def _verdict(
             )
             for metric in expected
         )
-        metrics = tuple(with_doubts(metric, records, case, claim, conditions) for metric in metrics)
+        metrics = tuple(with_doubts(metric, records, case, claim, conditions, baseline) for metric in metrics)
         gate = next((m for m in metrics if m.name == case.gate), None)
         if gate is None:
             verdict, reason = Verdict.NOT_COMPARABLE, _without_gate(case, against, metrics)
@@ -192,14 +192,15 @@ def _verdict(
             # Without a verdict: every record has the gate metric, and not all of them by the same name.
             verdict, reason = gate.verdict or Verdict.INVALID, gate.reason
     judged = verdict not in (Verdict.INVALID, Verdict.NOT_COMPARABLE)
-    without = next(filter(None, map(no_evidence, held or records)), None)
+    without = next(filter(None, map(no_evidence, (*records, *baseline))), None)
     if without is not None and verdict is not Verdict.INVALID:
         either = f"; it is not comparable either: {reason}" if verdict is Verdict.NOT_COMPARABLE else ""
         verdict, reason = Verdict.INCONCLUSIVE, without + either
         metrics = tuple(map(_unproven, metrics))
+    disturbed = [*disturbances(records), *(f"baseline: {what}" for what in disturbances(baseline))]
     return VerifyResult(
         verdict=verdict,
-        qualifiers=(*qualifiers(conditions, case), *disturbances(records)) if judged else (),
+        qualifiers=(*qualifiers(conditions, case), *disturbed) if judged else (),
         reason=reason,
         gate=case.gate,
         against=against,

@@ -66,6 +66,7 @@ CONTENTS: dict[str, bytes] = {
     "a-long-name": _record(stack="x" * MANY + "!"),
     "another-version": _record(schema="record/v" + "9" * MANY),
     "a-list": b"[]",
+    "year-one": _record(created_at="0001-01-01T00:00:00Z"),
     "the-31st-of-february": _record(created_at="2026-02-31T00:00:00Z"),
     "digits-of-another-script": _record(created_at="\u0662\u0660\u0662\u0666-01-01T12:00:00Z"),
     "the-future": _record(created_at="9999-12-31T00:00:00Z"),

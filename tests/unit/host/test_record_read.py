@@ -93,6 +93,7 @@ def test_json_that_is_not_strict_or_beyond_a_limit(content: bytes, why: str) -> 
         ({"record_id": "../../etc/passwd"}, "record_id"),
         ({"case": "distilbert\n"}, "case"),
         ({"created_at": "2026-02-31T00:00:00Z"}, "created_at"),
+        ({"created_at": "0001-01-01T00:00:00Z"}, "before 1970"),
         ({"flops": {"formula": "f", "useful": 1}}, "executed"),
         ({"conditions": {"devices": [1]}}, "conditions"),
         ({"metrics": [{"name": "p_core", "value": None, "unit": "s", "scope": "job"}]}, "metrics[0].value"),

@@ -17,7 +17,8 @@ from flagbench.stats.looks import LOOKS
 from flagbench.verify import Verdict, VerifyResult
 from flagbench.verify.interval import Estimate, Ratio
 from flagbench.verify.looks import at_look, widened
-from flagbench.verify.result import Against, MetricResult
+from flagbench.verify.provenance import with_provenance
+from flagbench.verify.result import Against, MetricResult, SeriesSummary
 
 
 @pytest.mark.parametrize("name", CATALOG.claims)
@@ -146,11 +147,24 @@ def result(low: float, high: float, verdict: Verdict, runs: int) -> VerifyResult
 def test_a_verdict_at_a_look_must_hold_at_its_level(
     low: float, high: float, verdict: Verdict, runs: int, found: Verdict
 ) -> None:
-    judged = at_look(result(low, high, verdict, runs), LOOKS)
+    judged = at_look(result(low, high, verdict, runs), [LOOKS])
     assert judged.verdict is found
     if found is not verdict:
         assert judged.metrics[0].verdict is found
         assert judged.verdict.value not in judged.reason
+
+
+def test_runs_of_several_series_must_hold_at_their_strictest_look() -> None:
+    # At 8 runs the look is left with more than at the first one.
+    decided = result(0.966, 1.034, Verdict.REPRODUCED, 8)
+    assert at_look(decided, [LOOKS]).verdict is Verdict.REPRODUCED
+    assert at_look(decided, [LOOKS, LOOKS]).verdict is Verdict.INCONCLUSIVE
+
+
+def test_looks_are_of_a_claim_and_not_of_a_baseline() -> None:
+    series = SeriesSummary("mine", "runs", "mine", "user", "derived", 8, 2, looks=LOOKS)
+    against = replace(result(0.99, 1.01, Verdict.SAME, 2), against=Against("baseline", "x"))
+    assert with_provenance(against, (), [series], ()).verdict is Verdict.SAME
 
 
 def test_one_look_is_what_no_look_is() -> None:

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.record.digest import config_digest
 from flagbench.record.model import Builder
 from flagbench.schema import violations
 from flagbench.stores import FolderBlobs, Store, StoreError
@@ -32,7 +33,6 @@ from flagbench.stores.series_document import (
     series_id_of,
 )
 from flagbench.stores.series_writer import SeriesWriter
-from flagbench.verify.sanity import config_digest
 
 from .conftest import MANIFESTS, RECORD, Flagbench, places
 
@@ -111,6 +111,7 @@ def swap(runs: list[Any], *fields: str) -> None:
 
 
 ENDING = ("record_id", "sha256", "created_at", "config_digest", "started_at", "seconds")
+NOT_RUN = {"state": "not_run", "exit_code": None, **dict.fromkeys(ENDING)}
 TAMPERED: dict[str, tuple[Edit, str]] = {
     "another nonce": (lambda d: d.update(nonce="yours"), "nonce yours"),
     "another id": (lambda d: d.update(series_id="yours"), "yours"),
@@ -131,6 +132,7 @@ TAMPERED: dict[str, tuple[Edit, str]] = {
     "an end before the record": (lambda d: d["runs"][2].update(started_at=f"{DAY}T11:00:00Z"), "outside the run"),
     "a run shorter than its work": (lambda d: d["runs"][0].update(seconds=3.0), "took 12.5 s"),
     "runs at the same time": (lambda d: d["runs"][0].update(seconds=3600.0), "before run 1 had ended"),
+    "a run that is called not run": (lambda d: d["runs"][1].update(NOT_RUN), "run 3 is ok"),
     "no date": (lambda d: d["runs"][0].update(started_at="2026-02-31T12:00:00Z"), "not a date"),
     "the future": (lambda d: d["runs"][0].update(started_at="2999-01-01T12:00:00Z"), "future"),
     "another configuration": (lambda d: d["runs"][0].update(config_digest="sha256:" + "0" * 64), "config_digest"),

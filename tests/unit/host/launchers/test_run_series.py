@@ -21,13 +21,13 @@ from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.launchers import LaunchResult, clock
 from flagbench.launchers.docker import DockerLauncher
 from flagbench.launchers.native import NativeLauncher
+from flagbench.record.digest import config_digest
 from flagbench.record.read import read_record
 from flagbench.request import RunRequest
 from flagbench.schema import violations
 from flagbench.stores import Store, folder
 from flagbench.stores.series import read_series
 from flagbench.stores.series_document import seed_of
-from flagbench.verify.sanity import config_digest
 from make_replays import replayed
 
 from ..conftest import Flagbench

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from catalogs import CATALOG
+from flagbench.record.digest import config_digest
 from flagbench.record.model import Record
 from flagbench.record.read import read_record
 from flagbench.verify import Verdict, verify_claim
 from flagbench.verify.derivation import Unknown, derived_conditions
-from flagbench.verify.sanity import config_digest, problems
+from flagbench.verify.sanity import problems
 
 from .conftest import REPLAYS, ROWS
 

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from flagbench.record.model import Window
 from flagbench.record.telemetry import DeviceTelemetry, Telemetry
 from flagbench.report import verdict_table
-from flagbench.verify import Verdict
+from flagbench.verify import Verdict, verify_baseline
 from flagbench.verify.disturbances import MUCH_MEMORY
 
-from .conftest import BASE, edit, held, replay, runs
+from .conftest import BASE, CASE, edit, held, replay, runs
 
 
 def window(**fields: Any) -> Window:
@@ -75,3 +75,9 @@ def test_of_several_runs_the_worst_is_told() -> None:
 
 def test_a_record_that_cannot_be_compared_has_no_qualifier() -> None:
     assert held(edit(replay("a100-1x8-tenant"), conditions={"device_model": "another"})).qualifiers == ()
+
+
+def test_what_disturbed_the_baseline_is_told_as_its_own() -> None:
+    disturbed = edit(record_id="fixture-before", window=window(steady=False, drift=0.1))
+    result = verify_baseline([BASE], disturbed, CASE)
+    assert result.qualifiers == ("baseline: window not steady (drift +10.0 %)",)

@@ -155,3 +155,36 @@ def test_a_run_above_its_own_ceiling_is_inconclusive() -> None:
     # Against another run as well.
     again = edit(with_ceiling(0.97e14), record_id="fixture-again")
     assert verify_baseline([again], BASE, CASE).verdict is Verdict.INCONCLUSIVE
+
+
+def paced(record: Record, speed: float, side: str) -> list[Record]:
+    """Five runs at about that speed."""
+    rates = {"p_core_host": 1.0, "p_core": 1.0, "p_train": 0.95, "p_whole": 0.9}
+    return [
+        edit(
+            record,
+            record_id=f"fixture-{side}-{number}",
+            metrics={
+                name: {"value": (value := speed * share * (1 + number / 1e4)), "ci95": (0.999 * value, 1.001 * value)}
+                for name, share in rates.items()
+            },
+        )
+        for number in range(5)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("there", "sound", "doubted"),
+    [
+        (2200.0, Verdict.SLOWER, Verdict.INCONCLUSIVE),
+        (1940.0, Verdict.SAME, Verdict.INCONCLUSIVE),
+        # A baseline that was even slower leaves the run faster.
+        (1700.0, Verdict.FASTER, Verdict.FASTER),
+    ],
+)
+def test_a_baseline_above_its_own_ceiling_proves_no_run_slow(there: float, sound: Verdict, doubted: Verdict) -> None:
+    here = paced(BASE, 1940.0, "here")
+    assert verify_baseline(here, paced(with_ceiling(1e14), there, "there"), CASE).verdict is sound
+    result = verify_baseline(here, paced(with_ceiling(0.97e14), there, "there"), CASE)
+    assert result.verdict is doubted
+    assert ("the baseline: record" in result.reason) is (doubted is not sound)

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from flagbench.record.digest import config_digest
 from flagbench.record.model import Metric, Window, Work
 from flagbench.verify import Verdict
-from flagbench.verify.sanity import config_digest, problems
+from flagbench.verify.sanity import problems
 
 from .conftest import BASE, edit, held
 

@@ -207,6 +207,70 @@ def test_few_flops_do_not_hide_an_impossible_speed(claim: str) -> None:
     assert "above the peak" in verify(consistent(raw), claim=claim).reason
 
 
+@pytest.mark.parametrize("claim", [DISTILBERT, LORA, LLAMA, AQUILA])
+@pytest.mark.parametrize("clock", ["host", "device"])
+@pytest.mark.parametrize("rank", [None, 0])
+def test_a_clock_that_stands_still_hides_no_speed(claim: str, clock: str, rank: int | None) -> None:
+    raw = made(claim)
+    scale(raw, 0.1)
+    column(raw, clock, lambda _: 0, rank)
+    result = verify(consistent(raw), claim=claim)
+    assert result.verdict is Verdict.INVALID
+    assert f"took no time by the clock of the {clock}" in result.reason
+
+
+def test_a_slow_step_is_not_moved_out_of_the_host_s_clock() -> None:
+    raw = honest_record(CLAIMS[DISTILBERT], Pace(slower=1 / 0.6), count=130)
+    for span in raw["evidence"]["spans"]:
+        columns = span["columns"]
+        columns["after"] = [
+            [a + h - 1 for a, h in zip(*each, strict=True)] for each in _each(raw, span, "after", "host")
+        ]
+    for name, change in (("host", lambda _: 1), ("device", lambda micro: round(0.6 * micro))):
+        column(raw, name, change)
+    result = verify(consistent(raw))
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert "may hide work of the device" in result.reason
+
+
+def _each(raw: Raw, span: Raw, *names: str) -> list[tuple[list[int], ...]]:
+    """The columns of each rank, by step."""
+    world = raw["evidence"]["ranks"]
+
+    def listed(value: Any) -> list[int]:
+        if isinstance(value, dict):
+            return [number for count, number in value["runs"] for _ in range(count)]
+        return [value] * span["steps"] if isinstance(value, int) else value
+
+    own = [[v] * world if isinstance(v := span["columns"][name], int) else v for name in names]
+    return [tuple(map(listed, each)) for each in zip(*own, strict=True)]
+
+
+def test_half_of_an_inference_s_step_is_not_moved_out_of_it() -> None:
+    raw = made(AQUILA)
+    for span in raw["evidence"]["spans"]:
+        halves = _each(raw, span, "after", "host")
+        span["columns"]["after"] = [[a + h - round(h / 2) for a, h in zip(*each, strict=True)] for each in halves]
+    for name in ("host", "device"):
+        column(raw, name, lambda micro: round(micro / 2))
+    result = verify(consistent(raw), claim=AQUILA)
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert "its window took 2." in result.reason
+
+
+@pytest.mark.parametrize("claim", [DISTILBERT, LORA, LLAMA])
+def test_a_size_that_the_configuration_leaves_out_is_that_of_the_preset(claim: str) -> None:
+    raw = made(claim)
+    scale(raw, 0.1)
+    for span in raw["evidence"]["spans"]:
+        for name in ("executed", "useful"):
+            of = span["flops"][name]
+            span["flops"][name] = of // 1000 if isinstance(of, int) else [each // 1000 for each in of]
+    raw["flagbench"]["version"] = "0.0.9"
+    del raw["config"]["model"]["layers"]
+    assert "above the peak" in verify(consistent(raw), claim=claim).reason
+
+
 def test_a_run_without_its_ceiling_is_not_known_to_be_possible() -> None:
     raw = made()
     del raw["evidence"]["ceilings"]
@@ -239,7 +303,7 @@ def test_five_windows_of_a_step_each_are_too_few_steps() -> None:
     assert verify(*runs(5, 50)).verdict is Verdict.REPRODUCED
     result = verify(*runs(5, 21))
     assert result.verdict is Verdict.INCONCLUSIVE
-    assert "its 5 windows have 5 steps, and fewer than 100 in all say too little" in result.reason
+    assert "its 5 windows have 5 steps, and fewer than 100 in all say too little: 95 more would" in result.reason
 
 
 def _as_first(first: Raw, change: Callable[[int, Raw], object]) -> Callable[[int, Raw], object]:
