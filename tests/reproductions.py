@@ -18,17 +18,18 @@ from flagbench.reproduce import archive, contents
 from flagbench.reproduce.bundle import DamagedBundle, Heading, opened, write_bundle
 from flagbench.stores.series import with_records
 from flagbench.stores.series_document import Request, Run, SeriesDocument
-from unit.host.conftest import REPLAY
+from honest import honest_events, honest_record
 
 CLAIM = CATALOG.claims["distilbert/a100-1x8-fp32"]
 CASE = CATALOG.cases["distilbert"]
-RAW = raw_bundle({"steps": b"1 2 3\n"}, record_id="record-of-mine-1", run_id="mine-1", node=0)
+RAW = raw_bundle(honest_events(CLAIM), record_id="record-of-mine-1", run_id="mine-1", node=0)
+_MADE = json.dumps(honest_record(CLAIM))
 Files = dict[str, bytes]
 
 
 def record(**changes: Any) -> bytes:
     """The record of the one run."""
-    made = json.loads(REPLAY.read_bytes())
+    made = json.loads(_MADE)
     made.update(record_id="record-of-mine-1", run_id="mine-1")
     made["bundle"] = {"node": 0, "sha256": hashlib.sha256(RAW).hexdigest(), "bytes": len(RAW)}
     return json.dumps({**made, **changes}).encode() + b"\n"

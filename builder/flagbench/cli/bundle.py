@@ -41,7 +41,11 @@ def verify(
         Path, typer.Argument(metavar="BUNDLE", help="The .tar.gz or the folder that `flagbench reproduce` wrote.")
     ],
     key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="The signer's public key: a file, or that of minisign itself.")
+        str | None,
+        typer.Option(
+            metavar="KEY",
+            help="Require a signature by this public key: a file, a minisign key (RW...), or for cosign a URL.",
+        ),
     ] = None,
     digest: Annotated[
         str | None, typer.Option(metavar="SHA256", help="The sha256 of the manifest, as its author published it.")
@@ -52,7 +56,8 @@ def verify(
     """Check every file of a bundle against its manifest, compute the verdict again, and check the signature.
 
     Exits 0 where the bundle is whole and its verdict follows from its records, whatever the verdict is; 3 where any
-    byte of it has changed, 12 where its verdict does not follow, or the signature or the digest is not valid.
+    byte of it has changed, 12 where its verdict does not follow, the signature or the digest is not valid, or --key
+    is given and nothing is signed.
     --json prints {"bundle", "ok", "manifest_sha256", "claim", "verdict", "stated_by", "signature", "notes",
     "problems"}; verdict is as `flagbench verify --json` prints it.
     """
@@ -73,6 +78,8 @@ def verify(
             notes.append("it was packed again by another tool: its files are whole, its own bytes prove nothing")
         if signature.state == "signature INVALID":
             problems.append(f"the signature is not valid: {signature.detail}")
+        if signature.state == "not signed" and key is not None:
+            problems.append("it is not signed, and --key names a signer")
         if expected is not None and expected[1].lower() != found.digest:
             problems.append(f"the sha256 of its manifest is {found.digest}, not the one that was given")
         if json:
@@ -81,7 +88,7 @@ def verify(
             _show(found, table, signature, notes)
         if problems:
             raise FlagbenchError(
-                f"the bundle {brief(str(bundle))} does not hold: {'; '.join(problems)}",
+                f"the bundle {brief(str(bundle))} is not valid: {'; '.join(problems)}",
                 remedy="do not rely on it; ask its author for the records, or reproduce the row yourself",
                 code=ExitCode.INVALID,
             )
@@ -117,7 +124,7 @@ def _computed(
         problems.append(f"its verdict does not follow from its records in {', '.join(differing[:5])}")
     elif differing:
         notes.append(f"computed again by flagbench {__version__}, the verdict differs in {', '.join(differing[:5])}")
-    notes += [f"the raw events of the record {record_id} are not in it" for record_id in contents.without_raw]
+    notes += contents.without_raw
     return verdict_table(records, result, wide=wide), result, problems, notes
 
 

@@ -70,7 +70,10 @@ def command(
         Tool | None, typer.Option("--sign", help="Sign the bundle's manifest with this tool, if it is installed.")
     ] = None,
     sign_key: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The secret key. Default: minisign's own.")
+        str | None,
+        typer.Option(
+            metavar="KEY", help="The secret key: a file, or for cosign a URL. Default: minisign's own file."
+        ),
     ] = None,
     store: StoreOption = None,
     dry_run: Annotated[
@@ -137,7 +140,7 @@ def command(
     raise typer.Exit(code)
 
 
-def _check_output(target: Path, tool: Tool | None, key: Path | None) -> None:
+def _check_output(target: Path, tool: Tool | None, key: str | None) -> None:
     """Raise FlagbenchError (usage) where no bundle could be written, or signed, as it is asked for."""
     check_target(target)
     if tool is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.record.model import Record
 from flagbench.record.read import MAX_BYTES, read_record
 from flagbench.reproduce.manifest import Manifest
-from flagbench.reproduce.raw_events import contradictions
+from flagbench.reproduce.raw_events import compared, has_steps
 from flagbench.stores.bundle_check import BundleError, check_bundle
 from flagbench.stores.series_document import SeriesDocument, parse_series
 from flagbench.terminal import brief
@@ -65,7 +65,7 @@ class Contents:
     records: Mapping[str, bytes]
     """The bytes of each record by its id."""
     without_raw: tuple[str, ...]
-    """Ids of records whose raw events are not in it."""
+    """For each record, whose raw events are not in it: then nothing shows where its evidence comes from."""
     contradicted: tuple[str, ...] = ()
     """Where the evidence of a record is not that of its raw events."""
 
@@ -91,7 +91,7 @@ def read_contents(folder: Path, manifest: Manifest) -> Contents:
     if other := sorted(records.keys() - named):
         raise BundleError(f"its series does not name the record {other[0]}")
     wrong: list[str] = []
-    without = [key for key, record in records.items() if not _has_raw(folder, manifest, record, wrong)]
+    without = [clause for record in records.values() for clause in _without_raw(folder, manifest, record, wrong)]
     contents = {key: (folder / record_path(key)).read_bytes() for key in records}
     claim, verdict, told = (documents[name] for name in (CLAIM, VERDICT, REPRODUCTION))
     return Contents(claim, verdict, told, series, contents, tuple(sorted(without)), tuple(wrong))
@@ -138,13 +138,13 @@ def _records(folder: Path, manifest: Manifest) -> dict[str, Record]:
     return found
 
 
-def _has_raw(folder: Path, manifest: Manifest, record: Record, wrong: list[str]) -> bool:
-    """Whether the raw events that the record names are there; adds to `wrong` where its evidence is not theirs.
+def _without_raw(folder: Path, manifest: Manifest, record: Record, wrong: list[str]) -> Iterator[str]:
+    """Whose raw events are not there; adds to `wrong` where the record's evidence is not that of those that are.
 
     Raises BundleError for those of another run.
     """
     here = f"{RAW}/{record.record_id}/"
-    complete = False
+    named, ranks = record.bundle is None, set[int]()
     for entry in manifest.files:
         if not entry.path.startswith(here):
             continue
@@ -154,6 +154,13 @@ def _has_raw(folder: Path, manifest: Manifest, record: Record, wrong: list[str])
         if raw.manifest.node == (record.bundle.node if record.bundle else None):
             if record.bundle is None or raw.sha256 != record.bundle.sha256:
                 raise BundleError(f"{entry.path} does not have the sha256 that the record {record.record_id} names")
-            complete = True
-        wrong += contradictions(folder / entry.path, record, raw.manifest.node)
-    return complete or record.bundle is None
+            named = True
+        found, clauses = compared(folder / entry.path, record, raw.manifest.node)
+        ranks |= found
+        wrong += clauses
+    lacking = len(record.ranks) - len(ranks) if has_steps(record) else 0
+    if lacking and ranks:
+        of = f"{lacking} of {len(record.ranks)} ranks"
+        yield f"the raw events of {of} of the record {record.record_id} are not in it"
+    elif lacking or not named:
+        yield f"the raw events of the record {record.record_id} are not in it"

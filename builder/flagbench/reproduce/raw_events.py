@@ -32,32 +32,41 @@ _MOST_FACTS = 2**26
 Steps = Sequence[Sequence[float]]
 
 
-def contradictions(bundle: Path, record: Record, node: int | None) -> list[str]:
-    """Where a record's evidence is not that of the raw events of a node, at most one clause for each rank.
+def has_steps(record: Record) -> bool:
+    """Whether a record's evidence is of all steps that were taken, so that raw events can be compared with it.
 
-    `bundle`: a sound one (`check_bundle`). Nothing where it has no events of a rank, or the record no evidence. The
-    evidence of a run that did not end well is of the steps that all ranks had finished.
+    That of a run that did not end well is of the steps that all ranks had finished.
     """
-    if record.evidence is None or record.status.state != "ok":
-        return []
+    return record.evidence is not None and record.status.state == "ok"
+
+
+def compared(bundle: Path, record: Record, node: int | None) -> tuple[set[int], list[str]]:
+    """The ranks whose raw events are in the bundle of a node, and where the record's evidence is not theirs.
+
+    At most one clause for each rank. `bundle`: a sound one (`check_bundle`).
+    """
+    if not has_steps(record):
+        return set(), []
     try:
         section = read_section(record.raw["evidence"])
     except (EvidenceError, OverflowError):
-        return []  # the verdict says so
-    ranks = [rank.rank for rank in record.ranks if rank.node == node and rank.rank < section.world]
+        return set(), []  # the verdict says so
+    own = [rank.rank for rank in record.ranks if rank.node == node and rank.rank < section.world]
     with tarfile.open(bundle, "r:gz") as archive:
         files = {member.name: member for member in archive.getmembers()}
-        if not any(f"rank-{rank:05d}.steps" in files for rank in ranks):
-            return []
+        ranks = own if any(f"rank-{rank:05d}.steps" in files for rank in own) else []
         found = []
         for rank in ranks:
             steps, facts = (
                 _content(archive, files.get(f"rank-{rank:05d}.{kind}"), most)
                 for kind, most in (("steps", _HEADER_SIZE + section.steps * _SLOT.size), ("facts", _MOST_FACTS))
             )
-            wrong = [*_steps(section, rank, steps), *_facts(section, rank, facts)]
+            try:
+                wrong = [*_steps(section, rank, steps), *_facts(section, rank, facts)]
+            except (OverflowError, ValueError):  # sums of infinite or huge numbers, which no run has
+                wrong = [f"the raw events of rank {rank} have numbers that nothing can be computed from"]
             found += [f"record {record.record_id}: {clause}" for clause in wrong[:1]]
-        return found
+        return set(ranks), found
 
 
 def _content(archive: tarfile.TarFile, member: tarfile.TarInfo | None, most: int) -> bytes:

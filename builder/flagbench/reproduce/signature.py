@@ -23,19 +23,22 @@ SECONDS = 60.0
 _MINISIGN_KEY = re.compile(r"RW[0-9A-Za-z+/]{54}")
 
 
-def check_signer(tool: Tool, key: Path | None) -> None:
-    """Raise FlagbenchError (usage) where a bundle could not be signed: that should not cost a run."""
+def check_signer(tool: Tool, key: str | None) -> None:
+    """Raise FlagbenchError (usage) where a bundle could not be signed: that should not cost a run.
+
+    `key`: a file, or for cosign the URL of a key, such as `awskms:///alias/NAME`.
+    """
     _found(tool)
     if key is None and tool == "cosign":
         raise FlagbenchError(
             "--sign cosign needs a key: without one it would sign in public, with your name",
             remedy="make one with `cosign generate-key-pair`, and give --sign-key cosign.key",
         )
-    if key is not None and "://" not in str(key) and not key.is_file():
-        raise FlagbenchError(f"--sign-key {str(key)!r} is not a file", remedy="name the file of the secret key")
+    if key is not None:
+        _usable(key, tool, "--sign-key", "secret")
 
 
-def sign(tool: Tool, key: Path | None, manifest: Path) -> Path:
+def sign(tool: Tool, key: str | None, manifest: Path) -> Path:
     """Put a signature beside the manifest; returns its file. The tool may ask for a password on the terminal.
 
     Raises FlagbenchError (not stored) where the tool fails.
@@ -43,7 +46,7 @@ def sign(tool: Tool, key: Path | None, manifest: Path) -> Path:
     target = manifest.with_name(SIGNATURES[tool])
     program = _found(tool)
     if tool == "minisign":
-        command = [program, "-S", *([] if key is None else ["-s", str(key)]), "-m", str(manifest), "-x", str(target)]
+        command = [program, "-S", *([] if key is None else ["-s", key]), "-m", str(manifest), "-x", str(target)]
     else:
         command = [program, "sign-blob", "--yes", "--key", str(key), "--bundle", str(target)]
         command += [*_without_log(program, "sign-blob"), str(manifest)]
@@ -67,7 +70,7 @@ class SignatureCheck:
 
 
 def check_signature(folder: Path, key: str | None) -> SignatureCheck:
-    """Check the signature of an unpacked bundle with a public key: a file, or for minisign the key itself.
+    """Check the signature of an unpacked bundle with a public key: a file, a minisign key, or a URL for cosign.
 
     Raises FlagbenchError (usage) where a key is given and there is no such tool or file.
     """
@@ -79,10 +82,10 @@ def check_signature(folder: Path, key: str | None) -> SignatureCheck:
         return SignatureCheck("signature not checked", f"by {tool}: give the public key with --key")
     program, manifest = _found(tool), folder / MANIFEST
     if tool == "minisign":
-        named = ["-P", key] if _MINISIGN_KEY.fullmatch(key) else ["-p", str(_key_file(key))]
+        named = ["-P", key] if _MINISIGN_KEY.fullmatch(key) else ["-p", _usable(key, tool, "--key", "public")]
         command = [program, "-V", "-q", *named, "-m", str(manifest), "-x", str(file)]
     else:
-        command = [program, "verify-blob", "--key", str(_key_file(key)), "--bundle", str(file)]
+        command = [program, "verify-blob", "--key", _usable(key, tool, "--key", "public"), "--bundle", str(file)]
         command += [*_without_log(program, "verify-blob"), str(manifest)]
     try:
         done = subprocess.run(
@@ -103,11 +106,11 @@ def _found(tool: str) -> str:
     return program
 
 
-def _key_file(key: str) -> Path:
-    path = Path(key)
-    if not path.is_file():
-        raise FlagbenchError(f"--key {key!r} is not a file", remedy="name the file of the public key")
-    return path
+def _usable(key: str, tool: str, option: str, which: str) -> str:
+    """The key as the tool takes it. Raises FlagbenchError (usage) unless it is a file, or for cosign a URL."""
+    if not (tool == "cosign" and "://" in key) and not Path(key).is_file():
+        raise FlagbenchError(f"{option} {brief(key)!r} is not a file", remedy=f"name the file of the {which} key")
+    return key
 
 
 def _without_log(program: str, command: str) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.reproduce.manifest import MANIFEST
-from flagbench.reproduce.signature import check_signature, sign
+from flagbench.reproduce.signature import check_signature, check_signer, sign
 from reproductions import Files, flip, is_damaged, unpacked, written
 from unit.host.conftest import Flagbench
 
@@ -57,7 +57,7 @@ def test_a_signature_is_checked_with_the_key(
 ) -> None:
     target, other = tmp_path / "b.tar.gz", tmp_path / "other"
     other.write_text("other")
-    written(target, files, sign=lambda manifest: sign(tool, signer, manifest))
+    written(target, files, sign=lambda manifest: sign(tool, str(signer), manifest))
     states = {}
     for key in (None, signer, other):
         ended = flagbench("bundle verify --json", str(target), *([] if key is None else ["--key", str(key)]))
@@ -73,14 +73,35 @@ def test_a_signature_is_checked_with_the_key(
     assert is_damaged(found)
 
 
+def test_a_bundle_without_the_signature_that_is_asked_for_is_not_valid(
+    file: Path, flagbench: Flagbench, signer: Path
+) -> None:
+    assert flagbench("bundle verify", str(file)).code == ExitCode.OK
+    ended = flagbench("bundle verify --json", str(file), "--key", str(signer))
+    answer = json.loads(ended.out)
+    assert (ended.code, answer["ok"], answer["signature"]["state"]) == (ExitCode.INVALID, False, "not signed")
+
+
+def test_cosign_takes_the_url_of_a_key_and_minisign_does_not(
+    tmp_path: Path, files: Files, flagbench: Flagbench, signer: Path
+) -> None:
+    target, key = tmp_path / "b.tar.gz", "awskms:///alias/ours"
+    check_signer("cosign", key)
+    with pytest.raises(FlagbenchError):
+        check_signer("minisign", key)
+    written(target, files, sign=lambda manifest: sign("cosign", key, manifest))
+    assert flagbench("bundle verify", str(target), "--key", key).code == ExitCode.OK
+    assert flagbench("bundle verify", str(target), "--key", "awskms:///alias/theirs").code == ExitCode.INVALID
+
+
 def test_signing_fails_without_the_tool_or_its_success(
     tmp_path: Path, files: Files, signer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "bin" / "minisign").write_text("#!/bin/sh\nexit 1\n")
     with pytest.raises(FlagbenchError) as error:
-        written(tmp_path / "b.tar.gz", files, sign=lambda manifest: sign("minisign", signer, manifest))
+        written(tmp_path / "b.tar.gz", files, sign=lambda manifest: sign("minisign", str(signer), manifest))
     assert (error.value.code, (tmp_path / "b.tar.gz").exists()) == (ExitCode.NOT_STORED, False)
-    written(tmp_path / "folder", files, sign=lambda manifest: sign("cosign", signer, manifest))
+    written(tmp_path / "folder", files, sign=lambda manifest: sign("cosign", str(signer), manifest))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(FlagbenchError) as error:
         check_signature(tmp_path / "folder", str(signer))

@@ -82,7 +82,7 @@ def test_what_was_changed_before_it_was_summed_up_contradicts_itself(
 
 def test_a_record_that_is_not_that_of_its_raw_events_does_not_hold(tmp_path: Path, flagbench: Flagbench) -> None:
     ids: dict[str, Any] = {"record_id": "record-of-mine-1", "run_id": "mine-1", "node": 0}
-    raw = raw_bundle(honest_events(CLAIM, Pace(seed=7), count=130), **ids)
+    raw = raw_bundle(honest_events(CLAIM, Pace(seed=7)), **ids)
     named = {"node": 0, "sha256": hashlib.sha256(raw).hexdigest(), "bytes": len(raw)}
     for made, code in ((record(bundle=named), ExitCode.INVALID), (honest(bundle=named), ExitCode.OK)):
         files = {**bundle_files(made), contents.raw_path("record-of-mine-1", "node-0.tar.gz"): raw}
@@ -95,7 +95,7 @@ def test_a_record_that_is_not_that_of_its_raw_events_does_not_hold(tmp_path: Pat
 
 def honest(**changes: Any) -> bytes:
     """The record of the raw events of a run at a pace of its own."""
-    made = honest_record(CLAIM, Pace(seed=7), count=130, record_id="record-of-mine-1", run_id="mine-1")
+    made = honest_record(CLAIM, Pace(seed=7), record_id="record-of-mine-1", run_id="mine-1")
     return json.dumps({**made, **changes}).encode() + b"\n"
 
 
@@ -109,3 +109,31 @@ def test_a_changed_claim_is_said_and_the_present_one_decides(
     answer = flagbench("bundle verify --json", str(tmp_path / "b.tar.gz")).json
     assert "metrics[0].value" in answer["notes"][0]
     assert answer["verdict"]["verdict"] == "REPRODUCED"
+
+
+@pytest.mark.parametrize(
+    ("raw", "note"),
+    [
+        (None, "the raw events of the record record-of-mine-1 are not in it"),
+        ({"steps": b"none of a rank"}, "the raw events of the record record-of-mine-1 are not in it"),
+    ],
+)
+def test_evidence_without_its_raw_events_is_noted(
+    raw: Files | None, note: str, tmp_path: Path, flagbench: Flagbench
+) -> None:
+    kept = None if raw is None else raw_bundle(raw, record_id="record-of-mine-1", run_id="mine-1", node=0)
+    named = None if kept is None else {"node": 0, "sha256": hashlib.sha256(kept).hexdigest(), "bytes": len(kept)}
+    files = bundle_files(record(bundle=named))
+    del files[path := contents.raw_path("record-of-mine-1", "node-0.tar.gz")]
+    written(tmp_path / "b.tar.gz", files if kept is None else {**files, path: kept})
+    assert flagbench("bundle verify --json", str(tmp_path / "b.tar.gz")).json["notes"] == [note]
+
+
+def test_ranks_of_other_nodes_without_raw_events_are_counted(tmp_path: Path, flagbench: Flagbench) -> None:
+    made = json.loads(record())
+    for rank in made["ranks"][4:]:
+        rank["node"] = 1
+    files = bundle_files(json.dumps(made).encode() + b"\n")
+    written(tmp_path / "b.tar.gz", files, json.loads(files[contents.VERDICT])["verdict"])
+    notes = flagbench("bundle verify --json", str(tmp_path / "b.tar.gz")).json["notes"]
+    assert "the raw events of 4 of 8 ranks" in notes[-1]

@@ -12,7 +12,7 @@ import pytest
 
 from flagbench.evidence.section import digest_of, read_section
 from flagbench.record.read import read_record
-from flagbench.reproduce.raw_events import contradictions
+from flagbench.reproduce.raw_events import compared
 from flagbench_cases.record import assemble
 from flagbench_cases.record.evidence import OK, read_spool
 from flagbench_cases.shared.spool import RankSpool
@@ -51,7 +51,7 @@ def run(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
 def found(bundle: Path, raw: dict[str, Any]) -> list[str]:
     raw["evidence_digest"] = digest_of(raw["evidence"])
     raw["status"] = {"state": "ok", "phase": "done", "reason": None, "exit_code": 0}
-    return contradictions(bundle, read_record(json.dumps(raw).encode()), 0)
+    return compared(bundle, read_record(json.dumps(raw).encode()), 0)[1]
 
 
 def test_the_evidence_of_a_run_is_that_of_its_raw_events(run: tuple[Path, dict[str, Any]]) -> None:

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from bundles import bundle
+from flagbench.evidence.columns import in_blocks, losses_in_blocks
+from flagbench.evidence.section import read_section
 from flagbench.record.read import read_record
-from flagbench.reproduce.raw_events import contradictions
+from flagbench.reproduce.raw_events import compared
 from forging import column, consistent, scale
 from honest import CLAIMS, honest_events, honest_record
 
@@ -35,7 +37,7 @@ def _events(claim: str) -> Files:
 def found(raw: Raw, files: Files, folder: Path) -> list[str]:
     path = folder / "raw.tar.gz"
     path.write_bytes(bundle(files, node=0))
-    return contradictions(path, read_record(json.dumps(raw).encode()), 0)
+    return compared(path, read_record(json.dumps(raw).encode()), 0)[1]
 
 
 @pytest.mark.parametrize("claim", [DISTILBERT, AQUILA, "llama2-7b-lora/a100-1x1-fp16-bs4"])
@@ -103,3 +105,39 @@ def test_nothing_is_said_without_events_or_evidence(tmp_path: Path) -> None:
     assert found(raw, {"steps": b"1 2 3\n"}, tmp_path) == []
     raw["evidence"] = None
     assert found(raw, _events(DISTILBERT), tmp_path) == []
+
+
+HUGE = b'{"rank": 2, "kind": "timing", "train": 1' + b"0" * 400 + b"}\n"
+
+
+@pytest.mark.parametrize("facts", [HUGE, b'{"rank": 2, "kind": "ceiling", "flops": Infinity}\n'])
+def test_facts_with_numbers_that_are_too_large_are_not_those_of_the_record(facts: bytes, tmp_path: Path) -> None:
+    raw, files = json.loads(_made(DISTILBERT)), {**_events(DISTILBERT)}
+    files["rank-00002.facts"] += facts
+    raw["evidence"]["ceilings"] = [round(ceiling) for ceiling in raw["evidence"]["ceilings"]]
+    assert "rank 2" in "; ".join(found(raw, files, tmp_path))
+
+
+@pytest.mark.parametrize("losses", [(float("inf"), float("-inf")), (1.7e308, 1.7e308)])
+def test_losses_without_a_sum_are_not_those_of_the_record(losses: tuple[float, ...], tmp_path: Path) -> None:
+    raw, files = honest_record(CLAIMS[DISTILBERT], count=120), {**_events(DISTILBERT)}
+    raw["evidence"] = blocks_of_two(raw["evidence"])
+    steps = bytearray(files["rank-00001.steps"])
+    for number, loss in enumerate(losses):
+        struct.pack_into("<d", steps, 64 + number * 17 * 8 + 7 * 8, loss)
+    files["rank-00001.steps"] = bytes(steps)
+    assert "the raw events of rank 1 have numbers" in "; ".join(found(raw, files, tmp_path))
+
+
+def blocks_of_two(evidence: Raw) -> Raw:
+    """The same evidence in blocks of two steps."""
+    section = read_section(evidence)
+    spans = [
+        span._replace(
+            columns={name: [in_blocks(each, 2) for each in of] for name, of in span.columns.items()},
+            loss=[each and losses_in_blocks(each, 2) for each in span.loss],
+            collectives=None,
+        )
+        for span in section.spans
+    ]
+    return section._replace(block=2, spans=spans).to_json()
