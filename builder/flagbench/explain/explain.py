@@ -45,9 +45,18 @@ def explain(
     a baseline's by its evidence, a published row's data waits and evaluations by its own rates.
     """
     try:
-        opened, there = ([open_run(record, case) for record in side] for side in (records, baseline))
+        return _explained(records, result, case, baseline)
     except EvidenceError as error:
         return _nothing(f"its evidence contradicts itself: {error}")
+    except ArithmeticError:  # an INVALID record may have any numbers
+        return _nothing("its evidence has numbers that nothing can be computed from")
+
+
+def _explained(
+    records: Sequence[Record], result: VerifyResult, case: Case, baseline: Sequence[Record]
+) -> Explanation:
+    """As `explain`. Raises EvidenceError, and ArithmeticError for numbers that no run has."""
+    opened, there = ([open_run(record, case) for record in side] for side in (records, baseline))
     runs = [run for run in opened if run is not None]
     if not runs or len(runs) < len(opened):
         return _nothing("a record has no evidence of steps")

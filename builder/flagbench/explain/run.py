@@ -9,7 +9,7 @@ from flagbench.catalog.model import Case
 from flagbench.evidence import EvidenceError, Section
 from flagbench.evidence.columns import MICRO
 from flagbench.evidence.derive import INFER, TRAIN, of_rank
-from flagbench.evidence.metrics import OWN, Window, window_of
+from flagbench.evidence.metrics import DEVICE, OWN, Window, window_of
 from flagbench.evidence.section import WINDOW, read_section
 from flagbench.evidence.stats import median
 from flagbench.record.model import Rank, Record
@@ -155,11 +155,16 @@ def open_run(record: Record, case: Case) -> Run | None:
     if record.evidence is None:
         return None
     section = read_section(record.raw["evidence"])
-    if sorted(rank.rank for rank in record.ranks) != [*range(section.world)]:
+    numbers = sorted(rank.rank for rank in record.ranks)
+    if section.world != len(numbers) or numbers != [*range(len(numbers))]:
         raise EvidenceError(f"it is of {section.world} ranks, and the record lists others")
     kind = INFER if record.config is not None and INFER in record.config else TRAIN
     window = window_of(section.stretch(kind, WINDOW))
-    return Run(record, case, section, window) if window is not None and window.seconds else None
+    if window is None:
+        return None
+    if not all(window.stretch.rank_time(parts, rank) for parts in (DEVICE, OWN) for rank in range(section.world)):
+        raise EvidenceError("a rank's steps took no time")
+    return Run(record, case, section, window)
 
 
 def others(values: Sequence[float], index: int) -> float:

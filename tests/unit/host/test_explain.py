@@ -268,3 +268,27 @@ def test_what_no_clock_tells_is_at_most_the_gap(fields: dict[str, Any], name: st
     unknown = {"sm_clock_mean_mhz": None, "sm_clock_min_mhz": None}
     found = against(made(CLAIM, 0, change=slower(0.3), telemetry=telemetry({**unknown, **fields})), made(CLAIM, 100))
     assert [(cause.name, cause.at_most) for cause in found.causes] == [(name, True)]
+
+
+def _empty(raw: dict[str, Any]) -> None:
+    raw["evidence"] = {"version": 1, "block": 1, "ranks": 10**30, "spans": []}
+
+
+def _no_loop(raw: dict[str, Any]) -> None:
+    for span in raw["evidence"]["spans"]:
+        span["columns"].update(host=0, data_wait=0, to_device=0, after=0)
+
+
+def _no_training(raw: dict[str, Any]) -> None:
+    raw["evidence"]["timing"].update(train=1, eval=10**15)
+
+
+@pytest.mark.parametrize("edit", [_empty, _no_loop, _no_training])
+def test_evidence_that_nothing_can_be_computed_from_explains_nothing(edit: Any) -> None:
+    raw = honest_record(CATALOG.claims[CLAIM])
+    edit(raw)
+    record = read_record(json.dumps(raw).encode())
+    case, claim = CATALOG.cases["distilbert"], CATALOG.claims[CLAIM]
+    result = verify_claim([record], claim, case)
+    assert result.verdict is Verdict.INVALID
+    explain([record], result, case)
