@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
+from platformdirs import user_cache_path
 
 from flagbench.cli import complete
 from flagbench.cli.copies import Copies, Source
@@ -32,6 +32,9 @@ from flagbench.stores import Bundle, FolderBlobs, Store, StoredRecord, StoreErro
 from flagbench.stores.series_document import MAX_BYTES as SERIES_BYTES
 from flagbench.stores.ticket import read_ticket
 from flagbench.stores.waiting import close_room, is_waiting_room
+
+_PULLING = ".pulling"
+"""The folder of bundles that are on their way."""
 
 
 def push(
@@ -158,6 +161,12 @@ def _push_room(
                 remedy="name the store with --store",
                 code=ExitCode.NOT_STORED,
             )
+        if store is None and not address:
+            raise FlagbenchError(
+                "what waits there does not say where it is meant for",
+                remedy="name the store with --store",
+                code=ExitCode.NOT_STORED,
+            )
         target = _target(store or address)
     except FlagbenchError as error:
         copies.fail(address, error)
@@ -184,10 +193,15 @@ def _pull_bundles(copies: Copies, chosen: Iterable[StoredRecord], source: Store,
             if bundle.place in known:
                 continue
             try:
-                with TemporaryDirectory(prefix="flagbench-pull-", dir=_near(target)) as folder:
-                    path = Path(folder) / bundle.name
-                    source.bundles.get(bundle, path)
-                    copies.copy_bundle(bundle, path, target)
+                # Always the same folder: a pull that was killed is resumed by the next one.
+                path = _near(target) / _PULLING / record_id / bundle.name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                source.bundles.get(bundle, path)
+                if copies.copy_bundle(bundle, path, target):
+                    path.unlink(missing_ok=True)
+                with suppress(OSError):  # another bundle is on its way
+                    path.parent.rmdir()
+                    path.parent.parent.rmdir()
             except FlagbenchError as error:
                 copies.fail(bundle.location, error)
             except OSError as error:
@@ -197,14 +211,13 @@ def _pull_bundles(copies: Copies, chosen: Iterable[StoredRecord], source: Store,
 def _no_room(bundle: Bundle, error: OSError) -> StoreError:
     return StoreError(
         f"{bundle.name} was not copied: {reason(error)}",
-        remedy=f"make the target's folder writable, or set TMPDIR to a folder with room for {bundle.size:,} bytes",
+        remedy=f"make the target's folder writable, with room for {bundle.size:,} bytes; XDG_CACHE_HOME for a bucket",
     )
 
 
-def _near(target: Store) -> Path | None:
-    """A folder with room for what is on its way into a store in a folder; None is TMPDIR."""
-    root = target.blobs.root if isinstance(target.blobs, FolderBlobs) else None
-    return root if root is not None and root.is_dir() else None
+def _near(target: Store) -> Path:
+    """A folder with room for what is on its way into a store: the store's own, or the user's cache for a bucket."""
+    return target.blobs.root if isinstance(target.blobs, FolderBlobs) else user_cache_path("flagbench")
 
 
 def _target(url: str | None, *, own: bool = False) -> Store:
@@ -218,6 +231,8 @@ def _target(url: str | None, *, own: bool = False) -> Store:
 
 def _entries(store: Store, entries: Iterable[StoredRecord], *, remove: bool = False) -> Iterator[Source]:
     for entry, content in store.read_all(entries):
+        if remove and isinstance(content, FlagbenchError) and not store.keys().get(entry.record_id):
+            continue  # another process has stored it meanwhile
         yield entry.record_id, content, partial(store.remove, entry) if remove else lambda: None
 
 

@@ -118,7 +118,8 @@ def _token(session: Session, challenge: dict[str, str | None], scopes: list[str]
             "client_id": "flagbench",
             "refresh_token": refresh,
         }
-        answer = session.post(realm, data=form, timeout=TIMEOUT)
+        # Redirected, it would take the token to another host.
+        answer = session.post(realm, data=form, timeout=TIMEOUT, allow_redirects=False)
     else:
         # As text, requests would encode it as Latin-1.
         auth = HTTPBasicAuth(*(part.encode() for part in _basic(account))) if "Username" in account else None

@@ -63,7 +63,7 @@ def base_blobs(
 ) -> list[Blob]:
     """The base's layers as its registry has them, lowest first; empty where no registry has it.
 
-    A blob's path downloads it into `folder` and checks it.
+    A blob's path downloads it into `folder` and checks it. The first of its origins is the base's own repository.
 
     Args:
         diff_ids: of the image that stands on it, at least `base.layers` of them.

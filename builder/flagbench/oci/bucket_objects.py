@@ -53,18 +53,21 @@ class ImageObjects:
 
     def create(self, key: str, content: bytes, media_type: str, *, compare: bool = True) -> None:
         """Put an object unless it is there. Raises S3Error (damaged) where others are to `compare`, and differ."""
+        if self.bucket.create(key, content, media_type, **self.acl) is not None:
+            return
+        if compare and self._other_than(key, content):
+            location = self.bucket.location(key)
+            raise S3Error(f"{location} does not match its digest", "remove it, then push again", damaged=True)
+        self.publish(key)
+
+    def _other_than(self, key: str, content: bytes) -> bool:
+        """Whether an object has other bytes; False where the key may not read it."""
         try:
-            self.bucket.put(key, content, media_type, create=True, **self.acl)
+            return self.bucket.read(key, MANIFEST_BYTES)[0] != content
         except S3Error as error:
-            if not error.taken and error.code != "ConditionalRequestConflict":
-                raise
-            there = self.readable(key) if compare else content
-            if there not in (content, None):
-                location = self.bucket.location(key)
-                raise S3Error(
-                    f"{location} does not match its digest", "remove it, then push again", damaged=True
-                ) from error
-            self.publish(key)
+            if error.denied:
+                return False
+            raise
 
     def replaced(self, key: str, before: Head | None, content: bytes, media_type: str) -> bool:
         """Put an object in place of what it was `before`. Whether that was so, as far as the server can tell."""

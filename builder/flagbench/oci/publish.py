@@ -246,13 +246,15 @@ def _below(wanted: Wanted, image: EngineImage, engine: Engine) -> list[EngineIma
 
 
 def _has_base(layers: Layers, place: Place, known: Known) -> bool:
-    """Whether nothing of the base would be sent."""
+    """Whether nothing of the base would be sent: the place has it, or copies it from where the base comes from.
+
+    Another repository of the same registry may have it for those alone who may read that one.
+    """
     for diff_id in layers.base:
         blob = layers.from_registry.get(diff_id)
-        if blob is None:
-            described = known.layer(diff_id, layers.compression)
-            blob = Blob(described, not_here, known.origins(described.digest)) if described else None
-        if blob is None or not offered(place, blob):
+        origins = () if blob is None else blob.origins[:1]
+        described = blob.descriptor if blob else known.layer(diff_id, layers.compression)
+        if described is None or not offered(place, Blob(described, not_here, origins)):
             return False
     return True
 

@@ -132,17 +132,12 @@ class Bucket:
         """
         if self.keeps_versions:
             raise self.unsafe(key)
-        for attempt in range(_CONFLICTS):
-            try:
-                answer = self.put(key, content, content_type, create=True)
-            except S3Error as error:
-                if error.taken:
-                    held = self._holds(key, content)
-                    if held is not None:
-                        return held
-                elif error.code != "ConditionalRequestConflict" or attempt == _CONFLICTS - 1:
-                    raise
-                # Another writer is at it; the next answer says how that ended.
+        for _ in range(_CONFLICTS):
+            answer = self.create(key, content, content_type)
+            if answer is None:
+                held = self._holds(key, content)
+                if held is not None:
+                    return held
                 time.sleep(_CONFLICT_SECONDS)
                 continue
             if answer.get("VersionId") not in (None, "null") and not self.profile.versioned:
@@ -155,6 +150,24 @@ class Bucket:
             f"{self.location(key)} was not stored: other writers kept changing it",
             "store it again",
         )
+
+    def create(
+        self, key: str, content: bytes, content_type: str = "application/json", **more: Any
+    ) -> dict[str, Any] | None:
+        """Put an object unless its key is taken; the server's answer, None where it is taken. `more` as in `put`.
+
+        While another writer is at it, which not every server waits for, it is sent again.
+        """
+        for attempt in range(_CONFLICTS):
+            try:
+                return self.put(key, content, content_type, create=True, **more)
+            except S3Error as error:
+                if error.taken:
+                    return None
+                if error.code != "ConditionalRequestConflict" or attempt == _CONFLICTS - 1:
+                    raise
+                time.sleep(_CONFLICT_SECONDS)
+        raise AssertionError("the last conflict is raised")
 
     def put(
         self,
@@ -247,6 +260,7 @@ class Bucket:
                 raise S3Error(
                     f"{self.url}: the server's listing stops early, without a continuation token",
                     "use a server that knows ListObjectsV2",
+                    usage=True,
                 )
             asked["ContinuationToken"] = token
 

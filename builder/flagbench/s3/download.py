@@ -33,8 +33,13 @@ def get_file(
             download.forget()  # another process has read it meanwhile
             show(size)
             return
-        download.receive(descriptor, show)
+        resumed = download.receive(descriptor, show)
         found = sha256_of(download.part)
+        if found != sha256 and resumed:
+            # Of what was there before, a crash of the machine may have lost some bytes, and not the note of them.
+            download.journal.unlink(missing_ok=True)
+            download.receive(descriptor, lambda count: None)
+            found = sha256_of(download.part)
         if found == sha256:
             download.part.replace(path)
         download.forget()
@@ -74,11 +79,19 @@ def download(bucket: Bucket, key: str, path: Path) -> None:
         def task(begin: int) -> Callable[[], None]:
             def receive() -> None:
                 content = _read_part(bucket, key, begin, min(step, size - begin), etag)
-                os.pwrite(file.fileno(), content, begin)
+                _write(file.fileno(), content, begin)
 
             return receive
 
         run_all(task(begin) for begin in range(0, size, step))
+
+
+def _write(descriptor: int, content: bytes, begin: int) -> None:
+    """Write all of it: on a disk that is full after some of it, a single call writes that and is no error."""
+    left = memoryview(content)
+    while left:
+        count = os.pwrite(descriptor, left, begin)
+        left, begin = left[count:], begin + count
 
 
 @contextmanager
@@ -112,8 +125,8 @@ class _Download:
         self.journal = path.with_name(f".{path.name}.part.json")
         self.step = part_bytes(size)
 
-    def receive(self, descriptor: int, show: Show) -> None:
-        """Read what is missing into the open file."""
+    def receive(self, descriptor: int, show: Show) -> bool:
+        """Read what is missing into the open file. Whether something was there."""
         head = self.bucket.head(self.key)
         if head is None:
             raise S3Error(f"{self.bucket.location(self.key)} does not exist", "put it there first", code="NoSuchKey")
@@ -124,13 +137,13 @@ class _Download:
                 damaged=True,
             )
         done = self._done(head.etag)
-        lock = threading.Lock()
+        resumed, lock = bool(done), threading.Lock()
         os.ftruncate(descriptor, self.size)
 
         def receive_part(begin: int) -> None:
             length = min(self.step, self.size - begin)
             if begin not in done:
-                os.pwrite(descriptor, _read_part(self.bucket, self.key, begin, length, head.etag), begin)
+                _write(descriptor, _read_part(self.bucket, self.key, begin, length, head.etag), begin)
             with lock:
                 done.add(begin)
                 self._note(head.etag, done)
@@ -141,6 +154,7 @@ class _Download:
 
         run_all(task(begin) for begin in range(0, self.size, self.step))
         os.fsync(descriptor)
+        return resumed
 
     def forget(self) -> None:
         """Remove both files."""

@@ -34,6 +34,7 @@ class Answer(NamedTuple):
     """S3's word for an error; empty for a success."""
     message: str
     etag: str
+    """In small letters; Alibaba Cloud OSS writes an MD5 in capital ones."""
     length: int | None
     collected: str = ""
     """Of a mark that was put in the place of an upload: the MD5 of that."""
@@ -138,9 +139,9 @@ def _answer(status: int, headers: Any, text: str) -> Answer:
         status,
         code.group(1) if code else "",
         message.group(1) if message else "",
-        (headers.get("ETag") or "").strip('"'),
+        (headers.get("ETag") or "").strip('"').lower(),
         int(length) if length.isdigit() else None,
-        headers.get(f"x-amz-meta-{COLLECTED}") or "",
+        (headers.get(f"x-amz-meta-{COLLECTED}") or "").lower(),
     )
 
 

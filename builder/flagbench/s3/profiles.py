@@ -29,6 +29,8 @@ class Profile:
     """The headers with which a put never overwrites."""
     one_winner: bool = True
     """Whether one of several puts of a key at the same time wins; else each may be told that it has."""
+    known: bool = True
+    """Whether the server is of a known kind, so that this is what it does, and not what most servers do."""
     versioned: bool = False
     """Whether such puts do not overwrite in a bucket that keeps versions, either."""
 
@@ -53,7 +55,7 @@ PROFILES = {
             addressing="virtual",
             create={"x-oss-forbid-overwrite": "true"},
         ),
-        Profile("s3", "a server that speaks S3"),
+        Profile("s3", "a server that speaks S3", known=False),
     )
 }
 """Ceph: tests/storage, with 16.2. Swift 2.38 was measured once, with boto3 alone: of 32 puts at the same time, up to

@@ -87,8 +87,9 @@ class BucketBlobs:
             for found in self.bucket.list(prefix):
                 yield Blob(found.key, found.size, f"{found.size}-{found.etag}")
         except S3Error as error:
-            kind = ListingDenied if error.denied else StoreError
-            raise kind(error.message, remedy=error.remedy, code=ExitCode.USAGE) from error
+            kind, code = ListingDenied if error.denied else StoreError, ExitCode.USAGE
+            code = ExitCode.ENGINE if error.network else code
+            raise kind(error.message, remedy=error.remedy, code=code) from error
 
     def delete(self, key: str) -> None:
         """Delete an object."""
@@ -126,9 +127,13 @@ class BucketBlobs:
         if keeps_versions:
             unsafe = self.bucket.unsafe("a record")
             return Health(False, unsafe.message, unsafe.remedy, writable=False)
-        promise = (
-            "" if self.profile.one_winner else "; two writers of one key at the same time may overwrite each other"
-        )
+        promise = ""
+        if not self.profile.one_winner:
+            promise = "; two writers of one key at the same time may overwrite each other"
+        elif not self.profile.known:
+            promise = (
+                "; whether it keeps what a store needs is not known before `flagbench store doctor` has tried it"
+            )
         return Health(True, f"{where} ({self.profile.title}){promise}")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from flagbench.stores.blobs import Blobs, ListingDenied
+from flagbench.stores.blobs import Blobs, ListingDenied, StoreError
 from flagbench.stores.layout import BundlePlace, bundles_prefix, check_record_id, parse_bundle_key
 
 
@@ -56,7 +56,13 @@ class Bundles:
 
         Raises StoreError (NOT_STORED). An interrupted upload is resumed by the next one.
         """
-        return self._blobs.put_file(place.key, path, place.sha256)
+        try:
+            return self._blobs.put_file(place.key, path, place.sha256)
+        except StoreError:
+            # A file that waited may have been stored and removed meanwhile, by another process.
+            if path.exists() or place not in [bundle.place for bundle in self.of(place.record_id)]:
+                raise
+            return False
 
     def get(self, bundle: Bundle, path: Path) -> None:
         """Copy a bundle to a file, checked against its sha256. Raises StoreError (DATA)."""

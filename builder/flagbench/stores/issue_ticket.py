@@ -18,7 +18,7 @@ from flagbench.s3.presigned import Answer, NoAnswer, opened_client
 from flagbench.s3.ticket import RECORD, TICKET_BYTES, SignedPut, SignedUpload, Ticket, bundle_name
 from flagbench.stores.bucket import BucketBlobs, store_errors
 from flagbench.stores.layout import InboxPlace, inbox_prefix
-from flagbench.stores.probe import PREFIX
+from flagbench.stores.probe import PREFIX, race
 from flagbench.stores.records import Store
 
 _BYTES_BESIDE = 1024
@@ -49,7 +49,8 @@ def issue(store: Store, run_id: str, nodes: int, life: timedelta, *, overwriting
     with store_errors():
         bucket = blobs.bucket
         if bucket.keeps_versions:
-            raise bucket.unsafe("a ticket's upload")
+            unsafe = bucket.unsafe("a ticket's upload")
+            raise FlagbenchError(unsafe.message, remedy=unsafe.remedy)
         if not blobs.one_winner and not overwriting:
             raise FlagbenchError(
                 f"{bucket.profile.title} may tell several writers of one upload that they have won: what a ticket's "
@@ -60,6 +61,11 @@ def issue(store: Store, run_id: str, nodes: int, life: timedelta, *, overwriting
         ticket = sign(bucket, run_id, nodes, seconds)
         if not overwriting:
             try_promises(bucket)
+    if not overwriting and not bucket.profile.known and not (promise := race(blobs)).kept:
+        raise FlagbenchError(
+            f"{store.url} does not keep what a ticket promises: {promise.detail}",
+            remedy="use another server, or accept with --allow-overwrite that uploads can be replaced",
+        )
     return ticket
 
 

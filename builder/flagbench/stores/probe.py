@@ -43,6 +43,15 @@ def probe(blobs: Blobs) -> Iterator[Promise]:
     yield removed
 
 
+def race(blobs: Blobs) -> Promise:
+    """Whether one of several writers wins, tried alone; what was written is removed."""
+    folder = f"{PREFIX}{secrets.token_hex(8)}/"
+    try:
+        return _tried("one of several writers wins", partial(_one_wins, blobs, folder))
+    finally:
+        _tried("removes", lambda: _removes(blobs, folder))
+
+
 def _tried(name: str, attempt: Callable[[], str]) -> Promise:
     try:
         return Promise(name, True, attempt())

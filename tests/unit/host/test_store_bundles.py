@@ -250,14 +250,14 @@ def test_a_folder_without_room_for_bundles_does_not_keep_records_back(
     tmp_path: Path,
     make_record: Callable[..., bytes],
     flagbench: Flagbench,
-    monkeypatch: Any,
 ) -> None:
     store.put(make_record(record_id=ID))
     store.bundles.put(PLACE, file)
     target = Store(FolderBlobs(tmp_path / "target"))
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target" / ".pulling").write_text("not a folder")
     pulled = flagbench(f"results pull --bundles --to {target.url}")
-    assert (pulled.code, "TMPDIR" in pulled.err) == (ExitCode.NOT_STORED, True)
+    assert (pulled.code, "writable" in pulled.err) == (ExitCode.NOT_STORED, True)
     assert target.find(ID) == [ID]
 
 

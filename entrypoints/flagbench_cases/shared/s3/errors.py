@@ -45,6 +45,12 @@ class S3Error(Exception):
         return self.code in _TAKEN or self.status == HTTPStatus.PRECONDITION_FAILED
 
     @property
+    def network(self) -> bool:
+        """Whether the network or the server failed, so that the same request may succeed later."""
+        failed = self.status is None or self.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+        return not (self.usage or self.damaged) and (failed or self.status == HTTPStatus.TOO_MANY_REQUESTS)
+
+    @property
     def denied(self) -> bool:
         """Whether the key may not do this."""
         return self.code in ("AccessDenied", "403")

@@ -82,17 +82,10 @@ def _is_there(bucket: Bucket, key: str, size: int, sha256: str) -> bool | None:
 def _put_whole(
     bucket: Bucket, key: str, content: bytes, sha256: str, content_type: str, show: Show, more: dict[str, Any]
 ) -> bool:
-    sent = True
-    try:
-        bucket.put(key, content, content_type, create=True, **more)
-    except S3Error as error:
-        if not error.taken and error.code != "ConditionalRequestConflict":
-            raise
-        # Our own put, whose answer was lost, or another writer's: the key names the content.
-        there = _is_there(bucket, key, len(content), sha256)
-        if there is False or (there is None and not error.taken):
-            raise
-        sent = False
+    sent = bucket.create(key, content, content_type, **more) is not None
+    # Taken: by our own put, whose answer was lost, or by another writer, and the key names the content.
+    if not sent and _is_there(bucket, key, len(content), sha256) is False:
+        raise S3Error(f"{bucket.location(key)} was removed while it was uploaded", "upload it again")
     show(len(content))
     return sent
 
@@ -121,7 +114,7 @@ class _Upload:
                 content = file.read(self.part)
             etag = there.get((number, len(content)))
             # The signature has a sum of the content, so a server needs no other one to check what it receives.
-            if etag is None or etag != md5(content).hex():
+            if etag is None or etag.lower() != md5(content).hex():
                 answer = self.bucket.ask(
                     "upload_part",
                     Key=name,
