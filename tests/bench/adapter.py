@@ -41,8 +41,10 @@ WARMUP = 3
 # Of each loop in a start: as many as fit into START_SECONDS, between these two.
 STEPS = (6, 16)
 START_SECONDS = 3.0
-# All ratios of the published widths, of an eighth or a quarter of the heads. Aquila's products are in bf16, which
-# some processors compute eight times as fast as others.
+# All ratios of the published widths, of an eighth or a quarter of the heads. Some processors compute these products,
+# which are in bf16, eight times as fast as others: there the models have more layers, until a step takes that long.
+STEP_SECONDS = 0.1
+MOST_LAYERS = 8
 SIZES = {
     "llama2-70b": {
         "model": {"layers": 2, "dim": 256, "heads": 8, "kv_heads": 1, "ffn": 896, "vocab_size": 1024},
@@ -56,7 +58,7 @@ SIZES = {
 }
 
 
-def resolved(name):
+def resolved(name, layers):
     """The faithful division on one rank, at a small size."""
     case = configuration.load_case(name)
     config = configuration.resolve(
@@ -66,7 +68,7 @@ def resolved(name):
         **{"source": "synthetic", "weights": False, "steps": 1, "max_samples": None, "full": False},
         settings=["%s=1" % setting for setting in ("tp", "pp") if setting in case["settable"]],
     )
-    return configuration.merge(config, SIZES[name])
+    return configuration.merge(configuration.merge(config, SIZES[name]), {"model": {"layers": layers}})
 
 
 class Turns:
@@ -209,10 +211,10 @@ def inference(work, config):
     return step
 
 
-def start(name, steps, sender):
+def start(name, layers, steps, sender):
     """One start: sends the median ratio of that many steps, and the median seconds of a step of both."""
     warnings.simplefilter("ignore")
-    config = resolved(name)
+    config = resolved(name, layers)
     device = CpuDevice(0)
     module = importlib.import_module("flagbench_cases.cases.%s.workload" % name.replace("-", "_"))
     with tempfile.TemporaryDirectory() as folder:
@@ -241,11 +243,11 @@ def read(folder):
     return SpoolReader(folder, 0).steps()
 
 
-def forked(name, steps):
+def forked(name, layers, steps):
     """What a start in a process of its own sends; EOFError where it failed, which says why."""
     fork = multiprocessing.get_context("fork")
     receiver, sender = fork.Pipe(duplex=False)
-    process = fork.Process(target=start, args=(name, steps, sender))
+    process = fork.Process(target=start, args=(name, layers, steps, sender))
     process.start()
     sender.close()
     sent = receiver.recv()
@@ -255,11 +257,14 @@ def forked(name, steps):
 
 def measure(name):
     """The ratio of several starts, each in a forked process: where its memory lies costs a process a few percent."""
-    _, *seconds = forked(name, 1)
+    layers = SIZES[name]["model"]["layers"]
+    _, *seconds = forked(name, layers, 1)
+    longer = min(MOST_LAYERS // layers, max(1, round(STEP_SECONDS / min(seconds))))
+    layers, seconds = layers * longer, [each * longer for each in seconds]
     steps = min(STEPS[1], max(STEPS[0], int(START_SECONDS / sum(seconds))))
     found = []
     while len(found) < STARTS[1]:
-        found.append(forked(name, steps))
+        found.append(forked(name, layers, steps))
         if len(found) >= STARTS[0]:
             low, ratio, high = interval([ratio for ratio, _, _ in found])
             if max(ratio - low, high - ratio) <= HALF_WIDTH:
@@ -267,8 +272,8 @@ def measure(name):
     ours, others = (statistics.median(column) for column in list(zip(*found))[1:])
     print(
         "adapter: %s %.3f [%.3f, %.3f] of Megatron-Core's own loop, CPU time of %.0f / %.0f ms a step, %d starts "
-        "of %d steps (upper bound at most %.2f)"
-        % (name, ratio, low, high, ours * 1e3, others * 1e3, len(found), steps, BOUND),
+        "of %d steps with %d layers (upper bound at most %.2f)"
+        % (name, ratio, low, high, ours * 1e3, others * 1e3, len(found), steps, layers, BOUND),
         flush=True,
     )
     return high

@@ -21,6 +21,8 @@ BOUNDS = (0.97, 1.03)
 # Both are started again until the interval is this narrow on either side of the ratio, or time is up. Where it lies
 # does not decide when to stop.
 HALF_WIDTH = 0.009
+# Of a quick comparison: narrow enough to tell whether a ratio near 1 is within BOUNDS, in a third of the rounds.
+QUICK_HALF_WIDTH = 0.015
 # So many rounds have an interval (its exact coverage is 31/32); fewer have a centre alone.
 ROUNDS_OF_AN_INTERVAL = 6
 # A quick comparison ends after so many rounds, if their centre is that near to 1; else it goes on for an interval.
@@ -260,7 +262,8 @@ def start_again(again: Iterator[List[Side]], limits: Limits) -> Dict[str, Any]:
         ratio = interval(rounds)
         assert ratio.low is not None
         assert ratio.high is not None
-        narrow = max(ratio.value - ratio.low, ratio.high - ratio.value) <= HALF_WIDTH
+        wanted = QUICK_HALF_WIDTH if limits.quick else HALF_WIDTH
+        narrow = max(ratio.value - ratio.low, ratio.high - ratio.value) <= wanted
         if narrow or len(rounds) >= limits.most or time.monotonic() > until:
             break
     return {"ratio": ratio._asdict(), "starts": starts, "seconds": seconds, "largest_loss_difference": gap}
