@@ -24,7 +24,7 @@ demo: $(VENV)/.cases
 
 ## test: run the tests that this machine supports, but for the longest; PYTEST adds options of pytest
 test: $(VENV)/.dev
-	@# On two processors; a third test runs while another waits for what it has stopped, or for a timeout.
+	@# Three workers on two processors: one test often waits for a process to end, or for a timeout.
 	$(BIN)/python -m pytest --random-order -n 3 --dist worksteal -q --durations=5 -m "not long" $(PYTEST)
 
 ## lint: check style, types, import layers and generated files
@@ -45,7 +45,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-## bench: measure what the harness costs, each case relative to the publisher's loop, how often verdicts are wrong, and the demo
+## bench: measure the harness, each case against its publisher, error rates, the demo, and an S3 server if one is set
 bench: $(VENV)/.dev $(VENV)/.publishers
 	$(BIN)/python -m tests.reenact --small $(REENACT)
 	@# Each computes in one thread, so two run at a time.

@@ -19,7 +19,11 @@ class ExitCode(IntEnum):
 
     OK = 0, "done; for verify: REPRODUCED, ABOVE, FASTER or SAME, for align: ALIGNED"
     BUG = 1, "a bug in flagbench"
-    USAGE = 2, "usage: unknown or contradictory arguments, an invalid manifest"
+    USAGE = (
+        2,
+        "usage: unknown or contradictory arguments, an invalid manifest; a check that found something: lint, layers, "
+        "doctor, store doctor, claims lint without a file, job --check, and --check of other commands",
+    )
     DATA = 3, "data, weights or a record missing or corrupt"
     RANK_FAILED = 4, "a rank failed"
     OUT_OF_MEMORY = 5, "out of memory"
@@ -31,7 +35,7 @@ class ExitCode(IntEnum):
     INCONCLUSIVE = 11, "verdict INCONCLUSIVE"
     INVALID = (
         12,
-        "verdict INVALID; a run whose own checks failed, or whose loss was not finite; for claims lint: a finding",
+        "verdict INVALID; a run whose own checks failed, or whose loss was not finite; claims lint FILE: a finding",
     )
     WRONG_HARDWARE = 13, "wrong hardware, found before the run"
     NOT_STORED = 14, "measured, but the record could not be stored; or a command could not print its result"

@@ -58,7 +58,7 @@ class RunOptions:
     set_: Annotated[Texts, Option("--set", metavar="KEY=VALUE", help="Change a hyper-parameter; repeatable.")] = ()
     max_minutes: Annotated[float | None, Option(metavar="MINUTES", help="End the run after that time.")] = None
     timeout: Annotated[
-        float | None, Option(metavar="SECONDS", help="Time without progress that counts as a hang.")
+        float | None, Option(metavar="SECONDS", help="Time without progress that counts as a hang. Default: 600.")
     ] = None
 
     def words(self) -> list[str]:
