@@ -374,3 +374,9 @@ def test_what_the_doctor_says(store: Store, server: Any, bucket: str) -> None:
     assert "Contents" not in server.list_objects_v2(Bucket=bucket)
     swift = open_store(f"s3://{bucket}?profile=swift")
     assert [promise.name for promise in probe(swift.blobs) if not promise.kept] == ["one of several writers wins"]
+
+
+def test_what_is_known_of_a_kind_of_server_is_said(store: Store, bucket: str) -> None:
+    unknown, known = store.blobs.health(), open_store(f"s3://{bucket}?profile=ceph").blobs.health()
+    assert (unknown.ok, "store doctor" in unknown.detail) == (True, True)
+    assert (known.ok, "store doctor" in known.detail) == (True, False)

@@ -163,3 +163,13 @@ def test_the_doctor_of_a_bucket_and_of_one_with_versions(flagbench: Any, bucket:
     told = flagbench("store", "doctor", "--store", f"s3://{bucket}", "--json")
     assert (told.returncode, json.loads(told.stdout)["safe"]) == (2, False)
     assert flagbench("run", *SHORT[1:], "--store", f"s3://{bucket}").returncode == ExitCode.USAGE
+
+
+@pytest.mark.parametrize(
+    "command", [["results", "ls"], ["results", "show", "last"], ["results", "export", "--format=csv"]]
+)
+def test_a_server_that_fails_is_no_error_of_usage(
+    flagbench: Any, bucket: str, proxy: Any, command: list[str]
+) -> None:
+    proxy.fault = lambda method, path, count: (503, "SlowDown")
+    assert flagbench(*command, "--store", f"s3://{bucket}").returncode == ExitCode.ENGINE

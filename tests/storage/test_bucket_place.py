@@ -22,7 +22,7 @@ import pytest
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.oci.bucket import BucketPlace
 from flagbench.oci.bucket_address import parse_image_bucket
-from flagbench.oci.model import DOCKER_MANIFEST, Blob, OciImage, Put
+from flagbench.oci.model import DOCKER_MANIFEST, Blob, OciImage, Put, digest_of
 from flagbench.oci.referrers import attach
 from oci_images import LAYER, blob, make_image
 from places import quiet
@@ -35,6 +35,7 @@ ROOT = Path(__file__).parents[2]
 PART = 8 * 2**20
 """Bytes of a part of an upload."""
 NAME = "flagbench/distilbert"
+CONFLICT = (409, "ConditionalRequestConflict")
 
 # Puts a file as a blob.
 PUT = """
@@ -320,3 +321,13 @@ def test_a_bucket_that_does_not_exist(server: Any, tmp_path: Path) -> None:
         push(place, make_image(tmp_path, {"one": b"1"}), "cpu")
     assert caught.value.code is ExitCode.ENGINE
     assert "NoSuchBucket" in caught.value.message
+
+
+def test_a_manifest_is_put_again_while_another_writer_is_at_it(open_place: Any, proxy: Any, tmp_path: Path) -> None:
+    """That another writer is at it does not mean that the object will be there."""
+    place = open_place()
+    image = make_image(tmp_path)
+    proxy.fault = lambda method, _, count: CONFLICT if method == "PUT" and count == 1 else None
+    place.put_manifest(image.manifest, image.media_type, ("cpu",))
+    digest = digest_of(image.manifest)
+    assert place.read_manifest(digest) == place.read_manifest("cpu") == (image.manifest, image.media_type)

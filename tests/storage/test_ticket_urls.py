@@ -13,6 +13,7 @@ import pytest
 
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.s3 import PROFILES, presigned
+from flagbench.s3.parts import md5
 from flagbench.s3.presign import presign_head, presign_put
 from flagbench.s3.ticket import SignedPut, SignedUpload, Ticket
 from flagbench.stores import Store, StoreError, open_store
@@ -130,3 +131,22 @@ def test_a_ticket_that_could_not_be_read_is_not_made(store: Store) -> None:
     with pytest.raises(FlagbenchError) as caught:
         issue(store, RUN, 90_000, timedelta(hours=1))
     assert (caught.value.code, "nodes" in caught.value.remedy) == (ExitCode.USAGE, True)
+
+
+def test_a_server_of_an_unknown_kind_has_a_ticket_if_one_of_several_writers_wins(
+    store: Store, bucket: str, keys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert issue(store, RUN, 1, timedelta(hours=1)).nodes == 1
+    assert keys() == []
+    real = BucketBlobs.put_if_absent
+    monkeypatch.setattr(BucketBlobs, "put_if_absent", lambda *args: real(*args) or True)
+    with pytest.raises(FlagbenchError) as caught:
+        issue(store, RUN, 1, timedelta(hours=1))
+    assert ("--allow-overwrite" in caught.value.remedy, caught.value.code) == (True, ExitCode.USAGE)
+    assert issue(open_store(f"s3://{bucket}/{PREFIX}?profile=ceph"), RUN, 1, timedelta(hours=1)).nodes == 1
+
+
+def test_an_etag_in_capital_letters_is_the_same() -> None:
+    """As Alibaba Cloud OSS writes them."""
+    answer = presigned._answer(200, {"ETag": '"0CC175B9C0F1B6A831C399E269772661"'}, "")
+    assert answer.etag == md5(b"a").hex()

@@ -17,12 +17,14 @@ from typing import Any
 import pytest
 
 from flagbench.s3 import Bucket, S3Error, get_file, parse_address, put_file, sha256_of
+from flagbench.s3.download import download
 from flagbench.s3.parts import PART_BYTES, part_bytes
 from running import wait_until
 
 pytestmark = pytest.mark.s3
 
 PARTS = 3
+CONFLICT = (409, "ConditionalRequestConflict")
 
 
 @pytest.fixture
@@ -262,3 +264,37 @@ def test_no_more_than_a_part_is_read_of_a_server_that_ignores_ranges(
     with pytest.raises(S3Error, match="broke off"):
         get_file(place, key_of(large), tmp_path / "got", size=large.stat().st_size, sha256=sha256_of(large))
     assert max(most) == PART_BYTES + 1
+
+
+def test_a_small_file_is_put_again_while_another_writer_is_at_it(bucket: str, proxy: Any, tmp_path: Path) -> None:
+    through, path = Bucket(parse_address(f"s3://{bucket}")), tmp_path / "file"
+    path.write_bytes(b"small")
+    proxy.fault = lambda method, _, count: CONFLICT if method == "PUT" and count < 3 else None
+    assert put_file(through, key_of(path), path, sha256_of(path))
+    assert len(sent(proxy, "PUT")) == 3
+    assert through.read(key_of(path), 99)[0] == b"small"
+
+
+def test_bytes_that_a_crash_of_the_machine_lost_are_read_again(place: Bucket, large: Path, tmp_path: Path) -> None:
+    """The note of a part may reach the disk before the part does."""
+    key, sha256, size = key_of(large), sha256_of(large), large.stat().st_size
+    put_file(place, key, large, sha256)
+    head = place.head(key)
+    assert head is not None
+    (tmp_path / ".back.part").write_bytes(bytes(size))
+    note = {"object": [head.etag, size, part_bytes(size)], "parts": [0, part_bytes(size)]}
+    (tmp_path / ".back.part.json").write_text(json.dumps(note))
+    get_file(place, key, tmp_path / "back", size=size, sha256=sha256)
+    assert sha256_of(tmp_path / "back") == sha256
+    assert [path.name for path in tmp_path.iterdir()] == ["back"]
+
+
+def test_a_disk_that_takes_a_part_of_what_is_written_gets_the_rest(
+    place: Bucket, large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, sha256, size, real = key_of(large), sha256_of(large), large.stat().st_size, os.pwrite
+    put_file(place, key, large, sha256)
+    monkeypatch.setattr(os, "pwrite", lambda file, content, at: real(file, content[:100_000], at))
+    get_file(place, key, tmp_path / "back", size=size, sha256=sha256)
+    download(place, key, tmp_path / "again")
+    assert sha256_of(tmp_path / "back") == sha256_of(tmp_path / "again") == sha256

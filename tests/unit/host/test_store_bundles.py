@@ -312,3 +312,54 @@ def test_2000_records_and_their_bundles_are_listed_by_one_listing(tmp_path: Path
     assert (len(found), blobs.listed) == (2000, ["bundles/"])
     assert time.process_time() - begin < 2
     assert isinstance(found["20260101T120000Z-0000"][0], Bundle)
+
+
+def test_a_bundle_that_another_process_stored_meanwhile_is_there(store: Store, file: Path) -> None:
+    store.bundles.put(PLACE, file)
+    file.unlink()
+    assert not store.bundles.put(PLACE, file)
+    with pytest.raises(StoreError):
+        store.bundles.put(BundlePlace(ID, 1, SHA256), file)
+
+
+def test_a_record_that_another_process_stored_meanwhile_is_no_failure(
+    data: Path, store: Store, make_record: Callable[..., bytes], flagbench: Flagbench, monkeypatch: Any
+) -> None:
+    set_aside(make_record(record_id=ID), store.url)
+    real = Store.read_all
+
+    def read_all(self: Store, entries: Any) -> Any:
+        found = [*entries]
+        for entry in found:
+            self.remove(entry)
+        return real(self, found)
+
+    monkeypatch.setattr(Store, "read_all", read_all)
+    ended = flagbench("results push")
+    assert (ended.code, ended.err.strip()) == (0, "nothing is waiting to be stored")
+
+
+def test_what_does_not_say_where_it_is_meant_for_waits_on(
+    data: Path, store: Store, make_record: Callable[..., bytes], flagbench: Flagbench
+) -> None:
+    set_aside(make_record(record_id=ID), "s3://bucket")
+    (room,) = (data / "unsent").glob("*/meant-for")
+    room.write_bytes(b"")
+    ended = flagbench("results push")
+    assert (ended.code, "--store" in ended.err) == (ExitCode.NOT_STORED, True)
+    assert flagbench(f"results push --store {store.url}").code == 0
+    assert store.find(ID) == [ID]
+
+
+def test_a_pull_of_bundles_that_was_killed_is_resumed_and_leaves_nothing(
+    store: Store, file: Path, tmp_path: Path, make_record: Callable[..., bytes], flagbench: Flagbench
+) -> None:
+    store.put(make_record(record_id=ID))
+    store.bundles.put(PLACE, file)
+    target = Store(FolderBlobs(tmp_path / "target"))
+    left = tmp_path / "target" / ".pulling" / ID / PLACE.key.rpartition("/")[2]
+    left.parent.mkdir(parents=True)
+    left.write_bytes(CONTENT[:100])
+    assert flagbench(f"results pull --bundles --to {target.url}").code == 0
+    assert [each.place for each in target.bundles.of(ID)] == [PLACE]
+    assert not (tmp_path / "target" / ".pulling").exists()

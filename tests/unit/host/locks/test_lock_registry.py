@@ -135,3 +135,19 @@ def test_a_busy_registry_is_asked_again_when_it_says(registry, monkeypatch):
 def test_refusals(registry, name, why):
     with pytest.raises(RegistryError, match=why):
         base_digest(f"{name.format(registry.host)}/cuda:1")
+
+
+def test_a_refresh_token_follows_no_redirect(serve, tmp_path, monkeypatch):
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    other = serve(lambda server, asked: (200, {}, b'{"token": "theirs"}'))
+
+    def redirect(server, asked):
+        if asked.path.startswith("/token"):
+            return 307, {"Location": f"http://{other.host}/token"}, b""
+        return 401, {"WWW-Authenticate": f'Bearer realm="http://{server.host}/token"'}, b""
+
+    registry = serve(redirect)
+    log_in(tmp_path, registry.host, auth=base64.b64encode(b"ann:").decode(), identitytoken="r3fresh")
+    with pytest.raises(RegistryError):
+        base_digest(f"{registry.host}/private/cuda:1")
+    assert [asked for asked in other.asked if "r3fresh" in asked.body] == []

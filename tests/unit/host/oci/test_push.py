@@ -14,7 +14,10 @@ from flagbench.catalog.load import load_catalog
 from flagbench.catalog.model import Redistribution
 from flagbench.cli import main
 from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.oci import publish
 from flagbench.oci.base_layers import BaseImage, base_of
+from flagbench.oci.export import Layers
+from flagbench.oci.known import Known
 from flagbench.oci.model import OCI_MANIFEST, Blob, Descriptor, OciImage, Progress, Put, digest_of
 from flagbench.oci.provenance import provenance
 from flagbench.oci.push import NotHere, not_here, offered, push
@@ -207,3 +210,16 @@ def test_the_provenance_says_what_went_in() -> None:
     assert (base["uri"], base["digest"]) == ("docker-image://debian:bookworm-slim", {"sha256": "6" * 64})
     bare = json.loads(provenance("flagbench/a:1", DIGEST, DIGEST, {}))
     assert bare["predicate"]["buildDefinition"]["resolvedDependencies"] == []
+
+
+def test_the_base_is_not_taken_from_another_repository_than_its_own(tmp_path: Path) -> None:
+    """A private repository of the same registry may have it, with consent; that is no consent for a public one."""
+    base, place, private, own = blob(tmp_path, b"base"), MemoryPlace(), MemoryPlace(), MemoryPlace()
+    digest = base.descriptor.digest
+    place.others = {"private": private, "own": own}
+    private.blobs[digest] = b"base"
+    layers = Layers("gzip", 0, (DIGEST,), (), {DIGEST: replace(base, origins=("own", "private"))})
+    assert not publish._has_base(layers, place, Known())
+    assert place.blobs == {}
+    own.blobs[digest] = b"base"
+    assert publish._has_base(layers, place, Known())
