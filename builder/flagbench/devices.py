@@ -116,7 +116,7 @@ def _likeness(name: str, other: str) -> tuple[bool, int, float]:
 
 
 def _visible(value: str, devices: Sequence[Device]) -> int:
-    """How many devices CUDA_VISIBLE_DEVICES leaves: its entries up to the first that is none (CUDA C++ Programming
+    """How many devices CUDA_VISIBLE_DEVICES leaves: its entries up to the first invalid one (CUDA C++ Programming
     Guide, environment variables)."""
     count = 0
     for entry in value.split(",") if value.strip() else ():

@@ -35,10 +35,10 @@ class RunOptions:
     gpus: Annotated[int, Option(min=1, max=1024, help="Devices per node, one process each; on cpu, ranks.")] = 1
     run_id: Annotated[Text, Option(help="Name of the run, the same on all nodes.")] = None
     preset: Annotated[
-        Literal["reference", "tiny"], Option(help="The published size, or seconds of the same code.")
+        Literal["reference", "tiny"], Option(help="The published size, or a tiny one that takes seconds.")
     ] = "reference"
     division: Annotated[
-        Literal["faithful", "tuned"], Option(help="As published, or optimized, where a case has that.")
+        Literal["faithful", "tuned"], Option(help="As published, or tuned, where a case has that.")
     ] = "faithful"
     precision: Annotated[Literal["fp32", "tf32", "fp16", "bf16"] | None, Option(help="Default: the case's own.")] = (
         None

@@ -1,5 +1,5 @@
 """Whether `verify --explain` names what made a real run slow: causes are planted in runs of tiny presets on this
-processor, and every explanation is held against what was planted.
+processor, and every explanation is compared with what was planted.
 
     python tests/bench/causes.py [--rounds 10] [--only CAUSE]
 

@@ -4,7 +4,7 @@
 
 Each run has options, a way and a condition drawn from the seed (honest_trials.py): natively or in a container of one
 of the images, quiet, on one core, beside other work, stopped for a while, with half a processor, elsewhere in the
-world. Each record is held against every claim of its case, against itself as if it were published, and against an
+world. Each record is compared with every claim of its case, against itself as if it were published, and against an
 earlier run as a baseline; a run of a series also against the one before. `compare` and the command line see it, too.
 
 Exit code 1: a run did not end with 0, a verdict is INVALID, a record that is its own claim has another verdict than
@@ -52,7 +52,7 @@ _ANY_NUMBER = re.compile(r"\d[\d.,]*(?:e[+-]?\d+)?")
 
 
 class Judge:
-    """Holds records against all that they can be held against, and keeps what should not have been."""
+    """Holds records against all that they can be compared with, and keeps what should not have been."""
 
     def __init__(self, catalog: Catalog) -> None:
         self.catalog = catalog

@@ -16,7 +16,7 @@ from flagbench.record.model import Metric
 from flagbench.stats.between import history_prior
 from flagbench.stats.compare import compare_sides
 from flagbench.stats.looks import look_levels
-from flagbench.stats.within import rate_interval
+from flagbench.stats.within import within_run
 from flagbench.verify import Verdict
 from flagbench.verify.interval import Estimate, estimate, ratio
 from flagbench.verify.judge import classify
@@ -139,7 +139,7 @@ def within_runs(report, rng, windows):
             for _ in range(windows if n > 50 else windows // 10):
                 times, truth = draw(rng, n)
                 times = np.maximum(times, 1e-3)
-                found = rate_interval([SAMPLES] * n, times.tolist())
+                found = within_run([SAMPLES] * n, times.tolist()).interval
                 if found is not None:
                     accepted += 1
                     covered += found[0] <= SAMPLES / truth <= found[1]

@@ -33,7 +33,7 @@ def run(folder: Path, **environment: str) -> Record:
 
 
 def causes(record: Record) -> dict[str, Cause]:
-    """By name, the causes of a run that is held against nothing: other tests make any two runs differ."""
+    """By name, the causes of a run that is compared with nothing: other tests make any two runs differ."""
     result = verify_claim([record], CATALOG.claims["distilbert/a100-1x8-fp32"], CASE)
     return {cause.name: cause for cause in explain([record], result, CASE).causes}
 

@@ -83,7 +83,7 @@ def load_catalog(root: Path | None = None, *, claims: bool | str = True) -> Cata
 
 
 def _read_folder(root: Path, name: str, kind: Kind, stem: str = "*") -> list[Document]:
-    """The manifests of a folder that have a name, by default all, held against their schema."""
+    """The manifests of a folder that have a name, by default all, checked against their schema."""
     documents = [
         read_document(path, f"{root.name}/{name}/{path.name}")
         for path in sorted((root / name).glob("*.yaml"))

@@ -28,7 +28,7 @@ class MetricSpec:
     depends_on: tuple[str, ...]
     """Names of conditions, the groups of the manifest already expanded, in the manifest's order."""
     held_by: str | None = None
-    """The measured metric a published value of this name is held against, where it is another one."""
+    """The measured metric a published value of this name is compared with, where it is another one."""
 
 
 @dataclass(frozen=True)

@@ -164,12 +164,6 @@ def column(header: str) -> Column | None:
     return Column(field)
 
 
-def with_unit(field: str, unit: str) -> Column:
-    """A metric whose unit stands in a cell of its own, as in a table with one metric per line."""
-    found = column(f"{field} ({unit})") if unit and not unit.startswith("fraction") else column(field)
-    return found or Column(field)
-
-
 def _speed(field: str, rate: re.Match[str] | None, text: str) -> Column:
     if field == PER_DEVICE:
         return Column(field, counts="tokens", per_device=True)

@@ -298,5 +298,5 @@ def _of_job(cell: Cell, devices: int | None) -> Cell:
 
 
 def _fraction(cell: Cell) -> Cell:
-    """A percentage without its sign, as a fraction: `36.1` can be no fraction, and is none above 100 either."""
+    """A percentage without its sign, as a fraction: `36.1` cannot be one, and neither can a value above 100."""
     return cell.scaled(0.01) if 2 <= cell.value <= 100 else cell

@@ -61,7 +61,7 @@ class RunWork:
     what: str
     """What a period is, such as `an epoch of 67,584 samples`."""
     target: float | None = None
-    """The accuracy that ends a run sooner; None if every run goes on to the limit."""
+    """The accuracy that ends a run sooner; None if every run ends at the limit."""
 
 
 def run_work(case: Case, batch_size: float, devices: int, limit: tuple[float, str] | None) -> RunWork | None:

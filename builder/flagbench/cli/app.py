@@ -21,8 +21,7 @@ COMMANDS = {
     "push": "Push an image with its fixed tag and the moving ones, its bill of materials and its provenance.",
     "layers": "Compare images layer by layer, without what depends on when they were built.",
     "pull": "Bring an image from a bucket into the container engine, verified by digest.",
-    "prepare": "Make the folders that a case's runs read out of what was downloaded, and upload them to a bucket "
-    "with --to.",
+    "prepare": "Convert downloaded data and weights into the folders that runs read; --to uploads them to a bucket.",
     "plan": "Show the layouts of a split model, and whether they fit into the devices' memory; the fastest first.",
     "run": "Run a case, keep its record in the store, and show it beside the published row.",
     "job": "Print a Kubernetes job that runs a case, for `kubectl apply -f -`.",
@@ -33,7 +32,7 @@ COMMANDS = {
     "compare": "Show what differs between two records of a case, and the ratio B/A of every metric.",
     "align": "Say whether two loss curves are aligned by the published rule, and where they diverge.",
     "results": "List, show, copy, export and remove stored records.",
-    "store": "Try what a store promises; make and collect tickets.",
+    "store": "Test a store; create and collect upload tickets.",
     "doctor": "Check this machine: installation, manifests, store, packages, hardware, container engine.",
     "manifests": "Work on the manifests of a checkout.",
 }

@@ -24,7 +24,7 @@ def store_priors(store: Store, records: Sequence[Record], known: Sequence[Record
     spread is larger, never smaller.
 
     Args:
-        known: the records that are verified or held against: they are no earlier runs.
+        known: the records that are verified or compared with: they are no earlier runs.
     """
     if records[0].config_digest is None:
         return {}

@@ -9,7 +9,9 @@ import typer
 StoreOption = Annotated[
     str | None,
     typer.Option(
-        "--store", metavar="URL", help="Where records are kept, a folder or s3://bucket/prefix; else FLAGBENCH_STORE."
+        "--store",
+        metavar="URL",
+        help="Where records are kept: a folder or s3://bucket/prefix. Default: FLAGBENCH_STORE.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -22,7 +24,7 @@ PipSourceOption = Annotated[
     typer.Option(
         metavar="URL",
         envvar="FLAGBENCH_PIP_SOURCE",
-        help="Package index instead of the configured one; given again: instead of the stack's further ones.",
+        help="Default package index; further values replace the stack's additional indexes.",
     ),
 ]
 CaBundleOption = Annotated[

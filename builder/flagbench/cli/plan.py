@@ -43,7 +43,8 @@ def command(
         int | None, typer.Option(min=1, max=1024, help="Tensor parallelism stays inside a node. Default: 8, or all.")
     ] = None,
     preset: Annotated[
-        Literal["reference", "tiny"], typer.Option(help="The published size, or seconds of the same code.")
+        Literal["reference", "tiny"],
+        typer.Option(help="The published size, or a tiny one that takes seconds."),
     ] = "reference",
     precision: Annotated[
         Literal["fp32", "tf32", "fp16", "bf16"] | None, typer.Option(help="Default: the case's own.")

@@ -36,7 +36,7 @@ def command(
         ),
     ] = None,
 ) -> None:
-    """Make the folders that a case's runs read out of what was downloaded, and upload them to a bucket with --to.
+    """Convert downloaded data and weights into the folders that runs read; --to uploads them to a bucket.
 
     Nothing is downloaded: docs/prepare-data.md says what each case takes and where it is. A folder is made completely
     or not at all; what was prepared before is replaced only with --force. `flagbench run --data OUT`, or --data URL,

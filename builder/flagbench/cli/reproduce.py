@@ -44,7 +44,7 @@ def command(
         typer.Argument(
             metavar="CLAIM",
             autocompletion=complete.claims,
-            help="A row of `flagbench list claims`; of a case, which.",
+            help="A claim of `flagbench list claims`; for the name of a case, its nearest claims are listed.",
         ),
     ],
     options: PlanOptions,

@@ -127,7 +127,7 @@ def show(
         echo_json(answer)
         return
     print(verdict_table(outcome.records, result, wide=wide))
-    print(f"{len(outcome.records)} run(s) held, {clock.text}: {_ENDINGS[outcome.ending]}")
+    print(f"{len(outcome.records)} run(s) in the verdict, {clock.text}: {_ENDINGS[outcome.ending]}")
     if digest is not None:
         print(visible(f"bundle {bundle}, sha256 of its manifest {digest}"))
         print(visible(f"check it with: flagbench bundle verify {bundle}"))

@@ -36,7 +36,7 @@ class Outcome:
     series: Series | None
     """None where nothing was measured."""
     records: list[Record]
-    """Those that are held."""
+    """Those that the verdict is on."""
     result: VerifyResult | None
     contents: dict[int, bytes]
     """The record of each run."""

@@ -12,7 +12,7 @@ from flagbench.verify.result import Against
 
 
 def series_verdict(series: Series, claim: Claim, case: Case) -> tuple[list[Record], VerifyResult]:
-    """The records that are held, and the verdict.
+    """The records that the verdict is on, and the verdict.
 
     A series with problems is INVALID. Raises FlagbenchError: data where no run left a record, and as `verify_claim`.
     """

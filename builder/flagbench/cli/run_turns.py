@@ -43,11 +43,11 @@ def run_sides(
             label = f" ({side.target.name})" if len(sides) > 1 else ""
             text = f"flagbench: run {number} of {len(turns)}{label}, {planned.run_id}, seed {planned.seed}"
             typer.echo(text, err=True)
-            code, goes_on = _one(side, planned, run, first=number == 1)
+            code, continues = _one(side, planned, run, first=number == 1)
             codes.append(code)
-            if goes_on and until is not None and until(code):
+            if continues and until is not None and until(code):
                 break
-            if not goes_on:
+            if not continues:
                 # Interrupted, even where the run at hand still ended well.
                 codes += [int(ExitCode.INTERRUPTED)] * (number < len(turns))
                 break
@@ -96,7 +96,7 @@ def _one(side: Side, planned: Run, run: Callable[[Target], Finished], *, first: 
         reason = redact(f"it could not be started: {error.message}")
         _note(side, _failed(planned, int(error.code), started_at, seconds, reason))
         return int(error.code), False
-    goes_on = ended.code != ExitCode.INTERRUPTED and not ended.result.signalled
+    continues = ended.code != ExitCode.INTERRUPTED and not ended.result.signalled
     content = ended.result.record
     if ended.refused and first:
         _take_back(side, planned)
@@ -107,7 +107,7 @@ def _one(side: Side, planned: Run, run: Callable[[Target], Finished], *, first: 
             side.contents[planned.run] = content
             side.unstored += [content] * (not ended.kept)
         _note(side, _entry(planned, ended))
-    return ended.code, goes_on and not ended.refused
+    return ended.code, continues and not ended.refused
 
 
 def _take_back(side: Side, planned: Run) -> None:

@@ -17,7 +17,7 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_completion=Fa
 
 @app.callback()
 def group() -> None:
-    """Try what a store promises; make and collect tickets."""
+    """Test a store; create and collect upload tickets."""
 
 
 app.command("ticket")(store_ticket.ticket)

@@ -39,7 +39,7 @@ def command(
         str | None,
         typer.Option(
             autocompletion=complete.claims,
-            help="The claim to hold it against. Default: the nearest claim of the record's case.",
+            help="The claim to compare with. Default: the nearest claim of the record's case.",
         ),
     ] = None,
     baseline: Annotated[
@@ -47,7 +47,7 @@ def command(
         typer.Option(
             metavar="RECORD|SERIES",
             autocompletion=complete.runs,
-            help="Hold it against another record or series instead, named the same way. May be repeated.",
+            help="Compare with another record or series instead, named the same way. May be repeated.",
         ),
     ] = None,
     within: Annotated[
@@ -106,7 +106,7 @@ def _explained(held: list[Record], result: VerifyResult, base: Runs | None) -> E
 def _check_options(claim: str | None, baseline: list[str], within: float) -> None:
     if claim is not None and baseline:
         raise FlagbenchError(
-            "a record is held against a claim or against a baseline, not both",
+            "give either a claim or a baseline to compare with, not both",
             remedy="give --claim or --baseline, and call verify again for the other",
         )
     if not 0 < within < 1:

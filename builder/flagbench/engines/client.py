@@ -181,7 +181,7 @@ def _read_output(
                 if terminal:
                     _copy_size(show, output)
             except (OSError, ValueError):
-                show = None  # nobody looks any more: the build goes on
+                show = None  # the reader is gone; the build continues
 
 
 def _copy_size(show: TextIO, output: int) -> None:

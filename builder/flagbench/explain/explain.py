@@ -1,4 +1,4 @@
-"""The gap between a run and what it is held against, its causes in order, and what they leave unexplained."""
+"""The gap between a run and what it is compared with, its causes in order, and what they leave unexplained."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def explain(
     Args:
         records: the runs that the verdict is on, of one configuration.
         result: the verdict.
-        baseline: the runs of the other side, if they were held against a baseline.
+        baseline: the runs of the other side, if they were compared with a baseline.
 
     A cause's share of the time is the mean over the runs. What the other side loses to the same cause is subtracted:
     a baseline's by its evidence, a published row's data waits and evaluations by its own rates.

@@ -27,7 +27,7 @@ class Cause(Struct, frozen=True, kw_only=True):
 
 
 class Explanation(Struct, frozen=True, kw_only=True):
-    """Why a run is slow, or where its time went if it was held against nothing it can be compared with."""
+    """Why a run is slow, or where its time went if it was compared with nothing comparable."""
 
     metric: str | None
     """The rate that is explained: of those that are below what is expected, the one that counts most of the time."""

@@ -98,7 +98,7 @@ SUSPECTS = (
     Suspect(
         "conditions",
         "other conditions",
-        "hold it against a row of these conditions (`flagbench list claims`), or run with those of the row",
+        "compare it with a row of these conditions (`flagbench list claims`), or run with those of the row",
         other_conditions,
         relative=True,
     ),

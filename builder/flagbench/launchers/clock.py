@@ -40,7 +40,7 @@ def timed_launch(launcher: Launcher, request: RunRequest, via: str) -> TimedLaun
 
 
 def elapsed() -> float:
-    """Seconds of a clock that is never set. It goes on while the machine sleeps, as the time of day does."""
+    """Seconds of a clock that is never set. It keeps counting while the machine sleeps, as the time of day does."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 

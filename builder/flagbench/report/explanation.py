@@ -28,8 +28,8 @@ def _heading(explanation: Explanation) -> str:
         return explanation.reason
     left = explanation.unexplained or 0.0
     return (
-        f"why {explanation.metric} is at {explanation.ratio:.3f}: {explanation.gap:.1%} of its time is too much, of "
-        f"which {1 - left:.0%} was measured and {left:.0%} is unexplained"
+        f"{explanation.metric} is at {explanation.ratio:.3f}, so {explanation.gap:.1%} of its time is lost: "
+        f"{1 - left:.0%} of that was measured, {left:.0%} is unexplained"
     )
 
 

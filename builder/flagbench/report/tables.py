@@ -34,7 +34,7 @@ _STYLES = {
 def verdict_table(
     records: Sequence[Record], result: VerifyResult | None, *, stream: TextIO | None = None, wide: bool = False
 ) -> str:
-    """What was measured, beside what it is held against, as text for `stream` (default stdout).
+    """What was measured, beside what it is compared with, as text for `stream` (default stdout).
 
     `run` ends with this table, and `verify` shows it again: metrics, conditions, anomalies, conclusion. Without a
     result, where no claim is at hand, it is the metrics and how the run ended.
@@ -42,7 +42,7 @@ def verdict_table(
     heading = [", ".join(r.record_id for r in records) or "no record"]
     if result is not None:
         chosen = "; it was chosen, as the one with the fewest differing conditions" if result.against.chosen else ""
-        heading.append(f"held against the {result.against.kind} {result.against.id}{chosen}")
+        heading.append(f"compared with the {result.against.kind} {result.against.id}{chosen}")
     blocks: list[Block] = [Lines(tuple(heading)), _metric_table(records, result), Lines(_interval_notes(records))]
     if result is None:
         blocks.append(Lines(tuple(ending(r) for r in records if r.status.state != "ok")))
@@ -102,7 +102,7 @@ def _comparison_notes(comparison: Comparison) -> tuple[str, ...]:
 
 
 def _metric_table(records: Sequence[Record], result: VerifyResult | None) -> Table:
-    """Each metric of the claim or baseline, by the measured one that is held against it; then the others."""
+    """Each metric of the claim or baseline, by the measured one that is compared with it; then the others."""
     held = () if result is None else result.metrics
     rows = [
         (
@@ -121,9 +121,9 @@ def _metric_table(records: Sequence[Record], result: VerifyResult | None) -> Tab
         if name not in names:
             rows.append((name, estimate(found).text(), NOTHING, found[0].unit, NOTHING, NOTHING, ""))
     other = "claim" if result is None else result.against.kind
-    columns = ("metric", "measured", other, "unit", "ratio", "verdict", "held against")
+    columns = ("metric", "measured", other, "unit", "ratio", "verdict", "compared with")
     count = len(columns) if any(row[-1] for row in rows) else len(columns) - 1
-    drop = ("held against", "unit", "ratio", other)
+    drop = ("compared with", "unit", "ratio", other)
     cells = tuple(row[:count] for row in rows)
     return Table(columns[:count], cells, frozenset({"measured", other, "ratio"}), _STYLES, drop=drop)
 

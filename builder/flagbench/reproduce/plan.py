@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from typer import Option
@@ -112,11 +112,6 @@ def unpublished(claim: Claim, case: Case) -> tuple[str, ...]:
     conditions = claim_conditions(case, claim.conditions)
     stated: Iterable[tuple[str, Scalar | None]] = (*conditions.items(), *claim.environment.items())
     return tuple(dict.fromkeys(name for name, value in stated if value == NOT_PUBLISHED))
-
-
-def with_limit(request: RunRequest, minutes: float | None) -> RunRequest:
-    """The request with a limit for one run."""
-    return replace(request, options=replace(request.options, max_minutes=minutes))
 
 
 def _shape(claim: Claim) -> tuple[int, int]:

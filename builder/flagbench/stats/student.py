@@ -17,12 +17,6 @@ _NEARLY_NORMAL = 1e6
 """From so many degrees of freedom on, a normal approximation is exact to 1e-8."""
 
 
-def t_cdf(t: float, df: float) -> float:
-    """The probability that Student's t with `df` > 0 degrees of freedom is at most `t`. Raises ValueError."""
-    tail = t_tail(abs(t), df)
-    return tail if t < 0 else 1 - tail
-
-
 def t_tail(t: float, df: float) -> float:
     """The probability that Student's t with `df` > 0 degrees of freedom exceeds `t` >= 0. Raises ValueError."""
     if not df > 0:

@@ -81,22 +81,16 @@ class WithinRun(NamedTuple):
     batches: int
 
 
-def rate_interval(
-    amounts: Sequence[float], seconds: Sequence[float], steps: int | None = None
-) -> tuple[float, float] | None:
-    """The 95 % interval of sum(amounts) / sum(seconds); None where the gate refuses the window. See `within_run`."""
-    return within_run(amounts, seconds, steps).interval
-
-
 def within_run(
     amounts: Sequence[float], seconds: Sequence[float], steps: int | None = None, level: float = LEVEL
 ) -> WithinRun:
-    """The interval of a rate over consecutive steps, or why the window gives none.
+    """The interval of the rate sum(amounts) / sum(seconds) over consecutive steps, or why the window gives none.
 
     Args:
         amounts: the work of each step, or of each block of consecutive steps.
         seconds: the time of each.
         steps: how many steps they are, if they are blocks.
+        level: of the interval, 0.95 for 95 %.
 
     Raises:
         ValueError: the two are not of one length.
@@ -216,7 +210,7 @@ class _WarmUp(NamedTuple):
     lowers: float = 0.0
     """By how much the window's rate is lower than that of the rest, relative."""
     share: float = 0.0
-    """Of the window."""
+    """Its share of the window's steps, 0 to 1."""
     score: float = 0.0
     """The difference, in units of the least that is certain."""
 

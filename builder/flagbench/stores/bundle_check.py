@@ -65,7 +65,7 @@ class Checked:
     size: int
     """Bytes of the gzip stream; what follows it in the file is padding."""
     sha256: str
-    """Of these bytes."""
+    """SHA-256 of these bytes, 64 hexadecimal digits."""
     manifest: Manifest
 
 

@@ -56,9 +56,9 @@ class Run(Struct, frozen=True):
     sha256: Sha256 | None = None
     """Of the record, with its final newline."""
     created_at: Time | None = None
-    """Of the record."""
+    """When the record was made, UTC."""
     config_digest: Digest | None = None
-    """Of the record."""
+    """Of the configuration in the record."""
     started_at: Time | None = None
     seconds: Annotated[float, Meta(ge=0, le=MAX_SECONDS)] | None = None
     """From start to end, by the clock of the host that launched it."""

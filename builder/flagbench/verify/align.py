@@ -199,7 +199,7 @@ def _check_records(a: Record | None, b: Record | None) -> None:
 
 def _errors(a: Curve, b: Curve, shift: int = 0) -> dict[int, float | None]:
     """The relative error of each common step; None where a loss is not finite, or the reference is 0. With a `shift`,
-    step s of A is held against step s + shift of B."""
+    step s of A is compared with step s + shift of B."""
     found: dict[int, float | None] = {}
     for step, left in a.losses.items():
         if step + shift not in b.losses:

@@ -119,7 +119,7 @@ def _paths(value: Any) -> Iterator[str]:
 
 
 def typed(text: str, kind: str) -> Any:
-    """The value of `--set NAME=TEXT` by the type of a hyper-parameter; the text itself if it is none of that type."""
+    """The value of `--set NAME=TEXT` by the type of a hyper-parameter; the text itself if it is not of that type."""
     try:
         if kind == "boolean":
             return {"true": True, "false": False}.get(text.lower(), text)

@@ -36,7 +36,7 @@ def is_speed(spec: MetricSpec) -> bool:
 
 
 def candidates(spec: MetricSpec, against: Against) -> tuple[str, ...]:
-    """Measured metrics that an expected value may be held against, the best first."""
+    """Measured metrics that an expected value may be compared with, the best first."""
     if against.kind == "baseline" or spec.held_by is None:
         return (spec.name,)
     return (spec.held_by, spec.name)

@@ -14,7 +14,7 @@ from flagbench.verify.interval import Estimate, Ratio
 
 
 class Verdict(str, Enum):
-    """A record held against a claim or a baseline. Only a baseline gives FASTER, SAME and SLOWER."""
+    """A record compared with a claim or a baseline. Only a baseline gives FASTER, SAME and SLOWER."""
 
     REPRODUCED = "REPRODUCED"
     BELOW = "BELOW"
@@ -37,7 +37,7 @@ class Verdict(str, Enum):
 
 
 class Against(Struct, frozen=True):
-    """What the records are held against; `chosen` if it was not named by the user."""
+    """What the records are compared with; `chosen` if it was not named by the user."""
 
     kind: Literal["claim", "baseline"]
     id: str
@@ -50,7 +50,7 @@ class Against(Struct, frozen=True):
 
 
 class MetricResult(Struct, frozen=True, kw_only=True):
-    """One metric held against its expected value.
+    """One metric compared with its expected value.
 
     `name` is the expected metric, `held_by` the measured one. `verdict` is None for a metric that is
     not a speed or was not measured; `reason` says so, or states the numbers behind the verdict.

@@ -41,7 +41,7 @@ from flagbench.verify.validity import examine, no_evidence
 def verify_claim(
     records: Sequence[Record], claim: Claim, case: Case, *, chosen: bool = False, terms: Terms = STANDARD
 ) -> VerifyResult:
-    """Hold the records of one or more runs against a claim.
+    """Compare the records of one or more runs with a claim.
 
     Args:
         records: runs of the claim's case on one machine, alike in their software and in all that the gate depends on.
@@ -74,7 +74,7 @@ def verify_baseline(
     any_seed: bool = False,
     terms: Terms = STANDARD,
 ) -> VerifyResult:
-    """Hold the records of one or more runs against those of others, of the same configuration.
+    """Compare the records of one or more runs with those of others, of the same configuration.
 
     Every condition and the configuration digest must be equal; software gives a qualifier only. The two sides may be
     of different machines.
@@ -93,7 +93,7 @@ def verify_baseline(
     ids = [record.record_id for record in baseline]
     if itself := next((record_id for record_id in ids if record_id in [r.record_id for r in records]), None):
         raise FlagbenchError(
-            f"the record {itself} is its own baseline", remedy="hold it against the record of another run"
+            f"the record {itself} is its own baseline", remedy="compare it with the record of another run"
         )
     against = Against("baseline", ", ".join(ids))
     checked = [examine(record, case) for record in baseline]
@@ -140,7 +140,7 @@ def choose_claim(record: Record, case: Case, claims: Iterable[Claim]) -> Claim:
     if not own:
         raise FlagbenchError(
             f"there is no claim of the case {record.case}",
-            remedy="hold the record against another one: `flagbench verify RECORD --baseline RECORD`",
+            remedy="compare the record with another one: `flagbench verify RECORD --baseline RECORD`",
         )
 
     def distance(claim: Claim) -> tuple[bool, int]:

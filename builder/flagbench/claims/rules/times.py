@@ -117,8 +117,8 @@ def _run(row: Row) -> _Run | None:
 
 
 def _evaluation(row: Row, whole: Cell, work: RunWork) -> float:
-    """Seconds of one evaluation at most: what p_whole has and p_train has not, of a period, or of all that a short
-    limit allows."""
+    """Seconds of one evaluation at most: the time that p_whole includes and p_train does not, of a period, or of all
+    that a short limit allows."""
     train = row.metrics.get("p_train")
     if train is None or train.high <= whole.low:
         return 0.0

@@ -253,7 +253,7 @@ def _check_written(job: Document, container: FieldPath) -> Iterator[Problem]:
             if is_secret("", word) or (
                 word.startswith("--") and "=" not in word and is_secret("", f"{word} {after}")
             ):
-                # An option is named; what is none may be the secret itself.
+                # Only options are named: any other word may be the secret itself.
                 named = word.partition("=")[0] if word.startswith("--") else "a word"
                 yield _secret(job, (*container, part), named)
     for metadata in (("metadata",), ("spec", "template", "metadata")):

@@ -11,7 +11,7 @@ from typing import Any
 from flagbench.launchers.kubernetes.problems import Document, Problem
 
 VERSIONS = ("1.35", "1.36", "1.37")
-"""The releases of Kubernetes that a job is held against."""
+"""The releases of Kubernetes that a job is checked against."""
 _PACKAGE = "kubernetes_validate"
 
 

@@ -249,13 +249,6 @@ def forward_flops(config: GlmConfig, lengths_sum: int, lengths_sum_squared: int,
     return layer_flops(config, lengths_sum, lengths_sum_squared) + logits * predictions
 
 
-def parameter_count(config: GlmConfig) -> int:
-    """Number of parameters; the head shares the word embedding."""
-    dim = config.dim
-    layer = 12 * dim**2 + (3 + 1 + 4 + 1) * dim + 4 * dim  # weights, biases, two norms
-    return (config.vocab_size + 2 * config.positions) * dim + config.layers * layer + 2 * dim
-
-
 def config_from(section: Dict[str, Any]) -> GlmConfig:
     """The model configuration of a resolved `model` section."""
     return GlmConfig(**section)

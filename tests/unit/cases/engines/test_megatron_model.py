@@ -64,7 +64,7 @@ def test_logits_and_losses_are_those_of_transformers(tmp_path: Path, expected: t
     assert padding == {1: 1, 2: 5, 4: 13}[world]
     wanted = torch.cat([expected, expected[..., -1:].expand(2, 40, padding)], dim=-1)
     losses = F.cross_entropy(wanted.transpose(1, 2), TOKENS.roll(-1, 1), reduction="none")
-    assert expected.abs().max() > 2  # what 1e-5 is held against; measured were up to 2.3e-6
+    assert expected.abs().max() > 2  # what 1e-5 is compared with; measured were up to 2.3e-6
     for per_rank in on_ranks(world, tmp_path, scored):
         for logits, measured in per_rank:
             assert (logits - wanted).abs().max() < 1e-5

@@ -176,7 +176,7 @@ def test_losses_are_those_of_a_plain_loop(run: Any, expected: Any, name: str) ->
     """Six steps with every layout, with and without the distributed optimizer, and whatever is recomputed."""
     losses, norms, _ = expected
     assert min(norms) > 1.5 * SETTINGS["clip"]
-    assert losses[0] - losses[-1] > 0.1  # what 1e-5 is held against
+    assert losses[0] - losses[-1] > 0.1  # what 1e-5 is compared with
     found = mean_losses(run(name), RUNS[name][0])
     assert found == pytest.approx(losses, abs=1e-5)
     assert found[0] == pytest.approx(losses[0], abs=2e-6)

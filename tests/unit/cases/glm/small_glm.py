@@ -10,6 +10,7 @@ from unittest import mock
 import torch
 
 from flagbench_cases.cases.glm import data as dataset
+from flagbench_cases.cases.glm.model import GlmConfig
 from flagbench_cases.cases.glm.ragged import Builder, RaggedExamples, Special
 from flagbench_cases.cases.glm.workload import GlmWorkload, build
 from flagbench_cases.shared.config import load_case, merge
@@ -78,3 +79,10 @@ def settled(call: Callable[[], Result]) -> Result:
     for _ in range(3):
         call()
     return call()
+
+
+def parameter_count(config: GlmConfig) -> int:
+    """Number of parameters; the head shares the word embedding."""
+    dim = config.dim
+    layer = 12 * dim**2 + (3 + 1 + 4 + 1) * dim + 4 * dim  # weights, biases, two norms
+    return (config.vocab_size + 2 * config.positions) * dim + config.layers * layer + 2 * dim

@@ -20,11 +20,10 @@ from flagbench_cases.cases.glm.model import (
     forward_flops,
     layer_flops,
     mask_choices,
-    parameter_count,
 )
 from flagbench_cases.shared.config import load_case
 from reenact import glm_model as reenacted
-from unit.cases.glm.small_glm import LENGTH, examples, settled
+from unit.cases.glm.small_glm import LENGTH, examples, parameter_count, settled
 from unit.cases.refusal import refuses
 
 pytestmark = pytest.mark.image

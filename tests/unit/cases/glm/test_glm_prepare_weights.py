@@ -12,11 +12,12 @@ import torch
 
 from cloze_files import nothing
 from flagbench_cases.cases.glm import prepare
-from flagbench_cases.cases.glm.model import GlmForCloze, config_from, parameter_count
+from flagbench_cases.cases.glm.model import GlmForCloze, config_from
 from flagbench_cases.prepare import prepared_folder
 from flagbench_cases.prepare import weights as checkpoints
 from flagbench_cases.shared.config import load_case
 from flagbench_cases.shared.errors import DataError
+from unit.cases.glm.small_glm import parameter_count
 from unit.cases.refusal import refuses
 
 pytestmark = pytest.mark.image

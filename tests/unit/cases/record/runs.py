@@ -24,7 +24,7 @@ SCHEMA = json.loads((Path(__file__).parents[4] / "manifests/schema/record-v1.jso
 
 
 def validate(made: dict[str, Any]) -> dict[str, Any]:
-    """The record as a reader gets it, held against its schema."""
+    """The record as a reader gets it, compared with its schema."""
 
     def refuse(constant: str) -> None:
         raise AssertionError("%s is no JSON" % constant)

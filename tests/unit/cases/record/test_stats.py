@@ -1,4 +1,4 @@
-"""Median and spread, held against the statistics module; intervals are tested in tests/unit/host/stats."""
+"""Median and spread, compared with the statistics module; intervals are tested in tests/unit/host/stats."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import statistics
 import pytest
 
 from flagbench_cases.shared.evidence import stats
-from flagbench_cases.shared.stats.within import rate_interval
+from flagbench_cases.shared.stats.within import within_run
 
 pytestmark = pytest.mark.image
 
@@ -45,10 +45,10 @@ def test_drift_compares_the_halves() -> None:
 
 def test_an_interval_scales_as_its_rate_does() -> None:
     seconds = sample(3, 100)
-    base = rate_interval([32.0] * 100, seconds)
+    base = within_run([32.0] * 100, seconds).interval
     assert base[0] < 3200 / sum(seconds) < base[1]
-    more = rate_interval([8 * 32.0] * 100, seconds)
-    slower = rate_interval([32.0] * 100, [4 * s for s in seconds])
+    more = within_run([8 * 32.0] * 100, seconds).interval
+    slower = within_run([32.0] * 100, [4 * s for s in seconds]).interval
     assert more == pytest.approx([8 * bound for bound in base], rel=1e-12)
     assert slower == pytest.approx([bound / 4 for bound in base], rel=1e-12)
 
@@ -56,7 +56,7 @@ def test_an_interval_scales_as_its_rate_does() -> None:
 def test_an_interval_is_of_the_ratio_and_not_of_single_rates() -> None:
     # Long steps do proportionally more: the rate is 10 in every step.
     seconds = sample(5, 160)
-    assert rate_interval([10 * s for s in seconds], seconds) == pytest.approx((10.0, 10.0), rel=1e-9)
+    assert within_run([10 * s for s in seconds], seconds).interval == pytest.approx((10.0, 10.0), rel=1e-9)
 
 
 def test_thinning_keeps_order_and_spacing() -> None:

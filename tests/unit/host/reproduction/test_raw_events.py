@@ -1,4 +1,4 @@
-"""A record's evidence held against the raw events in its bundle, which a forger would have to forge as well."""
+"""A record's evidence compared with the raw events in its bundle, which a forger would have to forge as well."""
 
 from __future__ import annotations
 

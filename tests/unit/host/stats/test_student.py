@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flagbench.stats.student import t_cdf, t_quantile, t_tail, t_two_sided
+from flagbench.stats.student import t_quantile, t_tail, t_two_sided
 
 PROBABILITIES = (0.9, 0.975, 0.995, 0.99995)
 QUANTILES = [
@@ -28,24 +28,22 @@ def test_quantiles(df: float, quantiles: list[float]) -> None:
         assert t_quantile(p, df) == pytest.approx(expected, rel=1e-8)
         assert t_quantile(1 - p, df) == pytest.approx(-expected, rel=1e-6)  # 1 - p has fewer digits
         assert t_two_sided(2 * p - 1, df) == pytest.approx(expected, rel=1e-6)
-        assert t_cdf(expected, df) == pytest.approx(p, abs=1e-8)
+        assert t_tail(expected, df) == pytest.approx(1 - p, abs=1e-8)
 
 
 @pytest.mark.parametrize(
-    ("t", "df", "cdf", "tail"),
+    ("t", "df", "tail"),
     [
-        (0, 3, 0.5, 0.5),
-        (0.5, 1, 0.6475836177, 0.3524163823),
-        (-1.3, 2.5, 0.1502433946, 0.8497566054),
-        (6, 4, 0.9980587315, 0.001941268523),
-        (40, 3.3, 0.9999924706, 7.529443641e-06),
-        (-3, 1e7, 0.001349901356, 0.9986500986),
+        (0, 3, 0.5),
+        (0.5, 1, 0.3524163823),
+        (1.3, 2.5, 0.1502433946),
+        (6, 4, 0.001941268523),
+        (40, 3.3, 7.529443641e-06),
+        (3, 1e7, 0.001349901356),
     ],
 )
-def test_probabilities(t: float, df: float, cdf: float, tail: float) -> None:
-    assert t_cdf(t, df) == pytest.approx(cdf, rel=1e-8)
-    if t >= 0:
-        assert t_tail(t, df) == pytest.approx(tail, rel=1e-8)
+def test_probabilities(t: float, df: float, tail: float) -> None:
+    assert t_tail(t, df) == pytest.approx(tail, rel=1e-8)
 
 
 @pytest.mark.parametrize(("p", "df"), [(0, 5), (1, 5), (float("nan"), 5), (0.9, 0), (0.9, -1), (0.9, float("nan"))])

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from flagbench.stats.within import MIN_STEPS, correlation_time, rate_interval, within_run
+from flagbench.stats.within import MIN_STEPS, correlation_time, within_run
 
 
 def noise(n: int, seed: int = 1, spread: float = 0.02) -> list[float]:
@@ -33,7 +33,7 @@ def refusal(seconds: list[float], steps: int | None = None) -> tuple[str, int]:
 
 def test_the_interval_of_steady_steps_is_students_on_the_means_of_twenty_batches() -> None:
     seconds = noise(400)
-    low, high = rate_interval([8.0] * 400, seconds)
+    low, high = within_run([8.0] * 400, seconds).interval
     assert low < 8 * 400 / sum(seconds) < high
     # t(19 degrees of freedom) = 2.093 standard errors of 2 % / sqrt(400), give or take what twenty batches can tell.
     assert (high - low) / (low + high) == pytest.approx(2.093 * 0.02 / 20, rel=0.35)
@@ -42,7 +42,7 @@ def test_the_interval_of_steady_steps_is_students_on_the_means_of_twenty_batches
 def test_a_rate_is_the_work_over_the_time_whatever_the_steps() -> None:
     # Steps of twice the work take twice the time: nothing varies.
     amounts = [8.0, 16.0] * 100
-    assert rate_interval(amounts, [amount / 80 for amount in amounts]) == pytest.approx((80, 80))
+    assert within_run(amounts, [amount / 80 for amount in amounts]).interval == pytest.approx((80, 80))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_stall_is_named_by_its_step() -> None:
 def test_a_small_change_widens_the_interval_by_its_size() -> None:
     seconds = noise(2000, spread=0.005)
     changed = [t * (1 + 0.003 * step / 2000) for step, t in enumerate(seconds)]
-    (low, high), (lower, higher) = (rate_interval([8.0] * 2000, times) for times in (seconds, changed))
+    (low, high), (lower, higher) = (within_run([8.0] * 2000, times).interval for times in (seconds, changed))
     assert higher - lower > high - low + 2 * 80 * 0.002
     # The level at the end is in it, and that at the beginning.
     assert lower < 80 / 1.003 < 80 < higher
@@ -92,9 +92,9 @@ def test_a_small_change_widens_the_interval_by_its_size() -> None:
 def test_steps_that_happen_rarely_widen_the_interval() -> None:
     seconds = noise(1000)
     rare = [5 * t if step % 100 == 30 else t for step, t in enumerate(seconds)]
-    low, high = rate_interval([8.0] * 1000, rare)
+    low, high = within_run([8.0] * 1000, rare).interval
     assert low < 8 * 1000 / (100 * 1.04) < high
-    assert high - low > 10 * (rate_interval([8.0] * 1000, seconds)[1] - 8 * 1000 / sum(seconds))
+    assert high - low > 10 * (within_run([8.0] * 1000, seconds).interval[1] - 8 * 1000 / sum(seconds))
 
 
 def test_blocks_of_steps_count_as_their_steps() -> None:
@@ -116,4 +116,4 @@ def test_the_correlation_time_of_an_autoregressive_sequence_is_its_formula() -> 
 
 def test_amounts_and_times_are_of_the_same_steps() -> None:
     with pytest.raises(ValueError, match="3 amounts and 2 times"):
-        rate_interval([1.0] * 3, [1.0] * 2)
+        within_run([1.0] * 3, [1.0] * 2)

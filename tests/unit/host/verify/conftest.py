@@ -110,7 +110,7 @@ def runs(*values: float, ci95: Callable[[float], tuple[float, float] | None] = l
 
 
 def held(*records: Record, claim: Claim = CLAIM) -> VerifyResult:
-    """The records held against a claim of their case."""
+    """The records compared with a claim of their case."""
     return verify_claim(records, claim, CATALOG.cases[claim.case])
 
 

@@ -26,8 +26,8 @@ def silent(name: str = SEQUENCES) -> Claim:
 
 
 def ranged(sequences: float, speed: float) -> VerifyResult:
-    """A run with so many sequences per sample, at a multiple of the published speed, held against a row that may have
-    had 1 to 10."""
+    """A run with so many sequences per sample, at a multiple of the published speed, compared with a row that may
+    have had 1 to 10."""
     case = replace(CASE, ranges={SEQUENCES: Range(1, 10, "made up")})
     work = Work("samples", 150, 9600, 9600, tokens_executed=round(9600 * sequences * 512))
     rates = {
@@ -133,7 +133,7 @@ def test_workers_are_a_condition_of_the_host_clock_alone() -> None:
         Verdict.NOT_COMPARABLE,
         "workers is 0 here, 8 published",
     )
-    # The row is then held against p_core, which the device timed.
+    # The row is then compared with p_core, which the device timed.
     assert (
         held(
             edit(

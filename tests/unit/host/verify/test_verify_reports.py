@@ -58,10 +58,10 @@ def test_a_pipe_gets_plain_aligned_text() -> None:
     text = table(record, held(record))
     assert "\x1b" not in text
     rows = [row.split() for row in text.splitlines()]
-    assert ["metric", "measured", "claim", "unit", "ratio", "verdict", "held", "against"] in rows
+    assert ["metric", "measured", "claim", "unit", "ratio", "verdict", "compared", "with"] in rows
     shown = ["p_core_host", "1940", "[1855,", "2028]", "1942.6", "samples/s", "0.999", "[0.955,", "1.044]"]
     assert [row for row in rows if row[:1] == ["p_core_host"]] == [[*shown, "REPRODUCED", "p_core"]]
-    # No claim holds our own clock.
+    # No claim has our own clock.
     assert ["p_core", "1920", "[1836,", "2007]", "-", "samples/s", "-", "-"] in rows
     assert ["torch", "2.6.0+cu118", "1.12.0a0+bd13bc6"] in rows
     assert "anomaly of e2e_time: " in text
@@ -168,7 +168,7 @@ def test_a_file_whose_name_is_a_dash_is_no_standard_input(
 def test_verify_holds_a_record_against_another(flagbench: Flagbench) -> None:
     code, out, _ = flagbench("verify", path("a100-1x8-below"), "--baseline", path("a100-1x8"))
     assert code == 9
-    assert "held against the baseline fixture-a100-1x8" in out
+    assert "compared with the baseline fixture-a100-1x8" in out
     both = ("--baseline", path("a100-1x8"), "--baseline", path("a100-1x8-tenant"))
     said = flagbench("verify --json", path("a100-1x8-throttled"), *both, "--within", "0.1").json
     assert (said["exit_code"], said["verdict"]) == (0, "SAME")
