@@ -114,4 +114,4 @@ def _mapping(entry: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 def _count(text: str | None) -> int | None:
     cell = read_number(text or "")
-    return int(cell.value) if cell is not None and cell.value >= 1 else None
+    return int(cell.value) if cell is not None and 1 <= cell.value <= 10**7 else None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from flagbench.catalog.model import Case, Catalog
 from flagbench.claims.cards import Card, cards, find_cards
 from flagbench.claims.claims_file import row_of_claim
-from flagbench.claims.columns import METRICS, PER_DEVICE, RATES, THROUGHPUT, Column, column
+from flagbench.claims.columns import METRICS, PER_DEVICE, RATES, THROUGHPUT, Column, column, scale_in_cell
 from flagbench.claims.finding import Finding
 from flagbench.claims.labels import Shape, find_case, read_label, read_layout, read_precision, read_settings
 from flagbench.claims.numbers import Cell, is_blank, is_unstated, plain, read_number, uses_decimal_comma
@@ -64,7 +64,7 @@ class _Cells:
         if field not in self.texts:
             return None
         cell = read_number(self.texts[field])
-        if cell is None or cell.value < 1 or cell.value != int(cell.value) or cell.value > 10**7:
+        if cell is None or not 1 <= cell.value <= 10**7 or cell.value != int(cell.value):
             self.problem(
                 field, "not-a-number", f"{brief(self.texts[field], 40)!r} is not a count; write a whole number"
             )
@@ -254,21 +254,16 @@ def _metrics(
         scale = found.scale
         if found.scale == 0.01 and text.rstrip().endswith("%"):
             scale = 1.0
-        if found.field in ("mem_peak", "memory_total"):
-            scale *= _unit_in_cell(text)
+        scale = scale_in_cell(found.field, text) or scale
         cell = cell if scale == 1.0 else cell.scaled(scale)
         if found.field == "memory_total":
             total = cell
             continue
         if found.field == "mem_peak" and (match := re.search(r"[/|]\s*(\d.*)$", text)):
             of = read_number(match[1], decimal_comma=comma)
-            total = None if of is None else of.scaled(found.scale)
+            total = None if of is None else of.scaled(scale_in_cell(found.field, match[1]) or found.scale)
         _place(metrics, cell, found, case, devices)
     return metrics, total
-
-
-def _unit_in_cell(text: str) -> float:
-    return 2.0**-10 if re.search(r"\d\s*mi?b\b", text, re.IGNORECASE) else 1.0
 
 
 def _place(metrics: dict[str, Cell], cell: Cell, found: Column, case: Case | None, devices: int | None) -> None:
@@ -282,7 +277,8 @@ def _place(metrics: dict[str, Cell], cell: Cell, found: Column, case: Case | Non
     if counts_other:
         metrics.setdefault(f"{found.counts}_per_second", _of_job(cell, devices) if found.per_device else cell)
         return
-    if name == THROUGHPUT or (case is not None and case.metric(name) is None and name == PER_DEVICE):
+    unnamed = name == THROUGHPUT or (case is not None and case.metric(name) is None and name == PER_DEVICE)
+    if unnamed:
         name = case.gate if case is not None else "p_core"
     spec = None if case is None else case.metric(name)
     of_device = name == PER_DEVICE if spec is None else spec.scope == "device"
@@ -290,7 +286,10 @@ def _place(metrics: dict[str, Cell], cell: Cell, found: Column, case: Case | Non
         cell = _of_job(cell, devices)
     elif of_device and not found.per_device and found.field == THROUGHPUT and devices:
         cell = cell.scaled(1 / devices)
-    metrics[name] = cell
+    if unnamed:
+        metrics.setdefault(name, cell)  # a column that says which speed it is counts more
+    else:
+        metrics[name] = cell
 
 
 def _of_job(cell: Cell, devices: int | None) -> Cell:

@@ -14,17 +14,17 @@ from flagbench.claims.numbers import is_blank
 _DIGITS = {"\u5355": 1, "\u4e00": 1, "\u4e8c": 2, "\u4e24": 2, "\u53cc": 2, "\u4e09": 3, "\u56db": 4, "\u4e94": 5} | {
     **{"\u516d": 6, "\u4e03": 7, "\u516b": 8, "\u4e5d": 9, "\u5341": 10}
 }
-_WORD = rf"(\d+|[{''.join(_DIGITS)}])"
+_WORD = rf"(\d{{1,7}}|[{''.join(_DIGITS)}])"
 _MACHINES = re.compile(rf"{_WORD}\s*\u673a\s*(?:{_WORD}\s*\u5361)?")
 _ENGLISH = re.compile(
-    r"(\d+)\s*(?:nodes?|machines?|hosts?)\s*[x\u00d7,]?\s*(\d+)?\s*(?:gpus?|cards?|devices?)?", re.I
+    r"(\d{1,7})\s*(?:nodes?|machines?|hosts?)\s*[x\u00d7,]?\s*(\d{1,7})?\s*(?:gpus?|cards?|devices?)?", re.I
 )
 _GRID = re.compile(r"(?<![\w.])(\d{1,4})\s*[x\u00d7]\s*(\d{1,4})(?![\w.])|(?<=[A-Za-z0-9])x(\d{1,4})x(\d{1,4})(?!\d)")
 _COUNT = re.compile(
     r"(?<![\w.])(\d{1,5})\s*[x\u00d7*]\s*(?=[A-Za-z])|(?<=[A-Za-z0-9])\s+[x\u00d7*]\s*(\d{1,5})(?![\w.])"
 )
 _CARDS = re.compile(rf"{_WORD}\s*(?:gpus?|cards?|devices?|accelerators?|\u5361)", re.I)
-_LAYOUT = re.compile(r"(?<![A-Za-z])(dp|tp|pp)\s*[=:]?\s*(\d+)", re.I)
+_LAYOUT = re.compile(r"(?<![A-Za-z])(dp|tp|pp)\s*[=:]?\s*(\d{1,7})", re.I)
 _SETTING = re.compile(r"([^\s,;=:()\[\]]+(?: [A-Za-z]+)?)\s*[=:]\s*([^\s,;]+)")
 
 PRECISIONS = {

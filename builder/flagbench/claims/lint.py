@@ -23,11 +23,14 @@ from flagbench.claims.rules import (
 )
 from flagbench.claims.tables import read_table
 
-ROW_RULES: tuple[Callable[[Row], Iterable[Finding]], ...] = (
+WHOLE_ROW_RULES: tuple[Callable[[Row], Iterable[Finding]], ...] = (
     missing.conditions,
     missing.stated,
     missing.gate,
     order.positive,
+)
+"""For rows as they are printed; all others are for their measured values, by which they divide."""
+ROW_RULES: tuple[Callable[[Row], Iterable[Finding]], ...] = (
     order.rates_in_order,
     times.end_to_end,
     limits.above_peak,
@@ -86,9 +89,12 @@ def lint_content(content: bytes, name: str, catalog: Catalog, case: Case | None 
 
 
 def _findings(rows: Sequence[Row]) -> Iterator[Finding]:
-    for row in rows:
+    measured = [order.measured(row) for row in rows]
+    for row, left in zip(rows, measured, strict=True):
         yield from row.problems
-        for rule in ROW_RULES:
+        for rule in WHOLE_ROW_RULES:
             yield from rule(row)
+        for rule in ROW_RULES:
+            yield from rule(left)
     for table_rule in TABLE_RULES:
-        yield from table_rule(rows)
+        yield from table_rule(measured)

@@ -26,7 +26,7 @@ UNSTATED = frozenset(
 )
 """Cells that say that there is a value and that it is withheld, in lower case."""
 
-_CLOCK = re.compile(r"(?:(\d+):)?(\d{1,3}):(\d{2}(?:\.\d+)?)")
+_CLOCK = re.compile(r"(?:(\d{1,6}):)?(\d{1,3}):(\d{2}(?:\.\d{1,9})?)")
 _NUMBER = re.compile(r"[+-]?(?:\d[\d\s,.'_\u2019]*\d|\d|\.\d+|\d+\.)(?:[eE][+-]?\d+)?")
 _GROUPED = re.compile(r"[+-]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?")
 _GROUPED_DOTS = re.compile(r"[+-]?[1-9]\d{0,2}(?:\.\d{3})+(?:,\d+)?")

@@ -16,6 +16,9 @@ MOST_CHOICES = 10
 """Candidate answers of a ReCoRD training example: at most 10 (THUDM/GLM, tasks/superglue/dataset.py,
 max_train_candidates_per_question), each a sequence of its own."""
 
+_LARGEST = 10**9
+"""Of a length or a number of choices; a larger one is no size, and floats do not hold its FLOPs."""
+
 
 @dataclass(frozen=True)
 class UnitWork:
@@ -40,6 +43,8 @@ def unit_work(case: Case, sequence_length: int | None, choices: int | None) -> U
     """The work of a sample or token of a case (`catalog.flops`); None if the case's formula is not known there."""
     reference = case.presets["reference"]
     length = sequence_length or int(reference["data"]["sequence_length"])
+    if max(length, choices or 0) > _LARGEST:
+        return None
     conventions = flops_of_unit(case, reference["model"], length)
     if conventions is None:
         return None

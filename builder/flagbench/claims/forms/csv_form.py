@@ -13,6 +13,8 @@ from flagbench.terminal import brief
 _DELIMITERS = (",", ";", "\t", "|")
 
 
+_HEADER = 3
+"""Known columns that a line has at least, if it is no comment although it starts with `#`."""
 _PREAMBLE = 10
 """Lines among which the header is looked for: exports put a title above it."""
 
@@ -20,12 +22,14 @@ _PREAMBLE = 10
 def read_csv(text: str, name: str) -> Table:
     """The rows of a CSV text. Lines before the header, and lines that start with `#`, are left out.
 
+    A header may start with `#`, as that of a numbered table, or as numpy writes it.
+
     Raises TableError if a row has more cells than the header, or the header has a name twice.
     """
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
-    if not lines:
+    lines = [line for line in text.splitlines() if line.strip()]
+    if all(line.startswith("#") for line in lines):
         raise TableError(f"{name} has only comments")
-    first = lines[:_PREAMBLE]
+    first = [line for line in lines if not line.startswith("#") or _is_header(line)][:_PREAMBLE]
     delimiter = max(_DELIMITERS, key=lambda one: max(_known_columns(line, one) for line in first))
     rows = _read(text, name, delimiter)
     # The header has most known columns; of several such lines it is the first.
@@ -48,12 +52,20 @@ def _read(text: str, name: str, delimiter: str) -> list[tuple[int, list[str]]]:
     line = 1
     try:
         for cells in reader:
-            if any(cell.strip() for cell in cells) and not cells[0].startswith("#"):
+            comment = bool(cells) and cells[0].startswith("#")
+            if comment and _known([cells[0].lstrip("# "), *cells[1:]]) >= _HEADER:
+                comment, cells = False, [cells[0].lstrip("# "), *cells[1:]]
+            if any(cell.strip() for cell in cells) and not comment:
                 rows.append((line, cells))
             line = reader.line_num + 1
     except csv.Error as error:
         raise TableError(f"{name}, line {reader.line_num}: {error}") from None
     return rows
+
+
+def _is_header(line: str) -> bool:
+    """Whether a line that begins with `#` has the names of columns."""
+    return any(_known_columns(line.lstrip("# "), one)[0] >= _HEADER for one in _DELIMITERS)
 
 
 def _known(cells: Sequence[str]) -> int:

@@ -53,12 +53,13 @@ def _claims_file(data: Mapping[str, Any], name: str) -> Table:
 
 
 def _entries(data: Any) -> list[Mapping[str, Any]] | None:
-    """The rows in parsed data: a list of mappings, alone or under a key, or mappings by name."""
+    """The rows in parsed data: lists of mappings, alone or under keys, or mappings by name."""
     if isinstance(data, dict):
-        for value in data.values():
-            if isinstance(value, list) and value and all(isinstance(entry, dict) for entry in value):
-                shared = {key: text for key, text in data.items() if isinstance(text, str)}
-                return [{**shared, **entry} for entry in value]
+        lists = [value for value in data.values() if isinstance(value, list) and value]
+        lists = [value for value in lists if all(isinstance(entry, dict) for entry in value)]
+        if lists:
+            shared = {key: text for key, text in data.items() if isinstance(text, str)}
+            return [{**shared, **entry} for value in lists for entry in value]
         if data and all(isinstance(value, dict) for value in data.values()):
             return [{"id": name, **entry} for name, entry in data.items()]
         return [data] if data else None
@@ -75,14 +76,21 @@ def _flat(entry: Mapping[Any, Any]) -> dict[str, str]:
             cells |= {"precision": str(value.get("label", "")), "executed": str(value.get("executed", ""))}
         elif isinstance(value, dict):
             cells |= {str(inner): str(text) for inner, text in value.items() if not isinstance(text, dict | list)}
+            metrics = [(inner, of) for inner, of in value.items() if isinstance(of, dict) and "value" in of]
+            cells |= dict(_metric({**of, "name": inner}) for inner, of in metrics)
         elif isinstance(value, list):
             for item in value:
                 if isinstance(item, dict) and "name" in item and "value" in item:
-                    header = f"{item['name']} ({item['unit']})" if item.get("unit") else str(item["name"])
-                    cells[header.replace(" (fraction)", "")] = _used_of_total(item)
+                    cells |= [_metric(item)]
         else:
             cells[str(key)] = str(value)
     return cells
+
+
+def _metric(item: Mapping[str, Any]) -> tuple[str, str]:
+    """A metric with its unit, as a column, and its value."""
+    header = f"{item['name']} ({item['unit']})" if item.get("unit") else str(item["name"])
+    return header.replace(" (fraction)", ""), _used_of_total(item)
 
 
 def _used_of_total(metric: Mapping[str, Any]) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 
 from flagbench.claims.finding import Finding
+from flagbench.claims.numbers import Cell
 from flagbench.claims.rows import Row
 
 _ORDERS = (
@@ -35,9 +37,18 @@ def rates_in_order(row: Row) -> Iterator[Finding]:
 def positive(row: Row) -> Iterator[Finding]:
     """No speed, time, utilisation, accuracy or memory is zero or negative: launchers print -1 for what they lack."""
     for name, cell in row.metrics.items():
-        if name != "loss" and cell.value <= 0 and not (name == "acc" and cell.value == 0):
+        if not _is_possible(name, cell):
             yield row.finding(
                 name,
                 "not-positive",
                 f"{cell.text} is no measurement; publish the measured value, or leave the cell empty",
             )
+
+
+def measured(row: Row) -> Row:
+    """The row without the values that `positive` finds."""
+    return replace(row, metrics={name: cell for name, cell in row.metrics.items() if _is_possible(name, cell)})
+
+
+def _is_possible(name: str, cell: Cell) -> bool:
+    return cell.value > 0 or name == "loss" or (name == "acc" and cell.value == 0)

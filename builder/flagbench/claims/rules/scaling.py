@@ -23,6 +23,8 @@ _SAME = (
     "dropout",
 )
 """Conditions that decide how much work a device has for each sample."""
+_STATED = ("division", "torch", "cuda", "driver")
+"""Two rows that state one of them differently say nothing of each other."""
 
 
 def scaling(rows: Sequence[Row]) -> Iterator[Finding]:
@@ -35,7 +37,7 @@ def scaling(rows: Sequence[Row]) -> Iterator[Finding]:
             groups.setdefault(_work(row), []).append(row)
     for group in groups.values():
         for row in group:
-            smaller = [other for other in group if (other.devices or 0) < (row.devices or 0)]
+            smaller = [other for other in group if (other.devices or 0) < (row.devices or 0) and _alike(row, other)]
             for name in _CORE if any(name in row.metrics for name in _CORE) else _OTHER:
                 share = row.rate_of_device(name)
                 shares = [
@@ -45,6 +47,12 @@ def scaling(rows: Sequence[Row]) -> Iterator[Finding]:
                 ]
                 if share is not None and shares:
                     yield from _above(row, name, share, *max(shares, key=lambda pair: pair[0].high))
+
+
+def _alike(row: Row, other: Row) -> bool:
+    """Whether two rows state no different software or division."""
+    pairs = ((row.conditions.get(name), other.conditions.get(name)) for name in _STATED)
+    return all(one == two for one, two in pairs if one and two)
 
 
 def _one_length(name: str, row: Row, other: Row) -> bool:

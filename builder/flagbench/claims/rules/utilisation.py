@@ -105,7 +105,8 @@ def _by_formula(row: Row, printed: Cell, rate: Cell, computed: float) -> Iterato
         return
     peak = formula.peak_of(_of_formula(row))
     how = f"{rate.value:.5g} per device x {formula.flops_per_unit:.5g} FLOP / {peak:.4g} = {computed:.5f}"
-    unit, value = Decimal(f"{printed.unit:.6g}"), Decimal(f"{printed.value:.12g}")
+    # A float has no further digits, and Decimal.quantize takes no more than 28.
+    unit, value = Decimal(f"{max(printed.unit, 1e-12):.6g}"), Decimal(f"{printed.value:.12g}")
     exact = Decimal(f"{computed:.12g}")
     if exact.quantize(unit, ROUND_HALF_UP) != value:
         if exact.quantize(unit, ROUND_DOWN) == value:
