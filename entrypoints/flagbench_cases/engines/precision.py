@@ -9,7 +9,10 @@ import torch
 
 def set_switches(precision: str) -> None:
     """Enable TF32 for the precision `tf32` and disable it otherwise, for matrix products and convolutions."""
-    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    if hasattr(torch, "set_float32_matmul_precision"):
+        torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    else:  # a build of torch 1.12 that is older than its release, as those in vendors' images
+        torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
 
 

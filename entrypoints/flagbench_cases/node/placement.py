@@ -97,7 +97,8 @@ def _from_environment(
     master = env.get("FLAGBENCH_MASTER")
     if "FLAGBENCH_NODE_RANK" in env:
         return _number(env, "FLAGBENCH_NODE_RANK"), master, "FLAGBENCH_NODE_RANK"
-    if "JOB_COMPLETION_INDEX" in env:
+    # An operator may use an Indexed Job, and say by PET_* where node 0 is.
+    if "JOB_COMPLETION_INDEX" in env and (master or "PET_NODE_RANK" not in env):
         return _number(env, "JOB_COMPLETION_INDEX"), master, "JOB_COMPLETION_INDEX"
     if "PET_NODE_RANK" in env:
         master = master or _address(env.get("PET_MASTER_ADDR"), env.get("PET_MASTER_PORT"))

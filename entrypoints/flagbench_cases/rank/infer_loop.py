@@ -77,6 +77,7 @@ class InferLoop:
         self.spool.phase("warmup", end)
         self.device.synchronize()
         start = mark = now()
+        seconds = 0.0
         while self.timer.count < end:
             before = self.timer.count
             for batch in self.workload.batches(name):
@@ -88,11 +89,11 @@ class InferLoop:
                     self.spool.phase(name, end)
                     mark = self.timer.until_now()
                 if self.timer.count == end:
+                    self.timer.settle()  # before the loader ends: its workers are no part of the last step
+                    seconds = now() - start
                     break
             if self.timer.count == before:
                 raise DataError("the pass %s has no batches" % name, "use more data")
-        self.timer.settle()
-        seconds = now() - start
         self.timer.drain(everything=True)
         self._check_late_losses()
         return seconds

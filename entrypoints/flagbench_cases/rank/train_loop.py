@@ -86,6 +86,7 @@ class TrainLoop:
         self.eval_seconds = 0.0
         self.checkpoint_seconds = 0.0
         self.per_epoch = 0
+        self._finished: Optional[float] = None  # the time at which a run ended that stops within an epoch
         self._skipped = 0  # consecutive steps without a finite loss
 
     @property
@@ -106,8 +107,7 @@ class TrainLoop:
         self.device.synchronize()
         start = now()
         converged = self._train()
-        self.timer.settle()
-        train = now() - start - self.checkpoint_seconds
+        train = (self._finish() if self._finished is None else self._finished) - start - self.checkpoint_seconds
         self.timer.drain(everything=True)
         evaluation = self.eval_seconds - initial
         return {
@@ -117,6 +117,12 @@ class TrainLoop:
             "checkpoint": self.checkpoint_seconds,
             "converged": converged,
         }
+
+    def _finish(self) -> float:
+        """End the last step, once the device has; returns the time."""
+        self.timer.settle()
+        self._finished = now()
+        return self._finished
 
     def _train(self) -> Optional[bool]:
         """Train until the window is complete, the target is reached or the last step is done; returns whether it
@@ -159,6 +165,7 @@ class TrainLoop:
             if at >= end and (plan.window_steps is not None or at % self.per_epoch != 0):
                 if at % self.per_epoch == 0:
                     self._save_if_due(at)
+                self._finish()  # before the loader ends: its workers are no part of the last step
                 return False  # before the loader prepares another batch
         if plan.window_steps is None and plan.evaluate_every is None:
             if self._reached(self._evaluate(epoch, last=at >= end)):

@@ -63,7 +63,7 @@ def parse_devices(text: str) -> Dict[int, Values]:
 
 def _parse_block(block: str) -> Values:
     usage = _numbers(block, r"GPU\s*:?\s*%s\s*%%" % _NUMBER)
-    heat = _numbers(block, r"hotspot\S*\s*:?\s*%s\s*(?:C|℃|°C)\b" % _NUMBER)
+    heat = _numbers(block, r"hotspot\S*\s*:?\s*%s\s*(?:C\b|℃|°C\b)" % _NUMBER)
     power = re.search(r"^\s*Total\b.*?%s\s*(m?)W\W*$" % _NUMBER, block, re.MULTILINE | re.IGNORECASE)
     values = {
         "util": usage[0] / 100 if usage else None,

@@ -160,10 +160,11 @@ class AquilaWorkload(InferWorkload):
 
     def work(self, batch: Batch) -> Work:
         samples, length = batch[1].shape
-        useful = int(batch[1].numpy().sum())
-        tp = self.context.layout.tp
-        flops = forward_flops(self.shape, samples, length, self.shape.padded_vocabulary(tp))
-        return Work(samples, samples, samples * length, useful, flops, flops * useful / (samples * length))
+        lengths = batch[1].numpy().sum(axis=1)
+        rows = self.shape.padded_vocabulary(self.context.layout.tp)
+        flops = forward_flops(self.shape, samples, length, rows)
+        useful = sum(forward_flops(self.shape, 1, int(own), rows) for own in lengths)
+        return Work(samples, samples, samples * length, int(lengths.sum()), flops, useful)
 
     def result(self, name: str) -> Evaluation:
         note = "mean over sentences of the mean loss of their tokens, </s> included, as published"

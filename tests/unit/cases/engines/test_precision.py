@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy
 import pytest
@@ -113,3 +114,14 @@ def test_environment_and_code_agree_in_a_fresh_process(asked: str, inherited: st
     tf32.prepare_environment(env, asked)
     done = subprocess.run([sys.executable, "-c", CHILD, asked], env=env, stdout=subprocess.PIPE, check=True)
     assert done.stdout.decode().strip() == switches
+
+
+@pytest.mark.parametrize("asked", ["tf32", "fp32"])
+def test_a_torch_older_than_1_12_has_another_switch(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the build in NVIDIA's image of April 2022, where TF32 is on."""
+    monkeypatch.delattr(torch, "set_float32_matmul_precision")
+    matmul = SimpleNamespace(allow_tf32=asked != "tf32")
+    monkeypatch.setattr(torch.backends.cuda, "matmul", matmul)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", asked != "tf32")
+    precision.set_switches(asked)
+    assert (matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == (asked == "tf32", asked == "tf32")

@@ -44,6 +44,9 @@ SKYPILOT = {"SKYPILOT_NODE_RANK": "1", "SKYPILOT_NODE_IPS": "10.0.0.7\n10.0.0.8\
             {"PET_NODE_RANK": "1", "PET_MASTER_ADDR": "fd00::1", "PET_MASTER_PORT": "23456"},
             Placement(2, 1, "fd00::1", 23456, "PET_NODE_RANK"),
         ),
+        # An operator whose pods are those of an Indexed Job, which has no address of node 0.
+        ({**PYTORCHJOB, "JOB_COMPLETION_INDEX": "1"}, Placement(2, 1, "worker-0", 23456, "PET_NODE_RANK")),
+        ({**PYTORCHJOB, **KUBERNETES}, Placement(2, 1, "job-0.svc", 2222, "JOB_COMPLETION_INDEX")),
         (SLURM, Placement(2, 1, "gpu03", DEFAULT_PORT, "SLURM_NODEID")),
         (
             # A step on a part of the job's nodes: SLURM_NODEID counts within the step.
@@ -56,7 +59,18 @@ SKYPILOT = {"SKYPILOT_NODE_RANK": "1", "SKYPILOT_NODE_IPS": "10.0.0.7\n10.0.0.8\
             Placement(2, 0, "fd00::7", DEFAULT_PORT, "SKYPILOT_NODE_RANK"),
         ),
     ],
-    ids=["flagbench", "kubernetes", "pytorchjob", "pytorchjob-ipv6", "slurm", "slurm-step", "skypilot", "sky-ipv6"],
+    ids=[
+        "flagbench",
+        "kubernetes",
+        "pytorchjob",
+        "pytorchjob-ipv6",
+        "trainjob",
+        "trainjob-named",
+        "slurm",
+        "slurm-step",
+        "skypilot",
+        "sky-ipv6",
+    ],
 )
 def test_each_platform_says_where_a_node_stands(env: dict[str, str], placement: Placement) -> None:
     assert locate_node(2, None, None, env, expand) == placement

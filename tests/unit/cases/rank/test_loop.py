@@ -251,6 +251,25 @@ def test_a_ranks_own_times_are_all_of_its_training_but_evaluations_and_checkpoin
     assert sum(time_of(step, OWN) for step in steps) == timing["train"] - timing["eval"] - idle
 
 
+class Ending(Toy):
+    """Its loader takes three seconds to end, whenever that is, as one that waits for its workers."""
+
+    def batches(self, epoch: int) -> Iterator[int]:
+        try:
+            yield from super().batches(epoch)
+        finally:
+            self.time.seconds += 3.0
+
+
+def test_the_end_of_the_loader_is_no_part_of_a_window(tmp_path: Path, time: Time) -> None:
+    plan = FULL._replace(initial_evaluation=False, target_acc=None, warmup_steps=1, window_steps=2)
+    timing, reader = train(tmp_path, Ending(time, (0.5,) * 5), plan)
+    steps = reader.steps()
+    assert len(steps) == 3
+    assert {step.after for step in steps} == {steps[0].after}
+    assert sum(time_of(step, OWN) for step in steps) == timing["train"]
+
+
 def test_training_time_holds_its_evaluations_but_not_the_initial_one(tmp_path: Path, time: Time) -> None:
     timing, _ = train(tmp_path, Toy(time), FULL)
     step = 1.0 + 0.5 + 0.25 + 8.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -105,6 +106,13 @@ def opened(devices: Any = None) -> Any:
 )
 def test_each_query_gives_its_values(query: str, values: list[dict[str, Any]]) -> None:
     assert mxsmi.parse_devices(recorded("2.2.9", query)) == dict(enumerate(values))
+
+
+@pytest.mark.parametrize("unit", [" C", "C", " °C", " ℃", "℃"])
+def test_a_temperature_has_its_unit_in_any_form(unit: str) -> None:
+    text = recorded("2.2.9", "show-temperature")
+    other = re.sub(r"(?<=\d)\s*C\b", unit, text)
+    assert mxsmi.parse_devices(other) == mxsmi.parse_devices(text)
 
 
 def test_an_older_version_gives_the_same_values() -> None:
