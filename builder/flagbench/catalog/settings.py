@@ -22,18 +22,29 @@ def schedule(config: Mapping[str, Any]) -> Mapping[str, Any]:
 def preset_of(case: Case, preset: str, division: str) -> dict[str, Any]:
     """A preset with the changes of a division, as shared/config.py of the image side makes it."""
     changed = case.raw.get("division_presets", {}).get(division, {})
-    config = overlaid(case.presets["reference"], changed.get("reference", {}))
+    config = _overlaid(case.presets["reference"], changed.get("reference", {}))
     if preset != "reference":
-        config = overlaid(overlaid(config, case.presets[preset]), changed.get(preset, {}))
+        config = _overlaid(_overlaid(config, case.presets[preset]), changed.get(preset, {}))
     return config
 
 
-def overlaid(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of a configuration with changes, section by section."""
+def _overlaid(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     found = copy.deepcopy(dict(base))
     for key, value in changes.items():
         both = isinstance(value, Mapping) and isinstance(found.get(key), Mapping)
-        found[key] = overlaid(found[key], value) if both else copy.deepcopy(value)
+        found[key] = _overlaid(found[key], value) if both else copy.deepcopy(value)
+    return found
+
+
+def completed(config: Mapping[str, Any], preset: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration, with what it lacks as a preset has it; a section stays one, and a value does."""
+    found = copy.deepcopy({**preset, **config})
+    for key, known in preset.items():
+        own = found[key]
+        if isinstance(known, Mapping) and isinstance(own, Mapping):
+            found[key] = completed(own, known)
+        elif isinstance(known, Mapping) is not isinstance(own, Mapping):
+            found[key] = copy.deepcopy(known)
     return found
 
 

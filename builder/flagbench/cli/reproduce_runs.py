@@ -72,7 +72,12 @@ def run_all(side: Side, plan: Plan, limits: LimitOptions, store: Store, *, given
             ending = "failed"
             return True
         if count in limits.looks and side.series is not None:
-            _, result = series_verdict(side.series, plan.claim, case)
+            try:
+                _, result = series_verdict(side.series, plan.claim, case)
+            except FlagbenchError as error:  # the runs are no sample; further ones change nothing of that
+                _say(f"run {count} of at most {limits.looks[-1]}: {error.message}")
+                ending = "failed"
+                return True
             _say(f"run {count} of at most {limits.looks[-1]}: {result.verdict.value} so far, {clock.text}")
             if is_decided(result):
                 ending = "decided"

@@ -20,6 +20,8 @@ from flagbench.terminal import brief
 Tool = Literal["minisign", "cosign"]
 SECONDS = 60.0
 """How long checking a signature may take. Making one may wait for a password."""
+_URL = re.compile("[a-z0-9+.-]+:")
+"""Such as `awskms:///alias/NAME` and `pkcs11:token=NAME`."""
 _MINISIGN_KEY = re.compile(r"RW[0-9A-Za-z+/]{54}")
 
 
@@ -108,7 +110,7 @@ def _found(tool: str) -> str:
 
 def _usable(key: str, tool: str, option: str, which: str) -> str:
     """The key as the tool takes it. Raises FlagbenchError (usage) unless it is a file, or for cosign a URL."""
-    if not (tool == "cosign" and "://" in key) and not Path(key).is_file():
+    if not (tool == "cosign" and _URL.match(key)) and not Path(key).is_file():
         raise FlagbenchError(f"{option} {brief(key)!r} is not a file", remedy=f"name the file of the {which} key")
     return key
 

@@ -9,11 +9,29 @@ from flagbench.record.model import Record
 LEAST_SECONDS = 1.0
 """The sampling interval: a shorter time is within one sample."""
 
+LEAST_OUTSIDE = 0.02
+"""A share of the time; as in verify.doubts."""
+
 MUCH_MEMORY = 2**30
 """Bytes in use before the run; a driver alone uses less on an idle device."""
 
 NO_THROTTLING = frozenset({"gpu_idle", "applications_clocks_setting", "display_clock_setting", "sync_boost"})
 """NVML's reasons for a lower clock that are not throttling: the clock was set, or the device was idle."""
+
+
+def outside_of_steps(records: Sequence[Record], baseline: Sequence[Record]) -> Iterator[str]:
+    """That more or less of a window's time passed outside of its device's steps than on the other side, if it did."""
+    here, there = (_outside(side) for side in (records, baseline))
+    if here is not None and there is not None and abs(here - there) > LEAST_OUTSIDE:
+        yield f"{here:.0%} of the time outside of the device's steps, the baseline {there:.0%}"
+
+
+def _outside(records: Sequence[Record]) -> float | None:
+    """The share of the windows' time that the device's steps do not account for; None where it is not known."""
+    windows = [record.window for record in records if record.window is not None]
+    total = sum(window.host_seconds or 0.0 for window in windows)
+    known = all(window.host_seconds for window in windows) and total > 0
+    return 1 - sum(window.seconds for window in windows) / total if known else None
 
 
 def disturbances(records: Sequence[Record]) -> Iterator[str]:

@@ -118,7 +118,7 @@ def _host_clock(subject: Subject, claim: Claim, held_by: str) -> Iterator[str]:
             )
 
 
-def _loop_clock(subject: Subject, claim: Claim, held_by: str) -> Iterator[str]:
+def _loop_clock(subject: Subject, claim: Claim, _: str) -> Iterator[str]:
     """An inference has no p_train that would show work outside of its timed steps: the time of its loop does."""
     record, window = subject.record, subject.record.window
     core, whole = claim.metric("p_infer_core"), claim.metric("p_infer_whole")
@@ -128,8 +128,8 @@ def _loop_clock(subject: Subject, claim: Claim, held_by: str) -> Iterator[str]:
     ratio = window.host_seconds / window.seconds
     if ratio > published * HOST_CLOCK:
         yield (
-            f"record {record.record_id}: its window took {ratio:.3f} times as long as {held_by} counts; at most "
-            f"{published * HOST_CLOCK:.3f} times is allowed ({published:.3f} published x {HOST_CLOCK})"
+            f"record {record.record_id}: its window took {ratio:.3f} times as long as its steps on the device; at "
+            f"most {published * HOST_CLOCK:.3f} times is allowed ({published:.3f} published x {HOST_CLOCK})"
         )
 
 

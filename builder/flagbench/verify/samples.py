@@ -20,6 +20,10 @@ _VARIED = 10 * _EQUAL
 """How much the times have to vary for that to mean anything: from the first tenth of them to the last."""
 _CLOCK = timedelta(seconds=2)
 """Times in a record are whole seconds."""
+_MOVED = timedelta(seconds=60)
+"""By how much a clock may be set between two runs, if that is less than half of each; as in stores.series_check."""
+_YEAR = 3.2e7
+"""Seconds."""
 _MEMORY = 0.01
 """The memory that a kernel reports of one machine changes by less."""
 
@@ -60,7 +64,7 @@ def same_run(a: Record, b: Record) -> str | None:
         if len(x) == len(y) >= _FEWEST_STEPS and (why := _copied(x, y)):
             return f"{why} of their {len(x)} step times are equal"
     together = min(_end(a), _end(b)) - max(_start(a), _start(b))
-    if together <= _CLOCK:
+    if together <= max(_CLOCK, min(_MOVED, min(_end(each) - _start(each) for each in (a, b)) / 2)):
         return None
     if shared := sorted(_uuids(a) & _uuids(b)):
         return f"they ran at the same time on the device {shared[0]}"
@@ -98,13 +102,14 @@ def _step_times(record: Record) -> Iterator[Sequence[Any]]:
 
 
 def _end(record: Record) -> datetime:
-    """A record is assembled when its run has ended."""
-    return datetime.strptime(record.created_at, "%Y-%m-%dT%H:%M:%SZ")
+    """A record is assembled when its run has ended; by the clock as it was when the run began."""
+    made = datetime.strptime(record.created_at, "%Y-%m-%dT%H:%M:%SZ")
+    return made - timedelta(seconds=max(-_YEAR, min(record.system.clock_set_seconds or 0.0, _YEAR)))
 
 
 def _start(record: Record) -> datetime:
     # A record may say anything: no run has taken longer than a year.
-    return _end(record) - timedelta(seconds=min(record.duration or 0.0, 3.2e7))
+    return _end(record) - timedelta(seconds=min(record.duration or 0.0, _YEAR))
 
 
 def _uuids(record: Record) -> set[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from flagbench.catalog.flops import flops_of_unit
 from flagbench.catalog.model import Accelerator, Case, Stack
-from flagbench.catalog.settings import overlaid, preset_of
+from flagbench.catalog.settings import completed, preset_of
 from flagbench.record.evidence import Packed
 from flagbench.record.model import Record
 from flagbench.terminal import brief
@@ -31,10 +31,10 @@ class Subject:
 
     @cached_property
     def complete(self) -> Mapping[str, Any]:
-        """The configuration, with what it leaves out as its preset has it: no size may be hidden by its absence."""
+        """The configuration, with what it lacks as its preset has it: no size may be hidden."""
         known = self.config and self.record.preset in self.case.presets
         preset = preset_of(self.case, self.record.preset, self.record.division) if known else {}
-        return overlaid(preset, self.config)
+        return completed(self.config, preset)
 
     @property
     def stacks(self) -> Iterable[Stack]:

@@ -27,7 +27,7 @@ from flagbench.verify.conditions import (
     shared_conditions,
     shown,
 )
-from flagbench.verify.disturbances import disturbances
+from flagbench.verify.disturbances import disturbances, outside_of_steps
 from flagbench.verify.doubts import with_doubts
 from flagbench.verify.interval import Estimate, common, estimate
 from flagbench.verify.judge import Sample, Terms
@@ -198,6 +198,7 @@ def _verdict(
         verdict, reason = Verdict.INCONCLUSIVE, without + either
         metrics = tuple(map(_unproven, metrics))
     disturbed = [*disturbances(records), *(f"baseline: {what}" for what in disturbances(baseline))]
+    disturbed += outside_of_steps(records, baseline)
     return VerifyResult(
         verdict=verdict,
         qualifiers=(*qualifiers(conditions, case), *disturbed) if judged else (),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from flagbench.stores import Store
+from forging import consistent
 from honest import CLAIMS, Pace, honest_record
 
 from .conftest import REPLAY, Flagbench
@@ -66,6 +67,19 @@ def test_a_run_whose_numbers_are_not_proved_is_no_history(method: Any, store: St
     put(store, 4)
     put(store, 5)
     assert "(1 deviation of earlier runs)" in method()
+
+
+def test_copies_of_a_run_with_other_ids_are_no_further_runs(method: Any, store: Store) -> None:
+    for number in range(1, 8):
+
+        def copied(raw: dict[str, Any], number: int = number) -> None:
+            made = honest_record(CLAIM, Pace(slower=1.0, seed=1))
+            made["evidence"]["memory"]["peak"][0] += number
+            kept = {name: raw[name] for name in ("record_id", "run_id", "created_at")}
+            raw.update({**consistent(made), **kept})
+
+        put(store, number, edit=copied)
+    assert "2.0% (default)" in method()
 
 
 def test_a_file_is_verified_without_a_store(flagbench: Flagbench, store: Store) -> None:

@@ -81,3 +81,14 @@ def test_what_disturbed_the_baseline_is_told_as_its_own() -> None:
     disturbed = edit(record_id="fixture-before", window=window(steady=False, drift=0.1))
     result = verify_baseline([BASE], disturbed, CASE)
     assert result.qualifiers == ("baseline: window not steady (drift +10.0 %)",)
+
+
+def test_more_time_outside_of_the_steps_than_the_baseline_has_is_told() -> None:
+    def timed(share: float, record_id: str) -> Any:
+        return edit(record_id=record_id, window=window(host_seconds=26.6 / (1 - share)))
+
+    before = timed(0.01, "fixture-before")
+    assert verify_baseline([timed(0.02, "fixture-now")], before, CASE).qualifiers == ()
+    result = verify_baseline([timed(0.5, "fixture-now")], before, CASE)
+    assert result.qualifiers == ("50% of the time outside of the device's steps, the baseline 1%",)
+    assert verify_baseline([BASE], before, CASE).qualifiers == ()

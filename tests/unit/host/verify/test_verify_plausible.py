@@ -259,7 +259,8 @@ def test_half_of_an_inference_s_step_is_not_moved_out_of_it() -> None:
 
 
 @pytest.mark.parametrize("claim", [DISTILBERT, LORA, LLAMA])
-def test_a_size_that_the_configuration_leaves_out_is_that_of_the_preset(claim: str) -> None:
+@pytest.mark.parametrize("model", [{}, {"layers": {"x": 6}}, {"layers": {}, "dim": {"dim": {}}}], ids=str)
+def test_a_size_that_the_configuration_hides_is_that_of_the_preset(claim: str, model: Raw) -> None:
     raw = made(claim)
     scale(raw, 0.1)
     for span in raw["evidence"]["spans"]:
@@ -268,6 +269,7 @@ def test_a_size_that_the_configuration_leaves_out_is_that_of_the_preset(claim: s
             span["flops"][name] = of // 1000 if isinstance(of, int) else [each // 1000 for each in of]
     raw["flagbench"]["version"] = "0.0.9"
     del raw["config"]["model"]["layers"]
+    raw["config"]["model"].update(model)
     assert "above the peak" in verify(consistent(raw), claim=claim).reason
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -81,6 +82,28 @@ def test_one_physical_run_counts_once(a: Record, b: Record) -> None:
 )
 def test_different_runs_are_no_duplicates(a: Record, b: Record) -> None:
     assert len(held(a, b).records) == 2
+
+
+@pytest.mark.parametrize(
+    ("overlap", "clock_set", "one"),
+    [
+        (10, None, False),  # the clock was set between the runs
+        (100, -100.0, False),  # and during the second one
+        (100, None, True),
+        (100, 5.0, True),
+    ],
+)
+def test_a_clock_that_was_set_back_makes_no_two_runs_one(overlap: int, clock_set: float | None, one: bool) -> None:
+    first = device(timed("fixture-one", **SAME_TIME), "GPU-1")
+    assert first.duration is not None
+    began = datetime(2026, 3, 1, 12) + timedelta(seconds=first.duration - overlap)
+    second = timed("fixture-two", OTHER, created_at=f"{began:%Y-%m-%dT%H:%M:%SZ}")
+    second = device(replace(second, system=replace(second.system, clock_set_seconds=clock_set)), "GPU-1")
+    if one:
+        with pytest.raises(FlagbenchError, match="GPU-1"):
+            held(first, second)
+    else:
+        assert len(held(first, second).records) == 2
 
 
 def machine(record: Record, **fields: Any) -> Record:
